@@ -1,14 +1,14 @@
 """What several recognizers in one model cost and gain, and which letters the built-in one reads.
 
     python benchmarks/languages.py letters [--model FOLDER]
-    python benchmarks/languages.py auto [--pages 40] [--others 1] [--shared FOLDER]
+    python benchmarks/languages.py auto [--pages 40] [--others 1 | --other FILE] [--shared FOLDER]
     python benchmarks/languages.py mixed [--pages 10]
     python benchmarks/languages.py confidence [--pages 40] [--shared FOLDER]
 
 `letters` draws words and sentences of each language that the dictionary can write, and prints the shares of its own
-letters (all, where it has only a to z) that are read right. `auto` reads corpus
-pages with `lang=auto` and without, in turn, by a model whose other recognizers are copies of the built-in one: so they
-cost what real ones do, and may change nothing. `mixed` draws pages of English and two scripts of stand-ins
+letters (all, where it has only a to z) that are read right. `auto` reads corpus pages with `lang=auto` and without, in
+turn, by a model whose other recognizers are copies of the built-in one, which cost what real ones do and may change
+nothing, or by one with another recognizer (--other). `mixed` draws pages of English and two scripts of stand-ins
 (tests/stand_in_scripts.py). `confidence` tells how sure the built-in recognizer is of corpus pages, and of pages in
 languages whose letters it does not have. Needs Liberation Sans, DejaVu Sans and Noto Sans CJK (Debian: fonts-liberation
 fonts-dejavu-core fonts-noto-cjk). All in this process, one thread; processor seconds.
@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import SequenceMatcher
+from functools import partial
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
@@ -31,7 +32,7 @@ from typing import Any
 import cv2
 import numpy as np
 import onnx
-from bench.corpus import TUNING, Corpus, CorpusPage
+from bench.corpus import ALL, TUNING, Corpus
 from bench.machine import print_machine
 from bench.results import write_result
 from bench.sentences import SENTENCES
@@ -91,6 +92,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--pages", type=int, default=40)
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and score.py")
     parser.add_argument("--others", type=int, default=1, help="recognizers besides the first one")
+    parser.add_argument("--other", type=Path, help="a recognizer that carries its characters, in place of copies")
     parser.add_argument("--model", type=Path, help="folder of a version, NAME/VERSION; the built-in one without it")
     return parser.parse_args()
 
@@ -172,36 +174,38 @@ def _letters_read(handle: PageHandle, language: str, lines: Sequence[str]) -> fl
     return right / wanted
 
 
-def _with_others(folder: Path, others: int) -> ModelVersion:
-    """The built-in model with copies of its recognizer for other languages."""
-    built_in = built_in_model()
-    part = f'[[recognition]]\nfile = "{RECOGNITION}"\nname = '
-    tables = [f'[detection]\nfile = "{DETECTION}"', *(f'{part}"copy{number}"' for number in range(1 + others))]
-    files = {file: built_in.read(file) for file in (DETECTION, RECOGNITION)}
-    return make_version(folder, "copies", 1, "\n".join(tables), files)
+def _with_others(folder: Path, others: int, file: Path | None) -> ModelVersion:
+    """The built-in model with another recognizer, or with copies of its own."""
+    files = {name: built_in_model().read(name) for name in (DETECTION, RECOGNITION)}
+    if file is not None:
+        files["other.onnx"] = file.read_bytes()
+    recognizers = [RECOGNITION, "other.onnx"] if file is not None else [RECOGNITION] * (1 + others)
+    parts = (f'[[recognition]]\nname = "r{number}"\nfile = "{name}"' for number, name in enumerate(recognizers))
+    return make_version(folder, "several", 1, "\n".join([f'[detection]\nfile = "{DETECTION}"', *parts]), files)
 
 
-def _pages(args: argparse.Namespace) -> list[CorpusPage]:
+def _corpus(args: argparse.Namespace) -> Corpus:
     """Some pages of the tuning half, from all of it."""
-    pages = Corpus(args.shared, half=TUNING).pages
-    return pages[:: max(1, len(pages) // args.pages)][: args.pages]
+    whole = len(Corpus(args.shared, half=TUNING).pages)
+    return Corpus(args.shared, every=max(1, whole // args.pages), half=TUNING)
 
 
 def _auto(args: argparse.Namespace) -> dict[str, Any]:
-    pages = _pages(args)
-    seconds, changed = {"auto": 0.0, None: 0.0}, 0
-    with tempfile.TemporaryDirectory() as folder, _opened(_with_others(Path(folder), args.others)) as handle:
-        for number, page in enumerate(pages):
-            pixels = cv2.imread(str(page.file))
-            texts = []
-            for lang in (None, "auto") if number % 2 else ("auto", None):
+    corpus, langs = _corpus(args), (None, "auto")
+    seconds, texts = dict.fromkeys(langs, 0.0), {lang: list[str]() for lang in langs}
+    model_of = partial(_with_others, others=args.others, file=args.other)
+    with tempfile.TemporaryDirectory() as folder, _opened(model_of(Path(folder))) as handle:
+        for number, page in enumerate(corpus.pages):
+            pixels = np.asarray(cv2.imread(str(page.file)), np.uint8)
+            for lang in langs if number % 2 else langs[::-1]:
                 began = time.process_time()
-                texts.append(_read(handle, np.asarray(pixels, np.uint8), lang=lang))
+                texts[lang].append(_read(handle, pixels, lang=lang).text)
                 seconds[lang] += time.process_time() - began
-            changed += texts[0] != texts[1]
     ratio = seconds["auto"] / seconds[None]
-    print(f"{len(pages)} pages, {args.others} other recognizers: CPU seconds x {ratio:.3f}, {changed} pages changed")
-    return {"pages": len(pages), "others": args.others, "ratio": ratio, "changed": changed}
+    changed = sum(one != other for one, other in zip(*texts.values(), strict=True))
+    scores = {str(lang): corpus.tally(texts[lang])[ALL].f1 for lang in langs}
+    print(f"{len(corpus.pages)} pages: CPU seconds x {ratio:.3f}, {changed} pages changed, F1 {scores}")
+    return {"pages": len(corpus.pages), "others": args.others, "ratio": ratio, "changed": changed, "f1": scores}
 
 
 def _mixed_page(source: random.Random) -> tuple[Pixels, list[str]]:
@@ -239,17 +243,26 @@ def _mixed(args: argparse.Namespace) -> dict[str, Any]:
 def _confidence(args: argparse.Namespace) -> dict[str, Any]:
     figures = {}
     with _opened(built_in_model()) as handle:
-        pages = _pages(args)
+        pages = _corpus(args).pages
         corpus = [line for page in pages for line in _lines(handle, np.asarray(cv2.imread(str(page.file)), np.uint8))]
         figures["corpus"] = float(np.mean([line >= SURE for line in corpus]))
         print(f"corpus: of {len(corpus)} lines {figures['corpus']:.3f} at {SURE} or above")
         for language, font in FOREIGN.items():
-            source = random.Random(language)
-            lines = _words(LETTERS[language], source)
+            lines = _pieces(" ".join(SENTENCES[language]).split(), random.Random(language))
             found = [one for size in SIZES_PX for one in _lines(handle, _draw(lines, font, size))]
-            figures[language] = float(np.mean([one >= SURE for one in found]))
-            print(f"{language}: of {len(found)} lines {figures[language]:.3f}", flush=True)
+            figures[language] = sum(one >= SURE for one in found) / (len(SIZES_PX) * len(lines))
+            print(f"{language}: of {len(SIZES_PX) * len(lines)} lines {figures[language]:.3f}", flush=True)
     return figures
+
+
+def _pieces(words: Sequence[str], source: random.Random) -> list[str]:
+    """The words in lines of one, and again in lines of one to six."""
+    lines, place = list(words), 0
+    while place < len(words):
+        count = source.randint(1, 6)
+        lines.append(" ".join(words[place : place + count]))
+        place += count
+    return lines
 
 
 def _lines(handle: PageHandle, pixels: Pixels) -> list[float]:

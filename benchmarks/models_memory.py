@@ -80,7 +80,8 @@ def _description(kind: str, folder: Path, number: int, model_bytes: int) -> str:
     for file in (detection.file, recognition.file):
         (folder / file).write_bytes(built_in.read(file))
     parts = f'[detection]\nfile = "{detection.file}"\n[[recognition]]\nfile = "{recognition.file}"\n'
-    return f'engine = "ppocr"\ntitle = "model-{number}"\n{parts}'
+    # All of them with one digest: the runtime that suits the files is found out once.
+    return f'engine = "ppocr"\n{parts}'
 
 
 def memory_bytes(service: Service) -> int:

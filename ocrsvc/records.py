@@ -20,7 +20,9 @@ Pixels = NDArray[np.uint8]
 
 Point = tuple[float, float]
 Box = tuple[Point, Point, Point, Point]
-"""Four corners, clockwise, beginning at the corner where reading starts (for upright text: top left)."""
+"""Four corners, clockwise, beginning at the corner where reading starts (for upright text: top left).
+
+For text from right to left too: the first edge is the upper one."""
 
 Rotate = Literal["auto", "0", "90", "180", "270"]
 

@@ -221,6 +221,15 @@ def test_a_model_of_several_reads_and_one_that_is_not_there_is_refused(tmp_path:
         assert client.read(PAGE, lang="ru").text.endswith("north/1")
         with pytest.raises(errors.UnknownModel, match="Languages: "):
             client.read(PAGE, lang="ko")
+        listed = subprocess.run(
+            [sys.executable, "-m", "ocrsvc", "models", "list", "--url", server.url],
+            env=clean_environment({}),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    (north,) = [row.split() for row in listed.stdout.splitlines() if row.startswith("north/1")]
+    assert north == ["north/1", "available", "-", "tiny", "ru", "th", "-", "fake", "-", "-"]
 
 
 def test_a_list_of_models_has_every_member_of_each_version() -> None:

@@ -18,7 +18,8 @@ from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.load_observer import LoadObserver
 from ocrsvc.model_serving.loaded_entry import State
 from ocrsvc.model_serving.loaded_models import LoadedModels, VersionRetired
-from ocrsvc.model_serving.model_memory import LEAST_BYTES, ModelMemory
+from ocrsvc.model_serving.loaded_version import LoadedVersion
+from ocrsvc.model_serving.model_memory import FILES_FACTOR, LEAST_BYTES, ModelMemory
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page, ReadTask
 from ocrsvc.serving.executor import Executor
@@ -40,6 +41,8 @@ class Machine:
         self.gates: dict[str, threading.Event] = {}
         self.failures: dict[str, Exception] = {}
         self.handle_threads: list[str] = []
+        self.measures = False
+        self.grown_bytes = 0
 
     def open(self, version: ModelVersion) -> Opened:
         if (gate := self.gates.get(str(version))) is not None:
@@ -49,7 +52,7 @@ class Machine:
             raise failure
         self.held_bytes += version.number * MIB
         self.most_bytes = max(self.most_bytes, self.held_bytes)
-        return Opened(self, version)
+        return Measured(self, version) if self.measures else Opened(self, version)
 
 
 class Opened:
@@ -67,6 +70,23 @@ class Opened:
     def close(self) -> None:
         self.machine.held_bytes -= self.version.number * MIB
         self.machine.closed.append(str(self.version))
+
+
+class Measured(Opened):
+    """An engine that knows what it holds."""
+
+    def memory_bytes(self) -> int:
+        return self.version.number * MIB + self.machine.grown_bytes
+
+
+class NoThreads:
+    """No engine threads."""
+
+    def idents(self) -> tuple[int, ...]:
+        return ()
+
+    def run_in_each(self, call: Callable[[], object], threads: Sequence[int] | None = None) -> list[Future[None]]:
+        raise AssertionError(call, threads)
 
 
 class OpenedHandle:
@@ -395,3 +415,42 @@ def test_nothing_is_loaded_once_the_worker_ends() -> None:
         models.stop()
         with pytest.raises(NotReady, match="shutting down"):
             models.lease(version("a"))
+
+
+def test_what_loading_leaves_behind_is_expected_the_next_time() -> None:
+    held = iter([100, 100 + 343, 100 + 248])
+    memory = ModelMemory(1000 * MIB, lambda: next(held) * MIB, bool)
+    machine = Machine(EngineTraits(any_thread=True))
+    before_bytes = memory.before()
+    loaded = LoadedVersion(version("a"), machine.open(version("a")), NoThreads())
+    assert memory.measure(loaded, before_bytes) == 248 * MIB
+    assert memory.expected_bytes(version("a")) == 343 * MIB
+
+
+def test_an_unknown_version_is_expected_to_take_as_much_as_others_of_its_engine_or_many_times_its_files(
+    tmp_path: Path,
+) -> None:
+    memory = ModelMemory(None, iter([0, 50 * MIB, 50 * MIB]).__next__, bool)
+    (tmp_path / "rec.onnx").write_bytes(bytes(5 * MIB))
+    (tmp_path / "reference").mkdir()
+    (tmp_path / "reference" / "page.png").write_bytes(bytes(5 * MIB))
+    files = {"rec.onnx": "", "reference/page.png": ""}
+    filled = ModelVersion("b", 1, Description(engine="other"), tmp_path, "digest", files)
+    assert memory.expected_bytes(version("c")) == LEAST_BYTES
+    assert memory.expected_bytes(filled) == FILES_FACTOR * 5 * MIB
+    machine = Machine(EngineTraits(any_thread=True))
+    memory.measure(LoadedVersion(version("a"), machine.open(version("a")), NoThreads()), memory.before())
+    assert memory.expected_bytes(version("c")) == 50 * MIB
+
+
+def test_engines_in_processes_of_their_own_say_what_they_hold_now() -> None:
+    with serving(100) as (models, machine, _):
+        machine.measures = True
+        models.preload(version("a", 20))
+        models.preload(version("b", 20))
+        assert models.held_bytes() == 40 * MIB
+        machine.grown_bytes = 25 * MIB
+        machine.now_s = 1.0
+        # The others have grown to 45 MiB each, so that one of them has to go.
+        models.preload(version("c", 20))
+        assert machine.closed == ["a/20"]

@@ -267,12 +267,34 @@ def test_every_version_says_how_it_is(place: Place) -> None:
     assert found[3].figures == {"f1": 0.25}
 
 
+def test_a_version_that_is_being_proved_is_loading(place: Place) -> None:
+    for number in (4, 5):
+        new = place.add("mine", number, verdict=None)
+    place.policy('[mine]\nversions = "all"')
+    with place.store.proving(new.digest):
+        found = place.control().status("mine")
+    assert [one.state for one in found[3:]] == ["START", "LOADING"]
+    assert [one.state for one in place.control().status("mine")[3:]] == ["START", "START"]
+
+
 def test_other_workers_follow_by_the_state_file(place: Place) -> None:
     one, other = place.control(), place.control()
     one.unload("mine")
     assert "mine/3" in [str(version) for version in other.catalogue().available]
     place.now_s += CHECK_S
     assert "mine/3" not in [str(version) for version in other.catalogue().available]
+
+
+def test_a_worker_that_is_watched_follows_the_state_and_leaves_the_disk_to_the_watcher(place: Place) -> None:
+    one, other = place.control(), place.control()
+    other.is_watched = True
+    place.policy('[mine]\nversions = "all"')
+    place.add("mine", 4)
+    one.unload("mine", 3)
+    place.now_s += CHECK_S
+    assert [str(version) for version in other.catalogue().available] == ["mine/2", "ppocr/1"]
+    other.reread_policies()
+    assert [str(version) for version in other.catalogue().available] == ["mine/4", "mine/2", "mine/1", "ppocr/1"]
 
 
 def test_a_worker_that_has_not_looked_yet_does_not_refuse_what_another_has_loaded(place: Place) -> None:

@@ -302,6 +302,12 @@ most_slower = 2
     assert write_description(Description()) == "\n"
 
 
+@pytest.mark.parametrize("scale", ["1./255.", "1.0/255.0", "1/255", "0.00392156862745098"])
+def test_pixels_are_scaled_to_one(scale: str) -> None:
+    text = f"PreProcess: {{transform_ops: [{{NormalizeImage: {{scale: {scale}, mean: [1, 2, 3]}}}}]}}"
+    assert parse_config(text, "inference.yml").mean == (1, 2, 3)
+
+
 class TestHostileSources:
     """A source is somebody else's: it costs what it has bytes, and leads nowhere else."""
 
@@ -344,6 +350,7 @@ class TestHostileSources:
             ("PostProcess: {character_dict: [[a]]}", "texts of a line"),
             ("PreProcess: {transform_ops: [{DecodeImage: {img_mode: RGB}}]}", "takes RGB images"),
             ("PreProcess: {transform_ops: [{NormalizeImage: {scale: 2}}]}", "accepted is 1./255"),
+            ("PreProcess: {transform_ops: [{NormalizeImage: {scale: 1/0}}]}", "accepted is 1./255"),
             ("PreProcess: {transform_ops: [{NormalizeImage: {mean: [1, 2]}}]}", "not enough values"),
         ],
     )

@@ -55,7 +55,7 @@ def test_a_version_that_reads_as_the_one_that_serves_is_accepted(tmp_path: Path)
     [
         ({"fake_text": "omega"}, "text", "reads 0.16 of the words of fake/1"),
         ({"fake_burn_s": 0.1}, "slow", "times the"),
-        ({"fake_leak_bytes": 100 << 20}, "memory", "takes more than"),
+        ({"fake_model_bytes": 150 << 20}, "memory", "at most 1.5 times as much is wanted"),
     ],
 )
 def test_a_version_that_is_worse_than_the_one_that_serves_is_refused(
@@ -84,6 +84,13 @@ def test_a_version_that_does_not_work_is_refused(
     found = prover(tmp_path, models_proof_s=limit_s).prove(make_fake(tmp_path, 2, **settings), None)
     assert found.kind == kind
     assert reason in found.reason
+
+
+def test_a_version_that_takes_all_memory_is_ended(tmp_path: Path) -> None:
+    candidate = make_fake(tmp_path, 2, fake_leak_bytes=200 << 20)
+    found = prover(tmp_path, models_proof_memory="150MiB").prove(candidate, None)
+    assert found.kind == "memory"
+    assert "more than 150 MiB" in found.reason
 
 
 def test_a_file_that_is_not_the_manifests_is_refused(tmp_path: Path) -> None:

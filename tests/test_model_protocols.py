@@ -342,6 +342,14 @@ def test_a_reload_says_anew_which_versions_serve_and_their_labels(place: Place) 
         assert predicted(channel, spec()) == "fake/1"
 
 
+def test_over_grpc_a_proxy_of_this_machine_is_no_local_caller(place: Place) -> None:
+    load = MESSAGES["inference.RepositoryModelLoadRequest"](model_name="fake")
+    with place.grpc() as channel:
+        denied = call(channel, f"{V2}RepositoryModelLoad", load, (("x-forwarded-for", "10.0.0.7"),))
+        assert denied[0] is grpc.StatusCode.PERMISSION_DENIED
+        assert not isinstance(call(channel, f"{V2}RepositoryModelLoad", load), tuple)
+
+
 @pytest.mark.parametrize(
     ("ops", "address", "status"),
     [("local", "127.0.0.1", 200), ("local", "10.0.0.7", 403), ("open", "10.0.0.7", 200), ("off", "127.0.0.1", 403)],

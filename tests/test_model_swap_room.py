@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -67,14 +67,11 @@ class Worker:
         self.open_now.append(str(version))
         self.most_open = max(self.most_open, len(self.open_now))
         engine = open_engine_in_process(self.settings, PLAN, version)
-        close = engine.close
 
-        def close_and_note() -> None:
+        def close() -> None:
             self.open_now.remove(str(version))
-            close()
 
-        engine.close = close_and_note  # type: ignore[attr-defined]
-        return engine
+        return _Closing(engine, close)
 
     def accept(self, number: int) -> None:
         """A version comes that has proved itself."""
@@ -84,7 +81,20 @@ class Worker:
     def look(self) -> None:
         """What the watcher's thread does."""
         self.models.control.rescan()
-        self.watcher.look()
+        self.watcher.follow()
+
+
+class _Closing:
+    """An engine that says when it is closed; see engines.contract.Engine."""
+
+    def __init__(self, engine: Engine, on_close: Callable[[], object]) -> None:
+        self._engine, self._on_close = engine, on_close
+        self.traits, self.describe, self.open_handle = engine.traits, engine.describe, engine.open_handle
+
+    def close(self) -> None:
+        """See engines.contract.Engine."""
+        self._on_close()
+        self._engine.close()
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from models_support import make_fake
-from support import Server, run_server
+from support import Server, run_server, wait_until
 from web_support import picture
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau"
@@ -36,12 +37,22 @@ def add(folder: Path, number: int, text: str = "") -> None:
     make_fake(folder / "models", number, fake_text=text or f"{WORDS} v{number}")
 
 
-def read(url: str) -> tuple[str, str]:
-    """The version that has answered, and its last line."""
+def answer_of(url: str) -> Any:
+    """What the page is answered with."""
     request = urllib.request.Request(f"{url}/v1/ocr", PAGE, {"Content-Type": "image/bmp"})
     with urllib.request.urlopen(request, timeout=30) as response:
-        answer = json.load(response)
+        return json.load(response)
+
+
+def read(url: str) -> tuple[str, str]:
+    """The version that has answered, and its last line."""
+    answer = answer_of(url)
     return answer["engine"]["version"], answer["pages"][0]["lines"][-1]["text"]
+
+
+def lines(url: str) -> list[str]:
+    """The lines of the page."""
+    return [line["text"] for line in answer_of(url)["pages"][0]["lines"]]
 
 
 @contextmanager
@@ -108,10 +119,24 @@ def test_versions_are_swapped_under_requests_and_bad_ones_never_answer(tmp_path:
         wait_for_metric(server, 'ocrsvc_model_refusals_total{reason="text"}', lambda count: count == 1)
         wait_for_metric(server, "ocrsvc_model_swaps_total", lambda count: count == 4)
         wait_for_metric(server, "ocrsvc_model_refused_versions", lambda count: count == 1)
-    # Later workers use the verdicts: nothing is proved again.
+
+
+def test_a_version_that_fails_on_live_pages_is_rolled_back(tmp_path: Path) -> None:
+    add(tmp_path, 1)
     with run_server(settings(tmp_path, OCRSVC_WORKERS="1")) as server:
-        assert read(server.url)[0] == "4"
-    assert "PROVING" not in server.log
+        size, digest, _ = lines(server.url)
+        assert size == "16x16"
+        with asking(server, 4) as seen:
+            wait_until(lambda: seen.total() > 200, "as many pages as a trial has")
+            # The reference page is another one.
+            make_fake(tmp_path / "models", 2, fake_text=f"{WORDS} v2", fake_fault="fail", fake_fault_on=digest)
+            server.wait_for("SERVING fake/2 in place of fake/1")
+            server.wait_for(
+                r"REFUSED fake/2 \(live\): It was rolled back\. It fails on 100\.0% of 30 pages, and fake/1 on"
+            )
+            server.wait_for("SERVING fake/1 in place of fake/2")
+        assert read(server.url)[0] == "1"
+        assert all(version in ("1", "failed") for version, _ in seen)
 
 
 def test_versions_are_swapped_in_child_processes_too(tmp_path: Path) -> None:

@@ -90,7 +90,8 @@ class Worker:
         self.control.rescan()
         self.prover.run()
         self.control.rescan()
-        self.watcher.look()
+        if self.watcher.is_behind(self.watcher.refresh()):
+            self.watcher.follow()
         return list(self.loaded.done)
 
     def count(self, metric: Metric, *labels: str) -> float:
@@ -176,6 +177,15 @@ def test_what_the_machine_did_not_let_be_proved_is_tried_again_later(models: Pat
     worker.now_s += 2
     worker.round()
     assert worker.available() == [2]
+
+
+def test_a_worker_begins_when_its_model_is_proved_and_does_not_wait_for_others(models: Path) -> None:
+    worker = Worker(models.parent, accept)
+    make_fake(models, 1, name="another")
+    worker.watcher.prove_until("fake", lambda: bool(worker.available()))
+    assert worker.proved == ["fake/1 beside None"]
+    worker.watcher.prove_until("none", lambda: False)
+    assert worker.proved == ["fake/1 beside None"]
 
 
 def test_one_worker_proves(models: Path) -> None:

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from model_files import LETTERS, detector, real_models, recognizer
 from models_support import make_fake
+from pydantic import BaseModel
 from support import ROOT
 
 from ocrsvc.cli.check import describe_models
 from ocrsvc.cli.main import run
+from ocrsvc.cli.models_check import unfinished
 from ocrsvc.errors import BadModel, OperatorError
 from ocrsvc.model_import.find_model import find_model
 from ocrsvc.model_import.new_model import NewModel, Wanted
@@ -257,13 +259,23 @@ def test_check_says_which_part_is_wrong(
     assert reason in models("check", "mine/2", code=65)
 
 
+def test_check_names_what_was_begun_and_never_ended(repository: Path) -> None:
+    (make_fake(repository, 1).folder / FILE).unlink()
+    (repository / "fake" / ".adding-0123").mkdir()
+    first, second = unfinished(repository)
+    assert first.startswith("fake/1: still being copied")
+    assert second.startswith("fake/.adding-0123: a command is at it, or was ended before its end.")
+
+
 def test_check_finds_a_damaged_file(models: Models, repository: Path, tmp_path: Path) -> None:
     models("add", "mine", source(tmp_path / "source"))
     (repository / "mine" / "1" / "rec.onnx").write_bytes(b"other")
     assert "rec.onnx is not the file of its manifest" in models("check", "mine", code=65)
 
 
-def test_a_real_model_is_right(models: Models) -> None:
+def test_a_real_model_is_right(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Named, it is not tried what computes it quickest, which takes seconds for a model that was not seen before.
+    monkeypatch.setenv("OCRSVC_PRECISION", "fp32")
     models("add", "tiny", real_models() / "ppocrv6" / "tiny")
     out = models("check", "tiny/1")
     assert out.startswith("tiny/1: right. ")
@@ -291,7 +303,7 @@ def test_every_entry_of_a_description_is_described() -> None:
     text = (ROOT / "docs" / "models.md").read_text("utf-8").partition("## model.toml")[2].partition("\n## ")[0]
     whole, *tables = text.split("| `[")
     assert [name for name in Description.model_fields if f"`{name}`" not in whole] == []
-    parts = {"detection": Detection, "[recognition": Recognition, "reference": Reference}
+    parts: dict[str, type[BaseModel]] = {"detection": Detection, "[recognition": Recognition, "reference": Reference}
     assert {table.partition("]")[0] for table in tables} == set(parts)
     for table in tables:
         part = parts[table.partition("]")[0]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,8 +102,8 @@ def test_every_end_of_a_graph_is_read_by_either_decoder(tmp_path: Path, runtime:
 
 @pytest.mark.parametrize("opset", [11, 13, 18])
 def test_graphs_of_all_opsets_are_rewritten(tmp_path: Path, opset: int) -> None:
-    parts = {"det": make_detector(opset, name="image"), "rec": make_recognizer(2, 4, opset=opset, name="line")}
-    with opened(a_version(tmp_path / "models", **parts), tmp_path / "cache") as handle:
+    det, rec = make_detector(opset, name="image"), make_recognizer(2, 4, opset=opset, name="line")
+    with opened(a_version(tmp_path / "models", det=det, rec=rec), tmp_path / "cache") as handle:
         assert read(handle).text == "乙"
 
 
@@ -114,7 +115,8 @@ def test_a_recognizer_that_ends_as_ours_chooses_its_classes_by_its_product(tmp_p
 
 
 def test_lines_are_read_many_at_a_time_too(tmp_path: Path) -> None:
-    for number, end in enumerate(("product", "convolution"), 1):
+    ends: tuple[End, ...] = "product", "convolution"
+    for number, end in enumerate(ends, 1):
         version = a_version(tmp_path, number, rec=make_recognizer(2, 4, end=end))
         (part,) = read_parts(version).recognition.values()
         session = open_model(part, SessionConfig("cpu", batched=True))
@@ -213,6 +215,13 @@ def test_what_cannot_be_read_with_is_refused_with_the_reason(
     assert raised.value.remedy
 
 
+def test_a_model_that_is_refused_leaves_no_thread(tmp_path: Path) -> None:
+    version, before = a_version(tmp_path / "models", det=make_recognizer(2, 4)), threading.active_count()
+    with pytest.raises(BadModel), opened(version, tmp_path / "cache"):
+        pass
+    assert threading.active_count() == before
+
+
 def test_a_child_says_what_is_wrong_with_a_model(tmp_path: Path) -> None:
     version = a_version(tmp_path / "models", dict="甲\n".encode())
     with (
@@ -253,7 +262,7 @@ def test_openvino_makes_the_same_tensor_of_pixels(tmp_path: Path) -> None:
     for provider in ("cpu", "openvino"):
         runner = open_model(part, SessionConfig("cpu", provider=provider, precision="fp32"), ModelCache(None))
         maps.append(runner.run(model_input(runner, noise(64, 96)))[0])
-    assert np.allclose(*maps, atol=1e-5)
+    assert np.allclose(maps[0], maps[1], atol=1e-5)
 
 
 def test_thresholds_are_the_models_own_or_the_usual_ones() -> None:

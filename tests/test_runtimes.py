@@ -44,7 +44,13 @@ from ocrsvc.engines.ppocr.runtime.runtimes import (
     store_choice,
 )
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-from ocrsvc.engines.ppocr.runtime_proof import choose_runtime, outline_fault, text_fault, time_in_turn
+from ocrsvc.engines.ppocr.runtime_proof import (
+    choose_runtime,
+    outline_fault,
+    text_fault,
+    text_fault_of_other,
+    time_in_turn,
+)
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for
@@ -240,6 +246,30 @@ def test_lines_must_be_read_alike_and_as_surely(text: str, confidence: float, fa
     said = text_fault([LineText("word", 0.97)], [LineText(text, confidence)])
     assert fault in said
     assert bool(said) is bool(fault)
+
+
+@pytest.mark.parametrize(
+    ("read", "fault"),
+    [
+        ([("No. 17", 0.9), ("one", 0.99)], ""),
+        ([("No.71", 0.97), ("one", 0.99)], "reads 1 of 2 lines otherwise"),
+        ([("No.17", 0.8), ("one", 0.9)], "confidence is 0.13"),
+    ],
+)
+def test_other_models_are_judged_without_spaces_and_by_their_confidence_on_the_whole(
+    read: list[tuple[str, float]], fault: str
+) -> None:
+    said = text_fault_of_other([LineText("No.17", 0.97), LineText("one", 0.99)], [LineText(*line) for line in read])
+    assert fault in said
+    assert bool(said) is bool(fault)
+
+
+def test_a_recognizer_for_which_the_page_has_too_little_to_read_computes_in_single_precision() -> None:
+    part, crops = built_in()[1], [np.full((48, 96), 255, np.uint8)] * 9
+    runner = open_model(part, SessionConfig("cpu"))
+    proofs = runtime_proof.prove_recognition(part, {FP32: runner, INT8: runner}, crops)
+    assert quickest(proofs) == FP32
+    assert "too little of its script" in proofs[1].detail
 
 
 def test_a_candidate_that_does_not_open_is_left_out_and_single_precision_is_not(

@@ -139,6 +139,9 @@ def real_maker(parts: RealParts, slow: RealParts) -> Maker:
 
 _MODEL = """
 engine = "ppocr"
+[reference]
+most_memory = 10.0
+most_slower = 1.25
 [detection]
 file = "det.onnx"
 [[recognition]]

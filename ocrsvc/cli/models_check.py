@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ocrsvc.cli.models_repository import control_of, named_model
+from ocrsvc.cli.models_repository import control_of, named_model, repository_of
 from ocrsvc.errors import UnknownModel
+from ocrsvc.model_import.remove_version import REMOVING
+from ocrsvc.model_import.write_version import ADDING
 from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.settings.settings import Settings
@@ -36,13 +39,21 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         for one in control.status(chosen.name if chosen else None)
         if chosen is None or chosen.number in (None, one.number)
     ]
-    incomplete = [(name, number) for name, number in ModelRepository(settings.models).incomplete()]
     if not found:
         raise UnknownModel(f"There is no {chosen} that could be checked.", "See `ocrsvc models list`.")
     outcomes = [_print(f"{one.name}/{one.number}", *_check(one.version, one.reason, prover)) for one in found]
-    for name, number in incomplete if chosen is None else ():
-        print(f"{name}/{number}: is still being copied: it has no SHA256SUMS yet.")
+    for remark in unfinished(repository_of(settings)) if chosen is None else ():
+        print(remark)
     return 0 if all(outcomes) else _FAULTY
+
+
+def unfinished(folder: Path) -> Iterator[str]:
+    """What has been begun, and may never be ended; it is nothing that a service would read."""
+    for name, number in ModelRepository(folder).incomplete():
+        yield f"{name}/{number}: still being copied: it has no SHA256SUMS yet."
+    for beginning in (ADDING, REMOVING):
+        for left in sorted(folder.glob(f"*/{beginning}*")):
+            yield f"{left.relative_to(folder)}: a command is at it, or was ended before its end. Then remove it."
 
 
 def _check(version: ModelVersion | None, reason: str, prover: Prover) -> tuple[Sequence[str], str]:

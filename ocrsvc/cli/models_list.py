@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from ocrsvc.cli.models_of_service import add_service_arguments, entries_of_service
 from ocrsvc.cli.models_repository import control_of, router_of
 from ocrsvc.cli.table import table
 from ocrsvc.model_repository.builtin import built_in_model
@@ -32,12 +33,14 @@ _COPYING: Final = "It has no SHA256SUMS yet: it is still being copied."
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `ocrsvc models list`."""
     parser.add_argument("--json", action="store_true", help="as JSON, one array")
+    add_service_arguments(parser)
 
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
-    """Print what there is. Raises OperatorError."""
-    found = [_entry("ppocr", 1, "serving") | _facts(built_in_model())] if settings.models is None else _all(settings)
-    entries = sorted(found, key=lambda entry: (entry["name"], entry["version"]))
+    """Print what there is. Raises OperatorError, and of a service OcrsvcError."""
+    entries = sorted(
+        entries_of_service(args) if args.url else _found(settings), key=lambda entry: (entry["name"], entry["version"])
+    )
     if args.json:
         print(orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode())
         return 0
@@ -47,6 +50,13 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         if entry["reason"] and entry["state"] in _EXPLAINED:
             print(f"{entry['name']}/{entry['version']}: {entry['reason']}")
     return 0
+
+
+def _found(settings: Settings) -> Iterable[Mapping[str, Any]]:
+    """What is on this machine."""
+    if settings.models is None:
+        return [_entry("ppocr", 1, "serving") | _facts(built_in_model())]
+    return _all(settings)
 
 
 def _all(settings: Settings) -> Iterator[Mapping[str, Any]]:
@@ -64,7 +74,7 @@ def _state(status: VersionStatus, control: ModelControl, router: ModelRouter) ->
         return "bad"
     if status.state == "AVAILABLE":
         return "serving" if router.serving(WantedModel(status.name)) == status.version else "available"
-    if status.state == "START":
+    if status.state in ("START", "LOADING"):
         return "waiting"
     verdict = control.catalogue().verdict(status.version)
     return "refused" if verdict is not None and not verdict.accepted else "unwanted"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from ocrsvc.engines.contract import Engine, EngineTraits, Handle
-from ocrsvc.engines.layout.layout_model import LayoutModel
+from ocrsvc.engines.layout.layout_model import LayoutModel, layout_model
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.regions import assign_lines
 from ocrsvc.imaging.tables import find_tables
@@ -52,7 +52,7 @@ class AnalysingEngine:
 
     def __init__(self, engine: Engine, model: ModelVersion | None = None) -> None:
         self._engine = engine
-        self._layout_model = LayoutModel()
+        self._layout_model = layout_model()
         self.describe = engine.describe if model is None else partial(_describe_model, engine, model)
         self.close = engine.close
 

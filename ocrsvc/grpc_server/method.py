@@ -30,6 +30,7 @@ class Call:
         ledger: Of the call's stages.
         client_name: The name of the key that the client's verified TLS certificate stands for; None for none.
         address: Of the peer; empty on a Unix socket.
+        is_forwarded: Whether a proxy says that the peer is not the caller.
         key: The name of its API key; empty where none is wanted.
     """
 
@@ -42,6 +43,7 @@ class Call:
     ledger: Ledger = NO_LEDGER
     client_name: str | None = None
     address: str = ""
+    is_forwarded: bool = False
     key: str = ""
 
     @property

@@ -36,7 +36,7 @@ class Caller:
 
 def caller_of_call(call: Call) -> Caller:
     """Who makes a gRPC call."""
-    is_local = not call.address or is_loopback_address(call.address)
+    is_local = not call.is_forwarded and (not call.address or is_loopback_address(call.address))
     return Caller(call.key, call.address, is_local, call.left_s, call.gone.is_set)
 
 

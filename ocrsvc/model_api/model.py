@@ -105,7 +105,7 @@ class OcrModel:
         except OcrsvcError:
             spent_s = time.monotonic() - began_s
             self._worker_metrics.record((), ((MODEL_SECONDS.of("fail"), spent_s),))
-            if self.models.has_repository:
+            if served is not ONLY:
                 count_version(self._worker_metrics, served.name, str(served.number), (), spent_s)
             raise
         spent_s = time.monotonic() - began_s

@@ -6,6 +6,7 @@ objects, and an alias stands for nothing, so that a file costs what it has bytes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,7 +18,7 @@ from ocrsvc.model_repository.description import Triple
 
 _DEEPEST: Final = 32
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_SCALES: Final = frozenset({"1./255.", "1.0/255.0", "1/255", "1./255", "0.00392156862745098", ""})
+_SCALE: Final = 1 / 255
 DETECTORS: Final = "DBPostProcess"
 RECOGNIZERS: Final = "CTCLabelDecode"
 
@@ -61,7 +62,7 @@ def _config(whole: Mapping[str, Any]) -> PaddleConfig:
     normalize, image = _table(operations.get("NormalizeImage")), _table(operations.get("DecodeImage"))
     if image.get("img_mode", "BGR") != "BGR":
         raise ValueError(f"it takes {str(image['img_mode'])[:20]} images, accepted is BGR")
-    if normalize.get("scale", "") not in _SCALES:
+    if not math.isclose(_quotient(normalize.get("scale", "1/255")), _SCALE, rel_tol=1e-4):
         raise ValueError(f"it scales pixels by {str(normalize['scale'])[:40]!r}, accepted is 1./255.")
     shape = _table(operations.get("RecResizeImg")).get("image_shape")
     characters = post.get("character_dict")
@@ -94,6 +95,12 @@ def _character(value: object) -> str:
     if not isinstance(value, str) or "\n" in value:
         raise ValueError("character_dict holds something else than texts of a line")
     return value
+
+
+def _quotient(text: str) -> float:
+    """Of 1./255., as PaddleOCR writes it; or a number. Raises ValueError."""
+    above, _, below = text.partition("/")
+    return float(above) / (float(below or 1) or math.nan)
 
 
 def _number(text: str | None) -> float | None:

@@ -17,8 +17,10 @@ from ocrsvc.model_import.source_files import MOST_MODEL_BYTES, SourceFile
 from ocrsvc.model_repository.builtin import NAME as BUILT_IN
 from ocrsvc.model_repository.builtin import NUMBER as BUILT_IN_NUMBER
 from ocrsvc.model_repository.manifest import write_manifest
-from ocrsvc.model_repository.version import DESCRIPTION_FILE
+from ocrsvc.model_repository.version import DESCRIPTION_FILE, MOST_VERSION
 
+ADDING: Final = ".adding-"
+"""How a folder's name begins that is to become a version."""
 _CHUNK_BYTES: Final = 1 << 20
 _TRIES: Final = 20
 _TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
@@ -41,7 +43,7 @@ def write_version(model: NewModel, repository: Path, name: str, number: int | No
         BadModel: A file cannot be read, or is too large.
     """
     home = repository / name
-    staging = home / f".adding-{uuid.uuid4().hex}"
+    staging = home / f"{ADDING}{uuid.uuid4().hex}"
     try:
         staging.mkdir(parents=True)
         _fill(staging, model)
@@ -59,8 +61,9 @@ def write_version(model: NewModel, repository: Path, name: str, number: int | No
 
 def next_number(home: Path) -> int:
     """One more than the highest number in a model's folder, whatever is there; never that of the built-in version."""
-    numbers = [int(entry.name) for entry in home.iterdir() if entry.name.isascii() and entry.name.isdecimal()]
-    taken = [*numbers, BUILT_IN_NUMBER if home.name == BUILT_IN else 0]
+    names = (entry.name for entry in home.iterdir())
+    numbers = [int(name) for name in names if name.isascii() and name.isdecimal()]
+    taken = [*(one for one in numbers if one < MOST_VERSION), BUILT_IN_NUMBER if home.name == BUILT_IN else 0]
     return max(taken) + 1
 
 

@@ -32,7 +32,7 @@ SCAN_S: Final = 0.5
 """Seconds after which the repository is looked at again for a list: nobody makes it be read without end."""
 
 State = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
-"""TensorFlow Serving's: waits for its proof; is loaded; may serve; leaves; is not wanted, refused, or damaged."""
+"""TensorFlow Serving's: waits for its proof; is proved; may serve; leaves; is not wanted, refused, or damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class ModelControl:
     Attributes:
         loaded_versions: What this worker has loaded: it serves on when it is removed from the disk, until something
             has taken its place.
-        is_watched: A watcher looks at state and disk, so that requests need not wait for either.
+        is_watched: A watcher looks at the repository, so that requests need not wait for its disk.
     """
 
     def __init__(
@@ -87,7 +87,9 @@ class ModelControl:
         self.is_watched = False
         self._lock = Lock()
         self._policies = self._read_policies()
+        # Of the state, when the repository was scanned, and when it was read without that.
         self._generation: Generation = store.generation()
+        self._followed = self._generation
         self._catalogue = make_catalogue(repository.scan(), self._policies, store.read())
         self._checked_s = self._scanned_s = clock()
 
@@ -102,11 +104,24 @@ class ModelControl:
         return self._policies
 
     def catalogue(self) -> Catalogue:
-        """What there is, looking at the state file where that was last done a while ago; not at the repository."""
-        if self.is_watched:
+        """What there is, looking at the state file where that was last done a while ago.
+
+        What has changed there counts at once. At the repository a watcher looks, where there is one: no request waits
+        for its disk then.
+        """
+        if self._clock() - self._checked_s < CHECK_S:
             return self._catalogue
-        now_s = self._clock()
-        return self.latest() if now_s - self._checked_s >= CHECK_S else self._catalogue
+        return self._follow() if self.is_watched else self.latest()
+
+    def _follow(self) -> Catalogue:
+        """The repository as it was seen last, with the state as it is now."""
+        now_s, generation = self._clock(), self.store.generation()
+        if generation not in (self._generation, self._followed):
+            with self._lock:
+                state, self._followed = self.store.read(), generation
+                self._catalogue = make_catalogue(self._catalogue.scan, self._policies, state)
+        self._checked_s = now_s
+        return self._catalogue
 
     def latest(self) -> Catalogue:
         """What there is, looking at the state file now; at the repository only where that has changed."""
@@ -160,7 +175,8 @@ class ModelControl:
         """
         is_old = self._clock() - self._scanned_s >= SCAN_S
         catalogue = self.rescan() if is_old else self.latest()
-        found = [_status_of(catalogue, version, self.is_loaded) for version in catalogue.scan.versions]
+        proving = self.store.proved_now()
+        found = [_status_of(catalogue, version, self.is_loaded, proving) for version in catalogue.scan.versions]
         found += [VersionStatus(bad.name, bad.number, "END", bad.reason, failed=True) for bad in catalogue.scan.bad]
         chosen = [one for one in found if name in (None, one.name)]
         if name is not None and not chosen:
@@ -276,9 +292,14 @@ def _others(keys: frozenset[str], name: str, number: int | None) -> set[str]:
     return {key for key in keys if key.partition("/")[0] != name}
 
 
-def _status_of(catalogue: Catalogue, version: ModelVersion, is_loaded: Callable[[ModelVersion], bool]) -> VersionStatus:
+def _status_of(
+    catalogue: Catalogue, version: ModelVersion, is_loaded: Callable[[ModelVersion], bool], proving: str
+) -> VersionStatus:
+    """How a version is; `proving` is the digest of the one that is being proved."""
     model, verdict = catalogue.models[version.name], catalogue.verdict(version)
     state, reason = _state_of(catalogue, model, version, is_loaded)
+    if state == "START" and version.digest == proving:
+        state, reason = "LOADING", "It is being proved."
     labels = tuple(sorted(label for label, number in model.labels.items() if number == version.number))
     refused = verdict is not None and not verdict.accepted
     figures = verdict.figures if verdict is not None else None

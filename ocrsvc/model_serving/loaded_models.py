@@ -167,15 +167,18 @@ class LoadedModels(ModelLoader):
             return entry is not None and entry.state is State.LOADED
 
     def versions(self) -> tuple[ModelVersion, ...]:
-        """Those that requests could read with at once."""
+        """Those that requests could read with at once, without those that were retired."""
         with self._changed:
-            return tuple(entry.version for entry in self._entries.values() if entry.state is State.LOADED)
+            entries = [entry for entry in self._entries.values() if entry.state is State.LOADED]
+            return tuple(entry.version for entry in entries if not entry.is_retired)
 
     def has_room_for(self, version: ModelVersion) -> bool:
         """Whether a version can be loaded, as far as is known, and all that are loaded stay."""
+        # It may look at files.
+        needed_bytes = self._memory.expected_bytes(version)
         with self._changed:
             others = [entry.size_bytes for key, entry in self._entries.items() if key != key_of(version)]
-            return self._memory.is_room(self._memory.expected_bytes(version), others)
+        return self._memory.is_room(needed_bytes, others)
 
     def describe(self, version: ModelVersion) -> EngineInfo | None:
         """The engine that has a version loaded, under the name and number of the model; None while none has."""

@@ -61,9 +61,10 @@ class ModelLoader:
             self._is_working = True
             try:
                 threading.Thread(target=self._work, name="models", daemon=True).start()
-            except RuntimeError as error:
+            except RuntimeError:
+                # Whoever waits is refused at the deadline, and the next request or lease tries again.
                 self._is_working = False
-                raise ModelUnavailable("There is no thread to load the model in.", "Send the request again.") from error
+                LOG.exception("There is no thread in which models could be loaded or closed")
 
     def _has_work(self) -> bool:
         return bool(self._wanted) or any(entry.is_to_close for entry in self._entries.values())
@@ -71,10 +72,13 @@ class ModelLoader:
     def _work(self) -> None:
         """The loading thread, until there is nothing to do."""
         while (entry := self._next()) is not None:
-            if entry.state is State.CLOSING:
-                self._close(entry, "retired")
-            else:
-                self._load(entry)
+            try:
+                if entry.state is State.CLOSING:
+                    self._close(entry, "retired")
+                else:
+                    self._load(entry)
+            except Exception:
+                LOG.exception("The model %s: loading or closing it went wrong", entry.version)
 
     def _next(self) -> Entry | None:
         with self._changed:

@@ -28,6 +28,7 @@ LOGGER: Final = logging.getLogger("ocrsvc.models")
 FILE: Final = "state.json"
 DAMAGED_FILE: Final = "state.json.damaged"
 LOCK: Final = "state.lock"
+PROVING: Final = "proving"
 MOST_VERDICTS: Final = 500
 _MOST_BYTES: Final = 1 << 22
 _LOCK_WAIT_S: Final = 5.0
@@ -145,6 +146,33 @@ class StateStore:
             return state.model_copy(update={"verdicts": verdicts})
 
         self.change(without)
+
+    @contextlib.contextmanager
+    def proving(self, digest: str) -> Iterator[None]:
+        """Have it known, while the block lasts, that the version with this manifest is being proved."""
+        with contextlib.ExitStack() as stack:
+            # Where it cannot be written nobody is told; the verdict, which cannot be kept either, says so.
+            with contextlib.suppress(OSError):
+                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                opened = os.open(self.folder / PROVING, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                stack.callback(os.close, opened)
+                # Who asks holds it for a moment.
+                _wait_for_lock(opened)
+                os.ftruncate(opened, 0)
+                os.pwrite(opened, digest.encode(), 0)
+            yield
+
+    def proved_now(self) -> str:
+        """The digest of the version that some worker is proving; "" while none does."""
+        try:
+            with (self.folder / PROVING).open("rb") as file:
+                # Whoever proves holds it; the kernel releases it however that process ends.
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return (self.folder / PROVING).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        return ""
 
     def _load(self) -> tuple[Generation, ModelState]:
         generation = self.generation()

@@ -66,36 +66,42 @@ class VersionProver:
             )
             store.change(lambda state: without_verdicts(state, outdated_verdicts(state, self._basis)))
 
-    def is_wanted(self, catalogue: Catalogue) -> bool:
-        """Whether there is anything to prove or to note now."""
-        return self._next(catalogue) is not None or bool(_new_bad(catalogue))
+    def is_wanted(self, catalogue: Catalogue, name: str | None = None) -> bool:
+        """Whether there is anything to prove or to note now, of one model or of all."""
+        return self._next(catalogue, name) is not None or bool(_new_bad(catalogue, name))
 
-    def run(self) -> None:
-        """Prove what there is, unless another worker does. Raises OcrsvcError where that cannot be kept."""
+    def run(self, name: str | None = None) -> None:
+        """Prove what there is of one model or of all, unless another worker does.
+
+        Raises:
+            OcrsvcError: The repository cannot be listed, or what was found not be kept.
+        """
         with machine_lock(self._control.store.folder, PROOF) as is_ours:
             if is_ours:
                 with contextlib.suppress(Stopped):
-                    self._prove_all()
+                    self._prove_all(name)
 
-    def _prove_all(self) -> None:
+    def _prove_all(self, name: str | None) -> None:
         """Raises Stopped, OcrsvcError."""
         self._note_bad(self._control.rescan())
-        while (candidate := self._next(self._control.rescan())) is not None:
+        while (candidate := self._next(self._control.rescan(), name)) is not None:
             self._prove_one(candidate)
 
-    def _next(self, catalogue: Catalogue) -> ModelVersion | None:
+    def _next(self, catalogue: Catalogue, name: str | None) -> ModelVersion | None:
         now_s = self._clock()
-        ready = (one for one in catalogue.candidates if self._not_before_s.get(one.digest, now_s) <= now_s)
-        return next(ready, None)
+        wanted = (one for one in catalogue.candidates if name in (None, one.name))
+        return next((one for one in wanted if self._not_before_s.get(one.digest, now_s) <= now_s), None)
 
     def _prove_one(self, candidate: ModelVersion) -> None:
         """Raises Stopped, OcrsvcError."""
         catalogue, began_s = self._control.catalogue(), self._clock()
-        serving = current_of(catalogue.models[candidate.name])
+        model = catalogue.models[candidate.name]
+        serving = current_of(model) or next(iter(model.accepted), None)
         # Should the verdict not be kept, this worker does not begin again at once.
         self._not_before_s[candidate.digest] = began_s + RETRY_S
         LOGGER.info("PROVING %s, beside %s", candidate, serving or "no other version")
-        found = self._prove(candidate, serving)
+        with self._control.store.proving(candidate.digest):
+            found = self._prove(candidate, serving)
         spent_s = self._clock() - began_s
         if found.kind in ("gone", "unknown"):
             self._not_before_s[candidate.digest] = self._clock() + RETRY_S
@@ -138,6 +144,7 @@ def keep_verdict(store: StateStore, metrics: WorkerMetrics, version: str, digest
     metrics.count(MODEL_REFUSALS, verdict.kind)
 
 
-def _new_bad(catalogue: Catalogue) -> list[BadVersion]:
+def _new_bad(catalogue: Catalogue, name: str | None = None) -> list[BadVersion]:
     """Versions that cannot be opened, and have a manifest by which that can be kept."""
-    return [bad for bad in catalogue.scan.bad if bad.digest and bad.digest not in catalogue.state.verdicts]
+    bad = (one for one in catalogue.scan.bad if name in (None, one.name))
+    return [one for one in bad if one.digest and one.digest not in catalogue.state.verdicts]

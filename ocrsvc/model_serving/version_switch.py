@@ -38,7 +38,7 @@ class Loaded(Protocol):
     """What this worker has loaded; see `LoadedModels`."""
 
     def versions(self) -> tuple[ModelVersion, ...]:
-        """Those that requests can read with now."""
+        """Those that requests can read with now, without those that leave."""
         ...
 
     def has_room_for(self, version: ModelVersion) -> bool:
@@ -93,6 +93,21 @@ class VersionSwitch:
             model = catalogue.models.get(name)
             if model is not None:
                 self._follow_model(catalogue, model)
+
+    def is_behind(self, catalogue: Catalogue) -> bool:
+        """Whether there is anything to load, to close or to note; cheap enough to be asked all the time."""
+        loaded = self._loaded.versions()
+        models = {version.name: catalogue.models.get(version.name) for version in loaded}
+        return any(model is not None and self._is_model_behind(catalogue, model) for model in models.values())
+
+    def _is_model_behind(self, catalogue: Catalogue, model: Model) -> bool:
+        target, loaded = current_of(model), self._loaded_of(model)
+        if target is None:
+            return any(is_withdrawn(catalogue, version) for version in loaded)
+        if target not in loaded:
+            failed = self._failed.get(target.digest)
+            return failed is None or self._clock() >= failed.again_s
+        return self._serving.get(model.name) != target or any(version not in model.available for version in loaded)
 
     def _follow_model(self, catalogue: Catalogue, model: Model) -> None:
         target = current_of(model)

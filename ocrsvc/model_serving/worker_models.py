@@ -51,7 +51,7 @@ class WorkerModels:
     Attributes:
         loaded, control, router: As above.
         checks: Is told of each page that is read; None where nothing judges a version by that.
-        prove_until: Has versions proved until there is one to begin with; see `ModelWatcher.prove_until`.
+        prove_until: Has versions of a model proved until there is one to begin with; see `ModelWatcher.prove_until`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class WorkerModels:
         self._ahead = ahead
         self._default_info: EngineInfo | None = None
         self.checks: LiveChecks | None = None
-        self.prove_until: Callable[[Callable[[], bool]], object] = bool
+        self.prove_until: Callable[[str, Callable[[], bool]], object] = lambda _name, _is_enough: None
 
     def lease(self, options: ReadOptions, deadline: float = math.inf, check: Check = no_check) -> Lease:
         """The right to read with the version that a request's options choose.
@@ -99,7 +99,8 @@ class WorkerModels:
         Raises:
             OcrsvcError: What keeps the default model from being loaded. What is wrong with others is logged.
         """
-        self.prove_until(lambda: self.router.serving(self.router.default) is not None)
+        default = self.router.default
+        self.prove_until(default.name, lambda: self.router.serving(default) is not None)
         failures = [failure for version in self._default_versions() if (failure := self._try_to_load(version))]
         serving = self.router.serving(self.router.default)
         if serving is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ocrsvc.engines.contract import Engine, EngineTraits
 from ocrsvc.engines.opening import open_engine
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     # Loaded where there is a model repository alone.
     from ocrsvc.model_serving.loaded_models import LoadedModels
     from ocrsvc.model_serving.worker_models import WorkerModels
+
+_FAILED_STOP_S: Final = 5.0
 
 ModelsOpener = Callable[[Executor[DecodeJob, Page]], "WorkerModels"]
 """Makes the models of a worker, given its engine threads."""
@@ -98,8 +100,12 @@ class EngineLifecycle:
             may_join=may_join,
         )
         executor.start()
-        self._models = open_models(executor)
-        self._models.load_ahead()
+        try:
+            self._models = open_models(executor)
+            self._models.load_ahead()
+        except BaseException:
+            self.stop(_FAILED_STOP_S)
+            raise
 
     def _open_worker_models(self, threads: Executor[DecodeJob, Page]) -> WorkerModels:
         from ocrsvc.model_repository.key_source import read_model_key
@@ -138,9 +144,11 @@ class EngineLifecycle:
         return self._settings.models is not None
 
     def check_model(self, options: ReadOptions) -> None:
-        """Raises UnknownModel where no model here is what the options want."""
+        """Raises UnknownModel where no model here is what the options want, NotReady before there are any."""
         if self._models is not None:
             self._models.router.resolve(options)
+        elif self._open_models is not None:
+            raise _not_ready()
         else:
             check_only_model(options, self._settings.engine)
 

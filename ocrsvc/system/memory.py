@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -43,11 +44,17 @@ def read_private_bytes(statm: Path = _OWN) -> int:
 
 
 def read_peak_rss_bytes(status: Path = _OWN_STATUS) -> int:
-    """The most resident memory that the process had since it was started; 0 where the kernel does not report it.
+    """The most resident memory that the process had since it was started, or since `forget_peak_rss`; 0 if unknown.
 
     Not what `getrusage` says, which knows of the process that started it as well.
     """
     return 1024 * _value_after(read_text(status).replace(":", "").split(), "VmHWM")
+
+
+def forget_peak_rss(clear_refs: Path = Path("/proc/self/clear_refs")) -> None:
+    """Begin a new peak of the resident memory of this process, where the kernel lets it."""
+    with suppress(OSError):
+        clear_refs.write_text("5", "ascii")
 
 
 def read_process_bytes(pid: int, root: Path = Path("/proc")) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,8 +31,8 @@ from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
 from ocrsvc.engines.ppocr.runtime.runtimes import Runtime, RuntimeChoice
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
-from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
-from ocrsvc.engines.ppocr.runtime.unwarping_model import UnwarpingModel
+from ocrsvc.engines.ppocr.runtime.shared_threads import LENDER, SharedThreads
+from ocrsvc.engines.ppocr.runtime.unwarping_model import unwarping_model
 from ocrsvc.engines.ppocr.runtime_proof import choose_runtime
 from ocrsvc.model_repository.builtin import built_in_model
 from ocrsvc.model_repository.description import Recognition
@@ -95,14 +96,19 @@ class PpocrEngine:
         cache = ModelCache(model_cache, parts.key)
         opened = _open_recognition(parts, replace(config, sessions=engine_threads), choices, batch, cache)
         first = next(iter(opened.values()))
-        self._shared_threads = SharedThreads(engine_threads if first.device == "cpu" else 1)
-        detection_config = _with_runtime(config, choices[0].detection) if choices else config
-        self._detector = open_detector(parts.detection, detection_config, cache, self._shared_threads)
-        self._line_runners = [_make_line_runner(one, self._shared_threads, batch) for one in opened.values()]
-        self._scripts = _scripts(parts, opened, self._line_runners)
-        self._unwarping = UnwarpingModel()
-        backend = find_backend(imaging, first.device)
-        self._gpu_pipeline = self._open_gpu_pipeline(backend, parts, opened, batch) if backend else None
+        self._line_runners: list[LineRunner] = []
+        with contextlib.ExitStack() as closing:
+            self._shared_threads = LENDER.borrow(engine_threads if first.device == "cpu" else 1)
+            closing.callback(LENDER.give_back, self._shared_threads)
+            closing.callback(self._close_line_runners)
+            detection_config = _with_runtime(config, choices[0].detection) if choices else config
+            self._detector = open_detector(parts.detection, detection_config, cache, self._shared_threads)
+            self._line_runners += [_make_line_runner(one, self._shared_threads, batch) for one in opened.values()]
+            self._scripts = _scripts(parts, opened, self._line_runners)
+            self._unwarping = unwarping_model()
+            backend = find_backend(imaging, first.device)
+            self._gpu_pipeline = self._open_gpu_pipeline(backend, parts, opened, batch) if backend else None
+            self._closing = closing.pop_all()
         precision = _of_both(self._detector.precision, first.precision)
         provider = self._with_imaging(_of_both(self._detector.provider, first.provider))
         title, version = parts.names
@@ -125,9 +131,11 @@ class PpocrEngine:
 
     def close(self) -> None:
         """End the threads; the sessions go with the last reference."""
+        self._closing.close()
+
+    def _close_line_runners(self) -> None:
         for line_runner in self._line_runners:
             line_runner.close()
-        self._shared_threads.close()
 
     def _open_gpu_pipeline(
         self, backend: ArrayBackend, parts: ModelParts, opened: Mapping[str, ModelRunner], batch: Limits

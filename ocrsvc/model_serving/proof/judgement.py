@@ -77,19 +77,13 @@ def _cost_refusal(candidate: Measurement, serving: Measurement, bounds: Referenc
             f"It takes {candidate.page_s:.3f} s a reference page, {times:.1f} times the {serving.page_s:.3f} s of "
             f"{serving.version}; at most {bounds.most_slower:g} times",
         )
-    most_bytes = memory_bound(serving, bounds)
-    if candidate.private_bytes > most_bytes:
+    if candidate.private_bytes > bounds.most_memory * serving.private_bytes + _SLACK_BYTES:
         return _refused(
             "memory",
             f"It takes {candidate.private_bytes // _MIB} MiB, and {serving.version} "
             f"{serving.private_bytes // _MIB} MiB; at most {bounds.most_memory:g} times as much",
         )
     return None
-
-
-def memory_bound(serving: Measurement, bounds: Reference) -> int:
-    """The most memory that a version may take beside one that serves, in bytes."""
-    return round(bounds.most_memory * serving.private_bytes) + _SLACK_BYTES
 
 
 def _refused(kind: RefusalKind, what: str) -> Judgement:

@@ -28,9 +28,9 @@ from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.proof.measurement import Failure, FailureKind, Measurement, PageMeasurement, pack
 from ocrsvc.model_serving.proof.reference_pages import ReferencePage, find_reference_pages
 from ocrsvc.settings.settings import Settings, settings_class
-from ocrsvc.system.allocator import limit_arenas
+from ocrsvc.system.allocator import give_back, limit_arenas
 from ocrsvc.system.core_dumps import forbid_core_dumps
-from ocrsvc.system.memory import read_peak_rss_bytes, read_private_bytes, read_rss_bytes
+from ocrsvc.system.memory import forget_peak_rss, read_peak_rss_bytes, read_private_bytes, read_rss_bytes
 from ocrsvc.system.sandbox.restrict import end_with_parent, raise_oom_score
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -74,6 +74,9 @@ def measure(
     _verify(version)
     pages = [(page, _decode(settings, page)) for page in _find_pages(settings, owner)]
     with closing(_open(settings, plan, version)) as engine, closing(_open_handle(engine)) as handle:
+        # What an engine tries and makes when it first opens a model, it does not do again.
+        give_back()
+        forget_peak_rss()
         read = tuple(_read(page, image, handle) for page, image in pages)
         return Measurement(str(version), engine.describe().device, _peak_private_bytes(), read)
 
@@ -171,7 +174,7 @@ def _text_of(answer: Page, page: ReferencePage) -> str:
 
 
 def _peak_private_bytes() -> int:
-    """The most memory of its own that this process had: its peak, without the files that are mapped now."""
+    """The most memory of its own that this process had while it read: its peak, without files that are mapped."""
     private_bytes = read_private_bytes()
     return max(private_bytes, read_peak_rss_bytes() - (read_rss_bytes() - private_bytes))
 
@@ -190,8 +193,10 @@ def _refusal(kind: FailureKind, reason: str) -> Refusal:
 
 
 def _take_limits(memory_bytes: int) -> None:
-    """Hold this process to its memory, and keep what it holds out of core dumps."""
+    """Hold this process to its memory, unless that is 0, and keep what it holds out of core dumps."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if not memory_bytes:
+        return
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     most = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))

@@ -44,7 +44,7 @@ class Measurement:
     Attributes:
         version: Its name and number.
         device: That it computed on: "cpu" or "cuda".
-        private_bytes: The most memory of its own that its process had, the interpreter's included.
+        private_bytes: The most memory of its own that its process had while it read, the interpreter's included.
         pages: In order of their names.
     """
 

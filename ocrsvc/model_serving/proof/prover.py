@@ -1,6 +1,6 @@
 """Proves a version: has it and the one that serves measured, each in a process of its own, one after the other.
 
-Both read the same pages. The version that serves comes first, because its memory says how much the other may take.
+Both read the same pages.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import orjson
 
 from ocrsvc.engines.isolated.model_name import ModelName
 from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_serving.proof.judgement import Judgement, judge, memory_bound
+from ocrsvc.model_serving.proof.judgement import Judgement, judge
 from ocrsvc.model_serving.proof.measurement import Failure, Measurement, unpack
 from ocrsvc.settings.settings import Settings
 from ocrsvc.settings.types import bytes_of
 from ocrsvc.system.child_process import Program
 from ocrsvc.system.memory import read_memory_bytes, read_private_bytes
 from ocrsvc.system.sandbox.restrict import lower_priority
-from ocrsvc.system.thread_plan import ThreadPlan, set_library_environment
+from ocrsvc.system.thread_plan import ThreadPlan, device_for, set_library_environment
 
 _PROGRAM: Final = "ocrsvc.model_serving.proof.measure"
 _POLL_S: Final = 0.05
@@ -68,25 +68,21 @@ class Prover:
         Raises:
             Stopped: The worker is to go.
         """
-        bounds, beside = candidate.description.reference, None
-        most_bytes = self._most_bytes()
-        if serving is not None:
-            measured = self._measure(serving, candidate, most_bytes)
-            if isinstance(measured, Failure) and measured.kind in ("reference", "unknown"):
-                return Judgement(measured.kind, measured.reason)
-            if isinstance(measured, Measurement):
-                beside, most_bytes = measured, min(most_bytes, memory_bound(measured, bounds))
-        return judge(self._measure(candidate, candidate, most_bytes), beside, bounds)
-
-    def _most_bytes(self) -> int:
-        return bytes_of(self.settings.models_proof_memory, read_memory_bytes()) or 0
+        most_bytes = bytes_of(self.settings.models_proof_memory, read_memory_bytes()) or 0
+        beside = self._measure(serving, candidate, most_bytes) if serving is not None else None
+        if isinstance(beside, Failure) and beside.kind in ("reference", "unknown"):
+            return Judgement(beside.kind, beside.reason)
+        measured = self._measure(candidate, candidate, most_bytes)
+        return judge(measured, beside if isinstance(beside, Measurement) else None, candidate.description.reference)
 
     def _measure(self, version: ModelVersion, pages_of: ModelVersion, most_bytes: int) -> Measurement | Failure:
         """Raises Stopped."""
         result = os.memfd_create("proof", os.MFD_CLOEXEC)
         environ = dict(os.environ)
         set_library_environment(environ)
-        limits = (os.getpid(), most_bytes + _RESERVED_BYTES, result)
+        # What CUDA maps for itself is no measure of a model.
+        limit_bytes = 0 if device_for(self.settings) == "cuda" else most_bytes + _RESERVED_BYTES
+        limits = (os.getpid(), limit_bytes, result)
         try:
             program = Program(_PROGRAM, limits, (result,), environ=environ)
         except OSError as error:
