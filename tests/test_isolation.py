@@ -36,7 +36,7 @@ from support import ROOT, clean_environment, wait_until
 
 from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.isolated.child_pool import ChildPool
-from ocrsvc.engines.isolated.messages import pack_answers, unpack_answers
+from ocrsvc.engines.isolated.messages import pack_answers, pack_tasks, unpack_answers, unpack_tasks
 from ocrsvc.engines.isolated.shared_area import SharedArea
 from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.engines.opening import open_engine, open_engine_in_process
@@ -72,14 +72,21 @@ def slow() -> Iterator[Spawner]:
 def test_it_reads_what_the_engine_itself_would_read(plain: Spawner) -> None:
     tasks = [a_task(noise(seed, 10 + seed, 20 + seed)) for seed in range(3)]
     tasks.append(
-        ReadTask(
-            Image(noise(9)[:, :, 0].copy(), "png"),
-            ReadOptions(detect=False, min_confidence=0.1, decoder="beam", lang="ru"),
-        )
+        ReadTask(Image(noise(9)[:, :, 0].copy(), "png"), ReadOptions(detect=False, min_confidence=0.1, decoder="beam"))
     )
     own = open_engine_in_process(Settings(engine="fake"), PLAN)
     with opened_handle(spawner=plain) as handle:
         assert handle.read(tasks) == own.open_handle().read(tasks)
+
+
+def test_everything_that_a_request_asks_for_reaches_the_child() -> None:
+    chosen = ReadOptions(rotate="90", words="segmented", model="scripts:stable", tier="small", lang="zh-hant")
+    area = SharedArea()
+    try:
+        (task,) = unpack_tasks(pack_tasks([replace(a_task(noise(1)), options=chosen)], area), area)
+        assert task.options == chosen
+    finally:
+        area.close()
 
 
 def test_words_come_through_the_child(plain: Spawner) -> None:

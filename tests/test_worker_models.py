@@ -10,15 +10,21 @@ from pathlib import Path
 import pytest
 from models_support import make_fake, make_version
 from support import wait_until
+from web_support import picture
 
-from ocrsvc.errors import BadModel, UnknownModel
+from ocrsvc.errors import BadModel, NotReady, UnknownModel
+from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.load_metrics import MOST_NAMES, OTHERS, LoadMetrics, read_loaded
 from ocrsvc.model_serving.state import StateStore, Verdict
 from ocrsvc.model_serving.worker_models import WorkerModels, memory_budget, open_worker_models
 from ocrsvc.pipeline.read import Reader
+from ocrsvc.pipeline.result_cache import ResultCache
 from ocrsvc.records import ReadOptions
+from ocrsvc.serving.byte_cache import MemoryCache
 from ocrsvc.serving.executor import Executor
+from ocrsvc.serving.work_queue import DEFAULT_CONTEXT
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.memory import read_memory_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -147,7 +153,7 @@ def test_a_request_that_was_resolved_to_a_version_that_has_gone_is_resolved_agai
     models.loaded.preload(old)
     models.loaded.preload(new)
     models.loaded.retire(old)
-    wait_until(lambda: loaded(models) == ["a/2"])
+    wait_until(lambda: models.loaded.describe(old) is None)
     resolve, meant = models.router.resolve, [old]
     monkeypatch.setattr(models.router, "resolve", lambda options: meant.pop() if meant else resolve(options))
     with leased(models) as read_by:
@@ -208,3 +214,52 @@ def test_a_reader_whose_models_cannot_be_opened_leaves_no_thread(tmp_path: Path)
     with pytest.raises(UnknownModel):
         reader.start()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("engine-0")]
+
+
+def make_reader(folder: Path, *versions: ModelVersion, **settings: object) -> Reader:
+    """A reader of the versions in a repository, all of which are accepted; not started."""
+    store = StateStore(folder / "state")
+    for version in versions:
+        store.record_verdict(version.digest, Verdict(accepted=True))
+    values = {"engine": "fake", "models": folder / "models", "models_state": folder / "state", **settings}
+    return Reader(Settings.model_validate(values), PLAN)
+
+
+def test_before_the_start_no_model_is_unknown(tmp_path: Path) -> None:
+    reader = make_reader(tmp_path, make_fake(tmp_path / "models", 1, "a"), model="a")
+    with pytest.raises(NotReady):
+        reader.read(picture(), ReadOptions(model="b"), FAR_S)
+
+
+def test_the_result_cache_knows_the_model_by_its_files_and_not_by_how_it_was_named(tmp_path: Path) -> None:
+    versions = [make_fake(tmp_path / "models", 1, name) for name in "ab"]
+    reader = make_reader(tmp_path, *versions, model="a", cache_bytes=MIB)
+    reader.start()
+    try:
+        found = [reader.read(picture(), ReadOptions(model=name), FAR_S) for name in (None, "a", "a/1", "b")]
+    finally:
+        reader.stop(FAR_S)
+    assert [(one.engine.model, one.from_cache) for one in found] == [
+        *(("a", False), ("a", True), ("a", True), ("b", False))
+    ]
+    page, info = DocumentPage(Document(picture(), PixelLimits(10**6)), 1), found[0].engine
+    cache = ResultCache(MemoryCache(MIB, FAR_S))
+    keys = {cache.key_of(page, ReadOptions(), info, version.digest) for version in versions}
+    assert len(keys | {cache.key_of(page, ReadOptions(), info)}) == 3
+
+
+def test_pages_read_one_by_one_are_read_by_the_version_that_the_document_began_with(tmp_path: Path) -> None:
+    old, new = (make_fake(tmp_path / "models", number, "a") for number in (1, 2))
+    reader = make_reader(tmp_path, old, model="a")
+    reader.start()
+    try:
+        with reader.one_version(ReadOptions(), FAR_S, DEFAULT_CONTEXT) as lease:
+            StateStore(tmp_path / "state").record_verdict(new.digest, Verdict(accepted=True))
+            assert reader.loaded_models is not None
+            reader.loaded_models.preload(new)
+            reader.loaded_models.retire(old)
+            read = [reader.read(picture(), ReadOptions(), FAR_S, lease=one).engine.version for one in (lease, lease)]
+            assert read == ["1", "1"]
+        wait_until(lambda: reader.loaded_models is not None and reader.loaded_models.versions() == (new,))
+    finally:
+        reader.stop(FAR_S)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 LABEL: Final = "stable"
 """The one version label where there is no repository: TensorFlow Serving's own examples use it for what serves."""
 
+MOST_DIGITS: Final = 20
+"""Of a version's number that is looked at; there is none with more."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:

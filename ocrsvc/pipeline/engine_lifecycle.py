@@ -144,9 +144,11 @@ class EngineLifecycle:
         return self._settings.models is not None
 
     def check_model(self, options: ReadOptions) -> None:
-        """Raises UnknownModel where no model here is what the options want."""
+        """Raises UnknownModel where no model here is what the options want, NotReady before there are any."""
         if self._models is not None:
             self._models.router.resolve(options)
+        elif self._open_models is not None:
+            raise _not_ready()
         else:
             check_only_model(options, self._settings.engine)
 

@@ -11,7 +11,7 @@ from ocrsvc.errors import UnknownModel
 from ocrsvc.model_api.caller import Caller
 from ocrsvc.model_api.metadata import NAME, VERSION, BadTensor, NotOffered
 from ocrsvc.model_api.model import OcrModel
-from ocrsvc.model_api.served_models import ServedModel, ServedModels
+from ocrsvc.model_api.served_models import MOST_DIGITS, ServedModel, ServedModels
 
 if TYPE_CHECKING:
     from ocrsvc.model_serving.control import VersionStatus
@@ -35,7 +35,8 @@ def find_model(models: ServedModels, name: str, version: str = "") -> ServedMode
     """What a name, with a version or without, stands for. Raises UnknownModel; BadTensor for a version of no digits."""
     if version and not (version.isascii() and version.isdecimal()):
         raise BadTensor(f"The model version {version[:40]!r} is not a whole number.", _versions_of(models, name))
-    found = models.find(name, int(version[:20]) if version else None)
+    number = int(version or 0) if len(version) <= MOST_DIGITS else 0
+    found = models.find(name, number if version else None)
     if found is not None:
         return found
     if version and models.find(name) is not None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ocrsvc.errors import UnknownModel
-from ocrsvc.model_api.served_models import ServedModel, ServedModels
+from ocrsvc.model_api.served_models import MOST_DIGITS, ServedModel, ServedModels
 
 if TYPE_CHECKING:
     from ocrsvc.model_serving.control import VersionStatus
@@ -50,7 +50,9 @@ def failure_of_version(one: VersionStatus) -> str:
 
 def _number(version: str | None) -> int | None:
     """Of a version in digits; one that is too long is a version that there is not."""
-    return int(version[:20]) if version else None
+    if not version:
+        return None
+    return int(version) if len(version) <= MOST_DIGITS else 0
 
 
 def _no_version(name: str, version: str) -> UnknownModel:
