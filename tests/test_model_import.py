@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import onnx
 import pytest
 from model_files import LETTERS, classifier, detector, real_models, recognizer, with_weights_elsewhere
 
 from ocrsvc.errors import BadModel
-from ocrsvc.model_import import dictionary, source_files
+from ocrsvc.model_import import dictionary, onnx_graph, source_files
 from ocrsvc.model_import.description_text import write_description
 from ocrsvc.model_import.find_model import find_model
 from ocrsvc.model_import.new_model import NewModel, Wanted
+from ocrsvc.model_import.onnx_graph import inspect_model
 from ocrsvc.model_import.paddle_config import parse_config
 from ocrsvc.model_repository.description import Description, parse_description
 
@@ -33,6 +36,7 @@ PreProcess: {transform_ops: [{RecResizeImg: {image_shape: [3, 32, 320]}}, {KeepK
 PostProcess: {name: CTCLabelDecode, character_dict: [%s]}
 """
 DICTIONARY = "\n".join(LETTERS).encode() + b"\n"
+_Content = TypeVar("_Content", bytes, str)
 Files = Mapping[str, bytes | str]
 FLAT: Mapping[str, bytes] = {"det.onnx": detector(), "rec.onnx": recognizer(), "dict.txt": DICTIONARY}
 
@@ -308,6 +312,14 @@ def test_pixels_are_scaled_to_one(scale: str) -> None:
     assert parse_config(text, "inference.yml").mean == (1, 2, 3)
 
 
+def _outcome(read: Callable[[_Content, str], object], content: _Content) -> str:
+    """What kind of thing is read from a content, or that it is bad."""
+    try:
+        return type(read(content, "x")).__name__
+    except BadModel:
+        return "bad"
+
+
 class TestHostileSources:
     """A source is somebody else's: it costs what it has bytes, and leads nowhere else."""
 
@@ -357,6 +369,21 @@ class TestHostileSources:
     def test_a_bad_yml_says_why(self, text: str, reason: str) -> None:
         with pytest.raises(BadModel, match=reason):
             parse_config(text, "inference.yml")
+
+    def test_whatever_is_changed_in_a_file_it_is_a_model_or_a_bad_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(onnx_graph, "run_apart", lambda _content, _name: (48, 64))
+        rng, models, outcomes = random.Random(14), (detector(), recognizer(), classifier()), set[str]()
+        for _ in range(400):
+            content = bytearray(rng.choice(models))
+            for _ in range(rng.randint(1, 6)):
+                content[rng.randrange(len(content))] = rng.randrange(256)
+            outcomes.add(_outcome(inspect_model, bytes(content)))
+        for _ in range(400):
+            text = list(rng.choice((DETECTOR_CONFIG, RECOGNIZER_CONFIG % "a, b")))
+            for _ in range(rng.randint(1, 4)):
+                text[rng.randrange(len(text))] = rng.choice("{}[]:,-&*!|>'\"\n\t %@`#?x1\x00\ud800")
+            outcomes.add(_outcome(parse_config, "".join(text)))
+        assert outcomes == {"OnnxGraph", "PaddleConfig", "bad"}
 
     def test_a_yml_makes_no_objects_and_repeats_nothing(self) -> None:
         text = "Global: {model_name: !!python/object/apply:os.system [exit]}\na: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]"
