@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from drawn_models import End, make_detector, make_recognizer, page_with_a_bar
 from isolation_support import a_task
@@ -16,6 +17,7 @@ from models_support import make_version
 
 from ocrsvc.engines.contract import Handle
 from ocrsvc.engines.opening import open_engine
+from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.gpu.crops import crop_lines
 from ocrsvc.engines.ppocr.gpu.resize import detector_input
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import lines_from_map
@@ -124,6 +126,31 @@ def test_lines_are_read_many_at_a_time_too(tmp_path: Path) -> None:
         best, sure = session.run(lines, ("best", "sure"))
         assert best.tolist() == [[2] * 8, [0] * 8]
         assert sure.min() > 0.99
+
+
+@pytest.mark.parametrize("end", ["product", "convolution"])
+def test_the_code_for_gpus_reads_with_other_models_too(tmp_path: Path, end: End) -> None:
+    model = WITH_FILE + "height_px = 32\nmean = [0.4, 0.5, 0.6]\n"
+    version = a_version(tmp_path, model=model, rec=make_recognizer(2, 4, height=32, end=end))
+    engine = PpocrEngine(SessionConfig("cpu", batched=True), imaging="numpy", parts=read_parts(version))
+    try:
+        assert "pixels prepared by numpy" in engine.describe().provider
+        handle = engine.open_handle()
+        assert [read(handle, decoder=decoder).text for decoder in ("greedy", "beam")] == ["乙", "乙"]
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("end", ["product", "convolution", "scores"])
+def test_other_models_are_converted_to_half_precision(tmp_path: Path, end: End) -> None:
+    version = a_version(tmp_path, rec=make_recognizer(2, 4, end=end))
+    (part,) = read_parts(version).recognition.values()
+    prepared = models.prepare_model(part, batched=True, half_precision=True)
+    session = onnxruntime.InferenceSession(prepared, providers=["CPUExecutionProvider"])
+    line = to_tensor(np.full((48, 64), 5, np.uint8))
+    best, sure = session.run(["best", "sure"], {session.get_inputs()[0].name: line})
+    assert best.tolist() == [[2] * 8]
+    assert sure.min() > 0.99
 
 
 def test_the_dictionary_may_be_a_property_of_the_model(tmp_path: Path) -> None:
