@@ -41,18 +41,18 @@ def graphs() -> dict[str, tuple[bytes, bytes]]:
 
     from ocrsvc.engines.ppocr.graph import rewrite
     from ocrsvc.engines.ppocr.runtime import models
+    from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
 
-    detection = onnx.load_from_string(models.read_model(models.DETECTION))
+    detection = onnx.load_from_string(built_in_part(DETECTION).shipped)
     rewrite.zero_subnormal_weights(detection)
-    recognition = models.read_model(models.RECOGNITION)
     return {
         "detection, layout": (
             detection.SerializeToString(),
-            models.prepare_model(models.DETECTION, models.read_model(models.DETECTION)),
+            models.prepare_model(built_in_part(DETECTION)),
         ),
         "recognition, int8": (
-            models.prepare_model(models.RECOGNITION, recognition),
-            models.quantized_recognizer(recognition),
+            models.prepare_model(built_in_part(RECOGNITION)),
+            models.quantized_recognizer(built_in_part(RECOGNITION)),
         ),
     }
 

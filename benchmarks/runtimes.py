@@ -20,6 +20,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from bench.corpus import ALL, Corpus, CorpusPage
@@ -29,14 +30,15 @@ from bench.service import ROOT, Service, ask, engine_of, started
 
 from ocrsvc.engines.ppocr.pipeline.network_input import model_input
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
-from ocrsvc.engines.ppocr.runtime import models, openvino_session
+from ocrsvc.engines.ppocr.runtime import openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind, built_in_part
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime_proof import open_candidates, time_in_turn
 
-SIZES = {
-    models.DETECTION: ((480, 640), (736, 992), (1536, 1024)),
-    models.RECOGNITION: ((48, 48), (48, 96), (48, 160), (48, 320), (48, 640), (48, 1280)),
+SIZES: Final[dict[Kind, tuple[tuple[int, int], ...]]] = {
+    DETECTION: ((480, 640), (736, 992), (1536, 1024)),
+    RECOGNITION: ((48, 48), (48, 96), (48, 160), (48, 320), (48, 640), (48, 1280)),
 }
 BASE = {"OCRSVC_ENGINE": "ppocr", "OCRSVC_DEVICE": "cpu", "OCRSVC_DEADLINE_S": "600"}
 PAGE_LIMIT_S = 600.0
@@ -47,9 +49,9 @@ def print_runs(cache: ModelCache) -> dict[str, dict[str, list[float]]]:
     """Milliseconds of bare runs, by model and candidate, at each of SIZES; printed as they come."""
     found: dict[str, dict[str, list[float]]] = {}
     for name, sizes in SIZES.items():
-        runners = open_candidates(name, SessionConfig("cpu", 1), cache)
+        runners = open_candidates(built_in_part(name), SessionConfig("cpu", 1), cache)
         pages = [np.random.default_rng(0).integers(0, 256, (*size, 3)).astype(np.uint8) for size in sizes]
-        outputs = OUTPUTS if name == models.RECOGNITION else None
+        outputs = OUTPUTS if name == RECOGNITION else None
         runs = {
             runtime: [partial(runner.run, model_input(runner, page), outputs) for page in pages]
             for runtime, runner in runners.items()

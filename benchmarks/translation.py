@@ -50,6 +50,7 @@ class ReadyReader:
     """A reader whose answer is always the same page."""
 
     ready = True
+    has_models = False
 
     def __init__(self, lines: int) -> None:
         page = Page(2480, 3508, 0, tuple(map(_line, range(lines))))

@@ -2,7 +2,8 @@
 
 An answer that is wrong fails the run: locust then ends with exit code 1. A refusal (503 with Retry-After) is no
 failure: it is counted under a name of its own, and the user waits as long as it was asked to. A run without a single
-right answer has shown nothing, and ends with exit code 1 too. OCRSVC_API_KEY, where it is set, is the users' key.
+right answer has shown nothing, and ends with exit code 1 too. OCRSVC_API_KEY, where it is set, is the users' key;
+LOAD_QUERY goes with every address, such as `model=NAME:LABEL` or `lang=ru`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from locust.exception import StopUser
 
 REFUSED = " (refused)"
 KEY = os.environ.get("OCRSVC_API_KEY", "").strip()
+QUERY = os.environ.get("LOAD_QUERY", "").strip()
 _READY_TRIES = 60
 _PAUSE_S = 1.0
 
@@ -55,7 +57,11 @@ class Reader(FastHttpUser):
         """One request; returns when it is answered and, if it was refused, when it may come again."""
         headers = {"Content-Type": exchange.content_type}
         with self.client.post(
-            exchange.path, data=cast(Any, exchange.body), headers=headers, name=exchange.name, catch_response=True
+            address_of(exchange.path),
+            data=cast(Any, exchange.body),
+            headers=headers,
+            name=exchange.name,
+            catch_response=True,
         ) as response:
             answer = _answer_of(response)
             pause_s = refusal_s(answer)
@@ -68,6 +74,11 @@ class Reader(FastHttpUser):
                 response.success()
         if pause_s is not None:
             gevent.sleep(pause_s)
+
+
+def address_of(path: str) -> str:
+    """The path with LOAD_QUERY."""
+    return f"{path}{'&' if '?' in path else '?'}{QUERY}" if QUERY else path
 
 
 def _engine_of(body: bytes) -> str | None:

@@ -23,7 +23,7 @@ from ocrsvc.http.request_metrics import RequestMetrics, install_request_metrics,
 from ocrsvc.http.responses import cut_accepted
 from ocrsvc.http.security_headers import install_security_headers
 from ocrsvc.jobs.store import Tasks
-from ocrsvc.model_api.model import OcrModel
+from ocrsvc.model_api.model import make_model
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.registry import adapters, resolve
 from ocrsvc.routing import choose_by_body, choose_by_head, choose_by_key
@@ -79,8 +79,8 @@ def create_app(
     app.register_blueprint(make_api(reader))
     app.register_blueprint(make_ops(reader, gate))
     app.register_blueprint(make_operators(settings, reader, request_metrics, gate))
-    model = OcrModel(reader, request_metrics.store, request_metrics.worker_metrics)
-    app.register_blueprint(make_page())
+    model = make_model(settings, reader, request_metrics.store, request_metrics.worker_metrics)
+    app.register_blueprint(make_page(has_models=settings.models is not None))
     context = AdapterContext(settings, reader, model, tasks)
     for name in settings.dialects:
         app.register_blueprint(resolve(adapters()[name].http)(context))
@@ -93,11 +93,11 @@ def create_app(
         install_admission(app, settings, reader, limits)
         choose_by_body(app, settings)
         return app
-    routes = routes_of(settings.dialects)
+    routes = routes_of(settings.dialects, has_models=settings.models is not None)
     install_key_check(app, settings, gate, routes)
     choose_by_key(app, settings, gate)
     install_admission(app, settings, reader, limits)
     install_body_key(app, gate, routes)
     choose_by_body(app, settings)
-    install_key_limits(app, gate)
+    install_key_limits(app, gate, routes)
     return app

@@ -8,7 +8,8 @@ The steps of one request, and the errors that belong to each:
               RequestStopsWorker)--------------------------------------------> bytes
     bytes  --(UnsupportedImage, BrokenImage, EncryptedDocument,
               ImageTooLarge, TooManyPages, ResourcesExhausted)---------------> image
-    image  --(QueueFull, TooManyAtOnce, NotReady)----------------------------> queue
+    image  --(UnknownModel, ModelUnavailable, QueueFull, TooManyAtOnce,
+              NotReady)------------------------------------------------------> queue
     queue  --(DeadlineExceeded, ClientGone)----------------------------------> engine
     engine --(EngineFailed, ImageCrashesEngine)------------------------------> result
 
@@ -320,6 +321,13 @@ class NotReady(Refused):
 
     code = "not_ready"
     title = "The service is not ready"
+
+
+class ModelUnavailable(Refused):
+    """The model that is to read cannot be loaded now; others are."""
+
+    code = "model_unavailable"
+    title = "The model is not loaded"
 
 
 class ResourcesExhausted(Refused):

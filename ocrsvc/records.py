@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -20,7 +20,9 @@ Pixels = NDArray[np.uint8]
 
 Point = tuple[float, float]
 Box = tuple[Point, Point, Point, Point]
-"""Four corners, clockwise, beginning at the corner where reading starts (for upright text: top left)."""
+"""Four corners, clockwise, beginning at the corner where reading starts (for upright text: top left).
+
+For text from right to left too: the first edge is the upper one."""
 
 Rotate = Literal["auto", "0", "90", "180", "270"]
 
@@ -122,6 +124,21 @@ class ReadOptions:
     def wants_words(self) -> bool:
         """Whether lines are to have words."""
         return bool(self.words) or self.characters
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """The model, tier and language that a request asks for beside its format's options; see ReadOptions."""
+
+    model: str | None = None
+    tier: str | None = None
+    lang: str | None = None
+
+    def apply(self, options: ReadOptions) -> ReadOptions:
+        """The options with what they do not say themselves."""
+        return replace(
+            options, model=options.model or self.model, tier=options.tier or self.tier, lang=options.lang or self.lang
+        )
 
 
 @dataclass(frozen=True, slots=True)

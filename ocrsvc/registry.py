@@ -33,10 +33,14 @@ class EngineEntry:
     Attributes:
         name: As OCRSVC_ENGINE has it.
         opener: A function of the settings and the thread plan, which returns an Engine.
+        takes_model: The opener takes a third argument: the ModelVersion that it opens, or None for the one that the
+            engine comes with.
         preload: Modules that a fork server imports before it forks children; without ONNX Runtime, which starts a
             thread when it is imported, and which a child imports in 50 ms.
         uses_onnx_runtime: Whether the GPU build of ONNX Runtime lets it compute on a GPU.
         settings: A SettingsGroup, unless it is among the bases of `ocrsvc.settings.settings.Settings`.
+        base_groups: SettingsGroups that are among those bases. The engine's own settings, which a model may set, are
+            those of `settings` and of these.
         package: Name and version of the package that it came from; empty for this one. The registry fills it in.
     """
 
@@ -45,6 +49,8 @@ class EngineEntry:
     preload: tuple[str, ...] = ()
     uses_onnx_runtime: bool = False
     settings: str = ""
+    base_groups: tuple[str, ...] = ()
+    takes_model: bool = False
     package: str = ""
 
 
@@ -66,6 +72,8 @@ class AdapterEntry:
         health_paths: Whole paths, and gRPC methods, that the format defines for health checks: they are answered
             without a key.
         job_paths: Beginnings of the paths of documents that are read while nobody waits: they want the scope `jobs`.
+        operate_paths: Beginnings of the paths by which models are loaded and unloaded where there is a repository: they
+            want the scope `operate`, then.
         key_field: The header, the field of a form, and of a GET the query parameter in which the format's clients send
             an API key; empty where it has none, and only `Authorization` and `X-API-Key` are read.
         key_body_paths: Whole paths at which this field may be in the body.
@@ -82,6 +90,7 @@ class AdapterEntry:
     stores_documents: bool = False
     health_paths: tuple[str, ...] = ()
     job_paths: tuple[str, ...] = ()
+    operate_paths: tuple[str, ...] = ()
     key_field: str = ""
     key_body_paths: tuple[str, ...] = ()
     settings: str = ""
@@ -98,11 +107,30 @@ _PPOCR_MODULES: Final = (
     "ocrsvc.engines.ppocr.pipeline.page",
 )
 
+_GROUPS: Final = "ocrsvc.settings.groups"
+
 _ENGINES: Final = (
-    EngineEntry("ppocr", "ocrsvc.engines.ppocr.engine:open_ppocr", _PPOCR_MODULES, uses_onnx_runtime=True),
-    EngineEntry("tr", "ocrsvc.engines.tr.engine:open_tr", ("cv2", "ocrsvc.engines.tr.engine")),
+    EngineEntry(
+        "ppocr",
+        "ocrsvc.engines.ppocr.engine:open_ppocr",
+        _PPOCR_MODULES,
+        uses_onnx_runtime=True,
+        base_groups=(f"{_GROUPS}.engine_ppocr:PpocrEngineSettings",),
+        takes_model=True,
+    ),
+    EngineEntry(
+        "tr",
+        "ocrsvc.engines.tr.engine:open_tr",
+        ("cv2", "ocrsvc.engines.tr.engine"),
+        base_groups=(f"{_GROUPS}.engine_tr:TrEngineSettings",),
+    ),
     EngineEntry("tr_crnn", "ocrsvc.engines.tr_crnn.engine:open_tr_crnn", _PPOCR_MODULES, uses_onnx_runtime=True),
-    EngineEntry("fake", "ocrsvc.engines.fake:open_fake", ("ocrsvc.engines.fake",)),
+    EngineEntry(
+        "fake",
+        "ocrsvc.engines.fake:open_fake",
+        ("ocrsvc.engines.fake",),
+        base_groups=(f"{_GROUPS}.engine_fake:FakeEngineSettings",),
+    ),
 )
 
 _ADAPTERS: Final = (
@@ -118,6 +146,7 @@ _ADAPTERS: Final = (
             *("/v2/health/live", "/v2/health/ready", "/v2/models/ocr/ready", "/v2/models/ocr/versions/1/ready"),
             *(f"/inference.GRPCInferenceService/{name}" for name in ("ServerLive", "ServerReady", "ModelReady")),
         ),
+        operate_paths=("/v2/repository/models/",),
     ),
     AdapterEntry(
         "tfserving",

@@ -159,6 +159,12 @@ CASES = (
         {'ocrsvc_tls_certificate_reads_total{outcome="failed"}': "_x5 1x5"},
         {'ocrsvc_tls_certificate_reads_total{outcome="ok"}': "_x5 1x5"},
     ),
+    *both(
+        "OcrsvcModelRefused",
+        "3m",
+        {"ocrsvc_model_refused_versions{}": "0 1x10"},
+        {"ocrsvc_model_refused_versions{}": "0x10"},
+    ),
     *both("OcrsvcKeysNearQuota", "7m", {"ocrsvc_keys_near_quota{}": "1x10"}, {"ocrsvc_keys_near_quota{}": "0x10"}),
     *both(
         "OcrsvcMemoryNearLimit",

@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 import pytest
 from documents import GRAY, pdf
+from models_support import make_several
 from support import ROOT, clean_environment
 
 from ocrsvc.cli.check import check_runtimes
@@ -66,6 +67,14 @@ def test_read_prints_json_with_the_names_of_the_native_api(page: Path) -> None:
     assert set(answer) == {"file", "engine", "pages", "pages_total", "timing"}
     assert set(answer["pages"][0]) == {"page", "width", "height", "angle", "text", "lines"}
     assert (answer["pages"][0]["width"], answer["pages"][0]["height"]) == (120, 40)
+
+
+def test_read_takes_the_model_the_tier_and_the_language(page: Path, tmp_path: Path) -> None:
+    env = make_several(tmp_path)
+    assert "north/1" in ocrsvc("read", "--model", "north", "--tier", "tiny", "--lang", "ru", str(page), **env).stdout
+    refused = ocrsvc("read", "--lang", "ko", str(page), **env)
+    assert (refused.returncode, refused.stdout) == (65, "")
+    assert "Languages: " in refused.stderr
 
 
 @pytest.mark.parametrize(("flags", "characters"), [(["--words"], 0), (["--characters"], 6)])

@@ -24,14 +24,18 @@ import pytest
 from documents import tiff
 from hypothesis import given
 from hypothesis import strategies as st
+from models_support import make_several
 from support import ROOT, Server, clean_environment, run_server
+from web_support import running_app
 
 from ocrsvc import errors
 from ocrsvc.client import AsyncClient, Client
+from ocrsvc.client.model_list import MODELS_PATH, ModelList, model_list_of
 from ocrsvc.client.request import ImageInput, Options, body_of, headers_of, query_of
 from ocrsvc.client.response import Answer, answer_of, retry_after_s
 from ocrsvc.client.retry_policy import BROKEN_TRIES, FIRST_WAIT_S, LONGEST_WAIT_S, wait_s
 from ocrsvc.http.options import OPTIONS
+from ocrsvc.model_repository.builtin import DESCRIPTION
 
 WHITE = np.full((40, 120), 255, np.uint8)
 PAGE = cv2.imencode(".png", WHITE)[1].tobytes()
@@ -196,6 +200,46 @@ def test_tables_come_with_their_cells_and_regions_with_their_lines() -> None:
 def test_the_client_knows_every_option_of_the_api() -> None:
     # Its answers are JSON.
     assert set(get_type_hints(Options)) == set(OPTIONS) - {"format"}
+
+
+def test_the_models_of_a_service_are_listed(server: Server) -> None:
+    async def asked() -> ModelList:
+        async with AsyncClient(server.url) as client:
+            return await client.models()
+
+    with Client(server.url) as client:
+        # The fake engine reads with a model that has no name.
+        assert client.models() == asyncio.run(asked()) == ModelList(None, ())
+
+
+def test_a_model_of_several_reads_and_one_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_ISOLATION": "process", **make_several(tmp_path)}
+    with run_server(env) as server, Client(server.url) as client:
+        assert [one.labels for one in client.models().models if one.name == "east"] == [("stable",), ("canary",)]
+        answer = client.read(PAGE, model="east:canary", lang="en")
+        assert (answer.engine["model"], answer.engine["version"]) == ("east", "2")
+        assert client.read(PAGE, lang="ru").text.endswith("north/1")
+        with pytest.raises(errors.UnknownModel, match="Languages: "):
+            client.read(PAGE, lang="ko")
+        listed = subprocess.run(
+            [sys.executable, "-m", "ocrsvc", "models", "list", "--url", server.url],
+            env=clean_environment({}),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    (north,) = [row.split() for row in listed.stdout.splitlines() if row.startswith("north/1")]
+    assert north == ["north/1", "available", "-", "tiny", "ru", "th", "-", "fake", "-", "-"]
+
+
+def test_a_list_of_models_has_every_member_of_each_version() -> None:
+    with running_app() as app:
+        response = app.test_client().get(MODELS_PATH)
+    (only,) = model_list_of(response.status_code, None, response.data).models
+    assert (only.name, only.version, only.state, only.tier) == ("ppocr", 1, "AVAILABLE", "small")
+    assert only.languages == DESCRIPTION.languages
+    with pytest.raises(errors.ServerError, match="not one of this service"):
+        model_list_of(200, None, b'{"models": ["ocr"]}')
 
 
 def test_many_come_in_order_and_one_that_fails_leaves_the_others_alone(server: Server) -> None:

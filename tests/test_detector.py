@@ -13,6 +13,7 @@ from support import wait_until
 
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import first_scale, input_size
 from ocrsvc.engines.ppocr.pipeline.detector import ARENA_VALUES, COMMON_PX, Detector, RunLimiter
+from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.runtime.session import Session, Tensor
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import DeadlineExceeded
@@ -27,7 +28,7 @@ LARGE = np.zeros((32, ARENA_VALUES // 96 + 32), np.uint8)
 class Watched:
     """A session that waits inside its run, and counts who is there."""
 
-    device, provider, precision, takes_pixels = "cpu", "none", "fp32", False
+    device, provider, precision, takes_pixels, input_format = "cpu", "none", "fp32", False, USUAL
 
     def __init__(self) -> None:
         self.inside = 0

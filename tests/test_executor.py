@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -282,3 +283,59 @@ def test_a_client_that_goes_while_the_engine_works_changes_nothing() -> None:
         opener.start()
         assert place.wait(item).answer == "A"
         opener.join()
+
+
+def test_a_call_runs_in_each_thread_also_in_those_that_are_idle() -> None:
+    found: list[int] = []
+    with running(Upper, threads=3) as executor:
+        for _ in range(2):
+            for future in executor.run_in_each(lambda: found.append(threading.get_ident())):
+                future.result(FAR_S)
+        assert sorted(found) == sorted(executor.idents() * 2)
+        assert ask(executor, "a") == "A"
+
+
+def test_a_call_runs_before_work_that_waits_already() -> None:
+    gate, order = threading.Event(), list[str]()
+    with running(lambda: Upper(gate)) as executor, executor.admit() as first, executor.admit() as second:
+        items = [place.submit("a", time.monotonic() + FAR_S) for place in (first, second)]
+        wait_until(items[0].future.running)
+        [future] = executor.run_in_each(lambda: order.append("queued" if not items[1].future.running() else "running"))
+        gate.set()
+        future.result(FAR_S)
+        assert second.wait(items[1]).answer == "A"
+    assert order == ["queued"]
+
+
+def test_a_failing_call_fails_alone() -> None:
+    with running(Upper) as executor:
+        [future] = executor.run_in_each(lambda: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            future.result(FAR_S)
+        assert ask(executor, "a") == "A"
+
+
+def test_a_batch_holds_only_what_may_go_together() -> None:
+    gate, server = threading.Event(), Upper()
+    server.gate = gate
+    executor: Executor[str, str] = Executor(
+        lambda: server,
+        threads=1,
+        places=8,
+        batch=8,
+        may_join=lambda first, taken, other: first[0] == other[0] and taken < 2,
+    )
+    executor.start()
+    with contextlib.ExitStack() as stack:
+        places = [stack.enter_context(executor.admit()) for _ in range(6)]
+        works = ["x", "a1", "a2", "a3", "b1", "a4"]
+        items = []
+        for number, (place, work) in enumerate(zip(places, works, strict=True)):
+            items.append(place.submit(work, time.monotonic() + FAR_S + number))
+            wait_until(items[0].future.running)
+        gate.set()
+        assert [place.wait(item).answer for place, item in zip(places, items, strict=True)] == [
+            *("X", "A1", "A2", "A3", "B1", "A4")
+        ]
+    assert server.batches == [["x"], ["a1", "a2"], ["a3"], ["b1"], ["a4"]]
+    assert executor.stop(FAR_S)

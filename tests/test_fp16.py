@@ -16,8 +16,9 @@ from ocrsvc.engines.ppocr.pipeline.db_postprocess import lines_from_map
 from ocrsvc.engines.ppocr.pipeline.detector import pad
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, first_steps
-from ocrsvc.engines.ppocr.pipeline.recognizer import read_characters
 from ocrsvc.engines.ppocr.runtime import models
+from ocrsvc.engines.ppocr.runtime.dictionary import read_dictionary
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
 
 PAGES = Path(__file__).parent / "pages"
 
@@ -28,16 +29,14 @@ def opened(model: bytes) -> onnxruntime.InferenceSession:
 
 @pytest.fixture(scope="module")
 def half_precision() -> bytes:
-    return models.prepare_model(
-        models.RECOGNITION, models.read_model(models.RECOGNITION), batched=True, half_precision=True
-    )
+    return models.prepare_model(built_in_part(RECOGNITION), batched=True, half_precision=True)
 
 
 def test_a_line_reads_the_same_in_half_precision(half_precision: bytes) -> None:
     line = cv2.resize(np.asarray(cv2.imread(str(PAGES / "line.png")), np.uint8), (448, 48))
     session = opened(half_precision)
-    best, sure = (rows[0] for rows in session.run(OUTPUTS, {models.INPUT: to_tensor(line.astype(np.uint8))}))
-    characters = read_characters(session.get_modelmeta().custom_metadata_map)
+    best, sure = (rows[0] for rows in session.run(OUTPUTS, {"x": to_tensor(line.astype(np.uint8))}))
+    characters = read_dictionary(built_in_part(RECOGNITION), session.get_modelmeta().custom_metadata_map)
     read = best_path(best, sure[first_steps(best)], characters)
     assert "".join(read.characters) == "The library closes at 15:00 today."
     assert read.confidence > 0.95
@@ -61,12 +60,11 @@ def test_what_decides_stays_in_single_precision_and_what_computes_does_not(half_
 @pytest.mark.parametrize("as_fp16", [False, True], ids=["single", "half"])
 def test_a_page_padded_to_the_grid_has_its_lines_where_it_had_them(as_fp16: bool) -> None:
     pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)[:288, :608]
-    shipped = models.read_model(models.DETECTION)
-    exact = opened(models.prepare_model(models.DETECTION, shipped)).run(None, {models.INPUT: to_tensor(pixels)})[0]
-    on_gpu = opened(models.prepare_model(models.DETECTION, shipped, batched=True, half_precision=as_fp16))
+    exact = opened(models.prepare_model(built_in_part(DETECTION))).run(None, {"x": to_tensor(pixels)})[0]
+    on_gpu = opened(models.prepare_model(built_in_part(DETECTION), batched=True, half_precision=as_fp16))
     padded = pad(pixels)
     assert padded.shape == (320, 640, 3)
-    found = on_gpu.run(None, {models.INPUT: to_tensor(padded)})[0][:, :, :288, :608]
+    found = on_gpu.run(None, {"x": to_tensor(padded)})[0][:, :, :288, :608]
     one, other = (
         np.array(sorted(lines_from_map(probabilities[0, 0], 608, 288).outlines, key=lambda quad: float(quad[0, 1])))
         for probabilities in (exact, found)

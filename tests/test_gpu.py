@@ -18,9 +18,10 @@ from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend
 from ocrsvc.engines.ppocr.gpu.crops import crop_lines
 from ocrsvc.engines.ppocr.gpu.probability_map import pack_map
 from ocrsvc.engines.ppocr.gpu.resize import detector_input
+from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
-from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import default_folder
+from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.providers import CUDA, GpuConfig
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
@@ -70,7 +71,7 @@ def test_the_gpu_reads_what_the_cpu_reads(config: SessionConfig) -> None:
 
 def test_what_is_run_on_the_gpu_is_what_is_run_through_memory() -> None:
     cupy = pytest.importorskip("cupy")
-    session = open_model(models.RECOGNITION, SessionConfig("cuda"))
+    session = open_model(built_in_part(RECOGNITION), SessionConfig("cuda"))
     tensor = np.random.default_rng(1).uniform(-1, 1, (2, 3, 48, 320)).astype(np.float32)
     through_memory = session.run(tensor, OUTPUTS)
     with cupy.cuda.Stream(non_blocking=True):
@@ -107,7 +108,7 @@ def prepared(gpu: ArrayBackend, pixels: NDArray[np.uint8]) -> list[NDArray[Any]]
             detector_input(gpu.xp, page, (320, 160), (480, 160), shrink=True),
             detector_input(gpu.xp, page, (width + 64, height + 32), (960, 480), shrink=False),
             pack_map(gpu.xp, page.reshape(height, -1).astype(np.float32) / np.float32(255), 0.3),
-            crop_lines(gpu.xp, page, quads, [160, 208, 96], 240, 48),
+            crop_lines(gpu.xp, page, quads, [160, 208, 96], 240, USUAL),
         )
     ]
 

@@ -33,14 +33,17 @@ from ocrsvc.engines.ppocr.gpu.probability_map import CERTAIN, pack_map, unpack_m
 from ocrsvc.engines.ppocr.gpu.resize import detector_input, resize
 from ocrsvc.engines.ppocr.gpu.self_test import drawn_pages, find_fault
 from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, lines_from_map, lines_from_mask
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import lines_from_map, lines_from_mask
 from ocrsvc.engines.ppocr.pipeline.detector import SIDES_PX
-from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
+from ocrsvc.engines.ppocr.pipeline.map_thresholds import MAP_THRESHOLD
+from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, to_tensor
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import BUCKETS_PX, BatchRunner
+from ocrsvc.engines.ppocr.runtime.model_parts import read_parts
 from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
 from ocrsvc.engines.ppocr.runtime.session import Session, SessionConfig
 from ocrsvc.imaging.geometry import Quad, crop
+from ocrsvc.model_repository.builtin import built_in_model
 from ocrsvc.records import Check, Image, Page, Pixels, ReadOptions, ReadTask, no_check
 from ocrsvc.serving.batcher import Limits
 
@@ -141,7 +144,7 @@ def lines_of(height: int, width: int, count: int) -> tuple[list[Quad], list[int]
 def test_lines_are_cut_as_opencv_cuts_them_to_a_gray_level(gpu: ArrayBackend, shape: tuple[int, ...]) -> None:
     page = noise(*shape)
     quads, widths = lines_of(shape[0], shape[1], 12)
-    tensor = gpu.download(crop_lines(gpu.xp, gpu.upload(page), quads, widths, 320, 48))
+    tensor = gpu.download(crop_lines(gpu.xp, gpu.upload(page), quads, widths, 320, USUAL))
     for row, quad, width in zip(tensor, quads, widths, strict=True):
         levels = (row[:, :, :width] + 1) * 127.5
         expected = crop(page, quad, width, 48).astype(np.float32)
@@ -155,9 +158,9 @@ def test_lines_are_cut_as_opencv_cuts_them_to_a_gray_level(gpu: ArrayBackend, sh
 def test_a_line_is_cut_the_same_bit_by_bit_alone_and_in_any_batch() -> None:
     page = noise(300, 500, 3)
     quads, widths = lines_of(300, 500, 9)
-    together = crop_lines(np, page, quads, widths, 320, 48)
+    together = crop_lines(np, page, quads, widths, 320, USUAL)
     for row, quad, width in zip(together, quads, widths, strict=True):
-        assert np.array_equal(crop_lines(np, page, [quad], [width], 320, 48)[0], row)
+        assert np.array_equal(crop_lines(np, page, [quad], [width], 320, USUAL)[0], row)
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
@@ -171,7 +174,7 @@ def test_a_line_is_cut_the_same_bit_by_bit_alone_and_in_any_batch() -> None:
     ],
 )
 def test_no_quad_leads_outside_the_page(corners: list[list[float]]) -> None:
-    cut = crop_lines(np, noise(60, 90), [np.array(corners, np.float32)], [96], 96, 48)
+    cut = crop_lines(np, noise(60, 90), [np.array(corners, np.float32)], [96], 96, USUAL)
     assert np.isfinite(cut).all()
     assert np.abs(cut).max() <= 1
 
@@ -198,7 +201,7 @@ def engine() -> Iterator[PpocrEngine]:
 
 def in_memory(engine: PpocrEngine) -> PageHandle:
     """The same models, with pixels prepared in memory."""
-    return PageHandle(engine._detector, engine._readers, engine._shared_threads)
+    return PageHandle(engine._detector, engine._scripts[0].readers, engine._shared_threads)
 
 
 def read(handle: PageHandle, pixels: Pixels, options: ReadOptions | None = None) -> Page:
@@ -306,7 +309,7 @@ def test_a_page_for_which_the_gpu_has_no_room_is_prepared_in_memory(
     viewer = engine._gpu_pipeline
     assert viewer is not None
     full = type(viewer)(Full(), viewer.detector, viewer.recognizers)
-    handle = PageHandle(engine._detector, engine._readers, engine._shared_threads, gpu_pipeline=full)
+    handle = PageHandle(engine._detector, engine._scripts[0].readers, engine._shared_threads, gpu_pipeline=full)
     assert read(handle, load(PAGES / "line.png")).text == "The library closes at 15:00 today."
     assert "no room for a page of 600 x 50 pixels (out of memory" in caplog.text
 
@@ -323,9 +326,9 @@ class Broken(StrictArrays):
 def test_an_engine_does_without_a_gpu_that_fails_and_says_so(
     engine: PpocrEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    runs, recognizer = engine._line_runner, engine._readers["greedy"]
+    runs, parts = engine._line_runners[0], read_parts(built_in_model())
     assert isinstance(runs, BatchRunner)
-    assert engine._open_gpu_pipeline(Broken(), runs._session, SMALL, recognizer._characters) is None
+    assert engine._open_gpu_pipeline(Broken(), parts, {"main": runs._session}, SMALL) is None
     (message,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert (
         "not by cupy 0: on a page drawn to try it it fails with RuntimeError: cudaErrorInsufficientDriver at (100, 400)"

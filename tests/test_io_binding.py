@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.runtime.io_binding import GpuContext, open_gpu_context, run_bound
 from ocrsvc.engines.ppocr.runtime.session import ProfileSession, Session, SessionConfig
 from ocrsvc.engines.ppocr.runtime.session_pool import SessionPool
@@ -170,7 +171,7 @@ class Slow:
     """A session that notes how many runs are under way in it, and waits to be let go."""
 
     provider, device, precision, batched = "CUDAExecutionProvider", "cuda", "fp32", True
-    takes_pixels = False
+    takes_pixels, input_format = False, USUAL
 
     def __init__(self, gate: threading.Event) -> None:
         self.metadata: dict[str, str] = {}

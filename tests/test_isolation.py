@@ -36,7 +36,7 @@ from support import ROOT, clean_environment, wait_until
 
 from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.isolated.child_pool import ChildPool
-from ocrsvc.engines.isolated.messages import pack_answers, unpack_answers
+from ocrsvc.engines.isolated.messages import pack_answers, pack_tasks, unpack_answers, unpack_tasks
 from ocrsvc.engines.isolated.shared_area import SharedArea
 from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.engines.opening import open_engine, open_engine_in_process
@@ -77,6 +77,18 @@ def test_it_reads_what_the_engine_itself_would_read(plain: Spawner) -> None:
     own = open_engine_in_process(Settings(engine="fake"), PLAN)
     with opened_handle(spawner=plain) as handle:
         assert handle.read(tasks) == own.open_handle().read(tasks)
+
+
+def test_everything_that_a_request_asks_for_reaches_the_child() -> None:
+    chosen = ReadOptions(rotate="90", words="segmented", model="scripts:stable", tier="small", lang="zh-hant")
+    area = SharedArea()
+    try:
+        (task,) = unpack_tasks(pack_tasks([replace(a_task(noise(1)), options=chosen)], area), area)
+        assert task.options is not None
+        # What is masked is none of the engine's business, and empty.
+        assert replace(task.options, mask=()) == chosen
+    finally:
+        area.close()
 
 
 def test_words_come_through_the_child(plain: Spawner) -> None:

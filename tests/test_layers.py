@@ -24,6 +24,7 @@ LAYERS = {
     "masking": 3,
     "telemetry": 3,
     "model_repository": 3,
+    "model_import": 4,
     "monitoring": 4,
     "serving": 4,
     "access": 4,

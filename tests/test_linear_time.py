@@ -147,7 +147,7 @@ def options(text: bytes) -> None:
 def foreign_options(text: bytes) -> None:
     word, sent = text.decode("utf-8", "replace"), fields(text)
     each(
-        lambda: ocr_space_http._options(sent),
+        lambda: ocr_space_http._options(sent, has_models=True),
         lambda: rapidocr_api_http._options(sent),
         lambda: paddle_serving_http.to_pairs(Content(fields=(("key", [word]), ("value", [word])))),
         *(lambda name=name: umi_ocr.check_options({name: word}) for name in umi_ocr.CHECKS),

@@ -14,6 +14,7 @@ import pytest
 from support import clean_environment
 
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key, default_folder
+from ocrsvc.model_repository.model_key import ModelKey
 
 MODEL = b"a model" * 1000
 
@@ -269,3 +270,45 @@ def test_the_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_folder() == tmp_path / ".cache" / "ocrsvc"
+
+
+KEY = ModelKey(bytes(range(32)))
+
+
+def test_with_a_key_nothing_plain_is_written_and_the_same_key_finds_it(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path, KEY)
+    with cache.new_file("model", "key", len(MODEL)) as file:
+        assert file is not None
+        file.write_bytes(MODEL)
+        assert str(file.readlink()).startswith("/memfd:")
+        assert not [one for one in tmp_path.rglob("*") if one.is_file()]
+    [entry] = [one for one in tmp_path.rglob("*") if one.is_file()]
+    assert MODEL[:16] not in entry.read_bytes()
+    assert cache.find("model", "key") == MODEL
+    assert ModelCache(tmp_path, ModelKey(bytes(32))).find("model", "key") is None
+    assert ModelCache(tmp_path).find("model", "key") is None
+
+
+@pytest.mark.parametrize("harm", [cut, flip, empty, open_to_all, replace_by_folder])
+def test_what_is_damaged_of_an_encrypted_cache_is_not_found(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    cache = ModelCache(tmp_path, KEY)
+    keep(cache)
+    [entry] = [one for one in tmp_path.rglob("*") if one.is_file()]
+    harm(entry)
+    assert cache.find("model", "key") is None
+
+
+def test_an_entry_of_an_encrypted_cache_is_not_taken_for_another(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path, KEY)
+    keep(cache, key="one")
+    [first] = [one for one in tmp_path.rglob("*") if one.is_file()]
+    keep(cache, b"another model", key="two")
+    [second] = [one for one in tmp_path.rglob("*") if one.is_file() and one != first]
+    first.replace(second)
+    assert cache.find("model", "two") is None
+
+
+def test_with_a_key_a_library_gets_no_folder_to_write_to(tmp_path: Path) -> None:
+    with ModelCache(tmp_path, KEY).cached_folder("tensorrt", "key") as folder:
+        assert folder is None
+    assert not list(tmp_path.iterdir())

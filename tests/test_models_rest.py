@@ -561,3 +561,10 @@ def test_what_perf_analyzer_asked_is_answered(client: FlaskClient) -> None:
 def test_every_option_that_changes_what_tensors_hold_counts() -> None:
     parameters = {"decoder": "beam", "spaces": "model", "unwarp": False, "max_side": 900, "sequence_id": 7}
     assert options_in(parameters) == ReadOptions(decoder="beam", spaces="model", unwarp=False, max_side=900)
+
+
+@pytest.mark.parametrize("path", ["/v2/models/ocr/versions/{}", "/v1/models/ocr/versions/{}"])
+def test_a_version_of_many_digits_is_none(client: FlaskClient, path: str) -> None:
+    assert client.get(path.format("01")).status_code == 200
+    assert client.get(path.format("0" * 19 + "1" + "5")).status_code == 404
+    assert client.get(path.format("9" * 4000)).status_code == 404

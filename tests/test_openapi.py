@@ -102,7 +102,7 @@ def test_a_real_answer_fits_its_schema(app: Flask, served: Any, query: str) -> N
     check(served, "/v1/ocr", "post", response)
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/version"])
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/version", "/v1/ocr/models"])
 def test_a_real_answer_of_operations_fits_its_schema(app: Flask, served: Any, path: str) -> None:
     check(served, path, "get", app.test_client().get(path))
 

@@ -12,12 +12,14 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from models_support import built_in
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.pipeline.network_input import model_input, to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, WITH_LOGITS, first_steps
-from ocrsvc.engines.ppocr.runtime import models, openvino_session
+from ocrsvc.engines.ppocr.runtime import openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.open_openvino import open_openvino
 from ocrsvc.engines.ppocr.runtime.openvino_recognizer import STEPS, OpenVinoRecognizer
@@ -51,7 +53,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> ModelCache:
 
 
 def test_a_line_gives_the_same_bits_in_every_session_whatever_ran_before(cache: ModelCache) -> None:
-    first, second = open_model(models.RECOGNITION, CONFIG, cache).sessions
+    first, second = open_model(built_in_part(RECOGNITION), CONFIG, cache).sessions
     widths = (96, 640, 320, 224)
     found = {width: first.run(to_tensor(line(width)), WITH_LOGITS) for width in widths}
     for width in reversed(widths):
@@ -60,7 +62,7 @@ def test_a_line_gives_the_same_bits_in_every_session_whatever_ran_before(cache: 
 
 
 def test_what_is_chosen_for_a_line_is_the_same_bits_alone_and_among_others(cache: ModelCache) -> None:
-    (session,) = open_openvino(models.RECOGNITION, replace(CONFIG, sessions=1), cache)
+    (session,) = open_openvino(built_in_part(RECOGNITION), replace(CONFIG, sessions=1), cache)
     assert isinstance(session, OpenVinoRecognizer)
     # 6 to 80 steps: lines begin and end inside runs, a long one goes over two, and the same line stands twice in a row.
     lines = [session.features(to_tensor(line(width))) for width in (48, 640, 96, 96, 224, 448, 64)]
@@ -77,8 +79,8 @@ def test_the_recognizer_decides_nearly_as_in_single_precision_and_its_logits_fit
     cache: ModelCache,
 ) -> None:
     tensor = to_tensor(line(512))
-    bf16 = open_model(models.RECOGNITION, CONFIG, cache)
-    single = open_model(models.RECOGNITION, SessionConfig("cpu", precision="fp32"), cache)
+    bf16 = open_model(built_in_part(RECOGNITION), CONFIG, cache)
+    single = open_model(built_in_part(RECOGNITION), SessionConfig("cpu", precision="fp32"), cache)
     assert (bf16.precision, bf16.provider, bf16.metadata["character"]) == (
         "bf16",
         "OpenVINO",
@@ -94,15 +96,16 @@ def test_the_recognizer_decides_nearly_as_in_single_precision_and_its_logits_fit
 
 def test_one_thread_and_two_find_the_same_map(cache: ModelCache) -> None:
     pixels = np.asarray(cv2.resize(page("notice.png"), (640, 320)), np.uint8)
+    detector = built_in_part(DETECTION)
     one, two = (
-        open_model(models.DETECTION, SessionConfig("cpu", threads, provider="openvino", precision="bf16"), cache)
+        open_model(detector, SessionConfig("cpu", threads, provider="openvino", precision="bf16"), cache)
         for threads in (1, 2)
     )
     assert np.array_equal(one.run(model_input(one, pixels))[0], two.run(model_input(two, pixels))[0])
 
 
 def test_memory_that_is_kept_for_the_next_page_goes_with_free_memory(cache: ModelCache) -> None:
-    detector = open_model(models.DETECTION, SessionConfig("cpu", provider="openvino", precision="bf16"), cache)
+    detector = open_model(built_in_part(DETECTION), SessionConfig("cpu", provider="openvino", precision="bf16"), cache)
     pixels = np.asarray(cv2.resize(page("notice.png"), (1280, 960)), np.uint8)
     before = detector.run(model_input(detector, pixels))[0]
     held_bytes = resident_bytes()
@@ -116,7 +119,7 @@ def resident_bytes() -> int:
 
 
 def test_runs_from_several_threads_wait_for_each_other(cache: ModelCache) -> None:
-    runner = open_model(models.RECOGNITION, replace(CONFIG, sessions=1), cache)
+    runner = open_model(built_in_part(RECOGNITION), replace(CONFIG, sessions=1), cache)
     tensor = to_tensor(line(96))
     alone = runner.run(tensor)
     with ThreadPoolExecutor(4) as pool:
@@ -128,7 +131,7 @@ def test_runs_from_several_threads_wait_for_each_other(cache: ModelCache) -> Non
 
 
 def test_pages_read_the_same_alone_and_beside_others_by_both_decoders(tmp_path: Path) -> None:
-    engine = PpocrEngine(SessionConfig("cpu"), engine_threads=2, model_cache=tmp_path, choice=BOTH)
+    engine = PpocrEngine(SessionConfig("cpu"), engine_threads=2, model_cache=tmp_path, choices=[BOTH])
     info = engine.describe()
     assert (info.precision, info.provider, info.device) == ("bf16", "OpenVINO", "cpu")
     handle = engine.open_handle()
@@ -145,7 +148,7 @@ def test_pages_read_the_same_alone_and_beside_others_by_both_decoders(tmp_path: 
 
 def test_models_may_be_mixed(tmp_path: Path) -> None:
     mixed = RuntimeChoice(BF16, FP32, "asked for")
-    engine = PpocrEngine(SessionConfig("cpu"), model_cache=tmp_path, choice=mixed)
+    engine = PpocrEngine(SessionConfig("cpu"), model_cache=tmp_path, choices=[mixed])
     info = engine.describe()
     engine.close()
     assert info.precision == "bf16 detection, fp32 recognition"
@@ -153,7 +156,7 @@ def test_models_may_be_mixed(tmp_path: Path) -> None:
 
 
 def test_a_proof_reads_the_reference_page_alike_with_bf16(cache: ModelCache) -> None:
-    choice = prove_runtimes(SessionConfig("cpu"), cache)
+    choice = prove_runtimes(built_in(), SessionConfig("cpu"), cache)
     # Which one is quicker is the machine's business; none may be out for reading otherwise.
     assert choice.reason.startswith("proved in")
     assert choice.detection in (FP32, BF16)

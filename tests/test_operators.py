@@ -22,11 +22,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from support import ROOT, Server, clean_environment, run_server, wait_until
 from web_support import as_base64, json_of, picture, running_app
 
-from ocrsvc.api.operators import is_local
 from ocrsvc.cli import health
 from ocrsvc.cli.overview import describe_overview
 from ocrsvc.cli.status import address_of, refusal_of
 from ocrsvc.errors import OperatorError
+from ocrsvc.http.origins import is_local
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics import METRICS
 from ocrsvc.telemetry.prometheus import ENTRY_ROWS, GPU_ROWS, HEAD_ROWS

@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from models_support import built_in
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
@@ -20,9 +21,10 @@ from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.graph.quantize import quantize, round_weights
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
-from ocrsvc.engines.ppocr.runtime import models, openvino_session
+from ocrsvc.engines.ppocr.runtime import openvino_session
 from ocrsvc.engines.ppocr.runtime.cached_models import make_int8
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
+from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.runtimes import FP32, INT8, RuntimeChoice, choice_key, load_choice
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
@@ -97,7 +99,7 @@ def test_weights_are_rounded_to_half_a_step_by_output_channel() -> None:
 def test_a_runtime_wins_by_speed_and_by_reading_the_same(
     times_s: list[tuple[float, float]], edits: int, wins: bool
 ) -> None:
-    compared = Comparison(models.RECOGNITION, INT8, times_s, count=1000, same=1000 - edits)
+    compared = Comparison(RECOGNITION, INT8, times_s, count=1000, same=1000 - edits)
     assert compared.wins is wins
     assert ("not used" in "\n".join(table([compared]))) is not wins
 
@@ -125,17 +127,17 @@ def test_edits_do_not_depend_on_the_direction(one: str, other: str) -> None:
 def store(tmp_path_factory: pytest.TempPathFactory) -> ModelCache:
     """Holds a recognizer in eight bits."""
     store = ModelCache(tmp_path_factory.mktemp("models"))
-    make_int8(SessionConfig("cpu"), store)
+    make_int8(built_in_part(RECOGNITION), SessionConfig("cpu"), store)
     return store
 
 
 def test_the_cached_recognizer_decides_as_the_new_one_and_nearly_as_in_single_precision(store: ModelCache) -> None:
     line = np.asarray(cv2.imread(str(PAGES / "line.png")), np.uint8)
     tensor = to_tensor(np.asarray(cv2.resize(line, (400, 48)), np.uint8))
-    kept = open_model(models.RECOGNITION, SessionConfig("cpu", precision="int8"), store)
-    single = open_model(models.RECOGNITION, SessionConfig("cpu", precision="fp32"), store)
+    kept = open_model(built_in_part(RECOGNITION), SessionConfig("cpu", precision="int8"), store)
+    single = open_model(built_in_part(RECOGNITION), SessionConfig("cpu", precision="fp32"), store)
     assert (kept.precision, single.precision) == ("int8", "fp32")
-    new = make_int8(SessionConfig("cpu"))
+    new = make_int8(built_in_part(RECOGNITION), SessionConfig("cpu"))
     assert np.array_equal(kept.run(tensor, ["logits"])[0], new.run(tensor, ["logits"])[0])
     (eight, _), (expected, sure) = kept.run(tensor, OUTPUTS), single.run(tensor, OUTPUTS)
     assert (eight == expected).mean() > 0.9
@@ -174,7 +176,7 @@ def page(tmp_path: Path) -> Path:
 
 
 def stored(folder: Path) -> RuntimeChoice | None:
-    return load_choice(ModelCache(folder), choice_key("auto", read_reference_file()))
+    return load_choice(ModelCache(folder), "runtime", choice_key(built_in(), "auto", read_reference_file()))
 
 
 def test_too_little_text_is_refused(page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

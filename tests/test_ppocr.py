@@ -27,6 +27,7 @@ from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.errors import DeadlineExceeded
@@ -145,7 +146,7 @@ def probabilities(graph: str | bytes, page: Pixels) -> NDArray[np.float32]:
 
 
 def test_zeroing_subnormal_weights_changes_no_output() -> None:
-    shipped = models.read_model(models.DETECTION)
+    shipped = built_in_part(DETECTION).shipped
     mended = onnx.load_from_string(shipped)
     rewrite.zero_subnormal_weights(mended)
     weights = np.concatenate([numpy_helper.to_array(w).ravel() for w in mended.graph.initializer if w.data_type == 1])
@@ -159,9 +160,9 @@ def test_the_detector_in_another_layout_finds_what_the_shipped_one_finds(
     features: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(models, "cpu_features", lambda: features)
-    shipped = models.read_model(models.DETECTION)
+    shipped = built_in_part(DETECTION).shipped
     page = cv2.resize(load("notice.png"), (640, 320)).astype(np.uint8)
-    expected, found = probabilities(shipped, page), probabilities(models.prepare_model(models.DETECTION, shipped), page)
+    expected, found = probabilities(shipped, page), probabilities(models.prepare_model(built_in_part(DETECTION)), page)
     assert (expected > 0.3).mean() > 0.02
     assert np.abs(expected - found).max() < 2e-3
 
@@ -178,8 +179,8 @@ def line_pixels() -> list[Pixels]:
 def test_the_class_chosen_inside_the_graph_is_the_argmax_of_what_the_shipped_model_gives(
     line_pixels: list[Pixels],
 ) -> None:
-    shipped = onnxruntime.InferenceSession(models.read_model(models.RECOGNITION), providers=["CPUExecutionProvider"])
-    mended = open_model(models.RECOGNITION, SessionConfig("cpu"))
+    shipped = onnxruntime.InferenceSession(built_in_part(RECOGNITION).shipped, providers=["CPUExecutionProvider"])
+    mended = open_model(built_in_part(RECOGNITION), SessionConfig("cpu"))
     for pixels in line_pixels:
         tensor = to_tensor(pixels)
         (probabilities,) = shipped.run(None, {"x": tensor})[0]
@@ -190,14 +191,14 @@ def test_the_class_chosen_inside_the_graph_is_the_argmax_of_what_the_shipped_mod
 
 
 def test_nothing_in_the_mended_graph_is_computed_for_nobody() -> None:
-    graph = onnx.load_from_string(models.prepare_model(models.RECOGNITION, models.read_model(models.RECOGNITION))).graph
+    graph = onnx.load_from_string(models.prepare_model(built_in_part(RECOGNITION))).graph
     read = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
     assert [node.name for node in graph.node if not read.intersection(node.output)] == []
     assert [node.op_type for node in graph.node].count("Softmax") == 3  # two inside, one over the characters
 
 
 def test_a_recognizer_that_ends_otherwise_is_refused() -> None:
-    proto = onnx.load_from_string(models.read_model(models.DETECTION))
+    proto = onnx.load_from_string(built_in_part(DETECTION).shipped)
     with pytest.raises(ValueError, match="comes from Sigmoid"):
         rewrite.add_argmax(proto)
 
@@ -255,14 +256,15 @@ def test_a_cached_model_gives_the_same_bits_without_the_package_onnx(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, tensor = ModelCache(tmp_path), to_tensor(load("notice.png")[:288, :640])
-    made = open_model(models.DETECTION, SessionConfig("cpu"), store).run(tensor)[0]
+    made = open_model(built_in_part(DETECTION), SessionConfig("cpu"), store).run(tensor)[0]
     monkeypatch.setitem(sys.modules, "onnx", None)  # importing it fails from here on
-    kept = open_model(models.DETECTION, SessionConfig("cpu"), store).run(tensor)[0]
+    kept = open_model(built_in_part(DETECTION), SessionConfig("cpu"), store).run(tensor)[0]
     assert np.array_equal(made, kept)
 
 
 def test_a_run_that_gives_its_memory_back_gives_the_same_bits(line_pixels: list[Pixels]) -> None:
     tensor = to_tensor(line_pixels[0])
-    keeping = open_model(models.RECOGNITION, SessionConfig("cpu", 1, tensor.size))
+    part = built_in_part(RECOGNITION)
+    keeping = open_model(part, SessionConfig("cpu", 1, tensor.size))
     larger = to_tensor(line_pixels[2])
-    assert np.array_equal(keeping.run(larger)[0], open_model(models.RECOGNITION, SessionConfig("cpu")).run(larger)[0])
+    assert np.array_equal(keeping.run(larger)[0], open_model(part, SessionConfig("cpu")).run(larger)[0])

@@ -19,6 +19,7 @@ from ocrsvc.engines.ppocr.pipeline import detector, recognition_batches
 from ocrsvc.engines.ppocr.runtime import models, providers
 from ocrsvc.engines.ppocr.runtime import open_model as open_model_file
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind, built_in_part
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.providers import CPU, CUDA, TENSORRT, GpuConfig, Profile, choose_provider
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
@@ -84,6 +85,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     monkeypatch.setattr(
         models, "prepare_model", lambda *_, half_precision=False, **__: b"half" if half_precision else b"whole"
     )
+    monkeypatch.setattr(models, "input_name", lambda _: "x")
     monkeypatch.setattr(open_model_file, "open_gpu_context", lambda: None)
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda **_: None)
     return made
@@ -129,7 +131,7 @@ def test_the_provider_follows_from_the_settings_and_what_is_missing_is_refused(
 )
 def test_a_precision_that_the_device_has_not_is_refused(runtime: Runtime, running: SessionConfig, message: str) -> None:
     with pytest.raises(EngineUnavailable, match=message):
-        open_model(models.RECOGNITION, running)
+        open_model(built_in_part(RECOGNITION), running)
     assert runtime.opened == []
 
 
@@ -147,13 +149,13 @@ def test_a_provider_that_falls_back_is_refused_when_it_was_asked_for(
 ) -> None:
     runtime.works = works
     with pytest.raises(EngineUnavailable, match=r"could not start its provider .*: it fell back to"):
-        open_model(models.RECOGNITION, running)
+        open_model(built_in_part(RECOGNITION), running)
 
 
 def test_why_a_provider_fails_is_reported(runtime: Runtime) -> None:
     runtime.failure = EPFail("libcudnn.so.9: cannot open shared object file")
     with pytest.raises(EngineUnavailable, match=r"libcudnn\.so\.9: cannot open"):
-        open_model(models.RECOGNITION, SessionConfig("cuda"))
+        open_model(built_in_part(RECOGNITION), SessionConfig("cuda"))
 
 
 @pytest.mark.parametrize("failure", [None, EPFail("no GPU"), RuntimeError("no driver")])
@@ -161,24 +163,24 @@ def test_auto_takes_the_cpu_where_no_gpu_works_and_says_why(
     runtime: Runtime, failure: Exception | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     runtime.works, runtime.failure = {CPU}, failure
-    opened = open_model(models.DETECTION, SessionConfig("auto", batched=True, gpu=GpuConfig(streams=2)))
+    opened = open_model(built_in_part(DETECTION), SessionConfig("auto", batched=True, gpu=GpuConfig(streams=2)))
     assert [(one.device, one.precision) for one in opened.sessions] == [("cpu", "fp32")]
     assert "runs on the CPU, because the GPU does not work: " + str(failure or "it fell back to") in caplog.text
 
 
-@pytest.mark.parametrize("name", [models.DETECTION, models.RECOGNITION])
+@pytest.mark.parametrize("kind", [DETECTION, RECOGNITION])
 def test_a_gpu_that_opens_and_cannot_run_is_no_gpu(
-    runtime: Runtime, name: str, caplog: pytest.LogCaptureFixture
+    runtime: Runtime, kind: Kind, caplog: pytest.LogCaptureFixture
 ) -> None:
     runtime.no_kernels = True
-    assert open_model(name, SessionConfig("auto", batched=True)).device == "cpu"
+    assert open_model(built_in_part(kind), SessionConfig("auto", batched=True)).device == "cpu"
     assert "no kernel image" in caplog.text
     with pytest.raises(EngineUnavailable, match="no kernel image"):
-        open_model(name, SessionConfig("cuda"))
+        open_model(built_in_part(kind), SessionConfig("cuda"))
 
 
 def test_cuda_searches_kernels_by_rule_and_extends_its_arena_by_no_more_than_asked(runtime: Runtime) -> None:
-    open_model(models.DETECTION, SessionConfig("cuda"))
+    open_model(built_in_part(DETECTION), SessionConfig("cuda"))
     assert runtime.options(CUDA) == {
         "cudnn_conv_algo_search": "HEURISTIC",
         "arena_extend_strategy": "kSameAsRequested",
@@ -188,7 +190,7 @@ def test_cuda_searches_kernels_by_rule_and_extends_its_arena_by_no_more_than_ask
 
 
 def test_the_arena_is_bounded_by_the_setting(runtime: Runtime) -> None:
-    open_model(models.DETECTION, SessionConfig("cuda", gpu=GpuConfig(arena_bytes=2**30)))
+    open_model(built_in_part(DETECTION), SessionConfig("cuda", gpu=GpuConfig(arena_bytes=2**30)))
     assert runtime.options(CUDA)["gpu_mem_limit"] == "1073741824"
 
 
@@ -199,7 +201,7 @@ def test_the_arena_is_bounded_by_the_setting(runtime: Runtime) -> None:
 def test_cuda_computes_in_the_precision_asked_for(
     runtime: Runtime, precision: Any, model: bytes, tf32: str | None, reported: str
 ) -> None:
-    opened = open_model(models.DETECTION, SessionConfig("cuda", precision=precision))
+    opened = open_model(built_in_part(DETECTION), SessionConfig("cuda", precision=precision))
     assert (runtime.opened[0].model, runtime.options(CUDA).get("use_tf32")) == (model, tf32)
     assert opened.precision == reported
 
@@ -207,13 +209,13 @@ def test_cuda_computes_in_the_precision_asked_for(
 def test_each_stream_has_a_session_that_computes_on_it(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = iter((4711, 4712))
     monkeypatch.setattr(open_model_file, "open_gpu_context", lambda: SimpleNamespace(address=next(addresses)))
-    open_model(models.DETECTION, SessionConfig("cuda", gpu=GpuConfig(streams=2)))
+    open_model(built_in_part(DETECTION), SessionConfig("cuda", gpu=GpuConfig(streams=2)))
     assert [made.options[CUDA]["user_compute_stream"] for made in runtime.opened] == ["4711", "4712"]
 
 
 def test_tensorrt_gets_an_engine_for_each_profile_in_a_folder_of_its_own(runtime: Runtime, tmp_path: Path) -> None:
     running = SessionConfig("cuda", provider="tensorrt", precision="fp16", gpu=GpuConfig(profiles=(SMALL, LARGE)))
-    open_model(models.RECOGNITION, running, ModelCache(tmp_path))
+    open_model(built_in_part(RECOGNITION), running, ModelCache(tmp_path))
     assert [list(made.options) for made in runtime.opened] == [
         [TENSORRT, CUDA, CPU],
         [TENSORRT, CUDA, CPU],
@@ -242,7 +244,7 @@ def test_another_precision_or_profile_finds_another_engine_and_the_same_one_its_
 ) -> None:
     def found(precision: Any, profile: Profile) -> set[str]:
         running = SessionConfig("cuda", provider="tensorrt", precision=precision, gpu=GpuConfig(profiles=(profile,)))
-        open_model(models.RECOGNITION, running, ModelCache(tmp_path))
+        open_model(built_in_part(RECOGNITION), running, ModelCache(tmp_path))
         engines: set[str] = runtime.opened[-2].found
         return engines
 
@@ -268,17 +270,17 @@ def test_the_libraries_of_tensorrts_wheel_are_loaded_in_the_order_of_their_needs
 
 
 def test_without_a_folder_tensorrt_keeps_nothing(runtime: Runtime) -> None:
-    open_model(models.RECOGNITION, SessionConfig("cuda", provider="tensorrt", gpu=GpuConfig(profiles=(SMALL,))))
+    open_model(built_in_part(RECOGNITION), SessionConfig("cuda", provider="tensorrt", gpu=GpuConfig(profiles=(SMALL,))))
     assert not [name for name in runtime.options(TENSORRT) if "cache" in name]
     assert runtime.options(TENSORRT)["trt_fp16_enable"] is False
 
 
 def test_a_folder_that_others_may_write_to_keeps_no_engine(runtime: Runtime, tmp_path: Path) -> None:
     running = SessionConfig("cuda", provider="tensorrt", gpu=GpuConfig(profiles=(SMALL,)))
-    open_model(models.RECOGNITION, running, ModelCache(tmp_path))
+    open_model(built_in_part(RECOGNITION), running, ModelCache(tmp_path))
     (kept,) = tmp_path.iterdir()
     kept.chmod(0o777)
-    open_model(models.RECOGNITION, running, ModelCache(tmp_path))
+    open_model(built_in_part(RECOGNITION), running, ModelCache(tmp_path))
     assert "trt_engine_cache_path" not in runtime.options(TENSORRT, 2)
 
 
@@ -297,14 +299,14 @@ def test_tensorrt_runs_what_a_profile_covers_and_cuda_the_rest(
     runtime: Runtime, shape: tuple[int, ...], part: int
 ) -> None:
     gpu = GpuConfig(profiles=(SMALL, LARGE))
-    opened = open_model(models.RECOGNITION, SessionConfig("cuda", provider="tensorrt", gpu=gpu))
+    opened = open_model(built_in_part(RECOGNITION), SessionConfig("cuda", provider="tensorrt", gpu=gpu))
     opened.run(np.zeros(shape, np.float32))
     assert [len(ran) for ran in runtime.runs()] == [int(number == part) for number in range(3)]
 
 
 @pytest.mark.parametrize(("width", "shrinks"), [(96, False), (320, True)])
 def test_a_run_larger_than_a_batch_gives_its_memory_back(runtime: Runtime, width: int, shrinks: bool) -> None:
-    opened = open_model(models.RECOGNITION, SessionConfig("cuda", gpu=GpuConfig(arena_values=3 * 48 * 100)))
+    opened = open_model(built_in_part(RECOGNITION), SessionConfig("cuda", gpu=GpuConfig(arena_values=3 * 48 * 100)))
     opened.run(np.zeros((1, 3, 48, width), np.float32))
     (((_, options),),) = runtime.runs()
     assert (options is not None) == shrinks
@@ -313,7 +315,7 @@ def test_a_run_larger_than_a_batch_gives_its_memory_back(runtime: Runtime, width
 
 
 def test_a_gpu_that_is_too_small_for_a_batch_is_reported_at_the_start(runtime: Runtime) -> None:
-    opened = open_model(models.RECOGNITION, SessionConfig("cuda"))
+    opened = open_model(built_in_part(RECOGNITION), SessionConfig("cuda"))
 
     def fail(*_: object) -> None:
         raise EPFail("Failed to allocate memory for requested buffer of size 9")
@@ -325,8 +327,8 @@ def test_a_gpu_that_is_too_small_for_a_batch_is_reported_at_the_start(runtime: R
 
 @given(st.sampled_from(recognition_batches.BUCKETS_PX), st.integers(1, 64))
 def test_every_batch_that_fits_the_limits_is_in_a_profile(width: int, lines: int) -> None:
-    lines = min(lines, recognition_batches.most_lines(width, BATCH))
-    covering = [one for one in recognition_batches.profiles(BATCH) if one.covers((lines, 3, 48, width))]
+    lines = min(lines, recognition_batches.most_lines(width, BATCH, 48))
+    covering = [one for one in recognition_batches.profiles(BATCH, 48) if one.covers((lines, 3, 48, width))]
     assert covering
     lines_most, _, height, widest = covering[0].most
     assert lines_most * height * widest <= 2.2 * BATCH.most_cost

@@ -199,3 +199,35 @@ def test_twice_the_lines_take_no_four_times_as_long() -> None:
         return time.process_time() - began
 
     assert min(spent(8000) for _ in range(3)) < 3 * min(spent(4000) for _ in range(3))
+
+
+def mirrored(frames: list[Frame]) -> list[Frame]:
+    """The same page, seen in a mirror."""
+    return [(1000 - right, top, 1000 - left, bottom) for left, top, right, bottom in frames]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [(0, 0, 40, 10), (50, 3, 90, 13)],
+        column(0, 0, 5) + column(220, 0, 5),
+        [(20.0, 0.0, 400.0, 10.0), *column(0, 14, 5), *column(220, 14, 5)],
+    ],
+    ids=["a row", "columns", "columns below a title"],
+)
+def test_a_page_of_arabic_is_read_from_the_right(frames: list[Frame]) -> None:
+    quads = quads_around(mirrored(frames))
+
+    assert reading_order(quads, from_right=True) == list(range(len(frames)))
+    assert reading_order(quads) != list(range(len(frames)))
+
+
+@pytest.mark.parametrize("kind", ["columns_3", "newspaper", "form", "table_of_paragraphs"])
+def test_drawn_pages_seen_in_a_mirror_are_read_alike_from_the_right(kind: str) -> None:
+    source = random.Random(kind)
+    sheet = Sheet(source, chinese=False)
+    KINDS[kind](sheet)
+    quads, texts = quads_of(sheet.lines, View().matrix(WIDTH, HEIGHT), source), [line.text for line in sheet.lines]
+    reflected = (quads * (-1, 1) + (WIDTH, 0)).astype(np.float32)[:, [1, 0, 3, 2]]
+
+    assert reading_order(reflected, texts, from_right=True) == reading_order(quads, texts)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine
+from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
     BUCKETS_PX,
     BatchRunner,
@@ -27,8 +28,9 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
     groups_of,
     own_steps,
 )
-from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, Recognizer, read_characters
-from ocrsvc.engines.ppocr.runtime import models
+from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, Recognizer
+from ocrsvc.engines.ppocr.runtime.dictionary import read_dictionary
+from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.openvino_recognizer import STEPS, OpenVinoRecognizer
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
@@ -44,9 +46,9 @@ SMALL = Limits(most_cost=4 * 48 * 480, most_items=4, longest_wait_s=0.001)
 
 @pytest.fixture(scope="module")
 def recognizer() -> Iterator[Recognizer]:
-    session = open_model(models.RECOGNITION, SessionConfig("cpu", batched=True))
+    session = open_model(built_in_part(RECOGNITION), SessionConfig("cpu", batched=True))
     runs = BatchRunner(session, SMALL)
-    yield Recognizer(runs, read_characters(session.metadata))
+    yield Recognizer(runs, read_dictionary(built_in_part(RECOGNITION), session.metadata))
     runs.close()
 
 
@@ -70,7 +72,7 @@ def test_a_line_reads_the_same_alone_and_in_any_batch(recognizer: Recognizer) ->
 
 
 def test_the_answers_of_a_batch_are_decoded_in_the_thread_of_the_page() -> None:
-    session = open_model(models.RECOGNITION, SessionConfig("cpu", batched=True))
+    session = open_model(built_in_part(RECOGNITION), SessionConfig("cpu", batched=True))
     runs = BatchRunner(session, SMALL)
     threads = runs.map(lambda _: threading.current_thread(), [LineImage(line(448)), LineImage(line(300))])
     runs.close()
@@ -124,6 +126,8 @@ def test_the_first_steps_are_those_of_the_characters_and_not_of_blanks() -> None
 class Deciding:
     """A session that finds nothing on any line, and counts its runs."""
 
+    input_format = USUAL
+
     def __init__(self) -> None:
         self.runs = 0
 
@@ -167,7 +171,7 @@ def test_lines_that_wait_for_a_batch_are_dropped_when_their_page_is_not_wanted_a
         if entered.is_set():
             raise DeadlineExceeded("Too late.")
 
-    runs = BatchRunner(cast(ModelRunner, None), SMALL, run=run)
+    runs = BatchRunner(cast(ModelRunner, Deciding()), SMALL, run=run)
     with pytest.raises(DeadlineExceeded):
         runs.map(lambda decided: decided.best, [LineImage(line(480))] * 12, check)
     gate.set()
@@ -206,7 +210,9 @@ class SlowClassifier:
 
 def test_memory_that_is_asked_for_while_classes_are_chosen_goes_when_they_are() -> None:
     body, classifier = SlowClassifier(), SlowClassifier()
-    recognizer = OpenVinoRecognizer(body, classifier, {})
+    recognizer = OpenVinoRecognizer(
+        body, classifier, {}, lambda: (np.zeros((5, 2), np.float32), np.zeros(2, np.float32))
+    )
     classifier.asks = recognizer.release_memory
     recognizer.classify([np.zeros((3, 5), np.float32)])
     assert (body.released, classifier.released) == (1, 1)

@@ -16,12 +16,15 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from models_support import built_in
 
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr import runtime_proof
 from ocrsvc.engines.ppocr.engine import open_ppocr
-from ocrsvc.engines.ppocr.runtime import models, openvino_session
+from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
+from ocrsvc.engines.ppocr.runtime import openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.open_openvino import open_openvino
 from ocrsvc.engines.ppocr.runtime.openvino_session import OpenVinoSession
@@ -41,7 +44,13 @@ from ocrsvc.engines.ppocr.runtime.runtimes import (
     store_choice,
 )
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-from ocrsvc.engines.ppocr.runtime_proof import choose_runtime, outline_fault, text_fault, time_in_turn
+from ocrsvc.engines.ppocr.runtime_proof import (
+    choose_runtime,
+    outline_fault,
+    text_fault,
+    text_fault_of_other,
+    time_in_turn,
+)
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for
@@ -92,21 +101,21 @@ def test_what_settings_name_is_not_proved(precision: Any, provider: Any, wanted:
 
 def test_bf16_is_tried_where_openvino_computes_in_it_and_was_not_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openvino_session, "computes_bf16", lambda: True)
-    assert candidates(models.DETECTION, "auto") == [FP32, BF16]
-    assert candidates(models.RECOGNITION, "auto") == [FP32, INT8, BF16]
-    assert candidates(models.RECOGNITION, "cpu") == [FP32, INT8]
+    assert candidates(DETECTION, "auto") == [FP32, BF16]
+    assert candidates(RECOGNITION, "auto") == [FP32, INT8, BF16]
+    assert candidates(RECOGNITION, "cpu") == [FP32, INT8]
     monkeypatch.setattr(openvino_session, "computes_bf16", lambda: False)
-    assert candidates(models.DETECTION, "auto") == [FP32]
+    assert candidates(DETECTION, "auto") == [FP32]
 
 
 def test_a_choice_comes_back_as_it_was_stored_and_only_for_its_own_versions(tmp_path: Path) -> None:
-    cache, key = ModelCache(tmp_path), choice_key("auto", b"page")
-    assert load_choice(cache, key) is None
-    assert store_choice(cache, key, CHOICE)
-    assert load_choice(ModelCache(tmp_path), key) == CHOICE
-    for other in (choice_key("cpu", b"page"), choice_key("auto", b"another page")):
-        assert load_choice(cache, other) is None
-    assert not store_choice(ModelCache(None), key, CHOICE)
+    cache, key = ModelCache(tmp_path), choice_key(built_in(), "auto", b"page")
+    assert load_choice(cache, "runtime", key) is None
+    assert store_choice(cache, "runtime", key, CHOICE)
+    assert load_choice(ModelCache(tmp_path), "runtime", key) == CHOICE
+    for other in (choice_key(built_in(), "cpu", b"page"), choice_key(built_in(), "auto", b"another page")):
+        assert load_choice(cache, "runtime", other) is None
+    assert not store_choice(ModelCache(None), "runtime", key, CHOICE)
 
 
 @pytest.mark.parametrize(
@@ -122,21 +131,21 @@ def test_a_choice_comes_back_as_it_was_stored_and_only_for_its_own_versions(tmp_
     ],
 )
 def test_a_stored_choice_of_another_format_counts_as_absent(content: bytes, tmp_path: Path) -> None:
-    cache, key = ModelCache(tmp_path), choice_key("auto", b"page")
+    cache, key = ModelCache(tmp_path), choice_key(built_in(), "auto", b"page")
     with cache.new_file("runtime", key, 0) as file:
         assert file is not None
         file.write_bytes(content)
     assert cache.find("runtime", key) == content
-    assert load_choice(cache, key) is None
+    assert load_choice(cache, "runtime", key) is None
 
 
 def test_a_stored_choice_whose_library_does_not_load_here_is_proved_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache, key = ModelCache(tmp_path), choice_key("auto", b"page")
-    assert store_choice(cache, key, CHOICE)
+    cache, key = ModelCache(tmp_path), choice_key(built_in(), "auto", b"page")
+    assert store_choice(cache, "runtime", key, CHOICE)
     monkeypatch.setattr(openvino_session, "computes_bf16", lambda: False)
-    assert load_choice(cache, key) is None
+    assert load_choice(cache, "runtime", key) is None
 
 
 def test_a_choice_that_the_disk_has_no_room_for_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +153,7 @@ def test_a_choice_that_the_disk_has_no_room_for_is_not_stored(tmp_path: Path, mo
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", refuse)
-    assert not store_choice(ModelCache(tmp_path), choice_key("auto", b"page"), CHOICE)
+    assert not store_choice(ModelCache(tmp_path), "runtime", choice_key(built_in(), "auto", b"page"), CHOICE)
     assert not list(tmp_path.glob("*"))
 
 
@@ -154,7 +163,7 @@ class Prover:
     def __init__(self) -> None:
         self.made = 0
 
-    def __call__(self, _config: SessionConfig, _cache: ModelCache) -> RuntimeChoice:
+    def __call__(self, _parts: object, _config: SessionConfig, _cache: ModelCache) -> RuntimeChoice:
         self.made += 1
         return CHOICE
 
@@ -162,14 +171,14 @@ class Prover:
 def test_the_proof_is_made_once_by_whoever_comes_first(tmp_path: Path) -> None:
     prover = Prover()
     threads = [
-        threading.Thread(target=lambda: choose_runtime(SessionConfig("cpu"), ModelCache(tmp_path), prover))
+        threading.Thread(target=lambda: choose_runtime(built_in(), SessionConfig("cpu"), ModelCache(tmp_path), prover))
         for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert choose_runtime(SessionConfig("cpu"), ModelCache(tmp_path), prover) == CHOICE
+    assert choose_runtime(built_in(), SessionConfig("cpu"), ModelCache(tmp_path), prover) == CHOICE
     assert prover.made == 1
 
 
@@ -181,7 +190,7 @@ def test_without_a_cache_the_proof_is_made_and_the_log_says_that_it_will_be_agai
     for cache in (ModelCache(None), ModelCache(blocked)):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            assert choose_runtime(SessionConfig("cpu"), cache, Prover()) == CHOICE
+            assert choose_runtime(built_in(), SessionConfig("cpu"), cache, Prover()) == CHOICE
         assert "proved again at each start" in caplog.text
 
 
@@ -239,6 +248,30 @@ def test_lines_must_be_read_alike_and_as_surely(text: str, confidence: float, fa
     assert bool(said) is bool(fault)
 
 
+@pytest.mark.parametrize(
+    ("read", "fault"),
+    [
+        ([("No. 17", 0.9), ("one", 0.99)], ""),
+        ([("No.71", 0.97), ("one", 0.99)], "reads 1 of 2 lines otherwise"),
+        ([("No.17", 0.8), ("one", 0.9)], "confidence is 0.13"),
+    ],
+)
+def test_other_models_are_judged_without_spaces_and_by_their_confidence_on_the_whole(
+    read: list[tuple[str, float]], fault: str
+) -> None:
+    said = text_fault_of_other([LineText("No.17", 0.97), LineText("one", 0.99)], [LineText(*line) for line in read])
+    assert fault in said
+    assert bool(said) is bool(fault)
+
+
+def test_a_recognizer_for_which_the_page_has_too_little_to_read_computes_in_single_precision() -> None:
+    part, crops = built_in()[1], [np.full((48, 96), 255, np.uint8)] * 9
+    runner = open_model(part, SessionConfig("cpu"))
+    proofs = runtime_proof.prove_recognition(part, {FP32: runner, INT8: runner}, crops)
+    assert quickest(proofs) == FP32
+    assert "too little of its script" in proofs[1].detail
+
+
 def test_a_candidate_that_does_not_open_is_left_out_and_single_precision_is_not(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -250,18 +283,18 @@ def test_a_candidate_that_does_not_open_is_left_out_and_single_precision_is_not(
     monkeypatch.setattr(openvino_session, "computes_bf16", lambda: True)
     monkeypatch.setattr(runtime_proof, "open_model", open_double)
     broken = {"bf16"}
-    opened = runtime_proof.open_candidates(models.RECOGNITION, SessionConfig("cpu"), ModelCache(None))
+    opened = runtime_proof.open_candidates(built_in_part(RECOGNITION), SessionConfig("cpu"), ModelCache(None))
     assert list(opened) == [FP32, INT8]
     assert "no such instruction" in caplog.text
     broken = {"fp32"}
     with pytest.raises(RuntimeError):
-        runtime_proof.open_candidates(models.RECOGNITION, SessionConfig("cpu"), ModelCache(None))
+        runtime_proof.open_candidates(built_in_part(RECOGNITION), SessionConfig("cpu"), ModelCache(None))
 
 
 class Broken:
     """A candidate that opens, and whose runs fail."""
 
-    takes_pixels = False
+    takes_pixels, input_format = False, USUAL
 
     def run(self, _array: object) -> list[Any]:
         raise RuntimeError("could not create a primitive")
@@ -269,7 +302,9 @@ class Broken:
 
 def test_a_candidate_whose_runs_fail_is_out_and_the_start_goes_on() -> None:
     page = np.full((64, 128, 3), 255, np.uint8)
-    works: Any = SimpleNamespace(takes_pixels=False, run=lambda array: [np.zeros((1, 1, *array.shape[2:]))])
+    works: Any = SimpleNamespace(
+        takes_pixels=False, input_format=USUAL, run=lambda array: [np.zeros((1, 1, *array.shape[2:]))]
+    )
     broken: Any = Broken()
     single, other = runtime_proof.prove_detection({FP32: works, BF16: broken}, page)
     assert (single.reads_alike, other.reads_alike) == (True, False)
@@ -297,11 +332,11 @@ def test_openvino_that_is_not_installed_or_without_bf16_stops_the_start(monkeypa
     monkeypatch.setattr(openvino_session, "is_installed", lambda: False)
     asked = SessionConfig("cpu", provider="openvino", precision="bf16")
     with pytest.raises(EngineUnavailable, match="`openvino` is not installed"):
-        open_openvino(models.DETECTION, asked, ModelCache(None))
+        open_openvino(built_in_part(DETECTION), asked, ModelCache(None))
     monkeypatch.setattr(openvino_session, "is_installed", lambda: True)
     monkeypatch.setattr(openvino_session, "computes_bf16", lambda: False)
     with pytest.raises(EngineUnavailable, match="does not compute in bfloat16"):
-        open_openvino(models.DETECTION, asked, ModelCache(None))
+        open_openvino(built_in_part(DETECTION), asked, ModelCache(None))
 
 
 def openvino_double() -> OpenVinoSession:
@@ -309,7 +344,11 @@ def openvino_double() -> OpenVinoSession:
     return OpenVinoSession(compiled, {}, 0)
 
 
-@pytest.mark.parametrize("open_one", [lambda: open_model(models.DETECTION, SessionConfig("cpu")), openvino_double])
+def detector() -> Any:
+    return open_model(built_in_part(DETECTION), SessionConfig("cpu"))
+
+
+@pytest.mark.parametrize("open_one", [detector, openvino_double])
 def test_a_session_goes_with_its_last_user(open_one: Callable[[], Any]) -> None:
     gc.disable()
     try:
@@ -327,8 +366,8 @@ def test_where_no_gpu_works_the_cpu_computes_in_what_was_proved_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
-    key = choice_key("auto", runtime_proof.read_reference_file())
-    assert store_choice(ModelCache(tmp_path), key, RuntimeChoice(FP32, INT8, "stored by the test"))
+    key = choice_key(built_in(), "auto", runtime_proof.read_reference_file())
+    assert store_choice(ModelCache(tmp_path), "runtime", key, RuntimeChoice(FP32, INT8, "stored by the test"))
     environ = {"OCRSVC_MODEL_CACHE": str(tmp_path), "OCRSVC_ENGINE_THREADS": "1"}
     settings = read_settings(environ)
     engine = open_ppocr(settings, plan_for(settings, workers=1))

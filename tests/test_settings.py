@@ -59,7 +59,7 @@ def test_each_setting_belongs_to_one_group_and_stands_in_its_order() -> None:
 def test_the_settings_of_the_fake_engine_are_a_section_of_their_own_at_the_end() -> None:
     *others, last = reference().split("\n## ")
     assert last.startswith("Engine fake, for tests\n")
-    assert last.count("`OCRSVC_FAKE_") == 6
+    assert last.count("`OCRSVC_FAKE_") == 9
     assert "OCRSVC_FAKE_" not in "".join(others)
 
 

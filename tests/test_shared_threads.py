@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
+from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads, SharedThreadsLender
 
 LIMIT_S = 10.0
 
@@ -97,3 +97,18 @@ def test_one_thread_has_no_helpers() -> None:
             assert not alone
     assert threading.active_count() == before
     shared_threads.close()
+
+
+def test_engines_of_one_process_have_one_lot_of_threads_until_the_last_gives_them_back() -> None:
+    lender, before = SharedThreadsLender(), threading.active_count()
+    one, other, more = lender.borrow(3), lender.borrow(3), lender.borrow(2)
+    assert one is other
+    assert threading.active_count() == before + 3
+    lender.give_back(one)
+    assert other.map(lambda number: 2 * number, [1, 2, 3]) == [2, 4, 6]
+    for borrowed in (other, more):
+        lender.give_back(borrowed)
+    assert threading.active_count() == before
+    again = lender.borrow(3)
+    assert again is not one
+    lender.give_back(again)

@@ -18,6 +18,7 @@ import pytest
 from browser_support import Open, in_browser, launched_browser, opening
 from documents import tiff
 from flask.testing import FlaskClient
+from models_support import make_several
 from PIL import Image
 from playwright.sync_api import (
     Browser,
@@ -511,6 +512,35 @@ def saved(page: Page, button: str) -> tuple[str, str]:
     with page.expect_download() as download:
         page.locator(button).click()
     return download.value.suggested_filename, Path(download.value.path()).read_text(encoding="utf-8")
+
+
+@in_browser
+def test_the_model_and_the_language_can_be_chosen_where_there_are_several(browser: Browser, tmp_path: Path) -> None:
+    with (
+        run_server({"OCRSVC_WORKERS": "1", **make_several(tmp_path)}) as server,
+        opening(browser, server.url) as opened,
+    ):
+        page = opened()
+        page.locator("summary").click()
+        language, model = page.locator("[name=lang]"), page.locator("[name=model]")
+        expect(model.locator("option")).to_have_text(["automatic", "east", "north", "PP-OCRv6 small (ppocr)"])
+        expect(language.locator("option[value=ru]")).to_have_text("Russian")
+        language.select_option("ru")
+        put(page, png())
+        expect(page.locator("#panel")).to_contain_text("north/1")
+        page.locator("[data-language=zh]").click()
+        expect(language.locator("option[value=ru]")).to_have_text("俄语")
+        expect(language).to_have_value("ru")
+
+
+@in_browser
+def test_without_a_repository_nothing_is_asked_for_and_nothing_can_be_chosen(opened: Open) -> None:
+    page = opened()
+    page.locator("summary").click()
+    expect(page.locator("[name=max_side]")).to_be_visible()
+    expect(page.locator("[name=lang]")).to_be_hidden()
+    expect(page.locator("[name=model]")).to_be_hidden()
+    assert page.evaluate("performance.getEntriesByType('resource').filter((one) => one.name.includes('/v1/'))") == []
 
 
 @in_browser

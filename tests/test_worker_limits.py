@@ -205,3 +205,18 @@ def test_limits_that_are_set_by_hand_are_kept_and_zero_is_none(
     given = {"footprint_bytes": 100 * MB, whole: 10 * GB, "workers": 2}
     assert calibrated(500 * MB, 0, **given) == Bounds(500 * MB, 0)
     assert calibrated(None, None, **given) == bounds
+
+
+def test_models_that_are_loaded_are_no_growth() -> None:
+    trend = MemoryTrend(100)
+    trend.add(0.0, 100)
+    trend.add(0.5, 110)
+    trend.break_off()
+    assert trend.add(2.0, 900) == Usage(900, 100, 10, 0.0)
+    assert trend.add(4.0, 920).growth_bytes_per_s == 10.0
+
+
+def test_calibrated_limits_leave_room_for_the_models_of_all_workers() -> None:
+    without = calibrate(None, None, footprint_bytes=FOOTPRINT, memory_bytes=16 * GB, workers=2)
+    beside = calibrate(None, None, footprint_bytes=FOOTPRINT, memory_bytes=16 * GB, workers=2, reserved_bytes=GB)
+    assert (without.soft_bytes - beside.soft_bytes, without.hard_bytes - beside.hard_bytes) == (GB, GB)

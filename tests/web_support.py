@@ -85,6 +85,7 @@ class DeafReader:
     """A reader that only raises; for the errors that no upload can cause at will."""
 
     ready = False
+    has_models = False
 
     def __init__(self, error: Exception) -> None:
         self.error = error

@@ -10,6 +10,8 @@ from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits, decode, decode_pixels
 from ocrsvc.imaging.document import chosen_pages, open_document
 from ocrsvc.imaging.page_ranges import ALL, Ranges
+from ocrsvc.model_serving.model_list import ModelList
+from ocrsvc.model_serving.only_model import only_model
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.readings import EngineInfo, Reading, Timing
 from ocrsvc.records import Image, Line, Page
@@ -21,6 +23,7 @@ class DecodingReader:
     """What the adapters need of a reader; whatever is an image has two lines."""
 
     ready = True
+    has_models = False
 
     def __init__(self) -> None:
         self._limits = PixelLimits(1_000_000)
@@ -57,6 +60,10 @@ class DecodingReader:
     def describe(self) -> EngineInfo:
         """What the readings say, too."""
         return self._info
+
+    def models(self) -> ModelList:
+        """The built-in one."""
+        return only_model("ppocr")
 
     def _read_file(self, file: bytes | OcrsvcError, ranges: Ranges, most: int | None) -> FileRead:
         try:

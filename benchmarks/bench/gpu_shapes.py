@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 if TYPE_CHECKING:
+    from ocrsvc.engines.ppocr.runtime.model_parts import Kind
     from ocrsvc.engines.ppocr.runtime.session import SessionConfig
     from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 
@@ -91,12 +92,11 @@ def lines_by_batch(run: Callable[[Any], object], counts: Sequence[int], rounds: 
 
 def measure_shapes(config: SessionConfig, counts: Sequence[int] = LINES, rounds: int = ROUNDS) -> dict[str, Any]:
     """Both models' alternations, and the recognizer's lines a second; `config` has one stream."""
-    from ocrsvc.engines.ppocr.runtime import models
-
     figures: dict[str, Any] = {}
-    for name, shapes in ((models.DETECTION, DETECTION_SHAPES), (models.RECOGNITION, RECOGNITION_SHAPES)):
+    of_each: dict[Kind, tuple[Shape, Shape]] = {"detection": DETECTION_SHAPES, "recognition": RECOGNITION_SHAPES}
+    for name, shapes in of_each.items():
         sessions = [open_session(name, config) for _ in shapes]
-        runs = [runner_of(session, name == models.RECOGNITION) for session in sessions]
+        runs = [runner_of(session, name == "recognition") for session in sessions]
         figures[name] = alternate(runs, shapes, rounds).as_dict()
         print(f"two shapes in turn, {name}: {figures[name]}", flush=True)
     figures["lines_per_s"] = lines_by_batch(runs[0], counts, rounds)
@@ -104,12 +104,13 @@ def measure_shapes(config: SessionConfig, counts: Sequence[int] = LINES, rounds:
     return figures
 
 
-def open_session(name: str, config: SessionConfig) -> ModelRunner:
+def open_session(name: Kind, config: SessionConfig) -> ModelRunner:
     """One of a model's own."""
     from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
+    from ocrsvc.engines.ppocr.runtime.model_parts import built_in_part
     from ocrsvc.engines.ppocr.runtime.open_model import open_model
 
-    return open_model(name, config, ModelCache(default_folder()))
+    return open_model(built_in_part(name), config, ModelCache(default_folder()))
 
 
 def runner_of(session: ModelRunner, decides: bool) -> Callable[[Any], object]:  # noqa: FBT001  a fact of the model

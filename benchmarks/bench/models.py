@@ -20,6 +20,8 @@ os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
 sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
+    from ocrsvc.engines.ppocr.runtime.dictionary import read_dictionary
+    from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
     from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 
 Tensor = NDArray[np.float32]
@@ -39,17 +41,17 @@ class Models:
     def __init__(self, cores: int) -> None:
         from ocrsvc.engines.ppocr.pipeline.detector import ARENA_VALUES, WIDE_ARENA_VALUES
         from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
-        from ocrsvc.engines.ppocr.runtime import models
         from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
         from ocrsvc.engines.ppocr.runtime.open_model import open_model
         from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 
         store = ModelCache(default_folder())
         self.cores = cores
-        self.detection = open_model(models.DETECTION, SessionConfig("cpu", 1, ARENA_VALUES), store)
-        self.detection_wide = open_model(models.DETECTION, SessionConfig("cpu", cores, WIDE_ARENA_VALUES), store)
-        self.recognition = open_model(models.RECOGNITION, SessionConfig("cpu", 1), store)
-        self.recognition_wide = open_model(models.RECOGNITION, SessionConfig("cpu", cores), store)
+        detection, recognition = built_in_part(DETECTION), built_in_part(RECOGNITION)
+        self.detection = open_model(detection, SessionConfig("cpu", 1, ARENA_VALUES), store)
+        self.detection_wide = open_model(detection, SessionConfig("cpu", cores, WIDE_ARENA_VALUES), store)
+        self.recognition = open_model(recognition, SessionConfig("cpu", 1), store)
+        self.recognition_wide = open_model(recognition, SessionConfig("cpu", cores), store)
         self._decided = OUTPUTS
 
     def record(self, images: Sequence[bytes]) -> list[Inputs]:
@@ -57,7 +59,7 @@ class Models:
         from ocrsvc.engines.ppocr.handle import PageHandle
         from ocrsvc.engines.ppocr.pipeline.detector import Detector
         from ocrsvc.engines.ppocr.pipeline.recognition_batches import SingleLineRunner
-        from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, read_characters
+        from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer
         from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
         from ocrsvc.imaging.decode import PixelLimits, decode
         from ocrsvc.records import ReadTask
@@ -65,7 +67,7 @@ class Models:
         found = Inputs()
         shared_threads = SharedThreads(1)
         runs = SingleLineRunner(_recording(self.recognition, lambda: found.recognition), shared_threads)
-        recognizer = Recognizer(runs, read_characters(self.recognition.metadata))
+        recognizer = Recognizer(runs, read_dictionary(built_in_part(RECOGNITION), self.recognition.metadata))
         detector = Detector(_recording(self.detection, lambda: found.detection))
         handle = PageHandle(detector, {"greedy": recognizer}, shared_threads)
         every: list[Inputs] = []

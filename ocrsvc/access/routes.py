@@ -30,14 +30,17 @@ class Routes:
 
     Args:
         entries: The adapters that are on.
+        has_models: Whether there is a model repository, so that paths of formats are for operators, too.
 
     Attributes:
         health: The paths and gRPC methods that are open.
         key_headers: Headers in which formats of their own have a key, in capitals.
     """
 
-    def __init__(self, entries: Collection[AdapterEntry]) -> None:
+    def __init__(self, entries: Collection[AdapterEntry], *, has_models: bool = False) -> None:
         self.health = frozenset(HEALTH_PATHS).union(*(entry.health_paths for entry in entries))
+        of_models = (path for entry in entries for path in entry.operate_paths) if has_models else ()
+        self._operate = (*OPERATORS, *of_models)
         self._jobs = tuple(path for entry in entries for path in entry.job_paths)
         self._key_fields = {entry.name: entry.key_field for entry in entries}
         self.key_headers = tuple(dict.fromkeys(field.upper() for field in self._key_fields.values() if field))
@@ -57,11 +60,11 @@ class Routes:
 
     def scope_of(self, path: str) -> Scope:
         """What a key must allow for this path, as it was routed: before that, slashes may stand in front of it."""
-        if path.startswith(OPERATORS):
+        if path.startswith(self._operate):
             return "operate"
         return "jobs" if path.startswith(self._jobs) else "read"
 
 
-def routes_of(names: Iterable[str]) -> Routes:
-    """The routes of the adapters of these names."""
-    return Routes([adapters()[name] for name in names])
+def routes_of(names: Iterable[str], *, has_models: bool = False) -> Routes:
+    """The routes of the adapters of these names; `has_models` as of Routes."""
+    return Routes([adapters()[name] for name in names], has_models=has_models)

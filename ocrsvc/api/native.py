@@ -9,6 +9,7 @@ from typing import Final, cast
 
 from flask import Blueprint, Response
 
+from ocrsvc.api.model_list import add_model_list
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict, stages_to_dict, timing_to_dict
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
@@ -29,8 +30,9 @@ Outcome = Reading | OcrsvcError
 
 
 def make_api(reader: Reader) -> Blueprint:
-    """POST /v1/ocr over a reader."""
+    """POST /v1/ocr and GET /v1/ocr/models over a reader."""
     api = Blueprint("api", __name__)
+    add_model_list(api, reader)
 
     @api.post("/v1/ocr")
     def ocr() -> Response:

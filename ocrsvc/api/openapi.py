@@ -27,6 +27,7 @@ READING_ERRORS: Final[Errors] = (
     errors.NothingSent,
     errors.BadBase64,
     errors.BadOption,
+    errors.UnknownModel,
     errors.BodyTimeout,
     errors.BodyTooLarge,
     errors.ImageTooLarge,
@@ -42,6 +43,7 @@ READING_ERRORS: Final[Errors] = (
     errors.EngineFailed,
     errors.QueueFull,
     errors.NotReady,
+    errors.ModelUnavailable,
     errors.ResourcesExhausted,
     errors.DeadlineExceeded,
 )
@@ -96,8 +98,12 @@ def openapi(*, wants_keys: bool = False) -> Node:
 
 def _paths(key_errors: Errors, opened: Node) -> Node:
     """Each path; `opened` are the members of an operation that wants no key."""
+    listing_errors: Errors = [errors.NotReady, *key_errors]
     return {
         "/v1/ocr": {"post": _ocr([*READING_ERRORS, *key_errors])},
+        "/v1/ocr/models": {
+            "get": _get("models", "The models that requests may name.", ref("ModelList"), listing_errors)
+        },
         "/healthz": {"get": _get("healthz", "The process is alive.", _state("ok")) | opened},
         "/readyz": {
             "get": _get("readyz", "An engine is warm in this worker.", _state("ready"), [errors.NotReady]) | opened,

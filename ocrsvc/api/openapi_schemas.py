@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
+from ocrsvc.model_repository.description import Tier
+from ocrsvc.model_serving.model_list import STATES
 from ocrsvc.records import MASK_KINDS, RegionType
 from ocrsvc.telemetry.ledger import STAGES
 
@@ -67,6 +69,8 @@ def schemas() -> Node:
         "Engine": record(engine),
         "Timing": _timing(),
         "Problem": _problem(),
+        "ModelList": _model_list(),
+        "ModelVersion": _model_version(),
         "Version": record(
             {
                 "name": {"const": "ocrsvc"},
@@ -76,6 +80,30 @@ def schemas() -> Node:
             }
         ),
     }
+
+
+def _model_list() -> Node:
+    default = {"type": ["string", "null"], "description": "The model that reads what names none, if one can be named."}
+    versions = list_of(ref("ModelVersion")) | {"description": "Ascending by name and version."}
+    return record({"default": default, "models": versions})
+
+
+def _model_version() -> Node:
+    nullable = {"type": ["string", "null"]}
+    state = {"enum": list(STATES), "description": "Requests may name what is AVAILABLE."}
+    return record(
+        {
+            "name": TEXT,
+            "version": COUNT,
+            "state": state,
+            "labels": list_of(TEXT),
+            "engine": nullable | {"description": "None of a version that is damaged."},
+            "title": TEXT,
+            "tier": {"enum": [*get_args(Tier), None]},
+            "languages": list_of(TEXT),
+            "licence": TEXT,
+        }
+    )
 
 
 def _timing() -> Node:

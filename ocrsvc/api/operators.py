@@ -22,7 +22,7 @@ from ocrsvc.api.openapi import openapi
 from ocrsvc.api.overview import keys_to_list, overview, quarantine_to_dict
 from ocrsvc.api.web_page import add_operators_page
 from ocrsvc.errors import NotReady
-from ocrsvc.http.origins import check_origin, is_loopback_address
+from ocrsvc.http.origins import check_origin, is_local
 from ocrsvc.http.request import request
 from ocrsvc.http.request_metrics import RequestMetrics
 from ocrsvc.http.responses import as_json
@@ -33,8 +33,6 @@ from ocrsvc.telemetry.metrics import STUCK, WAITING
 from ocrsvc.telemetry.prometheus import Observed, expose, workers_to_list
 
 _READY_RETRY_S: Final = 2
-# The headers in which proxies name their caller; with any of these the peer is not the caller.
-_FORWARDED: Final = ("HTTP_FORWARDED", "HTTP_X_FORWARDED_FOR", "HTTP_X_REAL_IP", "HTTP_VIA")
 _LIBRARIES: Final = (
     *("flask", "gunicorn", "numpy", "onnxruntime", "onnxruntime-gpu", "opencv-python-headless", "openvino"),
 )
@@ -141,14 +139,6 @@ def _check_caller() -> None:
     """Answer 403 to a caller from elsewhere."""
     if not is_local(request.environ):
         abort(403)
-
-
-def is_local(environ: Mapping[str, object]) -> bool:
-    """Whether the peer is on this machine (loopback, or a Unix socket) and is the caller itself, not a proxy."""
-    if any(name in environ for name in _FORWARDED):
-        return False
-    peer = str(environ.get("REMOTE_ADDR") or "")
-    return not peer or is_loopback_address(peer)
 
 
 def _described(reader: Reader) -> EngineInfo | None:

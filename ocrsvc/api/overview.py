@@ -57,6 +57,7 @@ def overview(request_metrics: RequestMetrics, engine: EngineInfo | None, setting
             "in_a_row": table.head.boot_failures,
         },
         "documents": _documents(series),
+        "models": _models(series),
         "errors": errors_to_list(request_metrics),
         "quarantine": quarantine_to_dict(request_metrics),
         "history": _history(points),
@@ -96,6 +97,20 @@ def _documents(series: Series) -> Node | None:
         "bytes": _one(series, metrics.TASKS_BYTES),
         "limit_bytes": _one(series, metrics.TASKS_LIMIT),
         "disk_free_bytes": _one(series, metrics.TASKS_DISK_FREE),
+    }
+
+
+def _models(series: Series) -> Node | None:
+    """What is loaded of a model repository, in all workers together; None where there is none."""
+    if metrics.MODELS_LIMIT.of() not in series:
+        return None
+    return {
+        "loaded": _one(series, metrics.MODELS_LOADED),
+        "bytes": _one(series, metrics.MODELS_BYTES),
+        "limit_bytes_of_worker": _one(series, metrics.MODELS_LIMIT),
+        "leases": _by(series, metrics.MODEL_LEASES),
+        "loads": _by(series, metrics.MODEL_LOADS),
+        "unloads": _by(series, metrics.MODEL_UNLOADS),
     }
 
 

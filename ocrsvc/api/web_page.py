@@ -31,6 +31,8 @@ TAB: Final = Markup(
     '<button type="button" role="tab" id="tab-{0}" aria-controls="panel" data-tab="{0}" data-suffix="{1.suffix}" '
     'data-type="{1.media_type}">{1.label}</button>'
 )
+FORM: Final = '<form id="settings">'
+ASKING_FORM: Final = '<form id="settings" data-models>'
 # Nothing but the page's own files runs; images are those that the user chose.
 POLICY: Final = (
     "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
@@ -39,11 +41,16 @@ POLICY: Final = (
 BANNER: Final = {"name": "ocrsvc", "version": __version__, "read": "POST /v1/ocr", "description": "/openapi.json"}
 
 
-def make_page() -> Blueprint:
-    """The routes GET / (and /index.html, as TrWebOCR has it) and GET /static/…."""
+def make_page(*, has_models: bool = False) -> Blueprint:
+    """The routes GET / (and /index.html, as TrWebOCR has it) and GET /static/….
+
+    Args:
+        has_models: Whether the page asks which models there are to choose from.
+    """
     page = Blueprint("page", __name__)
     files = _files(FOLDER)
-    files[INDEX] = _with_tabs(files[INDEX].decode()).encode()
+    index_page = _with_tabs(files[INDEX].decode())
+    files[INDEX] = (index_page.replace(FORM, ASKING_FORM) if has_models else index_page).encode()
     banner = orjson.dumps(BANNER)
 
     @page.get("/")

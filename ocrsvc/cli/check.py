@@ -17,7 +17,9 @@ from typing import Final
 from ocrsvc import __version__
 from ocrsvc.access.opening import open_store, path_of
 from ocrsvc.access.records import StoredKey
-from ocrsvc.errors import EngineUnavailable, KeysUnavailable, OperatorError, SettingsError
+from ocrsvc.errors import BadModel, EngineUnavailable, KeysUnavailable, OperatorError, SettingsError
+from ocrsvc.model_repository.key_source import read_model_key
+from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.registry import adapters, engines
 from ocrsvc.settings.describe import without_passwords
 from ocrsvc.settings.load import read_settings
@@ -100,6 +102,7 @@ def _describe_machine(settings: Settings) -> list[str]:
         f"plan: {plan_for(settings)}",
         f"tls: {describe_tls(settings)}",
         f"keys: {describe_keys(settings)}",
+        f"models: {describe_models(settings)}",
     ]
 
 
@@ -127,6 +130,20 @@ def describe_keys(settings: Settings) -> str:
         return f"{address} cannot be used: {error.reason if isinstance(error, KeysUnavailable) else error}"
     valid = sum(key.entry.is_valid(time.time()) for key in known)
     return f"{address}, {valid} valid" if valid else f"{address}, none valid: see ocrsvc keys add"
+
+
+def describe_models(settings: Settings) -> str:
+    """Where the model repository is and what it holds, or why it cannot be read."""
+    if settings.models is None:
+        return "the built-in one"
+    try:
+        repository = ModelRepository(settings.models, read_model_key(settings))
+        scan, incomplete = repository.scan(), repository.incomplete()
+    except (BadModel, SettingsError) as error:
+        return f"cannot be read: {error}"
+    counts = ((len(scan.versions), "versions"), (len(scan.bad), "bad"), (len(incomplete), "still being copied"))
+    said = ", ".join(f"{count} {words}" for count, words in counts if count)
+    return f"{settings.models}, {said}: see ocrsvc models list"
 
 
 def _read_keys(address: str) -> Sequence[StoredKey]:

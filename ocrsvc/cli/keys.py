@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -19,6 +19,7 @@ from ocrsvc.access.opening import open_store
 from ocrsvc.access.records import SCOPES, KeyEntry, StoredKey, Usage
 from ocrsvc.access.store import KeyStore, period_of
 from ocrsvc.cli.key_options import add_limits, entry_of, seconds_of
+from ocrsvc.cli.table import table
 from ocrsvc.errors import KeysUnavailable, OperatorError
 from ocrsvc.settings.load import read_settings
 
@@ -114,7 +115,7 @@ def _list(args: argparse.Namespace, store: KeyStore, _log: AuditLog) -> None:
     if args.json:
         print(orjson.dumps([_as_json(key, usage, now_s) for key, usage in keys], option=orjson.OPT_INDENT_2).decode())
         return
-    for line in _table([_row(key.entry, usage, now_s) for key, usage in keys]):
+    for line in table(_COLUMNS, [_row(key.entry, usage, now_s) for key, usage in keys]):
         print(line)
 
 
@@ -162,9 +163,3 @@ def _row(entry: KeyEntry, usage: Usage, now_s: float) -> Sequence[str]:
 
 def _of(used: int, most: int | None) -> str:
     return str(used) if most is None else f"{used} of {most}"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
-    for row in (_COLUMNS, *rows):
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

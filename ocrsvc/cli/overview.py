@@ -20,6 +20,10 @@ def describe_overview(answer: Node) -> Iterator[str]:
         busy = "" if gpu["busy_ratio"] is None else f", busy {gpu['busy_ratio']:.0%}"
         yield f"GPU {gpu['gpu']:<8}{_bytes(gpu['used_bytes'])} of {_bytes(gpu['total_bytes'])} in use{busy}"
     yield f"last minute {_last_minute(answer['history']['curves'])}"
+    models = answer.get("models")
+    if models is not None:
+        room = f"{_bytes(models['bytes'])}, at most {_bytes(models['limit_bytes_of_worker'])} in a worker"
+        yield f"models      {models['loaded']:.0f} loaded, {room}"
     documents = answer["documents"]
     if documents is not None:
         room = f"{_bytes(documents['bytes'])} of {_bytes(documents['limit_bytes'])}"

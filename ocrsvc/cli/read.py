@@ -79,6 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mask", help="what becomes stars: id, phone, card, mail, own, separated by commas; see docs/masking.md"
     )
+    parser.add_argument("--model", help="model that reads: NAME, NAME/VERSION or NAME:LABEL; see docs/models.md")
+    parser.add_argument("--tier", choices=("tiny", "small", "medium"), help="how large a model reads")
+    parser.add_argument("--lang", help="language of the text, such as zh or en; auto chooses by line")
     parser.add_argument("--line", action="store_true", help="each image is one line: detect nothing")
     parser.add_argument(
         "--timing", action="store_true", help="with --url: where each request's time went, on stderr and in JSON"
@@ -141,6 +144,9 @@ def _options_of(args: argparse.Namespace) -> Options:
         "words": words,
         "characters": args.characters,
         "mask": args.mask,
+        "model": args.model,
+        "tier": args.tier,
+        "lang": args.lang,
     }
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final, Self, Unpack
 
 import httpx
 
+from ocrsvc.client.model_list import MODELS_PATH, ModelList, model_list_of
 from ocrsvc.client.request import PATH, ImageInput, Options, address_of, body_of, headers_of, own_headers, query_of
 from ocrsvc.client.response import Answer, answer_of
 from ocrsvc.client.retry_policy import Tries
@@ -111,6 +112,15 @@ class Client:
             left.set()
             pool.shutdown(cancel_futures=True)
 
+    def models(self, *, timeout_s: float | None = None) -> ModelList:
+        """The models that the service has. Raises as `read`."""
+        tries = Tries(timeout_s or self._timeout_s)
+        while True:
+            try:
+                return self._ask_for_models(tries.left_s())
+            except OcrsvcError as error:
+                time.sleep(tries.pause_s(error))
+
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
@@ -120,6 +130,12 @@ class Client:
 
     def __exit__(self, *_raised: object) -> None:
         self.close()
+
+    def _ask_for_models(self, left_s: float) -> ModelList:
+        """One try. Raises OcrsvcError."""
+        with _translated(left_s):
+            response = self._http.get(MODELS_PATH, timeout=_timeout_of(left_s))
+        return model_list_of(response.status_code, response.headers.get("Retry-After"), response.content)
 
     def _read(self, picture: ImageInput, timeout_s: float | None, options: Options, left: threading.Event) -> Answer:
         """See `read`; no further try once nobody waits any more."""
@@ -201,6 +217,15 @@ class AsyncClient:
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
 
+    async def models(self, *, timeout_s: float | None = None) -> ModelList:
+        """The models that the service has. Raises as `Client.read`."""
+        tries = Tries(timeout_s or self._timeout_s)
+        while True:
+            try:
+                return await self._ask_for_models(tries.left_s())
+            except OcrsvcError as error:
+                await asyncio.sleep(tries.pause_s(error))
+
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
@@ -210,6 +235,13 @@ class AsyncClient:
 
     async def __aexit__(self, *_raised: object) -> None:
         await self.close()
+
+    async def _ask_for_models(self, left_s: float) -> ModelList:
+        """One try. Raises OcrsvcError."""
+        with _translated(left_s):
+            async with asyncio.timeout(left_s):
+                response = await self._http.get(MODELS_PATH, timeout=_timeout_of(left_s))
+        return model_list_of(response.status_code, response.headers.get("Retry-After"), response.content)
 
     async def _send(self, body: bytes, options: Options, left_s: float) -> Answer:
         """One try. Raises OcrsvcError."""
@@ -242,8 +274,11 @@ def _service_of(
 
 def _arguments(options: Options, left_s: float) -> dict[str, Any]:
     """What httpx takes besides the body; no single wait outlasts the deadline."""
-    timeout = httpx.Timeout(left_s, connect=min(left_s, _CONNECT_S))
-    return {"params": query_of(options), "headers": headers_of(left_s), "timeout": timeout}
+    return {"params": query_of(options), "headers": headers_of(left_s), "timeout": _timeout_of(left_s)}
+
+
+def _timeout_of(left_s: float) -> httpx.Timeout:
+    return httpx.Timeout(left_s, connect=min(left_s, _CONNECT_S))
 
 
 @contextmanager

@@ -43,6 +43,9 @@ class Options(TypedDict, total=False):
     words: bool | Literal["segmented"] | None
     characters: bool | None
     mask: str | None
+    model: str | None
+    tier: Literal["tiny", "small", "medium"] | None
+    lang: str | None
     lines: bool | None
     pages: str | None
     priority: Literal["interactive", "batch"] | None

@@ -172,6 +172,15 @@ def answer_of(status: int, retry_after: str | None, body: bytes) -> Answer:
         OcrsvcError: What the service says went wrong, in the class of its code; or ServerError for an answer that is
             not the service's. The id of the request is a note on it.
     """
+    data = parsed(status, retry_after, body)
+    try:
+        return _answer(data)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ServerError("The answer is not one of this service.", "Check the address.") from error
+
+
+def parsed(status: int, retry_after: str | None, body: bytes) -> Data:
+    """The JSON object of an answer with status 200, empty for anything else than one. Raises as `answer_of`."""
     try:
         data = json.loads(body)
     except ValueError:
@@ -179,10 +188,7 @@ def answer_of(status: int, retry_after: str | None, body: bytes) -> Answer:
     data = data if isinstance(data, dict) else {}
     if status != 200:
         raise error_of(status, data, retry_after)
-    try:
-        return _answer(data)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ServerError("The answer is not one of this service.", "Check the address.") from error
+    return data
 
 
 def error_of(status: int, data: Data, retry_after: str | None) -> OcrsvcError:

@@ -25,16 +25,19 @@ class EngineTraits:
         wants_gray: The engine reads gray images, so colour need not be decoded at all.
         decodes: Image files are decoded where the engine runs, in another process: its handles take FileTasks as well,
             and answer each with a DecodedPage.
+        any_thread: A handle may be opened, warmed up and closed in another thread than the one that reads with it,
+            though never used by two at once: what loads a model while others read holds up no engine thread then.
     """
 
     serial_open: bool = False
     best_batch: int = 1
     wants_gray: bool = False
     decodes: bool = False
+    any_thread: bool = False
 
 
 class Handle(Protocol):
-    """One thread's access to an engine. All calls come from the thread that opened it."""
+    """One thread's access to an engine. All calls come from the thread that opened it, unless `any_thread` is said."""
 
     def warm_up(self) -> None:
         """Run every shape bucket once, so that the first request finds everything loaded. Raises EngineUnavailable."""

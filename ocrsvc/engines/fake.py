@@ -1,7 +1,7 @@
 """The fake engine: no model, a predictable answer for each image, and the faults and delays that tests ask for.
 
 It reads two "lines": the image's size as `WxH`, and the CRC-32 of its pixels as eight hexadecimal digits. Their
-characters are all as wide as each other.
+characters are all as wide as each other. OCRSVC_FAKE_TEXT gives it a third one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class FakeHandle:
         except OcrsvcError as error:
             return error
         found_s = time.monotonic()
-        page = _page(task, digest)
+        page = _page(task, digest, self._settings)
         if self._settings.fake_fault == "nonsense" and self._is_faulty(digest):
             page = replace(page, lines=tuple(replace(line, confidence=math.nan) for line in page.lines))
         return replace(page, times=EngineTimes(began_s, found_s, time.monotonic()))
@@ -102,12 +102,13 @@ class FakeHandle:
 class FakeEngine:
     """The engine without a model."""
 
-    traits = EngineTraits()
+    traits = EngineTraits(any_thread=True)
 
     def __init__(self, settings: FakeEngineSettings) -> None:
         self._settings = settings
         self._closed = threading.Event()
-        self._leaked: list[bytes] = []
+        # Each page is touched, as else the kernel would not count it.
+        self._leaked: list[bytes] = [b"\1" * settings.fake_model_bytes]
 
     def describe(self) -> EngineInfo:
         """See engines.contract.Engine."""
@@ -128,19 +129,26 @@ def hash_text(pixels: Pixels) -> str:
     return f"{zlib.crc32(np.ascontiguousarray(pixels).data):08x}"
 
 
-def _page(task: ReadTask, digest: str) -> Page:
-    width, height = task.image.width, task.image.height
-    size = f"{width}x{height}"
-    if not task.options.detect:
-        lines = [Line(f"{size} {digest}", HASH_CONFIDENCE, _band(width, height, 0.0, 1.0))]
-    else:
-        lines = [
-            Line(size, SIZE_CONFIDENCE, _band(width, height, 0.1, 0.4)),
-            Line(digest, HASH_CONFIDENCE, _band(width, height, 0.6, 0.9)),
-        ]
+def _page(task: ReadTask, digest: str, settings: FakeEngineSettings) -> Page:
     threshold = task.options.min_confidence or 0.0
-    kept = [line for line in lines if line.confidence >= threshold]
+    kept = [line for line in _lines(task, digest, settings) if line.confidence >= threshold]
+    width, height = task.image.width, task.image.height
     return Page(width, height, 0, tuple(_with_words(line, task.options) for line in kept))
+
+
+def _lines(task: ReadTask, digest: str, settings: FakeEngineSettings) -> list[Line]:
+    width, height = task.image.width, task.image.height
+    size, text = f"{width}x{height}", settings.fake_text
+    if not task.options.detect:
+        whole = f"{size} {digest} {text}" if text else f"{size} {digest}"
+        return [Line(whole, HASH_CONFIDENCE, _band(width, height, 0.0, 1.0))]
+    lines = [
+        Line(size, SIZE_CONFIDENCE, _band(width, height, 0.1, 0.4)),
+        Line(digest, HASH_CONFIDENCE, _band(width, height, 0.6, 0.9)),
+    ]
+    if text:
+        lines.append(Line(text, settings.fake_confidence, _band(width, height, 0.9, 1.0)))
+    return lines
 
 
 def _with_words(line: Line, options: ReadOptions) -> Line:

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ocrsvc.model_repository.description import Direction
 from ocrsvc.records import Check, Pixels, no_check
 
 
@@ -62,6 +63,7 @@ class LineText:
             tell.
         gaps: Where the script changes, for the page to decide on the spaces there. None where it does not.
         ink: (w,) uint64, the ink in each column of its crop: bit 1 << row for each row; where words are asked for.
+        direction: How the lines of the recognizer run that read it.
     """
 
     text: str
@@ -69,6 +71,7 @@ class LineText:
     path: Path | None = field(default=None, compare=False)
     gaps: ScriptGaps | None = field(default=None, compare=False)
     ink: NDArray[np.uint64] | None = field(default=None, compare=False, repr=False)
+    direction: Direction = field(default="ltr", compare=False)
 
 
 class LineReader(Protocol):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from ocrsvc.engines.contract import Engine, EngineTraits, Handle
-from ocrsvc.engines.layout.layout_model import LayoutModel
+from ocrsvc.engines.layout.layout_model import LayoutModel, layout_model
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.regions import assign_lines
 from ocrsvc.imaging.tables import find_tables
+from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page, ReadTask
 
 
@@ -40,12 +43,18 @@ class AnalysingHandle:
 
 
 class AnalysingEngine:
-    """An engine of this process whose handles are AnalysingHandles; see engines.contract.Engine."""
+    """An engine of this process whose handles are AnalysingHandles; see engines.contract.Engine.
 
-    def __init__(self, engine: Engine) -> None:
+    Args:
+        engine: It.
+        model: What it was opened with, which it then names itself after; None for the model that it comes with.
+    """
+
+    def __init__(self, engine: Engine, model: ModelVersion | None = None) -> None:
         self._engine = engine
-        self._layout_model = LayoutModel()
-        self.describe, self.close = engine.describe, engine.close
+        self._layout_model = layout_model()
+        self.describe = engine.describe if model is None else partial(_describe_model, engine, model)
+        self.close = engine.close
 
     @property
     def traits(self) -> EngineTraits:
@@ -55,3 +64,7 @@ class AnalysingEngine:
     def open_handle(self) -> AnalysingHandle:
         """See engines.contract.Engine."""
         return AnalysingHandle(self._engine.open_handle(), self._layout_model)
+
+
+def _describe_model(engine: Engine, model: ModelVersion) -> EngineInfo:
+    return replace(engine.describe(), model=model.name, version=str(model.number))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _MASK: Final = HEADER.lower()
 _JOINED: Final = frozenset({PARENT_HEADER, STATE_HEADER, _MASK})
+# The metadata in which proxies name their caller.
+_FORWARDED: Final = frozenset({"forwarded", "x-forwarded-for", "x-real-ip", "via"})
 _NO_METHOD: Final = Method(None, lambda _message, _call: None)
 
 
@@ -59,7 +61,13 @@ def open_stream(
     return Stream(
         number,
         method,
-        Call(now_s + limit_s, ledger=record.ledger, client_name=connection.client_name),
+        Call(
+            now_s + limit_s,
+            ledger=record.ledger,
+            client_name=connection.client_name,
+            address=connection.caller,
+            is_forwarded=not _FORWARDED.isdisjoint(sent),
+        ),
         MessageReader(sent.get("grpc-encoding", "identity"), server.most_bytes),
         Share(server.memory),
         Share(server.arriving),
@@ -100,5 +108,6 @@ def _check_key(stream: Stream, sent: Mapping[str, str], connection: Connection, 
     if access is None or access.is_open(sent.get(":path", "")):
         return network_of(connection.caller)
     key = access.check(sent, stream.method, stream.call.client_name)
+    stream.call = replace(stream.call, key=key.name)
     stream.record.key, stream.secret_id = key.name, access.secret_id(sent)
     return caller_of(key)

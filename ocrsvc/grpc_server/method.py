@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ocrsvc.access.records import Scope
 from ocrsvc.records import MaskKind
 from ocrsvc.serving.memory_budget import Share, unlimited
 from ocrsvc.serving.page_account import UNCOUNTED, PageAccount
@@ -28,6 +29,9 @@ class Call:
         mask: What its metadata asks to be masked in the answer.
         ledger: Of the call's stages.
         client_name: The name of the key that the client's verified TLS certificate stands for; None for none.
+        address: Of the peer; empty on a Unix socket.
+        is_forwarded: Whether a proxy says that the peer is not the caller.
+        key: The name of its API key; empty where none is wanted.
     """
 
     deadline: float
@@ -38,6 +42,9 @@ class Call:
     mask: tuple[MaskKind, ...] = ()
     ledger: Ledger = NO_LEDGER
     client_name: str | None = None
+    address: str = ""
+    is_forwarded: bool = False
+    key: str = ""
 
     @property
     def context(self) -> RequestContext:
@@ -61,6 +68,7 @@ class Method:
         quick: Whether the answer needs neither the engine nor time.
         streaming: Whether requests come, and responses go, as many as the client likes, in the same order.
         adapter: The name of the API adapter, under which its calls are counted.
+        scope: What an API key must allow for it.
     """
 
     request: Any
@@ -68,6 +76,7 @@ class Method:
     quick: bool = False
     streaming: bool = False
     adapter: str = "grpc"
+    scope: Scope = "read"
 
 
 Methods = Mapping[str, Method]

@@ -59,7 +59,7 @@ def install_body_key(app: Flask, gate: AccessGate, routes: Routes) -> None:
             check_format(gate, asked)
 
 
-def install_key_limits(app: Flask, gate: AccessGate) -> None:
+def install_key_limits(app: Flask, gate: AccessGate, routes: Routes) -> None:
     """Count a POST among the requests of its key, and give back at its end what it did not use; called last.
 
     What needs neither the engine nor time is answered by two threads, health among it, which wait for no store: it
@@ -71,7 +71,7 @@ def install_key_limits(app: Flask, gate: AccessGate) -> None:
         asked = current_request()
         if asked.key is None or asked.method != "POST" or asked.routing_exception is not None:
             return
-        if _format_of(asked) is None:
+        if _format_of(asked) is None or routes.scope_of(_rule_of(asked)) == "operate":
             return
         pages = int(not getattr(app.view_functions.get(asked.endpoint or ""), WITHOUT_ENGINE, False))
         asked.pages = RequestPages(gate.enter(asked.key, pages), pages)

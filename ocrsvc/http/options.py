@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Any, Final, get_args
 
@@ -13,10 +13,15 @@ from ocrsvc.http.field_values import as_text, parse_decimal, parse_flag
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, PATTERN, Ranges, parse_ranges
 from ocrsvc.masking import kinds
 from ocrsvc.masking.kinds import parse_kinds
-from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, ReadOptions, Rotate, Words
+from ocrsvc.model_repository import language_tag, wanted_model
+from ocrsvc.model_repository.description import Tier
+from ocrsvc.model_repository.language_tag import parse_language
+from ocrsvc.model_repository.wanted_model import parse_wanted_model
+from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, ModelChoice, ReadOptions, Rotate, Words
 from ocrsvc.serving.work_queue import PRIORITIES, Priority
 
 _ROTATIONS: Final = get_args(Rotate)
+_TIERS: Final = get_args(Tier)
 _FORMATS: Final = ("json", *OUTPUT_FORMATS)
 SEGMENTED: Final = "segmented"
 
@@ -75,6 +80,12 @@ def parse_words(text: str) -> Words:
             "Install the extra ocrsvc[segment], or ask for words=true, which gives Chinese by character.",
         )
     return SEGMENTED
+
+
+def _parse_model(text: str) -> str:
+    """The option `model`: names of models have no capitals, labels may. Raises ValueError."""
+    head, sign, label = text.partition(":")
+    return str(parse_wanted_model(head.lower() + sign + label))
 
 
 def _words_schema() -> dict[str, object]:
@@ -158,6 +169,28 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "(phone), payment cards (card), mail addresses (mail), the service's own patterns (own); JSON lists the "
         "places.",
     ),
+    "model": Option(
+        _parse_model,
+        wanted_model.ACCEPTED,
+        {"type": "string", "pattern": f"^(?:{wanted_model.PATTERN})$"},
+        None,
+        "Which model reads, also its version (NAME/VERSION) or label (NAME:LABEL); GET /v1/ocr/models lists them. Left "
+        "out, tier and lang decide, and without those the service.",
+    ),
+    "tier": _choice(
+        _TIERS,
+        "one of " + ", ".join(_TIERS),
+        None,
+        "How large a model reads: tiny is the quickest, medium the most exact. Left out, the service decides.",
+    ),
+    "lang": Option(
+        parse_language,
+        language_tag.ACCEPTED,
+        {"type": "string", "pattern": f"^(?:{language_tag.PATTERN}|{language_tag.AUTO})$"},
+        None,
+        "The language of the text, which chooses the model and its recognizer; auto chooses a recognizer by line. Left "
+        "out, the service decides.",
+    ),
     "lines": _bool("true", "Give the list of lines with boxes and confidences in JSON; false gives the text alone."),
     "format": _choice(
         _FORMATS,
@@ -189,23 +222,33 @@ OPTIONS: Final[Mapping[str, Option]] = {
 }
 
 
-def read_options(fields: Iterable[tuple[str, object]]) -> RequestedOptions:
-    """What the fields ask for; null counts as not sent.
+CHOICE_OPTIONS: Final = tuple(field.name for field in fields(ModelChoice))
+"""Those that choose among models; a query may have them in every format."""
+
+
+def choice_of(sent: Iterable[tuple[str, object]]) -> ModelChoice:
+    """What these of CHOICE_OPTIONS ask for. Raises BadOption."""
+    asked = read_options(sent).read
+    return ModelChoice(asked.model, asked.tier, asked.lang)
+
+
+def read_options(sent: Iterable[tuple[str, object]]) -> RequestedOptions:
+    """What the fields that were sent ask for; null counts as not sent.
 
     Raises:
         BadOption: A name is unknown, a value is not accepted, or an option is given twice with different values.
     """
-    values = _parse_all(fields)
+    values = _parse_all(sent)
     lines, answer_format, priority = values.pop("lines", True), values.pop("format", None), values.pop("priority", None)
     pages: Ranges = values.pop("pages", ALL)
     stages = values.pop("timing", None) == "stages"
     return RequestedOptions(ReadOptions(**values), lines, answer_format, pages, priority, stages)
 
 
-def _parse_all(fields: Iterable[tuple[str, object]]) -> dict[str, Any]:
+def _parse_all(sent: Iterable[tuple[str, object]]) -> dict[str, Any]:
     values: dict[str, object] = {}
-    for name, sent in fields:
-        value = _parse(name, sent)
+    for name, text in sent:
+        value = _parse(name, text)
         if value is not None and values.setdefault(name, value) != value:
             raise BadOption(f"The option {name!r} is given twice, with different values.", "Send it once.")
     return values

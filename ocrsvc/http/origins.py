@@ -7,7 +7,7 @@ service on localhost: by making its own name point there (DNS rebinding), or whe
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -17,6 +17,8 @@ from ocrsvc.errors import CallerError
 from ocrsvc.settings.settings import Settings
 
 ANY: Final = "*"
+# The headers in which proxies name their caller; with any of these the peer is not the caller.
+_FORWARDED: Final = ("HTTP_FORWARDED", "HTTP_X_FORWARDED_FOR", "HTTP_X_REAL_IP", "HTTP_VIA")
 _METHODS: Final = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _PREFLIGHT_S: Final = "600"
 
@@ -99,6 +101,14 @@ def is_loopback_address(name: str) -> bool:
     except ValueError:
         return False
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def is_local(environ: Mapping[str, object]) -> bool:
+    """Whether the peer is on this machine (loopback, or a Unix socket) and is the caller itself, not a proxy."""
+    if any(name in environ for name in _FORWARDED):
+        return False
+    peer = str(environ.get("REMOTE_ADDR") or "")
+    return not peer or is_loopback_address(peer)
 
 
 def _allow(response: Response, origin: str) -> None:

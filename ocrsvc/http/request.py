@@ -15,10 +15,11 @@ from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.body import read_body
 from ocrsvc.http.body_parser import parse_body
 from ocrsvc.http.field_values import parse_decimal
+from ocrsvc.http.options import CHOICE_OPTIONS, choice_of
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.received_body import ReceivedBody
 from ocrsvc.masking.kinds import kinds_of_header
-from ocrsvc.records import MaskKind
+from ocrsvc.records import MaskKind, ModelChoice
 from ocrsvc.serving.memory_budget import Budget, Share, network_of, unlimited
 from ocrsvc.serving.page_account import UNCOUNTED
 from ocrsvc.serving.request_guard import take_body
@@ -112,6 +113,14 @@ class Request(flask.Request):
         return tuple(kind for text in asked for kind in kinds_of_header(text))
 
     @property
+    def choice(self) -> ModelChoice | None:
+        """What its query asks for in any format, where there is a model repository. Raises BadOption."""
+        if self._settings.models is None or not self.environ.get("QUERY_STRING"):
+            return None
+        sent = [(name, value) for name in CHOICE_OPTIONS for value in self.args.getlist(name)]
+        return choice_of(sent) if sent else None
+
+    @property
     def caller(self) -> str:
         """The key's name; without keys the last entry of the header caller_header, which the nearest proxy has written.
 
@@ -132,7 +141,7 @@ class Request(flask.Request):
     def context(self) -> RequestContext:
         """How the reader is to treat it: by its headers, until the client hangs up. Raises BadOption."""
         pages = self.pages or UNCOUNTED
-        return RequestContext(self.priority, self.is_gone, self.share, pages, self.mask, self.ledger)
+        return RequestContext(self.priority, self.is_gone, self.share, pages, self.mask, self.ledger, self.choice)
 
     def is_gone(self) -> bool:
         """Whether the client has closed its connection; False where the connection is not known.

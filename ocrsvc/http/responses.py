@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 from flask import Response
 
-from ocrsvc.errors import BadBase64, BrokenImage, CallerError, OcrsvcError, UnsupportedImage
+from ocrsvc.errors import BadBase64, BrokenImage, CallerError, OcrsvcError, UnknownModel, UnsupportedImage
 from ocrsvc.http.request import request
 from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.pipeline.documents import FileRead
@@ -54,6 +54,11 @@ def is_reported_in_a_200(error: Exception) -> bool:
     what proxies, browsers and retries look at.
     """
     return isinstance(error, CallerError) and error.status not in {401, 403, 408, 413}
+
+
+def is_wrong_path(failure: OcrsvcError) -> bool:
+    """Whether there is no such path, or it does not know the method: what the originals' routers refuse."""
+    return failure.status in {404, 405} and not isinstance(failure, UnknownModel)
 
 
 def rotate_option(asked: bool | None) -> Rotate:  # noqa: FBT001  a wire format's own flag, passed on

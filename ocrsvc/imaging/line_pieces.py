@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.imaging.ruled_lines import Mask
+from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.imaging.text_grid import Frame, Interval
 
 LEAST_GAP: Final = 0.6  # in heights of the line, or of an ordinary one; blanks between words are half of that
@@ -56,7 +57,14 @@ def divide_lines(texts: Sequence[str], frames: NDArray[np.float32], ink: Mask, l
 
 
 def join_pieces(pieces: Sequence[Piece], texts: Sequence[str]) -> str:
-    """The text of pieces of one row: neighbours in a line as they stand there, others with a blank between them."""
+    """The text of pieces of one row: neighbours in a line as they stand there, others with a blank between them.
+
+    Args:
+        pieces: From left to right.
+        texts: Of the lines.
+    """
+    if len(pieces) > 1 and runs_from_right_to_left("".join(texts[one.line][one.begin : one.end] for one in pieces)):
+        pieces = pieces[::-1]
     joined: list[str] = []
     for before, piece in pairwise([None, *pieces]):
         assert piece is not None, "only the first has none before it"
@@ -82,6 +90,8 @@ def _parts(frame: Frame, ink: Mask, line_height: float) -> list[Interval]:
 
 def _pieces(line: int, text: str, frame: Frame, parts: Sequence[Interval]) -> Iterator[Piece]:
     _, top, _, bottom = frame
+    if len(parts) > 1 and runs_from_right_to_left(text):
+        parts = parts[::-1]
     for (left, right), (begin, end) in zip(parts, pairwise([0, *_cuts(text, parts), len(text)]), strict=True):
         if begin < end:
             yield Piece(line, begin, end, (left, top, right, bottom))

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.access.request_pages import RequestPages
@@ -26,6 +26,10 @@ from ocrsvc.readings import Reading
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.work_queue import NeverStarted, RequestContext, client_gone
 from ocrsvc.telemetry.loggable import loggable_error
+
+if TYPE_CHECKING:
+    # Loaded where there is a model repository alone.
+    from ocrsvc.model_serving.loaded_models import Lease
 
 LOGGER: Final = logging.getLogger("ocrsvc.tasks")
 _POLL_S: Final = 1.0
@@ -123,9 +127,13 @@ class Runner:
         try:
             with storing():
                 about = task.about()
-                with self._reader.open_document(task.data(), math.inf, context) as document:
+                options = ReadOptions(**about["options"])
+                with (
+                    self._reader.open_document(task.data(), math.inf, context) as document,
+                    self._reader.one_version(options, self._page_s, context) as lease,
+                ):
                     for number in about["numbers"][task.count_pages() :]:
-                        row = self._read_page(task, DocumentPage(document, number), about, context)
+                        row = self._read_page(task, DocumentPage(document, number), about, context, lease)
                         task.add_page({"number": number, **row})
         except StorageFull:
             raise
@@ -144,7 +152,12 @@ class Runner:
             task.finish("success")
 
     def _read_page(
-        self, task: Task, page: DocumentPage, about: Mapping[str, Any], context: RequestContext
+        self,
+        task: Task,
+        page: DocumentPage,
+        about: Mapping[str, Any],
+        context: RequestContext,
+        lease: Lease | None,
     ) -> dict[str, Any]:
         """What is written of a page, tried again while others come first, and a few times where it takes too long.
 
@@ -159,7 +172,7 @@ class Runner:
             try:
                 if context.is_gone():
                     raise client_gone()
-                read = self._read_counted(page, about, context)
+                read = self._read_counted(page, about, context, lease)
                 return {"page": pack_page(read.page), "took_s": read.timing.total_s, "at_s": time.time()}
             except ClientGone:
                 task.forget_begin(page.number)
@@ -176,14 +189,16 @@ class Runner:
                 return {"error": str(error)}
         return {"error": why}
 
-    def _read_counted(self, page: DocumentPage, about: Mapping[str, Any], context: RequestContext) -> Reading:
+    def _read_counted(
+        self, page: DocumentPage, about: Mapping[str, Any], context: RequestContext, lease: Lease | None
+    ) -> Reading:
         """One page, which counts for the key of who left the document. Raises OcrsvcError."""
         options = ReadOptions(**about["options"])
         if self._gate is None or about.get("key") is None:
-            return self._reader.read(page, options, self._page_s, context)
+            return self._reader.read(page, options, self._page_s, context, lease)
         pages = RequestPages(self._gate.resume(about["key"]))
         try:
-            read = self._reader.read(page, options, self._page_s, replace(context, pages=pages))
+            read = self._reader.read(page, options, self._page_s, replace(context, pages=pages), lease)
             pages.settle(succeeded=True)
             return read
         finally:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ocrsvc.errors import CallerError, OcrsvcError, UnknownModel
+from ocrsvc.errors import CallerError, OcrsvcError
 
 NAME: Final = "ocr"
 VERSION: Final = "1"
@@ -65,16 +65,6 @@ JSON_OUT: Final = "output"
 """Another input and output of the same model: one request and one answer of PaddleX's, as JSON."""
 
 OUTPUT_NAMES: Final = tuple(tensor.name for tensor in OUTPUTS)
-
-
-def check_model(name: str, version: str = "") -> None:
-    """Raises UnknownModel unless this is the model, in its one version or in none named; BadTensor for no number."""
-    if version and not (version.isascii() and version.isdecimal()):
-        raise BadTensor(f"The model version {version[:40]!r} is not a whole number.", f"The one version is {VERSION}.")
-    if name != NAME:
-        raise UnknownModel(f"Request for unknown model: '{name[:100]}' is not found")
-    if version and int(version[:20]) != int(VERSION):
-        raise UnknownModel(f"Request for unknown model: '{name}' version {version[:20]} is not found")
 
 
 def wanted_outputs(names: Sequence[str], asked: str = IMAGE.name) -> list[str]:

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.options import read_options
+from ocrsvc.model_api.metadata import NAME, VERSION
+from ocrsvc.model_api.served_models import ONLY, ServedModel, ServedModels
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.work_queue import RequestContext
+from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics import MODEL_SECONDS
-from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_model_request
+from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_model_request, count_version
+
+if TYPE_CHECKING:
+    # Loaded where there is a model repository alone.
+    from ocrsvc.model_api.administration import ModelAdministration
 
 OPTION_NAMES: Final = (
     "rotate",
@@ -28,6 +36,18 @@ OPTION_NAMES: Final = (
 )
 """Those that change what the tensors hold; words, tables and regions have none."""
 
+MODEL_OPTION_NAMES: Final = ("tier", "lang")
+"""Those that choose among models, where there are several. The model itself is in the request's path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """What was read of a request's images, a page each, and the name and the version of the model that read them."""
+
+    pages: list[Page]
+    name: str
+    version: str
+
 
 class OcrModel:
     """The model, over a reader; shared by all threads.
@@ -36,11 +56,22 @@ class OcrModel:
         reader: Reads the images.
         store: Where the requests of the whole service are counted.
         worker_metrics: What this process counts them with.
+        models: The models that there are; by default the one.
+        administration: Loads and unloads them; None where there is no repository.
     """
 
-    def __init__(self, reader: Reader, store: MetricsStore, worker_metrics: WorkerMetrics) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        store: MetricsStore,
+        worker_metrics: WorkerMetrics,
+        models: ServedModels | None = None,
+        administration: ModelAdministration | None = None,
+    ) -> None:
         self.reader = reader
         self.store = store
+        self.models = models or ServedModels(lambda: reader.ready)
+        self.administration = administration
         self._worker_metrics = worker_metrics
 
     @property
@@ -49,8 +80,13 @@ class OcrModel:
         return self.reader.ready
 
     def infer(
-        self, images: Sequence[bytes], options: ReadOptions, limit_s: float, context: RequestContext
-    ) -> list[Page]:
+        self,
+        images: Sequence[bytes],
+        options: ReadOptions,
+        limit_s: float,
+        context: RequestContext,
+        served: ServedModel = ONLY,
+    ) -> Inference:
         """One page for each image; the first image that fails fails the request, because no tensor can say so.
 
         Args:
@@ -58,6 +94,7 @@ class OcrModel:
             options: For all of them.
             limit_s: Seconds within which the answer is worth having.
             context: Whether still somebody waits for it.
+            served: What the request names, for which it is counted when it fails.
 
         Raises:
             OcrsvcError: As Reader.read; of several images it says which one.
@@ -66,10 +103,19 @@ class OcrModel:
         try:
             readings = self._read(images, options, limit_s, context)
         except OcrsvcError:
-            self._worker_metrics.record((), ((MODEL_SECONDS.of("fail"), time.monotonic() - began_s),))
+            spent_s = time.monotonic() - began_s
+            self._worker_metrics.record((), ((MODEL_SECONDS.of("fail"), spent_s),))
+            if served is not ONLY:
+                count_version(self._worker_metrics, served.name, str(served.number), (), spent_s)
             raise
-        count_model_request(self._worker_metrics, readings, time.monotonic() - began_s)
-        return [reading.page for reading in readings]
+        spent_s = time.monotonic() - began_s
+        count_model_request(self._worker_metrics, readings, spent_s)
+        pages = [reading.page for reading in readings]
+        if not self.models.has_repository:
+            return Inference(pages, NAME, VERSION)
+        engine = readings[0].engine
+        count_version(self._worker_metrics, engine.model, engine.version, readings, spent_s)
+        return Inference(pages, engine.model, engine.version)
 
     def _read(
         self, images: Sequence[bytes], options: ReadOptions, limit_s: float, context: RequestContext
@@ -85,9 +131,28 @@ class OcrModel:
         return readings
 
 
-def options_in(parameters: Mapping[str, object]) -> ReadOptions:
-    """The reading options among a request's parameters; all others belong to somebody else. Raises BadOption."""
-    return read_options([(name, parameters[name]) for name in OPTION_NAMES if name in parameters]).read
+def make_model(settings: Settings, reader: Reader, store: MetricsStore, worker_metrics: WorkerMetrics) -> OcrModel:
+    """The model of a worker, over its repository if the settings name one; arguments as of OcrModel."""
+    if settings.models is None:
+        return OcrModel(reader, store, worker_metrics)
+    from ocrsvc.model_api.administration import ModelAdministration
+
+    models = ServedModels(lambda: reader.ready, lambda: reader.worker_models)
+    return OcrModel(reader, store, worker_metrics, models, ModelAdministration(settings, models))
+
+
+def options_in(parameters: Mapping[str, object], *, has_models: bool = False) -> ReadOptions:
+    """The reading options among a request's parameters; all others belong to somebody else.
+
+    Args:
+        parameters: Of the request.
+        has_models: Whether there is a model repository; without one, tier and lang belong to somebody else too.
+
+    Raises:
+        BadOption: A value is not accepted.
+    """
+    names = (*OPTION_NAMES, *MODEL_OPTION_NAMES) if has_models else OPTION_NAMES
+    return read_options([(name, parameters[name]) for name in names if name in parameters]).read
 
 
 def limit_in(parameters: Mapping[str, object], limit_s: float) -> float:

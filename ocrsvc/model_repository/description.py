@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ocrsvc.errors import BadModel
+from ocrsvc.model_repository.language_tag import is_tag
 
 Tier = Literal["tiny", "small", "medium"]
 
@@ -17,9 +18,13 @@ Direction = Literal["ltr", "rtl", "vertical"]
 
 Triple = tuple[float, float, float]
 
+IN_FOLDER: Final = "./"
+"""How a setting's value begins that is a path in the version's folder."""
+
 _PART: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,127}){0,3}")
-_TAG: Final = re.compile(r"[a-z]{2,3}(?:-[a-z0-9]{2,8}){0,2}")
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+_KEY_ID: Final = r"^[0-9a-f]{16}$"
+_SET_ID: Final = r"^[0-9a-f]{32}$"
 
 
 def _check_file(name: str) -> str:
@@ -31,7 +36,7 @@ def _check_file(name: str) -> str:
 
 def _check_language(tag: str) -> str:
     """A language tag in small letters, such as zh, zh-hant, en; raises ValueError."""
-    if not _TAG.fullmatch(tag):
+    if not is_tag(tag):
         raise ValueError("no language tag in small letters, such as zh, zh-hant or en")
     return tag
 
@@ -110,6 +115,18 @@ class Reference(_Table):
     most_memory: Annotated[float, Field(gt=0)] = 1.5
 
 
+class Encryption(_Table):
+    """How all files of a version but `model.toml` are encrypted; `ocrsvc models encrypt` writes it.
+
+    Attributes:
+        key: The id of the key.
+        set: The id of these files: one that was encrypted with others, or alone, is not taken for one of them.
+    """
+
+    key: Annotated[str, Field(pattern=_KEY_ID)]
+    set: Annotated[str, Field(pattern=_SET_ID)]
+
+
 class Description(_Table):
     """One version of a model, as its `model.toml` says.
 
@@ -122,6 +139,7 @@ class Description(_Table):
         settings: Settings of the engine that hold for this model, by their names without OCRSVC_ in small letters.
             A value that begins with "./" is a path in the version's folder.
         reference: How it proves itself.
+        encryption: Of its files; None where they are plain.
     """
 
     engine: Name = "ppocr"
@@ -133,11 +151,17 @@ class Description(_Table):
     recognition: tuple[Recognition, ...] = ()
     settings: dict[str, Any] = {}
     reference: Reference = Reference()
+    encryption: Encryption | None = None
 
     @property
     def languages(self) -> tuple[str, ...]:
         """Those of all recognizers, each once."""
         return tuple(dict.fromkeys(tag for part in self.recognition for tag in part.languages))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The settings that are paths in the version's folder, which the engine opens by itself."""
+        return tuple(name for name, value in self.settings.items() if str(value).startswith(IN_FOLDER))
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -11,21 +11,35 @@ from ocrsvc.errors import BadModel
 from ocrsvc.model_repository.builtin import NAME as BUILT_IN
 from ocrsvc.model_repository.builtin import NUMBER as BUILT_IN_NUMBER
 from ocrsvc.model_repository.builtin import built_in_model
-from ocrsvc.model_repository.description import parse_description
+from ocrsvc.model_repository.description import Description, parse_description
+from ocrsvc.model_repository.encryption import EncryptionMissing, check_installed
 from ocrsvc.model_repository.manifest import FILE, MOST_BYTES, read_manifest
-from ocrsvc.model_repository.version import MOST_VERSION, NAME, ModelVersion
+from ocrsvc.model_repository.model_key import ModelKey
+from ocrsvc.model_repository.version import DESCRIPTION_FILE, MOST_VERSION, NAME, ModelVersion
 
-DESCRIPTION_FILE: Final = "model.toml"
+KEY_REMEDY: Final = "Give that key by OCRSVC_MODELS_KEY, OCRSVC_MODELS_KEY_FD or OCRSVC_MODELS_KEY_COMMAND."
 
 
 @dataclass(frozen=True, slots=True)
 class BadVersion:
-    """A version that cannot be used, and why. `digest` is that of its manifest, "" where that cannot be read."""
+    """A version that cannot be used, and why.
+
+    Attributes:
+        name, number: Which.
+        digest: Of its manifest; "" where that cannot be read.
+        reason: For people.
+        lacks_key: It is encrypted, and the key that it wants, or the package that decrypts it, is not there.
+    """
 
     name: str
     number: int
     digest: str
     reason: str
+    lacks_key: bool = False
+
+
+class KeyLacking(BadModel):
+    """A version is encrypted, and the key that it wants is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +63,12 @@ class ModelRepository:
 
     Args:
         folder: It; None is a repository of the built-in model alone.
+        key: Decrypts what is encrypted.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, key: ModelKey | None = None) -> None:
         self.folder = folder
+        self.key = key
 
     def scan(self) -> Scan:
         """Everything that has a manifest. The files themselves are verified when they are read.
@@ -63,16 +79,34 @@ class ModelRepository:
         versions, bad = [built_in_model()], []
         for folder in self._folders():
             try:
-                versions.append(_open_version(folder))
+                versions.append(_open_version(folder, self.key))
             except FileNotFoundError:
                 # No manifest yet: it is still being copied.
                 continue
             except (BadModel, OSError) as error:
-                bad.append(BadVersion(folder.parent.name, int(folder.name), _digest(folder), _reason(error)))
+                bad.append(_bad_version(folder, error))
         return Scan(
             tuple(sorted(versions, key=lambda one: (one.name, one.number))),
             tuple(sorted(bad, key=lambda one: (one.name, one.number))),
         )
+
+    def incomplete(self) -> tuple[tuple[str, int], ...]:
+        """Name and number of the versions without a manifest: they are still being copied. Raises BadModel."""
+        found = [(one.parent.name, int(one.name)) for one in self._folders() if not (one / FILE).exists()]
+        return tuple(sorted(found))
+
+    def open(self, name: str, number: int) -> ModelVersion:
+        """One version. Raises BadModel: it is not there, or cannot be used."""
+        if (name, number) == (BUILT_IN, BUILT_IN_NUMBER):
+            return built_in_model()
+        if self.folder is None:
+            raise BadModel(f"There is no {name}/{number} without OCRSVC_MODELS.", "Name the folder with it.")
+        try:
+            return _open_version(self.folder / name / str(number), self.key)
+        except OSError as error:
+            raise BadModel(
+                f"{name}/{number} cannot be read in {self.folder}: {error.strerror}.", "Copy the version there again."
+            ) from error
 
     def _folders(self) -> list[Path]:
         """The folders whose names are those of versions."""
@@ -87,7 +121,7 @@ class ModelRepository:
             ) from error
 
 
-def _open_version(folder: Path) -> ModelVersion:
+def _open_version(folder: Path, key: ModelKey | None) -> ModelVersion:
     """Raises FileNotFoundError without a manifest, BadModel."""
     digests, name, number = read_manifest(folder), folder.parent.name, int(folder.name)
     if (name, number) == (BUILT_IN, BUILT_IN_NUMBER):
@@ -102,7 +136,32 @@ def _open_version(folder: Path) -> ModelVersion:
     missing = [file for file in description.files if file not in digests]
     if missing:
         raise BadModel(f"{FILE} names no {', '.join(missing)}.", "Copy what is missing, then write the manifest again.")
-    return ModelVersion(name, number, description, folder, _digest(folder), digests)
+    return ModelVersion(name, number, description, folder, _digest(folder), digests, _check_key(description, key))
+
+
+def _check_key(description: Description, key: ModelKey | None) -> ModelKey | None:
+    """The key that a version's files are decrypted with; None for plain ones. Raises BadModel."""
+    encryption = description.encryption
+    if encryption is None:
+        return None
+    if key is None:
+        raise KeyLacking(f"It is encrypted with the key {encryption.key}, and none is given.", KEY_REMEDY)
+    if key.id != encryption.key:
+        raise KeyLacking(
+            f"It is encrypted with the key {encryption.key}, and the one that is given is {key.id}.", KEY_REMEDY
+        )
+    check_installed()
+    if paths := description.paths:
+        raise BadModel(
+            f"It is encrypted, and the engine {description.engine} opens files by their path ({', '.join(paths)}).",
+            "Leave models of this engine plain.",
+        )
+    return key
+
+
+def _bad_version(folder: Path, error: Exception) -> BadVersion:
+    lacks_key = isinstance(error, KeyLacking | EncryptionMissing)
+    return BadVersion(folder.parent.name, int(folder.name), _digest(folder), _reason(error), lacks_key)
 
 
 def _digest(folder: Path) -> str:

@@ -11,6 +11,8 @@ from ocrsvc.model_repository.version import MOST_VERSION, NAME
 LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ACCEPTED: Final = "NAME, NAME/VERSION or NAME:LABEL"
 
+PATTERN: Final = rf"{NAME.pattern}(?:/[1-9][0-9]{{0,9}}|:{LABEL.pattern})?"
+
 _WANTED: Final = re.compile(rf"({NAME.pattern})(?:/([1-9][0-9]{{0,9}})|:({LABEL.pattern}))?")
 
 

@@ -27,6 +27,7 @@ def groups(objectives: Objectives) -> tuple[Group, ...]:
         Group("ocrsvc_objectives", (*recordings(objectives), *objective_alerts(objectives))),
         Group("ocrsvc_workers", tuple(_workers())),
         Group("ocrsvc_load", tuple(_load())),
+        Group("ocrsvc_models", tuple(_models())),
         Group("ocrsvc_keys", tuple(_keys())),
         Group("ocrsvc_tls", tuple(_certificates())),
         Group("ocrsvc_memory", tuple(_memory())),
@@ -128,6 +129,16 @@ def _load() -> Iterator[Alert]:
         *("0s", "warning"),
         "{{ $labels.instance }} has failed by its own fault: {{ $labels.code }}",
         "The log has each with the id of its request; /ops lists the last ones.",
+    )
+
+
+def _models() -> Iterator[Alert]:
+    yield Alert(
+        "OcrsvcModelRefused",
+        f"{series(metrics.MODEL_REFUSED)} > 0",
+        *("1m", "warning"),
+        "{{ $value }} versions of models of {{ $labels.instance }} are refused, and older ones serve in their place",
+        "`ocrsvc models list` says why; mend the version, or remove it. The reason `live` is one that was rolled back.",
     )
 
 

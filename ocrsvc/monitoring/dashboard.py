@@ -90,6 +90,8 @@ def rows(objectives: Objectives) -> tuple[Row, ...]:
         ("Workers", tuple(_workers())),
         ("Memory", tuple(_memory())),
         ("GPUs", tuple(_gpus())),
+        ("New versions of models", tuple(_models())),
+        ("Models that are loaded", tuple(_loaded_models())),
         ("TLS", tuple(_tls())),
         ("Inputs refused, documents, keys, and the service itself", tuple(_state())),
     )
@@ -158,6 +160,16 @@ def _time() -> Iterator[Panel]:
     since = f"time() - max({_of(metrics.MODEL_LAST)})"
     model = (Query(stage, "{{stage}}, p95"), Query(since, "since the last request"))
     yield Panel("Seconds of an image over the model API", "s", model)
+    version = "model, version"
+    asked = _rate(metrics.VERSION_REQUESTS, by=f"{version}, outcome")
+    yield Panel(
+        "Requests to the model API by version", "reqps", (Query(asked, "{{model}}/{{version}} {{outcome}}"),), width=12
+    )
+    engine_s = _rate(metrics.VERSION_SECONDS, 'stage="engine"', by=version)
+    mean_s = f"{engine_s} / {_rate(metrics.VERSION_IMAGES, by=version)}"
+    yield Panel(
+        "Mean seconds of an image in the engine by version", "s", (Query(mean_s, "{{model}}/{{version}}"),), width=12
+    )
 
 
 def _workers() -> Iterator[Panel]:
@@ -210,6 +222,35 @@ def _gpus() -> Iterator[Panel]:
     yield Panel(
         "Utilization of each GPU", "percentunit", (Query(_of(metrics.GPU_UTILIZATION), "{{instance}} GPU {{gpu}}"),)
     )
+
+
+def _models() -> Iterator[Panel]:
+    swaps = (
+        Query(_rate(metrics.MODEL_SWAPS), "swaps of workers"),
+        Query(_rate(metrics.MODEL_REFUSALS, by="reason"), "refused: {{reason}}"),
+    )
+    yield Panel("Versions that began to serve, and that were refused, a second", "short", swaps)
+    yield Panel("Seconds of a proof", "s", _quantiles(metrics.MODEL_PROOF_SECONDS))
+    yield Panel("Versions refused now", "short", (Query(_of(metrics.MODEL_REFUSED), "{{instance}}"),), "stat")
+
+
+def _loaded_models() -> Iterator[Panel]:
+    memory = (
+        Query(_of(metrics.MODELS_BYTES), "{{instance}} loaded models"),
+        Query(_of(metrics.MODELS_LIMIT), "{{instance}} limit of a worker"),
+    )
+    yield Panel("Memory of loaded models", "bytes", memory)
+    loads = (
+        Query(f"sum({_of(metrics.MODELS_LOADED)})", "loaded now"),
+        Query(f"sum by (outcome) (increase({_of(metrics.MODEL_LOADS)}[{_WINDOW}]))", "loads: {{outcome}}"),
+        Query(f"sum by (reason) (increase({_of(metrics.MODEL_UNLOADS)}[{_WINDOW}]))", "closed: {{reason}}"),
+    )
+    yield Panel("Models loaded and closed", "short", loads)
+    misses, every = (_rate(metrics.MODEL_LEASES, *only, by="model") for only in (('outcome="miss"',), ()))
+    yield Panel(
+        "Requests that found their model not loaded", "percentunit", (Query(f"{misses} / {every}", "{{model}}"),)
+    )
+    yield Panel("Seconds of a load", "s", _quantiles(metrics.MODEL_LOAD_SECONDS))
 
 
 def _tls() -> Iterator[Panel]:

@@ -43,6 +43,7 @@ class DecodeJob:
         decode_s: What opening and decoding took so far.
         permit: To decode a large page, which few hold at once; given back when the engine takes the page.
         keeps_permit: Whether it is given back only when the engine has done with the page.
+        lease: Of its own, as an engine thread may need longer than the request waits; None without OCRSVC_MODELS.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class DecodeJob:
         self._turned = 0 if request.options.rotate == "auto" else int(request.options.rotate)
         self._size_px = (0, 0)
         self._task: ReadTask | None = None
+        self.lease = None if request.lease is None else request.lease.again()
 
     def open(self, source: PageSource) -> None:
         """The page is open."""
@@ -113,6 +115,8 @@ class DecodeJob:
         self._task = self.source = None
         self.permit.close()
         self.held.release()
+        if self.lease is not None:
+            self.lease.close()
 
     def _make_task(self) -> ReadTask:
         assert isinstance(self.source, EncodedImage | Image), "it was opened here"

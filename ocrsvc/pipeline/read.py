@@ -7,8 +7,9 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ocrsvc.engines.contract import Engine
 from ocrsvc.errors import ClientGone, OcrsvcError
@@ -18,7 +19,7 @@ from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.pipeline.answer_masking import AnswerMasking
 from ocrsvc.pipeline.decode_job import DecodeJob
 from ocrsvc.pipeline.documents import Documents, FileRead
-from ocrsvc.pipeline.engine_lifecycle import EngineLifecycle
+from ocrsvc.pipeline.engine_lifecycle import EngineLifecycle, ModelsOpener
 from ocrsvc.pipeline.page_decoder import PageDecoder
 from ocrsvc.pipeline.page_phases import phases_of
 from ocrsvc.pipeline.read_ahead import Begun, QueuedPage, Source, read_ahead
@@ -30,14 +31,18 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.ledger import Ledger
 
+if TYPE_CHECKING:
+    # Loaded where there is a model repository alone.
+    from ocrsvc.model_serving.loaded_models import Lease
+
 LOGGER: Final = logging.getLogger("ocrsvc.reader")
 
 
 class Reader(EngineLifecycle):
-    """Reads images with one engine; for any thread.
+    """Reads images with one engine, or with the models of a repository; for any thread.
 
     Args:
-        settings, plan, engine_opener: As for EngineLifecycle.
+        settings, plan, engine_opener, models_opener: As for EngineLifecycle.
         on_reading: Called with each reading and the ledger of its request, in the request's thread.
     """
 
@@ -47,8 +52,9 @@ class Reader(EngineLifecycle):
         plan: ThreadPlan,
         engine_opener: Callable[[], Engine] | None = None,
         on_reading: Callable[[Reading, Ledger], object] = lambda _reading, _ledger: None,
+        models_opener: ModelsOpener | None = None,
     ) -> None:
-        super().__init__(settings, plan, engine_opener)
+        super().__init__(settings, plan, engine_opener, models_opener)
         self._on_reading = on_reading
         self._limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
         self._documents = Documents(settings, self._limits, plan.engine_threads + 1)
@@ -61,6 +67,7 @@ class Reader(EngineLifecycle):
         options: ReadOptions,
         limit_s: float,
         context: RequestContext = DEFAULT_CONTEXT,
+        lease: Lease | None = None,
     ) -> Reading:
         """Read one image.
 
@@ -69,11 +76,37 @@ class Reader(EngineLifecycle):
             options: What the request asks for.
             limit_s: Seconds from now within which the answer is worth having.
             context: Its priority, and whether anybody still waits for it.
+            lease: On the version that reads, from `one_version`; None leaves it to the options.
 
         Raises:
             OcrsvcError: Any of those that errors.py lists for a step of a request.
         """
-        return self._finish(self._begin(make_read_request(options, limit_s, context), data))
+        with self._request(options, limit_s, context, lease) as request:
+            return self._finish(self._begin(request, data))
+
+    @contextmanager
+    def one_version(self, options: ReadOptions, limit_s: float, context: RequestContext) -> Iterator[Lease | None]:
+        """For a document whose pages are read one by one: the version that reads them all, as long as the block runs.
+
+        None without OCRSVC_MODELS. Raises UnknownModel, and as WorkerModels.lease.
+        """
+        with self._request(options, limit_s, context) as request:
+            yield request.lease
+
+    def _request(
+        self, options: ReadOptions, limit_s: float, context: RequestContext, lease: Lease | None = None
+    ) -> ReadRequest:
+        """What all pages of a request share, within a `with`. Raises UnknownModel, and as WorkerModels.lease."""
+        if context.choice is not None:
+            options = context.choice.apply(options)
+        request = make_read_request(options, limit_s, context)
+        if lease is not None:
+            return replace(request, lease=lease.again())
+        if self._models is None:
+            self.check_model(options)
+            return request
+        with context.ledger.during("wait"):
+            return replace(request, lease=self._models.lease(options, request.deadline, request.check))
 
     def _begin(self, request: ReadRequest, data: Source) -> Begun:
         """Answer with what was read of the same page before, or queue it."""
@@ -87,20 +120,21 @@ class Reader(EngineLifecycle):
             return self._queue(page, request)
         began_s = time.monotonic()
         request.context.ledger.enter("decode")
-        key = self._result_cache.key_of(page, request.options, self.describe())
+        digest = "" if request.lease is None else request.lease.version.digest
+        key = self._result_cache.key_of(page, request.options, self._engine_info(request), digest)
         found = self._result_cache.get(key)
         if found is None:
             return self._queue(page, request, key)
         request.context.ledger.enter("answer")
         timing = Timing(0.0, 0.0, 0.0, time.monotonic() - began_s)
-        return self._answer(self._masking.masked(found, request), timing, request.context, from_cache=True)
+        return self._answer(self._masking.masked(found, request), timing, request, from_cache=True)
 
     def _queue(self, page: DocumentPage, request: ReadRequest, key: bytes = b"") -> QueuedPage:
         """Admit first, then decode: a request that cannot be served costs no decoding."""
-        engine, executor = self._running()
+        executor = self._running()
         ledger = request.context.ledger
         ledger.enter("decode")
-        job = DecodeJob(request, engine.traits, page.number)
+        job = DecodeJob(request, self._traits(request), page.number)
         try:
             with executor.admit(request.context) as place:
                 self._decoder.open(page, job, executor.queue.waiting_bytes)
@@ -125,17 +159,21 @@ class Reader(EngineLifecycle):
         except ClientGone:
             LOGGER.info("dropped: its client has gone")
             raise
+        except OcrsvcError as error:
+            self._note_failure(job.request, error)
+            raise
         context.ledger.note_page(phases_of(served, begun.item.queued_at, decoded_ahead=job.is_ahead))
         context.ledger.enter("answer")
         page, timing = job.restore(served)
+        self._note_page(job.request, page)
         if self._result_cache is not None and begun.key:
             self._result_cache.put(begun.key, page)
-        return self._answer(self._masking.masked(page, job.request), timing, context)
+        return self._answer(self._masking.masked(page, job.request), timing, job.request)
 
-    def _answer(self, page: Page, timing: Timing, context: RequestContext, *, from_cache: bool = False) -> Reading:
-        reading = Reading(page, self.describe(), timing, from_cache)
-        context.pages.count()
-        self._on_reading(reading, context.ledger)
+    def _answer(self, page: Page, timing: Timing, request: ReadRequest, *, from_cache: bool = False) -> Reading:
+        reading = Reading(page, self._engine_info(request), timing, from_cache)
+        request.context.pages.count()
+        self._on_reading(reading, request.context.ledger)
         self._masking.log_text(page)
         return reading
 
@@ -147,7 +185,8 @@ class Reader(EngineLifecycle):
         Raises:
             ClientGone: Nobody waits any more; what is still queued is dropped.
         """
-        return self._outcomes(datas, make_read_request(options, limit_s, context))
+        with self._request(options, limit_s, context) as request:
+            return self._outcomes(datas, request)
 
     def read_files(
         self,
@@ -167,8 +206,10 @@ class Reader(EngineLifecycle):
             most: Of a file with more, read the first so many; None makes an error of more than the settings allow.
         """
         chosen: list[tuple[str, int, Sequence[int]]] = []
-        request = make_read_request(options, limit_s, context)
-        with closing(self._documents.pages(files, ranges, most, request, chosen)) as pages:
+        with (
+            self._request(options, limit_s, context) as request,
+            closing(self._documents.pages(files, ranges, most, request, chosen)) as pages,
+        ):
             outcomes = iter(self._outcomes(pages, request))
         return [FileRead(kind, total, tuple(zip(numbers, outcomes, strict=False))) for kind, total, numbers in chosen]
 
@@ -205,10 +246,12 @@ class Reader(EngineLifecycle):
         Raises:
             OcrsvcError: As for reading it.
         """
-        engine, executor = self._running()
+        executor = self._running()
         # Whoever waits for an engine needs an end to it.
-        request = make_read_request(ReadOptions(), min(limit_s, self._settings.deadline_s), context)
-        with closing(DecodeJob(request, engine.traits, image_only=True)) as job:
+        with (
+            self._request(ReadOptions(), min(limit_s, self._settings.deadline_s), context) as request,
+            closing(DecodeJob(request, self._traits(request), image_only=True)) as job,
+        ):
             with self._documents.open(data, request) as document:
                 image = self._decoder.decode(DocumentPage(document, number or 1), job, executor)
             yield image

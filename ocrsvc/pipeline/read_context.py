@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 from ocrsvc.records import MASK_KINDS, Check, MaskKind, ReadOptions
 from ocrsvc.serving.request_guard import GuardedRequest, current_request
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext, make_check
+
+if TYPE_CHECKING:
+    # Loaded where there are several models alone.
+    from ocrsvc.model_serving.loaded_models import Lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,7 @@ class ReadRequest:
         context: Its priority, its account of memory, and whether anybody still waits for it.
         check: Raises DeadlineExceeded or ClientGone once nobody does; for any thread.
         guarded: The same request, on record with the denylist's guard.
+        lease: On the version of a model that reads its pages, until the end of a `with`; None without OCRSVC_MODELS.
     """
 
     options: ReadOptions
@@ -31,6 +37,14 @@ class ReadRequest:
     context: RequestContext
     check: Check
     guarded: GuardedRequest | None
+    lease: Lease | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.lease is not None:
+            self.lease.close()
 
 
 def make_read_request(options: ReadOptions, limit_s: float, context: RequestContext = DEFAULT_CONTEXT) -> ReadRequest:

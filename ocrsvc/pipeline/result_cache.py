@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from hashlib import blake2b
 
 import orjson
@@ -23,9 +23,18 @@ class ResultCache:
         self._cache = cache
         self.close = cache.close
 
-    def key_of(self, page: DocumentPage, options: ReadOptions, engine: EngineInfo) -> bytes:
-        """Bytes that are the same only for the same page, options, engine and version of this service."""
-        rest = repr((__version__, astuple(options), astuple(engine))).encode()
+    def key_of(self, page: DocumentPage, options: ReadOptions, engine: EngineInfo, digest: str = "") -> bytes:
+        """Bytes that are the same only for the same page, options, engine and version of this service.
+
+        Args:
+            page, options, engine: What is read, how, and with what.
+            digest: Of the files of the model, whose version may be another one tomorrow; empty without OCRSVC_MODELS.
+        """
+        known = (astuple(options), astuple(engine))
+        if digest:
+            # However the model was named, it is this one.
+            known = (astuple(replace(options, model=None, tier=None)), (*astuple(engine), digest))
+        rest = repr((__version__, *known)).encode()
         key = blake2b(rest, digest_size=32).digest()
         return blake2b(page.document.key(page.number), digest_size=32, key=key).digest()
 

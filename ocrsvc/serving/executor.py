@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from typing import Generic, Protocol, TypeVar
 
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError
@@ -111,6 +112,7 @@ class Executor(Generic[W, A]):
         batch: Most items handed to one `read`.
         serial_open: Open the handles one after the other.
         on_idle: Called in an engine thread that has had nothing to do for IDLE_S; once until there is work again.
+        may_join: As for WorkQueue: what goes into one `read`.
         clock: Monotonic seconds.
 
     Attributes:
@@ -126,13 +128,14 @@ class Executor(Generic[W, A]):
         batch: int = 1,
         serial_open: bool = False,
         on_idle: Callable[[], object] = bool,
+        may_join: Callable[[W, int, W], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open_handle = open_handle
         self._batch = batch
         self._on_idle = on_idle
         self._clock = clock
-        self.queue: WorkQueue[W, A] = WorkQueue(places, threads, clock)
+        self.queue: WorkQueue[W, A] = WorkQueue(places, threads, clock, may_join)
         self._opening: contextlib.AbstractContextManager[object] = (
             threading.Lock() if serial_open else contextlib.nullcontext()
         )
@@ -142,6 +145,7 @@ class Executor(Generic[W, A]):
         self._opened = threading.Semaphore(0)
         self._failures: list[BaseException] = []
         self._due: dict[int, float] = {}
+        self._calls: dict[int, deque[tuple[Callable[[], object], Future[None]]]] = {}
 
     def start(self) -> None:
         """Start the threads and block until each has opened and warmed its handle; raises the first failure."""
@@ -165,6 +169,28 @@ class Executor(Generic[W, A]):
         finally:
             if not place.is_submitted:
                 self.queue.release(context.priority)
+
+    def idents(self) -> tuple[int, ...]:
+        """The engine threads, as threading.get_ident() names them; once they are started."""
+        return tuple(thread.ident for thread in self._threads if thread.ident is not None)
+
+    def run_in_each(self, call: Callable[[], object], threads: Sequence[int] | None = None) -> list[Future[None]]:
+        """Have engine threads run something before their next work; those that are idle wake up for it.
+
+        Args:
+            call: Run once in each of them.
+            threads: Which; None is all.
+
+        Returns:
+            One future for each. Wait for it with a limit: a thread that is stuck, or has ended, never comes to it.
+        """
+        futures = []
+        for thread in self.idents() if threads is None else threads:
+            future: Future[None] = Future()
+            futures.append(future)
+            self._calls.setdefault(thread, deque()).append((call, future))
+            self.queue.interrupt(thread)
+        return futures
 
     def stuck_threads(self) -> int:
         """Threads that still run work whose deadline passed STUCK_S ago; a native call cannot be ended from here."""
@@ -196,15 +222,30 @@ class Executor(Generic[W, A]):
                 return
             finally:
                 self._opened.release()
-            while items := self._take():
-                self._serve(handle, items)
+            while (items := self._take()) or items is None:
+                if items:
+                    self._serve(handle, items)
 
     def _take(self) -> list[Item[W, A]] | None:
+        """The next work; empty at the end; None after calls that had to be run meanwhile."""
         items = self.queue.take(self._batch, IDLE_S)
-        if items is None:
+        if items is None and not self._run_calls():
             self._on_idle()
             items = self.queue.take(self._batch)
+            if items is None:
+                self._run_calls()
         return items
+
+    def _run_calls(self) -> bool:
+        """Run what `run_in_each` left for this thread; whether there was anything."""
+        calls = self._calls.get(threading.get_ident())
+        if not calls:
+            return False
+        while calls:
+            call, future = calls.popleft()
+            if future.set_running_or_notify_cancel():
+                _run_call(call, future)
+        return True
 
     def _serve(self, handle: ThreadHandle[W, A], items: list[Item[W, A]]) -> None:
         began = self._clock()
@@ -218,6 +259,15 @@ class Executor(Generic[W, A]):
             else:
                 item.future.set_result(Served(answer, began - item.queued_at, run_s))
         self.queue.record_run(len(items), run_s)
+
+
+def _run_call(call: Callable[[], object], future: Future[None]) -> None:
+    try:
+        call()
+    except BaseException as failure:  # noqa: BLE001  whoever waits for it raises it
+        future.set_exception(failure)
+    else:
+        future.set_result(None)
 
 
 def _as_engine_failure(failure: BaseException) -> OcrsvcError:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import threading
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final, Generic, Literal, TypeVar
 
 from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull
-from ocrsvc.records import MaskKind
+from ocrsvc.records import MaskKind, ModelChoice
 from ocrsvc.serving.memory_budget import Share, unlimited
 from ocrsvc.serving.page_account import UNCOUNTED, PageAccount
 from ocrsvc.telemetry.ledger import NO_LEDGER, Ledger
@@ -50,6 +50,7 @@ class RequestContext:
         pages: Where its pages are counted.
         mask: What is to be masked in its answers, whatever its options say.
         ledger: Of its stages; for the request's own thread.
+        choice: The model that it asks for beside its options; None where it does not, and without a model repository.
     """
 
     priority: Priority = "interactive"
@@ -58,6 +59,7 @@ class RequestContext:
     pages: PageAccount = UNCOUNTED
     mask: tuple[MaskKind, ...] = ()
     ledger: Ledger = NO_LEDGER
+    choice: ModelChoice | None = None
 
 
 DEFAULT_CONTEXT: Final = RequestContext()
@@ -91,12 +93,23 @@ class WorkQueue(Generic[W, A]):
         places: Most items that may wait (or be in the making) at once; three quarters of them are open to batch.
         servers: Threads that take from it; only used to foretell when a place comes free.
         clock: Monotonic seconds.
+        may_join: Whether a piece of work may be handed out with others: the first of them, how many they are, and it;
+            None where all may.
     """
 
-    def __init__(self, places: int, servers: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        places: int,
+        servers: int,
+        clock: Callable[[], float],
+        may_join: Callable[[W, int, W], bool] | None = None,
+    ) -> None:
         self._places = {"interactive": places, "batch": max(1, int(places * BATCH_SHARE))}
         self._servers = servers
         self._clock = clock
+        self._may_join = may_join
+        # Threads that are to return from `take` without work.
+        self._interrupted: set[int] = set()
         self._taken = dict.fromkeys(PRIORITIES, 0)
         self._running = 0
         # Earliest deadline first, then first come first served.
@@ -161,12 +174,15 @@ class WorkQueue(Generic[W, A]):
         """Block until there is work, and take up to `most` items that are still wanted.
 
         Cancelled and expired items, and those whose client has gone, are dropped here, so they never reach a server.
-        Empty once closed and drained; None when nothing came for `timeout_s` seconds.
+        Empty once closed and drained; None when nothing came for `timeout_s` seconds, or for `interrupt`.
         """
         with self._changed:
             while True:
+                if self._interrupted and threading.get_ident() in self._interrupted:
+                    self._interrupted.discard(threading.get_ident())
+                    return None
                 taken: list[Item[W, A]] = []
-                while len(taken) < most and (item := self._pop()):
+                while len(taken) < most and (item := self._pop(taken)):
                     if self._is_wanted(item):
                         taken.append(item)
                         self._count_skipped(item)
@@ -175,6 +191,16 @@ class WorkQueue(Generic[W, A]):
                     return taken
                 if not self._changed.wait(timeout_s):
                     return None
+
+    def interrupt(self, thread: int) -> None:
+        """Have a thread return from `take` with None, now or as soon as it comes there.
+
+        Args:
+            thread: As threading.get_ident() names it.
+        """
+        with self._changed:
+            self._interrupted.add(thread)
+            self._changed.notify_all()
 
     def record_run(self, items: int, run_s: float) -> None:
         """Record that taken items are done, and how long they ran together, for the Retry-After of later refusals."""
@@ -204,12 +230,12 @@ class WorkQueue(Generic[W, A]):
         """Bytes of the work that waits now."""
         return sum(item.size_bytes for items in self._items.values() for item in tuple(items))
 
-    def _pop(self) -> Item[W, A] | None:
-        """The next item, out of the queue; None when there is none."""
+    def _pop(self, taken: Sequence[Item[W, A]] = ()) -> Item[W, A] | None:
+        """The next item, out of the queue; None when there is none, or none that may join those taken."""
         interactive, batch = self._items["interactive"], self._items["batch"]
         is_batch_due = not interactive or self._batch_skipped >= BATCH_EVERY - 1
         items = batch if batch and is_batch_due else interactive
-        if not items:
+        if not items or (taken and self._may_join and not self._may_join(taken[0].work, len(taken), items[0].work)):
             return None
         self.release(items[0].context.priority)
         return items.pop(0)

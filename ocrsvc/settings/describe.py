@@ -8,6 +8,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
+from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from ocrsvc.settings.group import SettingsGroup
@@ -48,6 +49,11 @@ def accepted(name: str) -> str:
     """What a setting accepts, for people: "a whole number from 1 to 256", "one of cpu, cuda, auto"."""
     field = settings_class().model_fields[name]
     return (_declared(name, "accepted") or _describe_kind(name, _plain_type(field))) + _describe_bounds(field)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a setting's value is never to be shown."""
+    return name in settings_class().model_fields and _plain_type(settings_class().model_fields[name]) is SecretStr
 
 
 def without_passwords(text: str) -> str:

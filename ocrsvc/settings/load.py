@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.api_key import API_KEY_VARIABLE
-from ocrsvc.settings.describe import PREFIX, accepted, variable_of, without_passwords
+from ocrsvc.settings.describe import PREFIX, accepted, is_secret, variable_of, without_passwords
 from ocrsvc.settings.replaced import REPLACED
 from ocrsvc.settings.settings import Settings, settings_class
 
@@ -117,9 +117,12 @@ def _unknown(item: RawValue) -> str:
     known = [*settings_class().model_fields, "config"]
     near = difflib.get_close_matches(item.name.lower(), known, n=1, cutoff=0.6)
     hint = f"did you mean {written(near[0])}?" if near else "`ocrsvc settings --markdown` lists those that exist."
-    return f"{item.label} is {without_passwords(str(item.value))!r}: no such setting; {hint}"
+    # The name of a secret may be misspelt.
+    value = "***" if near and is_secret(near[0]) else repr(without_passwords(str(item.value)))
+    return f"{item.label} is {value}: no such setting; {hint}"
 
 
 def _refusal(item: RawValue) -> str:
     """The complaint about a value that a setting does not accept."""
-    return f"{item.label} is {without_passwords(str(item.value))!r}: accepted is {accepted(item.name)}."
+    value = "***" if is_secret(item.name) else repr(without_passwords(str(item.value)))
+    return f"{item.label} is {value}: accepted is {accepted(item.name)}."

@@ -22,6 +22,8 @@ from ocrsvc.settings.groups.jobs import JobSettings
 from ocrsvc.settings.groups.limits import LimitSettings
 from ocrsvc.settings.groups.logging import LoggingSettings
 from ocrsvc.settings.groups.masking import MaskingSettings
+from ocrsvc.settings.groups.model_key import ModelKeySettings
+from ocrsvc.settings.groups.model_swap import ModelSwapSettings
 from ocrsvc.settings.groups.models import ModelSettings
 from ocrsvc.settings.groups.result_cache import CacheSettings
 from ocrsvc.settings.groups.service import ServiceSettings
@@ -46,6 +48,8 @@ class Settings(
     AdapterSettings,
     TlsSettings,
     ServiceSettings,
+    ModelSwapSettings,
+    ModelKeySettings,
     ModelSettings,
     TrEngineSettings,
     PpocrEngineSettings,

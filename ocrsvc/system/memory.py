@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,7 @@ from ocrsvc.system.cgroup import read_limits, read_text
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _OWN: Final = Path("/proc/self/statm")
+_OWN_STATUS: Final = Path("/proc/self/status")
 # What the kernel takes back first, in cgroups v2 and v1.
 _RECLAIMED: Final = ("inactive_file", "total_inactive_file")
 
@@ -39,6 +41,29 @@ def read_private_bytes(statm: Path = _OWN) -> int:
     """Resident memory that is the process's own: without shared memory, and without files that are mapped."""
     resident_bytes, shared_bytes = _read_statm(statm)
     return resident_bytes - shared_bytes
+
+
+def read_peak_rss_bytes(status: Path = _OWN_STATUS) -> int:
+    """The most resident memory that the process had since it was started, or since `forget_peak_rss`; 0 if unknown.
+
+    Not what `getrusage` says, which knows of the process that started it as well.
+    """
+    return 1024 * _value_after(read_text(status).replace(":", "").split(), "VmHWM")
+
+
+def forget_peak_rss(clear_refs: Path = Path("/proc/self/clear_refs")) -> None:
+    """Begin a new peak of the resident memory of this process, where the kernel lets it."""
+    with suppress(OSError):
+        clear_refs.write_text("5", "ascii")
+
+
+def read_process_bytes(pid: int, root: Path = Path("/proc")) -> int:
+    """Memory of a process that is not of files, with its part of what it shares with others by fork; 0 without it.
+
+    It takes milliseconds, in which the process cannot map memory.
+    """
+    words = read_text(root / str(pid) / "smaps_rollup").replace(":", "").split()
+    return 1024 * _value_after(words, "Pss_Anon")
 
 
 def read_memory_bytes(root: Path = Path("/")) -> int:

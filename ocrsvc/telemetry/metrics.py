@@ -26,6 +26,7 @@ SERVICE_FAULTS: Final = (
     *OWN_FAULTS,
     "queue_full",
     "not_ready",
+    "model_unavailable",
     "resources_exhausted",
     "storage_full",
     "keys_unavailable",
@@ -138,6 +139,46 @@ MODEL_LAST: Final = Metric(
     "ocrsvc_model_last_request_timestamp_seconds",
     "latest",
     "End of the last request to the model API that succeeded, in Unix time.",
+    unit="seconds",
+)
+
+# The same by version, where there is a repository of models.
+VERSION_REQUESTS: Final = Metric(
+    "ocrsvc_version_requests",
+    "counter",
+    "Requests to the model API by the model and the version that they name or were read by, by success and fail.",
+    ("model", "version", "outcome"),
+)
+VERSION_IMAGES: Final = Metric(
+    "ocrsvc_version_images", "counter", "Images read over the model API, by model and version.", ("model", "version")
+)
+VERSION_SECONDS: Final = Metric(
+    "ocrsvc_version_seconds",
+    "counter",
+    "Seconds of requests to the model API by model and version: success and fail of whole ones, and of their images "
+    "in decode, queue, and engine.",
+    ("model", "version", "stage"),
+    "seconds",
+)
+
+# New versions of models, where there is a repository of them.
+MODEL_SWAPS: Final = Metric(
+    "ocrsvc_model_swaps", "counter", "Times that a worker has begun to read with another version of a model."
+)
+MODEL_REFUSALS: Final = Metric(
+    "ocrsvc_model_refusals",
+    "counter",
+    "Versions of models that were refused, by reason: files, reference, open, failed, nonsense, text, slow, memory, "
+    "crash, late, and live for those that were rolled back.",
+    ("reason",),
+)
+MODEL_REFUSED: Final = Metric(
+    "ocrsvc_model_refused_versions", "reading", "Versions in the repository of models that are refused now."
+)
+MODEL_PROOF_SECONDS: Final = Metric(
+    "ocrsvc_model_proof_seconds",
+    "histogram",
+    "Seconds that a version's proof has taken, that of the version beside it included.",
     unit="seconds",
 )
 
@@ -264,6 +305,41 @@ TLS_NOT_AFTER: Final = Metric(
     unit="seconds",
 )
 
+# Models of a repository, where there is one; the series of a model are counted under its name by no more than a few.
+MODELS_LOADED: Final = Metric(
+    "ocrsvc_loaded_models", "gauge", "Versions of models that are loaded now, in all workers together."
+)
+MODELS_BYTES: Final = Metric(
+    "ocrsvc_loaded_models_bytes",
+    "gauge",
+    "Memory that the loaded versions of models take in all workers together, as measured when each was loaded.",
+    unit="bytes",
+)
+MODELS_LIMIT: Final = Metric(
+    "ocrsvc_loaded_models_limit_bytes",
+    "reading",
+    "Memory that the models of one worker may take together (OCRSVC_MODELS_MEMORY).",
+    unit="bytes",
+)
+MODEL_LEASES: Final = Metric(
+    "ocrsvc_model_leases",
+    "counter",
+    "Requests that read with a model, by its name and whether it was loaded already: hit or miss.",
+    ("model", "outcome"),
+)
+MODEL_LOADS: Final = Metric(
+    "ocrsvc_model_loads", "counter", "Loads of models, by name and outcome: success or fail.", ("model", "outcome")
+)
+MODEL_LOAD_SECONDS: Final = Metric(
+    "ocrsvc_model_load_seconds", "histogram", "Seconds that the loads of models took.", unit="seconds"
+)
+MODEL_UNLOADS: Final = Metric(
+    "ocrsvc_model_unloads",
+    "counter",
+    "Versions of models that were closed, by the model's name and why: memory, retired or end.",
+    ("model", "reason"),
+)
+
 # The service itself.
 EVENTS_DROPPED: Final = Metric(
     "ocrsvc_access_events_dropped", "counter", "Lines of the access log that were dropped because it could not keep up."
@@ -294,8 +370,11 @@ ENGINE: Final = Metric(
 COUNTED: Final = (
     *(REQUESTS, REQUEST_SECONDS, IN_FLIGHT, REFUSED, FAILURES, IMAGES, LINES, CACHE_HITS, STAGE_SECONDS),
     *(WAITING, STUCK, MODEL_SECONDS, MODEL_STAGE_SECONDS, MODEL_LAST, BOOT_FAILURES),
+    *(VERSION_REQUESTS, VERSION_IMAGES, VERSION_SECONDS),
+    *(MODEL_SWAPS, MODEL_REFUSALS, MODEL_REFUSED, MODEL_PROOF_SECONDS),
     *(TASKS, TASKS_BYTES, TASKS_LIMIT, TASKS_DISK_FREE, KEYS, KEYS_NEAR_QUOTA),
     *(TLS_HANDSHAKES, TLS_READS, TLS_NOT_AFTER),
+    *(MODELS_LOADED, MODELS_BYTES, MODELS_LIMIT, MODEL_LEASES, MODEL_LOADS, MODEL_LOAD_SECONDS, MODEL_UNLOADS),
     *(EVENTS_DROPPED, LINES_DROPPED, SPANS, SPANS_DROPPED, SERIES_DROPPED),
 )
 """Everything that a block of the metrics store may hold; a new one is declared here, and then counted."""
@@ -308,7 +387,11 @@ SECTIONS: Final = (
             *(WAITING, STUCK),
         ),
     ),
-    ("The model API", (MODEL_SECONDS, MODEL_STAGE_SECONDS, MODEL_LAST)),
+    (
+        "The model API",
+        (MODEL_SECONDS, MODEL_STAGE_SECONDS, MODEL_LAST, VERSION_REQUESTS, VERSION_IMAGES, VERSION_SECONDS),
+    ),
+    ("New versions of models", (MODEL_SWAPS, MODEL_REFUSALS, MODEL_REFUSED, MODEL_PROOF_SECONDS)),
     (
         "Workers",
         (
@@ -321,6 +404,10 @@ SECTIONS: Final = (
     ("Inputs refused, and documents on disk", (DENIED, TASKS, TASKS_BYTES, TASKS_LIMIT, TASKS_DISK_FREE)),
     ("API keys", (KEYS, KEYS_NEAR_QUOTA)),
     ("TLS", (TLS_HANDSHAKES, TLS_READS, TLS_NOT_AFTER)),
+    (
+        "Models of a repository",
+        (MODELS_LOADED, MODELS_BYTES, MODELS_LIMIT, MODEL_LEASES, MODEL_LOADS, MODEL_LOAD_SECONDS, MODEL_UNLOADS),
+    ),
     (
         "The service itself",
         (EVENTS_DROPPED, LINES_DROPPED, SPANS, SPANS_DROPPED, SERIES_DROPPED, STARTED, BUILD, ENGINE),

@@ -31,6 +31,9 @@ from ocrsvc.telemetry.metrics import (
     MODEL_STAGE_SECONDS,
     SERIES_DROPPED,
     STAGE_SECONDS,
+    VERSION_IMAGES,
+    VERSION_REQUESTS,
+    VERSION_SECONDS,
     Key,
     Metric,
 )
@@ -239,6 +242,21 @@ def count_model_request(worker_metrics: WorkerMetrics, readings: Sequence[Readin
     times = [(MODEL_STAGE_SECONDS.of(stage), spent_s) for stage, spent_s in stages]
     worker_metrics.record((), [(MODEL_SECONDS.of("success"), seconds), *times])
     worker_metrics.put(MODEL_LAST, time.time())
+
+
+def count_version(
+    worker_metrics: WorkerMetrics, name: str, version: str, readings: Sequence[Reading], seconds: float
+) -> None:
+    """Count a request to the model API for the version that read these images; for none of them, that it failed."""
+    spent = [("success" if readings else "fail", seconds)]
+    spent += [stage for reading in readings for stage in _stages(reading).items()]
+    worker_metrics.record(
+        (
+            (VERSION_REQUESTS.of(name, version, spent[0][0]), 1),
+            (VERSION_IMAGES.of(name, version), len(readings)),
+            *((VERSION_SECONDS.of(name, version, stage), spent_s) for stage, spent_s in spent),
+        )
+    )
 
 
 def _stages(reading: Reading) -> dict[str, float]:

@@ -134,6 +134,10 @@ class MemoryTrend:
             self._samples.popleft()
         return Usage(now_bytes, self._footprint_bytes, self._max_step_bytes, self._growth_bytes_per_s())
 
+    def break_off(self) -> None:
+        """What comes next is no growth: models were loaded or closed."""
+        self._samples.clear()
+
     def _growth_bytes_per_s(self) -> float:
         """Over the samples that are kept; 0 while they span less than a second."""
         (first_s, first), (last_s, last) = self._samples[0], self._samples[-1]
@@ -174,7 +178,15 @@ def expected_bytes(usage: Usage, limit_bytes: int, replacement_lead_s: float) ->
     return usage.now_bytes + max(usage.max_step_bytes, trend_bytes, 0)
 
 
-def calibrate(soft: int | None, hard: int | None, *, footprint_bytes: int, memory_bytes: int, workers: int) -> Bounds:
+def calibrate(
+    soft: int | None,
+    hard: int | None,
+    *,
+    footprint_bytes: int,
+    memory_bytes: int,
+    workers: int,
+    reserved_bytes: int = 0,
+) -> Bounds:
     """The limits of one of several workers for its resident memory.
 
     All workers at their limit and one successor after its warm-up fill 80 % (soft) or 90 % (hard) of the memory. A
@@ -185,8 +197,10 @@ def calibrate(soft: int | None, hard: int | None, *, footprint_bytes: int, memor
         footprint_bytes: Resident memory after warm-up.
         memory_bytes: What the machine or the container has.
         workers: How many share it, without the successor.
+        reserved_bytes: What each worker may hold besides, for models, which does not count against these limits.
     """
-    limits = ((soft, _SOFT_SHARE * memory_bytes), (hard, _HARD_SHARE * memory_bytes))
+    reserved_bytes *= workers
+    limits = ((soft, _SOFT_SHARE * memory_bytes - reserved_bytes), (hard, _HARD_SHARE * memory_bytes - reserved_bytes))
     return _bounds(limits, footprint_bytes, footprint_bytes, workers)
 
 

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from ocrsvc.access.routes import routes_of
 from ocrsvc.errors import OcrsvcError, OperatorError
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.allocator import limit_arenas
+from ocrsvc.system.core_dumps import forbid_core_dumps
 from ocrsvc.system.gpu import GpuMemoryReader, open_gpu_memory_reader
 from ocrsvc.system.gpu_devices import VISIBLE, pin_gpu
 from ocrsvc.system.memory import read_rss_bytes
@@ -32,7 +34,7 @@ from ocrsvc.worker.certificate_watch import follow
 from ocrsvc.worker.connection import RequestLimits
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker, Watched
 from ocrsvc.worker.logger import log_in_background
-from ocrsvc.worker.memory_limits import gpu_bounds, rss_bounds
+from ocrsvc.worker.memory_limits import ModelsInProcess, gpu_bounds, rss_bounds
 from ocrsvc.worker.replacement_policy import BOOT_FAILED, is_next_to_load
 from ocrsvc.worker.service_context import ServiceContext
 
@@ -104,6 +106,9 @@ def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
 
 def load(service: ServiceContext, worker: RecyclingWorker) -> None:
     """Before the worker accepts requests: load and warm the engine, serve and watch. Ends the process on a failure."""
+    if service.model_key is not None:
+        # Once more: gunicorn may have changed the user meanwhile.
+        forbid_core_dumps()
     # Whatever goes wrong here would otherwise end the workers that serve, too.
     with _ending_at_failure(worker, service.controller.worker_table.head):
         _load(service, worker)
@@ -130,6 +135,7 @@ def _load(service: ServiceContext, worker: RecyclingWorker) -> None:
     if engine.device == "cuda" and gauge is None:
         worker.log.warning("The engine computes on a GPU that cannot be read: only RSS limits hold in this worker.")
     _start_samplers(service, reader)
+    _start_watcher(service)
     _start_runner(service, worker, reader)
     _start_grpc(service, worker, reader)
     _note_ready(service, worker, reader, gauge if engine.device == "cuda" else None, waited_s=began - came)
@@ -149,9 +155,22 @@ def _start_samplers(service: ServiceContext, reader: Reader) -> None:
         from ocrsvc.access.key_metrics import read_key_counts
 
         samplers.append(Sampler(own.metrics, lambda: read_key_counts(gate), KEYS_S))
+    models = reader.loaded_models
+    if models is not None:
+        from ocrsvc.model_serving.load_metrics import read_loaded
+
+        samplers.append(Sampler(own.metrics, lambda: read_loaded(models)))
     for sampler in samplers:
         sampler.start()
         own.closing.callback(sampler.stop)
+
+
+def _start_watcher(service: ServiceContext) -> None:
+    """Follow what comes into the model repository, if there is one, until this worker is to go."""
+    watcher = service.worker.models_watcher
+    if watcher is not None:
+        watcher.start()
+        service.worker.closing.callback(watcher.stop)
 
 
 def _open_gauge(service: ServiceContext, worker: RecyclingWorker) -> GpuMemoryReader | None:
@@ -180,7 +199,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
     from ocrsvc.grpc_server.call_metrics import CallMetrics
     from ocrsvc.grpc_server.server import RpcServer
     from ocrsvc.grpc_services import make_services
-    from ocrsvc.model_api.model import OcrModel
+    from ocrsvc.model_api.model import make_model
 
     def count(change: int) -> None:
         worker.nr += max(0, change)
@@ -189,7 +208,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
     settings, own, certificates = service.settings, service.worker, service.certificate_watch.certificates
     worker.grpc_server = RpcServer(
         service.grpc_listeners,
-        make_services(OcrModel(reader, service.metrics, own.metrics), settings.dialects),
+        make_services(make_model(settings, reader, service.metrics, own.metrics), settings.dialects),
         threads=worker.cfg.threads,
         most_bytes=settings.max_body_bytes,
         limit_s=settings.deadline_s,
@@ -198,7 +217,9 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         on_call=count,
     )
     if own.gate is not None:
-        worker.grpc_server.access = CallAccess(own.gate, routes_of(settings.dialects))
+        worker.grpc_server.access = CallAccess(
+            own.gate, routes_of(settings.dialects, has_models=settings.models is not None)
+        )
     if certificates is not None:
         worker.grpc_server.handshakes = _handshakes(service, lambda: certificates.current.grpc)
     worker.grpc_server.start()
@@ -225,10 +246,11 @@ def _note_ready(
     """Begin to watch, and enter READY; `waited_s` is what this worker waited for others before it loaded."""
     settings, head, entry = service.settings, service.controller.worker_table.head, worker.entry
     entry.rss_bytes = read_rss_bytes()
+    models = _models_in(settings, reader)
     limits = Limits(
         max_requests=worker.most_requests,
         max_age_s=settings.max_age_s,
-        rss=rss_bounds(worker, settings),
+        rss=rss_bounds(worker, settings, 0 if models is None else models.room_bytes),
         gpu=gpu_bounds(worker, settings, gauge, len(service.gpus)),
     )
     entry.rss_hard_bytes = limits.rss.hard_bytes
@@ -237,12 +259,21 @@ def _note_ready(
     boot_s = entry.ready_s - entry.forked_s - waited_s
     on_check = _begin_tls(service, worker)
     # While a thread that is refused still ends this worker.
-    worker.watch(Watched(limits, entry.rss_bytes, entry.gpu_bytes, boot_s, gauge, reader.stuck_threads, on_check))
+    watched = Watched(limits, entry.rss_bytes, entry.gpu_bytes, boot_s, gauge, reader.stuck_threads, on_check, models)
+    worker.watch(watched)
     head.ever_ready, head.boot_failures, head.backoff_until_s = 1, 0, 0.0
     # SIGTERM may have come meanwhile.
     if entry.state != State.DRAINING:
         entry.state = State.READY
     worker.log.info("Footprint rss_bytes=%s gpu_bytes=%s, limits: %s", entry.rss_bytes, entry.gpu_bytes, limits)
+
+
+def _models_in(settings: Settings, reader: Reader) -> ModelsInProcess | None:
+    """The models that this process holds itself; None where there are none that come and go."""
+    models = reader.loaded_models
+    if models is None or settings.isolation == "process":
+        return None
+    return ModelsInProcess(models, models.held_bytes())
 
 
 def _begin_tls(service: ServiceContext, worker: RecyclingWorker) -> Callable[[], object]:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ocrsvc.system.allocator import give_back
 from ocrsvc.system.gpu import GpuMemoryReader, Siblings
@@ -49,6 +49,18 @@ _LOAD_S: Final = 1.0
 _WAIT_S: Final = 1.0
 
 
+class ChangingModels(Protocol):
+    """Models that come and go in this process."""
+
+    def added_bytes(self) -> int:
+        """What they take more than when the worker was ready; may be negative."""
+        ...
+
+    def is_settled(self) -> bool:
+        """Whether none is being loaded or closed."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Watched:
     """What a worker watches over itself.
@@ -60,6 +72,7 @@ class Watched:
         gauge: Reads the GPU; None without one.
         stuck_threads: How many engine threads will not come back.
         on_check: Called each time.
+        models: Those that it loads and closes; what they take is not held against its limits. None without.
     """
 
     limits: Limits
@@ -69,6 +82,11 @@ class Watched:
     gauge: GpuMemoryReader | None = None
     stuck_threads: Callable[[], int] = int
     on_check: Callable[[], object] = bool
+    models: ChangingModels | None = None
+
+    def models_bytes(self) -> int:
+        """What models have added to the memory of the warm worker."""
+        return 0 if self.models is None else self.models.added_bytes()
 
 
 class RecyclingWorker(FairThreadWorker):
@@ -152,19 +170,22 @@ class RecyclingWorker(FairThreadWorker):
             now_s = time.monotonic()
             # Without a descriptor for it there is no reading.
             entry.requests, entry.rss_bytes = self.nr, read_rss_bytes() or entry.rss_bytes
+            own_bytes = entry.rss_bytes - watched.models_bytes()
+            if watched.models is not None and not watched.models.is_settled():
+                rss.break_off()
             readings = Readings(
                 requests=entry.requests,
                 age_s=now_s - entry.ready_s,
                 # A successor takes as long as this one took, and it may be started after those of all other workers.
                 replacement_lead_s=(1 + self.cfg.workers) * watched.boot_s,
-                rss=rss.add(now_s, entry.rss_bytes),
+                rss=rss.add(now_s, own_bytes),
                 gpu=self._read_gpu(watched.gauge, gpu, now_s),
             )
             self._request_replacement(reason_to_replace(readings, watched.limits))
             stuck = self._note_stuck(watched.stuck_threads(), stuck)
             woken_s = self._request_successor(now_s, woken_s)
             watched.on_check()
-            self._give_back_memory(now_s, entry.rss_bytes - watched.rss_bytes)
+            self._give_back_memory(now_s, own_bytes - watched.rss_bytes)
             if self._must_drain(stuck):
                 self._drain()
             time.sleep(CHECK_S)

@@ -40,6 +40,7 @@ from ocrsvc.worker.config import check_server, configuration
 from ocrsvc.worker.grpc_socket import address_of, listen
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker
 from ocrsvc.worker.logger import count_lost_lines
+from ocrsvc.worker.model_key import open_model_key, without_key
 from ocrsvc.worker.pidfile import remove_stale
 from ocrsvc.worker.service_context import ServiceContext
 
@@ -63,6 +64,9 @@ def configuration_or_exit() -> Mapping[str, object]:
         settings = read_settings()
         check_tracing(settings, os.environ)
         certificates = _open_certificates(settings)
+        before = _services[0].model_key if _services else None
+        model_key = open_model_key(settings, before, is_start=not _services)
+        settings = without_key(settings)
     except SettingsError as error:
         if not _services:
             _write_line(f"ocrsvc cannot start: {error.title.lower()}.\n{error}")
@@ -72,6 +76,7 @@ def configuration_or_exit() -> Mapping[str, object]:
         if not _services:
             _services.append(ServiceContext(settings))
         _services[0].settings = settings
+        _services[0].model_key = model_key
         _services[0].certificate_watch.begin(certificates)
     [service] = _services
     # Here, because each worker sees its own GPU only.
@@ -134,6 +139,8 @@ def on_starting(server: LastingArbiter) -> None:
         if settings.keys is not None:
             check_store(settings.keys)
         audit_log_of(settings).check()
+        if settings.models is not None:
+            _check_policies(settings.models)
         if service.stores_documents():
             service.tasks = Tasks(make_folder(settings.tasks_dir), settings.tasks_bytes, settings.tasks_s)
     except OperatorError as error:
@@ -144,6 +151,13 @@ def on_starting(server: LastingArbiter) -> None:
     for listener in service.grpc_listeners:
         server.log.info("Listening for gRPC at: %s", address_of(listener))
     server.log.info("ocrsvc %s engine=%s device=%s plan: %s", __version__, settings.engine, settings.device, plan)
+
+
+def _check_policies(folder: Path) -> None:
+    """Raises SettingsError when the file in the model repository that says which versions are wanted is wrong."""
+    from ocrsvc.model_serving.policy import read_policies
+
+    read_policies(folder)
 
 
 def _allow_many_files() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.settings import Settings
@@ -13,13 +14,45 @@ from ocrsvc.system.memory import read_memory_bytes
 from ocrsvc.telemetry.worker_limits import Bounds, calibrate, calibrate_gpu
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker
 
+if TYPE_CHECKING:
+    # Loaded where there is a model repository alone.
+    from ocrsvc.model_serving.loaded_models import LoadedModels
 
-def rss_bounds(worker: RecyclingWorker, settings: Settings) -> Bounds:
-    """How much resident memory this worker may hold."""
+
+class ModelsInProcess:
+    """The models that a worker loads and closes; see gunicorn_worker.ChangingModels.
+
+    Args:
+        models: Of this worker.
+        ready_bytes: What they took when it was ready.
+
+    Attributes:
+        room_bytes: What they may take more than that.
+    """
+
+    def __init__(self, models: LoadedModels, ready_bytes: int) -> None:
+        self._models, self._ready_bytes = models, ready_bytes
+        self.room_bytes = max(0, (models.budget_bytes or 0) - ready_bytes)
+
+    def added_bytes(self) -> int:
+        """See ChangingModels."""
+        return self._models.held_bytes() - self._ready_bytes
+
+    def is_settled(self) -> bool:
+        """See ChangingModels."""
+        return self._models.is_settled
+
+
+def rss_bounds(worker: RecyclingWorker, settings: Settings, reserved_bytes: int = 0) -> Bounds:
+    """How much resident memory this worker may hold, without models that it loads later: these may hold the rest."""
     memory_bytes, footprint_bytes = read_memory_bytes(), worker.entry.rss_bytes
     given = {name: bytes_of(getattr(settings, name), memory_bytes) for name in ("rss_soft_bytes", "rss_hard_bytes")}
     bounds = calibrate(
-        *given.values(), footprint_bytes=footprint_bytes, memory_bytes=memory_bytes, workers=worker.cfg.workers
+        *given.values(),
+        footprint_bytes=footprint_bytes,
+        memory_bytes=memory_bytes,
+        workers=worker.cfg.workers,
+        reserved_bytes=reserved_bytes,
     )
     _log_limits_left_off(worker, given, bounds, footprint_bytes)
     return bounds

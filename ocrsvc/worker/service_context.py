@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from ocrsvc.access.page_counts import PageCounts
 from ocrsvc.access.routes import routes_of
 from ocrsvc.jobs.store import Tasks
+from ocrsvc.model_repository.model_key import ModelKey
 from ocrsvc.registry import adapters
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.serving.requests_in_flight import InFlightTable
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
     from ocrsvc.access.gate import AccessGate
     from ocrsvc.http.head_check import HeadCheck
+    from ocrsvc.model_serving.loaded_version import EngineThreads
+    from ocrsvc.model_serving.watcher import ModelWatcher
+    from ocrsvc.model_serving.worker_models import WorkerModels
     from ocrsvc.pipeline.read import Reader
     from ocrsvc.readings import Reading
     from ocrsvc.serving.memory_budget import SharedLimits
@@ -64,6 +68,7 @@ class ServiceContext:
         metrics: Of all workers.
         errors: The last failures of all workers.
         history: The last ten minutes.
+        model_key: Decrypts encrypted models; None without one.
         certificate_watch: Has the TLS certificates, and reads them again.
         grpc_listeners: Shared by all workers.
         tasks: Documents that nobody waits for; None where none are taken in.
@@ -85,6 +90,7 @@ class ServiceContext:
         self.errors = RecentErrors(SLOTS)
         self.history = History()
         self.certificate_watch = CertificateWatch(self.controller.worker_table.head, self.metrics.common, log)
+        self.model_key: ModelKey | None = None
         self.grpc_listeners: tuple[socket.socket, ...] = ()
         self.tasks: Tasks | None = None
         self.page_counts = PageCounts(secrets.token_hex(8), SLOTS)
@@ -110,12 +116,30 @@ class ServiceContext:
         from ocrsvc.engines.opening import open_engine
         from ocrsvc.pipeline.read import Reader
 
+        if self.settings.models is not None:
+            return Reader(
+                self.settings,
+                plan,
+                models_opener=lambda threads: self._open_models(plan, threads),
+                on_reading=self._note_reading,
+            )
         return Reader(
             self.settings,
             plan,
             engine_opener=lambda: open_engine(self.settings, plan, self.image_denylist),
             on_reading=self._note_reading,
         )
+
+    def _open_models(self, plan: ThreadPlan, threads: EngineThreads) -> WorkerModels:
+        """The models of this worker, which count what they do in its metrics, and what watches them."""
+        from ocrsvc.model_serving.load_metrics import LoadMetrics
+        from ocrsvc.model_serving.swapping import watch_models
+        from ocrsvc.model_serving.worker_models import open_worker_models
+
+        observer = LoadMetrics(self.worker.metrics)
+        models = open_worker_models(self.settings, plan, threads, self.image_denylist, observer, self.model_key)
+        self.worker.models_watcher = watch_models(self.settings, plan, models, self.worker.metrics)
+        return models
 
     def start_gate(self, slot_number: int = 0) -> None:
         """Worker, once: begin to admit requests by their API keys, if the settings name a store of them."""
@@ -168,7 +192,9 @@ class ServiceContext:
             return None
         from ocrsvc.http.head_check import make_head_check
 
-        return make_head_check(self.worker.gate, routes_of(self.settings.dialects))
+        return make_head_check(
+            self.worker.gate, routes_of(self.settings.dialects, has_models=self.settings.models is not None)
+        )
 
     def _start_tracer(self) -> Tracer:
         """What records traces in this worker; ends with it."""
@@ -188,8 +214,13 @@ class ServiceContext:
         return tracer
 
     def slow_paths(self) -> tuple[str, ...]:
-        """Where paths begin that may take time without the engine, of the adapters that are on."""
-        return tuple(path for name in self.settings.dialects for path in adapters()[name].slow_paths)
+        """Where paths begin that may take time without the engine: of the adapters that are on, the list of models."""
+        of_adapters = tuple(path for name in self.settings.dialects for path in adapters()[name].slow_paths)
+        if self.settings.models is None:
+            return of_adapters
+        from ocrsvc.api.model_list import PATH
+
+        return (*of_adapters, PATH)
 
     def stores_documents(self) -> bool:
         """Whether documents are taken in that nobody waits for."""
@@ -210,6 +241,8 @@ class WorkerContext:
         limits: What all requests to this worker may take together.
         access_log: None where there is none.
         gate: Admits requests by their API keys; None where the service is open to everybody.
+        models_watcher: Has new versions of models proved, and switches to them; None without OCRSVC_MODELS, and before
+            the reader is started.
         tracer: Records traces.
         closing: What ends with the worker, the last first.
     """
@@ -221,5 +254,6 @@ class WorkerContext:
     limits: SharedLimits | None = None
     access_log: AccessLog | None = None
     gate: AccessGate | None = None
+    models_watcher: ModelWatcher | None = None
     tracer: Tracer = field(default_factory=NoTracer)
     closing: ExitStack = field(default_factory=ExitStack)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ocrsvc.adapters.paddlex.envelope import infer as infer_as_paddlex
 from ocrsvc.model_api.metadata import JSON_IN, JSON_OUT, BadTensor, wanted_outputs
 from ocrsvc.model_api.model import OcrModel, limit_in, options_in
+from ocrsvc.model_api.served_models import ServedModel
 from ocrsvc.model_api.tensors import Array, Shape, arrays_of, image_of
 from ocrsvc.serving.work_queue import RequestContext
 
@@ -31,11 +32,23 @@ class InferRequest:
     parameters: Mapping[str, object]
 
 
-def infer_arrays(model: OcrModel, asked: InferRequest, limit_s: float, context: RequestContext) -> list[Array]:
+@dataclass(frozen=True, slots=True)
+class InferredArrays:
+    """The outputs asked for, and the name and the version of the model that read them."""
+
+    arrays: list[Array]
+    name: str
+    version: str
+
+
+def infer_arrays(
+    model: OcrModel, served: ServedModel, asked: InferRequest, limit_s: float, context: RequestContext
+) -> InferredArrays:
     """The outputs asked for.
 
     Args:
         model: Reads the images.
+        served: What the request names.
         asked: The request.
         limit_s: Seconds within which the client wants its answer, unless the request itself names fewer.
         context: Whether it still waits.
@@ -49,7 +62,11 @@ def infer_arrays(model: OcrModel, asked: InferRequest, limit_s: float, context: 
         if len(asked.elements) != 1:
             raise BadTensor(f"'{JSON_IN}' takes one request of PaddleX's at a time.", "Send several requests.")
         # As PaddleX's "high-stability serving" puts its JSON into tensors of a model.
-        _, answer = infer_as_paddlex(asked.elements[0], model.reader, limit_s, context)
-        return [Array(JSON_OUT, "BYTES", asked.batch, [answer.decode()])]
+        _, answer = infer_as_paddlex(asked.elements[0], model.reader, limit_s, context, served.option)
+        return InferredArrays(
+            [Array(JSON_OUT, "BYTES", asked.batch, [answer.decode()])], served.name, str(served.number)
+        )
     images = [image_of(element, context.share) for element in asked.elements]
-    return arrays_of(model.infer(images, options_in(asked.parameters), limit_s, context), wanted, asked.batch)
+    options = replace(options_in(asked.parameters, has_models=model.models.has_repository), model=served.option)
+    read = model.infer(images, options, limit_s, context, served)
+    return InferredArrays(arrays_of(read.pages, wanted, asked.batch), read.name, read.version)

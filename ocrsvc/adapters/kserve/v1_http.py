@@ -7,8 +7,10 @@ from typing import Final
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.adapters.tfserving.http import OTHER_VERBS, check_servable, predict, status, wrong_method
-from ocrsvc.model_api.metadata import NAME, NotOffered
+from ocrsvc.adapters.tfserving.http import OTHER_VERBS, predict, status, wrong_method
+from ocrsvc.adapters.tfserving.servables import find_servable
+from ocrsvc.model_api.metadata import NotOffered
+from ocrsvc.model_api.model import OcrModel
 from ocrsvc.model_api.rest_common import json_answer, serve_paths
 
 _MODEL: Final = r"/v1/models/(?P<name>[^/:]+)"
@@ -21,20 +23,23 @@ def make_kserve_v1(context: AdapterContext) -> Blueprint:
     # Where both have a path this adapter's is the more exact one, so that it answers for TensorFlow Serving as well.
     both = "tfserving" in context.settings.dialects
 
+    def wrong(name: str, verb: str) -> Response:
+        return wrong_method(model, name, verb=verb)
+
     serve_paths(
         blueprint,
         ("/v1/models", "/v1/models/<name>"),
         (
-            ("GET", "/v1/models", lambda: json_answer({"models": [NAME]})),
+            ("GET", "/v1/models", lambda: json_answer({"models": model.models.names()})),
             ("GET", _MODEL, lambda name: status(model, name)),
             ("POST", _MODEL + ":predict", lambda name: predict(model, name, None, None)),
-            ("POST", _MODEL + ":explain", _explain),
-            *((("POST", _MODEL + f":(?P<verb>{OTHER_VERBS})", wrong_method),) if both else ()),
+            ("POST", _MODEL + ":explain", lambda name: _explain(model, name)),
+            *((("POST", _MODEL + f":(?P<verb>{OTHER_VERBS})", wrong),) if both else ()),
         ),
     )
     return blueprint
 
 
-def _explain(name: str) -> Response:
-    check_servable(name, None)
+def _explain(model: OcrModel, name: str) -> Response:
+    find_servable(model.models, name)
     raise NotOffered("There is no explainer.", "Use :predict.")

@@ -11,12 +11,15 @@ from google.protobuf import json_format
 from ocrsvc.adapters.context import GrpcService
 from ocrsvc.adapters.kserve import v2_metadata
 from ocrsvc.adapters.kserve.infer import InferRequest, infer_arrays
+from ocrsvc.adapters.kserve.v2_models import find_model, load_model, repository_index, statistics_of, unload_model
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
 from ocrsvc.grpc_server.status_codes import CallFailed, failure_of
-from ocrsvc.model_api.metadata import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model
+from ocrsvc.model_api.caller import caller_of_call
+from ocrsvc.model_api.metadata import IMAGE, NAME, BadTensor, NotOffered
 from ocrsvc.model_api.model import OcrModel
+from ocrsvc.model_api.served_models import ServedModel
 from ocrsvc.model_api.tensors import Array, Shape, check_input, pack, unpack_elements
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
@@ -33,54 +36,72 @@ def make_kserve_v2(messages: Messages, model: OcrModel) -> Methods:
         messages: With those of FILE.
         model: Reads the images.
     """
-    return _describing(messages, model) | _inferring(messages, model)
+    return _describing(messages, model) | _administering(messages, model) | _inferring(messages, model)
 
 
 def _describing(messages: Messages, model: OcrModel) -> dict[str, Method]:
     """The methods that need no engine."""
+    models = model.models
 
-    def method(name: str, members: Callable[[Any], Mapping[str, Any]]) -> tuple[str, Method]:
+    def method(name: str, members: Callable[[Any], Mapping[str, Any]], *, quick: bool = True) -> tuple[str, Method]:
         """One whose answer has the members that `members` makes of the request."""
         response = messages[f"inference.{name}Response"]
 
         def answer(request: Any, _call: Call) -> Any:
             return json_format.ParseDict(members(request), response())
 
-        return SERVICE + name, Method(messages[f"inference.{name}Request"], answer, quick=True)
+        return SERVICE + name, Method(messages[f"inference.{name}Request"], answer, quick=quick)
 
-    def of_the_model(name: str, members: Callable[[], Mapping[str, Any]]) -> tuple[str, Method]:
+    def of_the_model(name: str, members: Callable[[ServedModel], Mapping[str, Any]]) -> tuple[str, Method]:
         """One that names the model."""
 
-        def checked(request: Any) -> Mapping[str, Any]:
-            check_model(request.name, request.version)
-            return members()
+        def found(request: Any) -> Mapping[str, Any]:
+            return members(find_model(models, request.name, request.version))
 
-        return method(name, checked)
+        return method(name, found)
 
     def list_models(request: Any) -> Mapping[str, Any]:
-        return {"models": v2_metadata.repository_index(ready=model.ready, only_ready=request.ready)}
-
-    def load(request: Any) -> Mapping[str, Any]:
-        check_model(request.model_name)
-        return {}
+        return {"models": repository_index(models, only_ready=request.ready)}
 
     def statistics(request: Any) -> Mapping[str, Any]:
-        check_model(request.name or NAME, request.version)
-        return v2_metadata.model_statistics(model.store.read())
+        return statistics_of(model, request.name, request.version)
 
     return dict(
         (
             method("ServerLive", lambda _: {"live": True}),
             method("ServerReady", lambda _: {"ready": model.ready}),
-            method("ServerMetadata", lambda _: v2_metadata.server_metadata()),
-            method("RepositoryIndex", list_models),
-            method("RepositoryModelLoad", load),
-            of_the_model("ModelReady", lambda: {"ready": model.ready}),
+            method("ServerMetadata", lambda _: v2_metadata.server_metadata(has_repository=models.has_repository)),
+            # It looks at the repository's folders, if there is one.
+            method("RepositoryIndex", list_models, quick=not models.has_repository),
+            of_the_model("ModelReady", lambda _: {"ready": model.ready}),
             of_the_model("ModelMetadata", v2_metadata.model_metadata),
-            of_the_model("ModelConfig", lambda: {"config": v2_metadata.model_config()}),
+            of_the_model("ModelConfig", lambda served: {"config": v2_metadata.model_config(served)}),
             method("ModelStatistics", statistics),
         )
     )
+
+
+def _administering(messages: Messages, model: OcrModel) -> dict[str, Method]:
+    """Loading and unloading. Where there is no repository there is nothing to load, and no unloading."""
+    load_response, unload_response = (
+        messages[f"inference.RepositoryModel{name}Response"] for name in ("Load", "Unload")
+    )
+
+    def load(request: Any, call: Call) -> Any:
+        load_model(model, request.model_name, request.parameters, lambda: caller_of_call(call))
+        return load_response()
+
+    def unload(request: Any, call: Call) -> Any:
+        unload_model(model, request.model_name, lambda: caller_of_call(call))
+        return unload_response()
+
+    load_request, unload_request = (messages[f"inference.RepositoryModel{name}Request"] for name in ("Load", "Unload"))
+    if not model.models.has_repository:
+        return {SERVICE + "RepositoryModelLoad": Method(load_request, load, quick=True)}
+    return {
+        SERVICE + "RepositoryModelLoad": Method(load_request, load, scope="operate"),
+        SERVICE + "RepositoryModelUnload": Method(unload_request, unload, scope="operate"),
+    }
 
 
 def _inferring(messages: Messages, model: OcrModel) -> dict[str, Method]:
@@ -107,12 +128,13 @@ def _inferring(messages: Messages, model: OcrModel) -> dict[str, Method]:
 
 
 def _infer(model: OcrModel, request: Any, call: Call, response_class: Any) -> Any:
-    check_model(request.model_name, request.model_version)
+    served = find_model(model.models, request.model_name, request.model_version)
     tensor, batch = _input(request)
     elements = _elements(request, tensor, math.prod(batch))
     asked = InferRequest(tensor.name, elements, batch, _wanted(request), _parameters(request.parameters))
-    response = response_class(model_name=NAME, model_version=VERSION, id=request.id)
-    for array in infer_arrays(model, asked, call.left_s, call.context):
+    inferred = infer_arrays(model, served, asked, call.left_s, call.context)
+    response = response_class(model_name=inferred.name, model_version=inferred.version, id=request.id)
+    for array in inferred.arrays:
         _add(response, array, raw=bool(request.raw_input_contents))
     return response
 

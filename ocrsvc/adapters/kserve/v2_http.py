@@ -16,7 +16,9 @@ from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.kserve import v2_metadata
-from ocrsvc.adapters.kserve.infer import InferRequest, infer_arrays
+from ocrsvc.adapters.kserve.infer import InferredArrays, InferRequest, infer_arrays
+from ocrsvc.adapters.kserve.v2_metadata import server_metadata
+from ocrsvc.adapters.kserve.v2_models import find_model, load_model, repository_index, statistics_of, unload_model
 from ocrsvc.errors import CallerError
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.json_body import parse_json
@@ -24,8 +26,18 @@ from ocrsvc.http.parsed_body import is_image
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE
 from ocrsvc.imaging.base64text import decode_base64
-from ocrsvc.model_api.metadata import IMAGE, NAME, VERSION, BadTensor, NotOffered, check_model
-from ocrsvc.model_api.rest_common import View, answer_ready, compressed, json_answer, parse_received, serve_paths
+from ocrsvc.model_api.caller import caller_of_request
+from ocrsvc.model_api.metadata import IMAGE, NAME, BadTensor, NotOffered
+from ocrsvc.model_api.model import OcrModel
+from ocrsvc.model_api.rest_common import (
+    View,
+    answer_ready,
+    compressed,
+    json_answer,
+    parse_received,
+    serve_paths,
+)
+from ocrsvc.model_api.served_models import ServedModel
 from ocrsvc.model_api.tensors import Array, check_input, pack, unpack_elements
 from ocrsvc.serving.memory_budget import Share
 
@@ -59,62 +71,69 @@ class _HttpRequest:
 
 def make_kserve_v2(context: AdapterContext) -> Blueprint:
     """Everything below /v2, over a model."""
-    model = context.model
+    model, models = context.model, context.model.models
     blueprint = Blueprint("kserve_v2", __name__)
 
     def infer(name: str, version: str | None) -> Response:
-        check_model(name, version or "")
+        served = find_model(models, name, version or "")
         header_length = request.headers.get(HEADER_LENGTH)
         sent = parse_received(lambda body: _read_request(body, header_length, request.share))
-        return _answer(sent, infer_arrays(model, sent.asked, request.left_s, request.context))
+        return _answer(sent, infer_arrays(model, served, sent.asked, request.left_s, request.context))
 
-    def described(describe: Callable[[], object]) -> View:
+    def described(describe: Callable[[ServedModel], object]) -> View:
         def answer(name: str = NAME, version: str | None = None) -> Response:
-            check_model(name, version or "")
-            return json_answer(describe())
+            return json_answer(describe(find_model(models, name, version or "")))
 
         return answer
 
-    def statistics() -> object:
-        return v2_metadata.model_statistics(model.store.read())
+    def statistics(name: str = "", version: str | None = None) -> Response:
+        return json_answer(statistics_of(model, name, version or ""))
 
     def model_ready(name: str, version: str | None) -> Response:
-        check_model(name, version or "")
-        return answer_ready({"name": NAME, "ready": model.ready}, ready=model.ready)
+        served = find_model(models, name, version or "")
+        return answer_ready({"name": served.name, "ready": model.ready}, ready=model.ready)
 
     def index() -> Response:
         only_ready = parse_received(lambda body: bool(body) and parse_json(body, request.share).get("ready") is True)
-        return json_answer(v2_metadata.repository_index(ready=model.ready, only_ready=only_ready))
-
-    def load(name: str) -> Response:
-        check_model(name)
-        return Response(content_type=JSON_TYPE)
+        return json_answer(repository_index(models, only_ready=only_ready))
 
     serve_paths(
         blueprint,
-        ("/v2", "/v2/<path:rest>"),
+        # What wants the scope of operators has a rule of its own.
+        ("/v2", "/v2/<path:rest>", "/v2/repository/models/<path:rest>"),
         (
-            ("GET", r"/v2/?", lambda: json_answer(v2_metadata.server_metadata())),
+            ("GET", r"/v2/?", lambda: json_answer(server_metadata(has_repository=models.has_repository))),
             ("GET", r"/v2/health/live", lambda: answer_ready({"live": True}, ready=True)),
             ("GET", r"/v2/health/ready", lambda: answer_ready({"ready": model.ready}, ready=model.ready)),
-            ("GET", r"/v2/models", lambda: json_answer({"models": [NAME]})),
-            ("GET", r"/v2/models/stats", described(statistics)),
+            ("GET", r"/v2/models", lambda: json_answer({"models": models.names()})),
+            ("GET", r"/v2/models/stats", statistics),
             ("GET", _MODEL, described(v2_metadata.model_metadata)),
             ("GET", _MODEL + "/ready", model_ready),
             ("GET", _MODEL + "/config", described(v2_metadata.model_config)),
-            ("GET", _MODEL + "/stats", described(statistics)),
+            ("GET", _MODEL + "/stats", statistics),
             ("POST", _MODEL + "/infer", infer),
             ("POST", r"/v2/repository/index", index),
-            ("POST", _REPOSITORY + "/load", load),
-            ("POST", _REPOSITORY + "/unload", _unload),
+            ("POST", _REPOSITORY + "/load", lambda name: _load(model, name)),
+            ("POST", _REPOSITORY + "/unload", lambda name: _unload(model, name)),
         ),
     )
     return blueprint
 
 
-def _unload(name: str) -> Response:
-    check_model(name)
-    raise NotOffered(f"unload of model '{name}' is not supported.", "Stop the service.")
+def _load(model: OcrModel, name: str) -> Response:
+    parameters = parse_received(_parameter_names) if model.models.has_repository else ()
+    load_model(model, name, parameters, caller_of_request)
+    return Response(content_type=JSON_TYPE)
+
+
+def _unload(model: OcrModel, name: str) -> Response:
+    unload_model(model, name, caller_of_request)
+    return Response(content_type=JSON_TYPE)
+
+
+def _parameter_names(body: bytes) -> list[str]:
+    """Of a request to load a model, which may come without a body."""
+    return list(_parameters(parse_json(body, request.share))) if body else []
 
 
 def _read_request(body: bytes, header_length: str | None, share: Share) -> _HttpRequest:
@@ -218,11 +237,12 @@ def _wanted(head: Mapping[str, object], *, default: bool) -> dict[str, bool]:
     return wanted
 
 
-def _answer(sent: _HttpRequest, arrays: list[Array]) -> Response:
+def _answer(sent: _HttpRequest, inferred: InferredArrays) -> Response:
     raw: list[bytes] = []
     head: dict[str, object] = {"id": sent.id} if sent.id else {}
-    head |= {"model_name": NAME, "model_version": VERSION}
-    head["outputs"] = [_output(array, raw, binary=sent.outputs.get(array.name, sent.binary)) for array in arrays]
+    head |= {"model_name": inferred.name, "model_version": inferred.version}
+    outputs = inferred.arrays
+    head["outputs"] = [_output(array, raw, binary=sent.outputs.get(array.name, sent.binary)) for array in outputs]
     members = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
     if not raw:
         return compressed(Response(members, content_type=JSON_TYPE))

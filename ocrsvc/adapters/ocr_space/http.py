@@ -12,7 +12,8 @@ from typing import Final
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.errors import BadOption, CallerError, NothingSent, OcrsvcError
+from ocrsvc.adapters.ocr_space.languages import LANGUAGES
+from ocrsvc.errors import BadOption, CallerError, NothingSent, OcrsvcError, UnknownModel
 from ocrsvc.formats.box_values import to_boxes, to_frames
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.parsed_body import Content
@@ -30,12 +31,10 @@ from ocrsvc.records import Page, ReadOptions
 
 BASE64_FIELD: Final = "base64Image"
 ENGINES: Final = ("1", "2", "3")
-LANGUAGES: Final = (
-    "ara auto bul chs cht cze dan dut eng fin fre ger gre hrv hun ita jpn kor nor pol por rus slv spa swe tha tur ukr "
-    "vnm"
-)
 READ_FILE, READ_PARTLY, FAILED = 1, 2, 3
 FATAL: Final = 4
+INVALID_PARAMETER: Final = 99
+NO_LANGUAGE: Final = "E201: Value for parameter 'language' is invalid"
 PAGE_FAILED: Final = -10
 NO_OVERLAY: Final = "Text overlay is not provided as it is not requested"
 
@@ -50,7 +49,7 @@ def make_ocr_space(context: AdapterContext) -> Blueprint:
     @blueprint.post("/Parse/Image")
     def image() -> Response:
         began_s = time.monotonic()
-        options = _options(request.content)
+        options = _options(request.content, has_models=reader.has_models)
         overlay = _flag(request.content, "isOverlayRequired") is True
         data = _image(request.content)
         file = read_pages(reader, data, options, request.left_s, request.context, most=settings.max_pages)
@@ -116,17 +115,20 @@ def _to_line(text: str, left: float, top: float, width: float, height: float) ->
     return {"LineText": text, "Words": [word], "MaxHeight": height, "MinTop": top}
 
 
-def _options(content: Content) -> ReadOptions:
-    """What the fields ask for. Raises BadOption for what is unknown, or cannot be done."""
+def _options(content: Content, *, has_models: bool) -> ReadOptions:
+    """What the fields ask for. Raises BadOption for what is unknown, or cannot be done.
+
+    Without a model repository one model reads all that it can read, so that the language decides nothing.
+    """
     language, engine = (content.text(name) for name in ("language", "OCREngine"))
-    # One model reads all that it can read, so that the language decides nothing.
-    if language and language.lower() not in LANGUAGES.split():
+    if language and language.lower() not in LANGUAGES:
         raise BadOption(f"Value for parameter 'language' is invalid: {language[:20]!r}.")
     if engine and engine not in ENGINES:
         raise BadOption(f"Value for parameter 'OCREngine' is invalid: {engine[:20]!r}.")
     if _flag(content, "isCreateSearchablePdf"):
         raise BadOption("Searchable PDF files are not made here.", "Leave isCreateSearchablePdf out.")
-    return ReadOptions(rotate=rotate_option(_flag(content, "detectOrientation")))
+    rotate = rotate_option(_flag(content, "detectOrientation"))
+    return ReadOptions(rotate=rotate, lang=LANGUAGES[language.lower()] if has_models and language else None)
 
 
 def _flag(content: Content, name: str) -> bool | None:
@@ -152,14 +154,18 @@ def _no_addresses() -> CallerError:
 
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
-    message = str(failure)
+    message, details = str(failure), failure.title
+    exit_code = FAILED if isinstance(error, CallerError) else FATAL
     if isinstance(error, NothingSent):
         message = "No file uploaded or URL provided"
+    if isinstance(error, UnknownModel):
+        # Nothing else in this format chooses a model. The original says no more than that.
+        message, details, exit_code = NO_LANGUAGE, message, INVALID_PARAMETER
     answer = {
-        "OCRExitCode": FAILED if isinstance(error, CallerError) else FATAL,
+        "OCRExitCode": exit_code,
         "IsErroredOnProcessing": True,
         "ErrorMessage": [message],
-        "ErrorDetails": failure.title,
+        "ErrorDetails": details,
         "ProcessingTimeInMilliseconds": "0",
     }
     return as_json(answer, 200 if is_reported_in_a_200(error) else failure.status)

@@ -39,12 +39,12 @@ def make_paddle_serving(messages: Messages, model: OcrModel) -> Methods:
         if request.name not in ("", SERVICE):
             return response(err_no=_NO_SERVICE, err_msg="Failed to inference: Service name error.")
         try:
-            pages = model.infer([_image(request, call.share)], ReadOptions(), call.left_s, call.context)
+            read = model.infer([_image(request, call.share)], ReadOptions(), call.left_s, call.context)
         except CallerError as error:
             if isinstance(error, ClientGone):
                 raise
             return response(err_no=_BAD_INPUT, err_msg=str(error))
-        return response(key=["result"], value=[to_result(pages[0])])
+        return response(key=["result"], value=[to_result(read.pages[0])])
 
     return {INFERENCE: Method(messages[_PACKAGE + "Request"], inference)}
 

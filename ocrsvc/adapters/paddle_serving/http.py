@@ -17,7 +17,7 @@ from ocrsvc.formats.python_list import to_result
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import as_json, is_reported_in_a_200
+from ocrsvc.http.responses import as_json, is_reported_in_a_200, is_wrong_path
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.memory_budget import Share
@@ -91,7 +91,7 @@ def _answer(number: int, message: str, result: str | None = None, status: int = 
 
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
-    if failure.status in {404, 405}:
+    if is_wrong_path(failure):
         return Response(f"{failure.title}\n", failure.status, content_type="text/plain; charset=utf-8")
     if isinstance(error, _NoService):
         return _answer(NO_SERVICE, NO_SERVICE_TEXT)

@@ -29,7 +29,7 @@ from ocrsvc.formats.box_values import to_boxes, to_frames, to_scores, whole
 from ocrsvc.http.annotated_pages import drawn_page
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.json_body import parse_any_json
-from ocrsvc.http.responses import NO_IMAGE, read_pages
+from ocrsvc.http.responses import NO_IMAGE, is_wrong_path, read_pages
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Check, Image, Page
 from ocrsvc.serving.memory_budget import Share
@@ -42,7 +42,13 @@ MOST_PAGES: Final = 10
 Envelope = dict[str, object]
 
 
-def infer(body: bytes, reader: Reader, limit_s: float, context: RequestContext = DEFAULT_CONTEXT) -> tuple[int, bytes]:
+def infer(
+    body: bytes,
+    reader: Reader,
+    limit_s: float,
+    context: RequestContext = DEFAULT_CONTEXT,
+    model: str | None = None,
+) -> tuple[int, bytes]:
     """Answer one request, from JSON to JSON; whatever goes wrong is in the answer's envelope.
 
     Args:
@@ -50,6 +56,7 @@ def infer(body: bytes, reader: Reader, limit_s: float, context: RequestContext =
         reader: Reads the image.
         limit_s: Seconds within which the answer is worth having.
         context: Priority, and whether somebody still waits.
+        model: As of ReadOptions, where the request's place says which is to read.
 
     Returns:
         The HTTP status of the answer, which is 200 or its errorCode, and the answer.
@@ -58,7 +65,10 @@ def infer(body: bytes, reader: Reader, limit_s: float, context: RequestContext =
     try:
         members = _members(body, context.share)
         log_id = members.get("logId")
-        return 200, success(parse_members(members, context.share), reader, limit_s, context)
+        asked = parse_members(members, context.share)
+        if model is not None:
+            asked = replace(asked, options=replace(asked.options, model=model))
+        return 200, success(asked, reader, limit_s, context)
     except Exception as error:  # noqa: BLE001  an edge of the web: what comes out here is an answer
         status, envelope = failure_envelope(error, failure_of(error), log_id)
         return status, orjson.dumps(envelope)
@@ -106,7 +116,7 @@ def failure_envelope(error: Exception, failure: OcrsvcError, log_id: object = No
         status, message = UNPROCESSABLE, f"{INVALID_FILE}. {message}"
     elif type(error) is CallerError:
         status, message = UNPROCESSABLE, json.dumps([validation_error("json_invalid", "body", message)])
-    elif status in {404, 405}:
+    elif is_wrong_path(failure):
         message = failure.title
     return status, {"logId": _log_id(log_id), "errorCode": status, "errorMsg": message}
 

@@ -17,7 +17,7 @@ from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import as_json, rotate_option
+from ocrsvc.http.responses import as_json, is_wrong_path, rotate_option
 from ocrsvc.records import Page, ReadOptions
 
 FILE_FIELDS: Final = ("image_file",)
@@ -90,7 +90,7 @@ def _flag(content: Content, name: str) -> bool | None:
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
     # What the router refuses has FastAPI's bare words.
-    detail: object = failure.title if failure.status in {404, 405} else str(failure)
+    detail: object = failure.title if is_wrong_path(failure) else str(failure)
     if isinstance(error, _BadField):
         detail = [error.item]
     return as_json({"detail": detail}, failure.status)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from ocrsvc.adapters.context import GrpcService
-from ocrsvc.adapters.tfserving.http import SIGNATURE, check_servable, check_signature, check_version
-from ocrsvc.errors import UnknownModel
+from ocrsvc.adapters.tfserving.http import SIGNATURE, check_signature
+from ocrsvc.adapters.tfserving.servables import failure_of_version, find_servable, find_versions
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
-from ocrsvc.model_api.metadata import IMAGE, OUTPUTS, VERSION, BadTensor, Tensor, wanted_outputs
-from ocrsvc.model_api.model import OcrModel
+from ocrsvc.model_api.caller import caller_of_call
+from ocrsvc.model_api.metadata import IMAGE, OUTPUTS, BadTensor, Tensor, wanted_outputs
+from ocrsvc.model_api.model import Inference, OcrModel
+from ocrsvc.model_api.served_models import ServedModel
 from ocrsvc.model_api.tensors import Array, arrays_of, check_input, image_of
 from ocrsvc.records import Page, ReadOptions
+
+if TYPE_CHECKING:
+    from ocrsvc.model_api.administration import ModelAdministration
 
 FILES: Final = ("tensorflow.proto", "tensorflow_serving.proto")
 PREDICTION: Final = "/tensorflow.serving.PredictionService/"
@@ -24,7 +30,8 @@ TYPE_URL: Final = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 DTYPES: Final = {"BYTES": 7, "FP32": 1, "INT32": 3}
 
 _VALUES: Final = {"FP32": "float_val", "INT32": "int_val"}
-_LOADING, _AVAILABLE = 20, 30
+_STATES: Final = {"START": 10, "LOADING": 20, "AVAILABLE": 30, "UNLOADING": 40, "END": 50}
+_FAILED_PRECONDITION: Final = 9
 _NO_PAGE: Final = Page(0, 0, 0, ())
 
 
@@ -35,57 +42,80 @@ def make_tfserving(messages: Messages, model: OcrModel) -> Methods:
         messages: With those of FILES.
         model: Reads the images.
     """
+    models = model.models
     predict_response, metadata_response, status_response, signatures = (
         messages[f"tensorflow.serving.{name}"]
         for name in ("PredictResponse", "GetModelMetadataResponse", "GetModelStatusResponse", "SignatureDefMap")
     )
 
     def predict(request: Any, call: Call) -> Any:
-        check_servable(*_place(request.model_spec))
+        served = find_servable(models, *_place(request.model_spec))
         check_signature(request.model_spec.signature_name)
         names = wanted_outputs(list(request.output_filter))
         elements, batch = _elements(request)
-        pages = _read(model, elements, call)
+        read = _read(model, served, elements, call)
         response = predict_response()
-        _sign(response.model_spec, request.model_spec.name, request.model_spec.signature_name or SIGNATURE)
-        for array in arrays_of(pages, names, batch):
+        name = read.name if models.has_repository else request.model_spec.name
+        _sign(response.model_spec, name, read.version, request.model_spec.signature_name or SIGNATURE)
+        for array in arrays_of(read.pages, names, batch):
             _fill(response.outputs[array.name], array)
         return response
 
     def metadata(request: Any, _call: Call) -> Any:
-        check_servable(*_place(request.model_spec))
+        served = find_servable(models, *_place(request.model_spec))
         if set(request.metadata_field) != {"signature_def"}:
             raise BadTensor("The one metadata_field that there is is 'signature_def'.", "Ask for it.")
         response = metadata_response()
-        _sign(response.model_spec, request.model_spec.name, "")
+        _sign(response.model_spec, served.name, str(served.number), "")
         signed = response.metadata["signature_def"]
         signed.type_url, signed.value = TYPE_URL, _describe(signatures()).SerializeToString()
         return response
 
     def status(request: Any, _call: Call) -> Any:
-        name, version, label = _place(request.model_spec)
-        if name != "ocr":
-            raise UnknownModel(f"Could not find any versions of model {name[:100]}")
-        check_version(version, label)
         response = status_response()
-        served = response.model_version_status.add(version=int(VERSION), state=_AVAILABLE if model.ready else _LOADING)
-        served.status.error_code = 0
+        for one in find_versions(models, *_place(request.model_spec)):
+            found = response.model_version_status.add(version=one.number, state=_STATES[one.state])
+            failure = failure_of_version(one)
+            found.status.error_code = _FAILED_PRECONDITION if failure else 0
+            found.status.error_message = failure
         return response
 
-    return {
+    described: Methods = {
         PREDICTION + "Predict": Method(messages["tensorflow.serving.PredictRequest"], predict),
         PREDICTION + "GetModelMetadata": Method(
             messages["tensorflow.serving.GetModelMetadataRequest"], metadata, quick=True
         ),
-        MODEL + "GetModelStatus": Method(messages["tensorflow.serving.GetModelStatusRequest"], status, quick=True),
+        # It looks at the repository's folders, if there is one.
+        MODEL + "GetModelStatus": Method(
+            messages["tensorflow.serving.GetModelStatusRequest"], status, quick=not models.has_repository
+        ),
     }
+    if model.administration is None:
+        return described
+    return {**described, MODEL + "HandleReloadConfigRequest": _reloading(messages, model.administration)}
 
 
-def _read(model: OcrModel, elements: Sequence[bytes], call: Call) -> list[Page]:
+def _reloading(messages: Messages, administration: ModelAdministration) -> Method:
+    """The method by which an operator says anew which versions are wanted, and their labels."""
+    response = messages["tensorflow.serving.ReloadConfigResponse"]
+
+    def reload(request: Any, call: Call) -> Any:
+        administration.configure(caller_of_call(call), request.config)
+        answer = response()
+        answer.status.error_code = 0
+        return answer
+
+    return Method(messages["tensorflow.serving.ReloadConfigRequest"], reload, scope="operate")
+
+
+def _read(model: OcrModel, served: ServedModel, elements: Sequence[bytes], call: Call) -> Inference:
     """A page for each element; of an empty one an empty page, because perf_analyzer has nothing else to send."""
     images = [image_of(element, call.share) for element in elements if element]
-    pages = iter(model.infer(images, ReadOptions(), call.left_s, call.context) if images else ())
-    return [next(pages) if element else _NO_PAGE for element in elements]
+    read = Inference([], served.name, str(served.number))
+    if images:
+        read = model.infer(images, ReadOptions(model=served.option), call.left_s, call.context, served)
+    pages = iter(read.pages)
+    return replace(read, pages=[next(pages) if element else _NO_PAGE for element in elements])
 
 
 def _place(spec: Any) -> tuple[str, str | None, str | None]:
@@ -94,9 +124,9 @@ def _place(spec: Any) -> tuple[str, str | None, str | None]:
     return spec.name, version, spec.version_label or None
 
 
-def _sign(spec: Any, name: str, signature: str) -> None:
+def _sign(spec: Any, name: str, version: str, signature: str) -> None:
     spec.name, spec.signature_name = name, signature
-    spec.version.value = int(VERSION)
+    spec.version.value = int(version)
 
 
 def _elements(request: Any) -> tuple[Sequence[bytes], tuple[int, ...]]:

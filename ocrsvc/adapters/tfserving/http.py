@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
+from ocrsvc.adapters.tfserving.servables import failure_of_version, find_servable, find_versions
 from ocrsvc.errors import CallerError, UnknownModel
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.json_body import parse_json
@@ -22,25 +23,25 @@ from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.model_api.metadata import (
     IMAGE,
     MAX_BATCH,
-    NAME,
     OUTPUT_NAMES,
     OUTPUTS,
-    VERSION,
     BadTensor,
     Tensor,
 )
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.model_api.rest_common import answer_ready, compressed, json_answer, parse_received, serve_paths
+from ocrsvc.model_api.served_models import ServedModels
 from ocrsvc.model_api.tensors import arrays_of, image_of
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.memory_budget import Share
+
+if TYPE_CHECKING:
+    from ocrsvc.model_serving.control import VersionStatus
 
 SIGNATURE: Final = "serving_default"
 METHOD: Final = "tensorflow/serving/predict"
 OTHER_VERBS: Final = "classify|regress"
 ROW_NAMES: Final = ("text", "scores", "boxes", "counts")
-LABEL: Final = "stable"
-"""The one version label: TensorFlow Serving's own examples use it for the version that serves."""
 DTYPES: Final = {"BYTES": "DT_STRING", "FP32": "DT_FLOAT", "INT32": "DT_INT32"}
 
 _MODEL: Final = r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
@@ -54,6 +55,12 @@ def make_tfserving(context: AdapterContext) -> Blueprint:
     def run(name: str, version: str | None, label: str | None) -> Response:
         return predict(model, name, version, label)
 
+    def metadata(name: str, version: str | None, label: str | None) -> Response:
+        return _metadata(model, name, version, label)
+
+    def wrong(name: str, version: str | None, label: str | None, verb: str) -> Response:
+        return wrong_method(model, name, version, label, verb)
+
     def model_status(name: str, version: str | None, label: str | None) -> Response:
         return status(model, name, version, label)
 
@@ -62,9 +69,9 @@ def make_tfserving(context: AdapterContext) -> Blueprint:
         ("/v1/models/<path:rest>",),
         (
             ("POST", _MODEL + ":predict", run),
-            ("POST", _MODEL + f":(?P<verb>{OTHER_VERBS})", wrong_method),
+            ("POST", _MODEL + f":(?P<verb>{OTHER_VERBS})", wrong),
             ("GET", _MODEL, model_status),
-            ("GET", _MODEL + "/metadata", _metadata),
+            ("GET", _MODEL + "/metadata", metadata),
             ("GET", ".*", _malformed),
             ("POST", ".*", _malformed),
         ),
@@ -77,16 +84,15 @@ def _malformed() -> Response:
     raise CallerError(f"Malformed request: {request.method} {request.path[:200]}")
 
 
-def _metadata(name: str, version: str | None, label: str | None) -> Response:
-    if name != NAME:
-        raise UnknownModel(f"Could not find any versions of model {name[:100]}")
-    check_version(version, label)
+def _metadata(model: OcrModel, name: str, version: str | None, label: str | None) -> Response:
+    check_known(model.models, name)
+    served = find_servable(model.models, name, version, label)
     signature = {
         "inputs": {IMAGE.name: _tensor(IMAGE)},
         "outputs": {output.name: _tensor(output) for output in OUTPUTS},
         "method_name": METHOD,
     }
-    spec = {"name": NAME, "signature_name": "", "version": VERSION}
+    spec = {"name": served.name, "signature_name": "", "version": str(served.number)}
     return json_answer({"model_spec": spec, "metadata": {"signature_def": {"signature_def": {SIGNATURE: signature}}}})
 
 
@@ -103,47 +109,47 @@ def _tensor(tensor: Tensor) -> dict[str, object]:
 
 def predict(model: OcrModel, name: str, version: str | None, label: str | None) -> Response:
     """Answer a request's images in its own form, by rows or by columns. Raises OcrsvcError."""
-    check_servable(name, version, label)
+    served = find_servable(model.models, name, version, label)
     by_rows, images = parse_received(lambda body: _read_request(body, request.share))
-    pages = model.infer(images, ReadOptions(), request.left_s, request.context)
+    options = ReadOptions(model=served.option)
+    pages = model.infer(images, options, request.left_s, request.context, served).pages
     answer = {"predictions": [_row(page) for page in pages]} if by_rows else {"outputs": _columns(pages)}
     return compressed(Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), content_type=JSON_TYPE))
 
 
 def status(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> Response:
-    """Whether the model serves, for clients of either protocol. Raises UnknownModel."""
-    if name != NAME:
-        raise UnknownModel(f"Could not find any versions of model {name[:100]}")
-    check_version(version, label)
-    state = {"error_code": "OK", "error_message": ""}
-    served = {"version": VERSION, "state": "AVAILABLE" if model.ready else "LOADING", "status": state}
-    members = {"name": NAME, "ready": model.ready, "model_version_status": [served]}
-    return answer_ready(members, ready=model.ready)
+    """How the versions are, for clients of either protocol. Raises UnknownModel.
+
+    Where one version is named the answer is there, however that is; else it says by its status whether any serves.
+    """
+    found = find_versions(model.models, name, version, label)
+    ready = any(one.state == "AVAILABLE" for one in found)
+    members = {"name": found[0].name, "ready": ready, "model_version_status": [_status(one) for one in found]}
+    is_asked_for = model.models.has_repository and (version or label) is not None
+    return answer_ready(members, ready=ready or is_asked_for)
 
 
-def wrong_method(name: str, version: str | None = None, label: str | None = None, verb: str = "") -> Response:
+def _status(one: VersionStatus) -> dict[str, object]:
+    failure = failure_of_version(one)
+    state = {"error_code": "FAILED_PRECONDITION" if failure else "OK", "error_message": failure}
+    return {"version": str(one.number), "state": one.state, "status": state}
+
+
+def wrong_method(
+    model: OcrModel, name: str, version: str | None = None, label: str | None = None, verb: str = ""
+) -> Response:
     """Raises what TensorFlow Serving says of the other verbs to a model that only predicts."""
-    check_servable(name, version, label)
+    find_servable(model.models, name, version, label)
     verb = verb.lower()
     raise BadTensor(
         f"Expected {verb} signature method_name to be tensorflow/serving/{verb}. Was: {METHOD}", "Use :predict."
     )
 
 
-def check_servable(name: str, version: str | None, label: str | None = None) -> None:
-    """Raises UnknownModel unless the model is there to predict."""
-    if name != NAME:
-        place = f"Specific({name[:100]}, {version[:20]})" if version else f"Latest({name[:100]})"
-        raise UnknownModel(f"Servable not found for request: {place}")
-    check_version(version, label)
-
-
-def check_version(version: str | None, label: str | None = None) -> None:
-    """Raises UnknownModel unless the version and the label, if any, are those that there are."""
-    if version and version.lstrip("0") != VERSION:
-        raise UnknownModel(f"Could not find version {version[:20]} of model {NAME}")
-    if label and label != LABEL:
-        raise UnknownModel(f"Unrecognized servable version label: {label[:100]}")
+def check_known(models: ServedModels, name: str) -> None:
+    """Raises UnknownModel unless there is a model of this name, in whatever state."""
+    if not models.status(name):
+        raise UnknownModel(f"Could not find any versions of model {name[:100]}")
 
 
 def check_signature(signature: object) -> None:

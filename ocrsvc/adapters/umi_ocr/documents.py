@@ -24,6 +24,7 @@ from ocrsvc.adapters.umi_ocr.image_requests import (
     check_options,
     choice,
     described,
+    options_for,
     to_read_options,
 )
 from ocrsvc.errors import (
@@ -33,6 +34,7 @@ from ocrsvc.errors import (
     CallerError,
     EncryptedDocument,
     TooManyPages,
+    UnknownModel,
     UnsupportedImage,
 )
 from ocrsvc.formats.drawing import draw_page, drawing_bytes
@@ -44,7 +46,7 @@ from ocrsvc.http.responses import as_json
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.jobs.store import Task, Tasks, storing
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Check, Page
+from ocrsvc.records import Check, Page, ReadOptions
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.serving.work_queue import deadline_passed
@@ -61,6 +63,7 @@ CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (UnsupportedImage, BAD_DOCUMENT),
     (TooManyPages, NO_SUCH_PAGE),
     (BadOption, BAD_VALUE),
+    (UnknownModel, BAD_VALUE),
 )
 
 _NAME_LETTERS: Final = 100
@@ -70,6 +73,7 @@ _SENT_NAME_LETTERS: Final = 1000
 _NAME_BYTES: Final = 230
 _MAKE_WAITING: Final = 8
 _NOT_IN_NAMES: Final = re.compile(r'[\x00-\x1f\x7f\ud800-\udfff\\/:*?"<>|]')
+_READ_OPTIONS: Final = ("rotate", "max_side", "model", "tier", "lang")
 _MODES: Final = ("mixed", "fullPage", "imageOnly", "textOnly")
 
 
@@ -85,7 +89,7 @@ def add_documents(blueprint: Blueprint, settings: Settings, reader: Reader, task
         setattr(answer, WITHOUT_ENGINE, True)
         blueprint.add_url_rule(f"{PATH}{path}", f"documents_{name}", answer, methods=[method])
 
-    add("GET", "get_options", "options", lambda: as_json({**OPTIONS, **DOCUMENT_OPTIONS}))
+    add("GET", "get_options", "options", views.options)
     add("POST", "upload", "upload", views.upload)
     add("POST", "result", "result", views.result)
     add("POST", "download", "make", views.make)
@@ -101,6 +105,11 @@ class _DocumentViews:
         # Each may take a gigabyte, and a core.
         self._make_limiter = Limiter(1, _MAKE_WAITING)
 
+    def options(self) -> Response:
+        """The options of a document."""
+        of_images = options_for(self._reader.models()) if self._reader.has_models else OPTIONS
+        return as_json({**of_images, **DOCUMENT_OPTIONS})
+
     def upload(self) -> Response:
         """Take in a document."""
         content = request.content
@@ -115,15 +124,22 @@ class _DocumentViews:
             numbers = numbers_of(options, count, self._settings.max_pages)
             # They are counted when they are read; here a key learns at once that it has too few left.
             request.context.pages.expect(len(numbers))
-        read = to_read_options(options)
+        read = self._checked(to_read_options(options, has_models=self._reader.has_models))
         about = {
             "key": request.key.identity if request.key is not None else None,
             "name": name,
             "numbers": numbers,
-            "options": {"rotate": read.rotate, "max_side": read.max_side, "mask": request.context.mask},
+            "options": {"mask": request.context.mask, **{name: getattr(read, name) for name in _READ_OPTIONS}},
             "asked": {**options, "count": count},
         }
         return as_json({"code": OK, "data": self._tasks.add(part.data, about, request.caller).id})
+
+    def _checked(self, options: ReadOptions) -> ReadOptions:
+        """With what the address asks for, because the document is read without it. Raises UnknownModel."""
+        if (choice := request.choice) is not None:
+            options = choice.apply(options)
+        self._reader.check_model(options)
+        return options
 
     def result(self) -> Response:
         """Report how far a task is, and what it has read."""
@@ -250,7 +266,7 @@ def _options_of(sent: object) -> dict[str, Any]:
             raise BadOption(f"{name} 当前值不合法： {str(options[name])[:100]}")
     if options.get("doc.extractionMode") == "textOnly":
         raise BadOption("doc.extractionMode textOnly is not served: pages are read as they look.", "Send fullPage.")
-    known = {*_CHECKS, "ocr.cls", "ocr.limit_side_len", "tbpu.parser", "tbpu.ignoreArea"}
+    known = {*_CHECKS, "ocr.language", "ocr.cls", "ocr.limit_side_len", "tbpu.parser", "tbpu.ignoreArea"}
     return {name: value for name, value in options.items() if name in known}
 
 

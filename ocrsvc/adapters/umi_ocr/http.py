@@ -22,6 +22,7 @@ from ocrsvc.adapters.umi_ocr.image_requests import (
     OPTIONS,
     REFUSED,
     Coded,
+    options_for,
     options_of,
     to_answer,
     to_read_options,
@@ -29,7 +30,7 @@ from ocrsvc.adapters.umi_ocr.image_requests import (
 from ocrsvc.errors import CallerError, NothingSent, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import JSON_TYPE, is_reported_in_a_200
+from ocrsvc.http.responses import JSON_TYPE, is_reported_in_a_200, is_wrong_path
 
 BANNER: Final = "Umi-OCR v2.1.5"
 # The original labels its JSON so, and pages in a browser rely on the rest.
@@ -58,12 +59,13 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
         content = request.content
         options = options_of(content.members, empty=not content.fields and content.raw is None)
         data = content.first_image((), ("base64",))
-        page = reader.read(data, to_read_options(options), request.left_s, request.context).page
+        asked = to_read_options(options, has_models=reader.has_models)
+        page = reader.read(data, asked, request.left_s, request.context).page
         return _as_html(to_answer(page, options, time.monotonic() - began_s))
 
     @blueprint.get("/api/ocr/get_options")
     def get_options() -> Response:
-        return _as_html(OPTIONS)
+        return _as_html(options_for(reader.models()) if reader.has_models else OPTIONS)
 
     @blueprint.get("/")
     @blueprint.get("/umiocr")
@@ -87,7 +89,7 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
 
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
-    if failure.status in {404, 405}:
+    if is_wrong_path(failure):
         return Response(f"<h1>Error: {failure.status} {failure.title}</h1>\n", failure.status, content_type=HTML)
     # The original reports in a 200, too, that its engine broke; a refusal keeps its status for those who retry.
     in_a_200 = is_reported_in_a_200(error) or (isinstance(error, OcrsvcError) and failure.code == "engine_failed")

@@ -9,10 +9,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from ocrsvc.errors import BadBase64, BadOption, BrokenImage, CallerError, UnsupportedImage
+from ocrsvc.adapters.umi_ocr.languages import NAME as LANGUAGE
+from ocrsvc.adapters.umi_ocr.languages import language_choices, with_language
+from ocrsvc.errors import BadBase64, BadOption, BrokenImage, CallerError, UnknownModel, UnsupportedImage
 from ocrsvc.formats.box_values import to_boxes, to_frames, to_scores, whole
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.responses import clamp_side_px, rotate_option
+from ocrsvc.model_serving.model_list import ModelList
 from ocrsvc.records import Line, Page, ReadOptions
 
 OK, NO_TEXT = 100, 101
@@ -20,12 +23,14 @@ NOT_JSON, EMPTY, NO_BASE64, NO_DICT, BAD_OPTION = 800, 801, 802, 803, 804
 ENGINE_FAILED, REFUSED = 902, 903
 CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (BadOption, BAD_OPTION),
+    (UnknownModel, BAD_OPTION),
     (BadBase64, 300),
     (UnsupportedImage, 301),
     (BrokenImage, 301),
 )
 """The code for each error; 300 and 301 are those of the engine in the original."""
 
+LANGUAGE_TITLE: Final = "语言/模型库"
 MODELS: Final = (("models/config_chinese.txt", "简体中文"), ("models/config_en.txt", "English"))
 SIDES_PX: Final = (960, 2880, 4320, 999999)
 PARSERS: Final[Mapping[str, str]] = {
@@ -64,12 +69,19 @@ def to_answer(page: Page, options: Mapping[str, Any], spent_s: float) -> dict[st
     return {"code": OK, "data": data, "score": score, "time": round(spent_s, 4), "timestamp": time.time()}
 
 
-def to_read_options(options: Mapping[str, Any]) -> ReadOptions:
-    """What the options ask of the engine."""
+def to_read_options(options: Mapping[str, Any], *, has_models: bool) -> ReadOptions:
+    """What the options ask of the engine; a language only where there is a model repository. Raises BadOption."""
     side = options.get("ocr.limit_side_len")
-    return ReadOptions(
+    read = ReadOptions(
         rotate=rotate_option(options.get("ocr.cls")), max_side=clamp_side_px(side) if side is not None else None
     )
+    return with_language(read, options.get(LANGUAGE)) if has_models else read
+
+
+def options_for(listed: ModelList) -> Mapping[str, object]:
+    """What GET /api/ocr/get_options answers where there is a model repository."""
+    choices = language_choices(listed)
+    return {**OPTIONS, LANGUAGE: choice(LANGUAGE_TITLE, choices)} if choices else OPTIONS
 
 
 def to_ends(lines: Sequence[Line], parser: str) -> list[str]:
@@ -159,7 +171,7 @@ def choice(title: str, choices: Sequence[tuple[object, str]], **more: object) ->
 
 
 OPTIONS: Final[Mapping[str, object]] = {
-    "ocr.language": choice("语言/模型库", MODELS),
+    LANGUAGE: choice(LANGUAGE_TITLE, MODELS),
     "ocr.cls": described(
         "boolean", "纠正文本方向", default=True, toolTip="识别方向不是正朝上的图片。关闭后按原样识别。"
     ),
@@ -172,4 +184,4 @@ OPTIONS: Final[Mapping[str, object]] = {
         "数据返回格式", tuple(FORMATS.items()), toolTip='返回值字典中，["data"] 按什么格式表示OCR结果数据'
     ),
 }
-"""What GET /api/ocr/get_options answers."""
+"""What GET /api/ocr/get_options answers without a model repository."""

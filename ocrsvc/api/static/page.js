@@ -2,6 +2,7 @@
 
 import { ask, Problem } from './ask.js';
 import { copy, jsonOf, save, textsOf } from './keep.js';
+import { findModels, showModels } from './models.js';
 import * as view from './view.js';
 import { preferred, remember, speak, t } from './words.js';
 
@@ -121,6 +122,7 @@ function optionsFor(item) {
   if (form.get('max_side')) options.max_side = form.get('max_side');
   if (Number(form.get('min_confidence'))) options.min_confidence = Number(form.get('min_confidence')) / 100;
   if (form.get('pages').trim() && /pdf|tif/i.test(item.file.type || item.file.name)) options.pages = form.get('pages');
+  for (const name of ['lang', 'model']) if (form.get(name)) options[name] = form.get(name);
   if (form.has('line')) options.detect = 'false';
   if (form.has('upright_boxes')) options.upright_boxes = 'true';
   return options;
@@ -244,6 +246,7 @@ function begin() {
     button.onclick = () => { remember(button.dataset.language); change(button.dataset.language); };
   change(preferred());
   refreshTray();
+  if ('models' in $('settings').dataset) findModels($('settings'));
 }
 
 const answered = () => items.filter((item) => item.answer);
@@ -251,6 +254,7 @@ const answered = () => items.filter((item) => item.answer);
 function change(language) {
   speak(language);
   showShare();
+  showModels($('settings'));
   for (const item of items) refresh(item);
   view.refresh();
 }

@@ -25,10 +25,12 @@ from ocrsvc.engines.isolated.messages import (
     pack_failure,
     unpack_tasks,
 )
+from ocrsvc.engines.isolated.model_name import ModelName
 from ocrsvc.engines.isolated.shared_area import SharedArea
 from ocrsvc.engines.opening import open_engine_in_process
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.model_repository.model_key import ModelKey
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.allocator import give_back
 from ocrsvc.system.memory import read_private_bytes
@@ -38,8 +40,18 @@ from ocrsvc.system.thread_plan import ThreadPlan
 _IDLE_S: Final = 1.0
 
 
-def serve_worker(wire: socket.socket, area: SharedArea, settings: Settings, plan: ThreadPlan) -> None:
-    """Open the engine, say so, read what comes; returns when the worker has let go."""
+def serve_worker(
+    wire: socket.socket,
+    area: SharedArea,
+    settings: Settings,
+    plan: ThreadPlan,
+    model: ModelName | None = None,
+    key: ModelKey | None = None,
+) -> None:
+    """Open the engine, with that model, say so, read what comes; returns when the worker has let go.
+
+    An encrypted model is decrypted with `key`.
+    """
     faulthandler.enable()
     raise_oom_score()
     # Ends an opening that takes too long also in native code, and while no thread of the worker waits for it.
@@ -47,7 +59,8 @@ def serve_worker(wire: socket.socket, area: SharedArea, settings: Settings, plan
     gpu_memory = GpuMemory(settings)
     try:
         # One page at a time is read here, and whether other children are idle is not known: nothing is borrowed.
-        engine = open_engine_in_process(settings, replace(plan, engine_threads=1))
+        opened = None if model is None else model.open(settings.models, key)
+        engine = open_engine_in_process(settings, replace(plan, engine_threads=1), opened)
         handle = engine.open_handle()
         handle.warm_up()
     except Exception as failure:  # noqa: BLE001  the worker raises it in the thread that waits

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from typing import Final
 
 from ocrsvc.engines.isolated.child import HANG, Child, ChildLost
@@ -55,6 +56,8 @@ class ChildPool:
         self._retry_at_s = 0.0
         self._logged: set[str] = set()
         self.info: EngineInfo | None = None
+        # Forgotten when their handles have let go of them.
+        self._children_open: weakref.WeakSet[Child] = weakref.WeakSet()
 
     def start_child(self) -> Child:
         """A child that begins to open now. Raises EngineFailed while opening has failed too often lately."""
@@ -68,6 +71,11 @@ class ChildPool:
         """A child is ready."""
         self._failures = 0
         self.info = child.opened.info
+        self._children_open.add(child)
+
+    def pids(self) -> list[int]:
+        """Of the children that are open; some may just have ended."""
+        return [child.opened.pid for child in list(self._children_open)]
 
     def note_failure(self, failure: ChildLost | OcrsvcError) -> None:
         """A child did not open: from now on wait 1, 2, 4, … 60 s between tries, unless the failure may be chance."""

@@ -36,11 +36,15 @@ class CrashHandling:
     Args:
         ask: The process's answers; raises ChildLost when it ended, or OcrsvcError when it failed.
         denylist: The images that crashed engines lately; all workers share it.
+        model: The digest of the model that reads: what crashes one may do another no harm. Empty without OCRSVC_MODELS.
     """
 
-    def __init__(self, ask: Callable[[list[Task]], list[Page | OcrsvcError]], denylist: CrashDenylist) -> None:
+    def __init__(
+        self, ask: Callable[[list[Task]], list[Page | OcrsvcError]], denylist: CrashDenylist, model: str = ""
+    ) -> None:
         self._ask = ask
         self._denylist = denylist
+        self._model = model
 
     def read(self, tasks: Sequence[Task]) -> list[Page | OcrsvcError]:
         """The answer to each task. A batch whose engine dies is read once more, each image alone."""
@@ -51,7 +55,7 @@ class CrashHandling:
         return [trial.answer or self._read_alone(trial) for trial in trials]
 
     def _begin(self, task: Task) -> _Trial:
-        crashes = 0 if self._denylist.is_empty() else self._denylist.crashes(digest_of(task))
+        crashes = 0 if self._denylist.is_empty() else self._denylist.crashes(digest_of(task, self._model))
         return _Trial(task, crashes, crashes, _refusal() if crashes >= CRASHES else None)
 
     def _read_together(self, trials: list[_Trial]) -> None:
@@ -80,11 +84,11 @@ class CrashHandling:
 
     def _clear_if_noted(self, trial: _Trial, answer: Page | OcrsvcError) -> Page | OcrsvcError:
         if trial.noted_crashes and not isinstance(answer, DeadlineExceeded | ClientGone):
-            self._denylist.clear(digest_of(trial.task))
+            self._denylist.clear(digest_of(trial.task, self._model))
         return answer
 
     def _give_up(self, trial: _Trial, lost: ChildLost) -> OcrsvcError:
-        digest = digest_of(trial.task)
+        digest = digest_of(trial.task, self._model)
         if trial.crashes > trial.noted_crashes:
             self._denylist.note(digest, trial.crashes, lost.cause)
         if trial.crashes < CRASHES:
@@ -100,8 +104,11 @@ def _refusal() -> ImageCrashesEngine:
     )
 
 
-def digest_of(task: Task) -> bytes:
-    """For the denylist: of the file or the pixels, and the options that matter; 16 bytes. 1 ms for a megabyte."""
+def digest_of(task: Task, model: str = "") -> bytes:
+    """For the denylist: of the file or the pixels, the model, and the options that matter; 16 bytes.
+
+    It takes 1 ms for a megabyte.
+    """
     options, shape = task.options, () if isinstance(task, FileTask) else task.image.pixels.shape
     # Text options apart: those change which code an image meets.
     chosen = (
@@ -109,6 +116,6 @@ def digest_of(task: Task) -> bytes:
         options
         and (options.rotate, options.detect, options.upright_boxes, options.unwarp, options.layout, options.tables),
     )
-    found = blake2b(repr(chosen).encode(), digest_size=16)
+    found = blake2b(repr(chosen).encode(), digest_size=16, key=model.encode()[:64])
     found.update(task.data if isinstance(task, FileTask) else np.ascontiguousarray(task.image.pixels).data)
     return found.digest()

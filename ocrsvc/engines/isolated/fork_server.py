@@ -24,9 +24,12 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
+from ocrsvc.engines.isolated.model_name import ModelName
+from ocrsvc.model_repository.model_key import ModelKey, parse_key
 from ocrsvc.registry import engines
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.allocator import limit_arenas
+from ocrsvc.system.core_dumps import forbid_core_dumps
 from ocrsvc.system.sandbox.restrict import end_with_parent, ignore_signals
 from ocrsvc.system.thread_plan import ThreadPlan, set_library_environment
 from ocrsvc.telemetry.event_log import log_as_json
@@ -53,13 +56,22 @@ class ForkServer:
 
     Args:
         control: Commands come in here.
-        settings, plan: For the children.
+        settings, plan, model, key: For the children.
     """
 
-    def __init__(self, control: socket.socket, settings: Settings, plan: ThreadPlan) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        settings: Settings,
+        plan: ThreadPlan,
+        model: ModelName | None = None,
+        key: ModelKey | None = None,
+    ) -> None:
         self._control = control
         self._settings = settings
         self._plan = plan
+        self._model = model
+        self._key = key
         self._children: dict[int, _RunningChild] = {}
         self._wake_receiver, self._wake_sender = socket.socketpair()
 
@@ -130,7 +142,7 @@ class ForkServer:
             from ocrsvc.engines.isolated.child_main import serve_worker
             from ocrsvc.engines.isolated.shared_area import SharedArea
 
-            serve_worker(end, SharedArea(area_fd), self._settings, self._plan)
+            serve_worker(end, SharedArea(area_fd), self._settings, self._plan, self._model, self._key)
             code = 0
         except BaseException as error:
             LOG.error("A child ends", exc_info=loggable_error(error))
@@ -200,13 +212,17 @@ def main() -> None:
     first: dict[str, Any] = orjson.loads(control.recv(_MESSAGE_BYTES) or b"{}")
     if not first:
         return
+    key = None if first["model_key"] is None else parse_key(first.pop("model_key"))
+    if key is not None:
+        forbid_core_dumps()
     settings, plan = settings_class().model_validate(first["settings"]), ThreadPlan(**first["plan"])
     set_library_environment(os.environ, plan.library_threads)
     limit_arenas()
     if settings.log_format == "json":
         log_as_json()
     preload(settings.engine)
-    ForkServer(control, settings, plan).run()
+    model = None if first["model"] is None else ModelName(**first["model"])
+    ForkServer(control, settings, plan, model, key).run()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Final
 from ocrsvc.engines.isolated.child import HANG, Child, ChildLost
 from ocrsvc.engines.isolated.child_pool import LOG, ChildPool
 from ocrsvc.engines.isolated.crash_handling import CrashHandling
-from ocrsvc.errors import DeadlineExceeded, EngineFailed, EngineUnavailable, OcrsvcError
+from ocrsvc.errors import BadModel, DeadlineExceeded, EngineFailed, EngineUnavailable, OcrsvcError
 from ocrsvc.records import Page, Task
 from ocrsvc.serving.crash_denylist import CrashDenylist
 
@@ -31,14 +31,16 @@ class IsolatedHandle:
         denylist: What all workers share.
         grace_s: How long a read may go on past its deadline before the child is killed. An engine checks deadlines
             between lines only, and killing it costs a load of the models; below the executor's STUCK_S.
+        model: The digest of the model that reads; empty without OCRSVC_MODELS.
 
     Raises:
         EngineUnavailable: No child could open the engine.
+        BadModel: It could not use the model that it was given.
     """
 
-    def __init__(self, pool: ChildPool, denylist: CrashDenylist, grace_s: float = 3.0) -> None:
+    def __init__(self, pool: ChildPool, denylist: CrashDenylist, grace_s: float = 3.0, model: str = "") -> None:
         self._pool = pool
-        self._crash_handling = CrashHandling(self._ask, denylist)
+        self._crash_handling = CrashHandling(self._ask, denylist, model)
         self._grace_s = grace_s
         self._hang_s = min(_HANG_S, pool.deadline_s)
         self._successor: Child | None = None
@@ -48,6 +50,8 @@ class IsolatedHandle:
         try:
             self._child = self._open(math.inf)
         except OcrsvcError as error:
+            if isinstance(bad := error.__cause__, BadModel):
+                raise BadModel(bad.detail, bad.remedy) from error
             raise EngineUnavailable(error.detail, error.remedy) from error
 
     @property

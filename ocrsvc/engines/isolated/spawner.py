@@ -18,6 +18,8 @@ from typing import Final
 
 import orjson
 
+from ocrsvc.engines.isolated.model_name import ModelName
+from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.child_process import Program
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -34,13 +36,25 @@ class Spawner:
     Args:
         settings: Which engine the children open.
         plan: Their library threads.
+        model: What the engine reads with, which the children open themselves; None for the model that it comes with.
+            The key of an encrypted one goes to them over the fork server's socket.
     """
 
-    def __init__(self, settings: Settings, plan: ThreadPlan) -> None:
-        self._first_message = orjson.dumps({"settings": settings.model_dump(mode="json"), "plan": asdict(plan)})
+    def __init__(self, settings: Settings, plan: ThreadPlan, model: ModelVersion | None = None) -> None:
+        named = None if model is None else asdict(ModelName.of(model))
+        key = None if model is None or model.key is None else model.key.expose()
+        self._first_message = orjson.dumps(
+            {"settings": settings.model_dump(mode="json"), "plan": asdict(plan), "model": named, "model_key": key}
+        )
         self._keys = itertools.count(1)
         self._lock = threading.Lock()
         self._server: Program | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the fork server; 0 while there is none."""
+        server = self._server
+        return 0 if server is None else server.process.pid
 
     def spawn(self, end: socket.socket, area_fd: int) -> int:
         """Have a child forked that talks over `end`, with the shared area `area_fd`; returns what `kill` calls it.

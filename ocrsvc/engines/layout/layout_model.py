@@ -5,6 +5,7 @@ Its weights are package data of this package, in weights/, with their licence; b
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Final, cast, get_args
 
@@ -52,6 +53,12 @@ class LayoutModel:
             FoundRegion(TYPES[number], confidence, (left * across, top * down, right * across, bottom * down))
             for number, (left, top, right, bottom, confidence) in zip(classes.tolist(), boxes.tolist(), strict=True)
         ]
+
+
+@cache
+def layout_model() -> LayoutModel:
+    """That of this process, which several engines share."""
+    return LayoutModel()
 
 
 def _to_tensor(pixels: Pixels, degrees: int) -> NDArray[np.float32]:

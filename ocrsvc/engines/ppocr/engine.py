@@ -1,9 +1,10 @@
-"""The engine ppocr, the default: PP-OCRv6 small under ONNX Runtime or OpenVINO, in a pipeline of our own."""
+"""The engine ppocr, the default: PaddleOCR's models under ONNX Runtime or OpenVINO, in a pipeline of our own."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,20 +19,24 @@ from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline, batch_on_gpu
 from ocrsvc.engines.ppocr.gpu.self_test import find_fault
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
-from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import BatchRunner, LineRunner, make_line_runner, profiles
-from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, BeamRecognizer, Recognizer, read_characters
-from ocrsvc.engines.ppocr.runtime import models
+from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, BeamRecognizer, Recognizer
+from ocrsvc.engines.ppocr.pipeline.several_recognizers import Script
+from ocrsvc.engines.ppocr.runtime.dictionary import read_dictionary
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
+from ocrsvc.engines.ppocr.runtime.model_parts import ModelParts, read_parts
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.openvino_session import PROVIDER
 from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
 from ocrsvc.engines.ppocr.runtime.runtimes import Runtime, RuntimeChoice
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
-from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
-from ocrsvc.engines.ppocr.runtime.unwarping_model import UnwarpingModel
+from ocrsvc.engines.ppocr.runtime.shared_threads import LENDER, SharedThreads
+from ocrsvc.engines.ppocr.runtime.unwarping_model import unwarping_model
 from ocrsvc.engines.ppocr.runtime_proof import choose_runtime
+from ocrsvc.model_repository.builtin import built_in_model
+from ocrsvc.model_repository.description import Recognition
+from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Decoder
 from ocrsvc.serving.batcher import Limits
@@ -66,13 +71,15 @@ class PpocrEngine:
         batch: How many lines a GPU reads in one run, and how long it waits for them.
         imaging: Where pixels are prepared for models on a GPU; "numpy" runs the GPU code in memory, for a `config` that
             reads lines in batches on the CPU too.
-        choice: What each model is computed with on a CPU; None as `config` says for both.
+        choices: What each model is computed with on a CPU, for each recognizer in turn; none as `config` says for all.
+        parts: The detector and the recognizers; None for the built-in ones.
 
     Raises:
         EngineUnavailable: A model is missing, or the device cannot be used.
+        BadModel: A part is no model of its kind, or has another one's dictionary.
     """
 
-    traits = EngineTraits()
+    traits = EngineTraits(any_thread=True)
 
     def __init__(
         self,
@@ -81,25 +88,31 @@ class PpocrEngine:
         model_cache: Path | None = None,
         batch: Limits = BATCH,
         imaging: Imaging = "auto",
-        choice: RuntimeChoice | None = None,
+        choices: Sequence[RuntimeChoice] = (),
+        parts: ModelParts | None = None,
     ) -> None:
         cv2.setNumThreads(config.threads)
-        cache = ModelCache(model_cache)
-        recognition_config = _with_runtime(config, choice.recognition) if choice is not None else config
-        recognition = _open_recognition(replace(recognition_config, sessions=engine_threads), batch, cache)
-        self._shared_threads = SharedThreads(engine_threads if recognition.device == "cpu" else 1)
-        detection_config = _with_runtime(config, choice.detection) if choice is not None else config
-        self._detector = open_detector(detection_config, cache, self._shared_threads)
-        self._line_runner = _make_line_runner(recognition, self._shared_threads, batch)
-        characters = read_characters(recognition.metadata)
-        self._readers = _make_recognizers(self._line_runner, characters)
-        self._unwarping = UnwarpingModel()
-        self._gpu_line_runner: LineRunner | None = None
-        backend = find_backend(imaging, recognition.device)
-        self._gpu_pipeline = self._open_gpu_pipeline(backend, recognition, batch, characters) if backend else None
-        precision = _of_both(self._detector.precision, recognition.precision)
-        provider = self._with_imaging(_of_both(self._detector.provider, recognition.provider))
-        self._info = EngineInfo("ppocr", models.NAME, models.version(), self._detector.device, precision, provider)
+        parts = parts or read_parts(built_in_model())
+        cache = ModelCache(model_cache, parts.key)
+        opened = _open_recognition(parts, replace(config, sessions=engine_threads), choices, batch, cache)
+        first = next(iter(opened.values()))
+        self._line_runners: list[LineRunner] = []
+        with contextlib.ExitStack() as closing:
+            self._shared_threads = LENDER.borrow(engine_threads if first.device == "cpu" else 1)
+            closing.callback(LENDER.give_back, self._shared_threads)
+            closing.callback(self._close_line_runners)
+            detection_config = _with_runtime(config, choices[0].detection) if choices else config
+            self._detector = open_detector(parts.detection, detection_config, cache, self._shared_threads)
+            self._line_runners += [_make_line_runner(one, self._shared_threads, batch) for one in opened.values()]
+            self._scripts = _scripts(parts, opened, self._line_runners)
+            self._unwarping = unwarping_model()
+            backend = find_backend(imaging, first.device)
+            self._gpu_pipeline = self._open_gpu_pipeline(backend, parts, opened, batch) if backend else None
+            self._closing = closing.pop_all()
+        precision = _of_both(self._detector.precision, first.precision)
+        provider = self._with_imaging(_of_both(self._detector.provider, first.provider))
+        title, version = parts.names
+        self._info = EngineInfo("ppocr", title, version, self._detector.device, precision, provider)
 
     def describe(self) -> EngineInfo:
         """See engines.contract.Engine."""
@@ -109,33 +122,36 @@ class PpocrEngine:
         """See engines.contract.Engine."""
         return PageHandle(
             self._detector,
-            self._readers,
+            self._scripts[0].readers,
             self._shared_threads,
             gpu_pipeline=self._gpu_pipeline,
             find_grid=self._unwarping.find_grid,
+            scripts=self._scripts,
         )
 
     def close(self) -> None:
         """End the threads; the sessions go with the last reference."""
-        for line_runner in (self._line_runner, self._gpu_line_runner):
-            if line_runner is not None:
-                line_runner.close()
-        self._shared_threads.close()
+        self._closing.close()
+
+    def _close_line_runners(self) -> None:
+        for line_runner in self._line_runners:
+            line_runner.close()
 
     def _open_gpu_pipeline(
-        self, backend: ArrayBackend, session: ModelRunner, batch: Limits, characters: Sequence[str]
+        self, backend: ArrayBackend, parts: ModelParts, opened: Mapping[str, ModelRunner], batch: Limits
     ) -> GpuPipeline | None:
         """The pipeline that prepares pixels on the GPU, if it reads what is read without it."""
-        line_runner = BatchRunner(session, batch, len(session.sessions), batch_on_gpu(backend, session))
-        pipeline = GpuPipeline(backend, self._detector, _make_recognizers(line_runner, characters))
-        fault = find_fault(
-            pipeline.open, PageHandle(self._detector, self._readers, self._shared_threads).open_in_memory
-        )
+        runners = [BatchRunner(one, batch, len(one.sessions), batch_on_gpu(backend, one)) for one in opened.values()]
+        scripts = _scripts(parts, opened, runners)
+        pipeline = GpuPipeline(backend, self._detector, scripts[0].readers, scripts)
+        in_memory = PageHandle(self._detector, self._scripts[0].readers, self._shared_threads)
+        fault = find_fault(pipeline.open, in_memory.open_in_memory)
         if fault is None:
-            self._gpu_line_runner = line_runner
+            self._line_runners += runners
             LOG.info("Pixels are prepared by %s.", backend.name)
             return pipeline
-        line_runner.close()
+        for runner in runners:
+            runner.close()
         LOG.warning(DISTRUSTED, backend.name, fault)
         return None
 
@@ -154,14 +170,36 @@ def _with_runtime(config: SessionConfig, runtime: Runtime) -> SessionConfig:
     return replace(config, device="cpu", provider=runtime.provider, precision=runtime.precision)
 
 
-def _make_recognizers(line_runner: LineRunner, characters: Sequence[str]) -> dict[Decoder, Recognizer]:
-    return {"greedy": Recognizer(line_runner, characters), "beam": BeamRecognizer(line_runner, characters)}
+def _scripts(
+    parts: ModelParts, opened: Mapping[str, ModelRunner], line_runners: Sequence[LineRunner]
+) -> list[Script[Recognizer]]:
+    """The recognizers, each with a line runner. Raises BadModel: a dictionary is another model's."""
+    made = []
+    for (name, part), line_runner in zip(parts.recognition.items(), line_runners, strict=True):
+        described = part.described
+        assert isinstance(described, Recognition), "it is a recognizer"
+        fed = read_dictionary(part, opened[name].metadata), described.direction, described.height_px
+        readers: dict[Decoder, Recognizer] = {
+            "greedy": Recognizer(line_runner, *fed),
+            "beam": BeamRecognizer(line_runner, *fed),
+        }
+        made.append(Script(readers, described.languages, described.direction))
+    return made
 
 
-def _open_recognition(config: SessionConfig, batch: Limits, cache: ModelCache) -> ModelRunner:
-    """The recognizer; on a GPU whatever is larger than a batch gives its memory back."""
-    gpu = replace(config.gpu, arena_values=3 * batch.most_cost, profiles=profiles(batch))
-    return open_model(models.RECOGNITION, replace(config, gpu=gpu), cache)
+def _open_recognition(
+    parts: ModelParts, config: SessionConfig, choices: Sequence[RuntimeChoice], batch: Limits, cache: ModelCache
+) -> dict[str, ModelRunner]:
+    """The recognizers, by name; on a GPU whatever is larger than a batch gives its memory back."""
+    opened = {}
+    for place, (name, part) in enumerate(parts.recognition.items()):
+        one = _with_runtime(config, choices[place].recognition) if choices else config
+        wanted = profiles(batch, part.input_format.height_px)
+        gpu = replace(one.gpu, arena_values=3 * batch.most_cost, profiles=wanted)
+        opened[name] = open_model(part, replace(one, gpu=gpu), cache)
+        # Now, before anything else is opened.
+        read_dictionary(part, opened[name].metadata)
+    return opened
 
 
 def _make_line_runner(recognition: ModelRunner, shared_threads: SharedThreads, batch: Limits) -> LineRunner:
@@ -169,15 +207,20 @@ def _make_line_runner(recognition: ModelRunner, shared_threads: SharedThreads, b
         if recognition.provider == PROVIDER:
             # Every width costs 30 ms when it is first met, in each session.
             for width in (one for one in WIDTHS_PX if one <= WARM_PX):
-                recognition.warm_up(np.zeros((1, 3, HEIGHT_PX, width), np.float32))
+                recognition.warm_up(np.zeros((1, 3, recognition.input_format.height_px, width), np.float32))
         return make_line_runner(recognition, shared_threads)
     batches = BatchRunner(recognition, batch, runners=len(recognition.sessions))
     batches.warm_up()
     return batches
 
 
-def open_ppocr(settings: Settings, plan: ThreadPlan) -> PpocrEngine:
-    """The engine as the settings and the thread plan want it. Raises EngineUnavailable."""
+def open_ppocr(settings: Settings, plan: ThreadPlan, model: ModelVersion | None = None) -> PpocrEngine:
+    """The engine as the settings and the thread plan want it, with that model, or the built-in one.
+
+    Raises:
+        EngineUnavailable: A model is missing, or the device cannot be used.
+        BadModel: The model cannot be used.
+    """
     config = SessionConfig(
         settings.device,
         plan.library_threads,
@@ -187,12 +230,19 @@ def open_ppocr(settings: Settings, plan: ThreadPlan) -> PpocrEngine:
     )
     batch = Limits(settings.batch_pixels, MOST_LINES, settings.batch_wait_s)
     cache = settings.model_cache or default_folder()
-    open_engine = partial(PpocrEngine, config, plan.engine_threads, cache, batch, settings.imaging)
-    choice = choose_runtime(config, ModelCache(cache))
-    engine = open_engine(choice)
-    if choice is not None or engine.describe().device != "cpu":
+    parts = read_parts(model or built_in_model())
+    open_engine = partial(PpocrEngine, config, plan.engine_threads, cache, batch, settings.imaging, parts=parts)
+    choices = _choose_runtimes(parts, config, ModelCache(cache, parts.key))
+    engine = open_engine(choices)
+    if choices or engine.describe().device != "cpu":
         return engine
     # A GPU was meant and does not work: the CPU computes in what is quickest there.
     engine.close()
     del engine
-    return open_engine(choose_runtime(replace(config, device="cpu"), ModelCache(cache)))
+    return open_engine(_choose_runtimes(parts, replace(config, device="cpu"), ModelCache(cache, parts.key)))
+
+
+def _choose_runtimes(parts: ModelParts, config: SessionConfig, cache: ModelCache) -> list[RuntimeChoice]:
+    """For each recognizer; none where a GPU is meant."""
+    made = [choose_runtime((parts.detection, part), config, cache) for part in parts.recognition.values()]
+    return [choice for choice in made if choice is not None]

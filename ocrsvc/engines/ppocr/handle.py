@@ -11,10 +11,11 @@ import numpy as np
 
 from ocrsvc.engines.line_recognizer import LineReader
 from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, ProbabilityMap, find_lines
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import ProbabilityMap, find_lines
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.mask_pieces import LastMask
-from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, read_page
+from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, PageReader, read_page
+from ocrsvc.engines.ppocr.pipeline.several_recognizers import Script, open_page
 from ocrsvc.engines.ppocr.pipeline.timed_page_reader import PageClock
 from ocrsvc.engines.ppocr.pipeline.unwarp import FindGrid, OpenPage, read_unwarped
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
@@ -36,6 +37,7 @@ class PageHandle:
         close_reader: Gives back the readers, if they belong to this handle.
         gpu_pipeline: Prepares pixels on the GPU; None prepares them in memory.
         find_grid: Finds how a curved page lies; None reads every page as it is.
+        scripts: All recognizers of the model, where it has several; `readers` are those of the first.
     """
 
     def __init__(
@@ -46,9 +48,10 @@ class PageHandle:
         close_reader: Callable[[], None] = lambda: None,
         gpu_pipeline: GpuPipeline | None = None,
         find_grid: FindGrid | None = None,
+        scripts: Sequence[Script[LineReader]] = (),
     ) -> None:
         self._detector = detector
-        self._readers = readers
+        self._scripts = scripts or (Script(readers),)
         self._shared_threads = shared_threads
         self._gpu_pipeline = gpu_pipeline
         self._find_grid = find_grid
@@ -57,9 +60,10 @@ class PageHandle:
     def warm_up(self) -> None:
         """One run of each model at ordinary sizes, so that no request pays for their first allocation."""
         self._detector.warm_up()
-        reader = self._readers["greedy"]
-        sizes = (reader.crop_size(*line) for line in WARM_UP_LINES_PX)
-        reader.read([np.full((height, width), 255, np.uint8) for width, height in sizes])
+        for script in self._scripts:
+            reader = script.readers["greedy"]
+            sizes = (reader.crop_size(*line) for line in WARM_UP_LINES_PX)
+            reader.read([np.full((height, width), 255, np.uint8) for width, height in sizes])
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
         """Each page by itself."""
@@ -89,14 +93,19 @@ class PageHandle:
             return clock.timed(read_page(task, open_noted(task, None)))
         return clock.timed(read_unwarped(task, open_noted, self._find_grid))
 
-    def open_in_memory(self, task: ReadTask, last_mask: LastMask | None = None) -> InMemoryPageReader:
+    def open_in_memory(self, task: ReadTask, last_mask: LastMask | None = None) -> PageReader:
         """A reader of the task's image whose pixels are prepared in memory; `last_mask` is given each mask of text."""
-        find = partial(find_lines, run=partial(self._detect, check=task.check, last_mask=last_mask))
-        reader, in_batches = self._readers[task.options.decoder], self._detector.device != "cpu"
-        return InMemoryPageReader(task.image.pixels, find, reader, task.check, in_batches, task.options.wants_words)
+        run = partial(self._detect, check=task.check, last_mask=last_mask)
+        find = partial(find_lines, run=run, thresholds=self._detector.thresholds)
+        in_batches, with_ink = self._detector.device != "cpu", task.options.wants_words
+
+        def open_reader(reader: LineReader) -> InMemoryPageReader:
+            return InMemoryPageReader(task.image.pixels, find, reader, task.check, in_batches, with_ink)
+
+        return open_page(self._scripts, task.options, open_reader)
 
     def _detect(self, pixels: Pixels, *, check: Check, last_mask: LastMask | None) -> ProbabilityMap:
         found = self._detector.run(pixels, check)
         if last_mask is not None:
-            last_mask.keep((found > MAP_THRESHOLD).view(np.uint8))
+            last_mask.keep((found > self._detector.thresholds.of_map).view(np.uint8))
         return found

@@ -18,9 +18,16 @@ import numpy as np
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import find_lines
 from ocrsvc.engines.ppocr.pipeline.network_input import model_input, to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
-from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
-from ocrsvc.engines.ppocr.runtime.runtimes import LEAST_GAIN, Runtime, RuntimeChoice, choice_key, store_choice
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
+from ocrsvc.engines.ppocr.runtime.runtimes import (
+    LEAST_GAIN,
+    Runtime,
+    RuntimeChoice,
+    choice_key,
+    choice_name,
+    store_choice,
+)
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.engines.ppocr.runtime_proof import cut_line, open_candidates, read_lines, read_reference_file
@@ -47,7 +54,7 @@ class Comparison:
     """A runtime of one model beside single precision in ONNX Runtime.
 
     Attributes:
-        model: models.DETECTION or models.RECOGNITION.
+        model: DETECTION or RECOGNITION.
         runtime: Which.
         times_s: For each page or line, the processor's seconds in single precision and with this runtime.
         count: Lines found, or characters read, in single precision.
@@ -73,7 +80,7 @@ class Comparison:
     @property
     def wins(self) -> bool:
         """Whether it may be chosen."""
-        least = LEAST_FOUND if self.model == models.DETECTION else LEAST_AGREEMENT
+        least = LEAST_FOUND if self.model == DETECTION else LEAST_AGREEMENT
         return self.gain >= LEAST_GAIN and self.agreement >= least
 
 
@@ -87,8 +94,9 @@ class PageSamples:
 
     def __init__(self, config: SessionConfig, cache: ModelCache) -> None:
         self._config, self._cache = config, cache
-        self._detection = open_candidates(models.DETECTION, config, cache)
-        self._recognition = open_candidates(models.RECOGNITION, config, cache)
+        self._parts = built_in_part(DETECTION), built_in_part(RECOGNITION)
+        self._detection = open_candidates(self._parts[0], config, cache)
+        self._recognition = open_candidates(self._parts[1], config, cache)
         self._crops: list[Pixels] = []
         self._found: list[list[tuple[float, list[Outline]]]] = []
         self._pages = 0
@@ -119,7 +127,7 @@ class PageSamples:
         for number, line in enumerate(self._crops):
             report_progress(number, len(self._crops))
             for runtime, runner in self._recognition.items():
-                texts[runtime].append(read_lines(runner, [line])[0].text)
+                texts[runtime].append(read_lines(self._parts[1], runner, [line])[0].text)
             if number % every == 0:
                 for runtime, runner in others:
                     times_s[runtime].append(time_pair(single[1], runner, line, swap=number // every % 2 == 1))
@@ -137,16 +145,17 @@ class PageSamples:
 
         reason = f"by `ocrsvc optimize` with {self._pages} pages"
         detection, recognition = next(iter(self._detection)), next(iter(self._recognition))
-        return RuntimeChoice(best(models.DETECTION, detection), best(models.RECOGNITION, recognition), reason)
+        return RuntimeChoice(best(DETECTION, detection), best(RECOGNITION, recognition), reason)
 
     def save(self, choice: RuntimeChoice) -> bool:
         """Let the engine take that choice from its next start on; whether the cache took it."""
-        return store_choice(self._cache, choice_key(self._config.provider, read_reference_file()), choice)
+        key = choice_key(self._parts, self._config.provider, read_reference_file())
+        return store_choice(self._cache, choice_name(self._parts[1]), key, choice)
 
 
 def count_characters(compared: Sequence[Comparison]) -> int:
     """How many characters were read in single precision; 0 where nothing was compared with it."""
-    return max((one.count for one in compared if one.model == models.RECOGNITION), default=0)
+    return max((one.count for one in compared if one.model == RECOGNITION), default=0)
 
 
 def time_pair(single: ModelRunner, other: ModelRunner, line: Pixels, *, swap: bool) -> tuple[float, float]:
@@ -185,8 +194,8 @@ def table(compared: Sequence[Comparison]) -> Iterable[str]:
     """What was measured, in lines to print."""
     yield f"{'model':12} {'runtime':18} {'speed':>7} {'alike':>8}  verdict"
     for one in compared:
-        model = "detection" if one.model == models.DETECTION else "recognition"
-        least = LEAST_FOUND if one.model == models.DETECTION else LEAST_AGREEMENT
+        model = "detection" if one.model == DETECTION else "recognition"
+        least = LEAST_FOUND if one.model == DETECTION else LEAST_AGREEMENT
         verdict = "may be used" if one.wins else f"not used: at least x{LEAST_GAIN:g} and {least:.0%} are asked"
         yield f"{model:12} {one.runtime!s:18} {'x' + format(one.gain, '.2f'):>7} {one.agreement:>8.2%}  {verdict}"
 
@@ -207,7 +216,7 @@ def _compare_found(
 ) -> Comparison:
     times_s = [(single[0], other[0]) for single, other in pages]
     same = sum(count_found(single[1], other[1]) for single, other in pages)
-    return Comparison(models.DETECTION, runtime, times_s, sum(len(single[1]) for single, _ in pages), same)
+    return Comparison(DETECTION, runtime, times_s, sum(len(single[1]) for single, _ in pages), same)
 
 
 def _compare_read(
@@ -215,4 +224,4 @@ def _compare_read(
 ) -> Comparison:
     count = sum(map(len, single))
     edits = sum(map(count_edits, single, other))
-    return Comparison(models.RECOGNITION, runtime, times_s, count, max(0, count - edits))
+    return Comparison(RECOGNITION, runtime, times_s, count, max(0, count - edits))

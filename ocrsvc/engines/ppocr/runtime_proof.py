@@ -23,10 +23,12 @@ import onnxruntime as ort
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import ProbabilityMap, input_size, lines_from_map
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, model_input, to_tensor
+from ocrsvc.engines.ppocr.pipeline.page import LEAST_CONFIDENCE
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, make_line_runner
-from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, input_width, read_characters
-from ocrsvc.engines.ppocr.runtime import models
+from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, input_width
+from ocrsvc.engines.ppocr.runtime.dictionary import read_dictionary
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
+from ocrsvc.engines.ppocr.runtime.model_parts import ModelPart
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.providers import ON_CPU, check_precision, choose_provider
 from ocrsvc.engines.ppocr.runtime.runtimes import (
@@ -35,6 +37,7 @@ from ocrsvc.engines.ppocr.runtime.runtimes import (
     RuntimeChoice,
     candidates,
     choice_key,
+    choice_name,
     load_choice,
     named,
     quickest,
@@ -53,8 +56,14 @@ LOG: Final = logging.getLogger("ocrsvc.ppocr")
 MOST_SHIFT_PX: Final = 4.0
 """How far a corner of a line may lie from where single precision finds it."""
 
+FEWEST_LINES: Final = 5
+"""Of the reference page that a recognizer must make sense of, for anything but single precision to be proved there."""
+
 MOST_CONFIDENCE_GAP: Final = 0.05
 """How far the confidence of a line may be from that of single precision."""
+
+Parts = tuple[ModelPart, ModelPart]
+"""A detector and a recognizer."""
 
 _REFERENCE: Final = Path(__file__).with_name("reference_page.png")
 _ROUNDS: Final = 3
@@ -71,11 +80,15 @@ R = TypeVar("R")
 
 
 def choose_runtime(
-    config: SessionConfig, cache: ModelCache, prove: Callable[[SessionConfig, ModelCache], RuntimeChoice] | None = None
+    parts: Parts,
+    config: SessionConfig,
+    cache: ModelCache,
+    prove: Callable[[Parts, SessionConfig, ModelCache], RuntimeChoice] | None = None,
 ) -> RuntimeChoice | None:
     """What the settings name, else what was proved earlier, else what a proof finds now; None where a GPU is meant.
 
     Args:
+        parts: A detector and a recognizer.
         config: Device, provider and precision as the settings have them.
         cache: Holds the choice.
         prove: Makes the proof; `prove_runtimes` if left out.
@@ -91,32 +104,34 @@ def choose_runtime(
     asked = named(config.precision, config.provider)
     if asked is not None:
         return asked
-    key = choice_key(config.provider, read_reference_file())
-    with cache.locked("runtime", _WAIT_S):
-        found = load_choice(cache, key)
+    name, key = choice_name(parts[1]), choice_key(parts, config.provider, read_reference_file())
+    with cache.locked(name, _WAIT_S):
+        found = load_choice(cache, name, key)
         if found is not None:
             return found
-        choice = (prove or prove_runtimes)(replace(config, device="cpu", threads=1), cache)
+        choice = (prove or prove_runtimes)(parts, replace(config, device="cpu", threads=1), cache)
         LOG.info("Chosen: %s.", choice)
-        if not store_choice(cache, key, choice):
+        if not store_choice(cache, name, key, choice):
             LOG.warning(_NOT_STORED)
     return choice
 
 
-def prove_runtimes(config: SessionConfig, cache: ModelCache) -> RuntimeChoice:
+def prove_runtimes(parts: Parts, config: SessionConfig, cache: ModelCache) -> RuntimeChoice:
     """Read the reference page with every candidate, time them, and choose.
 
     Args:
+        parts: A detector and a recognizer.
         config: Its provider says what is tried, "cpu" or "auto"; one thread.
         cache: Keeps the models that are made.
     """
     began_s = time.perf_counter()
     page = read_reference()
-    detection = open_candidates(models.DETECTION, config, cache)
+    detection = open_candidates(parts[0], config, cache)
     found = prove_detection(detection, page)
     outlines = find_lines_once(next(iter(detection.values())), page)
-    recognition = open_candidates(models.RECOGNITION, config, cache)
-    read = prove_recognition(recognition, [cut_line(page, outline) for outline in outlines])
+    recognition = open_candidates(parts[1], config, cache)
+    height = parts[1].input_format.height_px
+    read = prove_recognition(parts[1], recognition, [cut_line(page, outline, height) for outline in outlines])
     for proof in (*found, *read):
         times = " + ".join(f"{1000 * seconds:.1f}" for seconds in proof.times_s) or "no"
         LOG.info("Tried %s: %s ms%s", proof.runtime, times, f", but {proof.detail}" if proof.detail else "")
@@ -137,21 +152,21 @@ def read_reference() -> Pixels:
     return np.asarray(cv2.imread(str(_REFERENCE), cv2.IMREAD_COLOR), np.uint8)
 
 
-def open_candidates(name: str, config: SessionConfig, cache: ModelCache) -> dict[Runtime, ModelRunner]:
+def open_candidates(part: ModelPart, config: SessionConfig, cache: ModelCache) -> dict[Runtime, ModelRunner]:
     """The model in every candidate that opens; single precision comes first.
 
     Raises:
         EngineUnavailable: Not even single precision opens.
     """
     opened: dict[Runtime, ModelRunner] = {}
-    for runtime in candidates(name, config.provider):
+    for runtime in candidates(part.kind, config.provider):
         wanted = replace(config, provider=runtime.provider, precision=runtime.precision)
         try:
-            opened[runtime] = open_model(name, wanted, cache)
+            opened[runtime] = open_model(part, wanted, cache)
         except (EngineUnavailable, *SESSION_ERRORS) as error:
             if not opened:
                 raise
-            LOG.warning("%s does not open %s and is not tried: %s", runtime, name, error)
+            LOG.warning("%s does not open %s and is not tried: %s", runtime, part.file, error)
     return opened
 
 
@@ -165,15 +180,22 @@ def prove_detection(runners: Mapping[Runtime, ModelRunner], page: Pixels) -> lis
     return proofs + failed
 
 
-def prove_recognition(runners: Mapping[Runtime, ModelRunner], crops: Sequence[Pixels]) -> list[Proof]:
-    """A proof of each, of the same lines. Single precision comes first."""
-    texts, failed = _try_each(runners, lambda runner: read_lines(runner, crops))
+def prove_recognition(part: ModelPart, runners: Mapping[Runtime, ModelRunner], crops: Sequence[Pixels]) -> list[Proof]:
+    """A proof of each, of the same lines: those that single precision, which comes first, makes sense of."""
+    crops = readable_lines(part, next(iter(runners.values())), crops)
+    if len(crops) < FEWEST_LINES:
+        return [
+            Proof(runtime, (0.0,), reads_alike=False, detail="the reference page has too little of its script")
+            for runtime in runners
+        ]
+    texts, failed = _try_each(runners, lambda runner: read_lines(part, runner, crops))
     single = next(iter(texts.values()))
     by_width = sorted(crops, key=lambda one: one.shape[1])
-    timed = [to_tensor(by_width[place]) for place in _spread(len(by_width), _TIMED_LINES)]
+    timed = [to_tensor(by_width[place], part.input_format) for place in _spread(len(by_width), _TIMED_LINES)]
     runs = {runtime: [partial(runners[runtime].run, tensor, OUTPUTS) for tensor in timed] for runtime in texts}
     times_s = time_in_turn(runs)
-    proofs = [_proof(runtime, times_s[runtime], text_fault(single, read)) for runtime, read in texts.items()]
+    fault = text_fault if part.version.is_built_in else text_fault_of_other
+    proofs = [_proof(runtime, times_s[runtime], fault(single, read)) for runtime, read in texts.items()]
     return proofs + failed
 
 
@@ -228,19 +250,27 @@ def _detect(runner: ModelRunner, pixels: Pixels) -> ProbabilityMap:
     return found
 
 
-def read_lines(runner: ModelRunner, crops: Sequence[Pixels]) -> list[LineText]:
+def readable_lines(part: ModelPart, runner: ModelRunner, crops: Sequence[Pixels]) -> list[Pixels]:
+    """The lines that the recognizer makes sense of; those of other scripts are noise to it."""
+    texts = read_lines(part, runner, crops)
+    return [crop for crop, text in zip(crops, texts, strict=True) if text.confidence >= LEAST_CONFIDENCE]
+
+
+def read_lines(part: ModelPart, runner: ModelRunner, crops: Sequence[Pixels]) -> list[LineText]:
     """What the crops say."""
     threads = SharedThreads(1)
+    characters = read_dictionary(part, runner.metadata)
     try:
-        return Recognizer(make_line_runner(runner, threads), read_characters(runner.metadata)).read(crops)
+        line_runner, height_px = make_line_runner(runner, threads), part.input_format.height_px
+        return Recognizer(line_runner, characters, height_px=height_px).read(crops)
     finally:
         threads.close()
 
 
-def cut_line(pixels: Pixels, outline: Outline) -> Pixels:
-    """A line of (H, W, 3) pixels as the recognizer wants it."""
+def cut_line(pixels: Pixels, outline: Outline, height: int = HEIGHT_PX) -> Pixels:
+    """A line of (H, W, 3) pixels as a recognizer of lines of that height wants it."""
     along, across = extent(outline)
-    return cut(pixels, outline, input_width(along, across), HEIGHT_PX)
+    return cut(pixels, outline, input_width(along, across, height), height)
 
 
 def outline_fault(single: Sequence[Outline], other: Sequence[Outline]) -> str:
@@ -257,8 +287,26 @@ def text_fault(single: Sequence[LineText], other: Sequence[LineText]) -> str:
     differing = sum(mine.text != text.text for text, mine in pairs)
     if differing:
         return f"it reads {differing} of {len(single)} lines otherwise"
-    gap = max((abs(mine.confidence - text.confidence) for text, mine in pairs), default=0.0)
+    gap = max(_gaps(single, other), default=0.0)
     return f"a line's confidence is {gap:.2f} from what it should be" if gap > MOST_CONFIDENCE_GAP else ""
+
+
+def text_fault_of_other(single: Sequence[LineText], other: Sequence[LineText]) -> str:
+    """The same for models that the reference page was not drawn for: spaces do not count, nor one line's confidence.
+
+    Where Chinese meets Latin, the ink decides on spaces for the whole page.
+    """
+    pairs = list(zip(single, other, strict=True))
+    differing = sum(mine.text.replace(" ", "") != text.text.replace(" ", "") for text, mine in pairs)
+    if differing:
+        return f"it reads {differing} of {len(single)} lines otherwise"
+    gap = float(np.mean(_gaps(single, other)))
+    return f"confidence is {gap:.2f} from what it should be" if gap > MOST_CONFIDENCE_GAP else ""
+
+
+def _gaps(single: Sequence[LineText], other: Sequence[LineText]) -> list[float]:
+    """How far the confidence of each line is from what it should be."""
+    return [abs(mine.confidence - text.confidence) for text, mine in zip(single, other, strict=True)]
 
 
 def _proof(runtime: Runtime, times_s: tuple[float, ...], fault: str) -> Proof:

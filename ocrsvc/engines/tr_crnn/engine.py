@@ -7,12 +7,13 @@ import cv2
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
-from ocrsvc.engines.ppocr.runtime import models
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, built_in_part
 from ocrsvc.engines.ppocr.runtime.providers import Device
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.engines.tr_crnn.binding import CrnnLibrary
 from ocrsvc.engines.tr_crnn.lines import TrCrnnLineReader
+from ocrsvc.model_repository.builtin import TITLE
 from ocrsvc.readings import EngineInfo
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -34,11 +35,11 @@ class TrCrnnEngine:
     def __init__(self, device: Device, intra_op_threads: int) -> None:
         cv2.setNumThreads(intra_op_threads)
         self._library = CrnnLibrary()
-        self._detector = open_detector(SessionConfig(device, intra_op_threads))
+        self._detector = open_detector(built_in_part(DETECTION), SessionConfig(device, intra_op_threads))
 
     def describe(self) -> EngineInfo:
         """See engines.contract.Engine."""
-        model = f"Tr CRNN behind the detector of {models.NAME}"
+        model = f"Tr CRNN behind the detector of {TITLE}"
         provider = f"OpenCV inside Tr on the CPU, {self._detector.provider} for detection"
         return EngineInfo("tr_crnn", model, self._library.version, self._detector.device, "fp32", provider)
 

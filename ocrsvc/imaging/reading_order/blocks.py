@@ -30,17 +30,22 @@ WIDE_BAND = 5.0  # the same, along which it is cut before anything else
 HEADER = 1.0  # the same below a header of one row, or above a footer
 
 
-def reading_order(quads: NDArray[np.float32], texts: Sequence[str] | None = None) -> list[int]:
+def reading_order(
+    quads: NDArray[np.float32], texts: Sequence[str] | None = None, *, from_right: bool = False
+) -> list[int]:
     """Indices of N lines in reading order; see `reading_blocks`."""
-    return [line for block in reading_blocks(quads, texts) for line in block]
+    return [line for block in reading_blocks(quads, texts, from_right=from_right) for line in block]
 
 
-def reading_blocks(quads: NDArray[np.float32], texts: Sequence[str] | None = None) -> list[list[int]]:
+def reading_blocks(
+    quads: NDArray[np.float32], texts: Sequence[str] | None = None, *, from_right: bool = False
+) -> list[list[int]]:
     """Groups of lines that are read without leaving them (a column, a table, a heading), in reading order.
 
     Args:
         quads: (N, 4, 2) corners of level lines, in pixels, origin top left; clockwise from where reading starts.
         texts: What the N lines say. Without them short lines count as numbers.
+        from_right: Columns, and the lines of a row, are read from right to left, as pages of Arabic are.
 
     Returns:
         Indices of lines: blocks in reading order, and the lines of each in reading order. Every line is in one block.
@@ -48,6 +53,9 @@ def reading_blocks(quads: NDArray[np.float32], texts: Sequence[str] | None = Non
     if not len(quads):
         return []
     frames = np.concatenate([quads.min(axis=1), quads.max(axis=1)], axis=1)
+    if from_right:
+        # Such a page is the mirror image of one that is read from left to right.
+        frames[:, [0, 2]] = -frames[:, [2, 0]]
     return _region(as_text_lines(frames, texts), np.arange(len(frames)), DEEPEST)
 
 

@@ -27,3 +27,8 @@ class FakeEngineSettings(SettingsGroup):
         (), "Texts of the images, as the fake engine reads them, that its misbehaviour is for; none named is all."
     )
     fake_warm_up_s: float = setting(0.0, "How long the fake engine takes to warm up.", "s", ge=0, le=3600)
+    fake_model_bytes: ByteCount = setting(
+        0, "Memory that the fake engine holds while it is open.", "bytes", ge=0, le=2**40
+    )
+    fake_text: str = setting("", "A line that the fake engine reads on every image, after the others.")
+    fake_confidence: float = setting(1.0, "How sure the fake engine is of that line.", ge=0, le=1)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ocrsvc.system.sandbox.landlock import confine_to
-from ocrsvc.system.sandbox.libc import PARENT_DEATH_SIGNAL, prctl
+from ocrsvc.system.sandbox.libc import PARENT_DEATH_SIGNAL, prctl, read_dumpable, set_dumpable
 from ocrsvc.system.sandbox.seccomp import refuse_calls
 
 _NICE: Final = 5
@@ -65,20 +65,27 @@ def limit_resources(memory_bytes: int, file_bytes: int, open_files: int) -> None
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def lower_priority(pid: int) -> None:
+def lower_priority(pid: int, by: int = _NICE) -> None:
     """Have a process use the processors that others leave: an untrusted file may keep it busy up to its limits.
 
     Args:
         pid: The process, which need not know: loading what it needs costs as much as most files.
+        by: Steps of niceness.
     """
     with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
+        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + by)
 
 
 def raise_oom_score() -> None:
     """Among the processes of a service, be what the kernel ends first when memory runs out; where it lets us ask."""
     with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
+        dumpable = read_dumpable()
+        # The file belongs to root in a process that is not to be dumped (core_dumps.py).
+        set_dumpable(1)
+        try:
+            Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
+        finally:
+            set_dumpable(dumpable)
 
 
 def ignore_signals() -> None:

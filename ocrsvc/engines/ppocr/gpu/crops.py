@@ -21,13 +21,17 @@ from ocrsvc.engines.ppocr.gpu.resampling_weights import (
     mixed_weights,
     source_pixels_for,
 )
+from ocrsvc.engines.ppocr.gpu.resize import scaling
+from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat
 from ocrsvc.imaging.geometry import Quad
 
 Sizes = NDArray[np.int64]
 
 
-def crop_lines(xp: Any, page: Array, quads: Sequence[Quad], widths: Sequence[int], padded: int, height: int) -> Array:
-    """(N, 3, height, padded) float32 lines; 0..255 becoming -1..1, 0 to the right of each, gray in all channels.
+def crop_lines(
+    xp: Any, page: Array, quads: Sequence[Quad], widths: Sequence[int], padded: int, taken: InputFormat
+) -> Array:
+    """(N, 3, height, padded) float32 lines as the model takes them; 0 to the right of each, gray in all channels.
 
     Args:
         xp: The page's array module.
@@ -35,13 +39,15 @@ def crop_lines(xp: Any, page: Array, quads: Sequence[Quad], widths: Sequence[int
         quads: (4, 2) float32 in pixels of the page, in memory.
         widths: Of each line, in pixels.
         padded: Width of all, in pixels.
-        height: Of all, in pixels.
+        taken: What the model takes, the height of all included.
     """
+    height = taken.height_px
+    factor, offset = scaling(xp, taken)
     lines = xp.zeros((len(quads), 3, height, padded), np.float32)
     for group in _groups(np.stack(quads), np.asarray(widths, np.int64), padded, height):
         levels = _cut(xp, page, group)
         inside = xp.arange(padded) < xp.asarray(group.widths)[:, None]
-        scaled = xp.where(inside[:, None, :, None], levels * np.float32(1 / 127.5) - np.float32(1), np.float32(0))
+        scaled = xp.where(inside[:, None, :, None], levels * factor - offset, np.float32(0))
         lines[xp.asarray(group.rows)] = scaled.transpose(0, 3, 1, 2)
     return lines
 

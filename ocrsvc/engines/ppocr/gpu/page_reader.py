@@ -15,7 +15,6 @@ from ocrsvc.engines.ppocr.gpu.crops import crop_lines, samples
 from ocrsvc.engines.ppocr.gpu.probability_map import CERTAIN, pack_map, unpack_map
 from ocrsvc.engines.ppocr.gpu.resize import detector_input
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
-    MAP_THRESHOLD,
     FoundLines,
     detect_in_passes,
     input_size,
@@ -23,10 +22,11 @@ from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
 )
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.mask_pieces import LastMask
-from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
-from ocrsvc.engines.ppocr.pipeline.page import add_ink
+from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat, to_tensor
+from ocrsvc.engines.ppocr.pipeline.page import PageReader, add_ink
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import LineImage, RunBatch
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer
+from ocrsvc.engines.ppocr.pipeline.several_recognizers import Script, open_page
 from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.imaging.outline import Outline, corners, cut, extent, is_curved
 from ocrsvc.records import Decoder, Pixels, ReadTask
@@ -55,15 +55,15 @@ class GpuCrop(LineImage):
     Args:
         page: Whose line.
         outline: In pixels of the page.
-        width: Columns that it becomes.
+        width, height: Columns and rows that it becomes.
     """
 
-    def __init__(self, page: GpuPage, outline: Outline, width: int) -> None:
-        self.page, self.outline, self.width = page, outline, width
+    def __init__(self, page: GpuPage, outline: Outline, width: int, height: int) -> None:
+        self.page, self.outline, self.width, self.height = page, outline, width, height
 
     def pixels(self) -> Pixels:
         """See LineImage. Cut in memory, for the few lines that spaces.py examines, and for words."""
-        return cut(self.page.pixels, self.outline, self.width, HEIGHT_PX)
+        return cut(self.page.pixels, self.outline, self.width, self.height)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +74,26 @@ class GpuPipeline:
         backend: Prepares what they are fed.
         detector: Finds lines.
         recognizers: Read GpuCrops, by decoder.
+        scripts: All recognizers of the model, where it has several; `recognizers` are those of the first.
     """
 
     backend: ArrayBackend
     detector: Detector
     recognizers: Mapping[Decoder, Recognizer]
+    scripts: Sequence[Script[Recognizer]] = ()
 
-    def open(self, task: ReadTask, last_mask: LastMask | None = None) -> GpuPageReader:
+    def open(self, task: ReadTask, last_mask: LastMask | None = None) -> PageReader:
         """A reader of the task's image; `last_mask` is given each mask of text.
 
         Raises:
             MemoryError: The GPU has no room for the image.
         """
         page = GpuPage(task.image.pixels, self.backend.upload(task.image.pixels))
-        return GpuPageReader(self, page, task, last_mask)
+
+        def open_reader(recognizer: Recognizer) -> GpuPageReader:
+            return GpuPageReader(self, page, task, recognizer, last_mask)
+
+        return open_page(self.scripts or (Script(self.recognizers),), task.options, open_reader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,7 @@ class GpuPageReader:
     pipeline: GpuPipeline
     page: GpuPage
     task: ReadTask
+    recognizer: Recognizer
     last_mask: LastMask | None = None
     in_batches: bool = True
 
@@ -107,8 +114,8 @@ class GpuPageReader:
 
     def read(self, outlines: Sequence[Outline]) -> list[LineText]:
         """See page.PageReader."""
-        recognizer = self.pipeline.recognizers[self.task.options.decoder]
-        crops = [GpuCrop(self.page, outline, recognizer.crop_size(*extent(outline))[0]) for outline in outlines]
+        recognizer = self.recognizer
+        crops = [GpuCrop(self.page, outline, *recognizer.crop_size(*extent(outline))) for outline in outlines]
         texts = recognizer.read_line_images(crops, self.task.check)
         if not self.task.options.wants_words:
             return texts
@@ -119,19 +126,20 @@ class GpuPageReader:
         backend, detector = self.pipeline.backend, self.pipeline.detector
         height, width = self.page.pixels.shape[:2]
         size = input_size(height, width, scale)
-        tensor = detector_input(backend.xp, self.page.array, size, detector.padded_size(size), shrink=scale < 1)
+        padded, taken = detector.padded_size(size), detector.input_format
+        tensor = detector_input(backend.xp, self.page.array, size, padded, shrink=scale < 1, taken=taken)
         probabilities = detector.run_arrays(tensor)[0, 0, : size[1], : size[0]]
-        mask, likely = unpack_map(backend.download(pack_map(backend.xp, probabilities, MAP_THRESHOLD)))
+        mask, likely = unpack_map(backend.download(pack_map(backend.xp, probabilities, detector.thresholds.of_map)))
         if self.last_mask is not None:
             self.last_mask.keep(mask)
-        return lines_from_mask(mask, likely, width, height, certain=CERTAIN)
+        return lines_from_mask(mask, likely, width, height, certain=CERTAIN, thresholds=detector.thresholds)
 
 
 def batch_on_gpu(backend: ArrayBackend, session: ModelRunner) -> RunBatch:
     """GpuCrops put together on the GPU, and run by a session of the batched graph."""
 
     def run(crops: Sequence[GpuCrop], padded: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
-        tensor = _make_tensor(backend, crops, padded)
+        tensor = _make_tensor(backend, crops, padded, session.input_format)
         answers = [backend.download(array) for array in session.run(tensor, outputs)]
         del tensor
         backend.trim()
@@ -140,18 +148,19 @@ def batch_on_gpu(backend: ArrayBackend, session: ModelRunner) -> RunBatch:
     return run
 
 
-def _make_tensor(backend: ArrayBackend, crops: Sequence[GpuCrop], padded: int) -> Array:
-    """(N, 3, HEIGHT_PX, padded) float32: the lines of a page in one go, the largest and curved ones alone."""
-    tensor = backend.xp.zeros((len(crops), 3, HEIGHT_PX, padded), np.float32)
-    passes = samples([corners(crop.outline) for crop in crops], [crop.width for crop in crops], HEIGHT_PX)
+def _make_tensor(backend: ArrayBackend, crops: Sequence[GpuCrop], padded: int, taken: InputFormat) -> Array:
+    """(N, 3, h, padded) float32: the lines of a page in one go, the largest and curved ones alone."""
+    height = taken.height_px
+    tensor = backend.xp.zeros((len(crops), 3, height, padded), np.float32)
+    passes = samples([corners(crop.outline) for crop in crops], [crop.width for crop in crops], height)
     pages: dict[int, list[int]] = {}
     for row, (crop, count) in enumerate(zip(crops, passes, strict=True)):
         if count > MOST_SAMPLES or is_curved(crop.outline):
-            tensor[row, :, :, : crop.width] = backend.upload(to_tensor(crop.pixels())[0])
+            tensor[row, :, :, : crop.width] = backend.upload(to_tensor(crop.pixels(), taken)[0])
         else:
             pages.setdefault(id(crop.page), []).append(row)
     for rows in pages.values():
         page, of_page = crops[rows[0]].page.array, [crops[row] for row in rows]
         quads, widths = [crop.outline for crop in of_page], [crop.width for crop in of_page]
-        tensor[backend.upload(np.array(rows))] = crop_lines(backend.xp, page, quads, widths, padded, HEIGHT_PX)
+        tensor[backend.upload(np.array(rows))] = crop_lines(backend.xp, page, quads, widths, padded, taken)
     return tensor

@@ -9,13 +9,22 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.gpu.arrays import Array
 from ocrsvc.engines.ppocr.gpu.resampling_weights import ResamplingWeights, area_weights, linear_weights, mixed_weights
+from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, InputFormat
 
 FIXED: Final = 2048
 """One, in OpenCV's fixed point."""
 
 
-def detector_input(xp: Any, page: Array, size: tuple[int, int], padded: tuple[int, int], *, shrink: bool) -> Array:
-    """(1, 3, h', w') float32, 0..255 becoming -1..1, of a (H, W[, 3]) uint8 page; gray fills all channels.
+def detector_input(
+    xp: Any,
+    page: Array,
+    size: tuple[int, int],
+    padded: tuple[int, int],
+    *,
+    shrink: bool,
+    taken: InputFormat = USUAL,
+) -> Array:
+    """(1, 3, h', w') float32, as the model takes it, of a (H, W[, 3]) uint8 page; gray fills all channels.
 
     Args:
         xp: The page's array module.
@@ -23,12 +32,20 @@ def detector_input(xp: Any, page: Array, size: tuple[int, int], padded: tuple[in
         size: (w, h) in pixels of the resized page.
         padded: (w', h') of the whole, with the page at the top left and its last row and column repeated.
         shrink: INTER_AREA instead of INTER_LINEAR.
+        taken: What the model takes.
     """
     levels = _pad(xp, resize(xp, page, size, shrink=shrink), padded)
     planes = levels[None] if levels.ndim == 2 else levels.transpose(2, 0, 1)
     tensor = xp.empty((1, 3, padded[1], padded[0]), np.float32)
-    tensor[0] = planes * np.float32(1 / 127.5) - np.float32(1)
+    factor, offset = scaling(xp, taken)
+    tensor[0] = planes * factor[:, None, None] - offset[:, None, None]
     return tensor
+
+
+def scaling(xp: Any, taken: InputFormat) -> tuple[Array, Array]:
+    """(3,) float32 each, of blue, green and red: shade * factor - offset is a value of the tensor."""
+    mean, std = np.array(taken.mean), np.array(taken.std)
+    return xp.asarray((1 / (255 * std)).astype(np.float32)), xp.asarray((mean / std).astype(np.float32))
 
 
 def _pad(xp: Any, levels: Array, padded: tuple[int, int]) -> Array:

@@ -7,6 +7,8 @@ takes as long as its smaller convolutions. Results differ from the shipped graph
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +19,17 @@ from onnx import helper, numpy_helper
 _DECONVOLUTIONS: Final = ("ConvTranspose", "Add", "Relu", "ConvTranspose", "Add", "Sigmoid")
 
 Weights = NDArray[np.float32]
+
+
+def suit_detector(proto: onnx.ModelProto, block: int) -> None:
+    """All of it, for a detector whose channels are taken `block` at once. Raises ValueError for another graph."""
+    for rewriting in detector_rewrites(block):
+        rewriting(proto)
+
+
+def detector_rewrites(block: int) -> tuple[Callable[[onnx.ModelProto], None], ...]:
+    """The rewrites of a detector, in order; see `suit_detector`."""
+    return average_by_pooling, add_one_before_scaling, deconvolve_in_phases, partial(pad_stem_channels, block=block)
 
 
 def drop_identities(proto: onnx.ModelProto) -> None:

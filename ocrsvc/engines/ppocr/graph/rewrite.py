@@ -28,6 +28,9 @@ IMPOSSIBLE: Final = -1e30
 NEGLIGIBLE: Final = 1e-30
 _BLOCK: Final = 4096
 _MOST_BLOCKS: Final = 64
+_AXES_ARE_INPUTS: Final = {"Squeeze": 13, "Unsqueeze": 13, "ReduceMax": 18}
+"""The opset from which the axes of a node are an input and no attribute."""
+
 # Of a block where classes are padded: whole vectors, and about the root of 18,710.
 _CLASSES: Final = 128
 
@@ -61,13 +64,11 @@ def add_argmax(proto: onnx.ModelProto) -> None:
     features, weights, bias = product.input[0], product.input[1], add_bias.input[1]
     classes = next(tensor.dims[0] for tensor in proto.graph.initializer if tensor.name == bias)
     head = _Head(proto)
-    rows = head.add("Squeeze", features, axes=[0])
+    rows = head.add_along("Squeeze", features, 0)
     logits = head.add("Gemm", rows, weights, bias, output=LOGITS)
     best = head.two_stage_argmax(logits, classes, _blocks_of(classes))
     head.add_probabilities(logits, best)
-    _put_outputs(
-        proto, ((BEST, TensorProto.INT64, 1), (PROBABILITIES, TensorProto.FLOAT, 1), (LOGITS, TensorProto.FLOAT, 2))
-    )
+    _put_outputs(proto, _outputs(batched=False))
     _remove_unused_nodes(proto)
 
 
@@ -78,7 +79,7 @@ def keep_features(proto: onnx.ModelProto) -> None:
         ValueError: As for `add_argmax`.
     """
     product, _ = _find_head(proto)
-    _Head(proto).add("Squeeze", product.input[0], output=FEATURES, axes=[0])
+    _Head(proto).add_along("Squeeze", product.input[0], 0, output=FEATURES)
     _put_outputs(proto, ((FEATURES, TensorProto.FLOAT, 2),))
     _remove_unused_nodes(proto)
 
@@ -139,11 +140,59 @@ def add_argmax_batched(proto: onnx.ModelProto) -> None:
     _rename(proto, add_bias.output[0], LOGITS)
     head = _Head(proto)
     head.add("ArgMax", shares, output=BEST, axis=2, keepdims=0)
-    head.add("ReduceMax", shares, output=PROBABILITIES, axes=[2], keepdims=0)
-    _put_outputs(
-        proto, ((BEST, TensorProto.INT64, 2), (PROBABILITIES, TensorProto.FLOAT, 2), (LOGITS, TensorProto.FLOAT, 3))
-    )
+    head.add_along("ReduceMax", shares, 2, output=PROBABILITIES, keepdims=0)
+    _put_outputs(proto, _outputs(batched=True))
     _remove_unused_nodes(proto)
+
+
+def add_argmax_to_scores(proto: onnx.ModelProto, classes: int, *, shares: bool, batched: bool) -> None:
+    """What `add_argmax`, or `add_argmax_batched`, does, for a recognizer whatever it ends in.
+
+    Args:
+        proto: Its first output is (N, T, C).
+        classes: C.
+        shares: These are probabilities; otherwise scores before a softmax.
+        batched: For many lines in one run.
+    """
+    head = _Head(proto)
+    scores = _scores_before_softmax(proto) or (_logarithms(head, proto) if shares else proto.graph.output[0].name)
+    if batched:
+        logits = head.add("Identity", scores, output=LOGITS)
+        head.add("ArgMax", logits, output=BEST, axis=2, keepdims=0)
+        head.add_along("ReduceMax", head.add("Softmax", logits, axis=2), 2, output=PROBABILITIES, keepdims=0)
+    else:
+        logits = head.add_along("Squeeze", scores, 0, output=LOGITS)
+        head.add_probabilities(logits, head.two_stage_argmax(logits, classes, _blocks_of(classes)))
+    _put_outputs(proto, _outputs(batched=batched))
+    _remove_unused_nodes(proto)
+
+
+def _scores_before_softmax(proto: onnx.ModelProto) -> str | None:
+    """What the softmax over the classes is taken of, if that is the end of the graph."""
+    producers = {output: node for node in proto.graph.node for output in node.output}
+    try:
+        softmax = _producer(producers, proto.graph.output[0].name, "Softmax")
+    except ValueError:
+        return None
+    axis = next((attribute.i for attribute in softmax.attribute if attribute.name == "axis"), -1)
+    return softmax.input[0] if axis in (2, -1) else None
+
+
+def _logarithms(head: _Head, proto: onnx.ModelProto) -> str:
+    least = head.constant(np.array(np.finfo(np.float32).tiny, np.float32))
+    return head.add("Log", head.add("Max", proto.graph.output[0].name, least))
+
+
+def _outputs(*, batched: bool) -> tuple[tuple[str, int, int], ...]:
+    """The outputs of a recognizer that chooses its classes."""
+    ranks = (2, 2, 3) if batched else (1, 1, 2)
+    kinds = (TensorProto.INT64, TensorProto.FLOAT, TensorProto.FLOAT)
+    return tuple(zip((BEST, PROBABILITIES, LOGITS), kinds, ranks, strict=True))
+
+
+def opset_of(proto: onnx.ModelProto) -> int:
+    """The version of ONNX's own operators that a model is written in."""
+    return next((one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")), 1)
 
 
 def _blocks_of(classes: int) -> int:
@@ -188,7 +237,7 @@ def _remove_unused_nodes(proto: onnx.ModelProto) -> None:
 def _producer(producers: dict[str, onnx.NodeProto], name: str, kind: str) -> onnx.NodeProto:
     """The node of this kind that makes `name`, looking through nodes that do nothing."""
     node = producers[name]
-    while node.op_type == "Identity":
+    while node.op_type == "Identity" and node.input[0] in producers:
         node = producers[node.input[0]]
     if node.op_type != kind:
         raise ValueError(f"the recognizer's {name} comes from {node.op_type} {node.name}, not from {kind}")
@@ -196,10 +245,11 @@ def _producer(producers: dict[str, onnx.NodeProto], name: str, kind: str) -> onn
 
 
 class _Head:
-    """Writes nodes at the end of a graph (opset 11)."""
+    """Writes nodes at the end of a graph, of opset 11 or later."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
         self._graph = proto.graph
+        self._opset = opset_of(proto)
         self._count = 0
 
     def add(self, kind: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
@@ -207,6 +257,12 @@ class _Head:
         name = output or self._name()
         self._graph.node.append(helper.make_node(kind, list(inputs), [name], **attributes))
         return name
+
+    def add_along(self, kind: str, value: str, axis: int, output: str | None = None, **attributes: Any) -> str:
+        """The same for a node along one axis, which later opsets want among its inputs."""
+        if self._opset < _AXES_ARE_INPUTS[kind]:
+            return self.add(kind, value, output=output, axes=[axis], **attributes)
+        return self.add(kind, value, self.constant([axis]), output=output, **attributes)
 
     def constant(self, value: ArrayLike) -> str:
         """A constant: an array as it is, numbers as int64."""
@@ -222,11 +278,11 @@ class _Head:
     def two_stage_argmax(self, scores: str, classes: int, blocks: int) -> str:
         """(T,) ArgMax of (T, classes), in two stages: its own kernel goes one by one, ReduceMax by the vector."""
         blocked = self.add("Reshape", scores, self.constant([-1, blocks, classes // blocks]))
-        greatest = self.add("ReduceMax", blocked, axes=[2], keepdims=0)
+        greatest = self.add_along("ReduceMax", blocked, 2, keepdims=0)
         block = self.add("ArgMax", greatest, axis=1, keepdims=1)
-        place = self.add("Concat", self.add("Unsqueeze", self._row_numbers(greatest), axes=[1]), block, axis=1)
+        place = self.add("Concat", self.add_along("Unsqueeze", self._row_numbers(greatest), 1), block, axis=1)
         inside = self.add("ArgMax", self.add("GatherND", blocked, place), axis=1, keepdims=0)
-        before = self.add("Mul", self.add("Squeeze", block, axes=[1]), self.constant(classes // blocks))
+        before = self.add("Mul", self.add_along("Squeeze", block, 1), self.constant(classes // blocks))
         return self.add("Add", before, inside, output=BEST)
 
     def _row_numbers(self, table: str) -> str:
@@ -237,7 +293,7 @@ class _Head:
     def add_probabilities(self, scores: str, best: str, begins: str | None = None) -> None:
         """PROBABILITIES, of the scores (T, C) at the first step of each character; see `first_steps`."""
         shares = self.add("Softmax", self.add("Gather", scores, self.first_steps(best, begins), axis=0), axis=1)
-        self.add("ReduceMax", shares, output=PROBABILITIES, axes=[1], keepdims=0)
+        self.add_along("ReduceMax", shares, 1, output=PROBABILITIES, keepdims=0)
 
     def first_steps(self, best: str, begins: str | None) -> str:
         """(N,) the first step of each run of one class that is not blank (0); one begins wherever `begins` is true."""
@@ -245,7 +301,7 @@ class _Head:
         changed = self.add("Not", self.add("Equal", best, before))
         changed = self.add("Or", changed, begins) if begins is not None else changed
         not_blank = self.add("Greater", best, self.constant(0))
-        return self.add("Squeeze", self.add("NonZero", self.add("And", changed, not_blank)), axes=[0])
+        return self.add_along("Squeeze", self.add("NonZero", self.add("And", changed, not_blank)), 0)
 
     def _all_but_the_last(self) -> tuple[str, str]:
         return self.constant([0]), self.constant([-1])

@@ -25,6 +25,7 @@ from ocrsvc.engines.ppocr.pipeline.fused_lines import (
     parts_of,
     rows_of,
 )
+from ocrsvc.engines.ppocr.pipeline.map_thresholds import USUAL_THRESHOLDS, Thresholds
 from ocrsvc.engines.ppocr.pipeline.perspective import follow_perspective
 from ocrsvc.imaging.geometry import Quad
 from ocrsvc.imaging.outline import Outline, extent, is_curved
@@ -39,11 +40,6 @@ SECOND_PASS_GAIN = 1.3
 SMALL_TEXT_SHARE = 0.25
 SMALL_IMAGE_PX = 640
 STRIP = 4.0
-# Threshold and box threshold are those of PP-OCRv6's own configuration, which unclips by 1.4; 1.5 reads the same with
-# fewer columns. How they were chosen: docs/design/detection.md.
-MAP_THRESHOLD = 0.2
-BOX_THRESHOLD = 0.45
-UNCLIP_RATIO = 1.5
 SMALLEST_PX = 3
 MOST_BOXES = 3000
 THICK = 1.5  # by the usual thickness of a page's contours, from which one may hold two rows
@@ -70,7 +66,9 @@ class FoundLines:
     specks: int = 0
 
 
-def find_lines(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap]) -> list[Outline]:
+def find_lines(
+    pixels: Pixels, run: Callable[[Pixels], ProbabilityMap], thresholds: Thresholds = USUAL_THRESHOLDS
+) -> list[Outline]:
     """Find the lines of an image, in no particular order.
 
     The first pass is coarse and learns how tall the text is. A second pass follows if the smaller lines are too small
@@ -81,6 +79,7 @@ def find_lines(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap]) -> list[
     Args:
         pixels: (H, W) or (H, W, 3) uint8.
         run: The model: (h, w[, 3]) uint8 in, sides multiples of STRIDE, (h, w) probabilities out.
+        thresholds: Of the model.
 
     Returns:
         Outlines in the pixels of the image, from the upper left corner for a line that is nearer level than upright.
@@ -88,7 +87,7 @@ def find_lines(pixels: Pixels, run: Callable[[Pixels], ProbabilityMap]) -> list[
     height, width = pixels.shape[:2]
 
     def run_pass(scale: float) -> FoundLines:
-        return lines_from_map(run(_resize(pixels, scale)), width, height)
+        return lines_from_map(run(_resize(pixels, scale)), width, height, thresholds)
 
     return detect_in_passes(height, width, run_pass)
 
@@ -144,13 +143,22 @@ def input_size(height: int, width: int, scale: float) -> tuple[int, int]:
     return _to_stride(width * scale), _to_stride(height * scale)
 
 
-def lines_from_map(probabilities: ProbabilityMap, width: int, height: int) -> FoundLines:
+def lines_from_map(
+    probabilities: ProbabilityMap, width: int, height: int, thresholds: Thresholds = USUAL_THRESHOLDS
+) -> FoundLines:
     """Find the lines of an (h, w) probability map, in the pixels of the width x height image it stands for."""
-    return lines_from_mask((probabilities > MAP_THRESHOLD).astype(np.uint8), probabilities, width, height)
+    mask = (probabilities > thresholds.of_map).astype(np.uint8)
+    return lines_from_mask(mask, probabilities, width, height, thresholds=thresholds)
 
 
 def lines_from_mask(
-    mask: Pixels, probabilities: NDArray[Any], width: int, height: int, *, certain: float = 1.0
+    mask: Pixels,
+    probabilities: NDArray[Any],
+    width: int,
+    height: int,
+    *,
+    certain: float = 1.0,
+    thresholds: Thresholds = USUAL_THRESHOLDS,
 ) -> FoundLines:
     """As `lines_from_map`, where the map is known already to be (1) or not to be (0) text.
 
@@ -159,13 +167,16 @@ def lines_from_mask(
         probabilities: (h, w) float32 or uint8.
         width, height: Pixels of the image.
         certain: What stands for a probability of 1.
+        thresholds: Of the model.
     """
     contours = _contours(mask)
     sizes = np.sort(np.array([cv2.minAreaRect(contour)[1] for contour in contours]).reshape(-1, 2), axis=1)
     large, long = (sizes >= SMALLEST_PX).T
-    read = _MapReader(probabilities, certain, float(np.median(sizes[large, 0])) if large.any() else 0.0)
+    usual = float(np.median(sizes[large, 0])) if large.any() else 0.0
+    read = _MapReader(probabilities, certain, usual, thresholds)
     allowed = may_be_looked_at(contours, mask.size)
-    levels = tuple(level * certain for level in (MAP_THRESHOLD, *LEVELS))
+    lowest = thresholds.of_map
+    levels = tuple(level * certain for level in (lowest, *(level for level in LEVELS if level > lowest)))
     found = [read.lines(contour, levels if divide else ()) for contour, divide in zip(contours, allowed, strict=True)]
     every = [outline for outlines in found for outline in outlines][:MOST_BOXES]
     straight = np.array([outline for outline in every if not is_curved(outline)], np.float32).reshape(-1, 4, 2)
@@ -199,11 +210,13 @@ class _MapReader:
         probabilities: (h, w) the map.
         certain: What stands for a probability of 1.
         usual: The usual thickness of the map's contours, in its pixels.
+        thresholds: Of the model.
     """
 
     probabilities: NDArray[Any]
     certain: float
     usual: float
+    thresholds: Thresholds
 
     def lines(self, contour: Contour, levels: tuple[float, ...]) -> list[Outline]:
         """The lines in a contour, in pixels of the map: one as a rule, none in a speck.
@@ -216,19 +229,20 @@ class _MapReader:
         across, along = around[1]
         if min(across, along) < SMALLEST_PX:
             return []
-        likely = _score(cv2.boxPoints(around), self.probabilities) >= BOX_THRESHOLD * self.certain
+        least, unclip_ratio = self.thresholds.of_box * self.certain, self.thresholds.unclip_ratio
+        likely = _score(cv2.boxPoints(around), self.probabilities) >= least
         is_rectangle = likely and fills(contour, across, along)
         if levels and (not is_rectangle or min(across, along) > THICK * self.usual or _is_tall(contour)):
             rows = rows_of(contour, self.probabilities, levels)
             if rows.parts:
                 return self._all_lines(contour, rows)
         if is_rectangle:
-            return [_grown(around)]
-        curved = curved_outline(contour, self.probabilities, BOX_THRESHOLD * self.certain, UNCLIP_RATIO)
+            return [_grown(around, unclip_ratio)]
+        curved = curved_outline(contour, self.probabilities, least, unclip_ratio)
         if curved is not None:
             return [curved]
         if likely or not levels:
-            return [_grown(around)] if likely else []
+            return [_grown(around, unclip_ratio)] if likely else []
         return self._all_lines(contour, parts_of(contour, self.probabilities, levels))
 
     def _all_lines(self, contour: Contour, division: Division) -> list[Outline]:
@@ -243,10 +257,10 @@ def _is_tall(contour: Contour) -> bool:
     return height > width
 
 
-def _grown(around: tuple[Sequence[float], Sequence[float], float]) -> Quad:
+def _grown(around: tuple[Sequence[float], Sequence[float], float], unclip_ratio: float) -> Quad:
     """The corners, in any order, of a rectangle that is grown by the unclip distance."""
     middle, (across, along), angle = around
-    distance = across * along * UNCLIP_RATIO / (2 * (across + along))
+    distance = across * along * unclip_ratio / (2 * (across + along))
     return cast(Quad, cv2.boxPoints((middle, (across + 2 * distance, along + 2 * distance), angle)))
 
 

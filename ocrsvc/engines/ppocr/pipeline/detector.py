@@ -14,9 +14,10 @@ from typing import Any, Final, cast
 import cv2
 
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import COARSE_PX, FINE_PX, STRIDE, ProbabilityMap
+from ocrsvc.engines.ppocr.pipeline.map_thresholds import USUAL_THRESHOLDS, Thresholds, thresholds_of
 from ocrsvc.engines.ppocr.pipeline.network_input import blank_input, model_input
-from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
+from ocrsvc.engines.ppocr.runtime.model_parts import ModelPart
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.providers import Profile
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
@@ -111,6 +112,7 @@ class Detector:
         narrow: Runs on the calling thread.
         wide: Runs on as many threads as are shared; None where there is only one.
         shared_threads: Knows whether the page is alone.
+        thresholds: Of what counts as text on its maps.
         one_at_a_time: `narrow` is the only session, runs on as many threads as are shared, and one page after another.
     """
 
@@ -121,7 +123,10 @@ class Detector:
         shared_threads: SharedThreads | None = None,
         *,
         one_at_a_time: bool = False,
+        thresholds: Thresholds = USUAL_THRESHOLDS,
     ) -> None:
+        self.thresholds = thresholds
+        self.input_format = narrow.input_format
         self._narrow = narrow
         self._wide = wide
         self._shared_threads = shared_threads
@@ -185,31 +190,36 @@ def padded_side(side: int) -> int:
 
 
 def open_detector(
-    config: SessionConfig, cache: ModelCache | None = None, shared_threads: SharedThreads | None = None
+    part: ModelPart,
+    config: SessionConfig,
+    cache: ModelCache | None = None,
+    shared_threads: SharedThreads | None = None,
 ) -> Detector:
-    """Load the detection model. Raises EngineUnavailable.
+    """Load a detection model. Raises EngineUnavailable, BadModel.
 
     Args:
+        part: It.
         config: Device and threads of the narrow session.
         cache: Keeps the optimised model.
         shared_threads: Idle ones help with a lone page; None for none.
     """
+    thresholds = thresholds_of(part.version.description.detection)
     narrow_config = replace(config, arena_values=ARENA_VALUES)
     if config.provider == "openvino":
         threads = max(config.threads, shared_threads.count if shared_threads is not None else 1)
         config = replace(config, threads=threads, sessions=1, arena_values=OPENVINO_ARENA_VALUES)
-        narrow = open_model(models.DETECTION, config, cache)
-        return Detector(narrow, shared_threads=shared_threads, one_at_a_time=True)
+        narrow = open_model(part, config, cache)
+        return Detector(narrow, shared_threads=shared_threads, one_at_a_time=True, thresholds=thresholds)
     # Only strips give their memory back: cudaFree waits for the whole GPU, and second passes are common.
     gpu = replace(config.gpu, arena_values=3 * FINE_PX * FINE_PX, profiles=PROFILES)
-    narrow = open_model(models.DETECTION, replace(narrow_config, gpu=gpu), cache)
+    narrow = open_model(part, replace(narrow_config, gpu=gpu), cache)
     if narrow.device != "cpu":
         for height, width in _WARM_PX:
             narrow.warm_up(blank_input(narrow, height, width))
     if shared_threads is None or shared_threads.count <= config.threads or narrow.device != "cpu":
-        return Detector(narrow)
+        return Detector(narrow, thresholds=thresholds)
     wide = replace(config, threads=shared_threads.count, arena_values=WIDE_ARENA_VALUES)
-    return Detector(narrow, open_model(models.DETECTION, wide, cache), shared_threads)
+    return Detector(narrow, open_model(part, wide, cache), shared_threads, thresholds=thresholds)
 
 
 def _probabilities(session: ModelRunner, pixels: Pixels) -> ProbabilityMap:

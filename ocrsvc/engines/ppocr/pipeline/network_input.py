@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, Protocol, cast
 
 import cv2
 import numpy as np
@@ -10,8 +12,14 @@ from numpy.typing import NDArray
 
 from ocrsvc.records import Pixels
 
+Triple = tuple[float, float, float]
+Shades = NDArray[np.float32]
+"""(256,) the value of each shade."""
+
 HEIGHT_PX: Final = 48
-"""Of a line, as the recognizer is fed it."""
+"""Of a line, as most recognizers are fed it."""
+
+HALF: Final = (0.5, 0.5, 0.5)
 
 _SHADES: Final = np.arange(256, dtype=np.float32)
 # What the formulas of the two paths give for each value, to the last bit; looked up, they cost a third.
@@ -19,16 +27,62 @@ GRAY_VALUES: Final = _SHADES * np.float32(1 / 127.5) - np.float32(1)
 COLOUR_VALUES: Final = (_SHADES - np.float32(127.5)) * np.float32(1 / 127.5)
 
 
-def to_tensor(pixels: Pixels) -> NDArray[np.float32]:
-    """(H, W) gray or (H, W, 3) BGR uint8 to (1, 3, H, W) float32; 0..255 becomes -1..1, gray fills all channels."""
+@dataclass(frozen=True, slots=True)
+class InputFormat:
+    """What a model takes.
+
+    Attributes:
+        mean, std: Of blue, green and red: (shade / 255 - mean) / std is a value of the tensor.
+        height_px: Of a line, for a recognizer.
+    """
+
+    mean: Triple = HALF
+    std: Triple = HALF
+    height_px: int = HEIGHT_PX
+
+    @property
+    def is_half(self) -> bool:
+        """Whether 0..255 becomes -1..1."""
+        return self.mean == HALF and self.std == HALF
+
+    @property
+    def shade_mean(self) -> list[float]:
+        """The mean in shades."""
+        return [255 * mean for mean in self.mean]
+
+    @property
+    def shade_std(self) -> list[float]:
+        """The deviation in shades."""
+        return [255 * std for std in self.std]
+
+
+USUAL: Final = InputFormat()
+"""That of the built-in models."""
+
+
+def to_tensor(pixels: Pixels, taken: InputFormat = USUAL) -> NDArray[np.float32]:
+    """(H, W) gray or (H, W, 3) BGR uint8 to (1, 3, H, W) float32, as the model takes it; gray fills all channels."""
     tensor = np.empty((1, 3, *pixels.shape[:2]), np.float32)
-    if pixels.ndim == 2:
-        cv2.LUT(pixels, GRAY_VALUES, dst=tensor[0, 0])
+    gray, *colours = _values(taken.mean, taken.std)
+    if pixels.ndim == 3:
+        for plane, channel, values in zip(tensor[0], cv2.split(pixels), colours, strict=True):
+            cv2.LUT(channel, values, dst=plane)
+    elif gray is not None:
+        cv2.LUT(pixels, gray, dst=tensor[0, 0])
         tensor[0, 1:] = tensor[0, 0]
     else:
-        for plane, channel in zip(tensor[0], cv2.split(pixels), strict=True):
-            cv2.LUT(channel, COLOUR_VALUES, dst=plane)
+        for plane, values in zip(tensor[0], colours, strict=True):
+            cv2.LUT(pixels, values, dst=plane)
     return tensor
+
+
+@cache
+def _values(mean: Triple, std: Triple) -> tuple[Shades | None, Shades, Shades, Shades]:
+    """The values of shades of gray, where they are the same in all channels, and those of blue, green and red."""
+    if (mean, std) == (HALF, HALF):
+        return GRAY_VALUES, COLOUR_VALUES, COLOUR_VALUES, COLOUR_VALUES
+    blue, green, red = (((_SHADES / 255 - m) / s).astype(np.float32) for m, s in zip(mean, std, strict=True))
+    return None, blue, green, red
 
 
 class TakesInput(Protocol):
@@ -37,14 +91,24 @@ class TakesInput(Protocol):
     @property
     def takes_pixels(self) -> bool: ...  # noqa: D102  described above
 
+    @property
+    def input_format(self) -> InputFormat: ...  # noqa: D102  what its tensors hold
+
 
 def model_input(model: TakesInput, pixels: Pixels) -> NDArray[Any]:
     """(H, W) gray or (H, W, 3) BGR uint8 as the model takes them."""
     if not model.takes_pixels:
-        return to_tensor(pixels)
+        return to_tensor(pixels, model.input_format)
     return np.asarray(pixels if pixels.ndim == 3 else cv2.cvtColor(pixels, cv2.COLOR_GRAY2BGR))[None]
 
 
 def blank_input(model: TakesInput, height: int, width: int) -> NDArray[Any]:
     """Of a page that says nothing, for a first run."""
     return model_input(model, np.zeros((height, width, 3), np.uint8))
+
+
+def at_usual_height(crop: Pixels) -> Pixels:
+    """A line's crop with HEIGHT_PX rows, as its ink is looked at, whatever height the recognizer takes."""
+    if crop.shape[0] == HEIGHT_PX:
+        return crop
+    return cast(Pixels, cv2.resize(crop, (crop.shape[1], HEIGHT_PX), interpolation=cv2.INTER_AREA))

@@ -16,12 +16,16 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineReader, LineText
 from ocrsvc.engines.ppocr.pipeline.character_places import ink_columns
+from ocrsvc.engines.ppocr.pipeline.logical_order import in_logical_order
+from ocrsvc.engines.ppocr.pipeline.network_input import at_usual_height
 from ocrsvc.engines.ppocr.pipeline.spaces import decide_spaces
 from ocrsvc.engines.ppocr.pipeline.words import words_of
 from ocrsvc.imaging.geometry import Quad, as_box, heading, sides, turn_points, upright_box
 from ocrsvc.imaging.outline import Outline, corners, cut, ends, extent, is_curved, turned_round
 from ocrsvc.imaging.reading_order.blocks import reading_order
 from ocrsvc.imaging.reading_order.leveling import level_quads
+from ocrsvc.imaging.text_direction import runs_from_right_to_left
+from ocrsvc.model_repository.description import Direction
 from ocrsvc.records import Check, Line, Page, Pixels, ReadTask, Spaces, no_check
 
 TALL = 1.5  # across / along from which a box holds a line that runs down the page
@@ -85,7 +89,7 @@ class InMemoryPageReader:
 
 def add_ink(text: LineText, crop: Pixels) -> LineText:
     """The line with the ink of its crop, where its characters have places."""
-    return text if text.path is None else replace(text, ink=ink_columns(crop))
+    return text if text.path is None else replace(text, ink=ink_columns(at_usual_height(crop)))
 
 
 Straighten = Callable[[NDArray[np.float32]], NDArray[np.float32]]
@@ -124,6 +128,7 @@ def read_page(task: ReadTask, reader: PageReader, straighten: Straighten | None 
     if task.options.rotate == "auto":
         _retry_doubtful(found, reader)
     _decide_spaces(found, task.options.spaces)
+    _order_characters(found)
     return _assemble(task, found, straighten or (lambda quads: quads))
 
 
@@ -173,6 +178,13 @@ def _decide_spaces(found: Sequence[_DetectedLine], spaces: Spaces) -> None:
         line.read = text
 
 
+def _order_characters(found: Sequence[_DetectedLine]) -> None:
+    """Put what was read from right to left into logical order."""
+    for line in found:
+        if line.read.direction == "rtl":
+            line.read = in_logical_order(line.read)
+
+
 def _elongation(outline: Outline) -> float:
     along, across = extent(outline)
     return along / max(across, 1.0)
@@ -186,11 +198,15 @@ def _assemble(task: ReadTask, found: list[_DetectedLine], straighten: Straighten
     image = task.image
     least = LEAST_CONFIDENCE if task.options.min_confidence is None else task.options.min_confidence
     kept = [line for line in found if line.read.text.strip() and line.read.confidence >= least]
-    angle = _page_angle([line.quad for line in kept])
+    angle = _page_angle(kept)
+    direction = _page_direction(kept)
     # Rectangles around curved lines overlap where the lines do not.
     quads = straighten(np.array([ends(line.outline) for line in kept], np.float32).reshape(-1, 4, 2))
-    level = level_quads(turn_points(quads, angle, image.width, image.height))
-    ordered = [kept[index] for index in reading_order(level, [line.read.text for line in kept])]
+    # Columns from right to left, turned by a quarter, are rows from top to bottom.
+    turn = (angle + 270) % 360 if direction == "vertical" else angle
+    level = level_quads(turn_points(quads, turn, image.width, image.height))
+    texts = [line.read.text for line in kept]
+    ordered = [kept[index] for index in reading_order(level, texts, from_right=direction == "rtl")]
     shaped = upright_box if task.options.upright_boxes else (lambda quad: quad)
     words = words_of([(line.read, line.outline) for line in ordered], task.options, task.check)
     lines = tuple(
@@ -200,12 +216,27 @@ def _assemble(task: ReadTask, found: list[_DetectedLine], straighten: Straighten
     return Page(image.width, image.height, angle, lines)
 
 
-def _page_angle(quads: Sequence[Quad]) -> int:
-    """The clockwise turn (0, 90, 180, 270) after which most of the text, by length, runs from left to right."""
-    if not quads:
+def _page_angle(lines: Sequence[_DetectedLine]) -> int:
+    """The clockwise turn (0, 90, 180, 270) after which most of the text, by length, runs as it should."""
+    if not lines:
         return 0
     votes = {0: 0.0, 90: 0.0, 180: 0.0, 270: 0.0}
-    for quad in quads:
-        votes[-heading(quad) % 360] += sides(quad)[0]
+    for line in lines:
+        upright = 90 if line.read.direction == "vertical" else 0
+        quad = line.quad
+        votes[(upright - heading(quad)) % 360] += sides(quad)[0]
     best = max(votes, key=lambda turn: votes[turn])
     return best if votes[best] >= MAJORITY * sum(votes.values()) else 0
+
+
+def _page_direction(lines: Sequence[_DetectedLine]) -> Direction:
+    """How most of the text runs, by length; numbers run either way."""
+    if all(line.read.direction == "ltr" for line in lines):
+        return "ltr"
+    votes: dict[Direction, float] = {"ltr": 0.0, "rtl": 0.0, "vertical": 0.0}
+    for line in lines:
+        leftwards = runs_from_right_to_left(line.read.text)
+        horizontal: Direction = "rtl" if leftwards else "ltr"
+        direction = "vertical" if line.read.direction == "vertical" else horizontal
+        votes[direction] += sides(line.quad)[0] if direction == "vertical" or leftwards is not None else 0.0
+    return max(votes, key=lambda direction: votes[direction])

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.pipeline.ctc import BLANK
-from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, to_tensor
-from ocrsvc.engines.ppocr.runtime.openvino_recognizer import Features, OpenVinoRecognizer, logits_of
+from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
+from ocrsvc.engines.ppocr.runtime.openvino_recognizer import Features, OpenVinoRecognizer
 from ocrsvc.engines.ppocr.runtime.providers import Profile
 from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner, SessionPool
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
@@ -59,10 +59,12 @@ class RecognizerOutput:
 
 
 class LineImage:
-    """One line to be read, HEIGHT_PX tall, which was cut already; gpu/page_reader.py has one that lies on a GPU.
+    """One line to be read, as tall as the recognizer takes it, which was cut already.
+
+    One that lies on a GPU is in gpu/page_reader.py.
 
     Args:
-        crop: (HEIGHT_PX, w[, 3]) uint8.
+        crop: (h, w[, 3]) uint8.
     """
 
     def __init__(self, crop: Pixels) -> None:
@@ -70,7 +72,7 @@ class LineImage:
         self.width = int(crop.shape[1])
 
     def pixels(self) -> Pixels:
-        """(HEIGHT_PX, width[, 3]) uint8, in memory."""
+        """(h, width[, 3]) uint8, in memory."""
         return self._crop
 
 
@@ -103,7 +105,7 @@ class SingleLineRunner:
         """Nothing is held."""
 
     def _run(self, crop: Pixels, outputs: tuple[str, ...]) -> RecognizerOutput:
-        return RecognizerOutput(*self._session.run(to_tensor(crop), outputs))
+        return RecognizerOutput(*self._session.run(to_tensor(crop, self._session.input_format), outputs))
 
 
 GROUP_STEPS: Final = 512
@@ -143,14 +145,14 @@ class TwoStageRunner:
 
     def _features(self, line_image: LineImage, check: Check) -> Features:
         check()
-        tensor = to_tensor(line_image.pixels())
+        tensor = to_tensor(line_image.pixels(), self._pool.input_format)
         with self._recognizer() as session:
             return session.features(tensor)
 
     def _choose(self, lines: Sequence[Features], *, with_logits: bool) -> list[RecognizerOutput]:
         with self._recognizer() as session:
             found = session.classify(lines)
-        logits = map(logits_of, lines) if with_logits else repeat(None)
+        logits = map(session.logits, lines) if with_logits else repeat(None)
         return [RecognizerOutput(*classes, of_line) for classes, of_line in zip(found, logits, strict=False)]
 
     @contextmanager
@@ -188,6 +190,7 @@ class BatchRunner:
 
     def __init__(self, session: ModelRunner, limits: Limits, runners: int = 1, run: RunBatch | None = None) -> None:
         self._session = session
+        self._height_px = session.input_format.height_px
         self._run_batch = run or batch_in_memory(session)
         self._limits = limits
         self._batcher: Batcher[tuple[int, tuple[str, ...]], Any, RecognizerOutput] = Batcher(
@@ -206,7 +209,7 @@ class BatchRunner:
         try:
             for line_image in line_images:
                 width = bucket_of(line_image.width)
-                futures.append(self._batcher.submit((width, outputs), line_image, width * HEIGHT_PX))
+                futures.append(self._batcher.submit((width, outputs), line_image, width * self._height_px))
             # Decoded in the page's thread, while the batch's thread runs the next one.
             return [decode(_result_of(future, check)) for future in futures]
         finally:
@@ -220,8 +223,8 @@ class BatchRunner:
         Raises EngineUnavailable, above all when the GPU has no room for the largest batch.
         """
         for width in BUCKETS_PX:
-            for count in sorted({1, most_lines(width, self._limits)}):
-                self._session.warm_up(np.ones((count, 3, HEIGHT_PX, width), np.float32))
+            for count in sorted({1, most_lines(width, self._limits, self._height_px)}):
+                self._session.warm_up(np.ones((count, 3, self._height_px, width), np.float32))
 
     def close(self) -> None:
         """Run what is there, and end."""
@@ -261,26 +264,27 @@ def batch_in_memory(session: ModelRunner) -> RunBatch:
     """Lines put together in memory, and run by a session of the batched graph."""
 
     def run(line_images: Sequence[LineImage], padded: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
-        tensor = np.zeros((len(line_images), 3, HEIGHT_PX, padded), np.float32)
+        taken = session.input_format
+        tensor = np.zeros((len(line_images), 3, taken.height_px, padded), np.float32)
         for row, line_image in zip(tensor, line_images, strict=True):
-            row[:, :, : line_image.width] = to_tensor(line_image.pixels())[0]
+            row[:, :, : line_image.width] = to_tensor(line_image.pixels(), taken)[0]
         return session.run(tensor, outputs)
 
     return run
 
 
-def most_lines(width: int, limits: Limits) -> int:
-    """Lines of that padded width in one batch at most."""
-    return max(1, min(limits.most_items, limits.most_cost // (HEIGHT_PX * width)))
+def most_lines(width: int, limits: Limits, height: int) -> int:
+    """Lines of that padded width and height in one batch at most."""
+    return max(1, min(limits.most_items, limits.most_cost // (height * width)))
 
 
-def profiles(limits: Limits) -> tuple[Profile, ...]:
-    """The shapes of all batches within the limits, for TensorRT."""
+def profiles(limits: Limits, height: int) -> tuple[Profile, ...]:
+    """The shapes of all batches within the limits, for TensorRT; `height` is that of a line."""
     return tuple(
         Profile(
-            (1, 3, HEIGHT_PX, narrowest),
-            (most_lines(widest, limits), 3, HEIGHT_PX, widest),
-            (most_lines(narrowest, limits), 3, HEIGHT_PX, widest),
+            (1, 3, height, narrowest),
+            (most_lines(widest, limits, height), 3, height, widest),
+            (most_lines(narrowest, limits, height), 3, height, widest),
         )
         for narrowest, widest in PROFILES_PX
     )

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from ocrsvc.engines.line_recognizer import LineText, Path
 from ocrsvc.engines.ppocr.pipeline.ctc import align, best_path
 from ocrsvc.engines.ppocr.pipeline.ctc_beam_search import Steps, beam_search, pad, prune
-from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
+from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, at_usual_height
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import WITH_LOGITS, LineImage, LineRunner, RecognizerOutput
 from ocrsvc.engines.ppocr.pipeline.script_gaps import measure_gaps
+from ocrsvc.model_repository.description import Direction
 from ocrsvc.records import Check, Pixels, no_check
 
 WIDTHS_PX: Final = (
@@ -28,16 +29,14 @@ SMALL_TEXT_PX: Final = 24  # height of a box up to which a line is not squeezed
 BEAM_WIDTH: Final = 10
 
 
-def input_width(length: float, across: float) -> int:
-    """Network input width in pixels for a line of that length and height; depends on the line alone."""
+def input_width(length: float, across: float, height: int = HEIGHT_PX) -> int:
+    """Network input width in pixels for a line of that length and height; depends on the line alone.
+
+    `height` is that of the network's input.
+    """
     squeeze = SQUEEZE if across > SMALL_TEXT_PX else 1.0
-    width = length * HEIGHT_PX / max(across, 1.0) * squeeze
+    width = length * height / max(across, 1.0) * squeeze
     return next((one for one in WIDTHS_PX if one >= width), WIDTHS_PX[-1])
-
-
-def read_characters(metadata: dict[str, str]) -> list[str]:
-    """The recognizer's classes: blank, then the characters of its metadata, then the space."""
-    return ["", *metadata["character"].split("\n"), " "]
 
 
 class Recognizer:
@@ -45,19 +44,29 @@ class Recognizer:
 
     Args:
         runner: Runs the model over them.
-        characters: Texts by class; see `read_characters`.
+        characters: Texts by class; see runtime/dictionary.py.
+        direction: How its lines run.
+        height_px: Of a line, as the model is fed it.
     """
 
-    def __init__(self, runner: LineRunner, characters: Sequence[str]) -> None:
+    def __init__(
+        self,
+        runner: LineRunner,
+        characters: Sequence[str],
+        direction: Direction = "ltr",
+        height_px: int = HEIGHT_PX,
+    ) -> None:
         self._runner = runner
         self._characters = characters
+        self._direction: Direction = direction
+        self.height_px = height_px
 
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
         """See engines.line_recognizer.LineReader."""
-        return input_width(along, across), HEIGHT_PX
+        return input_width(along, across, self.height_px), self.height_px
 
     def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
-        """One LineText for each crop (HEIGHT_PX, w[, 3]) uint8, cut to `crop_size`; see LineReader."""
+        """One LineText for each crop (height_px, w[, 3]) uint8, cut to `crop_size`; see LineReader."""
         return self.read_line_images([LineImage(crop) for crop in crops], check)
 
     def read_line_images(self, line_images: Sequence[LineImage], check: Check = no_check) -> list[LineText]:
@@ -65,7 +74,11 @@ class Recognizer:
         # The widest first, so that no core ends long after the others.
         order = sorted(range(len(line_images)), key=lambda index: -line_images[index].width)
         paths = dict(zip(order, self._paths([line_images[index] for index in order], check), strict=True))
-        return [_as_text(paths[index], line_image) for index, line_image in enumerate(line_images)]
+        return [self._as_text(paths[index], line_image) for index, line_image in enumerate(line_images)]
+
+    def _as_text(self, path: Path, line_image: LineImage) -> LineText:
+        gaps = measure_gaps(path, lambda: at_usual_height(line_image.pixels()))
+        return LineText("".join(path.characters), path.confidence, path, gaps, direction=self._direction)
 
     def _paths(self, line_images: Sequence[LineImage], check: Check) -> list[Path]:
         return self._runner.map(self._best_path, line_images, check)
@@ -126,7 +139,3 @@ def _scores_of(labels: NDArray[np.intp], steps: Steps) -> NDArray[np.float64]:
     same = steps.classes[0][:, :, None] == labels
     scores: NDArray[np.float64] = np.where(same, steps.scores[0][:, :, None], -np.inf).max(axis=1)
     return scores
-
-
-def _as_text(path: Path, line_image: LineImage) -> LineText:
-    return LineText("".join(path.characters), path.confidence, path, measure_gaps(path, line_image.pixels))

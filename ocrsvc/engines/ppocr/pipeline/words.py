@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineText, Path
-from ocrsvc.engines.ppocr.pipeline.character_places import CharacterPlaces, place_characters
+from ocrsvc.engines.ppocr.pipeline.character_places import CharacterPlaces, Columns, place_characters
+from ocrsvc.engines.ppocr.pipeline.logical_order import by_path, by_steps
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
 from ocrsvc.engines.ppocr.pipeline.word_split import Segmenter, by_character, open_jieba, word_begins
 from ocrsvc.imaging.geometry import as_boxes, upright_boxes
@@ -46,10 +47,21 @@ def words_of(
     for begin in range(0, len(known), TOGETHER):
         check()
         some = known[begin : begin + TOGETHER]
-        found = place_characters([(path, ink) for _, path, ink in some], HEIGHT_PX)
+        found = _place([(lines[number][0], path, ink) for number, path, ink in some])
         for (number, path, _), places in zip(some, found, strict=True):
             answers[number] = () if places is None else _words_of(path, places, lines[number][1], options)
     return answers
+
+
+def _place(lines: Sequence[tuple[LineText, Path, Columns]]) -> list[CharacterPlaces | None]:
+    """Where the characters of each line stand, in the order of its path."""
+    turned = [line.direction == "rtl" for line, _, _ in lines]
+    steps = zip(lines, turned, strict=True)
+    found = place_characters([(by_steps(path) if turn else path, ink) for (_, path, ink), turn in steps], HEIGHT_PX)
+    return [
+        by_path(path, places) if turn and places is not None else places
+        for (_, path, _), places, turn in zip(lines, found, turned, strict=True)
+    ]
 
 
 def _words_of(path: Path, places: CharacterPlaces, outline: Outline, options: ReadOptions) -> tuple[Word, ...]:

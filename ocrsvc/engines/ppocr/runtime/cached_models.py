@@ -9,11 +9,11 @@ import onnxruntime as ort
 
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
+from ocrsvc.engines.ppocr.runtime.model_parts import ModelPart
 from ocrsvc.engines.ppocr.runtime.providers import CPU
 from ocrsvc.engines.ppocr.runtime.session import ProfileSession, Session, SessionConfig
 
 _INT8: Final = "int8-"
-_INT8_NAME: Final = _INT8 + models.RECOGNITION
 
 
 def session_options(config: SessionConfig) -> ort.SessionOptions:
@@ -29,16 +29,16 @@ def session_options(config: SessionConfig) -> ort.SessionOptions:
     return options
 
 
-def make_int8(config: SessionConfig, cache: ModelCache | None = None) -> Session:
-    """Open the recognizer with its large products in eight bits, made anew, on the CPU.
+def make_int8(part: ModelPart, config: SessionConfig, cache: ModelCache | None = None) -> Session:
+    """Open a recognizer with its large products in eight bits, made anew, on the CPU.
 
     Args:
+        part: It.
         config: Of the session.
         cache: Keeps it, so that `open_int8` need not make it again.
     """
-    shipped = models.read_model(models.RECOGNITION)
-    made, key = models.quantized_recognizer(shipped), _key(shipped, _INT8)
-    session = _open_and_store(made, session_options(config), cache or ModelCache(None), _INT8_NAME, key)
+    made, key = models.quantized_recognizer(part), _key(part.shipped, _INT8)
+    session = _open_and_store(made, session_options(config), cache or ModelCache(None), _int8_name(part), key)
     return Session([ProfileSession(session)], config, precision="int8")
 
 
@@ -46,21 +46,25 @@ def _key(shipped: bytes, kind: str = "") -> str:
     return cache_key(shipped, models.preparation_code(), ort.__version__.encode(), *([kind.encode()] if kind else []))
 
 
-def open_int8(options: ort.SessionOptions, config: SessionConfig, cache: ModelCache) -> Session:
+def _int8_name(part: ModelPart) -> str:
+    return _INT8 + part.cache_name
+
+
+def open_int8(part: ModelPart, options: ort.SessionOptions, config: SessionConfig, cache: ModelCache) -> Session:
     """The recognizer in eight bits, as it was made at an earlier start, or as it is now, and cached for a later one."""
-    cached = cache.find(_INT8_NAME, _key(models.read_model(models.RECOGNITION), _INT8))
+    cached = cache.find(_int8_name(part), _key(part.shipped, _INT8))
     if cached is None:
-        return make_int8(config, cache)
+        return make_int8(part, config, cache)
     return Session([ProfileSession(_open_stored(cached, options))], config, precision="int8")
 
 
-def open_fp32(name: str, shipped: bytes, options: ort.SessionOptions, cache: ModelCache) -> ort.InferenceSession:
+def open_fp32(part: ModelPart, options: ort.SessionOptions, cache: ModelCache) -> ort.InferenceSession:
     """The model as it was optimised at an earlier start, or as it is now, and cached for a later one."""
-    key = _key(shipped)
+    name, key = part.cache_name, _key(part.shipped)
     cached = cache.find(name, key)
     if cached is not None:
         return _open_stored(cached, options)
-    return _open_and_store(models.prepare_model(name, shipped), options, cache, name, key)
+    return _open_and_store(models.prepare_model(part), options, cache, name, key)
 
 
 def _open_stored(model: bytes, options: ort.SessionOptions) -> ort.InferenceSession:

@@ -6,6 +6,8 @@ What is missing, damaged, written by somebody else or out of reach counts as abs
 Everything is made in a folder of its own, whose name ends in `.making`, and moved to its place when it is whole. Who
 makes something shares a lock on the cache's folder, which the kernel releases however a process ends; what is left
 unfinished is removed by the next process that looks while nobody holds that lock.
+
+What is made of an encrypted model is made in memory, and cached encrypted with the same key.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import hmac
 import os
 import platform
 import re
@@ -25,7 +28,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from ocrsvc.model_repository.encryption import CannotDecrypt, decrypt, encrypt, new_set_id
+from ocrsvc.model_repository.model_key import ModelKey
+
 _DIGEST_BYTES: Final = 32
+_NAME_BYTES: Final = 16
 _MAX_FILES: Final = 4
 _LOCK_POLL_S: Final = 0.05
 _MAX_FOLDERS: Final = 24
@@ -37,17 +44,21 @@ class ModelCache:
 
     Args:
         folder: Made when first written to; None keeps nothing.
+        key: Encrypts what is cached, which is found with the same key only; None caches it as it is.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, key: ModelKey | None = None) -> None:
         self._folder = folder
+        self._key = key
 
     def find(self, name: str, key: str) -> bytes | None:
         """The model cached under that key, if it is whole and this user's own."""
         if self._folder is None:
             return None
         _remove_unfinished(self._folder)
-        return _read_verified(self._folder / f"{name}-{key}")
+        entry = self._entry_name(name, key)
+        found = _read_verified(self._folder / entry)
+        return found if found is None or self._key is None else _decrypted(found, entry, self._key)
 
     @contextlib.contextmanager
     def locked(self, name: str, wait_s: float) -> Iterator[bool]:
@@ -64,16 +75,20 @@ class ModelCache:
 
     @contextlib.contextmanager
     def new_file(self, name: str, key: str, needed_bytes: int) -> Iterator[Path | None]:
-        """A file to write the model to, which is cached when the block ends well; None where nothing can be cached."""
+        """A file to write the model to, which is cached when the block ends well; None where nothing can be cached.
+
+        With a key it is a file in memory, with a path of this process.
+        """
         with self._temporary_folder(name, needed_bytes) as temporary:
             if self._folder is None or temporary is None:
                 yield None
                 return
-            file = temporary / "model"
-            yield file
+            file, entry = temporary / "model", self._entry_name(name, key)
+            with _written_to(file, entry, self._key) as written:
+                yield written
             with contextlib.suppress(OSError):
                 _append_digest(file)
-                file.replace(self._folder / f"{name}-{key}")
+                file.replace(self._folder / entry)
                 self._evict_oldest(name, _MAX_FILES)
 
     @contextlib.contextmanager
@@ -81,9 +96,10 @@ class ModelCache:
         """A folder for a library that keeps files of its own, while the block lasts; None where none can be cached.
 
         What was cached under that key lies in it, each file whole; what it holds when the block ends well is cached.
-        It is loaded as code, so what others may write to counts as absent.
+        It is loaded as code, so what others may write to counts as absent. With a key there is none: the library would
+        write plain files.
         """
-        entry = self._entry_folder(name, key)
+        entry = self._entry_folder(name, key) if self._key is None else None
         with self._temporary_folder(name, 0) if entry is not None else contextlib.nullcontext() as temporary:
             if entry is None or temporary is None:
                 yield None
@@ -95,6 +111,13 @@ class ModelCache:
                     if _digest(file.read_bytes()) != found.get(file.name):
                         _append_digest(file)
                         file.replace(entry / file.name)
+
+    def _entry_name(self, name: str, key: str) -> str:
+        """The name of a file. With a key nobody can tell from it which model it is, who has that model plain."""
+        if self._key is None:
+            return f"{name}-{key}"
+        hidden = hmac.digest(self._key.derive("names of cached models"), key.encode(), "sha256")
+        return f"{name}-{hidden[:_NAME_BYTES].hex()}"
 
     def _entry_folder(self, name: str, key: str) -> Path | None:
         if self._folder is None:
@@ -237,6 +260,34 @@ def _read_verified(file: Path) -> bytes | None:
         return None
     content, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     return content if digest == _digest(content) else None
+
+
+@contextlib.contextmanager
+def _written_to(file: Path, entry: str, key: ModelKey | None) -> Iterator[Path]:
+    """The file itself; with a key one in memory, whose content is encrypted into the other at the end."""
+    if key is None:
+        yield file
+        return
+    opened = os.memfd_create(entry, os.MFD_CLOEXEC)
+    try:
+        in_memory = Path(f"/proc/self/fd/{opened}")
+        yield in_memory
+        with contextlib.suppress(OSError):
+            file.write_bytes(encrypt(in_memory.read_bytes(), _bound_name(entry), new_set_id(), key))
+    finally:
+        os.close(opened)
+
+
+def _bound_name(entry: str) -> str:
+    """What an entry is encrypted under: no file of a model has such a name."""
+    return f"/cache/{entry}"
+
+
+def _decrypted(found: bytes, entry: str, key: ModelKey) -> bytes | None:
+    try:
+        return decrypt(found, _bound_name(entry), key)
+    except CannotDecrypt:
+        return None
 
 
 def _append_digest(file: Path) -> None:

@@ -1,90 +1,141 @@
-"""The models of the engine ppocr: reads their files and prepares their graphs.
-
-The files are package data of the `rapidocr` wheel (Apache-2.0; PP-OCRv6 small by the PaddlePaddle authors). The package
-itself is never imported: only its folder is asked for.
-"""
+"""Prepares the graphs of models as they are run."""
 
 from __future__ import annotations
 
-import importlib.util
-from importlib import metadata
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.runtime.model_cache import cpu_features
-from ocrsvc.errors import EngineUnavailable
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, ModelPart
+from ocrsvc.errors import BadModel, EngineUnavailable
+from ocrsvc.model_repository.version import ModelVersion
 
-DETECTION = "PP-OCRv6_det_small.onnx"
-RECOGNITION = "PP-OCRv6_rec_small.onnx"
-NAME = "PP-OCRv6 small"
-INPUT = "x"  # of both
-
-
-def read_model(name: str) -> bytes:
-    """A model as the wheel brings it. Raises EngineUnavailable when the wheel or the file is missing."""
-    return (_models_folder() / name).read_bytes()
-
-
-def read_metadata(name: str) -> dict[str, str]:
-    """The properties that a model carries, such as the recognizer's characters. Imports `onnx`."""
+if TYPE_CHECKING:
     import onnx
 
-    proto = onnx.load_from_string(read_model(name))
-    return {entry.key: entry.value for entry in proto.metadata_props}
+CHARACTERS: Final = "character"
+"""The property with a recognizer's dictionary, a text a line."""
 
+CLASSES: Final = "ocrsvc.classes"
+"""The property with the number of a recognizer's classes, which preparation adds."""
 
-def read_head() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The recognizer's last product; see `rewrite.read_head`. Imports `onnx`."""
-    import onnx
-
-    from ocrsvc.engines.ppocr.graph import rewrite
-
-    return rewrite.read_head(onnx.load_from_string(read_model(RECOGNITION)))
+PRODUCT: Final = "ocrsvc.product"
+"""The property of a recognizer that ends in a product, a bias and a softmax, which preparation adds."""
 
 
 def prepare_model(
-    name: str, shipped: bytes, *, batched: bool = False, half_precision: bool = False, openvino: bool = False
+    part: ModelPart, *, batched: bool = False, half_precision: bool = False, openvino: bool = False
 ) -> bytes:
     """The model as it is run: for a line or a batch (graph/rewrite.py), perhaps in half precision (graph/fp16.py).
 
-    For OpenVINO the recognizer ends before its last product (`rewrite.keep_features`); see `prepare_classifier`.
+    For OpenVINO a recognizer with a last product ends before it (`rewrite.keep_features`); see `prepare_classifier`.
+    The rewrites are made for the built-in model; of others see checked_rewrites.py.
 
     Imports `onnx`, which a cached model does without.
+
+    Raises:
+        BadModel: The file holds no model of that kind.
     """
-    import onnx
+    from ocrsvc.engines.ppocr.graph import rewrite
+    from ocrsvc.engines.ppocr.runtime import checked_rewrites
 
-    from ocrsvc.engines.ppocr.graph import memory_layout, rewrite
-
-    proto = onnx.load_from_string(shipped)
-    rewrite.zero_subnormal_weights(proto)
-    if not batched:
-        memory_layout.drop_identities(proto)
-    if name == DETECTION and not batched:
-        memory_layout.average_by_pooling(proto)
-        memory_layout.add_one_before_scaling(proto)
-        memory_layout.deconvolve_in_phases(proto)
-        memory_layout.pad_stem_channels(proto, channel_block(cpu_features()))
-    if name == RECOGNITION:
-        single = rewrite.keep_features if openvino else rewrite.add_argmax
-        (rewrite.add_argmax_batched if batched else single)(proto)
+    prepare = _rewritten if part.version.is_built_in else checked_rewrites.rewritten
+    proto = prepare(part, batched=batched, openvino=openvino)
     if half_precision:
         from ocrsvc.engines.ppocr.graph import fp16
 
-        proto = fp16.to_fp16(proto, rewrite.LOGITS)
+        has_product = part.kind == RECOGNITION and PRODUCT in properties_of(proto)
+        proto = fp16.to_fp16(proto, rewrite.LOGITS if has_product else "")
     prepared: bytes = proto.SerializeToString()
     return prepared
 
 
-def prepare_classifier(shipped: bytes, steps: int) -> bytes:
+def _rewritten(part: ModelPart, *, batched: bool, openvino: bool) -> onnx.ModelProto:
+    """The built-in model, whose graph is known."""
+    from ocrsvc.engines.ppocr.graph import memory_layout, rewrite
+
+    proto = load_model(part)
+    rewrite.zero_subnormal_weights(proto)
+    if not batched:
+        memory_layout.drop_identities(proto)
+    if part.kind == DETECTION and not batched:
+        memory_layout.suit_detector(proto, channel_block(cpu_features()))
+    if part.kind == RECOGNITION:
+        note_recognizer(proto, _classes_of(proto), has_product=True)
+        single = rewrite.keep_features if openvino else rewrite.add_argmax
+        (rewrite.add_argmax_batched if batched else single)(proto)
+    return proto
+
+
+def load_model(part: ModelPart) -> onnx.ModelProto:
+    """The graph of the file. Imports `onnx`. Raises BadModel."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        proto = onnx.load_from_string(part.shipped)
+    except DecodeError as error:
+        raise BadModel(f"{part} is no ONNX model, or not whole: {error}.", "Copy the file again.") from error
+    if len(proto.graph.input) != 1 or not proto.graph.output:
+        inputs = len(proto.graph.input)
+        raise BadModel(f"{part} has {inputs} inputs, and the engine ppocr feeds one.", "Export it for inference.")
+    return proto
+
+
+def properties_of(proto: onnx.ModelProto) -> dict[str, str]:
+    """The properties that a model carries, such as the recognizer's dictionary."""
+    return {entry.key: entry.value for entry in proto.metadata_props}
+
+
+def input_name(model: bytes) -> str:
+    """Of the one input of a prepared model. Imports `onnx`."""
+    import onnx
+
+    return str(onnx.load_from_string(model).graph.input[0].name)
+
+
+def note_recognizer(proto: onnx.ModelProto, classes: int, *, has_product: bool) -> None:
+    """Add what an opened recognizer must know of its graph as properties."""
+    for key, value in ((CLASSES, str(classes)), *(((PRODUCT, "yes"),) if has_product else ())):
+        entry = proto.metadata_props.add()
+        entry.key, entry.value = key, value
+
+
+def _classes_of(proto: onnx.ModelProto) -> int:
+    return int(proto.graph.output[0].type.tensor_type.shape.dim[2].dim_value)
+
+
+def prepare_properties(part: ModelPart) -> bytes:
+    """The properties of the prepared recognizer, as JSON. Imports `onnx`."""
+    import onnx
+
+    if part.version.is_built_in:
+        proto = load_model(part)
+        note_recognizer(proto, _classes_of(proto), has_product=True)
+    else:
+        proto = onnx.load_from_string(prepare_model(part))
+    return json.dumps(properties_of(proto)).encode()
+
+
+def prepare_classifier(part: ModelPart, steps: int) -> bytes:
     """The recognizer's last product and what is chosen from it, for so many steps at once. Imports `onnx`."""
+    from ocrsvc.engines.ppocr.graph import rewrite
+
+    prepared: bytes = rewrite.make_classifier(load_model(part), steps).SerializeToString()
+    return prepared
+
+
+def read_head(version: ModelVersion, file: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """A recognizer's last product; see `rewrite.read_head`. Imports `onnx`. Raises BadModel: the file is gone."""
     import onnx
 
     from ocrsvc.engines.ppocr.graph import rewrite
 
-    prepared: bytes = rewrite.make_classifier(onnx.load_from_string(shipped), steps).SerializeToString()
-    return prepared
+    return rewrite.read_head(onnx.load_from_string(version.read(file)))
 
 
 def channel_block(features: bytes) -> int:
@@ -92,17 +143,22 @@ def channel_block(features: bytes) -> int:
     return 16 if b" avx512f " in features else 8
 
 
-def quantized_recognizer(shipped: bytes) -> bytes:
+def quantized_recognizer(part: ModelPart) -> bytes:
     """The prepared recognizer with its large products in eight bits, for a line at a time on a CPU; see graph/quantize.
 
     The detector gains nothing from it: its time is in large planes of few channels.
+
+    Raises:
+        EngineUnavailable: The model has no product to which that applies.
+        BadModel: As for `prepare_model`.
     """
     import onnx
 
     from ocrsvc.engines.ppocr.graph.quantize import quantize
 
-    proto = onnx.load_from_string(prepare_model(RECOGNITION, shipped))
-    quantize(proto)
+    proto = onnx.load_from_string(prepare_model(part))
+    if not quantize(proto):
+        raise EngineUnavailable(f"{part} has nothing to be computed in int8.", "Set OCRSVC_PRECISION=auto.")
     smaller: bytes = proto.SerializeToString()
     return smaller
 
@@ -111,26 +167,8 @@ def preparation_code() -> bytes:
     """The code that prepares models, which a cached model depends on."""
     runtime = Path(__file__).parent
     graph = runtime.parent / "graph"
-    files = (graph / "memory_layout.py", runtime / "models.py", graph / "quantize.py", graph / "rewrite.py")
+    files = (
+        *(graph / f"{name}.py" for name in ("memory_layout", "quantize", "rewrite")),
+        *(runtime / f"{name}.py" for name in ("checked_rewrites", "models")),
+    )
     return b"".join(file.read_bytes() for file in files)
-
-
-def version() -> str:
-    """The version of the wheel that the models came from."""
-    return f"rapidocr {metadata.version('rapidocr')}"
-
-
-def _models_folder() -> Path:
-    spec = importlib.util.find_spec("rapidocr")
-    if spec is None or not spec.submodule_search_locations:
-        raise EngineUnavailable(
-            "The package `rapidocr`, whose wheel carries the PP-OCRv6 models, is not installed.",
-            "Install it with `pip install 'rapidocr>=3.10,<4'`, or choose another OCRSVC_ENGINE.",
-        )
-    folder = Path(spec.submodule_search_locations[0]) / "models"
-    if not (folder / DETECTION).is_file():
-        raise EngineUnavailable(
-            f"The installed `rapidocr` holds no {DETECTION}.",
-            "Install a version of it that carries the PP-OCRv6 small models (>=3.10,<4).",
-        )
-    return folder

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import logging
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import onnxruntime as ort
 
-from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
 from ocrsvc.engines.ppocr.runtime import models, providers
 from ocrsvc.engines.ppocr.runtime.cached_models import open_fp32, open_int8, session_options
 from ocrsvc.engines.ppocr.runtime.io_binding import open_gpu_context
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
+from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, ModelPart
 from ocrsvc.engines.ppocr.runtime.open_openvino import open_openvino
 from ocrsvc.engines.ppocr.runtime.providers import (
     CPU,
@@ -32,37 +33,38 @@ from ocrsvc.errors import EngineUnavailable
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
-_SMALLEST_INPUTS: Final = {models.DETECTION: (1, 3, 160, 160), models.RECOGNITION: (1, 3, HEIGHT_PX, 96)}
 _NO_GPU: Final = (
     "%s runs on the CPU, because the GPU does not work: %s. OCRSVC_DEVICE=cpu saves the attempt, cuda makes it a fault."
 )
 
 
-def open_model(name: str, config: SessionConfig, cache: ModelCache | None = None) -> ModelRunner:
-    """Open a model of models.py: one session on the CPU, whose users bound its runs; a pool on a GPU, under OpenVINO.
+def open_model(part: ModelPart, config: SessionConfig, cache: ModelCache | None = None) -> ModelRunner:
+    """Open a part of a model: one session on the CPU, whose users bound its runs; a pool on a GPU, under OpenVINO.
 
     Args:
-        name: models.DETECTION or models.RECOGNITION.
+        part: A detector or a recognizer.
         config: On which device, with how many threads, and which memory is kept.
         cache: Keeps what was made of the model, so that the next start is quicker.
 
     Raises:
-        EngineUnavailable: The model is missing, or the device was asked for by name and cannot be used.
+        EngineUnavailable: The device was asked for by name and cannot be used.
+        BadModel: The part is no model of its kind.
     """
     cache = cache or ModelCache(None)
+    config = replace(config, input_format=part.input_format)
     provider = choose_provider(config.device, config.provider, ort.get_available_providers())
     check_precision(config.precision, provider)
     if provider == "cpu":
-        return _open_on_cpu(name, config, cache)
+        return _open_on_cpu(part, config, cache)
     if provider == "openvino":
-        return SessionPool(open_openvino(name, config, cache))
+        return SessionPool(open_openvino(part, config, cache))
     try:
-        return SessionPool(_open_on_gpu(name, config, cache, provider))
+        return SessionPool(_open_on_gpu(part, config, cache, provider))
     except SESSION_ERRORS as error:
         if not config.may_fall_back:
             raise _gpu_unavailable(provider, error) from error
-        LOG.warning(_NO_GPU, name, error)
-        return _open_on_cpu(name, config, cache)
+        LOG.warning(_NO_GPU, part.file, error)
+        return _open_on_cpu(part, config, cache)
 
 
 def _gpu_unavailable(provider: Provider, error: BaseException) -> EngineUnavailable:
@@ -74,27 +76,26 @@ def _gpu_unavailable(provider: Provider, error: BaseException) -> EngineUnavaila
     )
 
 
-def _open_on_cpu(name: str, config: SessionConfig, cache: ModelCache) -> Session:
-    shipped, options = models.read_model(name), session_options(config)
+def _open_on_cpu(part: ModelPart, config: SessionConfig, cache: ModelCache) -> Session:
+    options = session_options(config)
     if config.arena_values:
         _register_arena()
         options.add_session_config_entry("session.use_env_allocators", "1")
     if config.batched:
-        opened = ort.InferenceSession(models.prepare_model(name, shipped, batched=True), options, providers=[(CPU, {})])
+        opened = ort.InferenceSession(models.prepare_model(part, batched=True), options, providers=[(CPU, {})])
         return Session([ProfileSession(opened)], config)
-    if config.precision == "int8" and name == models.RECOGNITION:
-        return open_int8(options, config, cache)
-    return Session([ProfileSession(open_fp32(name, shipped, options, cache))], config)
+    if config.precision == "int8" and part.kind == RECOGNITION:
+        return open_int8(part, options, config, cache)
+    return Session([ProfileSession(open_fp32(part, options, cache))], config)
 
 
-def _open_on_gpu(name: str, config: SessionConfig, cache: ModelCache, provider: Provider) -> list[Session]:
+def _open_on_gpu(part: ModelPart, config: SessionConfig, cache: ModelCache, provider: Provider) -> list[Session]:
     providers.load_gpu_libraries(provider)
-    shipped = models.read_model(name)
-    fp32_model = models.prepare_model(name, shipped, batched=True) if provider == "tensorrt" else b""
-    cuda_model = models.prepare_model(name, shipped, batched=True, half_precision=config.precision == "fp16")
+    fp32_model = models.prepare_model(part, batched=True) if provider == "tensorrt" else b""
+    cuda_model = models.prepare_model(part, batched=True, half_precision=config.precision == "fp16")
     sessions = [_open_stream_session(fp32_model, cuda_model, config, cache) for _ in range(config.gpu.streams)]
     # A GPU that this build has no kernels for opens a session as well as any, and fails at its first run.
-    sessions[0].run(np.zeros(_SMALLEST_INPUTS[name], np.float32))
+    sessions[0].run(np.zeros(part.smallest_shape, np.float32))
     return sessions
 
 
@@ -113,7 +114,9 @@ def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionCo
     for profile in config.gpu.profiles if fp32_model else ():
         # The engine is built, or read from its file, before the session is open, and its file is not used after that.
         with cache.cached_folder("tensorrt", _tensorrt_key(profile, config.precision, fp32_model)) as folder:
-            options = providers.tensorrt_options(models.INPUT, profile, config.precision, stream, folder)
+            options = providers.tensorrt_options(
+                models.input_name(fp32_model), profile, config.precision, stream, folder
+            )
             parts.append(ProfileSession(_open(fp32_model, config, [(TENSORRT, options), *on_cuda]), profile))
     precision = "fp16" if config.precision == "fp16" else "fp32"
     return Session([*parts, ProfileSession(_open(cuda_model, config, on_cuda))], config, gpu, precision=precision)

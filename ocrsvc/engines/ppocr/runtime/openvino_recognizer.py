@@ -8,15 +8,16 @@ for a step depends on that step's features alone, to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.runtime import models
+from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, InputFormat
 from ocrsvc.engines.ppocr.runtime.openvino_session import OpenVinoSession
+
+Head = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 Features = NDArray[np.float32]
 """(T, F) of a line of T steps."""
@@ -35,10 +36,20 @@ class OpenVinoRecognizer(OpenVinoSession):
         body: An openvino.CompiledModel of `rewrite.keep_features`, for lines of any width.
         classifier: One of `rewrite.make_classifier` for STEPS steps.
         metadata: The model's own.
+        read_head: Reads the last product, weights (F, C) and bias (C,), when scores are asked for.
+        input_format: What the model takes.
     """
 
-    def __init__(self, body: Any, classifier: Any, metadata: dict[str, str]) -> None:
-        super().__init__(body, metadata, 0)
+    def __init__(
+        self,
+        body: Any,
+        classifier: Any,
+        metadata: dict[str, str],
+        read_head: Callable[[], Head],
+        input_format: InputFormat = USUAL,
+    ) -> None:
+        super().__init__(body, metadata, 0, input_format)
+        self._read_head = read_head
         self._compiled_classifier = classifier
         self._classifier = classifier.create_infer_request()
 
@@ -46,11 +57,17 @@ class OpenVinoRecognizer(OpenVinoSession):
         """See Session; the classes and the probabilities, and logits where they are named."""
         features = self.features(array)
         found: list[Any] = list(self.classify([features])[0])
-        return [*found, logits_of(features)] if outputs is not None and _LOGITS in outputs else found
+        return [*found, self.logits(features)] if outputs is not None and _LOGITS in outputs else found
 
     def features(self, tensor: Any) -> Features:
         """Of one line (1, 3, H, W) float32."""
         found: Features = super().run(tensor)[0]
+        return found
+
+    def logits(self, features: Features) -> NDArray[np.float32]:
+        """(T, C) the scores of all classes, which few ask for. Raises BadModel: the model's file is gone."""
+        weights, bias = self._read_head()
+        found: NDArray[np.float32] = features @ weights + bias
         return found
 
     def classify(self, lines: Sequence[Features]) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
@@ -92,18 +109,6 @@ class OpenVinoRecognizer(OpenVinoSession):
     def _release(self) -> None:
         super()._release()
         self._compiled_classifier.release_memory()
-
-
-def logits_of(features: Features) -> NDArray[np.float32]:
-    """(T, C) the scores of all classes, which few ask for."""
-    weights, bias = _head()
-    found: NDArray[np.float32] = features @ weights + bias
-    return found
-
-
-@cache
-def _head() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    return models.read_head()
 
 
 def _first_steps(best: NDArray[np.int64], begins: NDArray[np.bool_]) -> NDArray[np.intp]:

@@ -24,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, InputFormat
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.system.allocator import map_large_blocks, release_with_free_memory
 
@@ -84,16 +85,19 @@ class OpenVinoSession:
     """One model under OpenVINO; has what Session has. Runs from several threads wait for each other.
 
     Attributes:
-        sessions, provider, device, precision, batched, takes_pixels, metadata: See Session.
+        sessions, provider, device, precision, batched, takes_pixels, input_format, metadata: See Session.
 
     Args:
         compiled: An openvino.CompiledModel for inputs of any size, floats or pixels.
         metadata: The model's own.
         arena_values: Size of an input, in values, from which a run gives its memory back. What others leave is kept
             for the next run, until free memory goes back to the system.
+        input_format: What the model takes.
     """
 
-    def __init__(self, compiled: Any, metadata: dict[str, str], arena_values: int) -> None:
+    def __init__(
+        self, compiled: Any, metadata: dict[str, str], arena_values: int, input_format: InputFormat = USUAL
+    ) -> None:
         self._compiled = compiled
         self._request = compiled.create_infer_request()
         self._turn = threading.Lock()
@@ -105,7 +109,7 @@ class OpenVinoSession:
         self.provider, self.device, self.batched = PROVIDER, "cpu", False
         bf16 = str(compiled.get_property("INFERENCE_PRECISION_HINT")).endswith("bfloat16'>")
         self.precision = "bf16" if bf16 else "fp32"
-        self.metadata = metadata
+        self.metadata, self.input_format = metadata, input_format
 
     @property
     def sessions(self) -> tuple[OpenVinoSession, ...]:

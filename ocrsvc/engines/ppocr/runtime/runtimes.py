@@ -13,6 +13,7 @@ import onnxruntime as ort
 from ocrsvc import __version__
 from ocrsvc.engines.ppocr.runtime import models, openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
+from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, Kind, ModelPart
 from ocrsvc.engines.ppocr.runtime.providers import Precision, Provider
 
 LEAST_GAIN: Final = 1.1
@@ -92,32 +93,39 @@ def named(precision: Precision, provider: Provider) -> RuntimeChoice | None:
     }.get(precision, RuntimeChoice(Runtime("cpu", precision), Runtime("cpu", precision), asked))
 
 
-def candidates(name: str, provider: Provider) -> list[Runtime]:
+def candidates(kind: Kind, provider: Provider) -> list[Runtime]:
     """What is tried for a model where nothing was asked for by name; single precision comes first.
 
     Args:
-        name: models.DETECTION or models.RECOGNITION.
+        kind: Of the part.
         provider: "cpu" for ONNX Runtime alone, or "auto".
     """
-    in_onnx_runtime = [FP32, INT8] if name == models.RECOGNITION else [FP32]
+    in_onnx_runtime = [FP32, INT8] if kind == RECOGNITION else [FP32]
     return in_onnx_runtime + ([BF16] if provider == "auto" and openvino_session.computes_bf16() else [])
 
 
-def choice_key(provider: Provider, reference: bytes) -> str:
+def choice_key(parts: Sequence[ModelPart], provider: Provider, reference: bytes) -> str:
     """Names everything that a choice depends on: models, their preparation, versions, the processor.
 
     Args:
+        parts: A detector and a recognizer.
         provider: As for `candidates`.
         reference: What the proof reads.
     """
     versions = f"{__version__} {ort.__version__} {openvino_session.version()} {provider}"
-    shipped = (models.read_model(name) for name in (models.DETECTION, models.RECOGNITION))
-    return cache_key(*shipped, models.preparation_code(), versions.encode(), reference)
+    shipped = (part.shipped for part in parts)
+    fed = str([part.input_format for part in parts]).encode()
+    return cache_key(*shipped, fed, models.preparation_code(), versions.encode(), reference)
 
 
-def load_choice(cache: ModelCache, key: str) -> RuntimeChoice | None:
-    """The choice that was stored under a key, if there is one that can be used: else a proof is made again."""
-    found = cache.find(_ENTRY, key)
+def choice_name(part: ModelPart) -> str:
+    """Of the choices for a recognizer in the model cache."""
+    return _ENTRY if part.version.is_built_in else f"{part.cache_name}.{_ENTRY}"
+
+
+def load_choice(cache: ModelCache, name: str, key: str) -> RuntimeChoice | None:
+    """The choice that was stored under a name and a key, if it can be used: else a proof is made again."""
+    found = cache.find(name, key)
     if found is None:
         return None
     try:
@@ -138,9 +146,9 @@ def _known(stored: Mapping[str, Any]) -> Runtime:
     return found
 
 
-def store_choice(cache: ModelCache, key: str, choice: RuntimeChoice) -> bool:
+def store_choice(cache: ModelCache, name: str, key: str, choice: RuntimeChoice) -> bool:
     """Store it; whether the cache took it."""
-    with contextlib.suppress(OSError), cache.new_file(_ENTRY, key, 0) as file:
+    with contextlib.suppress(OSError), cache.new_file(name, key, 0) as file:
         if file is not None:
             file.write_text(json.dumps(asdict(choice)), "utf-8")
-    return load_choice(cache, key) == choice
+    return load_choice(cache, name, key) == choice

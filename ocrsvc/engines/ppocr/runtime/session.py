@@ -11,6 +11,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
+from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, InputFormat
 from ocrsvc.engines.ppocr.runtime.io_binding import GpuContext, is_on_gpu, run_bound
 from ocrsvc.engines.ppocr.runtime.providers import CPU, Device, GpuConfig, Precision, Profile, Provider
 from ocrsvc.errors import EngineUnavailable
@@ -45,6 +46,7 @@ class SessionConfig:
         precision: What to compute in; "auto" is single precision, but bf16 under OpenVINO where the processor has it.
         sessions: Under OpenVINO, how many runs may be under way at once; each has memory of its own.
         gpu: How the GPU is shared, where there is one.
+        input_format: What the model takes; `open_model` fills it in.
     """
 
     device: Device = "auto"
@@ -55,6 +57,7 @@ class SessionConfig:
     precision: Precision = "auto"
     sessions: int = 1
     gpu: GpuConfig = field(default_factory=GpuConfig)
+    input_format: InputFormat = USUAL
 
     @property
     def may_fall_back(self) -> bool:
@@ -81,6 +84,7 @@ class Session:
         provider, device, precision: Where and how it computes.
         batched: Whether the recognizer's graph takes many lines at once; see graph/rewrite.py.
         takes_pixels: Whether the input is pixels; see network_input.model_input.
+        input_format: What its tensors hold.
         metadata: The model's own.
 
     Args:
@@ -108,6 +112,7 @@ class Session:
         self.precision = precision
         self.batched = config.batched or self.device != "cpu"
         self.takes_pixels = False
+        self.input_format = config.input_format
         self.metadata: dict[str, str] = first.get_modelmeta().custom_metadata_map
         self._arena_values = config.arena_values if self.device == "cpu" else config.gpu.arena_values
         self._shrinking = ort.RunOptions()

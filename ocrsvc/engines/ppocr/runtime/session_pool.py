@@ -35,6 +35,7 @@ class SessionPool:
         self.sessions: tuple[AnySession, ...] = tuple(sessions)
         self.provider, self.device, self.precision = first.provider, first.device, first.precision
         self.batched, self.takes_pixels, self.metadata = first.batched, first.takes_pixels, first.metadata
+        self.input_format = first.input_format
         self._timeout_s = timeout_s
         # The last one used is taken first: its memory is warm, and one that is not needed stays small.
         self._free: queue.LifoQueue[AnySession] = queue.LifoQueue()

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -115,6 +115,35 @@ class SharedThreads:
     def _may_help(self) -> bool:
         with self._lock:
             return self._occupied + self._helping <= self.count
+
+
+class SharedThreadsLender:
+    """Lends the threads of this process to its engines: several models have one lot of them. Any thread may call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lent: dict[int, SharedThreads] = {}
+        self._users: dict[int, int] = {}
+
+    def borrow(self, count: int) -> SharedThreads:
+        """So many threads, which every engine has that asks for as many; to be given back."""
+        with self._lock:
+            self._users[count] = self._users.get(count, 0) + 1
+            if count not in self._lent:
+                self._lent[count] = SharedThreads(count)
+            return self._lent[count]
+
+    def give_back(self, threads: SharedThreads) -> None:
+        """Nobody of this borrower uses them any more; they end with the last one."""
+        with self._lock:
+            self._users[threads.count] -= 1
+            last = self._lent.pop(threads.count) if not self._users[threads.count] else None
+        if last is not None:
+            last.close()
+
+
+LENDER: Final = SharedThreadsLender()
+"""Of this process."""
 
 
 def _do_next(work: Callable[[T], R], items: Sequence[T], take: Callable[[], int], done: dict[int, R]) -> None:

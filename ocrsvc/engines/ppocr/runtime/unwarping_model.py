@@ -6,6 +6,7 @@ weights are package data of this package, in weights/, with their licence.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Final, cast
 
@@ -46,6 +47,12 @@ class UnwarpingModel:
         found = self._model.run(_to_tensor(pixels), check)[0]
         height, width = pixels.shape[:2]
         return cast("NDArray[np.float32]", (np.moveaxis(found, 0, -1) + 1) / 2 * np.array([width, height], np.float32))
+
+
+@cache
+def unwarping_model() -> UnwarpingModel:
+    """That of this process, which several engines share."""
+    return UnwarpingModel()
 
 
 def _to_tensor(pixels: Pixels) -> NDArray[np.float32]:

@@ -1,0 +1,121 @@
+"""Clients over HTTP and gRPC that ask without a pause, and check which version has answered, and with which text."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import grpc
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+
+from grpc_support import V2, infer_request, raw_outputs, strings, unary
+
+LIMIT_S = 60.0
+
+Ask = Callable[[], tuple[str, str]]
+"""One request; gives the version that answers, and its text. Raises what went wrong."""
+
+
+@dataclass
+class Seen:
+    """What clients have seen; each line of `wrong` is one failure.
+
+    Attributes:
+        answers: By version.
+        wrong: What went wrong, and how often.
+        at_s: When each answer came, in monotonic seconds.
+        slowest_s: Of a single request.
+    """
+
+    answers: Counter[str] = field(default_factory=Counter)
+    wrong: Counter[str] = field(default_factory=Counter)
+    at_s: list[float] = field(default_factory=list)
+    slowest_s: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def longest_gap_s(self) -> float:
+        """Between any two answers that followed each other."""
+        times_s = sorted(self.at_s)
+        return max((later - earlier for earlier, later in pairwise(times_s)), default=0.0)
+
+
+@contextmanager
+def asking(askers: list[Ask], texts: Callable[[str], str | None]) -> Iterator[Seen]:
+    """Clients that ask over and over while the block lasts.
+
+    Args:
+        askers: One for each client.
+        texts: The text of a version; None for one that must not answer.
+    """
+    seen, done = Seen(), threading.Event()
+    clients = [threading.Thread(target=_ask_on, args=(ask, texts, seen, done)) for ask in askers]
+    for client in clients:
+        client.start()
+    try:
+        yield seen
+    finally:
+        done.set()
+        for client in clients:
+            client.join()
+
+
+def _ask_on(ask: Ask, texts: Callable[[str], str | None], seen: Seen, done: threading.Event) -> None:
+    while not done.is_set():
+        began_s, fault = time.monotonic(), ""
+        try:
+            version, text = ask()
+            wanted = texts(version)
+            if wanted is None:
+                fault = f"the version {version} answered"
+            elif text != wanted:
+                fault = f"the version {version} answered with the text of another: {text[:100]}"
+        except Exception as error:  # noqa: BLE001  whatever fails is a failed request
+            version, fault = "", f"{type(error).__name__}: {str(error)[:200]}"
+        now_s = time.monotonic()
+        with seen.lock:
+            seen.answers[version] += not fault
+            seen.wrong.update([fault] if fault else [])
+            seen.at_s.append(now_s)
+            seen.slowest_s = max(seen.slowest_s, now_s - began_s)
+
+
+def http_asker(url: str, page: bytes) -> Ask:
+    """A client that keeps its connection."""
+    place = urlsplit(url)
+    connection = http.client.HTTPConnection(str(place.hostname), place.port or 80, timeout=LIMIT_S)
+
+    def ask() -> tuple[str, str]:
+        connection.request("POST", "/v1/ocr", page, {"Content-Type": "image/png"})
+        response = connection.getresponse()
+        body = response.read()
+        if response.status != http.client.OK:
+            raise RuntimeError(f"status {response.status}: {body[:200].decode('utf-8', 'replace')}")
+        answer = json.loads(body)
+        return str(answer["engine"]["version"]), str(answer["pages"][0]["text"])
+
+    return ask
+
+
+def grpc_asker(port: int, page: bytes, model: str) -> Ask:
+    """A client of KServe v2, with a channel of its own."""
+    channel = grpc.insecure_channel(f"127.0.0.1:{port}", [("grpc.use_local_subchannel_pool", 1)])
+    infer = unary(channel, V2 + "ModelInfer", "inference.ModelInferResponse")
+    request = infer_request(page, model=model)
+
+    def ask() -> tuple[str, str]:
+        response = infer(request, timeout=LIMIT_S, wait_for_ready=True)
+        [text] = strings(raw_outputs(response)["text"])
+        return str(response.model_version), text
+
+    return ask

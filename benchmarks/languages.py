@@ -1,0 +1,274 @@
+"""What several recognizers in one model cost and gain, and which letters the built-in one reads.
+
+    python benchmarks/languages.py letters [--model FOLDER]
+    python benchmarks/languages.py auto [--pages 40] [--others 1 | --other FILE] [--shared FOLDER]
+    python benchmarks/languages.py mixed [--pages 10]
+    python benchmarks/languages.py confidence [--pages 40] [--shared FOLDER]
+
+`letters` draws words and sentences of each language that the dictionary can write, and prints the shares of its own
+letters (all, where it has only a to z) that are read right. `auto` reads corpus pages with `lang=auto` and without, in
+turn, by a model whose other recognizers are copies of the built-in one, which cost what real ones do and may change
+nothing, or by one with another recognizer (--other). `mixed` draws pages of English and two scripts of stand-ins
+(tests/stand_in_scripts.py). `confidence` tells how sure the built-in recognizer is of corpus pages, and of pages in
+languages whose letters it does not have. Needs Liberation Sans, DejaVu Sans and Noto Sans CJK (Debian: fonts-liberation
+fonts-dejavu-core fonts-noto-cjk). All in this process, one thread; processor seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from difflib import SequenceMatcher
+from functools import partial
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Any
+
+import cv2
+import numpy as np
+import onnx
+from bench.corpus import ALL, TUNING, Corpus
+from bench.machine import print_machine
+from bench.results import write_result
+from bench.sentences import SENTENCES
+from bench.service import ROOT
+from PIL import Image as Picture
+from PIL import ImageDraw, ImageFont
+
+from ocrsvc.engines.ppocr.engine import PpocrEngine
+from ocrsvc.engines.ppocr.handle import PageHandle
+from ocrsvc.engines.ppocr.pipeline.several_recognizers import SURE
+from ocrsvc.engines.ppocr.runtime.dictionary import read_dictionary
+from ocrsvc.engines.ppocr.runtime.model_parts import read_parts
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+from ocrsvc.model_repository.builtin import DETECTION, RECOGNITION, built_in_model
+from ocrsvc.model_repository.languages import LETTERS, languages_of
+from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from models_support import make_version
+from stand_in_scripts import ARABIC, CYRILLIC, StandIn
+
+FONTS = Path("/usr/share/fonts")
+LIBERATION = FONTS / "truetype/liberation/LiberationSans-Regular.ttf"
+DEJAVU = FONTS / "truetype/dejavu/DejaVuSans.ttf"
+CHINESE = FONTS / "opentype/noto/NotoSansCJK-Regular.ttc"
+FOREIGN = {"ko": CHINESE} | dict.fromkeys(("ru", "uk", "el"), LIBERATION) | dict.fromkeys(("he", "ar", "hy"), DEJAVU)
+SIZES_PX = (22, 30)
+ENGLISH = (
+    "quick",
+    "brown",
+    "foxes",
+    "jump",
+    "over",
+    "lazy",
+    "dogs",
+    "while",
+    "five",
+    "wizards",
+    "pack",
+    "liquor",
+    "jugs",
+)
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    args = _arguments()
+    print_machine()
+    figures = {"letters": _letters, "auto": _auto, "mixed": _mixed, "confidence": _confidence}[args.what](args)
+    write_result(f"languages_{args.what}", figures)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["letters", "auto", "mixed", "confidence"])
+    parser.add_argument("--pages", type=int, default=40)
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and score.py")
+    parser.add_argument("--others", type=int, default=1, help="recognizers besides the first one")
+    parser.add_argument("--other", type=Path, help="a recognizer that carries its characters, in place of copies")
+    parser.add_argument("--model", type=Path, help="folder of a version, NAME/VERSION; the built-in one without it")
+    return parser.parse_args()
+
+
+@contextmanager
+def _opened(model: ModelVersion) -> Iterator[PageHandle]:
+    engine = PpocrEngine(SessionConfig("cpu"), parts=read_parts(model))
+    yield engine.open_handle()
+    engine.close()
+
+
+def _read(handle: PageHandle, pixels: Pixels, **options: Any) -> Page:
+    (page,) = handle.read([ReadTask(Image(pixels, "png"), ReadOptions(**options))])
+    assert isinstance(page, Page), page
+    return page
+
+
+def _draw(lines: Sequence[str], font_file: Path, size: int) -> Pixels:
+    """A page of these lines below each other."""
+    font = ImageFont.truetype(str(font_file), size)
+    width = max(int(font.getlength(line)) for line in lines) + 80
+    picture = Picture.new("RGB", (width, int(1.8 * size) * len(lines) + 60), "white")
+    draw = ImageDraw.Draw(picture)
+    for number, line in enumerate(lines):
+        draw.text((40, 30 + int(1.8 * size) * number), line, font=font, fill="black")
+    return np.ascontiguousarray(np.asarray(picture)[:, :, ::-1])
+
+
+def _own(letters: str) -> str:
+    """A language's letters beyond a to z; all, where it has no others."""
+    return "".join(sign for sign in letters if sign not in ascii_lowercase) or letters
+
+
+def _words(letters: str, source: random.Random, often: int = 8) -> list[str]:
+    """Lines of words in which a language's own letters occur so often, a to z twice, a capital now and then."""
+    signs = list(_own(letters)) * often + [sign for sign in letters if sign in ascii_lowercase] * 2
+    source.shuffle(signs)
+    text = "".join(sign.upper() if len(sign.upper()) == 1 and source.random() < 0.15 else sign for sign in signs)
+    words = [text[at : at + 6] for at in range(0, len(text), 6)]
+    return [" ".join(words[at : at + 5]) for at in range(0, len(words), 5)]
+
+
+def _letters(args: argparse.Namespace) -> dict[str, Any]:
+    model = built_in_model()
+    if args.model is not None:
+        from ocrsvc.model_repository.repository import ModelRepository
+
+        model = ModelRepository(args.model.parent.parent).open(args.model.parent.name, int(args.model.name))
+    figures = {}
+    with _opened(model) as handle:
+        for language in languages_of(_characters(model)):
+            words = _words(LETTERS[language], random.Random(language))
+            shares = [_letters_read(handle, language, lines) for lines in (words, SENTENCES.get(language)) if lines]
+            figures[language] = shares
+            print(f"{language:<8}" + "".join(f" {share:.3f}" for share in shares), flush=True)
+    return {"model": str(model), "words_and_sentences": figures}
+
+
+def _characters(model: ModelVersion) -> list[str]:
+    """Of the model's first recognizer, wherever its dictionary is."""
+    part = next(iter(read_parts(model).recognition.values()))
+    metadata = {entry.key: entry.value for entry in onnx.load_from_string(part.shipped).metadata_props}
+    return read_dictionary(part, metadata)
+
+
+def _letters_read(handle: PageHandle, language: str, lines: Sequence[str]) -> float:
+    """The share of a language's own letters that is read right."""
+    font = CHINESE if language in {"zh", "zh-hant", "ja", "ko"} else LIBERATION
+    own = _own(LETTERS[language])
+    right = wanted = 0
+    for size in SIZES_PX:
+        truth = "".join("".join(lines).split())
+        read = "".join(_read(handle, _draw(lines, font, size)).text.split())
+        found = SequenceMatcher(None, truth, read, autojunk=False).get_matching_blocks()
+        hit = {place for block in found for place in range(block.a, block.a + block.size)}
+        places = [place for place, sign in enumerate(truth) if sign.lower() in own or sign in own]
+        wanted += len(places)
+        right += sum(place in hit for place in places)
+    return right / wanted
+
+
+def _with_others(folder: Path, others: int, file: Path | None) -> ModelVersion:
+    """The built-in model with another recognizer, or with copies of its own."""
+    files = {name: built_in_model().read(name) for name in (DETECTION, RECOGNITION)}
+    if file is not None:
+        files["other.onnx"] = file.read_bytes()
+    recognizers = [RECOGNITION, "other.onnx"] if file is not None else [RECOGNITION] * (1 + others)
+    parts = (f'[[recognition]]\nname = "r{number}"\nfile = "{name}"' for number, name in enumerate(recognizers))
+    return make_version(folder, "several", 1, "\n".join([f'[detection]\nfile = "{DETECTION}"', *parts]), files)
+
+
+def _corpus(args: argparse.Namespace) -> Corpus:
+    """Some pages of the tuning half, from all of it."""
+    whole = len(Corpus(args.shared, half=TUNING).pages)
+    return Corpus(args.shared, every=max(1, whole // args.pages), half=TUNING)
+
+
+def _auto(args: argparse.Namespace) -> dict[str, Any]:
+    corpus, langs = _corpus(args), (None, "auto")
+    seconds, texts = dict.fromkeys(langs, 0.0), {lang: list[str]() for lang in langs}
+    model_of = partial(_with_others, others=args.others, file=args.other)
+    with tempfile.TemporaryDirectory() as folder, _opened(model_of(Path(folder))) as handle:
+        for number, page in enumerate(corpus.pages):
+            pixels = np.asarray(cv2.imread(str(page.file)), np.uint8)
+            for lang in langs if number % 2 else langs[::-1]:
+                began = time.process_time()
+                texts[lang].append(_read(handle, pixels, lang=lang).text)
+                seconds[lang] += time.process_time() - began
+    ratio = seconds["auto"] / seconds[None]
+    changed = sum(one != other for one, other in zip(*texts.values(), strict=True))
+    scores = {str(lang): corpus.tally(texts[lang])[ALL].f1 for lang in langs}
+    print(f"{len(corpus.pages)} pages: CPU seconds x {ratio:.3f}, {changed} pages changed, F1 {scores}")
+    return {"pages": len(corpus.pages), "others": args.others, "ratio": ratio, "changed": changed, "f1": scores}
+
+
+def _mixed_page(source: random.Random) -> tuple[Pixels, list[str]]:
+    """Ten lines, each of English, or of a script of a stand-in."""
+    pixels: Pixels = np.full((900, 1100, 3), 255, np.uint8)
+    rows = []
+    for number in range(10):
+        script: StandIn | None = source.choice([None, CYRILLIC, ARABIC])
+        top = 40 + 84 * number
+        if script is None:
+            rows.append(" ".join(source.sample(ENGLISH, 5)))
+            cv2.putText(pixels, rows[-1], (50, top + 36), cv2.FONT_HERSHEY_SIMPLEX, 1.2, (0, 0, 0), 3, cv2.LINE_AA)
+        else:
+            rows.append(" ".join("".join(source.choices(script.letters, k=source.randint(3, 5))) for _ in range(3)))
+            script.draw(pixels, rows[-1], 50, top, 38)
+    return pixels, rows
+
+
+def _mixed(args: argparse.Namespace) -> dict[str, Any]:
+    from test_scripts_of_a_page import make_model
+
+    pages = [_mixed_page(random.Random(seed)) for seed in range(args.pages)]
+    figures = {}
+    with tempfile.TemporaryDirectory() as folder:
+        model = make_model(Path(folder), {"cyrillic": CYRILLIC, "arabic": ARABIC})
+        with _opened(model) as handle:
+            for lang in (None, "ru", "ar", "auto"):
+                read = [set(_read(handle, pixels, lang=lang).text.split("\n")) for pixels, _ in pages]
+                right = sum(row in texts for (_, rows), texts in zip(pages, read, strict=True) for row in rows)
+                figures[str(lang)] = right / sum(len(rows) for _, rows in pages)
+                print(f"lang={lang}: {figures[str(lang)]:.3f} of the lines right", flush=True)
+    return {"pages": len(pages), "right": figures}
+
+
+def _confidence(args: argparse.Namespace) -> dict[str, Any]:
+    figures = {}
+    with _opened(built_in_model()) as handle:
+        pages = _corpus(args).pages
+        corpus = [line for page in pages for line in _lines(handle, np.asarray(cv2.imread(str(page.file)), np.uint8))]
+        figures["corpus"] = float(np.mean([line >= SURE for line in corpus]))
+        print(f"corpus: of {len(corpus)} lines {figures['corpus']:.3f} at {SURE} or above")
+        for language, font in FOREIGN.items():
+            lines = _pieces(" ".join(SENTENCES[language]).split(), random.Random(language))
+            found = [one for size in SIZES_PX for one in _lines(handle, _draw(lines, font, size))]
+            figures[language] = sum(one >= SURE for one in found) / (len(SIZES_PX) * len(lines))
+            print(f"{language}: of {len(SIZES_PX) * len(lines)} lines {figures[language]:.3f}", flush=True)
+    return figures
+
+
+def _pieces(words: Sequence[str], source: random.Random) -> list[str]:
+    """The words in lines of one, and again in lines of one to six."""
+    lines, place = list(words), 0
+    while place < len(words):
+        count = source.randint(1, 6)
+        lines.append(" ".join(words[place : place + count]))
+        place += count
+    return lines
+
+
+def _lines(handle: PageHandle, pixels: Pixels) -> list[float]:
+    """How sure each line of a page is."""
+    return [line.confidence for line in _read(handle, pixels, min_confidence=0.0).lines]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""What choosing the version costs a request, and what following another worker's change costs, in CPU time.
+
+    python benchmarks/models_routing.py [--models 5] [--versions 4] [--rounds 20000]
+
+The models are of the engine fake and are not loaded; every version is wanted and accepted. A request is resolved by
+name, by version, by label, by share, by language, and without naming anything; each is timed in turn, five times over,
+and the median is printed. Then a label is moved by another store, and the next request looks at the whole repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from bench.machine import print_machine
+
+from ocrsvc.model_repository.repository import ModelRepository
+from ocrsvc.model_repository.wanted_model import WantedModel
+from ocrsvc.model_serving.control import CHECK_S, ModelControl
+from ocrsvc.model_serving.router import ModelRouter
+from ocrsvc.model_serving.state import StateStore, Verdict
+from ocrsvc.records import ReadOptions
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from models_support import make_fake_version
+
+REPEATS: Final = 5
+CASES: Final = {
+    "no name": ReadOptions(),
+    "model": ReadOptions(model="m1"),
+    "model/version": ReadOptions(model="m1/2"),
+    "model:label": ReadOptions(model="m1:stable"),
+    "share": ReadOptions(model="m0"),
+    "lang of the last model": ReadOptions(lang="ko"),
+}
+
+
+def make_repository(folder: Path, models: int, versions: int) -> StateStore:
+    """Models m0, m1 … with so many accepted versions each; the last one reads Korean. The store of their state."""
+    store = StateStore(folder / "state")
+    for model in range(models):
+        for number in range(1, versions + 1):
+            languages = ("ko",) if model == models - 1 else ("zh", "en")
+            made = make_fake_version(folder / "models", f"m{model}", number, languages=languages)
+            store.record_verdict(made.digest, Verdict(accepted=True))
+    lines = ['[m0]\nversions = "all"\nlabels = {canary = 1}\nshares = {canary = 0.5}']
+    lines += [f'[m{model}]\nversions = "all"\nlabels = {{stable = 1}}' for model in range(1, models)]
+    (folder / "models" / "models.toml").write_text("\n".join(lines))
+    return store
+
+
+def cpu_us(call: Callable[[], object], rounds: int) -> float:
+    """Microseconds of CPU time of one call, in the mean."""
+    began_s = time.process_time()
+    for _ in range(rounds):
+        call()
+    return (time.process_time() - began_s) / rounds * 1e6
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=int, default=5)
+    parser.add_argument("--versions", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=20_000)
+    asked = parser.parse_args()
+    print_machine()
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        store = make_repository(folder, asked.models, asked.versions)
+        control = ModelControl(ModelRepository(folder / "models"), store)
+        router = ModelRouter(control.catalogue, control.latest, WantedModel("m1"), control.is_loaded)
+        measured: dict[str, list[float]] = {name: [] for name in (*CASES, "look at the state file")}
+        for _ in range(REPEATS):
+            for name, options in CASES.items():
+                measured[name].append(cpu_us(lambda options=options: router.resolve(options), asked.rounds))  # type: ignore[misc]
+            measured["look at the state file"].append(cpu_us(control.latest, asked.rounds))
+        for name, times in measured.items():
+            print(f"{name:24} {statistics.median(times):8.2f} µs")
+        print(f"{'follow a change, on disk':24} {statistics.median(_follow(control.latest, store)):8.0f} µs")
+        control.is_watched = True
+        print(f"{'follow a change, watched':24} {statistics.median(_follow(control.catalogue, store)):8.0f} µs")
+
+
+def _follow(look: Callable[[], object], store: StateStore) -> list[float]:
+    """Microseconds of CPU time of the first look after each of some changes."""
+    found = []
+    for _ in range(20):
+        store.record_verdict(f"{time.monotonic_ns():064}", Verdict(accepted=True))
+        time.sleep(CHECK_S)
+        found.append(cpu_us(look, 1))
+    return found
+
+
+main()

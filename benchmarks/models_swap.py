@@ -1,0 +1,155 @@
+"""Versions of a model are copied into the repository under load; every answer is checked, and gaps are measured.
+
+    python benchmarks/models_swap.py                                 20 versions of the fake engine, five of them bad
+    python benchmarks/models_swap.py --isolation process
+    python benchmarks/models_swap.py --models FOLDER --slow FOLDER   a real model, as PaddleOCR ships it (det/, rec/)
+
+Twenty clients ask without a pause, half of them over HTTP and half over gRPC (KServe v2). Of the twenty versions one is
+truncated (of the fake engine: it ends its process), one has a file that is not its manifest's, one a wrong dictionary,
+one is slower than allowed, and one reads garbage. First nothing is copied for a while: the
+longest gaps of both parts are compared. The last line of stdout is the result as JSON; the exit code is 1 when a
+request failed, an answer was not that of the version that it names, or a bad version answered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+from bench.machine import print_machine
+from bench.swap_clients import Seen, asking, grpc_asker, http_asker
+from bench.swap_versions import Maker, SwapVersion, copy_into, fake_maker, make_versions, parts_in, real_maker, text
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from support import Server, run_server
+
+NAME = "swapped"
+WORKERS = 2
+SETTLE_S = 300.0
+FEWEST_UNDISTURBED_S = 5.0
+
+
+def main() -> int:
+    """Both parts, and the result."""
+    args = _arguments()
+    print_machine()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        versions = make_versions(folder / "made", args.swaps, _maker(args))
+        repository = folder / "models"
+        copy_into(repository, NAME, versions[0])
+        page = _page(args)
+        with run_server(_environ(args, folder)) as server:
+            server.wait_for("READY in", count=WORKERS)
+            askers = _askers(server, page, args.clients)
+            texts = _texts(args, server, page, versions)
+            with asking(askers, texts) as quiet:
+                time.sleep(args.quiet_s)
+            with asking(askers, texts) as disturbed:
+                began_s = time.monotonic()
+                for version in versions[1:]:
+                    copy_into(repository, NAME, version)
+                    _settle(server, version)
+                spent_s = time.monotonic() - began_s
+    return _report(args, quiet, disturbed, spent_s)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--isolation", choices=("thread", "process"), default="thread")
+    parser.add_argument("--swaps", type=int, default=20, help="versions that are copied")
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--quiet-s", type=float, default=30.0, help="how long nothing is copied first")
+    parser.add_argument("--burn-s", type=float, default=0.002, help="processor time of the fake engine a page")
+    parser.add_argument("--latency-s", type=float, default=0.02, help="time that it waits as well")
+    parser.add_argument("--models", type=Path, help="a real model: det/det.onnx, rec/rec.onnx, rec/inference.yml")
+    parser.add_argument("--slow", type=Path, help="another one, which takes longer")
+    return parser.parse_args()
+
+
+def _maker(args: argparse.Namespace) -> Maker:
+    if args.models is None:
+        return fake_maker(args.burn_s, args.latency_s)
+    return real_maker(parts_in(args.models), parts_in(args.slow))
+
+
+def _environ(args: argparse.Namespace, folder: Path) -> dict[str, str]:
+    return {
+        "OCRSVC_ENGINE": "ppocr" if args.models else "fake",
+        "OCRSVC_MODELS": str(folder / "models"),
+        "OCRSVC_MODELS_STATE": str(folder / "state"),
+        "OCRSVC_MODELS_POLL_S": "0.5",
+        "OCRSVC_MODEL": NAME,
+        "OCRSVC_ISOLATION": args.isolation,
+        "OCRSVC_WORKERS": str(WORKERS),
+        "OCRSVC_GRPC_BIND": "127.0.0.1:0",
+        "OCRSVC_QUEUE_SIZE": "64",
+    }
+
+
+def _page(args: argparse.Namespace) -> bytes:
+    """What clients send: a white square, or our reference page."""
+    if args.models is None:
+        return cv2.imencode(".png", np.full((16, 16, 3), 255, np.uint8))[1].tobytes()
+    root = Path(__file__).resolve().parents[1]
+    return (root / "ocrsvc" / "engines" / "ppocr" / "reference_page.png").read_bytes()
+
+
+def _askers(server: Server, page: bytes, count: int) -> list[Callable[[], tuple[str, str]]]:
+    port = int(server.wait_for(r"Listening for gRPC at: 127\.0\.0\.1:(\d+)")[1])
+    over_http = [http_asker(server.url, page) for _ in range(count - count // 2)]
+    return over_http + [grpc_asker(port, page, NAME) for _ in range(count // 2)]
+
+
+def _texts(
+    args: argparse.Namespace, server: Server, page: bytes, versions: list[SwapVersion]
+) -> Callable[[str], str | None]:
+    """The text of each good version: all real ones read the same."""
+    first = http_asker(server.url, page)()[1]
+    good = {str(version.number) for version in versions if not version.fault}
+
+    def of(number: str) -> str | None:
+        if number not in good:
+            return None
+        return first if args.models else first.replace(text(1), text(int(number)))
+
+    return of
+
+
+def _settle(server: Server, version: SwapVersion) -> None:
+    """Until all workers read with a good version, or a bad one was refused."""
+    if version.fault:
+        found = server.wait_for(rf"REFUSED {NAME}/{version.number} .*", timeout_s=SETTLE_S)
+        print(f"{version.fault}: {found[0]}", flush=True)
+    else:
+        server.wait_for(rf"SERVING {NAME}/{version.number} ", count=WORKERS, timeout_s=SETTLE_S)
+
+
+def _report(args: argparse.Namespace, quiet: Seen, disturbed: Seen, spent_s: float) -> int:
+    print(f"| {args.isolation} | answers | failed | longest gap | slowest answer |\n|---|---|---|---|---|")
+    for name, seen in (("undisturbed", quiet), (f"{args.swaps} versions in {spent_s:.0f} s", disturbed)):
+        cells = (seen.answers.total(), seen.wrong.total(), seen.longest_gap_s(), seen.slowest_s)
+        print("| {} | {} | {} | {:.3f} s | {:.3f} s |".format(name, *cells))
+    for what, count in (quiet.wrong + disturbed.wrong).most_common(10):
+        print(f"{count} x {what}")
+    figures = {
+        "isolation": args.isolation,
+        "answers": disturbed.answers,
+        "failed": dict(quiet.wrong + disturbed.wrong),
+        "longest_gap_s": [quiet.longest_gap_s(), disturbed.longest_gap_s()],
+        "slowest_s": [quiet.slowest_s, disturbed.slowest_s],
+    }
+    print(json.dumps(figures))
+    return 1 if figures["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""Processor time of one read by the fake engine, in two checkouts in turn: what the path of a request costs by itself.
+
+    python benchmarks/reader_overhead.py ../main [--after .] [--pairs 100] [--reads 100]
+
+Each side is a process of its own with a reader in it; no HTTP. Sides take turns, the first one changing from pair to
+pair, so that a machine whose speed drifts treats them alike. Told are the medians, and that of the differences within
+each pair.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bench.machine import print_machine
+from bench.pages import tiny_png
+from bench.results import write_result
+from bench.service import ROOT
+
+BEFORE, AFTER = "before", "after"
+
+# Reads a number of reads from each line, and writes what they cost.
+_SIDE = """
+import sys, time
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.records import ReadOptions
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+reader = Reader(Settings.model_validate({"engine": "fake"}), ThreadPlan(1, 4, 1))
+reader.start()
+page, options = bytes.fromhex(sys.argv[1]), ReadOptions()
+for line in sys.stdin:
+    began_s = time.process_time()
+    for _ in range(int(line)):
+        reader.read(page, options, 30.0)
+    print(time.process_time() - began_s, flush=True)
+reader.stop(5.0)
+"""
+
+
+class Side:
+    """A process that reads with the code of one checkout."""
+
+    def __init__(self, checkout: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _SIDE, tiny_png().hex()],
+            env={**os.environ, "PYTHONPATH": str(checkout)},
+            cwd=checkout,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def cost_us(self, reads: int) -> float:
+        """Microseconds of processor time for one read."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{reads}\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline()) / reads * 1e6
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+
+@contextlib.contextmanager
+def sides(before: Path, after: Path) -> Iterator[dict[str, Side]]:
+    """Both, warm."""
+    with contextlib.ExitStack() as stack:
+        found = {name: Side(checkout) for name, checkout in ((BEFORE, before), (AFTER, after))}
+        for side in found.values():
+            stack.callback(side.close)
+            side.cost_us(200)
+        yield found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run once."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("before", type=Path, help="a checkout")
+    parser.add_argument("--after", type=Path, default=ROOT, help="a checkout; this one if left out")
+    parser.add_argument("--pairs", type=int, default=100)
+    parser.add_argument("--reads", type=int, default=100, help="in each half of a pair")
+    parser.add_argument("--out", type=Path, help="the JSON file; results/reader_overhead.json if left out")
+    asked = parser.parse_args(arguments)
+    print_machine()
+    costs: dict[str, list[float]] = {BEFORE: [], AFTER: []}
+    with sides(asked.before.resolve(), asked.after.resolve()) as both:
+        for pair in range(asked.pairs):
+            for name in (BEFORE, AFTER) if pair % 2 else (AFTER, BEFORE):
+                costs[name].append(both[name].cost_us(asked.reads))
+    differences = [after - before for before, after in zip(costs[BEFORE], costs[AFTER], strict=True)]
+    found: dict[str, object] = {f"{name}_us": round(statistics.median(cost), 2) for name, cost in costs.items()}
+    found["difference_us"] = round(statistics.median(differences), 2)
+    found["difference_quartiles_us"] = [round(one, 2) for one in statistics.quantiles(differences, n=4)]
+    for name, value in found.items():
+        print(f"{name}: {value}")
+    write_result("reader_overhead", found, asked.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

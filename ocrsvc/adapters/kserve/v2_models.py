@@ -1,0 +1,118 @@
+"""Which models there are, and loading and unloading them, in the words of the KServe v2 protocol and of Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ocrsvc.adapters.kserve.v2_metadata import model_statistics, version_statistics
+from ocrsvc.errors import UnknownModel
+from ocrsvc.model_api.caller import Caller
+from ocrsvc.model_api.metadata import NAME, VERSION, BadTensor, NotOffered
+from ocrsvc.model_api.model import OcrModel
+from ocrsvc.model_api.served_models import MOST_DIGITS, ServedModel, ServedModels
+
+if TYPE_CHECKING:
+    from ocrsvc.model_serving.control import VersionStatus
+
+Node = dict[str, Any]
+
+UNLOADED: Final = "unloaded"
+"""Triton's reason for a model that is not loaded, and that nothing is wrong with."""
+
+_STATES: Final = {
+    "START": "LOADING",
+    "LOADING": "LOADING",
+    "AVAILABLE": "READY",
+    "UNLOADING": "UNLOADING",
+    "END": "UNAVAILABLE",
+}
+_FILE: Final = "file:"
+
+
+def find_model(models: ServedModels, name: str, version: str = "") -> ServedModel:
+    """What a name, with a version or without, stands for. Raises UnknownModel; BadTensor for a version of no digits."""
+    if version and not (version.isascii() and version.isdecimal()):
+        raise BadTensor(f"The model version {version[:40]!r} is not a whole number.", _versions_of(models, name))
+    number = int(version or 0) if len(version) <= MOST_DIGITS else 0
+    found = models.find(name, number if version else None)
+    if found is not None:
+        return found
+    if version and models.find(name) is not None:
+        raise UnknownModel(f"Request for unknown model: '{name}' version {version[:20]} is not found")
+    raise UnknownModel(f"Request for unknown model: '{name[:100]}' is not found")
+
+
+def repository_index(models: ServedModels, *, only_ready: bool) -> list[Node]:
+    """Every version of every model, or those that serve."""
+    return [_entry(one) for one in models.status() if one.state == "AVAILABLE" or not only_ready]
+
+
+def statistics_of(model: OcrModel, name: str, version: str) -> Node:
+    """What was counted of a version, or of all that serve of a model, or without a name of all that serve.
+
+    Raises:
+        UnknownModel: It is not there.
+        BadTensor: The version is no number.
+    """
+    if not model.models.has_repository:
+        find_model(model.models, name or NAME, version)
+        return model_statistics(model.store.read())
+    found = [find_model(model.models, one, version) for one in ((name,) if name else model.models.names())]
+    if not version:
+        found = [replace(one, number=number) for one in found for number in one.numbers]
+    return version_statistics(model.store.read(), found)
+
+
+def load_model(model: OcrModel, name: str, parameters: Iterable[str], caller: Callable[[], Caller]) -> None:
+    """Have a model serve; where there is no repository, it does.
+
+    Args:
+        model: Over the repository.
+        name: Of the model.
+        parameters: Their names.
+        caller: Says who asks.
+
+    Raises:
+        OcrsvcError: As `ModelAdministration.load`; NotOffered for a model that comes with the request.
+    """
+    if model.administration is None:
+        find_model(model.models, name)
+        return
+    for parameter in parameters:
+        if parameter == "config" or parameter.startswith(_FILE):
+            raise NotOffered(
+                f"load of model '{name[:100]}' with the parameter '{parameter[:40]}' is not supported.",
+                "A model is what its folder in the repository holds: put a new version there.",
+            )
+    model.administration.load(caller(), _known(model.models, name))
+
+
+def unload_model(model: OcrModel, name: str, caller: Callable[[], Caller]) -> None:
+    """Have a model serve no more. Raises as `ModelAdministration.unload`; NotOffered where there is no repository."""
+    if model.administration is None:
+        find_model(model.models, name)
+        raise NotOffered(f"unload of model '{name}' is not supported.", "Stop the service.")
+    model.administration.unload(caller(), _known(model.models, name))
+
+
+def _known(models: ServedModels, name: str) -> str:
+    """The name in the repository. Raises UnknownModel where there is nothing of it, also nothing damaged."""
+    own = models.own_name(name)
+    if not models.status(own):
+        raise UnknownModel(f"failed to load '{name[:100]}', no such model in the repository")
+    return own
+
+
+def _entry(one: VersionStatus) -> Node:
+    state = _STATES[one.state]
+    reason = one.reason if one.failed or state != "UNAVAILABLE" else UNLOADED
+    return {"name": one.name, "version": str(one.number), "state": state, "reason": reason}
+
+
+def _versions_of(models: ServedModels, name: str) -> str:
+    if not models.has_repository:
+        return f"The one version is {VERSION}."
+    found = models.find(name)
+    return f"Versions: {', '.join(map(str, found.numbers[:20]))}." if found is not None else "Send digits."

@@ -1,0 +1,139 @@
+"""`ocrsvc models list`: every model and version of the repository, and why those that do not serve do not."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from ocrsvc.cli.models_of_service import add_service_arguments, entries_of_service
+from ocrsvc.cli.models_repository import control_of, router_of
+from ocrsvc.cli.table import table
+from ocrsvc.model_repository.builtin import built_in_model
+from ocrsvc.model_repository.repository import ModelRepository
+from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.model_repository.wanted_model import WantedModel
+from ocrsvc.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from ocrsvc.model_serving.control import ModelControl, VersionStatus
+    from ocrsvc.model_serving.router import ModelRouter
+
+HELP: Final = "list the models and their versions"
+_COLUMNS: Final = ("model", "state", "labels", "tier", "languages", "size", "engine", "licence", "source")
+_MEGABYTE: Final = 1e6
+_EXPLAINED: Final = frozenset({"refused", "bad", "copying"})
+"""States that an operator has to do something about."""
+_COPYING: Final = "It has no SHA256SUMS yet: it is still being copied."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `ocrsvc models list`."""
+    parser.add_argument("--json", action="store_true", help="as JSON, one array")
+    add_service_arguments(parser)
+
+
+def run(args: argparse.Namespace, settings: Settings) -> int:
+    """Print what there is. Raises OperatorError, and of a service OcrsvcError."""
+    entries = sorted(
+        entries_of_service(args) if args.url else _found(settings), key=lambda entry: (entry["name"], entry["version"])
+    )
+    if args.json:
+        print(orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode())
+        return 0
+    for line in table(_COLUMNS, [_row(entry) for entry in entries]):
+        print(line)
+    for entry in entries:
+        if entry["reason"] and entry["state"] in _EXPLAINED:
+            print(f"{entry['name']}/{entry['version']}: {entry['reason']}")
+    return 0
+
+
+def _found(settings: Settings) -> Iterable[Mapping[str, Any]]:
+    """What is on this machine."""
+    if settings.models is None:
+        return [_entry("ppocr", 1, "serving") | _facts(built_in_model())]
+    return _all(settings)
+
+
+def _all(settings: Settings) -> Iterator[Mapping[str, Any]]:
+    control = control_of(settings)
+    router = router_of(control, settings)
+    for status in control.status():
+        yield _with_status(status, _state(status, control, router))
+    for name, number in ModelRepository(settings.models).incomplete():
+        yield _entry(name, number, "copying", _COPYING)
+
+
+def _state(status: VersionStatus, control: ModelControl, router: ModelRouter) -> str:
+    """In one word; the protocols' own states say less."""
+    if status.version is None:
+        return "bad"
+    if status.state == "AVAILABLE":
+        return "serving" if router.serving(WantedModel(status.name)) == status.version else "available"
+    if status.state in ("START", "LOADING"):
+        return "waiting"
+    verdict = control.catalogue().verdict(status.version)
+    return "refused" if verdict is not None and not verdict.accepted else "unwanted"
+
+
+def _with_status(status: VersionStatus, state: str) -> Mapping[str, Any]:
+    said = _entry(status.name, status.number, state, status.reason, status.labels)
+    facts = {} if status.version is None else _facts(status.version)
+    return said | facts | ({"figures": dict(status.figures)} if status.figures else {})
+
+
+def _facts(version: ModelVersion) -> dict[str, Any]:
+    description = version.description
+    return {
+        "title": description.title,
+        "tier": description.tier,
+        "languages": list(description.languages),
+        "size_bytes": size_of(version),
+        "engine": description.engine,
+        "licence": description.licence,
+        "source": description.source,
+        "digest": version.digest,
+        "is_encrypted": description.encryption is not None,
+    }
+
+
+def _entry(name: str, number: int, state: str, reason: str = "", labels: Sequence[str] = ()) -> dict[str, Any]:
+    return {"name": name, "version": number, "state": state, "reason": reason, "labels": list(labels)}
+
+
+def size_of(version: ModelVersion) -> int:
+    """Bytes of its files; of the built-in model those that it names, since its wheel holds others, too."""
+    names = list(version.digests) if version.digests else list(version.description.files)
+    return sum(_size(version.folder / name) for name in names)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
+def _row(entry: Mapping[str, Any]) -> Sequence[str]:
+    size = entry.get("size_bytes")
+    return (
+        f"{entry['name']}/{entry['version']}",
+        entry["state"],
+        " ".join(entry["labels"]) or "-",
+        entry.get("tier") or "-",
+        _shortened(entry.get("languages", ())),
+        "-" if size is None else f"{size / _MEGABYTE:.1f} MB",
+        entry.get("engine") or "-",
+        entry.get("licence") or "-",
+        entry.get("source") or "-",
+    )
+
+
+def _shortened(languages: Sequence[str], most: int = 5) -> str:
+    """The first few, and how many more there are."""
+    more = [f"+{len(languages) - most}"] if len(languages) > most else []
+    return " ".join([*languages[:most], *more]) or "-"

@@ -1,0 +1,61 @@
+"""What the commands of `ocrsvc models` share: the repository that the settings name, and its control.
+
+What only they need is imported when they run: other commands, such as health checks, start without it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ocrsvc.errors import OperatorError
+from ocrsvc.model_repository.key_source import read_model_key
+from ocrsvc.model_repository.wanted_model import WantedModel, parse_wanted_model
+from ocrsvc.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from ocrsvc.model_serving.control import ModelControl
+    from ocrsvc.model_serving.router import ModelRouter
+
+
+def repository_of(settings: Settings) -> Path:
+    """The folder of the repository. Raises OperatorError: none is named."""
+    if settings.models is None:
+        raise OperatorError("Nothing says where the models are.", "Set OCRSVC_MODELS, or name a folder with --models.")
+    return settings.models
+
+
+def control_of(settings: Settings) -> ModelControl:
+    """The control of the repository, as a worker has it. Raises OperatorError."""
+    from ocrsvc.model_serving.control import open_control
+    from ocrsvc.model_serving.state import state_folder
+
+    folder = repository_of(settings)
+    return open_control(folder, state_folder(folder, settings.models_state), key=read_model_key(settings))
+
+
+def router_of(control: ModelControl, settings: Settings) -> ModelRouter:
+    """What a worker would find that has loaded everything that is available."""
+    from ocrsvc.model_serving.router import ModelRouter
+
+    default = parse_wanted_model(settings.model)
+    return ModelRouter(control.catalogue, control.catalogue, default, lambda _version: True)
+
+
+def named_version(text: str) -> tuple[str, int]:
+    """Name and number of NAME/VERSION. Raises OperatorError."""
+    wanted = named_model(text)
+    if wanted.number is None:
+        raise OperatorError(f"{text[:100]!r} names no version.", "Accepted is NAME/VERSION, such as mine/2.")
+    return wanted.name, wanted.number
+
+
+def named_model(text: str) -> WantedModel:
+    """What NAME or NAME/VERSION names. Raises OperatorError."""
+    try:
+        wanted = parse_wanted_model(text)
+    except ValueError:
+        wanted = None
+    if wanted is None or wanted.label is not None:
+        raise OperatorError(f"{text[:100]!r} is no model.", "Accepted is NAME or NAME/VERSION, such as mine or mine/2.")
+    return wanted

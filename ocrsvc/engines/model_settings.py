@@ -1,0 +1,94 @@
+"""The settings of a model: those of the service, with what its `model.toml` says of its engine in their place."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pydantic import ValidationError
+
+from ocrsvc.errors import BadModel
+from ocrsvc.model_repository.description import IN_FOLDER
+from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.registry import EngineEntry, engines, resolve
+from ocrsvc.settings.describe import accepted
+from ocrsvc.settings.settings import Settings
+
+
+def settings_of_model(settings: Settings, model: ModelVersion) -> Settings:
+    """The settings with which a model is opened: its engine, and what its description sets.
+
+    Args:
+        settings: Of the service.
+        model: Whose description is applied. The files at the paths that it names are held against its manifest.
+
+    Raises:
+        BadModel: There is no such engine; a setting does not exist, is not the engine's own, or has a value that is not
+            accepted; a file is not that of the manifest.
+    """
+    entry = _entry_of(model)
+    own = own_settings(entry)
+    given: dict[str, object] = {"engine": entry.name}
+    for name, value in model.description.settings.items():
+        if name not in own:
+            raise _bad(model, name, f"is no setting of the engine {entry.name}", _own_in_words(entry, own))
+        given[name] = _value_of(model, name, value)
+    try:
+        return type(settings).model_validate(vars(settings) | given)
+    except ValidationError as error:
+        raise _refusal(model, error) from error
+
+
+def own_settings(entry: EngineEntry) -> frozenset[str]:
+    """The names of the settings that are the engine's own, which a model of it may set."""
+    groups = [resolve(group) for group in (entry.settings, *entry.base_groups) if group]
+    return frozenset(name for group in groups for name in group.model_fields)
+
+
+def _entry_of(model: ModelVersion) -> EngineEntry:
+    name = model.description.engine
+    if name not in engines():
+        raise BadModel(
+            f"{model}: model.toml: engine is {name!r}, and there is no such engine.",
+            f"Name one of {', '.join(engines())}, or install the plug-in that brings it.",
+        )
+    return engines()[name]
+
+
+def _value_of(model: ModelVersion, name: str, value: Any) -> object:
+    """As the file of settings has it: texts, so that `true` is no number here either; paths in the folder are whole."""
+    if isinstance(value, dict | list):
+        return value
+    text = str(value)
+    if not text.startswith(IN_FOLDER):
+        return text
+    path = PurePosixPath(text)
+    if ".." in path.parts:
+        raise _bad(model, name, f"is {text!r}, which leaves the model's folder", "Name a path below it.")
+    _verify_below(model, path)
+    return str(Path(model.folder / path))
+
+
+def _verify_below(model: ModelVersion, path: PurePosixPath) -> None:
+    """An engine opens these files by itself, so they are read here first. Raises BadModel."""
+    for file in model.digests:
+        if path in (PurePosixPath(file), *PurePosixPath(file).parents):
+            model.read(file)
+
+
+def _refusal(model: ModelVersion, error: ValidationError) -> BadModel:
+    problem = error.errors(include_url=False)[0]
+    name = str(problem["loc"][0])
+    if name not in model.description.settings:
+        # What the service's own settings say does not go together with what the model says.
+        return _bad(model, name, "cannot be set as the model wants it", problem["msg"])
+    value = model.description.settings[name]
+    return _bad(model, name, f"is {value!r}", f"Accepted is {accepted(name)}.")
+
+
+def _own_in_words(entry: EngineEntry, own: frozenset[str]) -> str:
+    return f"Its own are {', '.join(sorted(own))}." if own else f"The engine {entry.name} has none."
+
+
+def _bad(model: ModelVersion, name: str, fault: str, remedy: str) -> BadModel:
+    return BadModel(f"{model}: model.toml: settings.{name} {fault}.", remedy)

@@ -1,0 +1,299 @@
+"""The versions of models that this worker has loaded: leased by requests, loaded on demand, the least used closed.
+
+Loading and closing happen in a thread of their own, one version after the other, in the order in which they were
+asked for; so whoever has waited for a version gets it before another may push it out again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+from ocrsvc.engines.contract import Engine, Handle
+from ocrsvc.errors import ModelUnavailable, NotReady, OcrsvcError
+from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.model_serving.load_observer import LoadObserver
+from ocrsvc.model_serving.loaded_entry import Entry, LoadedModel, State, Waiter
+from ocrsvc.model_serving.loaded_version import EngineThreads
+from ocrsvc.model_serving.model_loader import DRAIN_S, ModelLoader
+from ocrsvc.model_serving.model_memory import ModelMemory, key_of
+from ocrsvc.readings import EngineInfo
+from ocrsvc.records import Check, no_check
+from ocrsvc.serving.work_queue import GONE_S
+
+MOST_RETIRED: Final = 64
+"""Versions that are closed for good, and remembered, so that requests that meant them are resolved again."""
+
+
+class VersionRetired(Exception):
+    """The version was closed for good; a request that was resolved to it before should be resolved again."""
+
+
+class Lease:
+    """The right to read with one loaded version, which is not closed before; for any thread.
+
+    Attributes:
+        version: Which.
+    """
+
+    def __init__(self, models: LoadedModels, entry: Entry) -> None:
+        self._models, self._entry = models, entry
+        self._is_open = True
+        self.version = entry.version
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that has it loaded."""
+        return self._entry.opened.engine
+
+    def describe(self) -> EngineInfo:
+        """That engine, under the name and number of the model."""
+        return self._entry.opened.describe()
+
+    def handle(self) -> Handle:
+        """The handle of the engine thread that asks."""
+        return self._entry.opened.handle()
+
+    def again(self) -> Lease:
+        """Another lease of the same version, while this one is open."""
+        return self._models.lease_again(self._entry)
+
+    def close(self) -> None:
+        """Give it back; later calls do nothing."""
+        if self._is_open:
+            self._is_open = False
+            self._models.end_lease(self._entry)
+
+
+class LoadedModels(ModelLoader):
+    """All methods may be called from any thread but an engine's, where they might wait.
+
+    Args:
+        open_version: Opens the engine of a version; called in the loading thread.
+        threads: That read.
+        memory: What versions take, and what they may.
+        load_limit_s: How long engine threads may take to open their handles.
+        most_waiting: Requests that may wait for versions to be loaded at once.
+        observer: Is told what happens.
+        clock: Monotonic seconds.
+
+    Attributes:
+        is_kept: Whether a version is pinned for another reason than `pin`.
+    """
+
+    def __init__(
+        self,
+        open_version: Callable[[ModelVersion], Engine],
+        threads: EngineThreads,
+        memory: ModelMemory,
+        *,
+        load_limit_s: float = 600.0,
+        most_waiting: int = 64,
+        observer: LoadObserver | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(open_version, threads, memory, load_limit_s, observer or LoadObserver(), clock)
+        self._most_waiting = most_waiting
+
+    def lease(
+        self, version: ModelVersion, deadline: float = math.inf, check: Check = no_check, *, reload: bool = True
+    ) -> Lease:
+        """The right to read with a version, which is loaded first if it is not.
+
+        Args:
+            version: Which.
+            deadline: On the clock; until then a load is waited for.
+            check: Called now and then while it waits; what it raises ends the waiting.
+            reload: Whether a version that was retired, and is closed, is loaded again.
+
+        Raises:
+            ModelUnavailable: It cannot be loaded, or too many wait already.
+            NotReady: It is not loaded by the deadline, or by all experience would not be; or this worker ends.
+            VersionRetired: Instead of loading it again.
+        """
+        key = key_of(version)
+        with self._changed:
+            entry = self._entries.get(key)
+            if entry is not None and entry.state is State.LOADED:
+                entry.leases += 1
+                self._observer.note_lease(version, is_hit=True)
+                return Lease(self, entry)
+            if entry is None:
+                entry = self._entries[key] = Entry(version)
+            waiter = self._begin_waiting(entry, deadline, reload=reload)
+        self._observer.note_lease(version, is_hit=False)
+        try:
+            self._wait(entry, waiter, deadline, check)
+        except BaseException:
+            self._stop_waiting(entry, waiter)
+            raise
+        return Lease(self, entry)
+
+    def preload(self, version: ModelVersion, deadline: float = math.inf) -> None:
+        """Have a version loaded, also one that was retired; returns when it is.
+
+        Raises:
+            OcrsvcError: What keeps it from being loaded, as the engine says it; NotReady at the deadline.
+        """
+        with self._changed:
+            entry = self._entries.setdefault(key_of(version), Entry(version))
+            # Who asks for it by name does so because something has changed.
+            entry.is_retired, entry.retry_at_s = False, -math.inf
+        try:
+            self.lease(version, deadline).close()
+        except ModelUnavailable as error:
+            raise (error.__cause__ if isinstance(error.__cause__, OcrsvcError) else error) from None
+
+    def retire(self, version: ModelVersion) -> None:
+        """Have a version closed as soon as its last lease has ended; returns at once."""
+        with self._changed:
+            entry = self._entries.get(key_of(version))
+            if entry is not None:
+                entry.is_retired = True
+                self._forget_old()
+                self._work_if_needed()
+
+    def pin(self, version: ModelVersion, *, is_pinned: bool = True) -> None:
+        """Whether a version stays loaded, however long it is not used. It is not loaded by this."""
+        with self._changed:
+            self._entries.setdefault(key_of(version), Entry(version)).is_pinned = is_pinned
+
+    def is_loaded(self, version: ModelVersion) -> bool:
+        """Whether a request could read with it at once."""
+        with self._changed:
+            entry = self._entries.get(key_of(version))
+            return entry is not None and entry.state is State.LOADED
+
+    def versions(self) -> tuple[ModelVersion, ...]:
+        """Those that requests could read with at once, without those that were retired."""
+        with self._changed:
+            entries = [entry for entry in self._entries.values() if entry.state is State.LOADED]
+            return tuple(entry.version for entry in entries if not entry.is_retired)
+
+    def has_room_for(self, version: ModelVersion) -> bool:
+        """Whether a version can be loaded, as far as is known, and all that are loaded stay."""
+        # It may look at files.
+        needed_bytes = self._memory.expected_bytes(version)
+        with self._changed:
+            others = [entry.size_bytes for key, entry in self._entries.items() if key != key_of(version)]
+        return self._memory.is_room(needed_bytes, others)
+
+    def describe(self, version: ModelVersion) -> EngineInfo | None:
+        """The engine that has a version loaded, under the name and number of the model; None while none has."""
+        with self._changed:
+            entry = self._entries.get(key_of(version))
+            return None if entry is None or entry.loaded is None else entry.loaded.describe()
+
+    def list(self) -> list[LoadedModel]:
+        """What is loaded, is being loaded, or could not be; by name and number."""
+        with self._changed:
+            found = [entry.status() for entry in self._entries.values()]
+        return sorted((one for one in found if one.state != State.CLOSED or one.reason), key=lambda one: one.order)
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """What all may take together; None is no limit."""
+        return self._memory.budget_bytes
+
+    def held_bytes(self) -> int:
+        """What all loaded versions take together, as measured when each was loaded; with what is being loaded."""
+        with self._changed:
+            return sum(entry.size_bytes for entry in self._entries.values())
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is being loaded or closed."""
+        return not self._is_working
+
+    def stop(self) -> None:
+        """Load nothing any more; whoever waits is refused. What is loaded stays, for the requests that have a lease."""
+        with self._changed:
+            self._is_closed = True
+            self._wanted.clear()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Close all versions; after `stop`, when no engine thread reads any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_working, DRAIN_S)
+            entries = [entry for entry in self._entries.values() if entry.state is State.LOADED]
+        for entry in entries:
+            self._close(entry, "end")
+
+    def close_own_handles(self) -> None:
+        """Close the handles of the engine thread that asks, which ends."""
+        with self._changed:
+            loaded = [entry.loaded for entry in self._entries.values() if entry.loaded is not None]
+        for one in loaded:
+            one.close_own_handle()
+
+    def lease_again(self, entry: Entry) -> Lease:
+        """See Lease.again."""
+        with self._changed:
+            entry.leases += 1
+        return Lease(self, entry)
+
+    def end_lease(self, entry: Entry) -> None:
+        """See Lease.close."""
+        with self._changed:
+            entry.leases -= 1
+            entry.used_s = self._clock()
+            if not entry.leases:
+                if entry.is_retired:
+                    self._work_if_needed()
+                if entry.state is State.DRAINING:
+                    self._changed.notify_all()
+
+    def _begin_waiting(self, entry: Entry, deadline: float, *, reload: bool) -> Waiter:
+        """Have the version loaded, and count who waits for it. Under the lock. Raises as `lease`."""
+        if self._is_closed:
+            raise NotReady("This worker is shutting down.", "Send the request again.")
+        now_s = self._clock()
+        if entry.failure is not None and now_s < entry.retry_at_s:
+            raise entry.refusal(now_s)
+        if entry.is_retired and not reload:
+            raise VersionRetired(str(entry.version))
+        if sum(len(one.waiters) for one in self._entries.values()) >= self._most_waiting:
+            raise ModelUnavailable(
+                f"{self._most_waiting} requests wait for models to be loaded already.",
+                "Send the request again in a moment.",
+            )
+        if entry not in self._wanted and entry.state is not State.LOADING:
+            self._wanted.append(entry)
+            self._work_if_needed()
+        if now_s + entry.load_s > deadline:
+            raise entry.not_loaded()
+        waiter = Waiter()
+        entry.waiters.append(waiter)
+        return waiter
+
+    def _wait(self, entry: Entry, waiter: Waiter, deadline: float, check: Check) -> None:
+        """Until the lease is granted. Raises as `lease`, and as `check`."""
+        while True:
+            with self._changed:
+                left_s = deadline - self._clock()
+                if not waiter.is_done and left_s > 0 and not self._is_closed:
+                    self._changed.wait(min(left_s, GONE_S))
+                if waiter.is_done and waiter.failure is None:
+                    return
+                if waiter.failure is not None:
+                    raise waiter.failure
+                if self._is_closed or self._clock() >= deadline:
+                    raise entry.not_loaded()
+            check()
+
+    def _stop_waiting(self, entry: Entry, waiter: Waiter) -> None:
+        with self._changed:
+            if waiter in entry.waiters:
+                entry.waiters.remove(waiter)
+                return
+        if waiter.failure is None:
+            self.end_lease(entry)
+
+    def _forget_old(self) -> None:
+        """Keep a record of a few retired versions only. Under the lock."""
+        retired = [key for key, entry in self._entries.items() if entry.is_retired and entry.is_forgettable]
+        for key in retired[:-MOST_RETIRED]:
+            del self._entries[key]

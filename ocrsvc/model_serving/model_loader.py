@@ -1,0 +1,228 @@
+"""The thread that loads and closes versions of models, one after the other as they were asked for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from typing import Final
+
+from ocrsvc.engines.contract import Engine
+from ocrsvc.errors import EngineFailed, EngineUnavailable, ModelUnavailable, OcrsvcError
+from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.model_serving.load_observer import LoadObserver
+from ocrsvc.model_serving.loaded_entry import Entry, State
+from ocrsvc.model_serving.loaded_version import EngineThreads, open_version_in
+from ocrsvc.model_serving.model_memory import ModelMemory, VersionKey
+from ocrsvc.serving.work_queue import GONE_S
+
+LOG: Final = logging.getLogger("ocrsvc.models")
+
+DRAIN_S: Final = 10.0
+"""How long the requests of a version that is to make room are waited for, before it is left and another one tried."""
+ROOM_S: Final = 30.0
+"""How long a version may wait for room at most; then its requests are refused, and the next version has its turn."""
+LONGEST_BACKOFF_S: Final = 60.0
+"""Between two tries to load a version that could not be loaded."""
+
+
+class ModelLoader:
+    """Loads what is wanted and closes what was retired; the thread lives while there is something to do.
+
+    Args:
+        open_version, threads, memory, load_limit_s, observer, clock: As for LoadedModels.
+
+    Attributes:
+        is_kept: As of LoadedModels.
+    """
+
+    def __init__(
+        self,
+        open_version: Callable[[ModelVersion], Engine],
+        threads: EngineThreads,
+        memory: ModelMemory,
+        load_limit_s: float,
+        observer: LoadObserver,
+        clock: Callable[[], float],
+    ) -> None:
+        self._open_version, self._threads, self._memory = open_version, threads, memory
+        self._load_limit_s, self._observer, self._clock = load_limit_s, observer, clock
+        self._entries: dict[VersionKey, Entry] = {}
+        self._wanted: deque[Entry] = deque()
+        self._changed = threading.Condition()
+        self._is_working = self._is_closed = False
+        self.is_kept: Callable[[ModelVersion], bool] = lambda _version: False
+
+    def _work_if_needed(self) -> None:
+        """Start the loading thread unless it runs. Under the lock."""
+        if not self._is_working and self._has_work():
+            self._is_working = True
+            try:
+                threading.Thread(target=self._work, name="models", daemon=True).start()
+            except RuntimeError:
+                # Whoever waits is refused at the deadline, and the next request or lease tries again.
+                self._is_working = False
+                LOG.exception("There is no thread in which models could be loaded or closed")
+
+    def _has_work(self) -> bool:
+        return bool(self._wanted) or any(entry.is_to_close for entry in self._entries.values())
+
+    def _work(self) -> None:
+        """The loading thread, until there is nothing to do."""
+        while (entry := self._next()) is not None:
+            try:
+                if entry.state is State.CLOSING:
+                    self._close(entry, "retired")
+                else:
+                    self._load(entry)
+            except Exception:
+                LOG.exception("The model %s: loading or closing it went wrong", entry.version)
+
+    def _next(self) -> Entry | None:
+        with self._changed:
+            entry = next((one for one in self._entries.values() if one.is_to_close), None)
+            if entry is not None:
+                entry.state = State.CLOSING
+            while entry is None and self._wanted:
+                first = self._wanted.popleft()
+                if first.state is State.CLOSED:
+                    entry, first.state = first, State.LOADING
+            if entry is None:
+                self._is_working = False
+                self._changed.notify_all()
+            return entry
+
+    def _load(self, entry: Entry) -> None:
+        version, began_s = entry.version, self._clock()
+        LOG.info("LOADING the model %s", version)
+        try:
+            self._open(entry)
+        except Exception as error:  # noqa: BLE001  the loading thread, which all versions need, goes on
+            failure = _as_failure(version, error)
+            self._note_failure(entry, failure)
+            self._observer.note_load(version, self._clock() - began_s, failure)
+            return
+        seconds = self._clock() - began_s
+        with self._changed:
+            entry.load_s, entry.failure, entry.failures = seconds, None, 0
+            self._grant(entry)
+        LOG.info("LOADED the model %s in %.2f s: %s bytes", version, seconds, entry.size_bytes)
+        self._observer.note_load(version, seconds, None)
+
+    def _open(self, entry: Entry) -> None:
+        """Open a version within the budget. Raises OcrsvcError, or what an engine throws."""
+        version, memory = entry.version, self._memory
+        memory.check(version)
+        self._make_room(entry, memory.expected_bytes(version))
+        entry.size_bytes = memory.expected_bytes(version)
+        before_bytes = memory.before()
+        loaded = open_version_in(self._threads, version, self._open_version, self._load_limit_s)
+        try:
+            entry.size_bytes = size_bytes = memory.measure(loaded, before_bytes)
+            memory.check(version)
+            self._make_room(entry, size_bytes)
+        except BaseException:
+            loaded.close()
+            raise
+        entry.loaded = loaded
+
+    def _make_room(self, entry: Entry, needed_bytes: int) -> None:
+        """Close the least recently used versions until there is room. Raises EngineUnavailable, ModelUnavailable."""
+        end_s = self._clock() + ROOM_S
+        self._measure_others(entry)
+        while (victim := self._victim_for(entry, needed_bytes)) is not None:
+            if self._drain(victim, min(end_s, self._clock() + DRAIN_S)):
+                self._close(victim, "memory")
+            elif self._clock() >= end_s:
+                raise ModelUnavailable(f"There is no room for the model {entry.version}: all others are being used.")
+
+    def _measure_others(self, entry: Entry) -> None:
+        """What takes more than when it was loaded counts with that. Only this thread opens and closes versions."""
+        for one in list(self._entries.values()):
+            if one is not entry and one.loaded is not None:
+                one.size_bytes = self._memory.measure_again(one.loaded, one.size_bytes)
+
+    def _victim_for(self, entry: Entry, needed_bytes: int) -> Entry | None:
+        """The version that is to make room; None where there is room. Raises EngineUnavailable."""
+        with self._changed:
+            others = [one for one in self._entries.values() if one is not entry and one.loaded is not None]
+            if self._memory.is_room(needed_bytes, (one.size_bytes for one in others)):
+                return None
+            unpinned = [one for one in others if one.is_retired or not self._is_pinned(one)]
+            if not unpinned:
+                raise EngineUnavailable(
+                    f"There is no room for the model {entry.version} beside those that are pinned "
+                    "(OCRSVC_MODELS_MEMORY).",
+                    "Raise OCRSVC_MODELS_MEMORY, or pin fewer models.",
+                )
+            # What was retired leaves anyhow: nobody else makes room for what takes its place.
+            return min(unpinned, key=lambda one: (not one.is_retired, one.leases > 0, one.used_s))
+
+    def _is_pinned(self, entry: Entry) -> bool:
+        return entry.is_pinned or self.is_kept(entry.version)
+
+    def _drain(self, entry: Entry, until_s: float) -> bool:
+        """Wait for the leases of a version, which grants no new ones meanwhile; whether it may be closed now."""
+        with self._changed:
+            entry.state = State.DRAINING
+            while entry.leases and (left_s := until_s - self._clock()) > 0 and not self._is_closed:
+                self._changed.wait(min(left_s, GONE_S))
+            if not entry.leases:
+                entry.state = State.CLOSING
+                return True
+            self._grant(entry)
+            return False
+
+    def _grant(self, entry: Entry) -> None:
+        """The version is there for requests: those that wait get their leases. Under the lock."""
+        entry.state, entry.used_s = State.LOADED, self._clock()
+        entry.leases += len(entry.waiters)
+        self._end_waiting(entry)
+
+    def _end_waiting(self, entry: Entry) -> None:
+        for waiter in entry.waiters:
+            waiter.is_done = True
+        entry.waiters.clear()
+        if entry in self._wanted:
+            self._wanted.remove(entry)
+        self._changed.notify_all()
+
+    def _note_failure(self, entry: Entry, failure: OcrsvcError) -> None:
+        """The version could not be loaded: from now on wait 1, 2, 4, … 60 s between tries."""
+        LOG.error("The model %s cannot be loaded: %s", entry.version, failure)
+        with self._changed:
+            entry.state, entry.failure, entry.failures = State.CLOSED, failure, entry.failures + 1
+            entry.size_bytes = 0
+            now_s = self._clock()
+            entry.retry_at_s = now_s + min(2.0 ** min(entry.failures - 1, 16), LONGEST_BACKOFF_S)
+            for waiter in entry.waiters:
+                waiter.failure = entry.refusal(now_s)
+            self._end_waiting(entry)
+
+    def _close(self, entry: Entry, why: str) -> None:
+        """Close a version that nobody leases, and give its memory back. In the loading thread."""
+        loaded, entry.loaded = entry.loaded, None
+        try:
+            if loaded is not None:
+                loaded.close()
+        except Exception:
+            LOG.exception("The model %s was not closed as it should be", entry.version)
+        del loaded
+        self._memory.give_back()
+        with self._changed:
+            entry.state, entry.size_bytes = State.CLOSED, 0
+            self._changed.notify_all()
+        LOG.info("UNLOADED the model %s: %s", entry.version, why)
+        self._observer.note_unload(entry.version, why)
+
+
+def _as_failure(version: ModelVersion, error: Exception) -> OcrsvcError:
+    """The error as one of ours, without the frames that would keep what was opened."""
+    if isinstance(error, CancelledError):
+        return EngineUnavailable(f"The model {version} was not opened: the engine threads ended.")
+    if isinstance(error, OcrsvcError):
+        return error.without_frames()
+    LOG.error("The model %s: the engine threw", version, exc_info=error)
+    return EngineFailed(f"The model {version} cannot be opened: {type(error).__name__}: {error}.")

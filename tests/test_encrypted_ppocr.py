@@ -1,0 +1,82 @@
+"""ppocr with an encrypted model: reads as with the plain one, and leaves nothing plain in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from support import ROOT
+
+from ocrsvc.engines.opening import open_engine_in_process
+from ocrsvc.model_import.encrypted_model import encrypt_model
+from ocrsvc.model_import.new_model import NewModel
+from ocrsvc.model_import.write_version import write_version
+from ocrsvc.model_repository.builtin import DETECTION, RECOGNITION, built_in_model
+from ocrsvc.model_repository.model_key import ModelKey
+from ocrsvc.model_repository.repository import ModelRepository
+from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.records import Image, Page, ReadTask
+from ocrsvc.settings.load import read_settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+KEY = ModelKey(bytes(range(32)))
+SLICE_BYTES = 48
+EVERY_BYTES = 1_000_003
+
+
+@pytest.fixture(scope="module")
+def page() -> Image:
+    return Image(np.asarray(cv2.imread(str(ROOT / "tests" / "pages" / "notice.png")), np.uint8), "png")
+
+
+@pytest.fixture(scope="module")
+def slices() -> list[bytes]:
+    """Of the weights of both models, from all over them; without those that repeat themselves."""
+    models = [built_in_model().read(name) for name in (DETECTION, RECOGNITION)]
+    found = [model[at : at + SLICE_BYTES] for model in models for at in range(EVERY_BYTES, len(model), EVERY_BYTES)]
+    return [one for one in found if len(set(one)) > SLICE_BYTES // 3]
+
+
+def read(page: Image, cache: Path, model: ModelVersion) -> Page:
+    """The page as the engine reads it with that model, in ONNX Runtime's single precision."""
+    settings = read_settings(
+        {"OCRSVC_PROVIDER": "cpu", "OCRSVC_PRECISION": "fp32", "OCRSVC_DEVICE": "cpu", "OCRSVC_MODEL_CACHE": str(cache)}
+    )
+    engine = open_engine_in_process(settings, ThreadPlan(1, 1, 1), model)
+    try:
+        handle = engine.open_handle()
+        [answer] = handle.read([ReadTask(page)])
+        handle.close()
+    finally:
+        engine.close()
+    assert isinstance(answer, Page)
+    return answer
+
+
+def plain_in(folder: Path, slices: list[bytes]) -> int:
+    """How many of the slices stand in the files of a folder."""
+    contents = [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
+    assert contents
+    return sum(one in content for one in slices for content in contents)
+
+
+def mapped_files() -> set[str]:
+    """The files that this process has mapped."""
+    return {line[line.index("/") :] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
+
+
+def test_nothing_plain_is_cached_and_the_text_is_the_same(tmp_path: Path, page: Image, slices: list[bytes]) -> None:
+    built_in = built_in_model()
+    plain = NewModel(built_in.description, {name: built_in.read(name) for name in built_in.description.files})
+    write_version(plain, tmp_path / "plain", "mine", 1)
+    write_version(encrypt_model(built_in, KEY), tmp_path / "encrypted", "mine", 1)
+    wanted = read(page, tmp_path / "plain" / "cache", ModelRepository(tmp_path / "plain").open("mine", 1))
+    version = ModelRepository(tmp_path / "encrypted", KEY).open("mine", 1)
+    for _ in ("made", "from the cache"):
+        found = read(page, tmp_path / "encrypted" / "cache", version)
+        assert [line.text for line in found.lines] == [line.text for line in wanted.lines]
+    assert plain_in(tmp_path / "plain" / "cache", slices), "the search finds what is there"
+    assert not plain_in(tmp_path / "encrypted", slices)
+    assert not [file for file in mapped_files() if file.startswith(str(tmp_path))]

@@ -1,0 +1,297 @@
+"""Versions of models that are encrypted: made by `ocrsvc models encrypt`, read with the key, refused without it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from models_support import make_fake, make_version
+from support import clean_environment, start_server
+
+from ocrsvc.cli.main import run
+from ocrsvc.engines.opening import open_engine
+from ocrsvc.errors import BadModel, SettingsError
+from ocrsvc.model_import.encrypted_model import encrypt_model
+from ocrsvc.model_import.write_version import write_version
+from ocrsvc.model_repository import encryption
+from ocrsvc.model_repository.manifest import write_manifest
+from ocrsvc.model_repository.model_key import ModelKey, new_key
+from ocrsvc.model_repository.repository import ModelRepository
+from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.model_serving.key_check import check_key
+from ocrsvc.model_serving.proof.prover import Prover
+from ocrsvc.settings.load import read_settings
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import plan_for
+from ocrsvc.worker.model_key import open_model_key
+
+KEY = ModelKey(bytes(range(32)))
+PR_GET_DUMPABLE = 3
+MODEL = """
+# Ours.
+[detection]
+file = "det.onnx"
+[[recognition]]
+file = "rec.onnx"
+dictionary = "dict.txt"
+"""
+PARTS = {"det.onnx": b"detector" * 9000, "rec.onnx": b"recognizer" * 9000, "dict.txt": "的\n一\n".encode() * 500}
+PAGE = {"reference/page.txt": b"reference text" * 100}
+
+
+@pytest.fixture(autouse=True)
+def _keep_core_dumps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the process that runs the tests."""
+    monkeypatch.setattr("ocrsvc.model_repository.key_source.forbid_core_dumps", lambda: None)
+
+
+def plain(repository: Path, number: int = 1) -> ModelVersion:
+    return make_version(repository, "mine", number, MODEL, {**PARTS, **PAGE})
+
+
+def encrypted(repository: Path, number: int = 2, key: ModelKey = KEY) -> ModelVersion:
+    write_version(encrypt_model(plain(repository / "plain"), key), repository, "mine", number)
+    shutil.rmtree(repository / "plain")
+    return ModelRepository(repository, key).open("mine", number)
+
+
+def test_everything_but_its_description_is_encrypted(tmp_path: Path) -> None:
+    version = encrypted(tmp_path)
+    for file, content in {**PARTS, **PAGE}.items():
+        assert content[:20] not in (version.folder / file).read_bytes(), file
+        assert version.read(file) == content
+    assert "# Ours." in version.read("model.toml").decode()
+
+
+def test_its_manifest_is_checked_without_the_key(tmp_path: Path) -> None:
+    folder = encrypted(tmp_path).folder
+    checked = subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=folder, check=False)
+    assert checked.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [(None, f"It is encrypted with the key {KEY.id}, and none is given"), (new_key(), "and the one that is given is")],
+)
+def test_without_its_key_it_is_a_bad_version_with_the_reason(tmp_path: Path, key: ModelKey | None, reason: str) -> None:
+    encrypted(tmp_path)
+    [bad] = ModelRepository(tmp_path, key).scan().bad
+    assert bad.lacks_key
+    assert reason in bad.reason
+    assert "OCRSVC_MODELS_KEY" in bad.reason
+
+
+def test_without_the_package_it_is_a_bad_version_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encrypted(tmp_path)
+    monkeypatch.setattr(encryption, "_is_installed", lambda: False)
+    [bad] = ModelRepository(tmp_path, KEY).scan().bad
+    assert bad.lacks_key
+    assert "ocrsvc[encrypt]" in bad.reason
+
+
+def swap_files(one: Path) -> None:
+    (one / "det.onnx").rename(one / "other")
+    (one / "rec.onnx").rename(one / "det.onnx")
+    (one / "other").rename(one / "rec.onnx")
+
+
+def make_plain(one: Path) -> None:
+    (one / "det.onnx").write_bytes(PARTS["det.onnx"])
+
+
+def cut(one: Path) -> None:
+    content = (one / "det.onnx").read_bytes()
+    (one / "det.onnx").write_bytes(content[:-1])
+
+
+def take_another_description(one: Path) -> None:
+    text = (one / "model.toml").read_text()
+    place = text.index('set = "') + 7
+    (one / "model.toml").write_text(text[:place] + "0" * 32 + text[place + 32 :])
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (swap_files, "is not the file that was encrypted under this name"),
+        (make_plain, "is not encrypted"),
+        (cut, "was damaged"),
+        (take_another_description, "was not encrypted together with the model.toml beside it"),
+    ],
+)
+def test_what_was_exchanged_is_refused_although_the_manifest_fits(
+    tmp_path: Path, harm: Callable[[Path], None], reason: str
+) -> None:
+    folder = encrypted(tmp_path).folder
+    harm(folder)
+    write_manifest(folder)
+    with pytest.raises(BadModel, match=reason):
+        ModelRepository(tmp_path, KEY).open("mine", 2).read("det.onnx")
+
+
+def test_a_file_of_another_version_with_the_same_key_is_refused(tmp_path: Path) -> None:
+    folder, other = encrypted(tmp_path).folder, encrypted(tmp_path, 3).folder
+    shutil.copy(other / "det.onnx", folder / "det.onnx")
+    write_manifest(folder)
+    with pytest.raises(BadModel, match="was not encrypted together with"):
+        ModelRepository(tmp_path, KEY).open("mine", 2).read("det.onnx")
+
+
+def test_what_is_encrypted_already_or_opened_by_path_is_not_encrypted(tmp_path: Path) -> None:
+    with pytest.raises(BadModel, match=r"mine/2 is encrypted already\."):
+        encrypt_model(encrypted(tmp_path), KEY)
+    of_tr = make_version(tmp_path, "tr", 1, 'engine = "tr"\n[settings]\ntr_home = "./"', {"libtr.so": b""})
+    with pytest.raises(BadModel, match=r"the engine tr opens files by their path \(tr_home\)"):
+        encrypt_model(of_tr, KEY)
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for file in files for child in file.read_text().split()]
+
+
+def test_a_child_process_gets_the_key_and_opens_the_model(tmp_path: Path) -> None:
+    make_fake(tmp_path / "plain", 1)
+    write_version(encrypt_model(ModelRepository(tmp_path / "plain").open("fake", 1), KEY), tmp_path, "fake", 7)
+    version = ModelRepository(tmp_path, KEY).open("fake", 7)
+    settings = read_settings({"OCRSVC_ISOLATION": "process", "OCRSVC_MODELS": str(tmp_path)})
+    engine = open_engine(settings, plan_for(settings, workers=1, threads=1), model=version)
+    try:
+        assert engine.describe().version == "7"
+        [fork_server] = children(os.getpid())
+        for pid in (fork_server, *children(fork_server)):
+            assert resource.prlimit(pid, resource.RLIMIT_CORE) == (0, 0)
+            assert KEY.expose().encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+            assert KEY.expose().encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    finally:
+        engine.close()
+
+
+def settings_with(repository: Path, key: ModelKey | None) -> Settings:
+    given = {} if key is None else {"OCRSVC_MODELS_KEY": key.expose()}
+    return read_settings({"OCRSVC_MODELS": str(repository), **given})
+
+
+def test_the_start_ends_where_the_newest_version_lacks_its_key(tmp_path: Path) -> None:
+    encrypted(tmp_path)
+    for key in (None, new_key()):
+        with pytest.raises(SettingsError, match=r"mine/2: It is encrypted with the key"):
+            check_key(ModelRepository(tmp_path, key))
+    check_key(ModelRepository(tmp_path, KEY))
+
+
+@pytest.mark.parametrize("policy", ["", "[mine]\nversions = [3]", "[other]"])
+def test_the_start_goes_on_where_no_version_is_wanted_that_lacks_its_key(tmp_path: Path, policy: str) -> None:
+    encrypted(tmp_path)
+    plain(tmp_path, 3)
+    (tmp_path / "models.toml").write_text(policy)
+    check_key(ModelRepository(tmp_path))
+
+
+@pytest.mark.parametrize("policy", ["[mine]\nversions = [2]", "[mine]\nversions = 'all'", "[mine.labels]\nold = 2"])
+def test_a_version_that_a_policy_wants_is_asked_for_its_key(tmp_path: Path, policy: str) -> None:
+    encrypted(tmp_path)
+    plain(tmp_path, 3)
+    (tmp_path / "models.toml").write_text(policy)
+    with pytest.raises(SettingsError, match="mine/2: It is encrypted"):
+        check_key(ModelRepository(tmp_path))
+
+
+def test_a_reload_asks_a_command_again_and_keeps_what_a_descriptor_gave(tmp_path: Path) -> None:
+    kept = open_model_key(read_settings({"OCRSVC_MODELS_KEY_FD": "999"}), KEY, is_start=False)
+    assert kept is KEY
+    of_command = {"OCRSVC_MODELS_KEY_COMMAND": f"cat {tmp_path / 'key'}"}
+    (tmp_path / "key").write_text(other := bytes(32).hex())
+    found = open_model_key(read_settings(of_command), KEY, is_start=False)
+    assert found is not None
+    assert found.expose() == ModelKey(bytes.fromhex(other)).expose()
+
+
+def test_a_reload_without_the_key_in_the_environment_keeps_it(tmp_path: Path) -> None:
+    encrypted(tmp_path)
+    assert open_model_key(settings_with(tmp_path, None), KEY, is_start=False) is KEY
+    with pytest.raises(SettingsError):
+        open_model_key(settings_with(tmp_path, new_key()), KEY, is_start=False)
+
+
+def test_the_command_encrypts_and_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain(tmp_path)
+    monkeypatch.setenv("OCRSVC_MODELS", str(tmp_path))
+    assert run(["models", "encrypt", "mine/1"]) == 78
+    assert "There is no key to encrypt with" in capsys.readouterr().err
+    assert run(["models", "new-key"]) == 0
+    key = capsys.readouterr().out.strip()
+    monkeypatch.setenv("OCRSVC_MODELS_KEY", key)
+    assert run(["models", "encrypt", "mine/1", "--to", "5"]) == 0
+    assert run(["models", "encrypt", str(tmp_path / "mine" / "1")]) == 0
+    assert run(["models", "list"]) == 0
+    said = capsys.readouterr().out
+    assert "mine/5 is encrypted with the key" in said
+    assert "mine/6 is encrypted with the key" in said
+    assert "bad" not in said
+    assert key not in said
+    assert ModelRepository(tmp_path).scan().numbers("mine") == (1,)
+
+
+def start_with(environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ocrsvc", "serve", "-b", "127.0.0.1:0"],
+        env=clean_environment({"OCRSVC_ENGINE": "fake", **environ}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_service_with_a_wrong_key_ends_with_a_sentence(tmp_path: Path) -> None:
+    encrypted(tmp_path)
+    wrong = new_key()
+    ended = start_with({"OCRSVC_MODELS": str(tmp_path), "OCRSVC_MODELS_KEY": wrong.expose()})
+    assert ended.returncode == 78
+    assert f"mine/2: It is encrypted with the key {KEY.id}, and the one that is given is {wrong.id}." in ended.stderr
+    assert wrong.expose() not in ended.stderr
+
+
+def test_a_service_hides_its_key_and_forbids_core_dumps(tmp_path: Path) -> None:
+    key = KEY.expose()
+    with start_server({"OCRSVC_MODELS": str(tmp_path), "OCRSVC_MODELS_KEY": key}) as server:
+        server.wait_for("READY in")
+        for pid in (server.pid, *server.workers()):
+            assert key.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+            assert resource.prlimit(pid, resource.RLIMIT_CORE) == (0, 0)
+        assert key not in server.log
+
+
+def test_a_process_that_has_a_key_cannot_be_dumped() -> None:
+    program = "from ocrsvc.system.core_dumps import forbid_core_dumps; import ctypes; forbid_core_dumps(); "
+    asked = f"{program} print(ctypes.CDLL(None).prctl({PR_GET_DUMPABLE}))"
+    ended = subprocess.run([sys.executable, "-c", asked], env=clean_environment(), capture_output=True, check=True)
+    assert ended.stdout == b"0\n"
+
+
+def test_a_proof_decrypts_the_version_and_its_reference_pages(tmp_path: Path) -> None:
+    page = cv2.imencode(".png", np.full((8, 8, 3), 255, np.uint8))[1].tobytes()
+    pages = {"reference/one.png": page, "reference/one.txt": b"alpha beta"}
+    model = 'engine = "fake"\n[settings]\nfake_text = "alpha beta"\n[reference]\nleast_f1 = 0.4\n'
+    make_version(tmp_path / "plain", "fake", 1, model, pages)
+    made = encrypt_model(ModelRepository(tmp_path / "plain").open("fake", 1), KEY)
+    write_version(made, tmp_path, "fake", 7)
+    settings = read_settings({"OCRSVC_ENGINE": "fake", "OCRSVC_MODELS": str(tmp_path)})
+    prover = Prover(settings, plan_for(settings, workers=1, threads=1), bool)
+    found = prover.prove(ModelRepository(tmp_path, KEY).open("fake", 7), None)
+    assert found.kind is None, found.reason
+    assert "of the words of the reference texts" in found.reason

@@ -1,0 +1,119 @@
+"""An engine opens the version of a model that it is given, with the settings that this version has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from isolation_support import a_task, noise
+from models_support import make_fake, make_version
+
+from ocrsvc.engines.model_settings import own_settings, settings_of_model
+from ocrsvc.engines.opening import open_engine
+from ocrsvc.errors import BadModel
+from ocrsvc.model_repository.builtin import built_in_model
+from ocrsvc.model_repository.manifest import write_manifest
+from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.registry import engines
+from ocrsvc.settings.settings import Settings, settings_class
+from ocrsvc.system.thread_plan import ThreadPlan
+
+PLAN = ThreadPlan(1, 1, 1)
+
+
+def read_texts(settings: Settings, model: ModelVersion) -> tuple[list[str], str]:
+    """What the model reads on noise, and what it says it is."""
+    engine = open_engine(settings, PLAN, model=model)
+    try:
+        handle = engine.open_handle()
+        (page,) = handle.read([a_task(noise(1))])
+        info = engine.describe()
+        handle.close()
+    finally:
+        engine.close()
+    assert not isinstance(page, Exception), page
+    return [line.text for line in page.lines], f"{info.name} {info.model} {info.version}"
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_the_model_says_which_engine_reads_whatever_the_settings_name(tmp_path: Path, isolation: str) -> None:
+    model = make_fake(tmp_path, 7, "mine", fake_confidence=0.25)
+    texts, who = read_texts(Settings.model_validate({"isolation": isolation, "models": tmp_path}), model)
+    assert texts[2:] == ["mine/7"]
+    assert who == "fake mine 7"
+
+
+def test_a_version_that_changes_after_it_was_chosen_is_not_opened_by_a_child(tmp_path: Path) -> None:
+    model = make_fake(tmp_path, 1)
+    (model.folder / "more.txt").write_text("more")
+    write_manifest(model.folder)
+    with pytest.raises(BadModel, match="fake/1 has changed since the worker chose it"):
+        open_engine(Settings(isolation="process", models=tmp_path), PLAN, model=model)
+
+
+def test_a_version_that_is_gone_is_not_opened_by_a_child(tmp_path: Path) -> None:
+    model = make_fake(tmp_path, 1)
+    model.folder.rename(tmp_path / "fake" / "2")
+    with pytest.raises(BadModel, match="fake/1 cannot be read"):
+        open_engine(Settings(isolation="process", models=tmp_path), PLAN, model=model)
+
+
+@pytest.mark.parametrize(
+    ("model", "fault", "remedy"),
+    [
+        (
+            "[settings]\nworkers = 4",
+            r"fake/1: model\.toml: settings\.workers is no setting of the engine fake",
+            "fake_",
+        ),
+        ("[settings]\nfake_txt = 'a'", r"settings\.fake_txt is no setting", "fake_text"),
+        ("[settings]\nfake_latency_s = 'long'", r"settings\.fake_latency_s is 'long'", "a number from 0"),
+        ("[settings]\nfake_latency_s = true", r"settings\.fake_latency_s is True", "a number from 0"),
+        ("[settings]\nfake_text = './../b'", r"settings\.fake_text is '\./\.\./b', which leaves", "below"),
+        ("[settings]\nfake_fault_on = { a = 1 }", r"settings\.fake_fault_on is", "names, separated"),
+    ],
+)
+def test_settings_that_a_model_may_not_set_are_named(tmp_path: Path, model: str, fault: str, remedy: str) -> None:
+    version = make_version(tmp_path, "fake", 1, f"engine = 'fake'\n{model}")
+    with pytest.raises(BadModel, match=fault) as raised:
+        settings_of_model(Settings(), version)
+    assert remedy in raised.value.remedy
+
+
+def test_an_engine_that_there_is_not_is_named(tmp_path: Path) -> None:
+    version = make_version(tmp_path, "a", 1, "engine = 'reader'")
+    with pytest.raises(BadModel, match="engine is 'reader'") as raised:
+        open_engine(Settings(), PLAN, model=version)
+    assert "ppocr" in raised.value.remedy
+
+
+def test_paths_lie_in_the_folder_of_the_version_and_are_verified(tmp_path: Path) -> None:
+    version = make_version(tmp_path, "tr", 2, "engine='tr'\n[settings]\ntr_home='./'", {"libtr.so": b"1", "a/b": b"2"})
+    assert settings_of_model(Settings(), version).tr_home == version.folder
+    (version.folder / "libtr.so").write_bytes(b"3")
+    with pytest.raises(BadModel, match=r"libtr\.so is not the file of its manifest"):
+        settings_of_model(Settings(), version)
+
+
+def test_only_files_below_a_path_are_verified_for_it(tmp_path: Path) -> None:
+    version = make_version(tmp_path, "tr", 2, "engine='tr'\n[settings]\ntr_home='./tr'", {"tr/a": b"1", "tra": b"2"})
+    (version.folder / "tra").write_bytes(b"3")
+    assert settings_of_model(Settings(), version).tr_home == version.folder / "tr"
+
+
+def test_what_a_model_does_not_set_is_as_the_service_has_it(tmp_path: Path) -> None:
+    service = settings_class()(fake_latency_s=2.0, workers=3, engine="tr")
+    settings = settings_of_model(service, make_fake(tmp_path, 1, fake_burn_s=1))
+    changed = {name for name in type(service).model_fields if getattr(settings, name) != getattr(service, name)}
+    assert changed == {"engine", "fake_text", "fake_burn_s"}
+    assert type(settings) is type(service)
+
+
+def test_the_built_in_model_sets_nothing() -> None:
+    assert settings_of_model(Settings(), built_in_model()) == Settings()
+
+
+def test_each_engine_has_settings_of_its_own() -> None:
+    every = [own_settings(entry) for entry in engines().values()]
+    assert "model_cache" in own_settings(engines()["ppocr"])
+    assert sum(map(len, every)) == len(frozenset().union(*every))

@@ -1,0 +1,55 @@
+"""Which languages a dictionary can write, and which recognizer has the one that is asked for."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from ocrsvc.model_repository.builtin import LANGUAGES, RECOGNITION, built_in_model
+from ocrsvc.model_repository.description import parse_description
+from ocrsvc.model_repository.languages import LETTERS, languages_of, with_language
+
+LATIN = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@pytest.mark.parametrize(
+    ("characters", "languages"),
+    [
+        ("", ()),
+        ("0123456789", ()),
+        (LATIN, ("en", "id", "ms", "sw")),
+        (LATIN + "äöüÄÖÜß", ("en", "de", "id", "ms", "sw")),
+        (LATIN + "äöüß", ("en", "id", "ms", "sw")),
+        ("абвгдежзийклмнопрстуфхцчшщъьюя" + "абвгдежзийклмнопрстуфхцчшщъьюя".upper(), ("bg",)),
+        ("אבגדהוזחטיךכלםמןנסעףפץצקרשת", ("he",)),
+    ],
+)
+def test_a_language_needs_all_its_letters_small_and_capital(characters: str, languages: tuple[str, ...]) -> None:
+    assert languages_of(characters) == languages
+
+
+def test_classes_of_several_letters_count_with_each() -> None:
+    assert languages_of([LATIN[:20], LATIN[20:]]) == ("en", "id", "ms", "sw")
+
+
+def test_every_language_can_be_named_in_a_model() -> None:
+    listed = ", ".join(f'"{tag}"' for tag in LETTERS)
+    text = f'[[recognition]]\nfile = "rec.onnx"\nlanguages = [{listed}]'
+
+    assert parse_description(text).languages == tuple(LETTERS)
+
+
+def test_the_built_in_recognizer_has_the_languages_of_its_dictionary_that_it_was_seen_to_read() -> None:
+    entries = onnx.load_from_string(built_in_model().read(RECOGNITION)).metadata_props
+
+    found = languages_of({entry.key: entry.value for entry in entries}["character"].split("\n"))
+
+    assert tuple(tag for tag in found if tag not in {"sk", "az", "eo"}) == LANGUAGES
+
+
+@pytest.mark.parametrize(
+    ("lang", "found"),
+    [("en", (0, 1)), ("zh", (0,)), ("zh-hant", (2,)), ("zh-hk", (0, 2)), ("sr-latn", (1,)), ("ru", ())],
+)
+def test_the_very_tag_goes_before_the_primary_one(lang: str, found: tuple[int, ...]) -> None:
+    assert with_language(lang, [("zh", "en"), ("sr", "en"), ("zh-hant",)]) == found

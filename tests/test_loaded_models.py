@@ -1,0 +1,456 @@
+"""The models of a worker: loaded on demand, leased, closed when they are retired or there is no room."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support import wait_until
+
+from ocrsvc.engines.contract import EngineTraits
+from ocrsvc.errors import BadModel, ClientGone, EngineUnavailable, ModelUnavailable, NotReady, OcrsvcError
+from ocrsvc.model_repository.description import Description
+from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.model_serving.load_observer import LoadObserver
+from ocrsvc.model_serving.loaded_entry import State
+from ocrsvc.model_serving.loaded_models import LoadedModels, VersionRetired
+from ocrsvc.model_serving.loaded_version import LoadedVersion
+from ocrsvc.model_serving.model_memory import FILES_FACTOR, LEAST_BYTES, ModelMemory
+from ocrsvc.readings import EngineInfo
+from ocrsvc.records import Page, ReadTask
+from ocrsvc.serving.executor import Executor
+
+FAR_S = 30.0
+MIB = 1 << 20
+
+
+class Machine:
+    """Opens versions, which take the memory that their number says, in MiB, and can be held or made to fail."""
+
+    def __init__(self, traits: EngineTraits) -> None:
+        self.traits = traits
+        self.now_s = 0.0
+        self.held_bytes = 0
+        self.most_bytes = 0
+        self.opened: list[str] = []
+        self.closed: list[str] = []
+        self.gates: dict[str, threading.Event] = {}
+        self.failures: dict[str, Exception] = {}
+        self.handle_threads: list[str] = []
+        self.measures = False
+        self.grown_bytes = 0
+
+    def open(self, version: ModelVersion) -> Opened:
+        if (gate := self.gates.get(str(version))) is not None:
+            assert gate.wait(FAR_S)
+        self.opened.append(str(version))
+        if (failure := self.failures.get(str(version))) is not None:
+            raise failure
+        self.held_bytes += version.number * MIB
+        self.most_bytes = max(self.most_bytes, self.held_bytes)
+        return Measured(self, version) if self.measures else Opened(self, version)
+
+
+class Opened:
+    """An engine, and its own handle."""
+
+    def __init__(self, machine: Machine, version: ModelVersion) -> None:
+        self.machine, self.version, self.traits = machine, version, machine.traits
+
+    def describe(self) -> EngineInfo:
+        return EngineInfo("fake", "none", "0", "cpu", "none", "none")
+
+    def open_handle(self) -> OpenedHandle:
+        return OpenedHandle(self)
+
+    def close(self) -> None:
+        self.machine.held_bytes -= self.version.number * MIB
+        self.machine.closed.append(str(self.version))
+
+
+class Measured(Opened):
+    """An engine that knows what it holds."""
+
+    def memory_bytes(self) -> int:
+        return self.version.number * MIB + self.machine.grown_bytes
+
+
+class NoThreads:
+    """No engine threads."""
+
+    def idents(self) -> tuple[int, ...]:
+        return ()
+
+    def run_in_each(self, call: Callable[[], object], threads: Sequence[int] | None = None) -> list[Future[None]]:
+        raise AssertionError(call, threads)
+
+
+class OpenedHandle:
+    """Notes the threads that use it."""
+
+    def __init__(self, engine: Opened) -> None:
+        self.engine = engine
+        self.thread = threading.current_thread().name
+
+    def warm_up(self) -> None:
+        assert threading.current_thread().name == self.thread
+
+    def read(self, _tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        return []
+
+    def close(self) -> None:
+        threads = (self.thread, threading.current_thread().name)
+        assert self.engine.traits.any_thread or threads[0] == threads[1]
+        self.engine.machine.handle_threads.append(self.thread)
+
+
+class Idle:
+    """A handle of the executor, whose threads have nothing to read here."""
+
+    def warm_up(self) -> None:
+        """Nothing."""
+
+    def read(self, tasks: Sequence[str]) -> Sequence[str]:
+        return tasks
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class Counts(LoadObserver):
+    """What was reported."""
+
+    def __init__(self) -> None:
+        self.hits: list[bool] = []
+
+    def note_lease(self, version: ModelVersion, *, is_hit: bool) -> None:  # noqa: ARG002  it is a LoadObserver's
+        self.hits.append(is_hit)
+
+
+def version(name: str, size_mib: int = 10) -> ModelVersion:
+    """One that takes so many MiB, which is its number."""
+    return ModelVersion(name, size_mib, Description(engine="fake"), Path("nowhere"), f"digest of {name}")
+
+
+@contextmanager
+def serving(
+    budget_mib: int | None = None, *, any_thread: bool = True, most_waiting: int = 8
+) -> Iterator[tuple[LoadedModels, Machine, Counts]]:
+    """Loaded models in front of two real engine threads."""
+    machine, counts = Machine(EngineTraits(any_thread=any_thread)), Counts()
+    executor: Executor[str, str] = Executor(Idle, threads=2, places=8)
+    executor.start()
+    budget_bytes = None if budget_mib is None else budget_mib * MIB
+    models = LoadedModels(
+        machine.open,
+        executor,
+        ModelMemory(budget_bytes, lambda: machine.held_bytes, bool),
+        load_limit_s=FAR_S,
+        most_waiting=most_waiting,
+        observer=counts,
+        clock=lambda: machine.now_s,
+    )
+    try:
+        yield models, machine, counts
+    finally:
+        models.stop()
+        executor.run_in_each(models.close_own_handles)
+        assert executor.stop(FAR_S)
+        models.close()
+        assert machine.held_bytes == 0
+
+
+def in_thread(call: Callable[[], object]) -> Future[object]:
+    """The call, under way in another thread."""
+    with ThreadPoolExecutor(1) as pool:
+        future: Future[object] = pool.submit(call)
+        pool.shutdown(wait=False)
+        return future
+
+
+def test_the_first_lease_loads_a_version_and_the_next_one_finds_it() -> None:
+    with serving() as (models, machine, counts):
+        with_first, with_second = models.lease(version("a")), models.lease(version("a"))
+        assert with_first.engine is with_second.engine
+        assert (machine.opened, counts.hits) == (["a/10"], [False, True])
+        with_first.close()
+        with_second.close()
+
+
+def test_an_answer_names_the_model_and_its_number() -> None:
+    with serving() as (models, _, _):
+        lease = models.lease(version("a"))
+        assert lease.describe() == EngineInfo("fake", "a", "10", "cpu", "none", "none")
+        lease.close()
+
+
+@pytest.mark.parametrize("any_thread", [True, False])
+def test_every_engine_thread_has_a_handle_before_a_version_counts_as_loaded(any_thread: bool) -> None:
+    with serving(any_thread=any_thread) as (models, machine, _):
+        models.preload(version("a"))
+        models.retire(version("a"))
+        wait_until(lambda: machine.closed)
+        expected = ["models", "models"] if any_thread else ["engine-0", "engine-1"]
+        assert sorted(machine.handle_threads) == expected
+
+
+def test_requests_that_want_the_same_version_wait_for_one_load() -> None:
+    with serving() as (models, machine, _):
+        machine.gates["a/10"] = threading.Event()
+        with ThreadPoolExecutor(4) as pool:
+            asked = [pool.submit(models.lease, version("a")) for _ in range(4)]
+            wait_until(lambda: [one.state for one in models.list()] == [State.LOADING])
+            machine.gates["a/10"].set()
+            for one in asked:
+                one.result(FAR_S).close()
+        assert machine.opened == ["a/10"]
+
+
+def test_a_version_goes_on_reading_while_another_is_loaded() -> None:
+    with serving() as (models, machine, _):
+        models.preload(version("a"))
+        machine.gates["b/10"] = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(models.lease, version("b"))
+            models.lease(version("a")).close()
+            machine.gates["b/10"].set()
+            asked.result(FAR_S).close()
+
+
+def test_a_retired_version_is_closed_when_its_last_lease_has_ended() -> None:
+    with serving() as (models, machine, _):
+        first = models.lease(version("a"))
+        second = first.again()
+        models.retire(version("a"))
+        first.close()
+        first.close()
+        assert machine.closed == []
+        second.close()
+        wait_until(lambda: machine.closed == ["a/10"])
+
+
+def test_a_request_that_meant_a_version_that_is_gone_is_resolved_again_or_has_it_loaded_again() -> None:
+    with serving() as (models, machine, _):
+        models.preload(version("a"))
+        models.retire(version("a"))
+        wait_until(lambda: machine.closed)
+        with pytest.raises(VersionRetired):
+            models.lease(version("a"), reload=False)
+        models.lease(version("a")).close()
+        assert machine.opened == ["a/10", "a/10"]
+
+
+def test_the_least_recently_used_version_makes_room() -> None:
+    with serving(30) as (models, machine, _):
+        for number, name in enumerate(("a", "b", "c", "a", "d", "a")):
+            machine.now_s = float(number)
+            models.lease(version(name)).close()
+        assert (machine.opened, machine.closed) == (["a/10", "b/10", "c/10", "d/10"], ["b/10"])
+        assert machine.most_bytes <= 30 * MIB
+
+
+def test_a_version_in_use_is_drained_before_the_next_one_is_loaded() -> None:
+    with serving(15) as (models, machine, _):
+        used = models.lease(version("a"))
+        with ThreadPoolExecutor(2) as pool:
+            asked = pool.submit(models.lease, version("b"))
+            wait_until(lambda: models.list()[0].state is State.DRAINING)
+            # Who wants the one that drains has its turn after it.
+            back = pool.submit(models.lease, version("a"))
+            assert machine.opened == ["a/10"]
+            used.close()
+            asked.result(FAR_S).close()
+            back.result(FAR_S).close()
+        assert (machine.opened, machine.most_bytes) == (["a/10", "b/10", "a/10"], 10 * MIB)
+
+
+def test_a_version_whose_requests_do_not_end_stays_and_those_that_wait_are_refused() -> None:
+    with serving(15) as (models, machine, _):
+        used = models.lease(version("a"))
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(models.lease, version("b"))
+            wait_until(lambda: models.list()[0].state is State.DRAINING)
+            machine.now_s = 1000.0
+            with pytest.raises(ModelUnavailable, match="no room for the model b/10"):
+                asked.result(FAR_S)
+        models.lease(version("a")).close()
+        used.close()
+
+
+def test_pinned_versions_stay() -> None:
+    with serving(25) as (models, machine, _):
+        models.pin(version("a"))
+        for number, name in enumerate("abc"):
+            machine.now_s = float(number)
+            models.lease(version(name)).close()
+        assert machine.closed == ["b/10"]
+        models.pin(version("c"))
+        with pytest.raises(ModelUnavailable, match="beside those that are pinned"):
+            models.lease(version("d"))
+
+
+def test_a_version_that_takes_more_than_all_may_is_refused_once_that_is_known() -> None:
+    with serving(30) as (models, machine, _):
+        with pytest.raises(EngineUnavailable, match=r"The model a/40 takes 41943040 bytes, .* 31457280"):
+            models.preload(version("a", 40))
+        assert machine.closed == ["a/40"]
+        with pytest.raises(EngineUnavailable):
+            models.preload(version("a", 40))
+        assert machine.opened == ["a/40"]
+
+
+def test_what_a_version_took_is_remembered_for_its_next_load() -> None:
+    with serving(100) as (models, machine, _):
+        memory = ModelMemory(None, lambda: machine.held_bytes, bool)
+        assert memory.expected_bytes(version("a", 40)) == LEAST_BYTES
+        models.preload(version("a", 40))
+        assert models.held_bytes() == 40 * MIB
+        models.preload(version("b", 50))
+        models.preload(version("c", 20))
+        assert machine.closed == ["a/40"]
+        # 40 MiB are not free now, and it is known that it takes as much.
+        machine.now_s = 1.0
+        models.preload(version("a", 40))
+        assert machine.most_bytes <= 110 * MIB
+
+
+def test_a_failure_is_told_to_those_who_wait_and_the_next_try_comes_later() -> None:
+    with serving() as (models, machine, _):
+        machine.failures["a/10"] = BadModel("a/10: det.onnx is not the file of its manifest.", "Copy it again.")
+        for _ in range(3):
+            with pytest.raises(ModelUnavailable, match=r"a/10 cannot be loaded: .* Copy it again"):
+                models.lease(version("a"))
+        assert machine.opened == ["a/10"]
+        machine.now_s = 1.0
+        with pytest.raises(ModelUnavailable) as refused:
+            models.lease(version("a"))
+        assert (machine.opened, refused.value.retry_after_s) == (["a/10", "a/10"], 2)
+        assert models.list()[0].reason.startswith("a/10: det.onnx")
+        del machine.failures["a/10"]
+        machine.now_s = 3.0
+        models.lease(version("a")).close()
+
+
+def test_a_failure_of_one_version_leaves_the_others_alone() -> None:
+    with serving() as (models, machine, _):
+        models.preload(version("b"))
+        machine.failures["a/10"] = ZeroDivisionError("by the engine")
+        with pytest.raises(ModelUnavailable, match="ZeroDivisionError: by the engine"):
+            models.lease(version("a"))
+        models.lease(version("b")).close()
+
+
+def test_who_asks_for_a_load_is_told_what_the_engine_says() -> None:
+    with serving() as (models, machine, _):
+        machine.failures["a/10"] = BadModel("It is damaged.")
+        with pytest.raises(BadModel):
+            models.preload(version("a"))
+        del machine.failures["a/10"]
+        models.preload(version("a"))
+
+
+def test_a_request_whose_time_is_over_is_told_to_come_again() -> None:
+    with serving() as (models, machine, _):
+        machine.gates["a/10"] = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(models.lease, version("a"), 5.0)
+            wait_until(lambda: [one.state for one in models.list()] == [State.LOADING])
+            machine.now_s = 5.0
+            with pytest.raises(NotReady, match="still being loaded"):
+                asked.result(FAR_S)
+        machine.now_s = 8.0
+        machine.gates["a/10"].set()
+        models.preload(version("a"))
+        models.retire(version("a"))
+        wait_until(lambda: machine.closed)
+        # It took 8 s the last time: nobody waits in vain.
+        with pytest.raises(NotReady) as refused:
+            models.lease(version("a"), machine.now_s + 2.0)
+        assert refused.value.retry_after_s == 8
+
+
+def test_a_request_whose_client_has_gone_waits_no_longer() -> None:
+    def check() -> None:
+        raise ClientGone("The client closed its connection.")
+
+    with serving() as (models, machine, _):
+        machine.gates["a/10"] = threading.Event()
+        with pytest.raises(ClientGone):
+            models.lease(version("a"), check=check)
+        machine.gates["a/10"].set()
+        wait_until(lambda: models.is_loaded(version("a")))
+
+
+def test_only_so_many_requests_wait() -> None:
+    with serving(most_waiting=1) as (models, machine, _):
+        machine.gates["a/10"] = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(models.lease, version("a"))
+            wait_until(models.list)
+            with pytest.raises(ModelUnavailable, match="1 requests wait"):
+                models.lease(version("b"))
+            machine.gates["a/10"].set()
+            asked.result(FAR_S).close()
+
+
+def test_two_that_push_each_other_out_both_get_their_turn() -> None:
+    with serving(15) as (models, machine, _):
+
+        def read(name: str) -> None:
+            for _ in range(20):
+                models.lease(version(name)).close()
+
+        with ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(read, name) for name in "abab"]:
+                done.result(FAR_S)
+        assert machine.most_bytes == 10 * MIB
+
+
+def test_nothing_is_loaded_once_the_worker_ends() -> None:
+    with serving() as (models, _, _):
+        models.stop()
+        with pytest.raises(NotReady, match="shutting down"):
+            models.lease(version("a"))
+
+
+def test_what_loading_leaves_behind_is_expected_the_next_time() -> None:
+    held = iter([100, 100 + 343, 100 + 248])
+    memory = ModelMemory(1000 * MIB, lambda: next(held) * MIB, bool)
+    machine = Machine(EngineTraits(any_thread=True))
+    before_bytes = memory.before()
+    loaded = LoadedVersion(version("a"), machine.open(version("a")), NoThreads())
+    assert memory.measure(loaded, before_bytes) == 248 * MIB
+    assert memory.expected_bytes(version("a")) == 343 * MIB
+
+
+def test_an_unknown_version_is_expected_to_take_as_much_as_others_of_its_engine_or_many_times_its_files(
+    tmp_path: Path,
+) -> None:
+    memory = ModelMemory(None, iter([0, 50 * MIB, 50 * MIB]).__next__, bool)
+    (tmp_path / "rec.onnx").write_bytes(bytes(5 * MIB))
+    (tmp_path / "reference").mkdir()
+    (tmp_path / "reference" / "page.png").write_bytes(bytes(5 * MIB))
+    files = {"rec.onnx": "", "reference/page.png": ""}
+    filled = ModelVersion("b", 1, Description(engine="other"), tmp_path, "digest", files)
+    assert memory.expected_bytes(version("c")) == LEAST_BYTES
+    assert memory.expected_bytes(filled) == FILES_FACTOR * 5 * MIB
+    machine = Machine(EngineTraits(any_thread=True))
+    memory.measure(LoadedVersion(version("a"), machine.open(version("a")), NoThreads()), memory.before())
+    assert memory.expected_bytes(version("c")) == 50 * MIB
+
+
+def test_engines_in_processes_of_their_own_say_what_they_hold_now() -> None:
+    with serving(100) as (models, machine, _):
+        machine.measures = True
+        models.preload(version("a", 20))
+        models.preload(version("b", 20))
+        assert models.held_bytes() == 40 * MIB
+        machine.grown_bytes = 25 * MIB
+        machine.now_s = 1.0
+        # The others have grown to 45 MiB each, so that one of them has to go.
+        models.preload(version("c", 20))
+        assert machine.closed == ["a/20"]

@@ -1,0 +1,134 @@
+"""Unmodified clients of Triton and TensorFlow Serving list, label, load and unload the models of two real workers.
+
+They are fetched as those of tests/test_clients.py are.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fetch_clients import MIN_TFS, TRITON, Environment, NotAtHandError, at_hand
+from models_support import make_fake, make_version
+from support import ROOT, Server, clean_environment, run_server, start_server, wait_until
+from web_support import as_base64, picture
+
+from ocrsvc.model_serving.state import ModelState, StateStore, Verdict
+
+SCRIPTS = ROOT / "tests" / "clients"
+WORKERS = 2
+TRIES = 24
+# Its own line differs from that of the version that serves.
+NEW = """
+engine = "fake"
+[settings]
+fake_text = "fake/NUMBER"
+[reference]
+least_f1 = 0.5
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a repository of `fake` in two versions that were accepted before; all of them are wanted."""
+    folder = tmp_path_factory.mktemp("service")
+    store = StateStore(folder / "state")
+    for number in (1, 2):
+        digest = make_fake(folder / "models", number).digest
+        store.record_verdict(digest, Verdict(accepted=True))
+    (folder / "models" / "models.toml").write_text('[fake]\nversions = "all"\n')
+    (folder / "page.png").write_bytes(picture())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def running(folder: Path) -> Iterator[Server]:
+    variables = {"MODELS": folder / "models", "MODELS_STATE": folder / "state", "MODEL": "fake", "MODELS_POLL_S": "0.2"}
+    env = {f"OCRSVC_{name}": str(value) for name, value in variables.items()} | {"OCRSVC_GRPC_BIND": "127.0.0.1:0"}
+    with run_server(env, ("--workers", str(WORKERS))) as started:
+        yield started
+
+
+@pytest.fixture
+def server(running: Server, folder: Path) -> Server:
+    """The server, with nothing loaded, unloaded or configured by a client."""
+    StateStore(folder / "state").change(lambda state: ModelState(verdicts=state.verdicts))
+    return running
+
+
+def address_of(server: Server, protocol: str) -> str:
+    if protocol == "http":
+        return server.url.removeprefix("http://")
+    return str(re.findall(r"gRPC at: (127\.0\.0\.1:\d+)", server.log)[0])
+
+
+def run(environment: Environment, script: str, *arguments: object) -> None:
+    """Run a client; it must end well."""
+    try:
+        python = at_hand(environment)
+    except NotAtHandError as lack:
+        pytest.skip(f"{lack}; python tests/fetch_clients.py --most minute fetches it")
+    done = subprocess.run(
+        [str(python), str(SCRIPTS / script), *map(str, arguments)],
+        env=clean_environment({"PYTHONPATH": "", "NO_PROXY": "*", "no_proxy": "*"}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all good" in done.stdout
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_tritonclient_lists_loads_and_unloads(server: Server, folder: Path, protocol: str) -> None:
+    # A new one, which has to prove itself first: the load waits for that.
+    new = len(list((folder / "models" / "fake").iterdir())) + 1
+    make_version(folder / "models", "fake", new, NEW.replace("NUMBER", str(new)))
+    numbers = range(1, new + 1)
+    run(TRITON, "triton_models.py", protocol, address_of(server, protocol), folder / "page.png", *numbers)
+
+
+def test_tensorflow_servings_client_lists_labels_loads_and_unloads(server: Server, folder: Path) -> None:
+    run(MIN_TFS, "tensorflow_models.py", address_of(server, "grpc"), folder / "page.png")
+
+
+def _post(server: Server, path: str, body: object = None) -> tuple[int, str]:
+    """The status and the text of the answer, over a connection of its own."""
+    host, port = server.url.removeprefix("http://").split(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=20)
+    connection.request("POST", path, json.dumps(body) if body else None)
+    response = connection.getresponse()
+    text = response.read().decode()
+    connection.close()
+    return response.status, text
+
+
+def test_every_worker_follows_at_once(server: Server) -> None:
+    tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [as_base64(picture())]}
+
+    def statuses() -> set[int]:
+        return {_post(server, "/v2/models/fake/infer", {"inputs": [tensor]})[0] for _ in range(TRIES)}
+
+    assert statuses() == {200}
+    for _ in range(3):
+        assert _post(server, "/v2/repository/models/fake/unload")[0] == 200
+        assert statuses() == {404}
+        assert _post(server, "/v2/repository/models/fake/load")[0] == 200
+        assert statuses() == {200}
+    assert _post(server, "/v2/repository/models/fake/unload")[0] == 200
+    # Both workers close what they had loaded.
+    wait_until(lambda: "unloaded" in _post(server, "/v2/repository/index")[1], "fake is closed")
+
+
+def test_wrong_policies_stop_the_start(tmp_path: Path) -> None:
+    make_fake(tmp_path, 1)
+    (tmp_path / "models.toml").write_text("[fake]\nversions = 0\n")
+    with start_server({"OCRSVC_MODELS": str(tmp_path)}) as started:
+        assert started.wait_for_exit() == 78
+        assert "models.toml: fake.versions" in started.log

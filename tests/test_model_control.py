@@ -1,0 +1,358 @@
+"""Which versions are wanted and which one reads a request: policies, labels, shares, languages, and the state file."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from models_support import make_fake_version
+
+from ocrsvc.errors import OperatorError, SettingsError, UnknownModel
+from ocrsvc.model_repository.repository import ModelRepository
+from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.model_repository.wanted_model import WantedModel
+from ocrsvc.model_serving.control import CHECK_S, ModelControl
+from ocrsvc.model_serving.policy import FILE, TENSORFLOW_FILE, read_policies
+from ocrsvc.model_serving.router import ModelRouter
+from ocrsvc.model_serving.state import DAMAGED_FILE, ModelState, StateStore, Verdict, state_folder
+from ocrsvc.model_serving.state import FILE as STATE_FILE
+from ocrsvc.records import ReadOptions
+
+ACCEPTED = Verdict(accepted=True)
+CONFIG = """
+model_config_list {
+  config {
+    name: "mine" base_path: "%s" model_platform: "ocrsvc"
+    model_version_policy { specific { versions: 1 versions: 3 } }
+    version_labels { key: "stable" value: 1 }
+    version_labels { key: "canary" value: 3 }
+  }
+}
+"""
+
+
+class Place:
+    """A repository with its state: three versions of a model, all accepted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.now_s = folder / "models", 0.0
+        self.store = StateStore(folder / "state")
+        self.loaded: set[str] = set()
+        for number in (1, 2, 3):
+            self.add("mine", number)
+
+    def add(self, name: str, number: int, verdict: Verdict | None = ACCEPTED, **more: object) -> ModelVersion:
+        version = make_fake_version(self.folder, name, number, **more)  # type: ignore[arg-type]
+        if verdict is not None:
+            self.store.record_verdict(version.digest, verdict)
+        return version
+
+    def policy(self, text: str) -> None:
+        (self.folder / FILE).write_text(text)
+
+    def control(self) -> ModelControl:
+        return ModelControl(
+            ModelRepository(self.folder), self.store, lambda one: str(one) in self.loaded, lambda: self.now_s
+        )
+
+    def router(self, draw: float = 0.5, default: str = "mine") -> ModelRouter:
+        control = self.control()
+        return ModelRouter(
+            control.catalogue, control.latest, WantedModel(default), control.is_loaded, draw=lambda: draw
+        )
+
+    def available(self) -> list[str]:
+        return [str(one) for one in self.control().catalogue().available]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("versions", "available"),
+    [
+        ('"newest"', ["mine/3"]),
+        ("{newest = 2}", ["mine/3", "mine/2"]),
+        ("[1, 3]", ["mine/3", "mine/1"]),
+        ('"all"', ["mine/3", "mine/2", "mine/1"]),
+        ('"newest"\nlabels = {stable = 1}', ["mine/3", "mine/1"]),
+    ],
+)
+def test_the_policy_says_which_versions_may_serve(place: Place, versions: str, available: list[str]) -> None:
+    place.policy(f"[mine]\nversions = {versions}")
+    assert place.available() == [*available, "ppocr/1"]
+
+
+def test_a_version_that_is_not_accepted_leaves_its_place_to_an_older_one(place: Place) -> None:
+    new = place.add("mine", 4, verdict=None)
+    catalogue = place.control().catalogue()
+    assert [str(one) for one in catalogue.candidates] == ["mine/4"]
+    assert [str(one) for one in catalogue.models["mine"].available] == ["mine/3"]
+    place.store.record_verdict(new.digest, Verdict(accepted=False, reason="It reads garbage."))
+    assert not place.control().catalogue().candidates
+    place.store.record_verdict(new.digest, ACCEPTED)
+    assert [str(one) for one in place.control().catalogue().models["mine"].available] == ["mine/4"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[mine]\nversions = 0", "mine.versions"),
+        ("[mine]\nversions = {newest = 0}", "mine.versions"),
+        ("[mine]\nversion = 1", "mine.version: "),
+        ('[mine]\nlabels = {"a b" = 1}', "mine.labels"),
+        ("[mine]\nshares = {a = 0.6, b = 0.6}", "add up to more than 1"),
+        ("[MINE]", "no name of a model"),
+        ("[mine", "no TOML"),
+    ],
+)
+def test_a_bad_policy_is_refused_at_the_start_and_changes_nothing_later(
+    place: Place, text: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    control = place.control()
+    place.policy(text)
+    with pytest.raises(SettingsError, match=said):
+        place.control()
+    with caplog.at_level(logging.ERROR):
+        control.reread_policies()
+    assert said in caplog.text
+    assert [str(one) for one in control.catalogue().available] == ["mine/3", "ppocr/1"]
+
+
+def test_a_worker_that_begins_while_the_file_is_wrong_does_what_it_said_before(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.policy("[mine]\nversions = [1]")
+    assert place.available() == ["mine/1", "ppocr/1"]
+    place.policy("[mine")
+    with caplog.at_level(logging.ERROR):
+        assert place.available() == ["mine/1", "ppocr/1"]
+    assert "stay as they were: models.toml is no TOML" in caplog.text
+
+
+@pytest.mark.parametrize("base_path", ["mine", "{folder}/mine", ""])
+def test_tensorflow_servings_file_says_the_same(place: Place, base_path: str) -> None:
+    text = CONFIG % base_path.format(folder=place.folder)
+    (place.folder / TENSORFLOW_FILE).write_text(text)
+    # What the file does not name is not wanted, as with TensorFlow Serving.
+    assert place.available() == ["mine/3", "mine/1"]
+    assert place.router().resolve(ReadOptions(model="mine:canary")).number == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (CONFIG % "/elsewhere/mine", "base_path '/elsewhere/mine'"),
+        ('model_config_list { config { nme: "mine" } }', "nme"),
+        ('model_config_list { config { name: "mine" } config { name: "mine" } }', "twice"),
+        (
+            'model_config_list { config { name: "mine" model_version_policy { specific { versions: -1 } } } }',
+            "versions",
+        ),
+        ('model_config_list { config { name: "Mine" } }', "no name of a model"),
+    ],
+)
+def test_what_is_wrong_in_tensorflow_servings_file_is_named(place: Place, text: str, said: str) -> None:
+    (place.folder / TENSORFLOW_FILE).write_text(text)
+    with pytest.raises(SettingsError, match=said):
+        read_policies(place.folder)
+
+
+def test_two_files_of_policies_are_refused(place: Place) -> None:
+    place.policy("")
+    (place.folder / TENSORFLOW_FILE).write_text("")
+    with pytest.raises(SettingsError, match="both"):
+        place.control()
+
+
+@pytest.mark.parametrize(
+    ("model", "number"), [(None, 3), ("mine", 3), ("mine/2", 2), ("mine:old", 1), ("ppocr", 1), ("ppocr/1", 1)]
+)
+def test_a_request_is_read_by_what_it_names(place: Place, model: str | None, number: int) -> None:
+    place.policy('[mine]\nversions = "all"\nlabels = {old = 1}')
+    assert place.router().resolve(ReadOptions(model=model)).number == number
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (ReadOptions(model="mine/9"), "Versions of mine: 3. Labels: none."),
+        (ReadOptions(model="mine:old"), "Versions of mine: 3. Labels: none."),
+        (ReadOptions(model="yours"), "There is: mine, ppocr."),
+        (ReadOptions(model="no model"), "NAME/VERSION"),
+        (ReadOptions(model="ppocr", lang="xyz"), "The model ppocr/1 does not read xyz. It reads zh, "),
+        (ReadOptions(lang="xyz"), "Tiers: small. Languages: "),
+        (ReadOptions(tier="medium"), "Tiers: small."),
+    ],
+)
+def test_what_is_not_there_is_refused_with_what_is(place: Place, asked: ReadOptions, said: str) -> None:
+    with pytest.raises(UnknownModel, match=said.replace(".", "\\.")):
+        place.router().resolve(asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        (ReadOptions(lang="en"), "mine"),
+        (ReadOptions(lang="ru"), "cyrillic"),
+        (ReadOptions(lang="ru-ru"), "cyrillic"),
+        (ReadOptions(lang="zh-tw"), "ppocr"),
+        (ReadOptions(lang="auto"), "mine"),
+        (ReadOptions(tier="tiny"), "cyrillic"),
+        (ReadOptions(tier="small", lang="en"), "ppocr"),
+    ],
+)
+def test_tier_and_language_choose_a_model_the_default_first(place: Place, asked: ReadOptions, name: str) -> None:
+    place.add("mine", 4, languages=("en",))
+    place.add("cyrillic", 1, tier="tiny", languages=("ru", "en"))
+    assert place.router().resolve(asked).name == name
+
+
+@pytest.mark.parametrize(("draw", "number"), [(0.04, 3), (0.05, 2), (0.99, 2)])
+def test_a_share_of_the_traffic_goes_to_a_label_and_the_rest_to_stable(place: Place, draw: float, number: int) -> None:
+    place.policy("[mine]\nlabels = {stable = 2, canary = 3}\nshares = {canary = 0.05}")
+    assert place.router(draw).resolve(ReadOptions()).number == number
+
+
+def test_a_new_version_serves_once_it_is_loaded_and_the_old_one_until_then(place: Place) -> None:
+    place.loaded = {"mine/2"}
+    router = place.router()
+    assert router.resolve(ReadOptions()).number == 2
+    place.loaded = {"mine/2", "mine/3"}
+    assert router.resolve(ReadOptions()).number == 3
+    place.loaded = set()
+    assert router.resolve(ReadOptions()).number == 3
+
+
+def test_loads_and_unloads_come_before_the_policy(place: Place) -> None:
+    control = place.control()
+    control.unload("mine")
+    assert place.available() == ["ppocr/1"]
+    control.load("mine", 1)
+    assert place.available() == ["mine/3", "mine/1", "ppocr/1"]
+    control.unload("mine", 3)
+    assert place.available() == ["mine/2", "mine/1", "ppocr/1"]
+    with pytest.raises(UnknownModel, match="yours"):
+        control.load("yours")
+
+
+def test_labels_set_by_an_operator_come_before_those_of_the_policy(place: Place) -> None:
+    place.policy('[mine]\nversions = "all"\nlabels = {stable = 3, old = 1}')
+    control = place.control()
+    control.set_labels("mine", {"stable": 2, "old": None})
+    assert place.router().resolve(ReadOptions()).number == 2
+    assert [one.labels for one in control.status("mine")] == [(), ("stable",), ()]
+    place.add("mine", 4, verdict=None)
+    for wrong in (4, 9):
+        with pytest.raises(UnknownModel, match=f"mine/{wrong}"):
+            control.set_labels("mine", {"stable": wrong})
+
+
+def test_every_version_says_how_it_is(place: Place) -> None:
+    place.add("mine", 4, verdict=Verdict(accepted=False, reason="It reads garbage.", figures={"f1": 0.25}))
+    place.add("mine", 5, verdict=None)
+    (place.folder / "mine" / "6").mkdir()
+    (place.folder / "mine" / "6" / "SHA256SUMS").write_text("no digests")
+    place.loaded = {"mine/2"}
+    found = place.control().status("mine")
+    assert [one.state for one in found] == ["END", "UNLOADING", "AVAILABLE", "END", "START", "END"]
+    assert [one.reason for one in found][:5] == ["It is not wanted.", "", "", "It reads garbage.", found[4].reason]
+    assert "sha256sum" in found[5].reason
+    assert found[3].figures == {"f1": 0.25}
+
+
+def test_a_version_that_is_being_proved_is_loading(place: Place) -> None:
+    for number in (4, 5):
+        new = place.add("mine", number, verdict=None)
+    place.policy('[mine]\nversions = "all"')
+    with place.store.proving(new.digest):
+        found = place.control().status("mine")
+    assert [one.state for one in found[3:]] == ["START", "LOADING"]
+    assert [one.state for one in place.control().status("mine")[3:]] == ["START", "START"]
+
+
+def test_other_workers_follow_by_the_state_file(place: Place) -> None:
+    one, other = place.control(), place.control()
+    one.unload("mine")
+    assert "mine/3" in [str(version) for version in other.catalogue().available]
+    place.now_s += CHECK_S
+    assert "mine/3" not in [str(version) for version in other.catalogue().available]
+
+
+def test_a_worker_that_is_watched_follows_the_state_and_leaves_the_disk_to_the_watcher(place: Place) -> None:
+    one, other = place.control(), place.control()
+    other.is_watched = True
+    place.policy('[mine]\nversions = "all"')
+    place.add("mine", 4)
+    one.unload("mine", 3)
+    place.now_s += CHECK_S
+    assert [str(version) for version in other.catalogue().available] == ["mine/2", "ppocr/1"]
+    other.reread_policies()
+    assert [str(version) for version in other.catalogue().available] == ["mine/4", "mine/2", "mine/1", "ppocr/1"]
+
+
+def test_a_worker_that_has_not_looked_yet_does_not_refuse_what_another_has_loaded(place: Place) -> None:
+    one = place.control()
+    one.unload("mine")
+    router = place.router()
+    one.load("mine")
+    assert router.resolve(ReadOptions()).number == 3
+
+
+def test_the_state_survives_a_restart_and_damage_is_put_aside(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    place.control().unload("mine")
+    assert StateStore(place.store.folder).read().unloads == {"mine"}
+    (place.store.folder / STATE_FILE).write_text('{"verdicts": 1}')
+    with caplog.at_level(logging.ERROR):
+        assert StateStore(place.store.folder).read() == ModelState()
+    assert "is damaged, and counts as empty: verdicts" in caplog.text
+    place.control().unload("ppocr")
+    assert StateStore(place.store.folder).read().unloads == {"ppocr"}
+    assert (place.store.folder / DAMAGED_FILE).read_text() == '{"verdicts": 1}'
+
+
+def _count(folder: Path, times: int) -> None:
+    store = StateStore(folder)
+    for number in range(times):
+        store.record_verdict(f"{os.getpid()}-{number}", Verdict(accepted=True, at=number))
+
+
+def test_processes_that_change_the_state_at_once_lose_nothing(tmp_path: Path) -> None:
+    fork = multiprocessing.get_context("fork")
+    processes = [fork.Process(target=_count, args=(tmp_path, 20)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(20)
+    assert len(StateStore(tmp_path).read().verdicts) == 80
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["state.json", "state.lock"]
+
+
+def _make_open(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+
+
+def _make_file(folder: Path) -> None:
+    folder.write_text("")
+
+
+@pytest.mark.parametrize("make", [_make_open, _make_file])
+def test_a_folder_that_is_not_safe_is_not_written_to(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "state")
+    with pytest.raises(OperatorError, match="OCRSVC_MODELS_STATE"):
+        StateStore(tmp_path / "state").record_verdict("a", ACCEPTED)
+
+
+def test_each_repository_has_a_state_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    one, other = (state_folder(tmp_path / name, None) for name in ("one", "other"))
+    assert one != other
+    assert one.parent == tmp_path / "ocrsvc"
+    assert state_folder(tmp_path, tmp_path / "chosen") == tmp_path / "chosen"

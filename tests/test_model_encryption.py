@@ -1,0 +1,221 @@
+"""Encrypted models: they are read with their key only, and not once anything of them was changed."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import pickle
+import sys
+from collections.abc import Callable
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from ocrsvc.errors import SettingsError
+from ocrsvc.model_repository.encryption import CHUNK_BYTES, CannotDecrypt, decrypt, encrypt, read_head
+from ocrsvc.model_repository.key_source import read_model_key
+from ocrsvc.model_repository.model_key import ModelKey, new_key, parse_key
+from ocrsvc.settings.load import read_settings
+
+KEY = ModelKey(bytes(range(32)))
+SET = "0123456789abcdef" * 2
+HEAD_BYTES = 72
+TAG_BYTES = 16
+CHUNK = CHUNK_BYTES + TAG_BYTES
+
+
+@pytest.fixture(autouse=True)
+def _keep_core_dumps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the process that runs the tests."""
+    monkeypatch.setattr("ocrsvc.model_repository.key_source.forbid_core_dumps", lambda: None)
+
+
+def encrypted(plain: bytes, name: str = "det.onnx", set_id: str = SET) -> bytes:
+    return encrypt(plain, name, set_id, KEY)
+
+
+@pytest.mark.parametrize("length", [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES])
+def test_what_was_encrypted_is_decrypted(length: int) -> None:
+    plain = os.urandom(length)
+    content = encrypted(plain)
+    assert decrypt(content, "det.onnx", KEY) == plain
+    chunks = max(1, -(-length // CHUNK_BYTES))
+    assert len(content) == HEAD_BYTES + length + chunks * TAG_BYTES
+
+
+def test_the_same_file_is_never_encrypted_to_the_same_bytes() -> None:
+    one, other = (encrypted(bytes(100)) for _ in range(2))
+    assert one[HEAD_BYTES:] != other[HEAD_BYTES:]
+    assert read_head(one) == read_head(other)
+
+
+def cut_in_a_chunk(content: bytes) -> bytes:
+    return content[:-1]
+
+
+def cut_between_chunks(content: bytes) -> bytes:
+    return content[: HEAD_BYTES + 2 * CHUNK]
+
+
+def cut_to_the_head(content: bytes) -> bytes:
+    return content[:HEAD_BYTES]
+
+
+def lengthen(content: bytes) -> bytes:
+    return content + bytes(TAG_BYTES)
+
+
+def reorder(content: bytes) -> bytes:
+    first, second = content[HEAD_BYTES : HEAD_BYTES + CHUNK], content[HEAD_BYTES + CHUNK : HEAD_BYTES + 2 * CHUNK]
+    return content[:HEAD_BYTES] + second + first + content[HEAD_BYTES + 2 * CHUNK :]
+
+
+def repeat_the_last(content: bytes) -> bytes:
+    return content + content[HEAD_BYTES + 2 * CHUNK :]
+
+
+def flip_a_bit(content: bytes) -> bytes:
+    place = len(content) // 2
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+def take_another_set(content: bytes) -> bytes:
+    return content[:16] + bytes(16) + content[32:]
+
+
+def change_the_salt(content: bytes) -> bytes:
+    return content[:32] + bytes(32) + content[64:]
+
+
+def change_the_size_of_chunks(content: bytes) -> bytes:
+    return content[: HEAD_BYTES - 1] + b"\x15" + content[HEAD_BYTES:]
+
+
+def take_the_head_of_another(content: bytes) -> bytes:
+    return encrypted(bytes(len(content)))[:HEAD_BYTES] + content[HEAD_BYTES:]
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        *(cut_in_a_chunk, cut_between_chunks, cut_to_the_head, lengthen, reorder, repeat_the_last, flip_a_bit),
+        *(take_another_set, change_the_salt, change_the_size_of_chunks, take_the_head_of_another),
+    ],
+)
+def test_nothing_is_given_of_a_file_that_was_changed(harm: Callable[[bytes], bytes]) -> None:
+    content = encrypted(os.urandom(2 * CHUNK_BYTES + 5))
+    with pytest.raises(CannotDecrypt, match="was damaged, or is not the file"):
+        decrypt(harm(content), "det.onnx", KEY)
+
+
+def test_a_file_is_not_taken_for_another_one() -> None:
+    with pytest.raises(CannotDecrypt, match="not the file that was encrypted under this name"):
+        decrypt(encrypted(b"detector", "det.onnx"), "rec.onnx", KEY)
+
+
+def test_a_wrong_key_is_told_from_a_damaged_file() -> None:
+    other = new_key()
+    with pytest.raises(CannotDecrypt) as caught:
+        decrypt(encrypted(b"model"), "det.onnx", other)
+    assert str(caught.value) == f"is encrypted with the key {KEY.id}, and the one given is {other.id}"
+
+
+def test_what_is_not_encrypted_is_no_fault_of_the_key() -> None:
+    with pytest.raises(CannotDecrypt, match="is not encrypted"):
+        decrypt(b"plain", "det.onnx", KEY)
+
+
+def test_an_encrypted_file_can_be_read_with_the_primitives_alone() -> None:
+    """By the description of the format in docs/design/model_encryption.md, in its words and no function of ours."""
+    content = encrypted(b"model", "det.onnx")
+    head, salt, prefix = content[:72], content[32:64], content[64:71]
+    of_use = hmac.digest(bytes(range(32)), b"ocrsvc: key of model files", "sha256")
+    pseudorandom = hmac.digest(salt, of_use, "sha256")
+    of_file = hmac.digest(pseudorandom, b"ocrsvc: one file" + b"\x01", "sha256")
+    nonce = prefix + (0).to_bytes(4, "big") + b"\x01"
+    assert AESGCM(of_file).decrypt(nonce, content[72:], head + b"det.onnx") == b"model"
+
+
+def test_a_key_is_shown_by_its_id_alone() -> None:
+    text = KEY.expose()
+    assert text not in f"{KEY} {KEY!r} {[KEY]}"
+    assert KEY.id in repr(KEY)
+    with pytest.raises(TypeError):
+        pickle.dumps(KEY)
+
+
+@pytest.mark.parametrize(
+    "text", [bytes(range(32)).hex(), bytes(range(32)).hex().upper(), KEY.expose(), KEY.expose().rstrip("=") + "\n"]
+)
+def test_a_key_is_taken_in_digits_or_in_base64(text: str) -> None:
+    assert parse_key(text).id == KEY.id
+
+
+def test_base64_for_addresses_is_taken_too() -> None:
+    secret = b"\xfb\xff" * 16
+    text = ModelKey(secret).expose().replace("+", "-").replace("/", "_")
+    assert {"-", "_"} <= set(text)
+    assert parse_key(text).id == parse_key(secret.hex()).id
+
+
+@pytest.mark.parametrize("text", ["", "abc", "00" * 31, "0" * 65, "é" * 43, "A" * 42 + "!"])
+def test_what_is_no_key_is_refused_without_being_quoted(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^no key$"):
+        parse_key(text)
+
+
+def open_with(content: bytes) -> int:
+    reading, writing = os.pipe()
+    os.write(writing, content)
+    os.close(writing)
+    return reading
+
+
+def test_the_key_comes_from_a_variable_a_descriptor_or_a_command() -> None:
+    assert read_model_key(read_settings({})) is None
+    descriptor = open_with(KEY.expose().encode() + b"\n")
+    command = f"{sys.executable} -c 'print(\"{KEY.expose()}\")'"
+    for environ in (
+        {"OCRSVC_MODELS_KEY": KEY.expose()},
+        {"OCRSVC_MODELS_KEY_FD": str(descriptor)},
+        {"OCRSVC_MODELS_KEY_COMMAND": command},
+    ):
+        found = read_model_key(read_settings(environ))
+        assert found is not None
+        assert found.id == KEY.id
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("environ", "complaint"),
+    [
+        ({"OCRSVC_MODELS_KEY": "s3cret"}, "OCRSVC_MODELS_KEY gives no key of models: accepted are 32 bytes"),
+        ({"OCRSVC_MODELS_KEY_FD": "999"}, "OCRSVC_MODELS_KEY_FD is 999, which cannot be read"),
+        ({"OCRSVC_MODELS_KEY_COMMAND": "/nowhere s3cret"}, "OCRSVC_MODELS_KEY_COMMAND cannot be run"),
+        ({"OCRSVC_MODELS_KEY_COMMAND": "echo s3cret"}, "OCRSVC_MODELS_KEY_COMMAND gives no key"),
+        ({"OCRSVC_MODELS_KEY_COMMAND": "sh -c 'exit 3' s3cret"}, "OCRSVC_MODELS_KEY_COMMAND: sh ended with code 3"),
+        ({"OCRSVC_MODELS_KEY_COMMAND": "'"}, "OCRSVC_MODELS_KEY_COMMAND cannot be run"),
+        (
+            {"OCRSVC_MODELS_KEY": "s3cret", "OCRSVC_MODELS_KEY_FD": "3"},
+            "OCRSVC_MODELS_KEY and OCRSVC_MODELS_KEY_FD are given",
+        ),
+    ],
+)
+def test_a_key_that_cannot_be_had_is_a_sentence_without_secrets(environ: dict[str, str], complaint: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_model_key(read_settings(environ))
+    assert str(caught.value).startswith(complaint)
+    assert "s3cret" not in str(caught.value)
+    assert caught.value.exit_code == 78
+
+
+def test_a_descriptor_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocrsvc.model_repository.key_source.LIMIT_S", 0.0)
+    reading, writing = os.pipe()
+    try:
+        with pytest.raises(SettingsError, match="has not ended within 0 s"):
+            read_model_key(read_settings({"OCRSVC_MODELS_KEY_FD": str(reading)}))
+    finally:
+        os.close(reading)
+        os.close(writing)

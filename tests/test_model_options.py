@@ -1,0 +1,135 @@
+"""The options model, tier and lang: what is accepted, and what they come to where there is one model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+from flask.testing import FlaskClient
+from web_support import json_of, picture, running_app
+
+from ocrsvc.errors import BadOption, UnknownModel
+from ocrsvc.http.options import read_options
+from ocrsvc.model_api.model import options_in
+from ocrsvc.model_repository.builtin import DESCRIPTION
+from ocrsvc.model_serving.control import State
+from ocrsvc.model_serving.model_list import STATES
+from ocrsvc.model_serving.only_model import check_only_model
+from ocrsvc.records import ReadOptions
+from ocrsvc.settings.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[FlaskClient]:
+    with running_app() as app:
+        yield app.test_client()
+
+
+@pytest.mark.parametrize(
+    ("name", "sent", "value"),
+    [
+        ("model", "ppocr", "ppocr"),
+        ("model", " PPOCR/1 ", "ppocr/1"),
+        ("model", "Invoices:Canary", "invoices:Canary"),
+        ("model", "pp-ocr_v6.tiny", "pp-ocr_v6.tiny"),
+        ("tier", "Tiny", "tiny"),
+        ("lang", "ZH_Hant", "zh-hant"),
+        ("lang", "zh-TW", "zh-hant"),
+        ("lang", "zh_CN", "zh"),
+        ("lang", "sr-Latn", "sr-latn"),
+        ("lang", "AUTO", "auto"),
+        ("lang", "ch", "zh"),
+        ("lang", "chinese_cht", "zh-hant"),
+        ("lang", "Japan", "ja"),
+    ],
+)
+def test_what_is_sent_is_read_as(name: str, sent: str, value: str) -> None:
+    assert getattr(read_options([(name, sent)]).read, name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        *(
+            ("model", text)
+            for text in ("", "..", "ppocr/0", "ppocr/x", "ppocr/99999999999", "a:b/1", "ppocr/1:x", "模")
+        ),
+        *(("model", text) for text in ("a" * 65, "../../etc/passwd", "ppocr/", "ppocr:")),
+        *(("tier", text) for text in ("huge", "")),
+        *(("lang", text) for text in ("", "e", "english", "en-", "zh--tw", "en;fr", "e1", "x" * 5000)),
+    ],
+)
+def test_what_cannot_be_one_is_refused(name: str, sent: str) -> None:
+    with pytest.raises(BadOption, match=f"The option '{name}'"):
+        read_options([(name, sent)])
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"model": "ppocr"},
+        {"model": "ppocr/1", "tier": "small", "lang": "zh-hant"},
+        {"lang": "auto"},
+        {"lang": "ja"},
+        {"lang": "en-gb"},
+    ],
+)
+def test_the_built_in_model_is_the_only_one(asked: dict[str, str]) -> None:
+    check_only_model(ReadOptions(**asked), "ppocr")  # type: ignore[arg-type]  # texts are what they are
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "named"),
+    [
+        ("model", "ppocr/2", "There is one, ppocr/1."),
+        ("model", "ppocr:stable", "ppocr/1"),
+        ("model", "other", "ppocr/1"),
+        ("tier", "tiny", "There is one, small."),
+        ("lang", "ru", ", ".join([*DESCRIPTION.languages, "auto"])),
+    ],
+)
+def test_anything_else_is_unknown_and_what_there_is_is_said(
+    client: FlaskClient, name: str, asked: str, named: str
+) -> None:
+    problem = json_of(client.post(f"/v1/ocr?{name}={asked}", data=picture()))
+    assert (problem["status"], problem["code"], problem["retryable"]) == (404, "unknown_model", False)
+    assert asked in problem["detail"]
+    assert named in problem["remedy"]
+
+
+def test_what_there_is_may_be_named(client: FlaskClient) -> None:
+    response = client.post("/v1/ocr?model=ppocr/1&tier=small&lang=en", data=picture())
+    assert response.status_code == 200
+
+
+def test_the_list_of_models_has_what_there_is(client: FlaskClient) -> None:
+    listed = json_of(client.get("/v1/ocr/models"))
+    assert listed["default"] == "ppocr"
+    (only,) = listed["models"]
+    assert (only["name"], only["version"], only["state"], only["tier"]) == ("ppocr", 1, "AVAILABLE", "small")
+    assert only["languages"] == list(DESCRIPTION.languages)
+
+
+def test_the_states_are_those_of_versions() -> None:
+    assert get_args(State) == STATES
+
+
+def test_an_engine_with_its_own_model_has_none_to_list() -> None:
+    with running_app(Settings(engine="tr")) as app:
+        assert json_of(app.test_client().get("/v1/ocr/models")) == {"default": None, "models": []}
+
+
+@pytest.mark.parametrize("asked", [{"model": "fake"}, {"tier": "small"}, {"lang": "en"}])
+def test_an_engine_with_its_own_model_leaves_nothing_to_choose(asked: dict[str, str]) -> None:
+    with pytest.raises(UnknownModel, match="The engine fake reads with its own model"):
+        check_only_model(replace(ReadOptions(), **asked), "fake")  # type: ignore[arg-type]
+    check_only_model(ReadOptions(lang="auto"), "fake")
+
+
+def test_models_as_tensors_take_tier_and_language_as_parameters_where_there_are_several() -> None:
+    sent = {"tier": "Small", "lang": "EN", "model": "what belongs to somebody else"}
+    assert options_in(sent) == ReadOptions()
+    assert options_in(sent, has_models=True) == ReadOptions(tier="small", lang="en")

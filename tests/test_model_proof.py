@@ -1,0 +1,220 @@
+"""A version of a model proves itself in processes of its own: what is accepted, and what is refused, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from models_support import make_fake, make_version
+
+from ocrsvc.engines.isolated.model_name import ModelName
+from ocrsvc.errors import BadModel
+from ocrsvc.model_repository.description import Reference
+from ocrsvc.model_repository.repository import ModelRepository
+from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.model_serving.proof.judgement import judge
+from ocrsvc.model_serving.proof.measurement import Failure, Measurement, PageMeasurement, pack, unpack
+from ocrsvc.model_serving.proof.prover import Prover, Stopped
+from ocrsvc.model_serving.proof.reference_pages import find_reference_pages
+from ocrsvc.model_serving.proof.text_agreement import words_f1
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau"
+PLAN = ThreadPlan(1, 1, 1)
+
+
+def png(side_px: int = 8) -> bytes:
+    """A small page."""
+    return cv2.imencode(".png", np.full((side_px, side_px, 3), 255, np.uint8))[1].tobytes()
+
+
+def prover(repository: Path, **settings: object) -> Prover:
+    """With small budgets."""
+    given = {"engine": "fake", "models": repository, "models_proof_s": 20.0, **settings}
+    return Prover(Settings.model_validate(given), PLAN, bool)
+
+
+def a_fake(repository: Path, number: int, text: str = "", **settings: Any) -> ModelVersion:
+    """A version of the fake engine whose text differs in one word from that of any other."""
+    return make_fake(repository, number, fake_text=text or f"{WORDS} v{number}", **settings)
+
+
+def test_a_version_that_reads_as_the_one_that_serves_is_accepted(tmp_path: Path) -> None:
+    found = prover(tmp_path).prove(a_fake(tmp_path, 2), a_fake(tmp_path, 1))
+    assert found.kind is None
+    assert "0.95 of the words of fake/1" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "reason"),
+    [
+        ({"fake_text": "omega"}, "text", "reads 0.16 of the words of fake/1"),
+        ({"fake_burn_s": 0.1}, "slow", "times the"),
+        ({"fake_model_bytes": 150 << 20}, "memory", "at most 1.5 times as much is wanted"),
+    ],
+)
+def test_a_version_that_is_worse_than_the_one_that_serves_is_refused(
+    tmp_path: Path, settings: Mapping[str, Any], kind: str, reason: str
+) -> None:
+    candidate = make_fake(tmp_path, 2, **{"fake_text": f"{WORDS} v2", **settings})
+    found = prover(tmp_path).prove(candidate, a_fake(tmp_path, 1))
+    assert found.kind == kind
+    assert reason in found.reason
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "reason"),
+    [
+        ({"fake_fault": "nonsense"}, "nonsense", "numbers that are none"),
+        ({"fake_fault": "segfault"}, "crash", "SIGSEGV"),
+        ({"fake_fault": "fail"}, "failed", "told to fail"),
+        ({"fake_warm_up_s": 1000.0}, "late", "within 1 s"),
+        ({"no_such_setting": 1}, "open", "no_such_setting"),
+    ],
+)
+def test_a_version_that_does_not_work_is_refused(
+    tmp_path: Path, settings: Mapping[str, Any], kind: str, reason: str
+) -> None:
+    limit_s = 1.0 if kind == "late" else 20.0
+    found = prover(tmp_path, models_proof_s=limit_s).prove(make_fake(tmp_path, 2, **settings), None)
+    assert found.kind == kind
+    assert reason in found.reason
+
+
+def test_a_version_that_takes_all_memory_is_ended(tmp_path: Path) -> None:
+    candidate = make_fake(tmp_path, 2, fake_leak_bytes=200 << 20)
+    found = prover(tmp_path, models_proof_memory="150MiB").prove(candidate, None)
+    assert found.kind == "memory"
+    assert "more than 150 MiB" in found.reason
+
+
+def test_a_file_that_is_not_the_manifests_is_refused(tmp_path: Path) -> None:
+    candidate = make_version(tmp_path, "fake", 2, 'engine = "fake"\n', {"weights.bin": b"whole"})
+    (candidate.folder / "weights.bin").write_bytes(b"who")
+    found = prover(tmp_path).prove(candidate, None)
+    assert found.kind == "files"
+    assert "weights.bin" in found.reason
+
+
+def test_a_truncated_model_is_refused(tmp_path: Path) -> None:
+    model = '[detection]\nfile = "det.onnx"\n[[recognition]]\nfile = "rec.onnx"\n'
+    candidate = make_version(tmp_path, "cut", 1, model, {"det.onnx": b"\x08\x07", "rec.onnx": b"\x08\x07"})
+    found = prover(tmp_path, model_cache=tmp_path / "cache").prove(candidate, None)
+    assert found.kind == "open"
+    assert found.reason.startswith("It does not open: ")
+
+
+def test_a_reference_page_that_is_damaged_is_named(tmp_path: Path) -> None:
+    candidate = make_version(tmp_path, "fake", 2, 'engine = "fake"\n', {"reference/page.png": png()[:40]})
+    found = prover(tmp_path).prove(candidate, a_fake(tmp_path, 1))
+    assert found.kind == "reference"
+    assert "page.png" in found.reason
+
+
+def test_a_version_that_is_gone_is_not_blamed(tmp_path: Path) -> None:
+    candidate = a_fake(tmp_path, 2)
+    (candidate.folder / "SHA256SUMS").unlink()
+    assert prover(tmp_path).prove(candidate, None).kind == "gone"
+
+
+def test_without_the_one_that_serves_a_version_is_held_against_the_texts(tmp_path: Path) -> None:
+    serving = a_fake(tmp_path, 1)
+    (serving.folder / "SHA256SUMS").unlink()
+    pages = {"reference/page.png": png(), "reference/page.txt": b"something else"}
+    candidate = make_version(tmp_path, "fake", 2, 'engine = "fake"\n', pages)
+    found = prover(tmp_path).prove(candidate, serving)
+    assert found.kind == "text"
+    assert "of the words of the reference texts" in found.reason
+
+
+def test_a_proof_ends_when_the_worker_does(tmp_path: Path) -> None:
+    stopping = Prover(prover(tmp_path).settings, PLAN, lambda: True)
+    with pytest.raises(Stopped):
+        stopping.prove(a_fake(tmp_path, 1), None)
+
+
+def test_pages_come_from_the_version_then_from_the_operator_then_from_us(tmp_path: Path) -> None:
+    version = a_fake(tmp_path, 1)
+    assert [page.name for page in find_reference_pages(tmp_path, version)] == ["reference_page.png"]
+    (tmp_path / "reference").mkdir()
+    (tmp_path / "reference" / "all.png").write_bytes(png())
+    assert [page.name for page in find_reference_pages(tmp_path, version)] == ["all.png"]
+    (tmp_path / "fake" / "reference").mkdir()
+    (tmp_path / "fake" / "reference" / "own.png").write_bytes(png())
+    (tmp_path / "fake" / "reference" / "own.txt").write_text("text")
+    [page] = find_reference_pages(tmp_path, version)
+    assert (page.name, page.wanted, page.read()) == ("own.png", "text", png())
+    own = make_version(tmp_path, "fake", 2, 'engine = "fake"\n', {"reference/of_it.png": png()})
+    assert [page.name for page in find_reference_pages(tmp_path, own)] == ["reference/of_it.png"]
+    assert ModelName.of(own).open(tmp_path) == own
+
+
+@pytest.mark.parametrize(
+    ("model", "files", "reason"),
+    [
+        ('engine = "fake"\n[reference]\nfolder = "pages"\n', {}, "no images in pages/"),
+        ('engine = "fake"\n', {"reference/page.txt": b"text"}, "page.txt"),
+    ],
+)
+def test_pages_that_are_missing_are_named(tmp_path: Path, model: str, files: Mapping[str, bytes], reason: str) -> None:
+    version = make_version(tmp_path, "fake", 2, model, files)
+    with pytest.raises(BadModel, match=reason):
+        find_reference_pages(tmp_path, version)
+
+
+def test_our_page_is_wanted_of_models_that_read_its_languages() -> None:
+    [page] = find_reference_pages(None, ModelRepository(None).open("ppocr", 1))
+    assert page.wanted is not None
+    assert "Quarterly report" in page.wanted
+
+
+@pytest.mark.parametrize(
+    ("wanted", "read", "f1"),
+    [
+        ("a b c d", "D, c. B A", 1.0),
+        ("a b c d", "a b x y", 0.5),
+        ("会议 10:30", "会议 10:30", 1.0),
+        ("会议", "会", 2 / 3),
+        ("ＡＢＣ", "abc", 1.0),
+        ("", "anything", None),
+    ],
+)
+def test_words_are_counted_in_any_order(wanted: str, read: str, f1: float | None) -> None:
+    assert words_f1([(wanted, read)]) == f1
+
+
+def measured(text: str = "a b c d", cpu_s: float = 1.0, memory: int = 1 << 30, **page: object) -> Measurement:
+    """One page."""
+    fields: dict[str, object] = {"name": "p", "wanted": None, "text": text, "cpu_s": cpu_s, "wall_s": 9.0, **page}
+    return Measurement("m/1", "cpu", memory, (PageMeasurement(**fields),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("candidate", "kind"),
+    [
+        (measured(), None),
+        (measured(cpu_s=1.49), None),
+        (measured(cpu_s=1.51), "slow"),
+        (measured(memory=3 << 29), None),
+        (measured(memory=2 << 30), "memory"),
+        (measured("a b c x"), "text"),
+        (measured("a b c d", wanted="e f g h"), "text"),
+        (Failure("crash", "It crashed."), "crash"),
+    ],
+)
+def test_the_bounds_of_the_description_hold(candidate: Measurement | Failure, kind: str | None) -> None:
+    assert judge(candidate, measured(), Reference()).kind == kind
+
+
+def test_a_page_that_costs_nothing_is_not_slower_than_another() -> None:
+    assert judge(measured(cpu_s=0.004), measured(cpu_s=0.0001), Reference()).kind is None
+
+
+def test_an_outcome_travels() -> None:
+    for outcome in (measured(), Failure("late", "It is late.")):
+        assert unpack(pack(outcome)) == outcome

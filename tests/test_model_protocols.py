@@ -1,0 +1,403 @@
+"""Triton's and TensorFlow Serving's calls over a repository: every version listed, read by name, loaded and unloaded.
+
+Over HTTP with Flask's client, over gRPC with grpcio. The versions are of the fake engine, which says what read a page.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from flask.testing import FlaskClient
+from grpc_support import MESSAGES, V2, calling, infer_request, raw_outputs, serving, strings, unary
+from keys_support import bearer, keys_in
+from models_support import make_fake
+from web_support import as_base64, json_of, picture
+
+from ocrsvc.access.gate import AccessGate
+from ocrsvc.access.routes import routes_of
+from ocrsvc.app import create_app
+from ocrsvc.grpc_server.access import CallAccess
+from ocrsvc.grpc_services import make_services
+from ocrsvc.model_api.model import make_model
+from ocrsvc.model_serving.state import StateStore, Verdict
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+from ocrsvc.telemetry.metrics_store import MetricsStore
+
+POLICY = '[fake]\nversions = "all"\nlabels = {canary = 2}\n'
+TFS = "/tensorflow.serving."
+
+
+class Place:
+    """A repository of the fake engine's model `fake` in two versions, with its state and settings."""
+
+    def __init__(self, folder: Path, **settings: object) -> None:
+        self.folder = folder / "models"
+        self.store = StateStore(folder / "state")
+        chosen = {"models": self.folder, "models_state": folder / "state", "model": "fake", "engine": "fake"}
+        self.settings = Settings.model_validate(chosen | settings)
+        for number in (1, 2):
+            self.add(number)
+        (self.folder / "models.toml").write_text(POLICY)
+
+    def add(self, number: int, verdict: Verdict | None = None, name: str = "fake") -> str:
+        """A version, accepted unless the verdict says something else; the digest of its manifest."""
+        digest = make_fake(self.folder, number, name).digest
+        self.store.record_verdict(digest, verdict or Verdict(accepted=True))
+        return digest
+
+    @contextmanager
+    def reader(self) -> Iterator[Reader]:
+        reader = Reader(self.settings, ThreadPlan(1, 4, 1))
+        reader.start()
+        try:
+            yield reader
+        finally:
+            reader.stop(5.0)
+
+    @contextmanager
+    def http(self, gate: AccessGate | None = None) -> Iterator[FlaskClient]:
+        with self.reader() as reader:
+            yield create_app(self.settings, reader, gate=gate).test_client()
+
+    @contextmanager
+    def grpc(self, gate: AccessGate | None = None) -> Iterator[grpc.Channel]:
+        access = CallAccess(gate, routes_of(self.settings.dialects, has_models=True)) if gate is not None else None
+        store = MetricsStore()
+        with self.reader() as reader:
+            services = make_services(make_model(self.settings, reader, store, store.common))
+            listener = socket.create_server(("127.0.0.1", 0))
+            with serving(services, listener, access), calling(listener.getsockname()[1]) as channel:
+                yield channel
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def infer(client: FlaskClient, model: str) -> tuple[int, str, str]:
+    """The status of an inference, and which version the answer names; it is the one that read."""
+    tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [as_base64(picture())]}
+    response = client.post(f"/v2/models/{model}/infer", json={"inputs": [tensor]})
+    answer = json_of(response)
+    if response.status_code != 200:
+        return response.status_code, "", answer["error"]
+    text = next(output["data"][0] for output in answer["outputs"] if output["name"] == "text")
+    named = f"{answer['model_name']}/{answer['model_version']}"
+    assert text.splitlines()[-1] == named
+    return 200, named, ""
+
+
+def index(client: FlaskClient, **body: object) -> list[tuple[str, str, str]]:
+    found = json_of(client.post("/v2/repository/index", json=body))
+    return [(f"{one['name']}/{one['version']}", one["state"], one["reason"]) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        ("fake", "fake/2"),
+        ("ocr", "fake/2"),
+        ("fake/versions/1", "fake/1"),
+        ("ocr/versions/1", "fake/1"),
+    ],
+)
+def test_triton_reads_by_name_and_version_and_says_what_read(place: Place, model: str, named: str) -> None:
+    with place.http() as client:
+        assert infer(client, model) == (200, named, "")
+
+
+def test_triton_describes_each_model(place: Place) -> None:
+    with place.http() as client:
+        assert json_of(client.get("/v2/models"))["models"] == ["fake", "ppocr"]
+        found = json_of(client.get("/v2/models/fake"))
+        assert (found["name"], found["versions"]) == ("fake", ["1", "2"])
+        assert json_of(client.get("/v2/models/ocr/config"))["version_policy"] == {"specific": {"versions": [1, 2]}}
+        assert client.get("/v2/models/fake/versions/2/ready").status_code == 200
+        assert client.get("/v2/models/fake/versions/9/ready").status_code == 404
+        assert "model_repository(unload_dependents)" in json_of(client.get("/v2"))["extensions"]
+        assert infer(client, "nope")[2] == "Request for unknown model: 'nope' is not found"
+        assert infer(client, "fake/versions/9")[2] == "Request for unknown model: 'fake' version 9 is not found"
+        assert "Versions: 1, 2." in infer(client, "fake/versions/x")[2]
+
+
+def test_tritons_statistics_count_each_version(place: Place) -> None:
+    def counts(path: str) -> dict[str, tuple[int, int]]:
+        found = json_of(client.get(path))["model_stats"]
+        return {
+            f"{one['name']}/{one['version']}": (one["inference_count"], one["inference_stats"]["fail"]["count"])
+            for one in found
+        }
+
+    with place.http() as client:
+        for model in ("fake", "fake/versions/1", "fake"):
+            infer(client, model)
+        broken = {"name": "image", "shape": [1], "datatype": "BYTES", "data": ["no image"]}
+        assert client.post("/v2/models/fake/versions/1/infer", json={"inputs": [broken]}).status_code == 415
+        assert counts("/v2/models/fake/stats") == {"fake/1": (1, 1), "fake/2": (2, 0)}
+        assert counts("/v2/models/ocr/versions/2/stats") == {"fake/2": (2, 0)}
+        assert counts("/v2/models/stats") == {"fake/1": (1, 1), "fake/2": (2, 0), "ppocr/1": (0, 0)}
+        [stats] = json_of(client.get("/v2/models/fake/versions/1/stats"))["model_stats"]
+        assert stats["inference_stats"]["success"]["ns"] > stats["inference_stats"]["compute_infer"]["ns"] > 0
+
+
+def test_tritons_index_lists_every_version_with_its_state(place: Place) -> None:
+    place.add(3, Verdict(accepted=False, reason="It reads garbage."))
+    with place.http() as client:
+        ready = [("fake/1", "READY", ""), ("fake/2", "READY", "")]
+        assert index(client) == [*ready, ("fake/3", "UNAVAILABLE", "It reads garbage."), ("ppocr/1", "READY", "")]
+        assert index(client, ready=True) == [*ready, ("ppocr/1", "READY", "")]
+
+
+def test_triton_unloads_and_loads(place: Place) -> None:
+    with place.http() as client:
+        body = {"parameters": {"unload_dependents": True}}
+        assert client.post("/v2/repository/models/fake/unload", json=body).status_code == 200
+        assert infer(client, "fake")[0] == 404
+        # `ocr` is the default model, which is this one.
+        assert infer(client, "ocr")[0] == 404
+        # Version 2 is loaded still: a worker's watcher closes it when its last request has ended.
+        assert index(client)[:2] == [("fake/1", "UNAVAILABLE", "unloaded"), ("fake/2", "UNLOADING", "")]
+        assert client.post("/v2/repository/models/fake/load").status_code == 200
+        assert infer(client, "fake") == (200, "fake/2", "")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({"parameters": {"config": "{}"}}, 501, "'config' is not supported"),
+        ({"parameters": {"file:1/model.onnx": "AAAA"}}, 501, "'file:1/model.onnx' is not supported"),
+        ({"parameters": 1}, 400, "parameters is not an object"),
+    ],
+)
+def test_a_model_that_comes_with_the_request_is_refused(place: Place, body: Any, status: int, said: str) -> None:
+    with place.http() as client:
+        response = client.post("/v2/repository/models/fake/load", json=body)
+        assert (response.status_code, said in json_of(response)["error"]) == (status, True)
+        assert client.post("/v2/repository/models/nope/load").status_code == 404
+
+
+def test_load_waits_for_the_proof_of_a_new_version(place: Place) -> None:
+    with place.http() as client:
+        for number, verdict in ((3, Verdict(accepted=True)), (4, Verdict(accepted=False, reason="It is slow."))):
+            digest = make_fake(place.folder, number).digest
+            prover = threading.Timer(0.3, place.store.record_verdict, (digest, verdict))
+            prover.start()
+            response = client.post("/v2/repository/models/fake/load")
+            prover.join()
+            assert response.status_code == (200 if verdict.accepted else 400)
+            assert verdict.accepted or "fake/4 was refused: It is slow." in json_of(response)["error"]
+            assert infer(client, "fake") == (200, "fake/3", "")
+
+
+def test_a_version_whose_proof_takes_too_long_is_said_to_be_proved_still(place: Place) -> None:
+    place.settings = place.settings.model_copy(update={"deadline_s": 0.2})
+    make_fake(place.folder, 3)
+    with place.http() as client:
+        assert client.post("/v2/repository/models/fake/load").status_code == 504
+        assert index(client)[2] == ("fake/3", "LOADING", "It has not proved itself yet.")
+
+
+def statuses(client: FlaskClient, path: str) -> tuple[int, list[tuple[str, str, str]]]:
+    response = client.get(path)
+    found = json_of(response).get("model_version_status", [])
+    return response.status_code, [(one["version"], one["state"], one["status"]["error_message"]) for one in found]
+
+
+def test_tensorflow_serving_lists_every_version(place: Place) -> None:
+    place.add(3, Verdict(accepted=False, reason="It reads garbage."))
+    with place.http() as client:
+        bad, good = ("3", "END", "It reads garbage."), [("2", "AVAILABLE", ""), ("1", "AVAILABLE", "")]
+        assert statuses(client, "/v1/models/fake") == (200, [bad, *good])
+        assert statuses(client, "/v1/models/ocr") == (200, [bad, *good])
+        assert statuses(client, "/v1/models/fake/versions/3") == (200, [bad])
+        assert statuses(client, "/v1/models/fake/labels/canary") == (200, [good[0]])
+        assert statuses(client, "/v1/models/fake/labels/nope")[0] == 404
+        assert statuses(client, "/v1/models/fake/versions/9")[0] == 404
+        assert statuses(client, "/v1/models/nope")[0] == 404
+        assert json_of(client.get("/v1/models"))["models"] == ["fake", "ppocr"]
+
+
+@pytest.mark.parametrize(
+    ("path", "read"), [("", "2"), ("/versions/1", "1"), ("/labels/canary", "2"), ("/versions/9", None)]
+)
+def test_tensorflow_serving_predicts_by_version_and_label(place: Place, path: str, read: str | None) -> None:
+    with place.http() as client:
+        response = client.post(f"/v1/models/fake{path}:predict", json={"instances": [{"b64": as_base64(picture())}]})
+        metadata = client.get(f"/v1/models/fake{path}/metadata")
+        if read is None:
+            assert response.status_code == metadata.status_code == 404
+            assert json_of(response)["error"] == "Could not find version 9 of model fake"
+            return
+        assert json_of(response)["predictions"][0]["texts"][-1] == f"fake/{read}"
+        assert json_of(metadata)["model_spec"] == {"name": "fake", "signature_name": "", "version": read}
+
+
+def call(channel: grpc.Channel, path: str, request: Any, metadata: Any = None) -> Any:
+    """The answer, or the status of a call that failed, with its message."""
+    package = "inference." if path.startswith(V2) else "tensorflow.serving."
+    name = path.rsplit("/", 1)[1]
+    answer = {"HandleReloadConfigRequest": "ReloadConfig"}.get(name, name)
+    try:
+        return unary(channel, path, f"{package}{answer}Response")(request, timeout=20, metadata=metadata)
+    except grpc.RpcError as error:
+        return error.code(), error.details()
+
+
+def spec(name: str = "fake", version: int | None = None, label: str = "") -> Any:
+    made = MESSAGES["tensorflow.serving.ModelSpec"](name=name)
+    if version is not None:
+        made.version.value = version
+    if label:
+        made.version_label = label
+    return made
+
+
+def predicted(channel: grpc.Channel, model_spec: Any) -> Any:
+    request = MESSAGES["tensorflow.serving.PredictRequest"](model_spec=model_spec)
+    tensor = request.inputs["image"]
+    tensor.dtype = 7
+    tensor.tensor_shape.dim.add(size=1)
+    tensor.string_val.append(picture())
+    answer = call(channel, f"{TFS}PredictionService/Predict", request)
+    if isinstance(answer, tuple):
+        return answer
+    read = answer.outputs["texts"].string_val[-1].decode()
+    assert read == f"{answer.model_spec.name}/{answer.model_spec.version.value}"
+    return read
+
+
+def test_triton_over_grpc(place: Place) -> None:
+    place.add(3, Verdict(accepted=False, reason="It reads garbage."))
+    with place.grpc() as channel:
+        answer = call(channel, f"{V2}RepositoryIndex", MESSAGES["inference.RepositoryIndexRequest"]())
+        found = [(one.name, one.version, one.state, one.reason) for one in answer.models]
+        assert found[1:3] == [("fake", "2", "READY", ""), ("fake", "3", "UNAVAILABLE", "It reads garbage.")]
+        request = infer_request(picture(), model="fake")
+        request.model_version = "1"
+        answer = call(channel, f"{V2}ModelInfer", request)
+        assert (answer.model_name, answer.model_version) == ("fake", "1")
+        assert strings(raw_outputs(answer)["texts"])[-1] == "fake/1"
+        unload = MESSAGES["inference.RepositoryModelUnloadRequest"](model_name="fake")
+        unload.parameters["unload_dependents"].bool_param = True
+        call(channel, f"{V2}RepositoryModelUnload", unload)
+        assert call(channel, f"{V2}ModelInfer", request)[0] is grpc.StatusCode.NOT_FOUND
+        load = MESSAGES["inference.RepositoryModelLoadRequest"](model_name="fake")
+        load.parameters["config"].string_param = "{}"
+        assert call(channel, f"{V2}RepositoryModelLoad", load)[0] is grpc.StatusCode.UNIMPLEMENTED
+        load.ClearField("parameters")
+        call(channel, f"{V2}RepositoryModelLoad", load)
+        assert call(channel, f"{V2}ModelInfer", request).model_version == "1"
+
+
+def test_tensorflow_serving_over_grpc(place: Place) -> None:
+    place.add(3, Verdict(accepted=False, reason="It reads garbage."))
+    with place.grpc() as channel:
+        request = MESSAGES["tensorflow.serving.GetModelStatusRequest"](model_spec=spec())
+        answer = call(channel, f"{TFS}ModelService/GetModelStatus", request)
+        found = [(one.version, one.state, one.status.error_code) for one in answer.model_version_status]
+        assert found == [(3, 50, 9), (2, 30, 0), (1, 30, 0)]
+        assert predicted(channel, spec()) == "fake/2"
+        assert predicted(channel, spec(version=1)) == "fake/1"
+        assert predicted(channel, spec(label="canary")) == "fake/2"
+        assert predicted(channel, spec(version=3))[0] is grpc.StatusCode.NOT_FOUND
+
+
+def reload_request(numbers: list[int], labels: dict[str, int], **members: str) -> Any:
+    request = MESSAGES["tensorflow.serving.ReloadConfigRequest"]()
+    model = request.config.model_config_list.config.add(**{"name": "fake", **members})
+    model.model_version_policy.specific.versions.extend(numbers)
+    for label, number in labels.items():
+        model.version_labels[label] = number
+    return request
+
+
+def test_a_reload_says_anew_which_versions_serve_and_their_labels(place: Place) -> None:
+    path = f"{TFS}ModelService/HandleReloadConfigRequest"
+    with place.grpc() as channel:
+        for request, said in (
+            (reload_request([1], {"canary": 9}), "The label canary of fake is to be version 9"),
+            (reload_request([1], {}, base_path="/elsewhere"), "base_path"),
+            (reload_request([1], {}, name="nope"), "no model nope"),
+        ):
+            assert said in call(channel, path, request)[1]
+            assert predicted(channel, spec(label="canary")) == "fake/2"
+        answer = call(channel, path, reload_request([1], {"old": 1}, base_path=str(place.folder / "fake")))
+        assert answer.status.error_code == 0
+        assert predicted(channel, spec()) == predicted(channel, spec(label="old")) == "fake/1"
+        assert predicted(channel, spec(version=2))[0] is grpc.StatusCode.NOT_FOUND
+    # It holds until another one: also after a restart.
+    with place.grpc() as channel:
+        assert predicted(channel, spec()) == "fake/1"
+
+
+def test_over_grpc_a_proxy_of_this_machine_is_no_local_caller(place: Place) -> None:
+    load = MESSAGES["inference.RepositoryModelLoadRequest"](model_name="fake")
+    with place.grpc() as channel:
+        denied = call(channel, f"{V2}RepositoryModelLoad", load, (("x-forwarded-for", "10.0.0.7"),))
+        assert denied[0] is grpc.StatusCode.PERMISSION_DENIED
+        assert not isinstance(call(channel, f"{V2}RepositoryModelLoad", load), tuple)
+
+
+@pytest.mark.parametrize(
+    ("ops", "address", "status"),
+    [("local", "127.0.0.1", 200), ("local", "10.0.0.7", 403), ("open", "10.0.0.7", 200), ("off", "127.0.0.1", 403)],
+)
+def test_without_keys_who_may_see_ops_may_load(tmp_path: Path, ops: str, address: str, status: int) -> None:
+    place = Place(tmp_path, ops=ops, audit_log=tmp_path / "audit")
+    with place.http() as client:
+        response = client.post("/v2/repository/models/fake/load", environ_overrides={"REMOTE_ADDR": address})
+        assert response.status_code == status
+    lines = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()] if status == 200 else []
+    assert [(line["who"], line["action"], line["model"]) for line in lines] == [
+        (f"address:{address}", "models.load", "fake")
+    ] * (status == 200)
+
+
+def test_with_keys_an_operator_loads_and_a_reader_lists(tmp_path: Path) -> None:
+    with keys_in(tmp_path) as keys:
+        place = Place(tmp_path, keys=keys.address)
+        keys.add("reader", "read")
+        keys.add("operator", "operate", pages_a_day=1)
+        reader, operator = (bearer(keys.secrets[name]) for name in ("reader", "operator"))
+        with place.http(keys.gate) as client:
+            for action in ("load", "unload", "load"):
+                path = f"/v2/repository/models/fake/{action}"
+                assert client.post(path).status_code == 401
+                assert client.post(path, headers=reader).status_code == 403
+                assert client.post(path, headers=operator).status_code == 200
+            assert client.post("/v2/repository/index", headers=reader).status_code == 200
+        with place.grpc(keys.gate) as channel:
+            load = MESSAGES["inference.RepositoryModelLoadRequest"](model_name="fake")
+            secrets = {name: (("x-api-key", keys.secrets[name]),) for name in ("reader", "operator")}
+            denied = call(channel, f"{V2}RepositoryModelLoad", load, secrets["reader"])
+            assert denied[0] is grpc.StatusCode.PERMISSION_DENIED
+            assert not isinstance(call(channel, f"{V2}RepositoryModelLoad", load, secrets["operator"]), tuple)
+            denied = call(channel, f"{TFS}ModelService/HandleReloadConfigRequest", reload_request([1], {}))
+            assert denied[0] is grpc.StatusCode.UNAUTHENTICATED
+        assert keys.usage("operator").today == 0
+        log = place.settings.audit_log or next(tmp_path.glob("*.audit.jsonl"))
+        actions = [(line["who"], line["action"]) for line in map(json.loads, log.read_text().splitlines())]
+        loads, unloads = ("key:operator", "models.load"), ("key:operator", "models.unload")
+        assert actions == [loads, unloads, loads, loads]
+
+
+def test_paddlex_json_in_a_tensor_is_read_by_the_model_of_the_path(place: Place) -> None:
+    body = {"file": base64.b64encode(picture()).decode(), "fileType": 1, "visualize": False}
+    tensor = {"name": "input", "shape": [1], "datatype": "BYTES", "data": [json.dumps(body)]}
+    with place.http() as client:
+        answer = json_of(client.post("/v2/models/fake/versions/1/infer", json={"inputs": [tensor]}))
+        assert (answer["model_name"], answer["model_version"]) == ("fake", "1")
+        read = json.loads(answer["outputs"][0]["data"][0])["result"]["ocrResults"][0]["prunedResult"]
+        assert read["rec_texts"][-1] == "fake/1"

@@ -1,0 +1,150 @@
+"""A service under requests whose models are swapped: no request fails, and each is read by the version it names."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from models_support import make_fake
+from support import Server, run_server, wait_until
+from web_support import picture
+
+WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau"
+PAUSE_S = 0.02
+PAGE = picture(16, 16, shade=200, suffix=".bmp")
+
+
+def settings(folder: Path, **more: str) -> dict[str, str]:
+    """Of a service with a repository in the folder."""
+    return {
+        "OCRSVC_MODELS": str(folder / "models"),
+        "OCRSVC_MODELS_STATE": str(folder / "state"),
+        "OCRSVC_MODEL": "fake",
+        "OCRSVC_MODELS_POLL_S": "0.1",
+        "OCRSVC_WORKERS": "2",
+        **more,
+    }
+
+
+def add(folder: Path, number: int, text: str = "") -> None:
+    """A version that says which it is."""
+    make_fake(folder / "models", number, fake_text=text or f"{WORDS} v{number}")
+
+
+def answer_of(url: str) -> Any:
+    """What the page is answered with."""
+    request = urllib.request.Request(f"{url}/v1/ocr", PAGE, {"Content-Type": "image/bmp"})
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.load(response)
+
+
+def read(url: str) -> tuple[str, str]:
+    """The version that has answered, and its last line."""
+    answer = answer_of(url)
+    return answer["engine"]["version"], answer["pages"][0]["lines"][-1]["text"]
+
+
+def lines(url: str) -> list[str]:
+    """The lines of the page."""
+    return [line["text"] for line in answer_of(url)["pages"][0]["lines"]]
+
+
+@contextmanager
+def asking(server: Server, clients: int) -> Iterator[Counter[tuple[str, str]]]:
+    """Clients that ask over and over; what they were answered, or what failed."""
+    seen: Counter[tuple[str, str]] = Counter()
+    done, url = threading.Event(), server.url
+
+    def ask() -> None:
+        while not done.wait(PAUSE_S):
+            try:
+                answer = read(url)
+            except Exception as error:  # noqa: BLE001  whatever fails is a failed request
+                answer = ("failed", repr(error))
+            seen[answer] += 1
+
+    threads = [threading.Thread(target=ask) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield seen
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
+def check(seen: Counter[tuple[str, str]], versions: set[str]) -> None:
+    """Each answer has the text of its version, and is of one of these."""
+    assert set(seen) <= {(version, f"{WORDS} v{version}") for version in versions}
+
+
+def metric(url: str, name: str) -> float:
+    """A series without labels, or with those in the name."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as response:
+        lines = response.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} "))
+
+
+def wait_for_metric(server: Server, name: str, is_so: Callable[[float], bool]) -> None:
+    """Until a metric says so."""
+    server.wait_for("READY in")
+    for _ in range(300):
+        if is_so(metric(server.url, name)):
+            return
+        threading.Event().wait(0.1)
+    raise AssertionError(f"{name} is {metric(server.url, name)}")
+
+
+def test_versions_are_swapped_under_requests_and_bad_ones_never_answer(tmp_path: Path) -> None:
+    add(tmp_path, 1)
+    with run_server(settings(tmp_path)) as server:
+        server.wait_for("READY in", count=2)
+        with asking(server, 4) as seen:
+            add(tmp_path, 2)
+            server.wait_for("SERVING fake/2 in place of fake/1", count=2)
+            add(tmp_path, 3, "something else")
+            server.wait_for(r"REFUSED fake/3 \(text\): It reads 0\.1. of the words of fake/2")
+            add(tmp_path, 4)
+            server.wait_for("SERVING fake/4 in place of fake/2", count=2)
+            server.wait_for("UNLOADED the model fake/2: retired", count=2)
+        assert read(server.url)[0] == "4"
+        check(seen, {"1", "2", "4"})
+        wait_for_metric(server, 'ocrsvc_model_refusals_total{reason="text"}', lambda count: count == 1)
+        wait_for_metric(server, "ocrsvc_model_swaps_total", lambda count: count == 4)
+        wait_for_metric(server, "ocrsvc_model_refused_versions", lambda count: count == 1)
+
+
+def test_a_version_that_fails_on_live_pages_is_rolled_back(tmp_path: Path) -> None:
+    add(tmp_path, 1)
+    with run_server(settings(tmp_path, OCRSVC_WORKERS="1")) as server:
+        size, digest, _ = lines(server.url)
+        assert size == "16x16"
+        with asking(server, 4) as seen:
+            wait_until(lambda: seen.total() > 200, "as many pages as a trial has")
+            # The reference page is another one.
+            make_fake(tmp_path / "models", 2, fake_text=f"{WORDS} v2", fake_fault="fail", fake_fault_on=digest)
+            server.wait_for("SERVING fake/2 in place of fake/1")
+            server.wait_for(
+                r"REFUSED fake/2 \(live\): It was rolled back\. It fails on 100\.0% of 30 pages, and fake/1 on"
+            )
+            server.wait_for("SERVING fake/1 in place of fake/2")
+        assert read(server.url)[0] == "1"
+        assert all(version in ("1", "failed") for version, _ in seen)
+
+
+def test_versions_are_swapped_in_child_processes_too(tmp_path: Path) -> None:
+    add(tmp_path, 1)
+    with run_server(settings(tmp_path, OCRSVC_ISOLATION="process", OCRSVC_WORKERS="1")) as server:
+        with asking(server, 2) as seen:
+            add(tmp_path, 2)
+            server.wait_for("SERVING fake/2 in place of fake/1")
+            server.wait_for("UNLOADED the model fake/1: retired")
+        assert read(server.url)[0] == "2"
+        check(seen, {"1", "2"})

@@ -1,0 +1,310 @@
+"""`ocrsvc models`: what a repository holds, what is wrong with it, and how versions come and go."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_files import LETTERS, detector, real_models, recognizer
+from models_support import make_fake
+from pydantic import BaseModel
+from support import ROOT
+
+from ocrsvc.cli.check import describe_models
+from ocrsvc.cli.main import run
+from ocrsvc.cli.models_check import unfinished
+from ocrsvc.errors import BadModel, OperatorError
+from ocrsvc.model_import.find_model import find_model
+from ocrsvc.model_import.new_model import NewModel, Wanted
+from ocrsvc.model_import.source_files import files_of
+from ocrsvc.model_import.write_version import write_version
+from ocrsvc.model_repository.description import Description, Detection, Recognition, Reference
+from ocrsvc.model_repository.manifest import FILE
+from ocrsvc.model_repository.repository import ModelRepository
+from ocrsvc.model_serving.state import StateStore, Verdict
+from ocrsvc.settings.load import read_settings
+
+Models = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def _settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repository that the settings name, with its state beside it."""
+    (tmp_path / "models").mkdir()
+    monkeypatch.setenv("OCRSVC_MODELS", str(tmp_path / "models"))
+    monkeypatch.setenv("OCRSVC_MODELS_STATE", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def models(capsys: pytest.CaptureFixture[str]) -> Models:
+    """Runs `ocrsvc models`, and returns what it has printed; `code` is the exit code that is expected."""
+
+    def command(*args: object, code: int = 0) -> str:
+        found = run(["models", *map(str, args)])
+        out, err = capsys.readouterr()
+        assert found == code, out + err
+        return out + err
+
+    return command
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StateStore:
+    return StateStore(tmp_path / "state")
+
+
+def source(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "det.onnx").write_bytes(detector())
+    (folder / "rec.onnx").write_bytes(recognizer())
+    (folder / "dict.txt").write_text("\n".join(LETTERS) + "\n")
+    return folder
+
+
+def states(models: Models) -> dict[str, str]:
+    return {f"{one['name']}/{one['version']}": one["state"] for one in entries(models)}
+
+
+def entries(models: Models) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(models("list", "--json"))
+    return found
+
+
+def test_added_versions_are_numbered_and_their_manifests_hold(models: Models, repository: Path, tmp_path: Path) -> None:
+    folder = source(tmp_path / "source")
+    assert models("add", "mine", folder, "--language", "en", "--licence", "MIT").startswith("mine/1: source, MIT\n")
+    assert "mine/2:" in models("add", "mine", folder)
+    assert "mine/7:" in models("add", "mine", folder, "--version", 7)
+    assert "mine/8:" in models("add", "mine", folder)
+    check = ["sha256sum", "--strict", "-c", FILE]
+    assert subprocess.run(check, cwd=repository / "mine" / "7", check=False, capture_output=True).returncode == 0
+    assert ModelRepository(repository).scan().numbers("mine") == (1, 2, 7, 8)
+    assert ModelRepository(repository).open("mine", 1).description.languages == ("en",)
+    assert {one.name for one in (repository / "mine").iterdir()} == {"1", "2", "7", "8"}
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["add", "mine", "SOURCE", "--version", "1"], 78, "mine/1 is there already"),
+        (["add", "ppocr", "SOURCE", "--version", "1"], 78, "ppocr/1 is there already"),
+        (["add", "mine", "NOWHERE"], 65, "NOWHERE is not there"),
+        (["add", "mine", "SOURCE", "--recognizer", "a=SOURCE", "--recognizer", "a=SOURCE"], 78, "the same name"),
+        (["check", "mine/9"], 65, "There is no mine/9"),
+        (["check", "mine:label"], 78, "Accepted is NAME or NAME/VERSION"),
+        (["remove", "mine"], 78, "names no version"),
+        (["remove", "mine/9", "--yes"], 78, "There is no mine/9"),
+        (["remove", "ppocr/1", "--yes"], 78, "built-in"),
+        (["load", "other"], 65, "There is no model other"),
+        (["label", "mine", "canary", "second"], 78, "Accepted is its number, or none"),
+        (["label", "mine", "canary", "1"], 65, "was not accepted"),
+    ],
+)
+def test_what_cannot_be_done_says_why(models: Models, tmp_path: Path, args: list[str], code: int, words: str) -> None:
+    folder = source(tmp_path / "source")
+    models("add", "mine", folder)
+    assert words in models(*(arg.replace("SOURCE", str(folder)) for arg in args), code=code)
+
+
+@pytest.mark.parametrize("arg", ["--version=0", "--version=1.5", "--recognizer=nothing", "--tier=huge"])
+def test_a_wrong_argument_ends_with_the_usage(models: Models, tmp_path: Path, arg: str) -> None:
+    with pytest.raises(SystemExit):
+        models("add", "mine", tmp_path, arg)
+
+
+def test_a_repository_must_be_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("OCRSVC_MODELS", raising=False)
+    assert run(["models", "add", "mine", "."]) == 78
+    assert "--models" in capsys.readouterr().err
+    assert run(["models", "list"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("ppocr/1  serving")
+
+
+def test_a_repository_may_be_named_in_the_command(models: Models, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    models("add", "mine", source(tmp_path / "source"), "--models", other)
+    assert ModelRepository(other).scan().numbers("mine") == (1,)
+
+
+def test_a_version_that_cannot_be_written_leaves_nothing(repository: Path, tmp_path: Path) -> None:
+    model = find_model(Wanted([source(tmp_path / "source")]))
+    (tmp_path / "source" / "rec.onnx").unlink()
+    with pytest.raises(BadModel, match=r"rec\.onnx cannot be read"):
+        write_version(model, repository, "mine")
+    assert list(repository.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../escape", "/etc/escape", "a/../../escape", "two\nlines", ""])
+def test_no_file_leaves_the_folder_of_its_version(repository: Path, name: str) -> None:
+    with pytest.raises(BadModel, match="no name for a file"):
+        write_version(NewModel(Description(engine="fake"), {name: b"1"}), repository, "mine")
+    assert list(repository.iterdir()) == []
+
+
+def test_versions_that_are_added_at_once_all_get_numbers(repository: Path) -> None:
+    model = NewModel(Description(engine="fake"), {"data": b"1"})
+    with ThreadPoolExecutor(8) as pool:
+        numbers = list(pool.map(lambda _: write_version(model, repository, "mine"), range(16)))
+    assert sorted(numbers) == list(range(1, 17))
+    assert ModelRepository(repository).scan().numbers("mine") == tuple(range(1, 17))
+
+
+def test_the_list_says_how_every_version_is(models: Models, repository: Path, store: StateStore) -> None:
+    versions = {number: make_fake(repository, number) for number in range(1, 7)}
+    for number in (1, 2, 3):
+        store.record_verdict(versions[number].digest, Verdict(accepted=True))
+    store.record_verdict(versions[4].digest, Verdict(accepted=False, reason="It reads garbage."))
+    (repository / "fake" / "5" / FILE).unlink()
+    (repository / "fake" / "6" / "model.toml").write_text("engine = 3")
+    (repository / "models.toml").write_text("[fake]\nversions = [2, 3, 4]\nlabels = {canary = 2}\n")
+    found = {one["version"]: one for one in entries(models) if one["name"] == "fake"}
+    assert {number: one["state"] for number, one in found.items()} == {
+        1: "unwanted", 2: "available", 3: "serving", 4: "refused", 5: "copying", 6: "bad"
+    }  # fmt: skip
+    assert found[4]["reason"] == "It reads garbage."
+    assert found[2]["labels"] == ["canary"]
+    table = models("list")
+    assert "fake/4: It reads garbage.\n" in table
+    assert "fake/6: model.toml is not the file of its manifest" in table.replace("the manifest", "its manifest")
+
+
+def test_what_serves_is_removed_by_force_only(models: Models, repository: Path, store: StateStore) -> None:
+    for number in (1, 2, 3):
+        store.record_verdict(make_fake(repository, number).digest, Verdict(accepted=True))
+    models("label", "fake", "stable", 2)
+    assert "the label stable names it, it reads requests for fake" in models("remove", "fake/2", "--yes", code=78)
+    models("remove", "fake/1", "--yes")
+    models("label", "fake", "stable", "none")
+    assert "it reads requests for fake" in models("remove", "fake/3", "--yes", code=78)
+    models("remove", "fake/3", "--yes", "--force")
+    assert states(models) == {"fake/2": "serving", "ppocr/1": "serving"}
+    models("remove", "fake/2", "--yes", "--force")
+    assert list(repository.iterdir()) == []
+
+
+def test_a_removed_version_loses_its_manifest_first(
+    models: Models, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_fake(repository, 1)
+    seen = []
+
+    def is_visible(folder: Path) -> None:
+        seen.append((folder.name, (folder / FILE).exists(), ModelRepository(repository).scan().numbers("fake")))
+
+    monkeypatch.setattr(shutil, "rmtree", is_visible)
+    models("remove", "fake/1", "--yes", "--force")
+    [(name, has_manifest, numbers)] = seen
+    assert name.startswith(".removing-")
+    assert (has_manifest, numbers) == (False, ())
+
+
+def test_nothing_is_removed_unless_somebody_says_yes(models: Models, repository: Path) -> None:
+    make_fake(repository, 1)
+    assert "Say --yes" in models("remove", "fake/1", code=78)
+    assert states(models)["fake/1"] == "waiting"
+
+
+def test_versions_are_loaded_unloaded_and_tried_anew(models: Models, repository: Path, store: StateStore) -> None:
+    digests = [make_fake(repository, number).digest for number in (1, 2)]
+    store.record_verdict(digests[0], Verdict(accepted=True))
+    store.record_verdict(digests[1], Verdict(accepted=False, reason="No."))
+    assert states(models) == {"fake/1": "serving", "fake/2": "refused", "ppocr/1": "serving"}
+    models("forget", "fake/2")
+    assert states(models)["fake/2"] == "waiting"
+    models("unload", "fake")
+    assert states(models) == {"fake/1": "unwanted", "fake/2": "unwanted", "ppocr/1": "serving"}
+    models("load", "fake/1")
+    assert states(models)["fake/1"] == "serving"
+
+
+def test_check_opens_a_version_and_says_how_it_reads(models: Models, repository: Path) -> None:
+    make_fake(repository, 1)
+    make_fake(repository, 2, fake_text="other")
+    (repository / "fake" / "2" / "model.toml").write_text("engine = 'fake'")
+    out = models("check", "fake", code=65)
+    assert "fake/1: right. " in out
+    assert "fake/2: model.toml is not the file of the manifest" in out
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("height_px = 48", "height_px = 32"), r"rec.onnx takes lines of 48 px, and height_px is 32."),
+        (("adds_space = true", "adds_space = false"), "rec.onnx has 64 classes, and dict.txt makes 63 with the blank."),
+        (('dictionary = "dict.txt"\n', ""), "rec.onnx carries no dictionary, and dictionary names none."),
+        (('file = "det.onnx"', 'file = "rec.onnx"'), "rec.onnx is a recognizer, and stands as the detector."),
+    ],
+)
+def test_check_says_which_part_is_wrong(
+    models: Models, repository: Path, tmp_path: Path, change: tuple[str, str], reason: str
+) -> None:
+    models("add", "mine", source(tmp_path / "source"))
+    again = tmp_path / "again"
+    shutil.copytree(repository / "mine" / "1", again)
+    text = (again / "model.toml").read_text()
+    assert change[0] in text
+    (again / "model.toml").write_text(text.replace(*change))
+    models("add", "mine", again)
+    assert reason in models("check", "mine/2", code=65)
+
+
+def test_check_names_what_was_begun_and_never_ended(repository: Path) -> None:
+    (make_fake(repository, 1).folder / FILE).unlink()
+    (repository / "fake" / ".adding-0123").mkdir()
+    first, second = unfinished(repository)
+    assert first.startswith("fake/1: still being copied")
+    assert second.startswith("fake/.adding-0123: a command is at it, or was ended before its end.")
+
+
+def test_check_finds_a_damaged_file(models: Models, repository: Path, tmp_path: Path) -> None:
+    models("add", "mine", source(tmp_path / "source"))
+    (repository / "mine" / "1" / "rec.onnx").write_bytes(b"other")
+    assert "rec.onnx is not the file of its manifest" in models("check", "mine", code=65)
+
+
+def test_a_real_model_is_right(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Named, it is not tried what computes it quickest, which takes seconds for a model that was not seen before.
+    monkeypatch.setenv("OCRSVC_PRECISION", "fp32")
+    models("add", "tiny", real_models() / "ppocrv6" / "tiny")
+    out = models("check", "tiny/1")
+    assert out.startswith("tiny/1: right. ")
+    assert "1.00 of the words" in out
+
+
+def test_ocrsvc_check_says_in_a_line_what_the_repository_holds(repository: Path) -> None:
+    make_fake(repository, 1)
+    (make_fake(repository, 2).folder / FILE).unlink()
+    assert f"{repository}, 2 versions, 1 still being copied" in describe_models(read_settings())
+
+
+def test_a_file_has_the_texts_beside_it_and_no_other(tmp_path: Path) -> None:
+    folder = source(tmp_path / "source")
+    assert [file.name for file in files_of(folder / "rec.onnx")] == ["rec.onnx", "dict.txt"]
+
+
+def test_a_folder_that_cannot_be_written_to_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(OperatorError, match="cannot be written to"):
+        write_version(NewModel(Description(engine="fake"), {}), tmp_path / "file", "mine")
+
+
+def test_every_entry_of_a_description_is_described() -> None:
+    text = (ROOT / "docs" / "models.md").read_text("utf-8").partition("## model.toml")[2].partition("\n## ")[0]
+    whole, *tables = text.split("| `[")
+    assert [name for name in Description.model_fields if f"`{name}`" not in whole] == []
+    parts: dict[str, type[BaseModel]] = {"detection": Detection, "[recognition": Recognition, "reference": Reference}
+    assert {table.partition("]")[0] for table in tables} == set(parts)
+    for table in tables:
+        part = parts[table.partition("]")[0]]
+        assert [name for name in part.model_fields if f"`{name}`" not in table] == [], part

@@ -1,0 +1,223 @@
+"""Every format over a model repository: which version reads a request, and what is answered where none can."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from documents import GRAY, pdf
+from flask.testing import FlaskClient
+from models_support import make_several
+from web_support import as_base64, json_of, picture
+
+from ocrsvc.api.openapi import openapi
+from ocrsvc.app import create_app
+from ocrsvc.client.model_list import model_list_of
+from ocrsvc.errors import BadModel
+from ocrsvc.jobs.folder import make_folder, remove_folder
+from ocrsvc.jobs.store import Tasks
+from ocrsvc.model_serving.model_list import ModelList
+from ocrsvc.model_serving.worker_models import WorkerModels
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.settings.load import read_settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+PAGE = picture()
+BASE64 = as_base64(PAGE)
+DATA_URI = f"data:image/png;base64,{BASE64}"
+TENSOR = {"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data": [BASE64]}]}
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tasks]:
+    folder = make_folder(tmp_path_factory.mktemp("tasks"))
+    yield Tasks(folder, 2**20, 60.0)
+    remove_folder(folder)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory, tasks: Tasks) -> Iterator[FlaskClient]:
+    settings = read_settings(make_several(tmp_path_factory.mktemp("models")))
+    reader = Reader(settings, ThreadPlan(1, 4, 2))
+    reader.start()
+    try:
+        yield create_app(settings, reader, tasks=tasks).test_client()
+    finally:
+        reader.stop(5.0)
+
+
+def readers(response: Any) -> list[str]:
+    """The versions that say, in an answer of any format, that they have read something."""
+    return [name for name in ("east/1", "east/2", "north/1") if name in response.text]
+
+
+@pytest.mark.parametrize(
+    ("query", "version"),
+    [
+        ("", "east/1"),
+        ("?model=east", "east/1"),
+        ("?model=EAST/2", "east/2"),
+        ("?model=east:canary&lang=zh_CN", "east/2"),
+        ("?tier=tiny", "north/1"),
+        ("?lang=ru", "north/1"),
+        ("?lang=auto", "east/1"),
+        ("?lang=en&tier=small", "east/1"),
+    ],
+)
+def test_the_answer_names_the_version_that_read(client: FlaskClient, query: str, version: str) -> None:
+    answer = json_of(client.post(f"/v1/ocr{query}", data=PAGE))
+    assert answer["pages"][0]["lines"][-1]["text"] == version
+    assert f"{answer['engine']['model']}/{answer['engine']['version']}" == version
+
+
+@pytest.mark.parametrize("form", ["hocr", "alto"])
+def test_other_forms_name_it_too(client: FlaskClient, form: str) -> None:
+    assert "fake north 1" in client.post(f"/v1/ocr?model=north&format={form}", data=PAGE).text
+
+
+def test_all_pages_of_all_files_are_read_by_one_version(client: FlaskClient) -> None:
+    files = [(io.BytesIO(pdf(GRAY, GRAY)), "a.pdf"), (io.BytesIO(PAGE), "b.png")]
+    answer = json_of(client.post("/v1/ocr?lang=th", data={"file": files}))
+    assert [page["lines"][-1]["text"] for page in answer["pages"]] == ["north/1"] * 3
+
+
+@pytest.mark.parametrize(
+    ("query", "there"),
+    [
+        ("model=west", "east, north, ppocr"),
+        ("model=east/7", "Versions of east: 2, 1. Labels: stable, canary."),
+        ("model=east&lang=ru", "It reads zh, en."),
+        ("model=east&tier=tiny", "Its tier is small."),
+        ("lang=ko", "Languages: "),
+        ("tier=medium", "Tiers: small, tiny."),
+    ],
+)
+def test_what_is_not_there_is_unknown_and_what_is_there_is_said(client: FlaskClient, query: str, there: str) -> None:
+    problem = json_of(client.post(f"/v1/ocr?{query}", data=PAGE))
+    assert (problem["status"], problem["code"]) == (404, "unknown_model")
+    assert there in problem["remedy"]
+
+
+def test_the_list_has_every_version(client: FlaskClient) -> None:
+    listed = model_list_of(200, None, client.get("/v1/ocr/models").data)
+    assert listed.default == "east"
+    found = {f"{one.name}/{one.version}": (one.state, one.labels, one.tier) for one in listed.models}
+    assert found == {
+        "east/1": ("AVAILABLE", ("stable",), "small"),
+        "east/2": ("AVAILABLE", ("canary",), "small"),
+        "north/1": ("AVAILABLE", (), "tiny"),
+        "ppocr/1": ("AVAILABLE", (), "small"),
+    }
+
+
+def test_the_description_is_the_same_with_a_repository(client: FlaskClient) -> None:
+    assert json_of(client.get("/openapi.json")) == openapi()
+
+
+IN_THE_ADDRESS: list[tuple[str, dict[str, Any]]] = [
+    ("/ocr/raw", {"data": PAGE}),
+    ("/ocr/batch", {"json": {"images": [BASE64]}}),
+    ("/ocr", {"json": {"file": BASE64, "fileType": 1, "visualize": True}}),
+    ("/ocr", {"data": {"image_data": BASE64}}),
+    ("/api/tr-run/", {"data": {"img": BASE64}}),
+    ("/api/trocr", {"data": {"img_base64": BASE64}}),
+    ("/predict/ocr_system", {"json": {"images": [BASE64]}}),
+    ("/ocr/prediction", {"json": {"key": ["image"], "value": [BASE64]}}),
+    ("/parse/image", {"data": {"base64Image": DATA_URI}}),
+    ("/api/ocr", {"json": {"base64": BASE64}}),
+]
+
+
+@pytest.mark.parametrize(("path", "sent"), IN_THE_ADDRESS)
+def test_every_format_takes_the_choice_in_the_address(client: FlaskClient, path: str, sent: dict[str, Any]) -> None:
+    assert readers(client.post(path, **sent)) == ["east/1"]
+    assert readers(client.post(f"{path}?lang=ru", **sent)) == ["north/1"]
+    assert readers(client.post(f"{path}?model=east/2", **sent)) == ["east/2"]
+
+
+@pytest.mark.parametrize(("path", "sent"), [row for row in IN_THE_ADDRESS if row[0] != "/parse/image"])
+def test_every_format_says_what_there_is(client: FlaskClient, path: str, sent: dict[str, Any]) -> None:
+    response = client.post(f"{path}?lang=ko", **sent)
+    assert "Languages: " in response.text
+    assert response.status_code in {200, 404}
+
+
+@pytest.mark.parametrize(
+    ("language", "version"),
+    [("chs", "east/1"), ("ENG", "east/1"), ("rus", "north/1"), ("auto", "east/1"), ("", "east/1")],
+)
+def test_the_language_of_ocr_space_chooses_the_model(client: FlaskClient, language: str, version: str) -> None:
+    sent = {"base64Image": DATA_URI, "language": language, "OCREngine": "2"}
+    assert readers(client.post("/parse/image", data=sent)) == [version]
+
+
+def test_a_language_that_no_model_reads_is_invalid_to_ocr_space(client: FlaskClient) -> None:
+    answer = json_of(client.post("/parse/image", data={"base64Image": DATA_URI, "language": "kor"}))
+    assert (answer["OCRExitCode"], answer["IsErroredOnProcessing"]) == (99, True)
+    assert answer["ErrorMessage"] == ["E201: Value for parameter 'language' is invalid"]
+    assert "Languages: " in answer["ErrorDetails"]
+
+
+def test_umi_ocr_reads_with_every_language_and_model_that_it_lists(client: FlaskClient) -> None:
+    described = json_of(client.get("/api/ocr/get_options"))["ocr.language"]
+    values = [value for value, _ in described["optionsList"]]
+    assert values[0] == described["default"] == "models/config_chinese.txt"
+    # The others are those of the built-in model, which nothing here need load.
+    for value, version in {
+        "models/config_chinese.txt": "east/1",
+        "models/config_en.txt": "east/1",
+        "models/config_cyrillic.txt": "north/1",
+        "lang=th": "north/1",
+        "model=east": "east/1",
+        "model=east:stable": "east/1",
+        "model=east:canary": "east/2",
+        "model=north": "north/1",
+    }.items():
+        assert value in values
+        assert readers(_by_umi_ocr(client, value)) == [version]
+
+
+@pytest.mark.parametrize("value", ["models/config_korean.txt", "model=west", "klingon"])
+def test_what_umi_ocr_does_not_list_is_a_wrong_option(client: FlaskClient, value: str) -> None:
+    response = _by_umi_ocr(client, value)
+    assert (response.status_code, json_of(response)["code"]) == (200, 804)
+
+
+def _by_umi_ocr(client: FlaskClient, value: str) -> Any:
+    return client.post("/api/ocr", json={"base64": BASE64, "options": {"ocr.language": value}})
+
+
+def test_a_document_left_with_umi_ocr_keeps_its_language(client: FlaskClient, tasks: Tasks) -> None:
+    added = _left(client, "/api/doc/upload", "models/config_cyrillic.txt")
+    task = tasks.find(added["data"])
+    assert task is not None
+    assert task.about()["options"]["lang"] == "ru"
+    task = tasks.find(_left(client, "/api/doc/upload?model=east/2", None)["data"])
+    assert task is not None
+    assert task.about()["options"]["model"] == "east/2"
+    assert _left(client, "/api/doc/upload", "models/config_korean.txt")["code"] == 108
+    assert json_of(client.get("/api/doc/get_options"))["ocr.language"]["default"] == "models/config_chinese.txt"
+
+
+def _left(client: FlaskClient, path: str, language: str | None) -> Any:
+    options = {} if language is None else {"ocr.language": language}
+    form = {"file": (io.BytesIO(pdf(GRAY)), "a.pdf"), "json": json.dumps(options)}
+    return json_of(client.post(path, data=form))
+
+
+def test_the_parameters_of_a_tensor_choose_tier_and_language(client: FlaskClient) -> None:
+    for parameters in ({"lang": "ru"}, {"tier": "tiny"}):
+        assert readers(client.post("/v2/models/ocr/infer", json={**TENSOR, "parameters": parameters})) == ["north/1"]
+
+
+def test_a_repository_that_cannot_be_listed_names_no_path(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_models: WorkerModels) -> ModelList:
+        raise BadModel("The model repository /srv/models cannot be read: Stale file handle.")
+
+    monkeypatch.setattr(WorkerModels, "list", fail)
+    response = client.get("/v1/ocr/models")
+    assert (response.status_code, json_of(response)["code"]) == (503, "not_ready")
+    assert "/srv" not in response.text

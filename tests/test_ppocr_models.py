@@ -1,0 +1,312 @@
+"""ppocr reads with the parts that a version of a model has, whatever their graphs; what is no model is refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from drawn_models import End, make_detector, make_recognizer, page_with_a_bar
+from isolation_support import a_task
+from models_support import make_version
+
+from ocrsvc.engines.contract import Handle
+from ocrsvc.engines.opening import open_engine
+from ocrsvc.engines.ppocr.engine import PpocrEngine
+from ocrsvc.engines.ppocr.gpu.crops import crop_lines
+from ocrsvc.engines.ppocr.gpu.resize import detector_input
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import lines_from_map
+from ocrsvc.engines.ppocr.pipeline.map_thresholds import USUAL_THRESHOLDS, Thresholds, thresholds_of
+from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat, model_input, to_tensor
+from ocrsvc.engines.ppocr.runtime import models, openvino_session
+from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
+from ocrsvc.engines.ppocr.runtime.model_parts import ModelPart, read_parts
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+from ocrsvc.errors import BadModel
+from ocrsvc.model_repository.description import Detection
+from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.records import Page, Pixels, ReadOptions
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+PLAN = ThreadPlan(1, 1, 1)
+IMAGENET = InputFormat((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+TOML = """
+[detection]
+file = "det.onnx"
+[[recognition]]
+file = "rec.onnx"
+"""
+WITH_FILE = TOML + 'dictionary = "dict.txt"\n'
+RUNTIMES = [
+    pytest.param({"provider": "cpu", "precision": "fp32"}, id="ONNX Runtime"),
+    pytest.param(
+        {"provider": "openvino", "precision": "fp32"},
+        id="OpenVINO",
+        marks=pytest.mark.skipif(not openvino_session.is_installed(), reason="the package openvino is not installed"),
+    ),
+]
+
+
+def a_version(
+    repository: Path, number: int = 1, model: str = WITH_FILE, name: str = "mine", **files: bytes
+) -> ModelVersion:
+    """A version of four classes, blank, 甲, 乙 and space, which reads 乙; `files` replace its own."""
+    own = {"det": make_detector(), "rec": make_recognizer(2, 4), "dict": "甲\n乙\n".encode(), **files}
+    named = {"det": "det.onnx", "rec": "rec.onnx", "dict": "dict.txt"}
+    return make_version(repository, name, number, model, {named[part]: content for part, content in own.items()})
+
+
+@contextmanager
+def opened(model: ModelVersion, cache: Path, **settings: Any) -> Iterator[Handle]:
+    chosen = {"device": "cpu", "provider": "cpu", "precision": "fp32", **settings}
+    repository = model.folder.parent.parent
+    engine = open_engine(
+        Settings.model_validate({**chosen, "model_cache": cache, "models": repository}), PLAN, model=model
+    )
+    try:
+        handle = engine.open_handle()
+        yield handle
+        handle.close()
+    finally:
+        engine.close()
+
+
+def read(handle: Handle, pixels: Pixels | None = None, **options: Any) -> Page:
+    task = a_task(page_with_a_bar() if pixels is None else pixels)
+    (page,) = handle.read([type(task)(task.image, ReadOptions(**options), task.deadline)])
+    assert isinstance(page, Page), page
+    return page
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_model_is_read_with_its_own_dictionary(tmp_path: Path, isolation: str) -> None:
+    with opened(a_version(tmp_path / "models"), tmp_path / "cache", isolation=isolation) as handle:
+        page = read(handle)
+    (line,) = page.lines
+    assert line.text == "乙"
+    assert line.confidence > 0.99
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("end", ["product", "convolution", "scores", "product and transpose"])
+def test_every_end_of_a_graph_is_read_by_either_decoder(tmp_path: Path, runtime: Mapping[str, str], end: End) -> None:
+    version = a_version(tmp_path / "models", rec=make_recognizer(1, 4, end=end))
+    with opened(version, tmp_path / "cache", **runtime) as handle:
+        assert [read(handle, decoder=decoder).text for decoder in ("greedy", "beam")] == ["甲", "甲"]
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18])
+def test_graphs_of_all_opsets_are_rewritten(tmp_path: Path, opset: int) -> None:
+    det, rec = make_detector(opset, name="image"), make_recognizer(2, 4, opset=opset, name="line")
+    with opened(a_version(tmp_path / "models", det=det, rec=rec), tmp_path / "cache") as handle:
+        assert read(handle).text == "乙"
+
+
+def test_a_recognizer_that_ends_as_ours_chooses_its_classes_by_its_product(tmp_path: Path) -> None:
+    (part,) = read_parts(a_version(tmp_path)).recognition.values()
+    found = open_model(part, SessionConfig("cpu"))
+    assert found.metadata[models.CLASSES] == "4"
+    assert models.PRODUCT in found.metadata
+
+
+def test_lines_are_read_many_at_a_time_too(tmp_path: Path) -> None:
+    ends: tuple[End, ...] = "product", "convolution"
+    for number, end in enumerate(ends, 1):
+        version = a_version(tmp_path, number, rec=make_recognizer(2, 4, end=end))
+        (part,) = read_parts(version).recognition.values()
+        session = open_model(part, SessionConfig("cpu", batched=True))
+        lines = np.concatenate([to_tensor(np.full((48, 64), shade, np.uint8)) for shade in (5, 250)])
+        best, sure = session.run(lines, ("best", "sure"))
+        assert best.tolist() == [[2] * 8, [0] * 8]
+        assert sure.min() > 0.99
+
+
+@pytest.mark.parametrize("end", ["product", "convolution"])
+def test_the_code_for_gpus_reads_with_other_models_too(tmp_path: Path, end: End) -> None:
+    model = WITH_FILE + "height_px = 32\nmean = [0.4, 0.5, 0.6]\n"
+    version = a_version(tmp_path, model=model, rec=make_recognizer(2, 4, height=32, end=end))
+    engine = PpocrEngine(SessionConfig("cpu", batched=True), imaging="numpy", parts=read_parts(version))
+    try:
+        assert "pixels prepared by numpy" in engine.describe().provider
+        handle = engine.open_handle()
+        assert [read(handle, decoder=decoder).text for decoder in ("greedy", "beam")] == ["乙", "乙"]
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("end", ["product", "convolution", "scores"])
+def test_other_models_are_converted_to_half_precision(tmp_path: Path, end: End) -> None:
+    version = a_version(tmp_path, rec=make_recognizer(2, 4, end=end))
+    (part,) = read_parts(version).recognition.values()
+    prepared = models.prepare_model(part, batched=True, half_precision=True)
+    session = onnxruntime.InferenceSession(prepared, providers=["CPUExecutionProvider"])
+    line = to_tensor(np.full((48, 64), 5, np.uint8))
+    best, sure = session.run(["best", "sure"], {session.get_inputs()[0].name: line})
+    assert best.tolist() == [[2] * 8]
+    assert sure.min() > 0.99
+
+
+def test_the_dictionary_may_be_a_property_of_the_model(tmp_path: Path) -> None:
+    version = a_version(tmp_path / "models", model=TOML, rec=make_recognizer(1, 4, characters=("子", "丑")))
+    with opened(version, tmp_path / "cache") as handle:
+        assert read(handle).text == "子"
+
+
+def test_a_dictionary_keeps_spaces_and_does_without_one_of_its_own(tmp_path: Path) -> None:
+    model = WITH_FILE + "adds_space = false\n"
+    version = a_version(tmp_path / "models", model=model, dict="甲\r\n\u3000\r\n丙".encode())
+    with opened(version, tmp_path / "cache") as handle:
+        assert not read(handle).lines
+    other = a_version(tmp_path / "models", 2, model=model, dict="甲\r\n乙\r\n丙".encode())
+    with opened(other, tmp_path / "cache") as handle:
+        assert read(handle).text == "乙"
+
+
+@pytest.mark.parametrize("height", [32, 96])
+def test_lines_are_as_tall_as_the_recognizer_takes_them(tmp_path: Path, height: int) -> None:
+    version = a_version(
+        tmp_path / "models", model=WITH_FILE + f"height_px = {height}\n", rec=make_recognizer(2, 4, height=height)
+    )
+    with opened(version, tmp_path / "cache") as handle:
+        (line,) = read(handle, words="runs", characters=True).lines
+    assert line.text == "乙"
+    assert line.words is not None
+    (word,) = line.words
+    assert [character.text for character in word.characters] == ["乙"]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_two_models_in_one_process_are_not_mixed(tmp_path: Path, runtime: Mapping[str, str]) -> None:
+    one = a_version(tmp_path / "models", 1, rec=make_recognizer(1, 4))
+    other = a_version(tmp_path / "models", 2, rec=make_recognizer(4, 5), dict="東\n西\n南".encode(), name="mine")
+    more = a_version(tmp_path / "models", 1, rec=make_recognizer(2, 4), name="other")
+    cache = tmp_path / "cache"
+    with opened(one, cache, **runtime) as a, opened(other, cache, **runtime) as b, opened(more, cache, **runtime) as c:
+        texts = [[read(handle, decoder=decoder).text for handle in (a, b, c)] for decoder in ("greedy", "beam")]
+    # The class after the last text of a dictionary is the space.
+    assert texts == [["甲", "", "乙"], ["甲", "", "乙"]]
+
+
+def test_a_model_that_was_prepared_once_is_found_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    version, cache = a_version(tmp_path / "models"), tmp_path / "cache"
+    with opened(version, cache) as handle:
+        first = read(handle)
+    monkeypatch.setattr(models, "prepare_model", None)
+    with opened(version, cache) as handle:
+        assert read(handle).lines == first.lines
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "a dictionary of another model": (
+        {"dict": "甲\n乙\n丙\n丁\n".encode()},
+        r"mine/1: rec\.onnx has 4 classes, and its dictionary, dict\.txt, has 6 with the blank and a space",
+    ),
+    "a dictionary with its own space": (
+        {"dict": "甲\n乙\n \n".encode()},
+        r"has 4 classes, and its dictionary, dict\.txt, has 5",
+    ),
+    "no dictionary": ({"model": TOML}, r"rec\.onnx carries no dictionary"),
+    "a dictionary that is no text": ({"dict": b"\xff\xfe\x00"}, r"dict\.txt is no text in UTF-8"),
+    "half a recognizer": ({"rec": make_recognizer(2, 4)[:200]}, r"mine/1: rec\.onnx is no ONNX model, or not whole"),
+    "half a detector": ({"det": make_detector()[:100]}, r"mine/1: det\.onnx is no ONNX model, or not whole"),
+    "nothing": ({"det": b""}, r"det\.onnx has 0 inputs"),
+    "a recognizer for a detector": ({"det": make_recognizer(2, 4)}, r"det\.onnx (does not run|gives)"),
+    "a detector for a recognizer": ({"rec": make_detector()}, r"rec\.onnx gives \(1, 1, 48, 96\)"),
+    "lines of another height": (
+        {"rec": make_recognizer(2, 4, height=32)},
+        r"rec\.onnx does not run on an input of \(1, 3, 48, 96\)",
+    ),
+    "no detector": ({"model": '[[recognition]]\nfile = "rec.onnx"'}, r"model\.toml has no \[detection\]"),
+    "no recognizer": ({"model": '[detection]\nfile = "det.onnx"'}, r"model\.toml has no \[\[recognition\]\]"),
+    "two recognizers of one name": (
+        {"model": TOML + '[[recognition]]\nfile = "rec.onnx"'},
+        r"two recognizers have one name",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changed", "fault"), BAD.values(), ids=BAD)
+def test_what_cannot_be_read_with_is_refused_with_the_reason(
+    tmp_path: Path, changed: dict[str, Any], fault: str
+) -> None:
+    version = a_version(tmp_path / "models", **changed)
+    with pytest.raises(BadModel, match=fault) as raised, opened(version, tmp_path / "cache"):
+        pass
+    assert raised.value.remedy
+
+
+def test_a_model_that_is_refused_leaves_no_thread(tmp_path: Path) -> None:
+    version, before = a_version(tmp_path / "models", det=make_recognizer(2, 4)), threading.active_count()
+    with pytest.raises(BadModel), opened(version, tmp_path / "cache"):
+        pass
+    assert threading.active_count() == before
+
+
+def test_a_child_says_what_is_wrong_with_a_model(tmp_path: Path) -> None:
+    version = a_version(tmp_path / "models", dict="甲\n".encode())
+    with (
+        pytest.raises(BadModel, match="has 4 classes, and its dictionary"),
+        opened(version, tmp_path / "cache", isolation="process"),
+    ):
+        pass
+
+
+def noise(height: int, width: int) -> Pixels:
+    return np.random.default_rng(3).integers(0, 256, (height, width, 3), np.uint8)
+
+
+def test_shades_become_what_the_model_takes() -> None:
+    pixels = noise(32, 40)
+    expected = (pixels / 255 - np.array(IMAGENET.mean)) / np.array(IMAGENET.std)
+    assert np.allclose(to_tensor(pixels, IMAGENET)[0], np.moveaxis(expected, -1, 0), atol=1e-6)
+    gray = pixels[:, :, 0]
+    in_colours = to_tensor(np.stack([gray] * 3, axis=2), IMAGENET)
+    assert np.array_equal(to_tensor(gray, IMAGENET), in_colours)
+
+
+def test_pixels_on_a_gpu_become_the_same() -> None:
+    pixels = noise(64, 96)
+    made = detector_input(np, pixels, (96, 64), (96, 64), shrink=False, taken=IMAGENET)
+    assert np.allclose(made, to_tensor(pixels, IMAGENET), atol=1e-5)
+    quad = np.array([[0, 0], [96, 0], [96, 64], [0, 64]], np.float32)
+    taken = InputFormat(IMAGENET.mean, IMAGENET.std, 64)
+    assert np.allclose(crop_lines(np, pixels, [quad], [96], 96, taken), to_tensor(pixels, IMAGENET), atol=1e-5)
+
+
+@pytest.mark.skipif(not openvino_session.is_installed(), reason="the package openvino is not installed")
+def test_openvino_makes_the_same_tensor_of_pixels(tmp_path: Path) -> None:
+    version = a_version(tmp_path, det=make_detector(sharpness=0.5))
+    described = Detection(file="det.onnx", mean=IMAGENET.mean, std=IMAGENET.std)
+    part = ModelPart.read(version, described)
+    maps = []
+    for provider in ("cpu", "openvino"):
+        runner = open_model(part, SessionConfig("cpu", provider=provider, precision="fp32"), ModelCache(None))
+        maps.append(runner.run(model_input(runner, noise(64, 96)))[0])
+    assert np.allclose(maps[0], maps[1], atol=1e-5)
+
+
+def test_thresholds_are_the_models_own_or_the_usual_ones() -> None:
+    assert thresholds_of(Detection(file="det.onnx")) == USUAL_THRESHOLDS
+    stated = Detection(file="det.onnx", map_threshold=0.3, box_threshold=0.6, unclip_ratio=2.0)
+    assert thresholds_of(stated) == Thresholds(0.3, 0.6, 2.0)
+
+
+def test_thresholds_say_what_is_a_line_and_how_far_it_reaches() -> None:
+    probabilities = np.zeros((96, 320), np.float32)
+    probabilities[40:56, 40:280] = 0.55
+
+    def heights(thresholds: Thresholds) -> list[float]:
+        found = lines_from_map(probabilities, 320, 96, thresholds).outlines
+        return [float(outline[2, 1] - outline[0, 1]) for outline in found]
+
+    (usual,) = heights(USUAL_THRESHOLDS)
+    (farther,) = heights(Thresholds(unclip_ratio=3.0))
+    assert farther > usual + 10
+    assert heights(Thresholds(of_box=0.6)) == heights(Thresholds(of_map=0.6)) == []

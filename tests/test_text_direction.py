@@ -1,0 +1,181 @@
+"""Text from right to left and in columns: the order of characters, words, pieces of tables, and lines of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from ocrsvc.engines.line_recognizer import LineText, Path
+from ocrsvc.engines.ppocr.pipeline.logical_order import in_logical_order, logical_order
+from ocrsvc.engines.ppocr.pipeline.page import read_page
+from ocrsvc.engines.ppocr.pipeline.words import words_of
+from ocrsvc.imaging.geometry import Quad
+from ocrsvc.imaging.line_pieces import divide_lines, join_pieces
+from ocrsvc.imaging.outline import Outline
+from ocrsvc.imaging.text_direction import runs_from_right_to_left
+from ocrsvc.model_repository.description import Direction
+from ocrsvc.records import Image, Page, ReadOptions, ReadTask, no_check
+
+# Each logical text, and how a browser shows it in a paragraph from right to left (or from left to right, where most
+# letters are Latin), by UAX #9. Small letters are Latin; Hebrew ones are written out.
+SHOWN = {
+    "שלום": "םולש",
+    "שלום עולם": "םלוע םולש",
+    "12": "12",
+    "plain text 12": "plain text 12",
+    "עמוד 12": "12 דומע",
+    "עמוד 12.50 מתוך 100": "100 ךותמ 12.50 דומע",
+    "ב 3/4 כוסות": "תוסוכ 3/4 ב",
+    "מחיר 5% או $3": "$3 וא 5% ריחמ",
+    "אני גר ב new york city היום": "םויה new york city ב רג ינא",
+    "קניתי iphone 15 אתמול בערב": "ברעב לומתא iphone 15 יתינק",
+    "ערך (abc) כאן אחרי": "ירחא ןאכ (abc) ךרע",
+    "ערך (אבג) כאן": "ןאכ (גבא) ךרע",
+    "ערך [א] «ב»": "«ב» [א] ךרע",
+    "רשימה 1, 2, 3": "3 ,2 ,1 המישר",
+    "the word שלום is hebrew": "the word םולש is hebrew",
+    "the two words שלום עולם are hebrew": "the two words םלוע םולש are hebrew",
+    "السعر ١٢٣ ريال": "لاير ١٢٣ رعسلا",
+}
+
+
+@pytest.mark.parametrize("logical", SHOWN)
+def test_a_line_as_it_is_shown_becomes_the_text_that_was_written(logical: str) -> None:
+    order, characters = logical_order(list(SHOWN[logical]))
+
+    assert "".join(characters) == logical
+    assert sorted(order) == list(range(len(logical)))
+
+
+def test_brackets_that_a_recognizer_gives_as_they_were_written_stay_so() -> None:
+    """The shapes are those of the table above, mirrored: as a recognizer gives them that learnt the written signs."""
+    assert "".join(logical_order(list("ןאכ )גבא( ךרע"))[1]) == "ערך (אבג) כאן"
+
+
+def test_characters_that_are_several_letters_stay_whole() -> None:
+    assert logical_order(["ם", "לו", "ש"]) == ([2, 1, 0], ["ש", "לו", "ם"])
+
+
+def test_the_places_of_characters_follow_their_text() -> None:
+    places = np.arange(5)
+    path = Path(list("12 בא"), places, places, 5, 0.5, places / 10)
+
+    line = in_logical_order(LineText("12 בא", 0.5, path))
+
+    assert line.text == "אב 12"
+    assert line.path is not None
+    assert line.path.characters == list("אב 12")
+    assert line.path.first.tolist() == [4, 3, 2, 0, 1]
+    assert line.path.probabilities.tolist() == [0.4, 0.3, 0.2, 0.0, 0.1]
+
+
+@pytest.mark.parametrize(("text", "direction"), [("שלום a", True), ("של hello", False), ("12 +", None), ("", None)])
+def test_most_letters_say_how_a_text_runs(text: str, direction: bool | None) -> None:
+    assert runs_from_right_to_left(text) is direction
+
+
+LETTER_PX = 20
+
+
+def line_of(shown: str, direction: Direction = "rtl") -> LineText:
+    """A line as a recognizer gives it, its letters LETTER_PX wide and as far apart as they are, with their ink."""
+    places = np.arange(len(shown))
+    path = Path(list(shown), places, places, len(shown), 0.9, 0.5 + places / 100)
+    ink = np.zeros((len(shown), LETTER_PX), np.uint64)
+    ink[[not sign.isspace() for sign in shown], 5:15] = (1 << 40) - (1 << 8)
+    return LineText(shown, 0.9, path, ink=ink.ravel(), direction=direction)
+
+
+def test_words_and_characters_stand_where_their_letters_do() -> None:
+    shown = "12 םלוע םולש"
+    length = len(shown) * LETTER_PX
+    outline = np.array([[0, 0], [length, 0], [length, 48], [0, 48]], np.float32)
+
+    (words,) = words_of([(in_logical_order(line_of(shown)), outline)], ReadOptions(characters=True), no_check)
+
+    assert words is not None
+    assert [word.text for word in words] == ["שלום", "עולם", "12"]
+    assert [(round(word.box[0][0]), round(word.box[1][0])) for word in words] == [(165, 235), (65, 135), (5, 35)]
+    letters = [(each.text, each.box[0][0] // LETTER_PX) for word in words for each in word.characters]
+    assert letters == [
+        *zip("שלום", (11, 10, 9, 8), strict=True),
+        *zip("עולם", (6, 5, 4, 3), strict=True),
+        ("1", 0),
+        ("2", 1),
+    ]
+    assert [round(each.confidence * 100) for each in words[0].characters] == [61, 60, 59, 58]
+
+
+class Reader:
+    """A page reader that knows its lines by where they begin."""
+
+    in_batches = False
+
+    def __init__(self, lines: Sequence[tuple[Quad, LineText]]) -> None:
+        self.lines = list(lines)
+
+    def find(self) -> list[Outline]:
+        """All of them."""
+        return [quad for quad, _ in self.lines]
+
+    def read(self, outlines: Sequence[Outline]) -> list[LineText]:
+        """What stands in each."""
+        return [
+            next(text for quad, text in self.lines if np.array_equal(np.sort(quad, axis=0), np.sort(outline, axis=0)))
+            for outline in outlines
+        ]
+
+
+def page_with(*lines: tuple[float, float, float, float, LineText]) -> Page:
+    """A page of 1000 x 1000 px with lines at left, top, right, bottom."""
+    quads = [
+        (np.array([[left, top], [right, top], [right, bottom], [left, bottom]], np.float32), text)
+        for left, top, right, bottom, text in lines
+    ]
+    return read_page(ReadTask(Image(np.zeros((1000, 1000), np.uint8), "png")), Reader(quads))
+
+
+def test_a_page_of_hebrew_is_read_from_right_to_left_and_says_it_is_upright() -> None:
+    shown, latin = line_of("םולש"), line_of("12 ab", "ltr")
+    page = page_with(
+        (0, 10, 300, 40, shown), (600, 12, 900, 42, shown), (0, 60, 200, 90, latin), (650, 60, 900, 90, latin)
+    )
+
+    assert [(line.text, line.box[0][0]) for line in page.lines] == [
+        ("שלום", 600.0),
+        ("שלום", 0.0),
+        ("12 ab", 650.0),
+        ("12 ab", 0.0),
+    ]
+    assert page.angle == 0
+
+
+def test_a_page_with_some_hebrew_is_read_from_left_to_right() -> None:
+    latin, shown = line_of("plain text", "ltr"), line_of("םולש")
+    page = page_with((0, 10, 300, 40, latin), (600, 10, 900, 40, shown), (0, 60, 900, 90, latin))
+
+    assert [line.text for line in page.lines] == ["plain text", "שלום", "plain text"]
+
+
+@pytest.mark.parametrize(("direction", "angle"), [("vertical", 0), ("ltr", 270)])
+def test_columns_are_read_from_the_right_and_tell_the_page_upright_where_their_recognizer_reads_columns(
+    direction: Direction, angle: int
+) -> None:
+    left, right = line_of("左", direction), line_of("右", direction)
+    page = page_with((100, 0, 140, 600, left), (300, 0, 340, 600, right))
+
+    assert (page.text, page.angle) == ("右\n左", angle)
+    assert page.lines[0].box == ((340.0, 0.0), (340.0, 600.0), (300.0, 600.0), (300.0, 0.0))
+
+
+def test_pieces_of_a_line_of_hebrew_have_the_text_that_stands_there() -> None:
+    ink = np.zeros((30, 400), np.uint8)
+    ink[5:25, 0:100] = ink[5:25, 250:400] = 1
+    texts = ["שלום עולם"]
+
+    pieces = divide_lines(texts, np.array([[0, 0, 400, 30]], np.float32), ink, 30.0)
+
+    assert [(texts[0][one.begin : one.end].strip(), one.frame[0]) for one in pieces] == [("שלום", 250.0), ("עולם", 0.0)]
+    assert join_pieces(sorted(pieces, key=lambda one: one.frame[0]), texts) == "שלום עולם"

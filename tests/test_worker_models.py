@@ -1,0 +1,265 @@
+"""Which version reads a request in a worker, and what is loaded when the worker is ready."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from models_support import make_fake, make_version
+from support import wait_until
+from web_support import picture
+
+from ocrsvc.errors import BadModel, NotReady, UnknownModel
+from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.document import Document, DocumentPage
+from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.model_serving.load_metrics import MOST_NAMES, OTHERS, LoadMetrics, read_loaded
+from ocrsvc.model_serving.state import StateStore, Verdict
+from ocrsvc.model_serving.worker_models import WorkerModels, memory_budget, open_worker_models
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.pipeline.result_cache import ResultCache
+from ocrsvc.records import ReadOptions
+from ocrsvc.serving.byte_cache import MemoryCache
+from ocrsvc.serving.executor import Executor
+from ocrsvc.serving.work_queue import DEFAULT_CONTEXT
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.memory import read_memory_bytes
+from ocrsvc.system.thread_plan import ThreadPlan
+from ocrsvc.telemetry.metrics import MODEL_LEASES, MODELS_BYTES, MODELS_LIMIT, MODELS_LOADED
+from ocrsvc.telemetry.metrics_store import MetricsStore
+from ocrsvc.worker.memory_limits import ModelsInProcess
+
+PLAN = ThreadPlan(1, 4, 1)
+FAR_S = 30.0
+MIB = 1 << 20
+
+
+class Idle:
+    """A handle of the executor, whose thread has nothing to read here."""
+
+    def warm_up(self) -> None:
+        """Nothing."""
+
+    def read(self, tasks: Sequence[str]) -> Sequence[str]:
+        return tasks
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+Opener = Callable[..., WorkerModels]
+
+
+@pytest.fixture
+def open_models(tmp_path: Path) -> Iterator[Opener]:
+    """Opens the models of a repository under the settings given; everything that is in it is accepted."""
+    executor: Executor[str, str] = Executor(Idle, threads=1, places=8)
+    executor.start()
+    opened: list[WorkerModels] = []
+
+    def open_them(*versions: ModelVersion, **settings: object) -> WorkerModels:
+        store = StateStore(tmp_path / "state")
+        for version in versions:
+            store.record_verdict(version.digest, Verdict(accepted=True))
+        values = {"engine": "fake", "models": tmp_path / "models", "models_state": tmp_path / "state", **settings}
+        opened.append(open_worker_models(Settings.model_validate(values), PLAN, executor))
+        return opened[-1]
+
+    yield open_them
+    for models in opened:
+        models.loaded.stop()
+    assert executor.stop(FAR_S)
+    for models in opened:
+        models.loaded.close()
+
+
+@contextmanager
+def leased(models: WorkerModels, model: str | None = None) -> Iterator[str]:
+    lease = models.lease(ReadOptions(model=model))
+    try:
+        yield str(lease.version)
+    finally:
+        lease.close()
+
+
+def loaded(models: WorkerModels) -> list[str]:
+    return sorted(map(str, models.loaded.versions()))
+
+
+def damaged(repository: Path, name: str, number: int) -> ModelVersion:
+    """A version whose file is not that of its manifest."""
+    content = 'engine = "fake"\n[settings]\nfake_text = "./text"\n'
+    version = make_version(repository, name, number, content, {"text": b"as it was"})
+    (version.folder / "text").write_bytes(b"as it is")
+    return version
+
+
+def test_the_default_model_alone_is_loaded_ahead(tmp_path: Path, open_models: Opener) -> None:
+    versions = [make_fake(tmp_path / "models", 1, name) for name in "ab"]
+    models = open_models(*versions, model="a")
+    models.load_ahead()
+    assert loaded(models) == ["a/1"]
+    assert (models.describe().model, models.describe().version) == ("a", "1")
+    with leased(models, model="b") as read_by:
+        assert read_by == "b/1"
+
+
+def test_named_models_are_loaded_ahead_and_what_is_wrong_with_them_stops_nothing(
+    tmp_path: Path, open_models: Opener
+) -> None:
+    versions = [make_fake(tmp_path / "models", 1, name) for name in "abc"]
+    versions.append(damaged(tmp_path / "models", "d", 1))
+    models = open_models(*versions, model="a", models_load="b/1, d, nowhere")
+    models.load_ahead()
+    assert loaded(models) == ["a/1", "b/1"]
+
+
+def test_all_models_are_loaded_ahead_as_far_as_there_is_room(tmp_path: Path, open_models: Opener) -> None:
+    versions = [make_fake(tmp_path / "models", 1, name, fake_model_bytes=20 * MIB) for name in "abc"]
+    models = open_models(*versions, model="b", models_load="all", models_memory="45MiB")
+    models.load_ahead()
+    # The default model does not make room for others.
+    assert loaded(models) == ["a/1", "b/1"]
+
+
+def test_an_older_version_serves_where_the_newest_cannot_be_loaded(tmp_path: Path, open_models: Opener) -> None:
+    repository = tmp_path / "models"
+    versions = [make_fake(repository, 1, "a"), damaged(repository, "a", 2)]
+    models = open_models(*versions, model="a")
+    models.load_ahead()
+    assert (loaded(models), models.describe().version) == (["a/1"], "1")
+
+
+def test_a_default_model_that_cannot_be_loaded_is_an_error(tmp_path: Path, open_models: Opener) -> None:
+    models = open_models(damaged(tmp_path / "models", "a", 1), model="a")
+    with pytest.raises(BadModel, match="not the file of its manifest"):
+        models.load_ahead()
+
+
+def test_a_default_model_that_is_not_there_is_an_error(tmp_path: Path, open_models: Opener) -> None:
+    models = open_models(make_fake(tmp_path / "models", 1, "a"), model="b")
+    with pytest.raises(UnknownModel, match="b"):
+        models.load_ahead()
+
+
+def test_a_request_that_was_resolved_to_a_version_that_has_gone_is_resolved_again(
+    tmp_path: Path, open_models: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = (make_fake(tmp_path / "models", number, "a") for number in (1, 2))
+    models = open_models(old, new, model="a")
+    models.loaded.preload(old)
+    models.loaded.preload(new)
+    models.loaded.retire(old)
+    wait_until(lambda: models.loaded.describe(old) is None)
+    resolve, meant = models.router.resolve, [old]
+    monkeypatch.setattr(models.router, "resolve", lambda options: meant.pop() if meant else resolve(options))
+    with leased(models) as read_by:
+        assert (read_by, meant) == ("a/2", [])
+    # Who names it still gets it.
+    monkeypatch.setattr(models.router, "resolve", lambda _options: old)
+    with leased(models) as read_by:
+        assert read_by == "a/1"
+
+
+def test_the_default_budget_leaves_half_of_the_memory_to_others() -> None:
+    settings, plan = Settings.model_validate({"engine": "fake"}), ThreadPlan(3, 4, 1)
+    assert 4 * memory_budget(settings, plan) == pytest.approx(read_memory_bytes() / 2, rel=0.01)
+
+
+@pytest.mark.parametrize(("given", "expected"), [("64MiB", 64 * MIB), ("10%", read_memory_bytes() // 10)])
+def test_a_budget_is_bytes_or_a_share(given: str, expected: int) -> None:
+    settings = Settings.model_validate({"engine": "fake", "models_memory": given})
+    assert memory_budget(settings, PLAN) == pytest.approx(expected, abs=1)
+
+
+@pytest.mark.parametrize("named", ["A", "a/0", "a,b/x", "a b"])
+def test_a_name_that_no_model_can_have_is_refused(named: str) -> None:
+    with pytest.raises(ValueError, match="no name of a model"):
+        Settings.model_validate({"models_load": named})
+
+
+def test_what_is_loaded_later_counts_as_added(tmp_path: Path, open_models: Opener) -> None:
+    versions = [make_fake(tmp_path / "models", 1, name, fake_model_bytes=20 * MIB) for name in "ab"]
+    models = open_models(*versions, model="a", models_memory="100MiB")
+    models.load_ahead()
+    ready_bytes = models.loaded.held_bytes()
+    in_process = ModelsInProcess(models.loaded, ready_bytes)
+    assert (in_process.added_bytes(), in_process.room_bytes) == (0, 100 * MIB - ready_bytes)
+    with leased(models, model="b"):
+        assert in_process.added_bytes() == pytest.approx(20 * MIB, rel=0.1)
+    found = dict(read_loaded(models.loaded))
+    assert (found[MODELS_LOADED], found[MODELS_LIMIT]) == (2, 100 * MIB)
+    assert found[MODELS_BYTES] == models.loaded.held_bytes()
+    wait_until(in_process.is_settled)
+
+
+def test_only_so_many_models_have_series_of_their_own(tmp_path: Path) -> None:
+    store = MetricsStore()
+    counts = LoadMetrics(store.worker_metrics())
+    version = make_fake(tmp_path / "models", 1, "a")
+    for number in range(2 * MOST_NAMES):
+        named = ModelVersion(f"model-{number}", 1, version.description, version.folder, version.digest)
+        counts.note_lease(named, is_hit=False)
+    store.claim(0)
+    series = {key[2]: values[0] for key, values in store.read().items() if key[1] == MODEL_LEASES.name}
+    assert (len(series), series[OTHERS]) == (MOST_NAMES + 1, MOST_NAMES)
+
+
+def test_a_reader_whose_models_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:
+    values = {"engine": "fake", "models": tmp_path, "models_state": tmp_path / "state", "model": "nowhere"}
+    reader = Reader(Settings.model_validate(values), PLAN)
+    with pytest.raises(UnknownModel):
+        reader.start()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("engine-0")]
+
+
+def make_reader(folder: Path, *versions: ModelVersion, **settings: object) -> Reader:
+    """A reader of the versions in a repository, all of which are accepted; not started."""
+    store = StateStore(folder / "state")
+    for version in versions:
+        store.record_verdict(version.digest, Verdict(accepted=True))
+    values = {"engine": "fake", "models": folder / "models", "models_state": folder / "state", **settings}
+    return Reader(Settings.model_validate(values), PLAN)
+
+
+def test_before_the_start_no_model_is_unknown(tmp_path: Path) -> None:
+    reader = make_reader(tmp_path, make_fake(tmp_path / "models", 1, "a"), model="a")
+    with pytest.raises(NotReady):
+        reader.read(picture(), ReadOptions(model="b"), FAR_S)
+
+
+def test_the_result_cache_knows_the_model_by_its_files_and_not_by_how_it_was_named(tmp_path: Path) -> None:
+    versions = [make_fake(tmp_path / "models", 1, name) for name in "ab"]
+    reader = make_reader(tmp_path, *versions, model="a", cache_bytes=MIB)
+    reader.start()
+    try:
+        found = [reader.read(picture(), ReadOptions(model=name), FAR_S) for name in (None, "a", "a/1", "b")]
+    finally:
+        reader.stop(FAR_S)
+    assert [(one.engine.model, one.from_cache) for one in found] == [
+        *(("a", False), ("a", True), ("a", True), ("b", False))
+    ]
+    page, info = DocumentPage(Document(picture(), PixelLimits(10**6)), 1), found[0].engine
+    cache = ResultCache(MemoryCache(MIB, FAR_S))
+    keys = {cache.key_of(page, ReadOptions(), info, version.digest) for version in versions}
+    assert len(keys | {cache.key_of(page, ReadOptions(), info)}) == 3
+
+
+def test_pages_read_one_by_one_are_read_by_the_version_that_the_document_began_with(tmp_path: Path) -> None:
+    old, new = (make_fake(tmp_path / "models", number, "a") for number in (1, 2))
+    reader = make_reader(tmp_path, old, model="a")
+    reader.start()
+    try:
+        with reader.one_version(ReadOptions(), FAR_S, DEFAULT_CONTEXT) as lease:
+            StateStore(tmp_path / "state").record_verdict(new.digest, Verdict(accepted=True))
+            assert reader.loaded_models is not None
+            reader.loaded_models.preload(new)
+            reader.loaded_models.retire(old)
+            read = [reader.read(picture(), ReadOptions(), FAR_S, lease=one).engine.version for one in (lease, lease)]
+            assert read == ["1", "1"]
+        wait_until(lambda: reader.loaded_models is not None and reader.loaded_models.versions() == (new,))
+    finally:
+        reader.stop(FAR_S)
