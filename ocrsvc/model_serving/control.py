@@ -21,7 +21,7 @@ from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_repository.wanted_model import LABEL
 from ocrsvc.model_serving.catalogue import Catalogue, Model, make_catalogue, with_loaded
 from ocrsvc.model_serving.policy import Policies, read_policies
-from ocrsvc.model_serving.state import Generation, ModelState, StateStore
+from ocrsvc.model_serving.state import ModelState, StateStore
 
 LOGGER: Final = logging.getLogger("ocrsvc.models")
 
@@ -85,12 +85,13 @@ class ModelControl:
         self.is_loaded, self._clock = is_loaded, clock
         self.loaded_versions: Callable[[], Sequence[ModelVersion]] = tuple
         self.is_watched = False
-        self._lock = Lock()
+        # The first is held while the disk is looked at, for which no request waits that needs the second.
+        self._scan_lock, self._lock = Lock(), Lock()
         self._policies = self._read_policies()
         # Of the state, when the repository was scanned, and when it was read without that.
-        self._generation: Generation = store.generation()
+        self._generation, state = store.read_with_generation()
         self._followed = self._generation
-        self._catalogue = make_catalogue(repository.scan(), self._policies, store.read())
+        self._catalogue = make_catalogue(repository.scan(), self._policies, state)
         self._checked_s = self._scanned_s = clock()
 
     @property
@@ -118,7 +119,7 @@ class ModelControl:
         now_s, generation = self._clock(), self.store.generation()
         if generation not in (self._generation, self._followed):
             with self._lock:
-                state, self._followed = self.store.read(), generation
+                self._followed, state = self.store.read_with_generation()
                 self._catalogue = make_catalogue(self._catalogue.scan, self._policies, state)
         self._checked_s = now_s
         return self._catalogue
@@ -128,7 +129,7 @@ class ModelControl:
         now_s, generation = self._clock(), self.store.generation()
         if generation != self._generation:
             loaded = self.loaded_versions()
-            with self._lock:
+            with self._scan_lock:
                 if generation != self._generation:
                     return self._renew(self._scan_or_keep(), loaded)
         self._checked_s = now_s
@@ -138,7 +139,7 @@ class ModelControl:
         """What there is now, on disk and in the state file. Raises BadModel: the repository cannot be listed."""
         # Before the lock: who asks for the catalogue may hold the one of what is loaded.
         loaded = self.loaded_versions()
-        with self._lock:
+        with self._scan_lock:
             return self._renew(self._repository.scan(), loaded)
 
     def _scan_or_keep(self) -> Scan:
@@ -149,13 +150,14 @@ class ModelControl:
             return self._catalogue.scan
 
     def _renew(self, scan: Scan, loaded: Sequence[ModelVersion]) -> Catalogue:
-        """Put a scan, what is loaded and the state together; under the lock."""
-        now_s, generation = self._clock(), self.store.generation()
-        state = self.store.read()
-        scan = with_loaded(scan, loaded, state)
-        self._catalogue = make_catalogue(scan, self._policies, state)
-        self._generation, self._checked_s, self._scanned_s = generation, now_s, now_s
-        return self._catalogue
+        """Put a scan, what is loaded and the state together."""
+        now_s = self._clock()
+        with self._lock:
+            self._generation, state = self.store.read_with_generation()
+            scan = with_loaded(scan, loaded, state)
+            self._catalogue = make_catalogue(scan, self._policies, state)
+            self._checked_s = self._scanned_s = now_s
+            return self._catalogue
 
     def reread_policies(self) -> None:
         """Read the repository's file again. A bad one is logged, and what it said before stays."""

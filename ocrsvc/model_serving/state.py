@@ -99,6 +99,7 @@ class StateStore:
         self.folder = folder
         self._file = folder / FILE
         self._read: tuple[Generation, ModelState] = (_NONE, EMPTY)
+        self._unreadable: Generation = _NONE
 
     def generation(self) -> Generation:
         """One look at the file (stat), which does not read it."""
@@ -109,11 +110,23 @@ class StateStore:
         return found.st_mtime_ns, found.st_ino, found.st_size
 
     def read(self) -> ModelState:
-        """What it holds now; read only if it was replaced. A damaged file counts as empty, and is logged once."""
-        generation, state = self._read
-        if generation != self.generation():
-            generation, state = self._read = self._load()
-        return state
+        """What it holds now; read only if it was replaced. A damaged file counts as empty, and is logged once.
+
+        Of one that cannot be read now, what it held before; it is tried again the next time.
+        """
+        return self.read_with_generation()[1]
+
+    def read_with_generation(self) -> tuple[Generation, ModelState]:
+        """The same, and which generation it is."""
+        generation = self.generation()
+        if generation != self._read[0]:
+            try:
+                self._read = self._load()
+            except OSError as error:
+                if generation != self._unreadable:
+                    LOGGER.error("the state of the models cannot be read, and stays as it was: %s", error)
+                self._unreadable = generation
+        return self._read
 
     def change(self, edit: Callable[[ModelState], ModelState]) -> ModelState:
         """Replace it by what `edit` makes of it; nobody else changes it meanwhile.
@@ -175,15 +188,13 @@ class StateStore:
         return ""
 
     def _load(self) -> tuple[Generation, ModelState]:
+        """Raises OSError where it cannot be read, which says nothing of what is in it."""
         generation = self.generation()
         try:
             with self._file.open("rb") as file:
                 content = file.read(_MOST_BYTES + 1)
         except FileNotFoundError:
             return _NONE, EMPTY
-        except OSError as error:
-            LOGGER.error("the state of the models cannot be read, and counts as empty: %s", error)
-            return generation, EMPTY
         try:
             return generation, ModelState.model_validate_json(content)
         except ValidationError as error:
