@@ -10,6 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from ocrsvc.model_repository.repository import BadVersion
@@ -55,6 +56,7 @@ class VersionProver:
         self._control, self._prove, self._basis = control, prove, basis
         self._metrics, self._clock = metrics, clock
         self._not_before_s: dict[str, float] = {}
+        self._killed: set[str] = set()
 
     def forget_outdated(self) -> None:
         """Have versions proved again whose refusals do not hold any more. Raises OperatorError."""
@@ -103,7 +105,11 @@ class VersionProver:
         with self._control.store.proving(candidate.digest):
             found = self._prove(candidate, serving)
         spent_s = self._clock() - began_s
-        if found.kind in ("gone", "unknown"):
+        if found.kind == "killed" and candidate.digest in self._killed:
+            # Once may be bad luck.
+            found = replace(found, kind="crash")
+        if found.kind in ("gone", "unknown", "killed"):
+            self._killed |= {candidate.digest} if found.kind == "killed" else set()
             self._not_before_s[candidate.digest] = self._clock() + RETRY_S
             LOGGER.warning("UNPROVED %s, and tried again later: %s", candidate, found.reason)
             return

@@ -21,7 +21,7 @@ class Judgement:
     """What a proof has found.
 
     Attributes:
-        kind: None for a version that may take traffic; "gone" and "unknown" for one that was not proved.
+        kind: None for a version that may take traffic; "gone", "unknown" and "killed" for one that was not proved.
         reason: For people: what it was held against, and how it did.
         figures: What was measured, by name, units in the names.
     """

@@ -14,7 +14,7 @@ RefusalKind = Literal[
 not open; it fails on a page; it answers what no page can be; it reads too little; it is too slow; it takes too much
 memory; its process crashed; it did not end in time; it was rolled back by what live traffic showed."""
 
-FailureKind = RefusalKind | Literal["gone", "unknown"]
+FailureKind = RefusalKind | Literal["gone", "unknown", "killed"]
 
 REFUSAL_KINDS: Final[tuple[RefusalKind, ...]] = get_args(RefusalKind)
 
@@ -66,7 +66,8 @@ class Failure:
 
     Attributes:
         kind: What is to blame; "gone" where the version is not on the disk any more, or is another one by now, and
-            "unknown" where the machine did not let it be measured. Both say nothing of the version.
+            "unknown" where the machine did not let it be measured. Both say nothing of the version, and neither does
+            "killed", where its process was, unless that happens again.
         reason: A sentence for people.
     """
 

@@ -19,7 +19,7 @@ import orjson
 from ocrsvc.engines.isolated.model_name import ModelName
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.proof.judgement import Judgement, judge
-from ocrsvc.model_serving.proof.measurement import Failure, Measurement, unpack
+from ocrsvc.model_serving.proof.measurement import Failure, FailureKind, Measurement, unpack
 from ocrsvc.settings.settings import Settings
 from ocrsvc.settings.types import bytes_of
 from ocrsvc.system.child_process import Program
@@ -38,6 +38,12 @@ _RESERVED_BYTES: Final = 1 << 30
 # A machine that gives a process less than a part of this says nothing of a version that is late.
 _LATE_FACTOR: Final = 10
 _NICE: Final = 10
+# A service that is stopped sends them to all its processes, also to one that does not ignore them yet; and the kernel
+# kills when memory runs out, for which others may be to blame.
+_SENT_BY_OTHERS: Final[Mapping[int, FailureKind]] = {
+    **dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT), "unknown"),
+    signal.SIGKILL: "killed",
+}
 
 
 class Stopped(Exception):
@@ -70,8 +76,8 @@ class Prover:
         """
         most_bytes = bytes_of(self.settings.models_proof_memory, read_memory_bytes()) or 0
         beside = self._measure(serving, candidate, most_bytes) if serving is not None else None
-        if isinstance(beside, Failure) and beside.kind in ("reference", "unknown"):
-            return Judgement(beside.kind, beside.reason)
+        if isinstance(beside, Failure) and beside.kind in ("reference", "unknown", "killed"):
+            return Judgement("reference" if beside.kind == "reference" else "unknown", beside.reason)
         measured = self._measure(candidate, candidate, most_bytes)
         return judge(measured, beside if isinstance(beside, Measurement) else None, candidate.description.reference)
 
@@ -147,7 +153,8 @@ def _waited_for_processor_s(pid: int) -> float:
 def _outcome(program: Program, message: bytes) -> Measurement | Failure:
     code = program.process.returncode
     if code < 0:
-        return Failure("crash", f"The process that tried it was ended by {_signal_name(-code)}.")
+        kind = _SENT_BY_OTHERS.get(-code, "crash")
+        return Failure(kind, f"The process that tried it was ended by {_signal_name(-code)}.")
     try:
         return unpack(message)
     except (ValueError, TypeError, KeyError):
