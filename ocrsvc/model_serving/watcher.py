@@ -93,6 +93,8 @@ class ModelWatcher:
         catalogue = self.refresh()
         if self.is_behind(catalogue):
             self._switching.begin(self.follow)
+        else:
+            self._last_error = ""
         if self._clock() >= self._prove_s and self._prover.is_wanted(catalogue):
             self._prove_s = self._clock() + _TURN_S
             self._proving.begin(self._prove)
@@ -109,7 +111,7 @@ class ModelWatcher:
                 self._roll_back(*self._failed[0])
                 del self._failed[0]
             self._switch.follow(self._control.catalogue())
-        except (OcrsvcError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  it is tried again
             self._note_error(error)
 
     def prove_until(self, name: str, is_enough: Callable[[], bool]) -> None:
@@ -163,14 +165,15 @@ class ModelWatcher:
             wait_s = STATE_S
             try:
                 self.look()
-            except (OcrsvcError, OSError) as error:
+            except Exception as error:  # noqa: BLE001  without this thread no version would ever come or go
                 self._note_error(error)
                 wait_s = _RETRY_S
 
     def _note_error(self, error: Exception) -> None:
         """The same one is logged once."""
         if str(error) != self._last_error:
-            LOGGER.error("The models stay as they are: %s", error)
+            unforeseen = None if isinstance(error, OcrsvcError | OSError) else error
+            LOGGER.error("The models stay as they are: %s", error, exc_info=unforeseen)
         self._last_error = str(error)
 
 
