@@ -58,6 +58,7 @@ class ChildPool:
         self.info: EngineInfo | None = None
         # Forgotten when their handles have let go of them.
         self._children_open: weakref.WeakSet[Child] = weakref.WeakSet()
+        self._children_lock = threading.Lock()
 
     def start_child(self) -> Child:
         """A child that begins to open now. Raises EngineFailed while opening has failed too often lately."""
@@ -71,11 +72,14 @@ class ChildPool:
         """A child is ready."""
         self._failures = 0
         self.info = child.opened.info
-        self._children_open.add(child)
+        with self._children_lock:
+            self._children_open.add(child)
 
     def pids(self) -> list[int]:
         """Of the children that are open; some may just have ended."""
-        return [child.opened.pid for child in list(self._children_open)]
+        with self._children_lock:
+            children = list(self._children_open)
+        return [child.opened.pid for child in children]
 
     def note_failure(self, failure: ChildLost | OcrsvcError) -> None:
         """A child did not open: from now on wait 1, 2, 4, … 60 s between tries, unless the failure may be chance."""
