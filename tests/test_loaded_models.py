@@ -164,14 +164,6 @@ def serving(
         assert machine.held_bytes == 0
 
 
-def in_thread(call: Callable[[], object]) -> Future[object]:
-    """The call, under way in another thread."""
-    with ThreadPoolExecutor(1) as pool:
-        future: Future[object] = pool.submit(call)
-        pool.shutdown(wait=False)
-        return future
-
-
 def test_the_first_lease_loads_a_version_and_the_next_one_finds_it() -> None:
     with serving() as (models, machine, counts):
         with_first, with_second = models.lease(version("a")), models.lease(version("a"))

@@ -53,7 +53,7 @@ class Worker:
 
     def _open(self, threads: EngineThreads) -> WorkerModels:
         memory = ModelMemory(15 * MIB, read_bytes=lambda: 10 * MIB * len(self.open_now), give_back=bool)
-        loaded = LoadedModels(self._open_version, threads, memory)
+        loaded = LoadedModels(self._open_version, threads, memory, most_waiting=1)
         store = StateStore(self.folder / "state")
         control = ModelControl(ModelRepository(self.settings.models), store, loaded.is_loaded)
         router = ModelRouter(control.catalogue, control.rescan, WantedModel("fake"), loaded.is_loaded)

@@ -55,15 +55,25 @@ class LoadedModel:
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A request that waits for a version: done when it has its lease, or a failure."""
+    """A request that waits for a version: done when it has its lease, or a failure.
+
+    Attributes:
+        is_done: Whether it waits no more.
+        failure: Why it has no lease.
+        patience_s: On the clock: from then on another version that is loaded is better for it than to wait.
+    """
 
     is_done: bool = False
     failure: OcrsvcError | None = None
+    patience_s: float = math.inf
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """See LoadedModel; `waiters` wait for it, and after a failure it is not tried again before `retry_at_s`."""
+    """See LoadedModel; `waiters` wait for it, and after a failure it is not tried again before `retry_at_s`.
+
+    `is_replacing`: it takes the place of a version that has left, whose requests all wait for it, however many.
+    """
 
     version: ModelVersion
     state: State = State.CLOSED
@@ -73,8 +83,10 @@ class Entry:
     size_bytes: int = 0
     used_s: float = -math.inf
     load_s: float = 0.0
+    began_s: float = 0.0
     is_pinned: bool = False
     is_retired: bool = False
+    is_replacing: bool = False
     failure: OcrsvcError | None = None
     failures: int = 0
     retry_at_s: float = -math.inf
@@ -94,6 +106,11 @@ class Entry:
     def is_forgettable(self) -> bool:
         """Whether nothing of it is left."""
         return self.state is State.CLOSED and not self.waiters
+
+    def expected_s(self, now_s: float) -> float:
+        """How long loading it will still take, by what it took the last time."""
+        spent_s = now_s - self.began_s if self.state is State.LOADING else 0.0
+        return max(0.0, self.load_s - spent_s)
 
     def refusal(self, now_s: float) -> ModelUnavailable:
         """What requests are told after a failure, until it is tried again."""

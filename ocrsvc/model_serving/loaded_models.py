@@ -31,6 +31,10 @@ class VersionRetired(Exception):
     """The version was closed for good; a request that was resolved to it before should be resolved again."""
 
 
+class LoadTakesLong(Exception):
+    """Half of the time of a request is over, and the version is not loaded yet."""
+
+
 class Lease:
     """The right to read with one loaded version, which is not closed before; for any thread.
 
@@ -98,7 +102,13 @@ class LoadedModels(ModelLoader):
         self._most_waiting = most_waiting
 
     def lease(
-        self, version: ModelVersion, deadline: float = math.inf, check: Check = no_check, *, reload: bool = True
+        self,
+        version: ModelVersion,
+        deadline: float = math.inf,
+        check: Check = no_check,
+        *,
+        reload: bool = True,
+        has_other: bool = False,
     ) -> Lease:
         """The right to read with a version, which is loaded first if it is not.
 
@@ -106,12 +116,14 @@ class LoadedModels(ModelLoader):
             version: Which.
             deadline: On the clock; until then a load is waited for.
             check: Called now and then while it waits; what it raises ends the waiting.
-            reload: Whether a version that was retired, and is closed, is loaded again.
+            reload: Whether a version that was retired, and is closed, is loaded again; then it is retired no more.
+            has_other: Whether another version reads as well: half of the time is left for that.
 
         Raises:
             ModelUnavailable: It cannot be loaded, or too many wait already.
             NotReady: It is not loaded by the deadline, or by all experience would not be; or this worker ends.
             VersionRetired: Instead of loading it again.
+            LoadTakesLong: Half of the time is over, where there is another version.
         """
         key = key_of(version)
         with self._changed:
@@ -122,7 +134,7 @@ class LoadedModels(ModelLoader):
                 return Lease(self, entry)
             if entry is None:
                 entry = self._entries[key] = Entry(version)
-            waiter = self._begin_waiting(entry, deadline, reload=reload)
+            waiter = self._begin_waiting(entry, deadline, reload=reload, has_other=has_other)
         self._observer.note_lease(version, is_hit=False)
         try:
             self._wait(entry, waiter, deadline, check)
@@ -141,6 +153,7 @@ class LoadedModels(ModelLoader):
             entry = self._entries.setdefault(key_of(version), Entry(version))
             # Who asks for it by name does so because something has changed.
             entry.is_retired, entry.retry_at_s = False, -math.inf
+            entry.is_replacing = entry.state is not State.LOADED
         try:
             self.lease(version, deadline).close()
         except ModelUnavailable as error:
@@ -246,7 +259,7 @@ class LoadedModels(ModelLoader):
                 if entry.state is State.DRAINING:
                     self._changed.notify_all()
 
-    def _begin_waiting(self, entry: Entry, deadline: float, *, reload: bool) -> Waiter:
+    def _begin_waiting(self, entry: Entry, deadline: float, *, reload: bool, has_other: bool) -> Waiter:
         """Have the version loaded, and count who waits for it. Under the lock. Raises as `lease`."""
         if self._is_closed:
             raise NotReady("This worker is shutting down.", "Send the request again.")
@@ -255,7 +268,9 @@ class LoadedModels(ModelLoader):
             raise entry.refusal(now_s)
         if entry.is_retired and not reload:
             raise VersionRetired(str(entry.version))
-        if sum(len(one.waiters) for one in self._entries.values()) >= self._most_waiting:
+        if entry.is_retired:
+            entry.is_retired, entry.is_replacing = False, True
+        if not entry.is_replacing and self._waiting() >= self._most_waiting:
             raise ModelUnavailable(
                 f"{self._most_waiting} requests wait for models to be loaded already.",
                 "Send the request again in a moment.",
@@ -263,17 +278,21 @@ class LoadedModels(ModelLoader):
         if entry not in self._wanted and entry.state is not State.LOADING:
             self._wanted.append(entry)
             self._work_if_needed()
-        if now_s + entry.load_s > deadline:
+        if now_s + entry.expected_s(now_s) > deadline:
             raise entry.not_loaded()
-        waiter = Waiter()
+        waiter = Waiter(patience_s=now_s + (deadline - now_s) / 2 if has_other else math.inf)
         entry.waiters.append(waiter)
         return waiter
+
+    def _waiting(self) -> int:
+        """Requests that wait for versions, but for those whose own version has left for another. Under the lock."""
+        return sum(len(one.waiters) for one in self._entries.values() if not one.is_replacing)
 
     def _wait(self, entry: Entry, waiter: Waiter, deadline: float, check: Check) -> None:
         """Until the lease is granted. Raises as `lease`, and as `check`."""
         while True:
             with self._changed:
-                left_s = deadline - self._clock()
+                left_s = min(deadline, waiter.patience_s) - self._clock()
                 if not waiter.is_done and left_s > 0 and not self._is_closed:
                     self._changed.wait(min(left_s, GONE_S))
                 if waiter.is_done and waiter.failure is None:
@@ -282,6 +301,8 @@ class LoadedModels(ModelLoader):
                     raise waiter.failure
                 if self._is_closed or self._clock() >= deadline:
                     raise entry.not_loaded()
+                if self._clock() >= waiter.patience_s:
+                    raise LoadTakesLong(str(entry.version))
             check()
 
     def _stop_waiting(self, entry: Entry, waiter: Waiter) -> None:
@@ -294,6 +315,9 @@ class LoadedModels(ModelLoader):
 
     def _forget_old(self) -> None:
         """Keep a record of a few retired versions only. Under the lock."""
-        retired = [key for key, entry in self._entries.items() if entry.is_retired and entry.is_forgettable]
+        retired = [key for key, entry in self._entries.items() if self._is_forgettable(entry)]
         for key in retired[:-MOST_RETIRED]:
             del self._entries[key]
+
+    def _is_forgettable(self, entry: Entry) -> bool:
+        return entry.is_retired and entry.is_forgettable and entry not in self._wanted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from concurrent.futures import CancelledError
 from typing import Final
 
 from ocrsvc.engines.contract import Engine
-from ocrsvc.errors import EngineFailed, EngineUnavailable, ModelUnavailable, OcrsvcError
+from ocrsvc.errors import EngineFailed, EngineUnavailable, ModelUnavailable, NotReady, OcrsvcError
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.load_observer import LoadObserver
 from ocrsvc.model_serving.loaded_entry import Entry, State
@@ -22,6 +23,8 @@ LOG: Final = logging.getLogger("ocrsvc.models")
 
 DRAIN_S: Final = 10.0
 """How long the requests of a version that is to make room are waited for, before it is left and another one tried."""
+LEAST_DRAIN_S: Final = 2.0
+"""So long they are waited for however soon other requests would rather be read by that version."""
 ROOM_S: Final = 30.0
 """How long a version may wait for room at most; then its requests are refused, and the next version has its turn."""
 LONGEST_BACKOFF_S: Final = 60.0
@@ -96,10 +99,11 @@ class ModelLoader:
 
     def _load(self, entry: Entry) -> None:
         version, began_s = entry.version, self._clock()
+        entry.began_s = began_s
         LOG.info("LOADING the model %s", version)
         try:
             self._open(entry)
-        except Exception as error:  # noqa: BLE001  the loading thread, which all versions need, goes on
+        except BaseException as error:  # noqa: BLE001  the loading thread, which all versions need, goes on
             failure = _as_failure(version, error)
             self._note_failure(entry, failure)
             self._observer.note_load(version, self._clock() - began_s, failure)
@@ -133,9 +137,11 @@ class ModelLoader:
         end_s = self._clock() + ROOM_S
         self._measure_others(entry)
         while (victim := self._victim_for(entry, needed_bytes)) is not None:
-            if self._drain(victim, min(end_s, self._clock() + DRAIN_S)):
+            if self._drain(victim, min(end_s, self._clock() + DRAIN_S), entry):
                 self._close(victim, "memory")
-            elif self._clock() >= end_s:
+            elif self._is_closed:
+                raise NotReady("This worker is shutting down.", "Send the request again.")
+            elif self._clock() >= min(end_s, self._patience_s(entry)):
                 raise ModelUnavailable(f"There is no room for the model {entry.version}: all others are being used.")
 
     def _measure_others(self, entry: Entry) -> None:
@@ -163,17 +169,29 @@ class ModelLoader:
     def _is_pinned(self, entry: Entry) -> bool:
         return entry.is_pinned or self.is_kept(entry.version)
 
-    def _drain(self, entry: Entry, until_s: float) -> bool:
-        """Wait for the leases of a version, which grants no new ones meanwhile; whether it may be closed now."""
+    def _drain(self, entry: Entry, until_s: float, heir: Entry) -> bool:
+        """Wait for the leases of a version, which grants no new ones meanwhile; whether it may be closed now.
+
+        No longer than those who wait for the heir can do without the version.
+        """
+        least_s = self._clock() + LEAST_DRAIN_S
         with self._changed:
             entry.state = State.DRAINING
-            while entry.leases and (left_s := until_s - self._clock()) > 0 and not self._is_closed:
+            while entry.leases and not self._is_closed:
+                left_s = min(until_s, max(least_s, self._patience_s(heir))) - self._clock()
+                if left_s <= 0:
+                    break
                 self._changed.wait(min(left_s, GONE_S))
             if not entry.leases:
                 entry.state = State.CLOSING
                 return True
             self._grant(entry)
             return False
+
+    def _patience_s(self, entry: Entry) -> float:
+        """On the clock: when the first of those who wait for a version would rather have another."""
+        with self._changed:
+            return min((waiter.patience_s for waiter in entry.waiters), default=math.inf)
 
     def _grant(self, entry: Entry) -> None:
         """The version is there for requests: those that wait get their leases. Under the lock."""
@@ -185,6 +203,7 @@ class ModelLoader:
         for waiter in entry.waiters:
             waiter.is_done = True
         entry.waiters.clear()
+        entry.is_replacing = False
         if entry in self._wanted:
             self._wanted.remove(entry)
         self._changed.notify_all()
@@ -218,7 +237,7 @@ class ModelLoader:
         self._observer.note_unload(entry.version, why)
 
 
-def _as_failure(version: ModelVersion, error: Exception) -> OcrsvcError:
+def _as_failure(version: ModelVersion, error: BaseException) -> OcrsvcError:
     """The error as one of ours, without the frames that would keep what was opened."""
     if isinstance(error, CancelledError):
         return EngineUnavailable(f"The model {version} was not opened: the engine threads ended.")

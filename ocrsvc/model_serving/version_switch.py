@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from ocrsvc.errors import OcrsvcError
+from ocrsvc.errors import ModelUnavailable, NotReady, OcrsvcError
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.catalogue import Catalogue, Model
 from ocrsvc.model_serving.policy import STABLE
@@ -55,10 +55,17 @@ class Loaded(Protocol):
 
 @dataclass(slots=True)
 class _Failed:
-    """How often a version could not be loaded here, and when it is tried again, in monotonic seconds."""
+    """How a version could not be loaded here.
 
-    count: int
-    again_s: float
+    Attributes:
+        tries: How often.
+        count: How often by its own fault.
+        again_s: When it is tried again, in monotonic seconds.
+    """
+
+    tries: int = 0
+    count: int = 0
+    again_s: float = 0.0
 
 
 class VersionSwitch:
@@ -173,10 +180,15 @@ class VersionSwitch:
                     LOGGER.error("%s, which had made room, cannot be loaded again: %s", version, error)
 
     def _note_failure(self, version: ModelVersion, error: OcrsvcError) -> None:
-        count = self._failed[version.digest].count + 1 if version.digest in self._failed else 1
-        wait_s = min(_LONGEST_BACKOFF_S, _FIRST_WAIT_S * _WAIT_FACTOR ** min(count - 1, 16))
-        self._failed[version.digest] = _Failed(count, self._clock() + wait_s)
-        LOGGER.error("%s has proved itself, and cannot be loaded in this worker (%d times): %s", version, count, error)
+        failed = self._failed.setdefault(version.digest, _Failed())
+        failed.tries += 1
+        # That others are being used, or that this worker ends, is not its fault.
+        failed.count += not isinstance(error, ModelUnavailable | NotReady)
+        count = failed.count
+        wait_s = min(_LONGEST_BACKOFF_S, _FIRST_WAIT_S * _WAIT_FACTOR ** min(failed.tries - 1, 16))
+        failed.again_s = self._clock() + wait_s
+        message = "%s has proved itself, and cannot be loaded in this worker (%d times): %s"
+        LOGGER.error(message, version, failed.tries, error)
         if count >= MOST_FAILURES:
             self._on_unusable(version, f"It has proved itself, and a worker cannot load it: {error}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from ocrsvc.engines.opening import open_engine
@@ -16,7 +17,7 @@ from ocrsvc.model_repository.wanted_model import parse_wanted_model
 from ocrsvc.model_serving.control import ModelControl
 from ocrsvc.model_serving.live_checks import LiveChecks
 from ocrsvc.model_serving.load_observer import LoadObserver
-from ocrsvc.model_serving.loaded_models import Lease, LoadedModels, VersionRetired
+from ocrsvc.model_serving.loaded_models import Lease, LoadedModels, LoadTakesLong, VersionRetired
 from ocrsvc.model_serving.loaded_version import EngineThreads
 from ocrsvc.model_serving.model_list import ModelList
 from ocrsvc.model_serving.model_memory import ModelMemory
@@ -71,18 +72,26 @@ class WorkerModels:
             OcrsvcError: As LoadedModels.lease, and as `check`.
         """
         for _ in range(_RESOLVED_AGAIN):
-            version = self.router.resolve(options)
-            try:
-                return self.loaded.lease(version, deadline, check, reload=False)
-            except VersionRetired:
-                # Another one has just taken its place; or it came back into its place, and is not loaded yet.
-                continue
-            except ModelUnavailable:
-                other = self._version_before(version, options)
-                if other is None:
-                    raise
-                return self.loaded.lease(other, deadline, check)
-        return self.loaded.lease(self.router.resolve(options), deadline, check)
+            # Another one may just have taken its place; or it came back into its place, and is not loaded yet.
+            with suppress(VersionRetired, LoadTakesLong):
+                return self._lease_chosen(options, deadline, check, is_last=False)
+        return self._lease_chosen(options, deadline, check, is_last=True)
+
+    def _lease_chosen(self, options: ReadOptions, deadline: float, check: Check, *, is_last: bool) -> Lease:
+        """As `lease`. Raises VersionRetired and LoadTakesLong, too, but for the last time."""
+        version = self.router.resolve(options)
+        other = None if is_last or self.loaded.is_loaded(version) else self._version_before(version, options)
+        try:
+            return self.loaded.lease(version, deadline, check, reload=is_last, has_other=other is not None)
+        except LoadTakesLong:
+            other = self._version_before(version, options)
+            if other is None or not self.loaded.is_loaded(other):
+                raise
+        except ModelUnavailable:
+            other = self._version_before(version, options)
+            if other is None:
+                raise
+        return self.loaded.lease(other, deadline, check)
 
     def _version_before(self, version: ModelVersion, options: ReadOptions) -> ModelVersion | None:
         """What reads instead of a version that cannot be loaded here, unless the request names just that one."""

@@ -1,0 +1,243 @@
+"""What comes in between while versions of models are loaded, proved and drained harms no request and no version."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from models_support import make_fake, make_fake_version
+from support import wait_until
+from test_loaded_models import FAR_S, serving, version
+from test_model_proof import a_fake, prover
+from test_model_swap_room import PAGE, Worker
+from test_model_watcher import serving_worker
+
+from ocrsvc.errors import ModelUnavailable, NotReady, OperatorError
+from ocrsvc.model_repository.repository import ModelRepository
+from ocrsvc.model_serving import model_loader
+from ocrsvc.model_serving.control import CHECK_S, open_control
+from ocrsvc.model_serving.loaded_entry import State
+from ocrsvc.model_serving.proof import prover as prover_module
+from ocrsvc.model_serving.proof.judgement import Judgement
+from ocrsvc.model_serving.state import FILE, StateStore, Verdict
+from ocrsvc.model_serving.version_switch import MOST_FAILURES
+from ocrsvc.records import ReadOptions
+
+T = TypeVar("T")
+
+
+def begun(call: Callable[[], T]) -> Future[T]:
+    """The call, under way in another thread."""
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(call)
+    pool.shutdown(wait=False)
+    return future
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    """One that has room for one version, and reads with the first."""
+    found = Worker(tmp_path)
+    found.accept(1)
+    found.reader.start()
+    yield found
+    found.watcher.stop()
+    found.reader.stop(FAR_S)
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A repository with one version of the model fake."""
+    make_fake(tmp_path / "models", 1)
+    return tmp_path / "models"
+
+
+def test_a_long_request_holds_up_a_swap_and_no_other_request(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_loader, "LEAST_DRAIN_S", 0.05)
+    with closing(worker.models.lease(ReadOptions(), time.monotonic() + FAR_S)) as document:
+        worker.accept(2)
+        swap = begun(worker.look)
+        wait_until(lambda: worker.models.loaded.list()[0].state is State.DRAINING)
+        assert worker.reader.read(PAGE, ReadOptions(), 1.0).engine.version == "1"
+        assert document.version.number == 1
+    swap.result(FAR_S)
+    worker.models.loaded.preload(worker.models.control.rescan().models["fake"].available[0])
+    assert worker.reader.read(PAGE, ReadOptions(), FAR_S).engine.version == "2"
+    assert worker.most_open == 1
+
+
+def test_who_waits_for_what_takes_the_place_of_its_version_is_not_counted() -> None:
+    with serving(15, most_waiting=1) as (models, machine, _):
+        models.preload(version("a"))
+        gate = machine.gates["b/10"] = threading.Event()
+        models.retire(version("a"))
+        waiting = [begun(lambda: models.preload(version("b")))]
+        wait_until(lambda: [one.name for one in models.list() if one.state is State.LOADING] == ["b"])
+        waiting += [begun(lambda: models.lease(version("b")).close()) for _ in range(3)]
+        gate.set()
+        assert [one.result(FAR_S) for one in waiting] == [None] * 4
+
+
+def test_a_retired_version_that_is_asked_for_again_stays_loaded() -> None:
+    with serving() as (models, machine, _):
+        models.preload(version("a"))
+        models.retire(version("a"))
+        wait_until(lambda: machine.closed)
+        for _ in range(3):
+            models.lease(version("a")).close()
+            wait_until(lambda: models.is_settled)
+        assert machine.opened == ["a/10"] * 2
+
+
+def test_a_worker_that_ends_does_not_spin_while_a_version_drains(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(15) as (models, _, _), closing(models.lease(version("a"))):
+        drains = []
+        drain = models._drain
+        monkeypatch.setattr(models, "_drain", lambda *about: drains.append(about) or drain(*about))
+        asked = begun(lambda: models.lease(version("b")))
+        wait_until(lambda: models.list()[0].state is State.DRAINING)
+        models.stop()
+        assert isinstance(asked.exception(FAR_S), NotReady)
+        wait_until(lambda: models.is_settled, "the loading thread ends")
+        assert len(drains) == 1
+
+
+def test_a_load_that_ends_its_thread_leaves_others_to_be_loaded() -> None:
+    with serving() as (models, machine, _):
+        machine.failures["a/10"] = SystemExit("an engine's own idea")  # type: ignore[assignment]
+        with pytest.raises(ModelUnavailable, match="an engine's own idea"):
+            models.lease(version("a"))
+        models.lease(version("b")).close()
+
+
+def test_a_version_is_not_to_blame_for_those_that_are_used(models: Path) -> None:
+    worker = serving_worker(models)
+    make_fake(models, 2)
+    load, is_busy = worker.loaded.preload, True
+
+    def preload(wanted: Any, deadline: float = FAR_S) -> None:
+        if is_busy and wanted.number == 2:
+            raise ModelUnavailable("There is no room: all others are being used.")
+        load(wanted, deadline)
+
+    worker.loaded.preload = preload  # type: ignore[method-assign]
+    for _ in range(2 * MOST_FAILURES):
+        worker.now_s += 61
+        worker.round()
+    assert worker.available() == [2]
+    is_busy = False
+    worker.now_s += 61
+    worker.round()
+    assert [one.number for one in worker.loaded.versions()] == [2]
+
+
+def test_a_state_that_cannot_be_read_for_a_moment_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = StateStore(tmp_path / "state")
+    made = make_fake_version(tmp_path / "models", "mine", 1)
+    store.record_verdict(made.digest, Verdict(accepted=True))
+    control = open_control(tmp_path / "models", tmp_path / "state")
+    control.is_watched = True
+    store.record_verdict("other", Verdict(accepted=False))
+    opened = Path.open
+
+    def refuse(path: Path, *how: Any, **more: Any) -> Any:
+        if path.name == FILE:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opened(path, *how, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        control._checked_s -= CHECK_S
+        assert [one.name for one in control.catalogue().available] == ["mine", "ppocr"]
+        with pytest.raises(OperatorError, match="Too many open files"):
+            control.load("mine")
+    control._checked_s -= CHECK_S
+    assert set(control.catalogue().state.verdicts) == {made.digest, "other"}
+
+
+def test_a_request_does_not_wait_for_the_disk_of_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_fake_version(tmp_path / "models", "mine", 1)
+    control = open_control(tmp_path / "models", tmp_path / "state")
+    control.is_watched = True
+    is_scanning, may_go_on = threading.Event(), threading.Event()
+    scan = ModelRepository.scan
+
+    def hang(repository: ModelRepository) -> Any:
+        is_scanning.set()
+        assert may_go_on.wait(FAR_S)
+        return scan(repository)
+
+    monkeypatch.setattr(ModelRepository, "scan", hang)
+    rescan = begun(control.rescan)
+    assert is_scanning.wait(FAR_S)
+    StateStore(tmp_path / "state").record_verdict(made.digest, Verdict(accepted=True))
+    control._checked_s -= CHECK_S
+    asked = begun(control.catalogue)
+    try:
+        assert asked.result(5.0).models["mine"].available == (made,)  # type: ignore[attr-defined]
+    finally:
+        may_go_on.set()
+        rescan.result(FAR_S)
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind"), [(signal.SIGTERM, "unknown"), (signal.SIGKILL, "killed"), (signal.SIGSEGV, "crash")]
+)
+def test_a_signal_that_others_send_to_a_proof_does_not_refuse_a_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: signal.Signals, kind: str
+) -> None:
+    started: list[prover_module.Program] = []
+
+    class Held(prover_module.Program):
+        """Does not come to ignore signals before it gets this one."""
+
+        def __init__(self, *about: Any, **more: Any) -> None:
+            super().__init__(*about, **more)
+            self.process.send_signal(signal.SIGSTOP)
+            started.append(self)
+
+    def end() -> bool:
+        for one in (sent, signal.SIGCONT):
+            started[0].process.send_signal(one)
+        return False
+
+    monkeypatch.setattr(prover_module, "Program", Held)
+    found = replace(prover(tmp_path), is_stopping=end).prove(a_fake(tmp_path, 1), None)
+    assert (found.kind, sent.name in found.reason) == (kind, True)
+
+
+def test_a_version_whose_proof_is_killed_twice_is_refused(models: Path) -> None:
+    worker = serving_worker(models)
+    worker.prover._prove = lambda _candidate, _serving: Judgement("killed", "It was ended by SIGKILL.")
+    digest = make_fake(models, 2).digest
+    worker.round()
+    assert digest not in worker.control.store.read().verdicts
+    worker.now_s += 61
+    worker.round()
+    assert worker.control.store.read().verdicts[digest].kind == "crash"
+
+
+def test_a_fault_nobody_foresaw_does_not_end_the_watcher(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = serving_worker(models)
+    looks = []
+
+    def look() -> None:
+        looks.append(1)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(worker.watcher, "look", look)
+    monkeypatch.setattr("ocrsvc.model_serving.watcher._RETRY_S", 0.01)
+    worker.watcher.start()
+    wait_until(lambda: len(looks) > 2)
+    worker.watcher.stop()
