@@ -2,6 +2,7 @@
 
     python benchmarks/models_swap.py                                 20 versions of the fake engine, five of them bad
     python benchmarks/models_swap.py --isolation process
+    python benchmarks/models_swap.py --memory 8388608                room for one version, so that it drains first
     python benchmarks/models_swap.py --models FOLDER --slow FOLDER   a real model, as PaddleOCR ships it (det/, rec/)
 
 Twenty clients ask without a pause, half of them over HTTP and half over gRPC (KServe v2). Of the twenty versions one is
@@ -70,6 +71,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quiet-s", type=float, default=30.0, help="how long nothing is copied first")
     parser.add_argument("--burn-s", type=float, default=0.002, help="processor time of the fake engine a page")
     parser.add_argument("--latency-s", type=float, default=0.02, help="time that it waits as well")
+    parser.add_argument("--memory", help="OCRSVC_MODELS_MEMORY: 8388608 is room for one version in threads")
+    parser.add_argument("--load-s", type=float, default=0.0, help="time that loading a handle of the fake engine takes")
     parser.add_argument("--models", type=Path, help="a real model: det/det.onnx, rec/rec.onnx, rec/inference.yml")
     parser.add_argument("--slow", type=Path, help="another one, which takes longer")
     return parser.parse_args()
@@ -77,12 +80,13 @@ def _arguments() -> argparse.Namespace:
 
 def _maker(args: argparse.Namespace) -> Maker:
     if args.models is None:
-        return fake_maker(args.burn_s, args.latency_s)
+        return fake_maker(args.burn_s, args.latency_s, args.load_s)
     return real_maker(parts_in(args.models), parts_in(args.slow))
 
 
 def _environ(args: argparse.Namespace, folder: Path) -> dict[str, str]:
-    return {
+    memory = {} if args.memory is None else {"OCRSVC_MODELS_MEMORY": args.memory}
+    return memory | {
         "OCRSVC_ENGINE": "ppocr" if args.models else "fake",
         "OCRSVC_MODELS": str(folder / "models"),
         "OCRSVC_MODELS_STATE": str(folder / "state"),

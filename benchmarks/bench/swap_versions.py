@@ -58,11 +58,12 @@ def copy_into(repository: Path, name: str, version: SwapVersion) -> None:
     (target / f".{FILE}").replace(target / FILE)
 
 
-def fake_maker(burn_s: float, latency_s: float) -> Maker:
-    """Versions of the fake engine, each with a text of its own, which take so long a page."""
+def fake_maker(burn_s: float, latency_s: float, load_s: float = 0.0) -> Maker:
+    """Versions of the fake engine, each with a text of its own, which take so long a page, and to load."""
 
     def make(folder: Path, number: int, fault: str) -> None:
         settings: dict[str, object] = {"fake_burn_s": burn_s, "fake_latency_s": latency_s, "fake_text": text(number)}
+        settings["fake_warm_up_s"] = load_s
         if fault == "truncated":
             settings["fake_fault"] = "segfault"
         elif fault == "wrong dictionary":
