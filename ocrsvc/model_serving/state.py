@@ -14,6 +14,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
@@ -137,7 +138,7 @@ class StateStore:
         try:
             with self._locked():
                 before = self._load()[1]
-                after = _bounded(edit(before))
+                after = edit(before)
                 if after != before:
                     self._replace(after)
                 return after
@@ -147,9 +148,23 @@ class StateStore:
                 "Let this user write there, or name another folder with OCRSVC_MODELS_STATE.",
             ) from error
 
-    def record_verdict(self, digest: str, verdict: Verdict) -> None:
-        """Keep what was found of the version with this manifest. Raises OperatorError, as `change`."""
-        self.change(lambda state: state.model_copy(update={"verdicts": {**state.verdicts, digest: verdict}}))
+    def record_verdict(self, digest: str, verdict: Verdict, there: AbstractSet[str] = frozenset()) -> None:
+        """Keep what was found of the version with this manifest.
+
+        Args:
+            digest: The manifest's.
+            verdict: What was found.
+            there: The digests of versions that are there: their verdicts stay, however old.
+
+        Raises:
+            OperatorError: As `change`.
+        """
+
+        def recorded(state: ModelState) -> ModelState:
+            verdicts = _bounded({**state.verdicts, digest: verdict}, {digest, *there})
+            return state.model_copy(update={"verdicts": verdicts})
+
+        self.change(recorded)
 
     def forget_verdict(self, digest: str) -> None:
         """Have a version proved again. Raises OperatorError, as `change`."""
@@ -251,12 +266,11 @@ def state_folder(repository: Path, chosen: Path | None) -> Path:
     return cache / f"models-{key}"
 
 
-def _bounded(state: ModelState) -> ModelState:
-    """Without the oldest verdicts, if there are too many."""
-    if len(state.verdicts) <= MOST_VERDICTS:
-        return state
-    newest = sorted(state.verdicts.items(), key=lambda item: item[1].at)[-MOST_VERDICTS:]
-    return state.model_copy(update={"verdicts": dict(newest)})
+def _bounded(verdicts: dict[str, Verdict], kept: AbstractSet[str]) -> dict[str, Verdict]:
+    """Without the oldest, if there are too many."""
+    oldest = sorted(verdicts.keys() - kept, key=lambda digest: verdicts[digest].at)
+    dropped = set(oldest[: max(0, len(verdicts) - MOST_VERDICTS)])
+    return {digest: verdict for digest, verdict in verdicts.items() if digest not in dropped}
 
 
 def _check_safe(folder: Path) -> None:

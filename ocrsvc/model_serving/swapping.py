@@ -57,7 +57,7 @@ class RollBack:
         # Before anybody needs it.
         self._loaded.preload(heir)
         verdict = make_verdict(kind, reason, self._basis)
-        keep_verdict(self._control.store, self._metrics, str(version), version.digest, verdict)
+        keep_verdict(self._control, self._metrics, str(version), version.digest, verdict)
         self._control.rescan()
 
 

@@ -20,7 +20,7 @@ from ocrsvc.model_serving.control import ModelControl
 from ocrsvc.model_serving.machine_lock import PROOF, machine_lock
 from ocrsvc.model_serving.proof.judgement import Judgement
 from ocrsvc.model_serving.proof.prover import Stopped
-from ocrsvc.model_serving.state import StateStore, Verdict
+from ocrsvc.model_serving.state import Verdict
 from ocrsvc.model_serving.verdict_basis import outdated_verdicts, without_verdicts
 from ocrsvc.model_serving.version_switch import current_of
 from ocrsvc.telemetry.metrics import MODEL_PROOF_SECONDS, MODEL_REFUSALS
@@ -115,13 +115,13 @@ class VersionProver:
             return
         self._metrics.record((), [(MODEL_PROOF_SECONDS.of(), spent_s)])
         verdict = self._verdict(found.kind or "", found.reason, found.figures)
-        keep_verdict(self._control.store, self._metrics, str(candidate), candidate.digest, verdict)
+        keep_verdict(self._control, self._metrics, str(candidate), candidate.digest, verdict)
 
     def _note_bad(self, catalogue: Catalogue) -> None:
         """Versions that cannot be opened at all are refused, once. Raises OcrsvcError."""
         for bad in _new_bad(catalogue):
             verdict = self._verdict("open", bad.reason, {})
-            keep_verdict(self._control.store, self._metrics, f"{bad.name}/{bad.number}", bad.digest, verdict)
+            keep_verdict(self._control, self._metrics, f"{bad.name}/{bad.number}", bad.digest, verdict)
 
     def _verdict(self, kind: str, reason: str, figures: Mapping[str, float]) -> Verdict:
         return make_verdict(kind, reason, self._basis, figures)
@@ -140,9 +140,11 @@ def make_verdict(kind: str, reason: str, basis: str, figures: Mapping[str, float
     return Verdict(accepted=not kind, reason=reason, figures=found, at=time.time(), kind=kind, made_on=basis)
 
 
-def keep_verdict(store: StateStore, metrics: WorkerMetrics, version: str, digest: str, verdict: Verdict) -> None:
+def keep_verdict(control: ModelControl, metrics: WorkerMetrics, version: str, digest: str, verdict: Verdict) -> None:
     """Keep a verdict on a version, log and count it. Raises OperatorError: the state cannot be written."""
-    store.record_verdict(digest, verdict)
+    scan = control.catalogue().scan
+    there = {one.digest for one in scan.versions} | {one.digest for one in scan.bad}
+    control.store.record_verdict(digest, verdict, there)
     if verdict.accepted:
         LOGGER.info("ACCEPTED %s: %s", version, verdict.reason)
         return
