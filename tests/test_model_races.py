@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import errno
+import random
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from models_support import make_fake, make_fake_version
 from support import wait_until
-from test_loaded_models import FAR_S, serving, version
+from test_loaded_models import FAR_S, MIB, serving, version
 from test_model_proof import a_fake, prover
 from test_model_swap_room import PAGE, Worker
 from test_model_watcher import serving_worker
 
-from ocrsvc.errors import ModelUnavailable, NotReady, OperatorError
+from ocrsvc.errors import ClientGone, ModelUnavailable, NotReady, OperatorError
 from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.model_serving import model_loader
 from ocrsvc.model_serving.control import CHECK_S, open_control
 from ocrsvc.model_serving.loaded_entry import State
-from ocrsvc.model_serving.proof import prover as prover_module
 from ocrsvc.model_serving.proof.judgement import Judgement
-from ocrsvc.model_serving.state import FILE, StateStore, Verdict
+from ocrsvc.model_serving.state import FILE, MOST_VERDICTS, StateStore, Verdict
 from ocrsvc.model_serving.version_switch import MOST_FAILURES
 from ocrsvc.records import ReadOptions
+from ocrsvc.system.child_process import Program
 
 T = TypeVar("T")
 
@@ -87,6 +90,60 @@ def test_who_waits_for_what_takes_the_place_of_its_version_is_not_counted() -> N
         assert [one.result(FAR_S) for one in waiting] == [None] * 4
 
 
+def test_whoever_leases_retires_and_leaves_at_once_finds_all_in_order() -> None:
+    """Twelve threads, five versions of which two have room, one that fails, clients that go, and a clock that jumps."""
+    outcomes: Counter[str] = Counter()
+    with serving(25, any_thread=False, most_waiting=6) as (models, machine, _):
+        machine.failures["e/10"] = OSError("gone from the disk")
+        names, done = "abcde", threading.Event()
+
+        def ask(seed: int) -> None:
+            chance = random.Random(seed)
+            for _ in range(80):
+                name = chance.choice(names)
+                try:
+                    with closing(models.lease(version(name), machine.now_s + 2.0, leave(chance))) as lease:
+                        assert lease.version == version(name)
+                        lease.describe()
+                        if chance.random() < 0.1:
+                            models.retire(version(chance.choice(names)))
+                    outcomes["read"] += 1
+                except (NotReady, ModelUnavailable, ClientGone) as error:
+                    outcomes[type(error).__name__] += 1
+
+        def tick() -> None:
+            chance, jump_s = random.Random(0), 0.0
+            while not done.wait(0.002):
+                jump_s += 5.0 if chance.random() < 0.01 else 0.0
+                machine.now_s = time.monotonic() + jump_s
+
+        clients = [begun(partial(ask, seed)) for seed in range(12)]
+        ticker = begun(tick)
+        for client in clients:
+            client.result(FAR_S)
+        wait_until(lambda: models.is_settled)
+        done.set()
+        ticker.result(FAR_S)
+        assert machine.most_bytes <= 25 * MIB
+        assert {one.leases for one in models.list()} <= {0}
+        assert models.held_bytes() == machine.held_bytes
+        machine.failures.clear()
+        for name in names:
+            models.preload(version(name), machine.now_s + FAR_S)
+    assert outcomes.total() == 12 * 80
+    assert outcomes["read"] > 100, outcomes
+
+
+def leave(chance: random.Random) -> Callable[[], None]:
+    """The check of a client that goes now and then."""
+
+    def check() -> None:
+        if chance.random() < 0.3:
+            raise ClientGone("It has gone.")
+
+    return check
+
+
 def test_a_retired_version_that_is_asked_for_again_stays_loaded() -> None:
     with serving() as (models, machine, _):
         models.preload(version("a"))
@@ -102,7 +159,12 @@ def test_a_worker_that_ends_does_not_spin_while_a_version_drains(monkeypatch: py
     with serving(15) as (models, _, _), closing(models.lease(version("a"))):
         drains = []
         drain = models._drain
-        monkeypatch.setattr(models, "_drain", lambda *about: drains.append(about) or drain(*about))
+
+        def note(*about: Any) -> bool:
+            drains.append(about)
+            return drain(*about)
+
+        monkeypatch.setattr(models, "_drain", note)
         asked = begun(lambda: models.lease(version("b")))
         wait_until(lambda: models.list()[0].state is State.DRAINING)
         models.stop()
@@ -129,7 +191,7 @@ def test_a_version_is_not_to_blame_for_those_that_are_used(models: Path) -> None
             raise ModelUnavailable("There is no room: all others are being used.")
         load(wanted, deadline)
 
-    worker.loaded.preload = preload  # type: ignore[method-assign]
+    worker.loaded.preload = preload  # type: ignore[method-assign, assignment]
     for _ in range(2 * MOST_FAILURES):
         worker.now_s += 61
         worker.round()
@@ -185,10 +247,22 @@ def test_a_request_does_not_wait_for_the_disk_of_the_repository(
     control._checked_s -= CHECK_S
     asked = begun(control.catalogue)
     try:
-        assert asked.result(5.0).models["mine"].available == (made,)  # type: ignore[attr-defined]
+        assert asked.result(5.0).models["mine"].available == (made,)
     finally:
         may_go_on.set()
         rescan.result(FAR_S)
+
+
+def test_the_oldest_verdict_stays_while_its_version_is_there(models: Path) -> None:
+    worker = serving_worker(models)
+    store = worker.control.store
+    [serving] = store.read().verdicts
+    later = {f"{number}": Verdict(accepted=False, at=1e12) for number in range(MOST_VERDICTS)}
+    store.change(lambda state: state.model_copy(update={"verdicts": {**state.verdicts, **later}}))
+    newest = make_fake(models, 2).digest
+    worker.round()
+    assert {serving, newest} <= set(store.read().verdicts)
+    assert len(store.read().verdicts) == MOST_VERDICTS
 
 
 @pytest.mark.parametrize(
@@ -197,9 +271,9 @@ def test_a_request_does_not_wait_for_the_disk_of_the_repository(
 def test_a_signal_that_others_send_to_a_proof_does_not_refuse_a_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: signal.Signals, kind: str
 ) -> None:
-    started: list[prover_module.Program] = []
+    started: list[Program] = []
 
-    class Held(prover_module.Program):
+    class Held(Program):
         """Does not come to ignore signals before it gets this one."""
 
         def __init__(self, *about: Any, **more: Any) -> None:
@@ -212,7 +286,7 @@ def test_a_signal_that_others_send_to_a_proof_does_not_refuse_a_version(
             started[0].process.send_signal(one)
         return False
 
-    monkeypatch.setattr(prover_module, "Program", Held)
+    monkeypatch.setattr("ocrsvc.model_serving.proof.prover.Program", Held)
     found = replace(prover(tmp_path), is_stopping=end).prove(a_fake(tmp_path, 1), None)
     assert (found.kind, sent.name in found.reason) == (kind, True)
 

@@ -73,6 +73,7 @@ class Entry:
     """See LoadedModel; `waiters` wait for it, and after a failure it is not tried again before `retry_at_s`.
 
     `is_replacing`: it takes the place of a version that has left, whose requests all wait for it, however many.
+    `is_late`: some of those who wait for it would rather have another version by now.
     """
 
     version: ModelVersion
@@ -87,6 +88,7 @@ class Entry:
     is_pinned: bool = False
     is_retired: bool = False
     is_replacing: bool = False
+    is_late: bool = False
     failure: OcrsvcError | None = None
     failures: int = 0
     retry_at_s: float = -math.inf

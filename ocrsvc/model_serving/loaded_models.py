@@ -32,7 +32,7 @@ class VersionRetired(Exception):
 
 
 class LoadTakesLong(Exception):
-    """Half of the time of a request is over, and the version is not loaded yet."""
+    """The version is not loaded yet, and half of a request's time is over, or all would be before it is."""
 
 
 class Lease:
@@ -123,7 +123,7 @@ class LoadedModels(ModelLoader):
             ModelUnavailable: It cannot be loaded, or too many wait already.
             NotReady: It is not loaded by the deadline, or by all experience would not be; or this worker ends.
             VersionRetired: Instead of loading it again.
-            LoadTakesLong: Half of the time is over, where there is another version.
+            LoadTakesLong: Half of the time is over, or it would not do, where there is another version.
         """
         key = key_of(version)
         with self._changed:
@@ -279,7 +279,7 @@ class LoadedModels(ModelLoader):
             self._wanted.append(entry)
             self._work_if_needed()
         if now_s + entry.expected_s(now_s) > deadline:
-            raise entry.not_loaded()
+            raise LoadTakesLong(str(entry.version)) if has_other else entry.not_loaded()
         waiter = Waiter(patience_s=now_s + (deadline - now_s) / 2 if has_other else math.inf)
         entry.waiters.append(waiter)
         return waiter
@@ -302,6 +302,8 @@ class LoadedModels(ModelLoader):
                 if self._is_closed or self._clock() >= deadline:
                     raise entry.not_loaded()
                 if self._clock() >= waiter.patience_s:
+                    entry.is_late = True
+                    self._changed.notify_all()
                     raise LoadTakesLong(str(entry.version))
             check()
 

@@ -191,7 +191,8 @@ class ModelLoader:
     def _patience_s(self, entry: Entry) -> float:
         """On the clock: when the first of those who wait for a version would rather have another."""
         with self._changed:
-            return min((waiter.patience_s for waiter in entry.waiters), default=math.inf)
+            ends_s = [waiter.patience_s for waiter in entry.waiters]
+            return -math.inf if entry.is_late else min(ends_s, default=math.inf)
 
     def _grant(self, entry: Entry) -> None:
         """The version is there for requests: those that wait get their leases. Under the lock."""
@@ -203,7 +204,7 @@ class ModelLoader:
         for waiter in entry.waiters:
             waiter.is_done = True
         entry.waiters.clear()
-        entry.is_replacing = False
+        entry.is_replacing = entry.is_late = False
         if entry in self._wanted:
             self._wanted.remove(entry)
         self._changed.notify_all()
@@ -217,7 +218,8 @@ class ModelLoader:
             now_s = self._clock()
             entry.retry_at_s = now_s + min(2.0 ** min(entry.failures - 1, 16), LONGEST_BACKOFF_S)
             for waiter in entry.waiters:
-                waiter.failure = entry.refusal(now_s)
+                # That this worker ends is not the model's fault.
+                waiter.failure = failure if isinstance(failure, NotReady) else entry.refusal(now_s)
             self._end_waiting(entry)
 
     def _close(self, entry: Entry, why: str) -> None:
