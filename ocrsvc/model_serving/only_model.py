@@ -6,7 +6,7 @@ from typing import Final
 
 from ocrsvc.errors import UnknownModel
 from ocrsvc.model_repository import builtin
-from ocrsvc.model_repository.language_tag import AUTO
+from ocrsvc.model_repository.language_tag import AUTO, with_language
 from ocrsvc.model_serving.model_list import ModelList
 from ocrsvc.records import ReadOptions
 
@@ -26,7 +26,7 @@ def check_only_model(options: ReadOptions, engine: str) -> None:
     Raises:
         UnknownModel: It is not; the remedy says what there is.
     """
-    if options.model is None and options.tier is None and (options.lang is None or options.lang == AUTO):
+    if options.model is None and options.tier is None and options.lang in (None, AUTO):
         return
     if engine != builtin.DESCRIPTION.engine:
         raise UnknownModel(
@@ -38,15 +38,10 @@ def check_only_model(options: ReadOptions, engine: str) -> None:
         raise UnknownModel(f"There is no model {options.model}.", f"There is one, {_NAMES[1]}.")
     if options.tier not in {None, described.tier}:
         raise UnknownModel(f"There is no model of the tier {options.tier}.", f"There is one, {described.tier}.")
-    if options.lang is not None and not _reads(options.lang, described.languages):
+    if options.lang not in (None, AUTO) and not with_language(str(options.lang), [described.languages]):
         raise UnknownModel(
             f"No model here reads the language {options.lang}.", f"There are: {', '.join(described.languages)}, {AUTO}."
         )
-
-
-def _reads(lang: str, languages: tuple[str, ...]) -> bool:
-    """Whether a language is one of those, without its region if need be."""
-    return lang == AUTO or lang in languages or lang.partition("-")[0] in languages
 
 
 def only_model(engine: str) -> ModelList:
