@@ -15,10 +15,10 @@ from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import BadModel, ClientGone, EngineUnavailable, ModelUnavailable, NotReady, OcrsvcError
 from ocrsvc.model_repository.description import Description
 from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_serving.load_observer import LoadObserver
-from ocrsvc.model_serving.loaded_entry import State
+from ocrsvc.model_serving.loaded_entry import LoadState
 from ocrsvc.model_serving.loaded_models import LoadedModels, VersionRetired
 from ocrsvc.model_serving.loaded_version import LoadedVersion
+from ocrsvc.model_serving.model_loader import LoadObserver
 from ocrsvc.model_serving.model_memory import FILES_FACTOR, LEAST_BYTES, ModelMemory
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page, ReadTask
@@ -203,7 +203,7 @@ def test_requests_that_want_the_same_version_wait_for_one_load() -> None:
         machine.gates["a/10"] = threading.Event()
         with ThreadPoolExecutor(4) as pool:
             asked = [pool.submit(models.lease, version("a")) for _ in range(4)]
-            wait_until(lambda: [one.state for one in models.list()] == [State.LOADING])
+            wait_until(lambda: [one.state for one in models.list()] == [LoadState.LOADING])
             machine.gates["a/10"].set()
             for one in asked:
                 one.result(FAR_S).close()
@@ -258,7 +258,7 @@ def test_a_version_in_use_is_drained_before_the_next_one_is_loaded() -> None:
         used = models.lease(version("a"))
         with ThreadPoolExecutor(2) as pool:
             asked = pool.submit(models.lease, version("b"))
-            wait_until(lambda: models.list()[0].state is State.DRAINING)
+            wait_until(lambda: models.list()[0].state is LoadState.DRAINING)
             # Who wants the one that drains has its turn after it.
             back = pool.submit(models.lease, version("a"))
             assert machine.opened == ["a/10"]
@@ -273,7 +273,7 @@ def test_a_version_whose_requests_do_not_end_stays_and_those_that_wait_are_refus
         used = models.lease(version("a"))
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(models.lease, version("b"))
-            wait_until(lambda: models.list()[0].state is State.DRAINING)
+            wait_until(lambda: models.list()[0].state is LoadState.DRAINING)
             machine.now_s = 1000.0
             with pytest.raises(ModelUnavailable, match="no room for the model b/10"):
                 asked.result(FAR_S)
@@ -358,7 +358,7 @@ def test_a_request_whose_time_is_over_is_told_to_come_again() -> None:
         machine.gates["a/10"] = threading.Event()
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(models.lease, version("a"), 5.0)
-            wait_until(lambda: [one.state for one in models.list()] == [State.LOADING])
+            wait_until(lambda: [one.state for one in models.list()] == [LoadState.LOADING])
             machine.now_s = 5.0
             with pytest.raises(NotReady, match="still being loaded"):
                 asked.result(FAR_S)

@@ -25,8 +25,7 @@ from ocrsvc.model_serving.loaded_version import EngineThreads
 from ocrsvc.model_serving.model_memory import ModelMemory
 from ocrsvc.model_serving.router import ModelRouter
 from ocrsvc.model_serving.state import StateStore, Verdict
-from ocrsvc.model_serving.swapping import watch_models
-from ocrsvc.model_serving.watcher import ModelWatcher
+from ocrsvc.model_serving.watcher import ModelWatcher, watch_models
 from ocrsvc.model_serving.worker_models import WorkerModels
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions

@@ -94,6 +94,17 @@ def test_importing_the_application_loads_no_engine() -> None:
     assert done.stdout == "set() False\n"
 
 
+def test_without_a_repository_nothing_of_one_is_loaded() -> None:
+    code = (
+        "import sys, wsgi, ocrsvc.worker.boot, ocrsvc.worker.service_context, ocrsvc.grpc_services;"
+        "print(*sorted(name for name in sys.modules if name.startswith('ocrsvc.model_serving.')));"
+        "print([name for name in sys.modules if name.startswith('ocrsvc.model_api.administration')])"
+    )
+    environment = clean_environment({"OCRSVC_ENGINE": "fake", "OCRSVC_OPS": "open"})
+    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, check=True)
+    assert done.stdout.split(b"\n")[:2] == [b"ocrsvc.model_serving.model_status ocrsvc.model_serving.only_model", b"[]"]
+
+
 @pytest.mark.parametrize(
     ("env", "message"),
     [

@@ -24,6 +24,7 @@ from typing import Final
 from ocrsvc.errors import EngineFailed, ImageCrashesEngine, OcrsvcError
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.records import Page
+from ocrsvc.settings.settings import Settings
 
 FEWEST_PAGES: Final = 30
 """Of each version, before anything is said."""
@@ -142,6 +143,12 @@ class LiveChecks:
         if reason or is_over:
             # The trial is over.
             del self._before[pages.version.name]
+
+
+def make_live_checks(settings: Settings) -> LiveChecks:
+    """The trials of a worker, with the bands of the settings."""
+    band = Band(settings.models_live_pages, settings.models_live_errors, settings.models_live_confidence)
+    return LiveChecks(band)
 
 
 def fault(pages: LivePages, before: LivePages, band: Band) -> str:

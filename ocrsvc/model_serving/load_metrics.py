@@ -8,8 +8,8 @@ from typing import Final
 
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_serving.load_observer import LoadObserver
 from ocrsvc.model_serving.loaded_models import LoadedModels
+from ocrsvc.model_serving.model_loader import LoadObserver
 from ocrsvc.telemetry.metrics import (
     MODEL_LEASES,
     MODEL_LOAD_SECONDS,

@@ -12,8 +12,7 @@ from typing import Final
 from ocrsvc.engines.contract import Engine
 from ocrsvc.errors import EngineFailed, EngineUnavailable, ModelUnavailable, OcrsvcError
 from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_serving.load_observer import LoadObserver
-from ocrsvc.model_serving.loaded_entry import Entry, State
+from ocrsvc.model_serving.loaded_entry import Entry, LoadState
 from ocrsvc.model_serving.loaded_version import EngineThreads, open_version_in
 from ocrsvc.model_serving.model_memory import ModelMemory, VersionKey
 from ocrsvc.serving.work_queue import GONE_S
@@ -26,6 +25,19 @@ ROOM_S: Final = 30.0
 """How long a version may wait for room at most; then its requests are refused, and the next version has its turn."""
 LONGEST_BACKOFF_S: Final = 60.0
 """Between two tries to load a version that could not be loaded."""
+
+
+class LoadObserver:
+    """Takes no notice; what counts or watches inherits from it. Any thread calls, and must not be held up."""
+
+    def note_lease(self, version: ModelVersion, *, is_hit: bool) -> None:
+        """A request begins to read with a version, which was loaded already if that is a hit."""
+
+    def note_load(self, version: ModelVersion, seconds: float, failure: OcrsvcError | None) -> None:
+        """A version was loaded, or could not be."""
+
+    def note_unload(self, version: ModelVersion, why: str) -> None:
+        """A version was closed: "memory", "retired", or at the "end" of the worker."""
 
 
 class ModelLoader:
@@ -73,7 +85,7 @@ class ModelLoader:
         """The loading thread, until there is nothing to do."""
         while (entry := self._next()) is not None:
             try:
-                if entry.state is State.CLOSING:
+                if entry.state is LoadState.CLOSING:
                     self._close(entry, "retired")
                 else:
                     self._load(entry)
@@ -84,11 +96,11 @@ class ModelLoader:
         with self._changed:
             entry = next((one for one in self._entries.values() if one.is_to_close), None)
             if entry is not None:
-                entry.state = State.CLOSING
+                entry.state = LoadState.CLOSING
             while entry is None and self._wanted:
                 first = self._wanted.popleft()
-                if first.state is State.CLOSED:
-                    entry, first.state = first, State.LOADING
+                if first.state is LoadState.CLOSED:
+                    entry, first.state = first, LoadState.LOADING
             if entry is None:
                 self._is_working = False
                 self._changed.notify_all()
@@ -166,18 +178,18 @@ class ModelLoader:
     def _drain(self, entry: Entry, until_s: float) -> bool:
         """Wait for the leases of a version, which grants no new ones meanwhile; whether it may be closed now."""
         with self._changed:
-            entry.state = State.DRAINING
+            entry.state = LoadState.DRAINING
             while entry.leases and (left_s := until_s - self._clock()) > 0 and not self._is_closed:
                 self._changed.wait(min(left_s, GONE_S))
             if not entry.leases:
-                entry.state = State.CLOSING
+                entry.state = LoadState.CLOSING
                 return True
             self._grant(entry)
             return False
 
     def _grant(self, entry: Entry) -> None:
         """The version is there for requests: those that wait get their leases. Under the lock."""
-        entry.state, entry.used_s = State.LOADED, self._clock()
+        entry.state, entry.used_s = LoadState.LOADED, self._clock()
         entry.leases += len(entry.waiters)
         self._end_waiting(entry)
 
@@ -193,7 +205,7 @@ class ModelLoader:
         """The version could not be loaded: from now on wait 1, 2, 4, … 60 s between tries."""
         LOG.error("The model %s cannot be loaded: %s", entry.version, failure)
         with self._changed:
-            entry.state, entry.failure, entry.failures = State.CLOSED, failure, entry.failures + 1
+            entry.state, entry.failure, entry.failures = LoadState.CLOSED, failure, entry.failures + 1
             entry.size_bytes = 0
             now_s = self._clock()
             entry.retry_at_s = now_s + min(2.0 ** min(entry.failures - 1, 16), LONGEST_BACKOFF_S)
@@ -212,7 +224,7 @@ class ModelLoader:
         del loaded
         self._memory.give_back()
         with self._changed:
-            entry.state, entry.size_bytes = State.CLOSED, 0
+            entry.state, entry.size_bytes = LoadState.CLOSED, 0
             self._changed.notify_all()
         LOG.info("UNLOADED the model %s: %s", entry.version, why)
         self._observer.note_unload(entry.version, why)

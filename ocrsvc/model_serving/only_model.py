@@ -7,7 +7,7 @@ from typing import Final
 from ocrsvc.errors import UnknownModel
 from ocrsvc.model_repository import builtin
 from ocrsvc.model_repository.language_tag import AUTO, with_language
-from ocrsvc.model_serving.model_list import ModelList
+from ocrsvc.model_serving.model_status import ModelList, VersionStatus
 from ocrsvc.records import ReadOptions
 
 NO_MODELS: Final = ModelList(None, ())
@@ -48,8 +48,5 @@ def only_model(engine: str) -> ModelList:
     """The built-in model, where that is the engine's. Raises EngineUnavailable: its wheel is missing."""
     if engine != builtin.DESCRIPTION.engine:
         return NO_MODELS
-    # What a repository needs is not loaded before somebody asks.
-    from ocrsvc.model_serving.control import VersionStatus
-
     version = builtin.built_in_model()
     return ModelList(version.name, (VersionStatus(version.name, version.number, "AVAILABLE", "", version=version),))

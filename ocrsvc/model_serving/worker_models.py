@@ -15,11 +15,11 @@ from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_repository.wanted_model import parse_wanted_model
 from ocrsvc.model_serving.control import ModelControl
 from ocrsvc.model_serving.live_checks import LiveChecks
-from ocrsvc.model_serving.load_observer import LoadObserver
 from ocrsvc.model_serving.loaded_models import Lease, LoadedModels, VersionRetired
 from ocrsvc.model_serving.loaded_version import EngineThreads
-from ocrsvc.model_serving.model_list import ModelList
+from ocrsvc.model_serving.model_loader import LoadObserver
 from ocrsvc.model_serving.model_memory import ModelMemory
+from ocrsvc.model_serving.model_status import ModelList
 from ocrsvc.model_serving.router import ModelRouter
 from ocrsvc.model_serving.state import StateStore, state_folder
 from ocrsvc.readings import EngineInfo

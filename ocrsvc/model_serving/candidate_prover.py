@@ -33,7 +33,7 @@ RETRY_S: Final = 60.0
 Prove = Callable[[ModelVersion, ModelVersion | None], Judgement]
 
 
-class VersionProver:
+class CandidateProver:
     """Of one worker; for one thread at a time.
 
     Args:
