@@ -26,8 +26,9 @@ from ocrsvc.model_serving.version_switch import LONGEST_WAIT_S, MOST_FAILURES
 from ocrsvc.model_serving.watcher import ModelWatcher, make_watcher
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
-from ocrsvc.telemetry.metrics import MODEL_REFUSALS, MODEL_REFUSED, MODEL_SWAPS, Metric
+from ocrsvc.telemetry.metric import Metric
 from ocrsvc.telemetry.metrics_store import MetricsStore
+from ocrsvc.telemetry.model_metrics import MODEL_REFUSALS, MODEL_REFUSED, MODEL_SWAPS
 
 PLAN = ThreadPlan(1, 1, 1)
 

@@ -28,8 +28,8 @@ from ocrsvc.serving.work_queue import DEFAULT_CONTEXT
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.memory import read_memory_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
-from ocrsvc.telemetry.metrics import MODEL_LEASES, MODELS_BYTES, MODELS_LIMIT, MODELS_LOADED
 from ocrsvc.telemetry.metrics_store import MetricsStore
+from ocrsvc.telemetry.model_metrics import MODEL_LEASES, MODELS_BYTES, MODELS_LIMIT, MODELS_LOADED
 from ocrsvc.worker.memory_limits import ModelsInProcess
 
 PLAN = ThreadPlan(1, 4, 1)

@@ -22,8 +22,8 @@ from ocrsvc.model_serving.proof.prover import Stopped
 from ocrsvc.model_serving.state import StateStore, Verdict
 from ocrsvc.model_serving.verdict_basis import outdated_verdicts, without_verdicts
 from ocrsvc.model_serving.version_switch import current_of
-from ocrsvc.telemetry.metrics import MODEL_PROOF_SECONDS, MODEL_REFUSALS
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
+from ocrsvc.telemetry.model_metrics import MODEL_PROOF_SECONDS, MODEL_REFUSALS
 
 LOGGER: Final = logging.getLogger("ocrsvc.models")
 

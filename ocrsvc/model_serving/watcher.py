@@ -30,8 +30,8 @@ from ocrsvc.model_serving.version_switch import Loaded, VersionSwitch
 from ocrsvc.model_serving.worker_models import WorkerModels
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
-from ocrsvc.telemetry.metrics import MODEL_REFUSED, MODEL_SWAPS
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
+from ocrsvc.telemetry.model_metrics import MODEL_REFUSED, MODEL_SWAPS
 
 LOGGER: Final = logging.getLogger("ocrsvc.models")
 
