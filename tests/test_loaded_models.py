@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from models_support import IdleHandle
 from support import wait_until
 
 from ocrsvc.engines.contract import EngineTraits
@@ -108,19 +109,6 @@ class OpenedHandle:
         self.engine.machine.handle_threads.append(self.thread)
 
 
-class Idle:
-    """A handle of the executor, whose threads have nothing to read here."""
-
-    def warm_up(self) -> None:
-        """Nothing."""
-
-    def read(self, tasks: Sequence[str]) -> Sequence[str]:
-        return tasks
-
-    def close(self) -> None:
-        """Nothing."""
-
-
 class Counts(LoadObserver):
     """What was reported."""
 
@@ -142,7 +130,7 @@ def serving(
 ) -> Iterator[tuple[LoadedModels, Machine, Counts]]:
     """Loaded models in front of two real engine threads."""
     machine, counts = Machine(EngineTraits(any_thread=any_thread)), Counts()
-    executor: Executor[str, str] = Executor(Idle, threads=2, places=8)
+    executor: Executor[str, str] = Executor(IdleHandle, threads=2, places=8)
     executor.start()
     budget_bytes = None if budget_mib is None else budget_mib * MIB
     models = LoadedModels(
