@@ -26,25 +26,18 @@ class LoadStatus:
     """One version as an operator sees it.
 
     Attributes:
-        name, number, digest: Which.
+        name, number: Which.
         state: See LoadState.
         size_bytes: What it takes, or is expected to while it is being loaded; 0 while it is not loaded.
         leases: Requests and pages that read with it now.
-        is_pinned: It stays loaded.
-        load_s: How long it took to load, the last time.
-        used_s: When it was used last, on the clock; minus infinity is never.
         reason: Why it could not be loaded the last time; empty otherwise.
     """
 
     name: str
     number: int
-    digest: str
     state: LoadState
     size_bytes: int
     leases: int
-    is_pinned: bool
-    load_s: float
-    used_s: float
     reason: str = ""
 
     @property
@@ -63,7 +56,21 @@ class Waiter:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """See LoadStatus; `waiters` wait for it, and after a failure it is not tried again before `retry_at_s`."""
+    """One version here.
+
+    Attributes:
+        version: Which.
+        state: See LoadState.
+        loaded: Its engine, while there is one.
+        leases: Requests and pages that read with it now.
+        waiters: Those that wait for it.
+        size_bytes: What it takes, or is expected to while it is being loaded; 0 while it is not loaded.
+        used_s: When it was used last, on the clock; minus infinity is never.
+        load_s: How long it took to load, the last time.
+        is_retired: It is closed when its last lease has ended.
+        failure, failures: Why it could not be loaded the last time, and how many times in a row.
+        retry_at_s: It is not tried again before, on the clock.
+    """
 
     version: ModelVersion
     state: LoadState = LoadState.CLOSED
@@ -73,7 +80,6 @@ class Entry:
     size_bytes: int = 0
     used_s: float = -math.inf
     load_s: float = 0.0
-    is_pinned: bool = False
     is_retired: bool = False
     failure: OcrsvcError | None = None
     failures: int = 0
@@ -117,7 +123,4 @@ class Entry:
     def status(self) -> LoadStatus:
         """For operators."""
         version, reason = self.version, "" if self.failure is None else str(self.failure)
-        return LoadStatus(
-            *(version.name, version.number, version.digest, self.state, self.size_bytes, self.leases),
-            *(self.is_pinned, self.load_s, self.used_s, reason),
-        )
+        return LoadStatus(version.name, version.number, self.state, self.size_bytes, self.leases, reason)

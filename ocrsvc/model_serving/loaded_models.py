@@ -79,7 +79,7 @@ class LoadedModels(ModelLoader):
         clock: Monotonic seconds.
 
     Attributes:
-        is_kept: Whether a version is pinned for another reason than `pin`.
+        is_pinned: Whether a version stays loaded, however long it is not used.
     """
 
     def __init__(
@@ -153,11 +153,6 @@ class LoadedModels(ModelLoader):
                 entry.is_retired = True
                 self._forget_old()
                 self._work_if_needed()
-
-    def pin(self, version: ModelVersion, *, is_pinned: bool = True) -> None:
-        """Whether a version stays loaded, however long it is not used. It is not loaded by this."""
-        with self._changed:
-            self._entries.setdefault(key_of(version), Entry(version)).is_pinned = is_pinned
 
     def is_loaded(self, version: ModelVersion) -> bool:
         """Whether a request could read with it at once."""

@@ -47,7 +47,7 @@ class ModelLoader:
         open_version, threads, memory, load_limit_s, observer, clock: As for LoadedModels.
 
     Attributes:
-        is_kept: As of LoadedModels.
+        is_pinned: As of LoadedModels.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ModelLoader:
         self._wanted: deque[Entry] = deque()
         self._changed = threading.Condition()
         self._is_working = self._is_closed = False
-        self.is_kept: Callable[[ModelVersion], bool] = lambda _version: False
+        self.is_pinned: Callable[[ModelVersion], bool] = lambda _version: False
 
     def _work_if_needed(self) -> None:
         """Start the loading thread unless it runs. Under the lock."""
@@ -162,7 +162,7 @@ class ModelLoader:
             others = [one for one in self._entries.values() if one is not entry and one.loaded is not None]
             if self._memory.is_room(needed_bytes, (one.size_bytes for one in others)):
                 return None
-            unpinned = [one for one in others if one.is_retired or not self._is_pinned(one)]
+            unpinned = [one for one in others if one.is_retired or not self.is_pinned(one.version)]
             if not unpinned:
                 raise EngineUnavailable(
                     f"There is no room for the model {entry.version} beside those that are pinned "
@@ -171,9 +171,6 @@ class ModelLoader:
                 )
             # What was retired leaves anyhow: nobody else makes room for what takes its place.
             return min(unpinned, key=lambda one: (not one.is_retired, one.leases > 0, one.used_s))
-
-    def _is_pinned(self, entry: Entry) -> bool:
-        return entry.is_pinned or self.is_kept(entry.version)
 
     def _drain(self, entry: Entry, until_s: float) -> bool:
         """Wait for the leases of a version, which grants no new ones meanwhile; whether it may be closed now."""
