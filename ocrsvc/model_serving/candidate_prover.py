@@ -21,7 +21,6 @@ from ocrsvc.model_serving.proof.judgement import Judgement
 from ocrsvc.model_serving.proof.prover import Stopped
 from ocrsvc.model_serving.state import StateStore, Verdict
 from ocrsvc.model_serving.verdict_basis import outdated_verdicts, without_verdicts
-from ocrsvc.model_serving.version_switch import current_of
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
 from ocrsvc.telemetry.model_metrics import MODEL_PROOF_SECONDS, MODEL_REFUSALS
 
@@ -96,7 +95,7 @@ class CandidateProver:
         """Raises Stopped, OcrsvcError."""
         catalogue, began_s = self._control.catalogue(), self._clock()
         model = catalogue.models[candidate.name]
-        serving = current_of(model) or next(iter(model.accepted), None)
+        serving = model.target or next(iter(model.accepted), None)
         # Should the verdict not be kept, this worker does not begin again at once.
         self._not_before_s[candidate.digest] = began_s + RETRY_S
         LOGGER.info("PROVING %s, beside %s", candidate, serving or "no other version")

@@ -291,7 +291,7 @@ def _state_of(
         return "UNLOADING", ""
     if verdict is not None and not verdict.accepted:
         return "END", verdict.reason
-    if {model.name, str(version)} & catalogue.state.unloads:
+    if catalogue.is_unloaded(version):
         return "END", "It was unloaded."
     return "END", "It is not wanted."
 
@@ -300,15 +300,10 @@ def _damage(scan: Scan, name: str) -> str:
     return next((f"{bad.name}/{bad.number}: {bad.reason}" for bad in scan.bad if bad.name == name), "")
 
 
-def open_control(
-    folder: Path,
-    state: Path,
-    is_loaded: Callable[[ModelVersion], bool] = lambda _version: False,
-    key: ModelKey | None = None,
-) -> ModelControl:
+def open_control(folder: Path, state: Path, key: ModelKey | None = None) -> ModelControl:
     """The control of the repository in a folder, with its state in another; `key` decrypts its models.
 
     Raises:
         BadModel, SettingsError: The folder cannot be read, or what it says of policies is wrong.
     """
-    return ModelControl(ModelRepository(folder, key), StateStore(state), is_loaded)
+    return ModelControl(ModelRepository(folder, key), StateStore(state))

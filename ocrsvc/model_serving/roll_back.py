@@ -11,7 +11,7 @@ from ocrsvc.model_serving.catalogue import Catalogue, make_catalogue
 from ocrsvc.model_serving.control import ModelControl
 from ocrsvc.model_serving.proof.measurement import RefusalKind
 from ocrsvc.model_serving.state import Verdict
-from ocrsvc.model_serving.version_switch import Loaded, current_of
+from ocrsvc.model_serving.version_switch import Loaded
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
 
 LOGGER: Final = logging.getLogger("ocrsvc.models")
@@ -56,4 +56,4 @@ def heir_of(catalogue: Catalogue, version: ModelVersion) -> ModelVersion | None:
     verdicts = {**catalogue.state.verdicts, version.digest: Verdict(accepted=False)}
     without = catalogue.state.model_copy(update={"verdicts": verdicts})
     model = make_catalogue(catalogue.scan, catalogue.policies, without).models.get(version.name)
-    return current_of(model) if model is not None else None
+    return model.target if model is not None else None

@@ -70,7 +70,7 @@ class ModelRouter:
         if wanted.number is not None:
             return model.find(wanted.number)
         if wanted.label is not None:
-            return _labelled(model, wanted.label)
+            return model.labelled(wanted.label)
         return (self._shared(model) if draws else None) or self._current(model)
 
     def _shared(self, model: Model) -> ModelVersion | None:
@@ -80,13 +80,13 @@ class ModelRouter:
         at = self._draw()
         for label, share in model.policy.shares.items():
             if at < share:
-                return _labelled(model, label)
+                return model.labelled(label)
             at -= share
         return None
 
     def _current(self, model: Model) -> ModelVersion | None:
         """What reads the rest. A version that others have taken the place of goes on until one of them is loaded."""
-        stable = _labelled(model, STABLE)
+        stable = model.labelled(STABLE)
         if stable is not None or not model.available:
             return stable
         rest = [version for version in model.accepted if version not in model.available]
@@ -135,7 +135,7 @@ class ModelRouter:
         if model is None or not model.available:
             raise UnknownModel(f"There is no model {str(wanted)[:140]}.", _there_is(catalogue))
         there = [str(version.number) for version in model.available]
-        labels = [label for label in model.labels if _labelled(model, label) is not None]
+        labels = [label for label in model.labels if model.labelled(label) is not None]
         raise UnknownModel(
             f"There is no model {str(wanted)[:140]}.",
             f"Versions of {wanted.name}: {_listed(there)}. Labels: {_listed(labels)}.",
@@ -148,11 +148,6 @@ def _suiting(versions: Iterable[ModelVersion], options: ReadOptions) -> list[Mod
     if options.lang is None or options.lang == AUTO:
         return found
     return [found[place] for place in with_language(options.lang, [one.description.languages for one in found])]
-
-
-def _labelled(model: Model, label: str) -> ModelVersion | None:
-    number = model.labels.get(label)
-    return model.find(number) if number is not None else None
 
 
 def _parse(text: str) -> WantedModel:
