@@ -28,7 +28,7 @@ from ocrsvc.errors import ClientGone, ModelUnavailable, NotReady, OperatorError
 from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.model_serving import model_loader
 from ocrsvc.model_serving.control import CHECK_S, open_control
-from ocrsvc.model_serving.loaded_entry import State
+from ocrsvc.model_serving.loaded_entry import LoadState
 from ocrsvc.model_serving.proof.judgement import Judgement
 from ocrsvc.model_serving.state import FILE, MOST_VERDICTS, StateStore, Verdict
 from ocrsvc.model_serving.version_switch import MOST_FAILURES
@@ -69,7 +69,7 @@ def test_a_long_request_holds_up_a_swap_and_no_other_request(worker: Worker, mon
     with closing(worker.models.lease(ReadOptions(), time.monotonic() + FAR_S)) as document:
         worker.accept(2)
         swap = begun(worker.look)
-        wait_until(lambda: worker.models.loaded.list()[0].state is State.DRAINING)
+        wait_until(lambda: worker.models.loaded.list()[0].state is LoadState.DRAINING)
         assert worker.reader.read(PAGE, ReadOptions(), 1.0).engine.version == "1"
         assert document.version.number == 1
     swap.result(FAR_S)
@@ -84,7 +84,7 @@ def test_who_waits_for_what_takes_the_place_of_its_version_is_not_counted() -> N
         gate = machine.gates["b/10"] = threading.Event()
         models.retire(version("a"))
         waiting = [begun(lambda: models.preload(version("b")))]
-        wait_until(lambda: [one.name for one in models.list() if one.state is State.LOADING] == ["b"])
+        wait_until(lambda: [one.name for one in models.list() if one.state is LoadState.LOADING] == ["b"])
         waiting += [begun(lambda: models.lease(version("b")).close()) for _ in range(3)]
         gate.set()
         assert [one.result(FAR_S) for one in waiting] == [None] * 4
@@ -166,7 +166,7 @@ def test_a_worker_that_ends_does_not_spin_while_a_version_drains(monkeypatch: py
 
         monkeypatch.setattr(models, "_drain", note)
         asked = begun(lambda: models.lease(version("b")))
-        wait_until(lambda: models.list()[0].state is State.DRAINING)
+        wait_until(lambda: models.list()[0].state is LoadState.DRAINING)
         models.stop()
         assert isinstance(asked.exception(FAR_S), NotReady)
         wait_until(lambda: models.is_settled, "the loading thread ends")

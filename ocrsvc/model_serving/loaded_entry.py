@@ -11,7 +11,7 @@ from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.loaded_version import LoadedVersion
 
 
-class State(Enum):
+class LoadState(Enum):
     """Where a version is: requests read with it only while it is LOADED, or as long as they have a lease."""
 
     CLOSED = "closed"
@@ -22,29 +22,22 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedModel:
+class LoadStatus:
     """One version as an operator sees it.
 
     Attributes:
-        name, number, digest: Which.
-        state: See State.
+        name, number: Which.
+        state: See LoadState.
         size_bytes: What it takes, or is expected to while it is being loaded; 0 while it is not loaded.
         leases: Requests and pages that read with it now.
-        is_pinned: It stays loaded.
-        load_s: How long it took to load, the last time.
-        used_s: When it was used last, on the clock; minus infinity is never.
         reason: Why it could not be loaded the last time; empty otherwise.
     """
 
     name: str
     number: int
-    digest: str
-    state: State
+    state: LoadState
     size_bytes: int
     leases: int
-    is_pinned: bool
-    load_s: float
-    used_s: float
     reason: str = ""
 
     @property
@@ -70,14 +63,27 @@ class Waiter:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """See LoadedModel; `waiters` wait for it, and after a failure it is not tried again before `retry_at_s`.
+    """One version here.
 
-    `is_replacing`: it takes the place of a version that has left, whose requests all wait for it, however many.
-    `is_late`: some of those who wait for it would rather have another version by now.
+    Attributes:
+        version: Which.
+        state: See LoadState.
+        loaded: Its engine, while there is one.
+        leases: Requests and pages that read with it now.
+        waiters: Those that wait for it.
+        size_bytes: What it takes, or is expected to while it is being loaded; 0 while it is not loaded.
+        used_s: When it was used last, on the clock; minus infinity is never.
+        load_s: How long it took to load, the last time.
+        began_s: When it was last begun to be loaded, on the clock.
+        is_retired: It is closed when its last lease has ended.
+        is_replacing: It takes the place of a version that has left, whose requests all wait for it, however many.
+        is_late: Some of those who wait for it would rather have another version by now.
+        failure, failures: Why it could not be loaded the last time, and how many times in a row.
+        retry_at_s: It is not tried again before, on the clock.
     """
 
     version: ModelVersion
-    state: State = State.CLOSED
+    state: LoadState = LoadState.CLOSED
     loaded: LoadedVersion | None = None
     leases: int = 0
     waiters: list[Waiter] = field(default_factory=list)
@@ -85,7 +91,6 @@ class Entry:
     used_s: float = -math.inf
     load_s: float = 0.0
     began_s: float = 0.0
-    is_pinned: bool = False
     is_retired: bool = False
     is_replacing: bool = False
     is_late: bool = False
@@ -102,16 +107,16 @@ class Entry:
     @property
     def is_to_close(self) -> bool:
         """Whether it was retired, and nobody uses or awaits it any more."""
-        return self.is_retired and self.state is State.LOADED and not self.leases
+        return self.is_retired and self.state is LoadState.LOADED and not self.leases
 
     @property
     def is_forgettable(self) -> bool:
         """Whether nothing of it is left."""
-        return self.state is State.CLOSED and not self.waiters
+        return self.state is LoadState.CLOSED and not self.waiters
 
     def expected_s(self, now_s: float) -> float:
         """How long loading it will still take, by what it took the last time."""
-        spent_s = now_s - self.began_s if self.state is State.LOADING else 0.0
+        spent_s = now_s - self.began_s if self.state is LoadState.LOADING else 0.0
         return max(0.0, self.load_s - spent_s)
 
     def refusal(self, now_s: float) -> ModelUnavailable:
@@ -133,10 +138,7 @@ class Entry:
             max(1, math.ceil(self.load_s)),
         )
 
-    def status(self) -> LoadedModel:
+    def status(self) -> LoadStatus:
         """For operators."""
         version, reason = self.version, "" if self.failure is None else str(self.failure)
-        return LoadedModel(
-            *(version.name, version.number, version.digest, self.state, self.size_bytes, self.leases),
-            *(self.is_pinned, self.load_s, self.used_s, reason),
-        )
+        return LoadStatus(version.name, version.number, self.state, self.size_bytes, self.leases, reason)
