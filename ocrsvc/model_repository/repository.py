@@ -26,7 +26,7 @@ class BadVersion:
 
     Attributes:
         name, number: Which.
-        digest: Of its manifest; "" where that cannot be read.
+        digest: Of its manifest, name and number; "" where that cannot be read.
         reason: For people.
         lacks_key: It is encrypted, and the key that it wants, or the package that decrypts it, is not there.
     """
@@ -165,10 +165,12 @@ def _bad_version(folder: Path, error: Exception) -> BadVersion:
 
 
 def _digest(folder: Path) -> str:
+    """Of the manifest and of what it is the manifest of: a copy under another number may have been damaged."""
     try:
-        return hashlib.sha256((folder / FILE).read_bytes()).hexdigest()
+        manifest = (folder / FILE).read_bytes()
     except OSError:
         return ""
+    return hashlib.sha256(f"{folder.parent.name}/{folder.name}\n".encode() + manifest).hexdigest()
 
 
 def _reason(error: Exception) -> str:

@@ -31,7 +31,7 @@ class ModelVersion:
         number: Of the version, from 1.
         description: From its `model.toml`.
         folder: Where its files are.
-        digest: Of its manifest, in hexadecimal digits: it changes when any file does.
+        digest: Of its manifest, name and number, in hexadecimal digits: it changes when any file does.
         digests: By file, as they are on disk; empty for the built-in model, whose wheel pip has verified.
         key: That decrypts them; None for plain ones.
     """

@@ -131,7 +131,7 @@ def parse_policies(text: str) -> Policies:
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{FILE} is no TOML: {error}.", "Correct the file.") from error
     except ValidationError as error:
-        raise SettingsError(f"{FILE}: {first_fault(error)}.", "See docs/models.md for the entries.") from error
+        raise SettingsError(f"{FILE}: {first_fault(error)}.", "See docs/model_versions.md for the entries.") from error
 
 
 def first_fault(error: ValidationError) -> str:

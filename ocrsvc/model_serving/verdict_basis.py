@@ -3,7 +3,8 @@
 What was accepted stays accepted: after an upgrade of the service, models that have served go on serving. What was
 refused is tried again when the machine's processor or the programs change, because it may have been their fault. But a
 file that is not that of its manifest, a reference page that is missing, and what live traffic has shown are the same
-everywhere.
+everywhere. What is refused for its files is tried again when these were written again, and what could not be listed as
+soon as it can be: its description was mended, or its key is there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from ocrsvc import __version__
+from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.state import ModelState, Verdict
 from ocrsvc.settings.settings import Settings
 
@@ -42,6 +44,32 @@ def without_verdicts(state: ModelState, digests: Iterable[str]) -> ModelState:
     gone = frozenset(digests)
     kept = {digest: verdict for digest, verdict in state.verdicts.items() if digest not in gone}
     return state.model_copy(update={"verdicts": kept})
+
+
+def mended(versions: Iterable[ModelVersion], state: ModelState) -> frozenset[str]:
+    """The digests of the versions that are refused for files that are others now, or for not being listed."""
+    refused = ((version, state.verdicts.get(version.digest)) for version in versions)
+    return frozenset(
+        version.digest for version, verdict in refused if verdict is not None and _is_mended(version, verdict)
+    )
+
+
+def written_ns(version: ModelVersion) -> int:
+    """When one of a version's files was written last; a copy that keeps the times of the original counts as well."""
+    return max((_changed_ns(version.folder / file) for file in version.digests), default=0)
+
+
+def _is_mended(version: ModelVersion, verdict: Verdict) -> bool:
+    if verdict.accepted:
+        return False
+    return verdict.was_unreadable or (bool(verdict.written_ns) and verdict.written_ns != written_ns(version))
+
+
+def _changed_ns(file: Path) -> int:
+    try:
+        return file.stat().st_ctime_ns
+    except OSError:
+        return 0
 
 
 def _holds(verdict: Verdict, basis: str) -> bool:

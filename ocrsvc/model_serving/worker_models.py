@@ -77,21 +77,29 @@ class WorkerModels:
             except VersionRetired:
                 # Another one has just taken its place; or it came back into its place, and is not loaded yet.
                 continue
-            except ModelUnavailable:
-                other = self._version_before(version, options)
-                if other is None:
-                    raise
-                return self.loaded.lease(other, deadline, check)
+            except ModelUnavailable as failure:
+                return self._lease_other(version, options, deadline, check, failure)
         return self.loaded.lease(self.router.resolve(options), deadline, check)
 
-    def _version_before(self, version: ModelVersion, options: ReadOptions) -> ModelVersion | None:
-        """What reads instead of a version that cannot be loaded here, unless the request names just that one."""
+    def _lease_other(
+        self, version: ModelVersion, options: ReadOptions, deadline: float, check: Check, failure: ModelUnavailable
+    ) -> Lease:
+        """A lease on the first version that can be loaded in place of one that cannot be; else raises its failure."""
+        for other in self._others(version, options):
+            try:
+                return self.loaded.lease(other, deadline, check)
+            except ModelUnavailable:
+                continue
+        raise failure
+
+    def _others(self, version: ModelVersion, options: ReadOptions) -> list[ModelVersion]:
+        """What may read instead of a version, what is loaded first; nothing where the request names just that one."""
         wanted = parse_wanted_model(options.model) if options.model is not None else self.router.default
         model = self.control.catalogue().models.get(version.name)
         if wanted.number is not None or wanted.label is not None or model is None:
-            return None
-        others = [one for one in model.accepted if one != version]
-        return next((one for one in others if self.loaded.is_loaded(one)), None) or next(iter(others), None)
+            return []
+        others = (one for one in model.accepted if one != version)
+        return sorted(others, key=lambda one: not self.loaded.is_loaded(one))
 
     def load_ahead(self) -> None:
         """Load what requests without a name are read with, and what else is to be there from the beginning.
