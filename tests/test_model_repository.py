@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -137,3 +139,25 @@ def test_a_request_names_a_model_a_version_or_a_label(text: str, wanted: WantedM
 def test_what_names_no_model_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse_wanted_model(text)
+
+
+def test_a_model_that_may_not_be_listed_leaves_the_others_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_version(tmp_path)
+    closed, really = make_version(tmp_path, "closed").parent, Path.iterdir
+
+    def iterdir(folder: Path) -> Iterator[Path]:
+        # The superuser, whom tests may run as, is refused nothing.
+        if folder == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return really(folder)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    repository = ModelRepository(tmp_path)
+    scan = repository.scan()
+    assert [str(one) for one in scan.versions] == ["mine/2", "ppocr/1"]
+    [bad] = scan.bad
+    assert (bad.name, bad.number) == ("closed", 0)
+    assert bad.reason == "closed cannot be read: Permission denied. Let the service's user read it."
+    assert not repository.incomplete()

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         print(line)
     for entry in entries:
         if entry["reason"] and entry["state"] in _EXPLAINED:
-            print(f"{entry['name']}/{entry['version']}: {entry['reason']}")
+            print(f"{_name(entry)}: {entry['reason']}")
     return 0
 
 
@@ -118,10 +118,15 @@ def _size(file: Path) -> int:
         return 0
 
 
+def _name(entry: Mapping[str, Any]) -> str:
+    """Of a version; a whole model, whose folder cannot be listed, has the number 0."""
+    return f"{entry['name']}/{entry['version']}" if entry["version"] else entry["name"]
+
+
 def _row(entry: Mapping[str, Any]) -> Sequence[str]:
     size = entry.get("size_bytes")
     return (
-        f"{entry['name']}/{entry['version']}",
+        _name(entry),
         entry["state"],
         " ".join(entry["labels"]) or "-",
         entry.get("tier") or "-",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,7 +26,7 @@ class BadVersion:
     """A version that cannot be used, and why.
 
     Attributes:
-        name, number: Which.
+        name, number: Which; the number 0 stands for all of a model, whose folder cannot be listed.
         digest: Of its manifest, name and number; "" where that cannot be read.
         reason: For people.
         lacks_key: It is encrypted, and the key that it wants, or the package that decrypts it, is not there.
@@ -77,14 +78,20 @@ class ModelRepository:
             BadModel: The folder cannot be listed.
         """
         versions, bad = [built_in_model()], []
-        for folder in self._folders():
+        for model in self._models():
             try:
-                versions.append(_open_version(folder, self.key))
-            except FileNotFoundError:
-                # No manifest yet: it is still being copied.
+                folders = _versions_of(model)
+            except OSError as error:
+                bad.append(BadVersion(model.name, 0, "", _reason(error)))
                 continue
-            except (BadModel, OSError) as error:
-                bad.append(_bad_version(folder, error))
+            for folder in folders:
+                try:
+                    versions.append(_open_version(folder, self.key))
+                except FileNotFoundError:
+                    # No manifest yet: it is still being copied.
+                    continue
+                except (BadModel, OSError) as error:
+                    bad.append(_bad_version(folder, error))
         return Scan(
             tuple(sorted(versions, key=lambda one: (one.name, one.number))),
             tuple(sorted(bad, key=lambda one: (one.name, one.number))),
@@ -92,8 +99,11 @@ class ModelRepository:
 
     def incomplete(self) -> tuple[tuple[str, int], ...]:
         """Name and number of the versions without a manifest: they are still being copied. Raises BadModel."""
-        found = [(one.parent.name, int(one.name)) for one in self._folders() if not (one / FILE).exists()]
-        return tuple(sorted(found))
+        found: list[Path] = []
+        for model in self._models():
+            with suppress(OSError):
+                found += [folder for folder in _versions_of(model) if _lacks_manifest(folder)]
+        return tuple(sorted((folder.parent.name, int(folder.name)) for folder in found))
 
     def open(self, name: str, number: int) -> ModelVersion:
         """One version. Raises BadModel: it is not there, or cannot be used."""
@@ -108,17 +118,29 @@ class ModelRepository:
                 f"{name}/{number} cannot be read in {self.folder}: {error.strerror}.", "Copy the version there again."
             ) from error
 
-    def _folders(self) -> list[Path]:
-        """The folders whose names are those of versions."""
+    def _models(self) -> list[Path]:
+        """The folders whose names are those of models. Raises BadModel."""
         if self.folder is None:
             return []
         try:
-            models = [one for one in self.folder.iterdir() if NAME.fullmatch(one.name) and one.is_dir()]
-            return [one for model in models for one in model.iterdir() if _is_number(one.name) and one.is_dir()]
+            return [one for one in self.folder.iterdir() if NAME.fullmatch(one.name) and one.is_dir()]
         except OSError as error:
             raise BadModel(
                 f"The model repository {self.folder} cannot be read: {error.strerror}.", "Check OCRSVC_MODELS."
             ) from error
+
+
+def _versions_of(model: Path) -> list[Path]:
+    """The folders whose names are those of versions. Raises OSError."""
+    return [one for one in model.iterdir() if _is_number(one.name) and one.is_dir()]
+
+
+def _lacks_manifest(folder: Path) -> bool:
+    """Whether it is still being copied; what cannot be read is bad, and no copy that goes on."""
+    try:
+        return not (folder / FILE).exists()
+    except OSError:
+        return False
 
 
 def _open_version(folder: Path, key: ModelKey | None) -> ModelVersion:
@@ -174,6 +196,9 @@ def _digest(folder: Path) -> str:
 
 
 def _reason(error: Exception) -> str:
+    """Without the path, which clients of the model protocols are told."""
+    if isinstance(error, OSError):
+        return f"{Path(error.filename or '').name} cannot be read: {error.strerror}. Let the service's user read it."
     return str(error) if isinstance(error, BadModel) else f"It cannot be read: {error}."
 
 
