@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 MOST_DOTS: Final = 200
-"""In a line of TOML. Keys with dots cost the square of their parts: one of 64 KB took 13 s, one of 200 KB all memory."""
+"""In a line of TOML. Keys with dots cost the square of their parts: one of 64 KB took 13 s, of 200 KB all memory."""
 
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
