@@ -12,10 +12,12 @@ from ocrsvc.errors import BadModel
 from ocrsvc.model_repository.builtin import NAME as BUILT_IN
 from ocrsvc.model_repository.builtin import NUMBER as BUILT_IN_NUMBER
 from ocrsvc.model_repository.builtin import built_in_model
+from ocrsvc.model_repository.description import MOST_BYTES as MOST_DESCRIPTION_BYTES
 from ocrsvc.model_repository.description import Description, parse_description
 from ocrsvc.model_repository.encryption import EncryptionMissing, check_installed
 from ocrsvc.model_repository.manifest import FILE, MOST_BYTES, read_manifest
 from ocrsvc.model_repository.model_key import ModelKey
+from ocrsvc.model_repository.repository_files import read_file
 from ocrsvc.model_repository.version import DESCRIPTION_FILE, MOST_VERSION, NAME, ModelVersion
 
 KEY_REMEDY: Final = "Give that key by OCRSVC_MODELS_KEY, OCRSVC_MODELS_KEY_FD or OCRSVC_MODELS_KEY_COMMAND."
@@ -145,20 +147,25 @@ def _lacks_manifest(folder: Path) -> bool:
 
 def _open_version(folder: Path, key: ModelKey | None) -> ModelVersion:
     """Raises FileNotFoundError without a manifest, BadModel."""
-    digests, name, number = read_manifest(folder), folder.parent.name, int(folder.name)
+    manifest, name, number = read_manifest(folder), folder.parent.name, int(folder.name)
+    digests = manifest.digests
     if (name, number) == (BUILT_IN, BUILT_IN_NUMBER):
         raise BadModel(f"{name}/{number} is the built-in model.", "Give it another number.")
     if DESCRIPTION_FILE not in digests:
         raise BadModel(f"{FILE} names no {DESCRIPTION_FILE}.", "Run `ocrsvc models add` once more.")
-    with (folder / DESCRIPTION_FILE).open("rb") as file:
-        content = file.read(MOST_BYTES)
+    content = read_file(folder / DESCRIPTION_FILE, MOST_DESCRIPTION_BYTES + 1)
+    if len(content) > MOST_DESCRIPTION_BYTES:
+        raise BadModel(
+            f"{DESCRIPTION_FILE} has more than {MOST_DESCRIPTION_BYTES} bytes.", "Leave out what is not needed."
+        )
     if hashlib.sha256(content).hexdigest() != digests[DESCRIPTION_FILE]:
         raise BadModel(f"{DESCRIPTION_FILE} is not the file of the manifest.", "Copy the version again.")
     description = parse_description(content.decode("utf-8", "replace"))
     missing = [file for file in description.files if file not in digests]
     if missing:
         raise BadModel(f"{FILE} names no {', '.join(missing)}.", "Copy what is missing, then write the manifest again.")
-    return ModelVersion(name, number, description, folder, _digest(folder), digests, _check_key(description, key))
+    digest = _own_digest(folder, manifest.digest)
+    return ModelVersion(name, number, description, folder, digest, digests, _check_key(description, key))
 
 
 def _check_key(description: Description, key: ModelKey | None) -> ModelKey | None:
@@ -187,12 +194,16 @@ def _bad_version(folder: Path, error: Exception) -> BadVersion:
 
 
 def _digest(folder: Path) -> str:
-    """Of the manifest and of what it is the manifest of: a copy under another number may have been damaged."""
     try:
-        manifest = (folder / FILE).read_bytes()
+        manifest = read_file(folder / FILE, MOST_BYTES + 1)
     except OSError:
         return ""
-    return hashlib.sha256(f"{folder.parent.name}/{folder.name}\n".encode() + manifest).hexdigest()
+    return _own_digest(folder, hashlib.sha256(manifest).hexdigest())
+
+
+def _own_digest(folder: Path, manifest_digest: str) -> str:
+    """Of the manifest and of what it is the manifest of: a copy under another number may have been damaged."""
+    return hashlib.sha256(f"{folder.parent.name}/{folder.name} {manifest_digest}".encode()).hexdigest()
 
 
 def _reason(error: Exception) -> str:

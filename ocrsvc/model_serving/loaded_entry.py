@@ -63,7 +63,10 @@ class Waiter:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """See LoadedModel; `waiters` wait for it, and after a failure it is not tried again before `retry_at_s`."""
+    """See LoadedModel; `waiters` wait for it, and after a failure it is not tried again before `retry_at_s`.
+
+    Before `stays_until_s` it makes no room for another version.
+    """
 
     version: ModelVersion
     state: State = State.CLOSED
@@ -73,6 +76,7 @@ class Entry:
     size_bytes: int = 0
     used_s: float = -math.inf
     load_s: float = 0.0
+    stays_until_s: float = -math.inf
     is_pinned: bool = False
     is_retired: bool = False
     failure: OcrsvcError | None = None
