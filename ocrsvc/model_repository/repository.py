@@ -128,7 +128,8 @@ class ModelRepository:
             return [one for one in self.folder.iterdir() if NAME.fullmatch(one.name) and one.is_dir()]
         except OSError as error:
             raise BadModel(
-                f"The model repository {self.folder} cannot be read: {error.strerror}.", "Check OCRSVC_MODELS."
+                f"The model repository {self.folder} cannot be read: {error.strerror}.",
+                "Check OCRSVC_MODELS; `ocrsvc models add` makes a folder that is not there yet.",
             ) from error
 
 

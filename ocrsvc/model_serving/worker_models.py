@@ -20,7 +20,7 @@ from ocrsvc.model_serving.loaded_models import Lease, LoadedModels, VersionRetir
 from ocrsvc.model_serving.loaded_version import EngineThreads
 from ocrsvc.model_serving.model_list import ModelList
 from ocrsvc.model_serving.model_memory import ModelMemory
-from ocrsvc.model_serving.router import ModelRouter
+from ocrsvc.model_serving.router import ModelRouter, there_is
 from ocrsvc.model_serving.state import StateStore, state_folder
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Check, ReadOptions, no_check
@@ -112,7 +112,10 @@ class WorkerModels:
         failures = [failure for version in self._default_versions() if (failure := self._try_to_load(version))]
         serving = self.router.serving(self.router.default)
         if serving is None:
-            raise UnknownModel(f"The default model {self.router.default} is not available.", "See OCRSVC_MODEL.")
+            raise UnknownModel(
+                f"OCRSVC_MODEL is {default}, which is not available.",
+                f"{there_is(self.control.catalogue())} What keeps others from serving: `ocrsvc models list`.",
+            )
         if not self.loaded.is_loaded(serving):
             raise failures[0] if failures else NotReady(f"The model {serving} is not loaded.")
         for version in self._versions_ahead():
