@@ -170,6 +170,20 @@ def test_a_version_refused_for_its_files_is_tried_again_when_they_are_copied_aga
     assert worker.proved[2:] == ["fake/2 beside fake/1"]
 
 
+def test_a_version_refused_for_a_reference_page_is_tried_again_when_the_pages_change(models: Path) -> None:
+    worker = serving_worker(models, lambda one, _serving: Judgement("reference" if one.number == 2 else None, ""))
+    (models / "reference").mkdir()
+    (models / "reference" / "orphan.txt").write_text("no page")
+    make_fake(models, 2)
+    for _ in range(2):
+        worker.round()
+    assert worker.proved[1:] == ["fake/2 beside fake/1"]
+    (models / "reference" / "orphan.txt").unlink()
+    worker.prover.forget_mended(worker.control.rescan())
+    worker.round()
+    assert worker.proved[2:] == ["fake/2 beside fake/1"]
+
+
 def test_a_version_whose_description_is_mended_is_tried_though_its_manifest_is_the_same(models: Path) -> None:
     worker = serving_worker(models)
     bad = make_fake(models, 2)

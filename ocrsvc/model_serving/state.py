@@ -54,7 +54,7 @@ class Verdict(_Record):
         at: When, Unix seconds.
         kind: What a refused version is refused for, as `proof/measurement.py` names it; "" of an accepted one.
         made_on: The machine and the versions of the programs that found it; see `verdict_basis.py`.
-        written_ns: When one of the version's files was written last, of what is refused for its files.
+        written_ns: When one of the files was written last that a version is refused for; see `verdict_basis.py`.
         was_unreadable: The version could not even be listed, for its description or its key.
     """
 

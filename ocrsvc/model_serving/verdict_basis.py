@@ -18,6 +18,7 @@ from typing import Final
 
 from ocrsvc import __version__
 from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.model_serving.proof.reference_pages import FOLDER
 from ocrsvc.model_serving.state import ModelState, Verdict
 from ocrsvc.settings.settings import Settings
 
@@ -54,15 +55,26 @@ def mended(versions: Iterable[ModelVersion], state: ModelState) -> frozenset[str
     )
 
 
-def written_ns(version: ModelVersion) -> int:
-    """When one of a version's files was written last; a copy that keeps the times of the original counts as well."""
-    return max((_changed_ns(version.folder / file) for file in version.digests), default=0)
+def written_ns(version: ModelVersion, kind: str) -> int:
+    """When what a version was refused for was written last; a copy that keeps the times of the original counts as well.
+
+    Args:
+        version: Whose files count.
+        kind: What it is refused for: for `reference`, the pages beside it, which the operator keeps, count as well.
+    """
+    files = [version.folder / file for file in version.digests]
+    if kind == "reference":
+        for model in (version.folder.parent, version.folder.parent.parent):
+            files += [model / FOLDER, *(model / FOLDER).glob("*")]
+    return max(map(_changed_ns, files), default=0)
 
 
 def _is_mended(version: ModelVersion, verdict: Verdict) -> bool:
     if verdict.accepted:
         return False
-    return verdict.was_unreadable or (bool(verdict.written_ns) and verdict.written_ns != written_ns(version))
+    return verdict.was_unreadable or (
+        bool(verdict.written_ns) and verdict.written_ns != written_ns(version, verdict.kind)
+    )
 
 
 def _changed_ns(file: Path) -> int:

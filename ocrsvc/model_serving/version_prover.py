@@ -72,7 +72,7 @@ class VersionProver:
         """Have versions proved again that were refused for files which were written since. Raises OperatorError."""
         if digests := mended(catalogue.scan.versions, catalogue.state):
             told = ", ".join(str(version) for version in catalogue.scan.versions if version.digest in digests)
-            LOGGER.info("%s: refused, and tried again: its files were written again, or its key is there", told)
+            LOGGER.info("%s: refused, and tried again: what that was for has changed", told)
             versions = catalogue.scan.versions
             for digest in digests:
                 self._not_before_s.pop(digest, None)
@@ -111,7 +111,7 @@ class VersionProver:
         serving = current_of(model) or next(iter(model.accepted), None)
         # Should the verdict not be kept, this worker does not begin again at once.
         self._not_before_s[candidate.digest] = began_s + RETRY_S
-        before_ns = written_ns(candidate)
+        written = {kind: written_ns(candidate, kind) for kind in _OF_FILES}
         LOGGER.info("PROVING %s, beside %s", candidate, serving or "no other version")
         with self._control.store.proving(candidate.digest):
             found = self._prove(candidate, serving)
@@ -122,8 +122,7 @@ class VersionProver:
             return
         self._metrics.record((), [(MODEL_PROOF_SECONDS.of(), spent_s)])
         verdict = self._verdict(found.kind or "", found.reason, found.figures)
-        if found.kind in _OF_FILES:
-            verdict = verdict.model_copy(update={"written_ns": before_ns})
+        verdict = verdict.model_copy(update={"written_ns": written.get(verdict.kind, 0)})
         keep_verdict(self._control.store, self._metrics, str(candidate), candidate.digest, verdict)
 
     def _note_bad(self, catalogue: Catalogue) -> None:
