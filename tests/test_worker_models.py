@@ -274,3 +274,10 @@ def test_the_newest_that_can_be_loaded_reads_in_place_of_several_that_cannot(
     models = open_models(other, *versions, model="b")
     with leased(models, model="a") as read_by:
         assert read_by == "a/1"
+
+
+def test_a_worker_begins_though_a_first_file_of_policies_is_wrong(tmp_path: Path, open_models: Opener) -> None:
+    version = make_fake(tmp_path / "models", 1, "a")
+    (tmp_path / "models" / "models.config").write_text("model_config_list { nonsense }")
+    with leased(open_models(version, model="a")) as read_by:
+        assert read_by == "a/1"

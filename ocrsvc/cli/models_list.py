@@ -76,8 +76,11 @@ def _state(status: VersionStatus, control: ModelControl, router: ModelRouter) ->
         return "serving" if router.serving(WantedModel(status.name)) == status.version else "available"
     if status.state in ("START", "LOADING"):
         return "waiting"
-    verdict = control.catalogue().verdict(status.version)
-    return "refused" if verdict is not None and not verdict.accepted else "unwanted"
+    catalogue = control.catalogue()
+    verdict = catalogue.verdict(status.version)
+    if verdict is not None and not verdict.accepted:
+        return "refused"
+    return "unloaded" if {status.name, str(status.version)} & catalogue.state.unloads else "unwanted"
 
 
 def _with_status(status: VersionStatus, state: str) -> Mapping[str, Any]:

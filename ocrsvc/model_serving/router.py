@@ -180,7 +180,11 @@ def _why_not(catalogue: Catalogue, wanted: WantedModel) -> str:
     if model is None or not there or (wanted.label is not None and number is None):
         return f"There is no model {str(wanted)[:140]}."
     verdicts = [catalogue.verdict(one) for one in there]
-    why = "it is not wanted"
+    why = (
+        "it was unloaded"
+        if all({one.name, str(one)} & catalogue.state.unloads for one in there)
+        else "it is not wanted"
+    )
     if any(one in model.candidates for one in there):
         why = "it has not proved itself yet"
     elif all(verdict is not None and not verdict.accepted for verdict in verdicts):

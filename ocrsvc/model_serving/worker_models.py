@@ -218,7 +218,7 @@ def open_worker_models(
         observer=observer,
     )
     store = StateStore(state_folder(settings.models, settings.models_state))
-    control = ModelControl(ModelRepository(settings.models, key), store, loaded.is_loaded)
+    control = ModelControl(ModelRepository(settings.models, key), store, loaded.is_loaded, goes_on=True)
     loaded.is_kept = lambda version: control.catalogue().is_pinned(version)
     router = ModelRouter(control.catalogue, control.latest, parse_wanted_model(settings.model), loaded.is_loaded)
     return WorkerModels(loaded, control, router, settings.models_load)
