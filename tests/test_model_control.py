@@ -202,14 +202,15 @@ def test_what_is_not_there_is_refused_with_what_is(place: Place, asked: ReadOpti
         (ReadOptions(lang="en"), "mine"),
         (ReadOptions(lang="ru"), "cyrillic"),
         (ReadOptions(lang="ru-ru"), "cyrillic"),
-        (ReadOptions(lang="zh-tw"), "ppocr"),
+        (ReadOptions(lang="zh-hant"), "ppocr"),
+        (ReadOptions(lang="zh"), "mine"),
         (ReadOptions(lang="auto"), "mine"),
         (ReadOptions(tier="tiny"), "cyrillic"),
         (ReadOptions(tier="small", lang="en"), "ppocr"),
     ],
 )
 def test_tier_and_language_choose_a_model_the_default_first(place: Place, asked: ReadOptions, name: str) -> None:
-    place.add("mine", 4, languages=("en",))
+    place.add("mine", 4, languages=("en", "zh"))
     place.add("cyrillic", 1, tier="tiny", languages=("ru", "en"))
     assert place.router().resolve(asked).name == name
 

@@ -21,9 +21,8 @@ from ocrsvc.model_serving.proof.judgement import Judgement
 from ocrsvc.model_serving.proof.prover import Stopped
 from ocrsvc.model_serving.state import StateStore, Verdict
 from ocrsvc.model_serving.verdict_basis import mended, outdated_verdicts, without_verdicts, written_ns
-from ocrsvc.model_serving.version_switch import current_of
-from ocrsvc.telemetry.metrics import MODEL_PROOF_SECONDS, MODEL_REFUSALS
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
+from ocrsvc.telemetry.model_metrics import MODEL_PROOF_SECONDS, MODEL_REFUSALS
 
 LOGGER: Final = logging.getLogger("ocrsvc.models")
 
@@ -35,7 +34,7 @@ _OF_FILES: Final = frozenset({"files", "reference"})
 Prove = Callable[[ModelVersion, ModelVersion | None], Judgement]
 
 
-class VersionProver:
+class CandidateProver:
     """Of one worker; for one thread at a time.
 
     Args:
@@ -108,7 +107,7 @@ class VersionProver:
         """Raises Stopped, OcrsvcError."""
         catalogue, began_s = self._control.catalogue(), self._clock()
         model = catalogue.models[candidate.name]
-        serving = current_of(model) or next(iter(model.accepted), None)
+        serving = model.target or next(iter(model.accepted), None)
         # Should the verdict not be kept, this worker does not begin again at once.
         self._not_before_s[candidate.digest] = began_s + RETRY_S
         written = {kind: written_ns(candidate, kind) for kind in _OF_FILES}
