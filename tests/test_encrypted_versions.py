@@ -191,6 +191,13 @@ def test_the_start_ends_where_the_newest_version_lacks_its_key(tmp_path: Path) -
     check_key(ModelRepository(tmp_path, KEY))
 
 
+def test_the_start_ends_where_there_is_no_repository(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name in ("nothing", "file"):
+        with pytest.raises(SettingsError, match=rf"OCRSVC_MODELS is .*/{name}, and that is no folder\. Name one"):
+            check_key(ModelRepository(tmp_path / name))
+
+
 @pytest.mark.parametrize("policy", ["", "[mine]\nversions = [3]", "[other]"])
 def test_the_start_goes_on_where_no_version_is_wanted_that_lacks_its_key(tmp_path: Path, policy: str) -> None:
     encrypted(tmp_path)

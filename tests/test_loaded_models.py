@@ -44,10 +44,13 @@ class Machine:
         self.handle_threads: list[str] = []
         self.measures = False
         self.grown_bytes = 0
+        self.load_s = 0.0
+        self.closed_s: list[float] = []
 
     def open(self, version: ModelVersion) -> Opened:
         if (gate := self.gates.get(str(version))) is not None:
             assert gate.wait(FAR_S)
+        self.now_s += self.load_s
         self.opened.append(str(version))
         if (failure := self.failures.get(str(version))) is not None:
             raise failure
@@ -71,6 +74,7 @@ class Opened:
     def close(self) -> None:
         self.machine.held_bytes -= self.version.number * MIB
         self.machine.closed.append(str(self.version))
+        self.machine.closed_s.append(self.machine.now_s)
 
 
 class Measured(Opened):
@@ -388,6 +392,44 @@ def test_two_that_push_each_other_out_both_get_their_turn() -> None:
             for done in [pool.submit(read, name) for name in "abab"]:
                 done.result(FAR_S)
         assert machine.most_bytes == 10 * MIB
+
+
+def test_whoever_asks_for_others_leaves_a_version_as_long_as_its_load_took() -> None:
+    with serving(15) as (models, machine, counts):
+        machine.load_s = 4.0
+        models.lease(version("a")).close()
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(models.lease, version("b"))
+            wait_until(lambda: models.list()[-1].state is LoadState.LOADING)
+            for now_s in (5.0, 6.0, 7.0):
+                machine.now_s = now_s
+                models.lease(version("a")).close()
+            machine.now_s = 8.0
+            asked.result(FAR_S).close()
+        assert machine.closed_s == [8.0]
+        assert counts.hits == [False, False, True, True, True]
+
+
+def test_what_was_replaced_leaves_however_recently_it_was_loaded() -> None:
+    with serving(15) as (models, machine, _):
+        machine.load_s = 4.0
+        models.lease(version("a")).close()
+        models.retire(version("a"))
+        models.lease(version("b")).close()
+        assert machine.closed_s == [4.0]
+
+
+def test_a_load_that_waits_for_room_ends_with_the_worker() -> None:
+    with serving(15) as (models, _, _):
+        used = models.lease(version("a"))
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(models.lease, version("b"))
+            wait_until(lambda: models.list()[0].state is LoadState.DRAINING)
+            models.stop()
+            with pytest.raises(NotReady):
+                asked.result(FAR_S)
+            wait_until(lambda: models.is_settled)
+        used.close()
 
 
 def test_nothing_is_loaded_once_the_worker_ends() -> None:

@@ -16,7 +16,7 @@ from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_repository.wanted_model import WantedModel
 from ocrsvc.model_serving.control import CHECK_S, ModelControl
-from ocrsvc.model_serving.policy import FILE, TENSORFLOW_FILE, read_policies
+from ocrsvc.model_serving.policy import FILE, TENSORFLOW_FILE, parse_policies, read_policies
 from ocrsvc.model_serving.router import ModelRouter
 from ocrsvc.model_serving.state import DAMAGED_FILE, ModelState, StateStore, Verdict, state_folder
 from ocrsvc.model_serving.state import FILE as STATE_FILE
@@ -357,3 +357,29 @@ def test_each_repository_has_a_state_of_its_own(tmp_path: Path, monkeypatch: pyt
     assert one != other
     assert one.parent == tmp_path / "ocrsvc"
     assert state_folder(tmp_path, tmp_path / "chosen") == tmp_path / "chosen"
+
+
+@pytest.mark.parametrize("text", ["[" * 20_000, f"a = {'9' * 5000}", f"{'.'.join('a' * 30_000)} = 1"])
+def test_policies_made_to_stop_the_service_are_wrong_ones(text: str) -> None:
+    with pytest.raises(SettingsError, match="is no TOML"):
+        parse_policies(text)
+
+
+def test_who_names_what_does_not_serve_is_told_that_it_is_there(place: Place) -> None:
+    place.policy("[mine]\nversions = [3, 4, 5]\nlabels = {canary = 5}")
+    place.add("mine", 4, verdict=None)
+    place.add("mine", 5, verdict=Verdict(accepted=False, reason="It reads garbage."))
+    place.add("new", 1, verdict=None)
+    for name, why in (
+        ("mine/2", "it is not wanted"),
+        ("mine/4", "it has not proved itself yet"),
+        ("mine/5", "it was refused"),
+        ("mine:canary", "it was refused"),
+        ("new", "it has not proved itself yet"),
+    ):
+        with pytest.raises(UnknownModel) as told:
+            place.router().resolve(ReadOptions(model=name))
+        assert told.value.detail == f"The model {name} does not serve: {why}."
+    for name in ("other", "mine/9", "mine:other"):
+        with pytest.raises(UnknownModel, match=f"There is no model {name}"):
+            place.router().resolve(ReadOptions(model=name))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import time
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -137,3 +142,76 @@ def test_a_request_names_a_model_a_version_or_a_label(text: str, wanted: WantedM
 def test_what_names_no_model_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse_wanted_model(text)
+
+
+def test_a_model_that_may_not_be_listed_leaves_the_others_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_version(tmp_path)
+    closed, really = make_version(tmp_path, "closed").parent, Path.iterdir
+
+    def iterdir(folder: Path) -> Iterator[Path]:
+        # The superuser, whom tests may run as, is refused nothing.
+        if folder == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return really(folder)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    repository = ModelRepository(tmp_path)
+    scan = repository.scan()
+    assert [str(one) for one in scan.versions] == ["mine/2", "ppocr/1"]
+    [bad] = scan.bad
+    assert (bad.name, bad.number) == ("closed", 0)
+    assert bad.reason == "closed cannot be read: Permission denied. Let the service's user read it."
+    assert not repository.incomplete()
+
+
+@pytest.mark.parametrize("file", [FILE, "model.toml", "rec.onnx"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, file: str) -> None:
+    folder = make_version(tmp_path)
+    (folder / file).unlink()
+    os.mkfifo(folder / file)
+    scan = ModelRepository(tmp_path).scan()
+    found = scan.find("mine", 2)
+    with pytest.raises(BadModel, match="plain file"):
+        raise BadModel(found.read(file).decode() if found is not None else scan.bad[0].reason)
+
+
+def test_of_a_manifest_without_end_only_a_little_is_read(tmp_path: Path) -> None:
+    folder = make_version(tmp_path)
+    with (folder / FILE).open("wb") as file:
+        file.truncate(1 << 40)
+    tracemalloc.start()
+    try:
+        (bad,) = ModelRepository(tmp_path).scan().bad
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    assert "sha256sum" in bad.reason
+
+
+@pytest.mark.parametrize("file", ["../../3/model.toml", "/etc/hostname", "reference/../../../secret.txt"])
+def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, file: str) -> None:
+    folder = make_version(tmp_path)
+    with (folder / FILE).open("a") as manifest:
+        manifest.write(f"{'0' * 64}  {file}\n")
+    (bad,) = ModelRepository(tmp_path).scan().bad
+    assert "not below the folder" in bad.reason
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        f"title = {'[' * 20_000}",
+        f"title = {'{a=' * 5000}",
+        f"title = {'9' * 5000}",
+        f"{'.'.join('a' * 30_000)} = 1",
+        f"title = 'x' # {'x' * 70_000}",
+    ],
+    ids=["nested", "tables", "number", "dots", "long"],
+)
+def test_a_description_made_to_stop_the_service_is_a_bad_version(tmp_path: Path, model: str) -> None:
+    make_version(tmp_path, model=model)
+    began_s = time.process_time()
+    assert [one.name for one in ModelRepository(tmp_path).scan().bad] == ["mine"]
+    assert time.process_time() - began_s < 2

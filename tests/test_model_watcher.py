@@ -155,6 +155,57 @@ def test_a_refused_version_is_not_tried_again_until_it_changes(models: Path) -> 
     assert worker.proved[2:] == ["fake/2 beside fake/1"]
 
 
+def test_a_version_refused_for_its_files_is_tried_again_when_they_are_copied_again(models: Path) -> None:
+    worker = serving_worker(models, lambda one, _serving: Judgement("files" if one.number == 2 else None, ""))
+    bad = make_fake(models, 2)
+    (bad.folder / "note.txt").write_text("whole")
+    write_manifest(bad.folder)
+    (bad.folder / "note.txt").write_text("cut")
+    for _ in range(3):
+        worker.round()
+        worker.watcher._look_s = -math.inf
+    assert worker.proved[1:] == ["fake/2 beside fake/1"]
+    (bad.folder / "note.txt").write_text("whole")
+    worker.prover.forget_mended(worker.control.rescan())
+    worker.round()
+    assert worker.proved[2:] == ["fake/2 beside fake/1"]
+
+
+def test_a_version_refused_for_a_reference_page_is_tried_again_when_the_pages_change(models: Path) -> None:
+    worker = serving_worker(models, lambda one, _serving: Judgement("reference" if one.number == 2 else None, ""))
+    (models / "reference").mkdir()
+    (models / "reference" / "orphan.txt").write_text("no page")
+    make_fake(models, 2)
+    for _ in range(2):
+        worker.round()
+    assert worker.proved[1:] == ["fake/2 beside fake/1"]
+    (models / "reference" / "orphan.txt").unlink()
+    worker.prover.forget_mended(worker.control.rescan())
+    worker.round()
+    assert worker.proved[2:] == ["fake/2 beside fake/1"]
+
+
+def test_a_version_whose_description_is_mended_is_tried_though_its_manifest_is_the_same(models: Path) -> None:
+    worker = serving_worker(models)
+    bad = make_fake(models, 2)
+    right = (bad.folder / "model.toml").read_text()
+    (bad.folder / "model.toml").write_text("# cut")
+    worker.round()
+    assert worker.count(MODEL_REFUSALS, "open") == 1
+    (bad.folder / "model.toml").write_text(right)
+    worker.prover.forget_mended(worker.control.rescan())
+    worker.round()
+    assert worker.available() == [2]
+
+
+def test_a_copy_of_an_accepted_version_proves_itself(models: Path) -> None:
+    worker = serving_worker(models, refuse_even)
+    shutil.copytree(models / "fake" / "1", models / "fake" / "2")
+    worker.round()
+    assert worker.proved[1:] == ["fake/2 beside fake/1"]
+    assert worker.available() == [1]
+
+
 def test_a_version_that_cannot_be_opened_at_all_is_refused_once(models: Path) -> None:
     worker = serving_worker(models)
     bad = make_fake(models, 2)

@@ -223,7 +223,7 @@ def test_versions_are_loaded_unloaded_and_tried_anew(models: Models, repository:
     models("forget", "fake/2")
     assert states(models)["fake/2"] == "waiting"
     models("unload", "fake")
-    assert states(models) == {"fake/1": "unwanted", "fake/2": "unwanted", "ppocr/1": "serving"}
+    assert states(models) == {"fake/1": "unloaded", "fake/2": "unloaded", "ppocr/1": "serving"}
     models("load", "fake/1")
     assert states(models)["fake/1"] == "serving"
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from drawn_models import End, make_detector, make_recognizer, page_with_a_bar
 from isolation_support import a_task
+from model_files import with_weights_elsewhere
 from models_support import make_version
 
 from ocrsvc.engines.contract import Handle
@@ -240,6 +242,20 @@ def test_what_cannot_be_read_with_is_refused_with_the_reason(
     with pytest.raises(BadModel, match=fault) as raised, opened(version, tmp_path / "cache"):
         pass
     assert raised.value.remedy
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("part", ["det", "rec"])
+def test_a_model_does_not_hold_what_is_in_other_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, runtime: Mapping[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = make_detector() if part == "det" else make_recognizer(2, 4)
+    (tmp_path / "secret").write_bytes(onnx.load_from_string(whole).graph.initializer[0].raw_data)
+    changed: dict[str, Any] = {part: with_weights_elsewhere(whole, "secret")}
+    version = a_version(tmp_path / "models", **changed)
+    with pytest.raises(BadModel, match="in another file"), opened(version, tmp_path / "cache", **runtime) as handle:
+        read(handle)
 
 
 def test_a_model_that_is_refused_leaves_no_thread(tmp_path: Path) -> None:

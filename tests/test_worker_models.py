@@ -245,3 +245,21 @@ def test_pages_read_one_by_one_are_read_by_the_version_that_the_document_began_w
         wait_until(lambda: reader.loaded_models is not None and reader.loaded_models.versions() == (new,))
     finally:
         reader.stop(FAR_S)
+
+
+def test_the_newest_that_can_be_loaded_reads_in_place_of_several_that_cannot(
+    tmp_path: Path, open_models: Opener
+) -> None:
+    repository = tmp_path / "models"
+    other = make_fake(repository, 1, "b")
+    versions = [make_fake(repository, 1, "a"), damaged(repository, "a", 2), damaged(repository, "a", 3)]
+    models = open_models(other, *versions, model="b")
+    with leased(models, model="a") as read_by:
+        assert read_by == "a/1"
+
+
+def test_a_worker_begins_though_a_first_file_of_policies_is_wrong(tmp_path: Path, open_models: Opener) -> None:
+    version = make_fake(tmp_path / "models", 1, "a")
+    (tmp_path / "models" / "models.config").write_text("model_config_list { nonsense }")
+    with leased(open_models(version, model="a")) as read_by:
+        assert read_by == "a/1"

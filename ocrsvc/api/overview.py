@@ -106,6 +106,7 @@ def _models(series: Series) -> Node | None:
         return None
     return {
         "loaded": _one(series, model_metrics.MODELS_LOADED),
+        "refused_versions": _one(series, model_metrics.MODEL_REFUSED),
         "bytes": _one(series, model_metrics.MODELS_BYTES),
         "limit_bytes_of_worker": _one(series, model_metrics.MODELS_LIMIT),
         "leases": _by(series, model_metrics.MODEL_LEASES),

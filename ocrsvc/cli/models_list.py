@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         print(line)
     for entry in entries:
         if entry["reason"] and entry["state"] in _EXPLAINED:
-            print(f"{entry['name']}/{entry['version']}: {entry['reason']}")
+            print(f"{_name(entry)}: {entry['reason']}")
     return 0
 
 
@@ -77,8 +77,11 @@ def _state(status: VersionStatus, control: ModelControl, router: ModelRouter) ->
         return "serving" if router.serving(WantedModel(status.name)) == status.version else "available"
     if status.state in ("START", "LOADING"):
         return "waiting"
-    verdict = control.catalogue().verdict(status.version)
-    return "refused" if verdict is not None and not verdict.accepted else "unwanted"
+    catalogue = control.catalogue()
+    verdict = catalogue.verdict(status.version)
+    if verdict is not None and not verdict.accepted:
+        return "refused"
+    return "unloaded" if {status.name, str(status.version)} & catalogue.state.unloads else "unwanted"
 
 
 def _with_status(status: VersionStatus, state: str) -> Mapping[str, Any]:
@@ -119,10 +122,15 @@ def _size(file: Path) -> int:
         return 0
 
 
+def _name(entry: Mapping[str, Any]) -> str:
+    """Of a version; a whole model, whose folder cannot be listed, has the number 0."""
+    return f"{entry['name']}/{entry['version']}" if entry["version"] else entry["name"]
+
+
 def _row(entry: Mapping[str, Any]) -> Sequence[str]:
     size = entry.get("size_bytes")
     return (
-        f"{entry['name']}/{entry['version']}",
+        _name(entry),
         entry["state"],
         " ".join(entry["labels"]) or "-",
         entry.get("tier") or "-",

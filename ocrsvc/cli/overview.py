@@ -23,7 +23,9 @@ def describe_overview(answer: Node) -> Iterator[str]:
     models = answer.get("models")
     if models is not None:
         room = f"{_bytes(models['bytes'])}, at most {_bytes(models['limit_bytes_of_worker'])} in a worker"
-        yield f"models      {models['loaded']:.0f} loaded, {room}"
+        refused = models.get("refused_versions", 0)
+        why = f", {refused:.0f} refused versions: see ocrsvc models list" if refused else ""
+        yield f"models      {models['loaded']:.0f} loaded, {room}{why}"
     documents = answer["documents"]
     if documents is not None:
         room = f"{_bytes(documents['bytes'])} of {_bytes(documents['limit_bytes'])}"

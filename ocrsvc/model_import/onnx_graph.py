@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from ocrsvc.errors import BadModel
 from ocrsvc.model_import.trial_run import run_apart
+from ocrsvc.model_repository.external_weights import has_external_weights
 
 if TYPE_CHECKING:
     import onnx
@@ -55,7 +56,7 @@ def inspect_model(content: bytes, name: str) -> OnnxGraph:
         model = onnx.load_model_from_string(content)
     except (DecodeError, ValueError) as error:
         raise BadModel(f"{name} is no ONNX model.", "Export it, or copy it, once more.") from error
-    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in _tensors(model)):
+    if has_external_weights(model):
         raise BadModel(
             f"{name} keeps its weights in another file.",
             'Save it as one: python -c \'import onnx; onnx.save(onnx.load("IN.onnx"), "OUT.onnx")\'.',
@@ -105,27 +106,3 @@ def _shape(value: onnx.ValueInfoProto) -> Shape:
 
 def _property(model: onnx.ModelProto, name: str) -> str | None:
     return next((entry.value for entry in model.metadata_props if entry.key == name and entry.value), None)
-
-
-def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    yield from _tensors_of(model.graph)
-    for function in model.functions:
-        for node in function.node:
-            yield from _tensors_of_node(node)
-
-
-def _tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    for node in graph.node:
-        yield from _tensors_of_node(node)
-
-
-def _tensors_of_node(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
-    for attribute in node.attribute:
-        yield from (attribute.t, *attribute.tensors)
-        for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-            yield from (sparse.values, sparse.indices)
-        for graph in (attribute.g, *attribute.graphs):
-            yield from _tensors_of(graph)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ocrsvc.errors import BadModel
 from ocrsvc.model_repository.language_tag import is_tag
+from ocrsvc.model_repository.repository_files import parse_toml
+
+MOST_BYTES: Final = 1 << 16
+"""Of a `model.toml`."""
 
 Tier = Literal["tiny", "small", "medium"]
 
@@ -175,10 +178,10 @@ class Description(_Table):
 def parse_description(text: str) -> Description:
     """What a `model.toml` says. Raises BadModel, which names the entry that is wrong."""
     try:
-        return Description.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise BadModel(f"model.toml is no TOML: {error}.", "Correct the file.") from error
+        return Description.model_validate(parse_toml(text))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise BadModel(f"model.toml: {place}: {first['msg']}.", "See docs/models.md for the entries.") from error
+    except ValueError as error:
+        raise BadModel(f"model.toml is no TOML: {error}.", "Correct the file.") from error

@@ -9,10 +9,12 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from ocrsvc.errors import BadModel
+from ocrsvc.model_repository.repository_files import open_file, read_file
 
 FILE: Final = "SHA256SUMS"
 MOST_BYTES: Final = 1 << 20
@@ -21,15 +23,35 @@ MOST_BYTES: Final = 1 << 20
 _LINE: Final = re.compile(r"([0-9a-f]{64}) [ *](\S.*)")
 
 
-def read_manifest(folder: Path) -> Mapping[str, str]:
-    """The digests by file, relative to the folder. Raises FileNotFoundError without one, BadModel for a bad one."""
-    with (folder / FILE).open("rb") as file:
-        content = file.read(MOST_BYTES + 1)
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A manifest.
+
+    Attributes:
+        digest: Its own.
+        digests: Those of the files, by their paths below the folder.
+    """
+
+    digest: str
+    digests: Mapping[str, str]
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest in a folder, read once. Raises FileNotFoundError without one, BadModel for a bad one."""
+    content = read_file(folder / FILE, MOST_BYTES + 1)
     lines = content.decode("utf-8", "replace").splitlines()
     found = [_LINE.fullmatch(line) for line in lines]
     if len(content) > MOST_BYTES or not lines or None in found:
         raise BadModel(f"{FILE} is not what sha256sum writes.", "Run `ocrsvc models add`, or sha256sum, once more.")
-    return {match[2]: match[1] for match in found if match is not None}
+    digests = {match[2]: match[1] for match in found if match is not None}
+    if outside := next((file for file in digests if not _is_below(file)), None):
+        raise BadModel(f"{FILE} names {outside[:100]!r}, which is not below the folder.", "Leave it out.")
+    return Manifest(hashlib.sha256(content).hexdigest(), digests)
+
+
+def _is_below(file: str) -> bool:
+    path = PurePosixPath(file)
+    return not path.is_absolute() and ".." not in path.parts and "\0" not in file
 
 
 def write_manifest(folder: Path) -> None:
@@ -46,5 +68,5 @@ def write_manifest(folder: Path) -> None:
 
 def digest_of(file: Path) -> str:
     """The SHA-256 digest of a file, in hexadecimal digits."""
-    with file.open("rb") as stream:
+    with open_file(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

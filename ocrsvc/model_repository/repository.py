@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,10 +12,12 @@ from ocrsvc.errors import BadModel
 from ocrsvc.model_repository.builtin import NAME as BUILT_IN
 from ocrsvc.model_repository.builtin import NUMBER as BUILT_IN_NUMBER
 from ocrsvc.model_repository.builtin import built_in_model
+from ocrsvc.model_repository.description import MOST_BYTES as MOST_DESCRIPTION_BYTES
 from ocrsvc.model_repository.description import Description, parse_description
 from ocrsvc.model_repository.encryption import EncryptionMissing, check_installed
 from ocrsvc.model_repository.manifest import FILE, MOST_BYTES, read_manifest
 from ocrsvc.model_repository.model_key import ModelKey
+from ocrsvc.model_repository.repository_files import read_file
 from ocrsvc.model_repository.version import DESCRIPTION_FILE, MOST_VERSION, NAME, ModelVersion
 
 KEY_REMEDY: Final = "Give that key by OCRSVC_MODELS_KEY, OCRSVC_MODELS_KEY_FD or OCRSVC_MODELS_KEY_COMMAND."
@@ -25,8 +28,8 @@ class BadVersion:
     """A version that cannot be used, and why.
 
     Attributes:
-        name, number: Which.
-        digest: Of its manifest; "" where that cannot be read.
+        name, number: Which; the number 0 stands for all of a model, whose folder cannot be listed.
+        digest: Of its manifest, name and number; "" where that cannot be read.
         reason: For people.
         lacks_key: It is encrypted, and the key that it wants, or the package that decrypts it, is not there.
     """
@@ -77,14 +80,20 @@ class ModelRepository:
             BadModel: The folder cannot be listed.
         """
         versions, bad = [built_in_model()], []
-        for folder in self._folders():
+        for model in self._models():
             try:
-                versions.append(_open_version(folder, self.key))
-            except FileNotFoundError:
-                # No manifest yet: it is still being copied.
+                folders = _versions_of(model)
+            except OSError as error:
+                bad.append(BadVersion(model.name, 0, "", _reason(error)))
                 continue
-            except (BadModel, OSError) as error:
-                bad.append(_bad_version(folder, error))
+            for folder in folders:
+                try:
+                    versions.append(_open_version(folder, self.key))
+                except FileNotFoundError:
+                    # No manifest yet: it is still being copied.
+                    continue
+                except (BadModel, OSError) as error:
+                    bad.append(_bad_version(folder, error))
         return Scan(
             tuple(sorted(versions, key=lambda one: (one.name, one.number))),
             tuple(sorted(bad, key=lambda one: (one.name, one.number))),
@@ -92,8 +101,11 @@ class ModelRepository:
 
     def incomplete(self) -> tuple[tuple[str, int], ...]:
         """Name and number of the versions without a manifest: they are still being copied. Raises BadModel."""
-        found = [(one.parent.name, int(one.name)) for one in self._folders() if not (one / FILE).exists()]
-        return tuple(sorted(found))
+        found: list[Path] = []
+        for model in self._models():
+            with suppress(OSError):
+                found += [folder for folder in _versions_of(model) if _lacks_manifest(folder)]
+        return tuple(sorted((folder.parent.name, int(folder.name)) for folder in found))
 
     def open(self, name: str, number: int) -> ModelVersion:
         """One version. Raises BadModel: it is not there, or cannot be used."""
@@ -108,35 +120,53 @@ class ModelRepository:
                 f"{name}/{number} cannot be read in {self.folder}: {error.strerror}.", "Copy the version there again."
             ) from error
 
-    def _folders(self) -> list[Path]:
-        """The folders whose names are those of versions."""
+    def _models(self) -> list[Path]:
+        """The folders whose names are those of models. Raises BadModel."""
         if self.folder is None:
             return []
         try:
-            models = [one for one in self.folder.iterdir() if NAME.fullmatch(one.name) and one.is_dir()]
-            return [one for model in models for one in model.iterdir() if _is_number(one.name) and one.is_dir()]
+            return [one for one in self.folder.iterdir() if NAME.fullmatch(one.name) and one.is_dir()]
         except OSError as error:
             raise BadModel(
-                f"The model repository {self.folder} cannot be read: {error.strerror}.", "Check OCRSVC_MODELS."
+                f"The model repository {self.folder} cannot be read: {error.strerror}.",
+                "Check OCRSVC_MODELS; `ocrsvc models add` makes a folder that is not there yet.",
             ) from error
+
+
+def _versions_of(model: Path) -> list[Path]:
+    """The folders whose names are those of versions. Raises OSError."""
+    return [one for one in model.iterdir() if _is_number(one.name) and one.is_dir()]
+
+
+def _lacks_manifest(folder: Path) -> bool:
+    """Whether it is still being copied; what cannot be read is bad, and no copy that goes on."""
+    try:
+        return not (folder / FILE).exists()
+    except OSError:
+        return False
 
 
 def _open_version(folder: Path, key: ModelKey | None) -> ModelVersion:
     """Raises FileNotFoundError without a manifest, BadModel."""
-    digests, name, number = read_manifest(folder), folder.parent.name, int(folder.name)
+    manifest, name, number = read_manifest(folder), folder.parent.name, int(folder.name)
+    digests = manifest.digests
     if (name, number) == (BUILT_IN, BUILT_IN_NUMBER):
         raise BadModel(f"{name}/{number} is the built-in model.", "Give it another number.")
     if DESCRIPTION_FILE not in digests:
         raise BadModel(f"{FILE} names no {DESCRIPTION_FILE}.", "Run `ocrsvc models add` once more.")
-    with (folder / DESCRIPTION_FILE).open("rb") as file:
-        content = file.read(MOST_BYTES)
+    content = read_file(folder / DESCRIPTION_FILE, MOST_DESCRIPTION_BYTES + 1)
+    if len(content) > MOST_DESCRIPTION_BYTES:
+        raise BadModel(
+            f"{DESCRIPTION_FILE} has more than {MOST_DESCRIPTION_BYTES} bytes.", "Leave out what is not needed."
+        )
     if hashlib.sha256(content).hexdigest() != digests[DESCRIPTION_FILE]:
         raise BadModel(f"{DESCRIPTION_FILE} is not the file of the manifest.", "Copy the version again.")
     description = parse_description(content.decode("utf-8", "replace"))
     missing = [file for file in description.files if file not in digests]
     if missing:
         raise BadModel(f"{FILE} names no {', '.join(missing)}.", "Copy what is missing, then write the manifest again.")
-    return ModelVersion(name, number, description, folder, _digest(folder), digests, _check_key(description, key))
+    digest = _own_digest(folder, manifest.digest)
+    return ModelVersion(name, number, description, folder, digest, digests, _check_key(description, key))
 
 
 def _check_key(description: Description, key: ModelKey | None) -> ModelKey | None:
@@ -166,12 +196,21 @@ def _bad_version(folder: Path, error: Exception) -> BadVersion:
 
 def _digest(folder: Path) -> str:
     try:
-        return hashlib.sha256((folder / FILE).read_bytes()).hexdigest()
+        manifest = read_file(folder / FILE, MOST_BYTES + 1)
     except OSError:
         return ""
+    return _own_digest(folder, hashlib.sha256(manifest).hexdigest())
+
+
+def _own_digest(folder: Path, manifest_digest: str) -> str:
+    """Of the manifest and of what it is the manifest of: a copy under another number may have been damaged."""
+    return hashlib.sha256(f"{folder.parent.name}/{folder.name} {manifest_digest}".encode()).hexdigest()
 
 
 def _reason(error: Exception) -> str:
+    """Without the path, which clients of the model protocols are told."""
+    if isinstance(error, OSError):
+        return f"{Path(error.filename or '').name} cannot be read: {error.strerror}. Let the service's user read it."
     return str(error) if isinstance(error, BadModel) else f"It cannot be read: {error}."
 
 

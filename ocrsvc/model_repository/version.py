@@ -13,6 +13,7 @@ from ocrsvc.errors import BadModel
 from ocrsvc.model_repository.description import Description
 from ocrsvc.model_repository.encryption import CannotDecrypt, decrypt, read_head
 from ocrsvc.model_repository.model_key import ModelKey
+from ocrsvc.model_repository.repository_files import read_file
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 """Of a model: also the name of its folder, and in the address of a request."""
@@ -31,7 +32,7 @@ class ModelVersion:
         number: Of the version, from 1.
         description: From its `model.toml`.
         folder: Where its files are.
-        digest: Of its manifest, in hexadecimal digits: it changes when any file does.
+        digest: Of its manifest, name and number, in hexadecimal digits: it changes when any file does.
         digests: By file, as they are on disk; empty for the built-in model, whose wheel pip has verified.
         key: That decrypts them; None for plain ones.
     """
@@ -64,7 +65,7 @@ class ModelVersion:
 
     def _read_stored(self, file: str) -> bytes:
         try:
-            content = (self.folder / file).read_bytes()
+            content = read_file(self.folder / file)
         except OSError as error:
             raise BadModel(f"{self}: {file} cannot be read: {error.strerror}.", "Copy the version again.") from error
         if self.digests and hashlib.sha256(content).hexdigest() != self.digests.get(file):

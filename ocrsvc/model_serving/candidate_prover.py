@@ -21,7 +21,7 @@ from ocrsvc.model_serving.machine_lock import PROOF, machine_lock
 from ocrsvc.model_serving.proof.judgement import Judgement
 from ocrsvc.model_serving.proof.prover import Stopped
 from ocrsvc.model_serving.state import Verdict
-from ocrsvc.model_serving.verdict_basis import outdated_verdicts, without_verdicts
+from ocrsvc.model_serving.verdict_basis import mended, outdated_verdicts, without_verdicts, written_ns
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
 from ocrsvc.telemetry.model_metrics import MODEL_PROOF_SECONDS, MODEL_REFUSALS
 
@@ -29,6 +29,8 @@ LOGGER: Final = logging.getLogger("ocrsvc.models")
 
 RETRY_S: Final = 60.0
 """After which a version is tried again that the machine did not let be tried."""
+
+_OF_FILES: Final = frozenset({"files", "reference"})
 
 Prove = Callable[[ModelVersion, ModelVersion | None], Judgement]
 
@@ -67,6 +69,16 @@ class CandidateProver:
             )
             store.change(lambda state: without_verdicts(state, outdated_verdicts(state, self._basis)))
 
+    def forget_mended(self, catalogue: Catalogue) -> None:
+        """Have versions proved again that were refused for files which were written since. Raises OperatorError."""
+        if digests := mended(catalogue.scan.versions, catalogue.state):
+            told = ", ".join(str(version) for version in catalogue.scan.versions if version.digest in digests)
+            LOGGER.info("%s: refused, and tried again: what that was for has changed", told)
+            versions = catalogue.scan.versions
+            for digest in digests:
+                self._not_before_s.pop(digest, None)
+            self._control.store.change(lambda state: without_verdicts(state, mended(versions, state)))
+
     def is_wanted(self, catalogue: Catalogue, name: str | None = None) -> bool:
         """Whether there is anything to prove or to note now, of one model or of all."""
         return self._next(catalogue, name) is not None or bool(_new_bad(catalogue, name))
@@ -100,6 +112,7 @@ class CandidateProver:
         serving = model.target or next(iter(model.accepted), None)
         # Should the verdict not be kept, this worker does not begin again at once.
         self._not_before_s[candidate.digest] = began_s + RETRY_S
+        written = {kind: written_ns(candidate, kind) for kind in _OF_FILES}
         LOGGER.info("PROVING %s, beside %s", candidate, serving or "no other version")
         with self._control.store.proving(candidate.digest):
             found = self._prove(candidate, serving)
@@ -114,12 +127,13 @@ class CandidateProver:
             return
         self._metrics.record((), [(MODEL_PROOF_SECONDS.of(), spent_s)])
         verdict = self._verdict(found.kind or "", found.reason, found.figures)
+        verdict = verdict.model_copy(update={"written_ns": written.get(verdict.kind, 0)})
         keep_verdict(self._control, self._metrics, str(candidate), candidate.digest, verdict)
 
     def _note_bad(self, catalogue: Catalogue) -> None:
         """Versions that cannot be opened at all are refused, once. Raises OcrsvcError."""
         for bad in _new_bad(catalogue):
-            verdict = self._verdict("open", bad.reason, {})
+            verdict = self._verdict("open", bad.reason, {}).model_copy(update={"was_unreadable": True})
             keep_verdict(self._control, self._metrics, f"{bad.name}/{bad.number}", bad.digest, verdict)
 
     def _verdict(self, kind: str, reason: str, figures: Mapping[str, float]) -> Verdict:

@@ -40,6 +40,8 @@ class ModelControl:
         store: Where what is decided is kept.
         is_loaded: Whether this worker has a version loaded; the command line has none.
         clock: Monotonic seconds.
+        goes_on: Whether policies that are wrong, and were never written down right, are none: those of a worker, which
+            begins while others serve. The start of the service has looked at them before.
 
     Attributes:
         loaded_versions: What this worker has loaded: it serves on when it is removed from the disk, until something
@@ -53,8 +55,10 @@ class ModelControl:
         store: StateStore,
         is_loaded: Callable[[ModelVersion], bool] = lambda _version: False,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        goes_on: bool = False,
     ) -> None:
-        self._repository, self.store = repository, store
+        self._repository, self.store, self._goes_on = repository, store, goes_on
         self.is_loaded, self._clock = is_loaded, clock
         self.loaded_versions: Callable[[], Sequence[ModelVersion]] = tuple
         self.is_watched = False
@@ -241,10 +245,10 @@ class ModelControl:
         try:
             policies = read_policies(self._repository.folder)
         except SettingsError as error:
-            if last is None:
+            if last is None and not self._goes_on:
                 raise
             LOGGER.error("the policies of the models stay as they were: %s", error)
-            return last
+            return last or Policies()
         if policies != (last or Policies()):
             self._remember(policies)
         return policies

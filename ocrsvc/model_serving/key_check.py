@@ -1,8 +1,9 @@
-"""Whether the key that is given decrypts the encrypted versions that are to be loaded; asked before workers start."""
+"""Whether there is a repository, and the key of the versions that are to be loaded; asked before workers start."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from ocrsvc.errors import BadModel, SettingsError
 from ocrsvc.model_repository.repository import KEY_REMEDY, BadVersion, ModelRepository, Scan
@@ -10,12 +11,18 @@ from ocrsvc.model_serving.policy import Policies, read_policies
 
 
 def check_key(repository: ModelRepository) -> None:
-    """Raises SettingsError: a version that the policies want is encrypted, and cannot be decrypted.
+    """Raises SettingsError: there is no repository, or a version that the policies want cannot be decrypted.
 
     What cannot be read otherwise is left to those who load the models.
     """
     if repository.folder is None:
         return
+    with suppress(OSError):
+        if not repository.folder.is_dir():
+            raise SettingsError(
+                f"OCRSVC_MODELS is {repository.folder}, and that is no folder.",
+                "Name one that is there; `ocrsvc models add` makes it with the first model.",
+            )
     try:
         scan = repository.scan()
     except BadModel:

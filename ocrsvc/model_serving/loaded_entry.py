@@ -75,6 +75,7 @@ class Entry:
         used_s: When it was used last, on the clock; minus infinity is never.
         load_s: How long it took to load, the last time.
         began_s: When it was last begun to be loaded, on the clock.
+        stays_until_s: Before, it makes no room for another version.
         is_retired: It is closed when its last lease has ended.
         is_replacing: It takes the place of a version that has left, whose requests all wait for it, however many.
         is_late: Some of those who wait for it would rather have another version by now.
@@ -91,6 +92,7 @@ class Entry:
     used_s: float = -math.inf
     load_s: float = 0.0
     began_s: float = 0.0
+    stays_until_s: float = -math.inf
     is_retired: bool = False
     is_replacing: bool = False
     is_late: bool = False

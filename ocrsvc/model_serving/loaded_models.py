@@ -291,7 +291,7 @@ class LoadedModels(ModelLoader):
                     self._changed.wait(min(left_s, GONE_S))
                 if waiter.is_done and waiter.failure is None:
                     return
-                if waiter.failure is not None:
+                if waiter.failure is not None and not self._is_closed:
                     raise waiter.failure
                 if self._is_closed or self._clock() >= deadline:
                     raise entry.not_loaded()

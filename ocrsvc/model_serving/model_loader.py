@@ -24,6 +24,9 @@ DRAIN_S: Final = 10.0
 """How long the requests of a version that is to make room are waited for, before it is left and another one tried."""
 LEAST_DRAIN_S: Final = 2.0
 """So long they are waited for however soon other requests would rather be read by that version."""
+MOST_STAY_S: Final = 10.0
+"""A version stays for as long as its load took before it makes room for another, but no longer than this: whatever is
+asked for, versions that push each other out take half of the time at most."""
 ROOM_S: Final = 30.0
 """How long a version may wait for room at most; then its requests are refused, and the next version has its turn."""
 LONGEST_BACKOFF_S: Final = 60.0
@@ -123,6 +126,7 @@ class ModelLoader:
         seconds = self._clock() - began_s
         with self._changed:
             entry.load_s, entry.failure, entry.failures = seconds, None, 0
+            entry.stays_until_s = self._clock() + min(seconds, MOST_STAY_S)
             self._grant(entry)
         LOG.info("LOADED the model %s in %.2f s: %s bytes", version, seconds, entry.size_bytes)
         self._observer.note_load(version, seconds, None)
@@ -145,14 +149,20 @@ class ModelLoader:
         entry.loaded = loaded
 
     def _make_room(self, entry: Entry, needed_bytes: int) -> None:
-        """Close the least recently used versions until there is room. Raises EngineUnavailable, ModelUnavailable."""
+        """Close the least recently used versions until there is room.
+
+        Raises:
+            OcrsvcError: EngineUnavailable, ModelUnavailable; NotReady when this worker ends.
+        """
         end_s = self._clock() + ROOM_S
         self._measure_others(entry)
         while (victim := self._victim_for(entry, needed_bytes)) is not None:
-            if self._drain(victim, min(end_s, self._clock() + DRAIN_S), entry):
-                self._close(victim, "memory")
-            elif self._is_closed:
+            if self._is_closed:
                 raise NotReady("This worker is shutting down.", "Send the request again.")
+            if not victim.is_retired and self._clock() < min(end_s, victim.stays_until_s):
+                self._let_stay(victim)
+            elif self._drain(victim, min(end_s, self._clock() + DRAIN_S), entry):
+                self._close(victim, "memory")
             elif self._clock() >= min(end_s, self._patience_s(entry)):
                 raise ModelUnavailable(f"There is no room for the model {entry.version}: all others are being used.")
 
@@ -176,7 +186,18 @@ class ModelLoader:
                     "Raise OCRSVC_MODELS_MEMORY, or pin fewer models.",
                 )
             # What was retired leaves anyhow: nobody else makes room for what takes its place.
-            return min(unpinned, key=lambda one: (not one.is_retired, one.leases > 0, one.used_s))
+            now_s = self._clock()
+            return min(
+                unpinned,
+                key=lambda one: (not one.is_retired, one.stays_until_s > now_s, one.leases > 0, one.used_s),
+            )
+
+    def _let_stay(self, entry: Entry) -> None:
+        """Wait a moment for a version that was loaded just now, and goes on reading."""
+        with self._changed:
+            left_s = entry.stays_until_s - self._clock()
+            if left_s > 0 and not self._is_closed:
+                self._changed.wait(min(left_s, GONE_S))
 
     def _drain(self, entry: Entry, until_s: float, heir: Entry) -> bool:
         """Wait for the leases of a version, which grants no new ones meanwhile; whether it may be closed now.
@@ -220,7 +241,8 @@ class ModelLoader:
 
     def _note_failure(self, entry: Entry, failure: OcrsvcError) -> None:
         """The version could not be loaded: from now on wait 1, 2, 4, … 60 s between tries."""
-        LOG.error("The model %s cannot be loaded: %s", entry.version, failure)
+        level = logging.INFO if self._is_closed else logging.ERROR
+        LOG.log(level, "The model %s cannot be loaded: %s", entry.version, failure)
         with self._changed:
             entry.state, entry.failure, entry.failures = LoadState.CLOSED, failure, entry.failures + 1
             entry.size_bytes = 0

@@ -5,7 +5,6 @@ Or `models.config`, TensorFlow Serving's own file; see `models_config.py`. Both 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -13,6 +12,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ocrsvc.errors import SettingsError
+from ocrsvc.model_repository.repository_files import parse_toml, read_file
 from ocrsvc.model_repository.version import MOST_VERSION, NAME
 from ocrsvc.model_repository.wanted_model import LABEL
 
@@ -127,11 +127,11 @@ def read_policies(folder: Path) -> Policies:
 def parse_policies(text: str) -> Policies:
     """What a `models.toml` says. Raises SettingsError, which names the entry that is wrong."""
     try:
-        return Policies(models=_TABLES.validate_python(_lists_as_tuples(tomllib.loads(text))))
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{FILE} is no TOML: {error}.", "Correct the file.") from error
+        return Policies(models=_TABLES.validate_python(_lists_as_tuples(parse_toml(text))))
     except ValidationError as error:
-        raise SettingsError(f"{FILE}: {first_fault(error)}.", "See docs/models.md for the entries.") from error
+        raise SettingsError(f"{FILE}: {first_fault(error)}.", "See docs/model_versions.md for the entries.") from error
+    except ValueError as error:
+        raise SettingsError(f"{FILE} is no TOML: {error}.", "Correct the file.") from error
 
 
 def first_fault(error: ValidationError) -> str:
@@ -142,8 +142,7 @@ def first_fault(error: ValidationError) -> str:
 
 def _read(file: Path) -> str | None:
     try:
-        with file.open("rb") as stream:
-            content = stream.read(MOST_BYTES + 1)
+        content = read_file(file, MOST_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -108,7 +108,7 @@ class ModelRouter:
         if options.model is not None:
             self._refuse_named(catalogue, _parse(options.model), options)
         if options.tier is None and options.lang in (None, AUTO):
-            raise UnknownModel(f"The default model {self.default} is not available.", _there_is(catalogue))
+            raise UnknownModel(f"The default model {self.default} is not available.", there_is(catalogue))
         asked = ", ".join(
             f"{name} {value}" for name, value in (("tier", options.tier), ("lang", options.lang)) if value
         )
@@ -133,11 +133,11 @@ class ModelRouter:
             )
         model = catalogue.models.get(wanted.name)
         if model is None or not model.available:
-            raise UnknownModel(f"There is no model {str(wanted)[:140]}.", _there_is(catalogue))
+            raise UnknownModel(_why_not(catalogue, wanted), there_is(catalogue))
         there = [str(version.number) for version in model.available]
         labels = [label for label in model.labels if model.labelled(label) is not None]
         raise UnknownModel(
-            f"There is no model {str(wanted)[:140]}.",
+            _why_not(catalogue, wanted),
             f"Versions of {wanted.name}: {_listed(there)}. Labels: {_listed(labels)}.",
         )
 
@@ -157,7 +157,28 @@ def _parse(text: str) -> WantedModel:
         raise UnknownModel(f"{text[:100]!r} names no model.", f"Send {ACCEPTED}.") from error
 
 
-def _there_is(catalogue: Catalogue) -> str:
+def _why_not(catalogue: Catalogue, wanted: WantedModel) -> str:
+    """Why a name stands for nothing: it is not there at all, or does not serve; for clients, so without the reason."""
+    model = catalogue.models.get(wanted.name)
+    number = model.labels.get(wanted.label) if model is not None and wanted.label is not None else wanted.number
+    there = [one for one in catalogue.scan.versions if one.name == wanted.name and number in (None, one.number)]
+    if model is None or not there or (wanted.label is not None and number is None):
+        return f"There is no model {str(wanted)[:140]}."
+    verdicts = [catalogue.verdict(one) for one in there]
+    why = (
+        "it was unloaded"
+        if all({one.name, str(one)} & catalogue.state.unloads for one in there)
+        else "it is not wanted"
+    )
+    if any(one in model.candidates for one in there):
+        why = "it has not proved itself yet"
+    elif all(verdict is not None and not verdict.accepted for verdict in verdicts):
+        why = "it was refused"
+    return f"The model {str(wanted)[:140]} does not serve: {why}."
+
+
+def there_is(catalogue: Catalogue) -> str:
+    """The models that serve, for who asked for another."""
     return f"There is: {_listed(sorted(name for name, model in catalogue.models.items() if model.available))}."
 
 

@@ -55,6 +55,8 @@ class Verdict(_Record):
         at: When, Unix seconds.
         kind: What a refused version is refused for, as `proof/measurement.py` names it; "" of an accepted one.
         made_on: The machine and the versions of the programs that found it; see `verdict_basis.py`.
+        written_ns: When one of the files was written last that a version is refused for; see `verdict_basis.py`.
+        was_unreadable: The version could not even be listed, for its description or its key.
     """
 
     accepted: bool
@@ -63,6 +65,8 @@ class Verdict(_Record):
     at: float = 0.0
     kind: str = ""
     made_on: str = ""
+    written_ns: int = 0
+    was_unreadable: bool = False
 
 
 class ModelState(_Record):

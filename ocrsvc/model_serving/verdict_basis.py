@@ -3,7 +3,8 @@
 What was accepted stays accepted: after an upgrade of the service, models that have served go on serving. What was
 refused is tried again when the machine's processor or the programs change, because it may have been their fault. But a
 file that is not that of its manifest, a reference page that is missing, and what live traffic has shown are the same
-everywhere.
+everywhere. What is refused for its files is tried again when these were written again, and what could not be listed as
+soon as it can be: its description was mended, or its key is there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from ocrsvc import __version__
+from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.model_serving.proof.reference_pages import FOLDER
 from ocrsvc.model_serving.state import ModelState, Verdict
 from ocrsvc.settings.settings import Settings
 
@@ -42,6 +45,43 @@ def without_verdicts(state: ModelState, digests: Iterable[str]) -> ModelState:
     gone = frozenset(digests)
     kept = {digest: verdict for digest, verdict in state.verdicts.items() if digest not in gone}
     return state.model_copy(update={"verdicts": kept})
+
+
+def mended(versions: Iterable[ModelVersion], state: ModelState) -> frozenset[str]:
+    """The digests of the versions that are refused for files that are others now, or for not being listed."""
+    refused = ((version, state.verdicts.get(version.digest)) for version in versions)
+    return frozenset(
+        version.digest for version, verdict in refused if verdict is not None and _is_mended(version, verdict)
+    )
+
+
+def written_ns(version: ModelVersion, kind: str) -> int:
+    """When what a version was refused for was written last; a copy that keeps the times of the original counts as well.
+
+    Args:
+        version: Whose files count.
+        kind: What it is refused for: for `reference`, the pages beside it, which the operator keeps, count as well.
+    """
+    files = [version.folder / file for file in version.digests]
+    if kind == "reference":
+        for model in (version.folder.parent, version.folder.parent.parent):
+            files += [model / FOLDER, *(model / FOLDER).glob("*")]
+    return max(map(_changed_ns, files), default=0)
+
+
+def _is_mended(version: ModelVersion, verdict: Verdict) -> bool:
+    if verdict.accepted:
+        return False
+    return verdict.was_unreadable or (
+        bool(verdict.written_ns) and verdict.written_ns != written_ns(version, verdict.kind)
+    )
+
+
+def _changed_ns(file: Path) -> int:
+    try:
+        return file.stat().st_ctime_ns
+    except OSError:
+        return 0
 
 
 def _holds(verdict: Verdict, basis: str) -> bool:

@@ -145,6 +145,7 @@ class ModelWatcher:
         if seen != self._seen:
             self._control.rescan()
         self._look_s, self._seen, self._policies = self._clock(), seen, policies
+        self._prover.forget_mended(self._control.latest())
         return self._noted(self._control.latest())
 
     def _noted(self, catalogue: Catalogue) -> Catalogue:

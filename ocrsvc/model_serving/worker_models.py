@@ -21,7 +21,7 @@ from ocrsvc.model_serving.loaded_version import EngineThreads
 from ocrsvc.model_serving.model_loader import LoadObserver
 from ocrsvc.model_serving.model_memory import ModelMemory
 from ocrsvc.model_serving.model_status import ModelList
-from ocrsvc.model_serving.router import ModelRouter
+from ocrsvc.model_serving.router import ModelRouter, there_is
 from ocrsvc.model_serving.state import StateStore, state_folder
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Check, ReadOptions, no_check
@@ -80,27 +80,36 @@ class WorkerModels:
     def _lease_chosen(self, options: ReadOptions, deadline: float, check: Check, *, is_last: bool) -> Lease:
         """As `lease`. Raises VersionRetired and LoadTakesLong, too, but for the last time."""
         version = self.router.resolve(options)
-        other = None if is_last or self.loaded.is_loaded(version) else self._version_before(version, options)
+        has_other = not (is_last or self.loaded.is_loaded(version)) and bool(self._others(version, options))
         try:
-            return self.loaded.lease(version, deadline, check, reload=is_last, has_other=other is not None)
+            return self.loaded.lease(version, deadline, check, reload=is_last, has_other=has_other)
         except LoadTakesLong:
-            other = self._version_before(version, options)
-            if other is None or not self.loaded.is_loaded(other):
-                raise
-        except ModelUnavailable:
-            other = self._version_before(version, options)
+            other = next(filter(self.loaded.is_loaded, self._others(version, options)), None)
             if other is None:
                 raise
+        except ModelUnavailable as failure:
+            return self._lease_other(version, options, deadline, check, failure)
         return self.loaded.lease(other, deadline, check)
 
-    def _version_before(self, version: ModelVersion, options: ReadOptions) -> ModelVersion | None:
-        """What reads instead of a version that cannot be loaded here, unless the request names just that one."""
+    def _lease_other(
+        self, version: ModelVersion, options: ReadOptions, deadline: float, check: Check, failure: ModelUnavailable
+    ) -> Lease:
+        """A lease on the first version that can be loaded in place of one that cannot be; else raises its failure."""
+        for other in self._others(version, options):
+            try:
+                return self.loaded.lease(other, deadline, check)
+            except ModelUnavailable:
+                continue
+        raise failure
+
+    def _others(self, version: ModelVersion, options: ReadOptions) -> list[ModelVersion]:
+        """What may read instead of a version, what is loaded first; nothing where the request names just that one."""
         wanted = parse_wanted_model(options.model) if options.model is not None else self.router.default
         model = self.control.catalogue().models.get(version.name)
         if wanted.number is not None or wanted.label is not None or model is None:
-            return None
-        others = [one for one in model.accepted if one != version]
-        return next((one for one in others if self.loaded.is_loaded(one)), None) or next(iter(others), None)
+            return []
+        others = (one for one in model.accepted if one != version)
+        return sorted(others, key=lambda one: not self.loaded.is_loaded(one))
 
     def load_ahead(self) -> None:
         """Load what requests without a name are read with, and what else is to be there from the beginning.
@@ -113,7 +122,10 @@ class WorkerModels:
         failures = [failure for version in self._default_versions() if (failure := self._try_to_load(version))]
         serving = self.router.serving(self.router.default)
         if serving is None:
-            raise UnknownModel(f"The default model {self.router.default} is not available.", "See OCRSVC_MODEL.")
+            raise UnknownModel(
+                f"OCRSVC_MODEL is {default}, which is not available.",
+                f"{there_is(self.control.catalogue())} What keeps others from serving: `ocrsvc models list`.",
+            )
         if not self.loaded.is_loaded(serving):
             raise failures[0] if failures else NotReady(f"The model {serving} is not loaded.")
         for version in self._versions_ahead():
@@ -216,7 +228,7 @@ def open_worker_models(
         observer=observer,
     )
     store = StateStore(state_folder(settings.models, settings.models_state))
-    control = ModelControl(ModelRepository(settings.models, key), store, loaded.is_loaded)
+    control = ModelControl(ModelRepository(settings.models, key), store, loaded.is_loaded, goes_on=True)
     loaded.is_pinned = lambda version: control.catalogue().is_pinned(version)
     router = ModelRouter(control.catalogue, control.latest, parse_wanted_model(settings.model), loaded.is_loaded)
     return WorkerModels(loaded, control, router, settings.models_load)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from ocrsvc.errors import BadModel
+from ocrsvc.model_repository.repository_files import read_file
 from ocrsvc.model_repository.version import ModelVersion
 
 FOLDER: Final = "reference"
@@ -117,8 +118,7 @@ def _stem(name: str) -> str:
 def _read_file(file: Path) -> bytes:
     """Raises BadModel."""
     try:
-        with file.open("rb") as stream:
-            content = stream.read(MOST_BYTES + 1)
+        content = read_file(file, MOST_BYTES + 1)
     except OSError as error:
         raise BadModel(f"{file} cannot be read: {error.strerror}.", "Let the service read it.") from error
     if len(content) > MOST_BYTES:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ocrsvc.engines.ppocr.runtime.model_cache import cpu_features
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, ModelPart
 from ocrsvc.errors import BadModel, EngineUnavailable
+from ocrsvc.model_repository.external_weights import has_external_weights
 from ocrsvc.model_repository.version import ModelVersion
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ def load_model(part: ModelPart) -> onnx.ModelProto:
     if len(proto.graph.input) != 1 or not proto.graph.output:
         inputs = len(proto.graph.input)
         raise BadModel(f"{part} has {inputs} inputs, and the engine ppocr feeds one.", "Export it for inference.")
+    if not part.version.is_built_in and has_external_weights(proto):
+        raise BadModel(f"{part} keeps its weights in another file, which no manifest holds.", "Save it as one file.")
     return proto
 
 
