@@ -359,7 +359,9 @@ def test_who_may_not_reload_learns_nothing_of_the_repository(place: Place) -> No
 
 
 def test_why_a_version_was_refused_is_told_without_the_paths_of_the_server(place: Place) -> None:
-    place.add(3, Verdict(accepted=False, reason="It does not open: '/srv/our models/det.onnx' and /srv/a/b.onnx: bad/1."))
+    place.add(
+        3, Verdict(accepted=False, reason="It does not open: '/srv/our models/det.onnx' and /srv/a/b.onnx: bad/1.")
+    )
     with place.http() as client:
         (reason,) = [told for version, _, told in index(client) if version == "fake/3"]
         assert "b.onnx: bad/1." in reason
