@@ -252,7 +252,8 @@ def test_a_model_does_not_hold_what_is_in_other_files(
     monkeypatch.chdir(tmp_path)
     whole = make_detector() if part == "det" else make_recognizer(2, 4)
     (tmp_path / "secret").write_bytes(onnx.load_from_string(whole).graph.initializer[0].raw_data)
-    version = a_version(tmp_path / "models", **{part: with_weights_elsewhere(whole, "secret")})
+    changed: dict[str, Any] = {part: with_weights_elsewhere(whole, "secret")}
+    version = a_version(tmp_path / "models", **changed)
     with pytest.raises(BadModel, match="in another file"), opened(version, tmp_path / "cache", **runtime) as handle:
         read(handle)
 

@@ -9,8 +9,9 @@ import errno
 import os
 import stat
 import tomllib
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 MOST_DOTS: Final = 200
 """In a line of TOML. Keys with dots cost the square of their parts: one of 64 KB took 13 s, of 200 KB all memory."""
@@ -18,7 +19,7 @@ MOST_DOTS: Final = 200
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> BufferedReader:
     """A plain file, open for reading, or what a link to one leads to. Raises OSError, for anything else as well."""
     opened = os.open(path, _FLAGS)
     if stat.S_ISREG(os.fstat(opened).st_mode):
