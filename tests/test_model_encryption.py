@@ -219,3 +219,9 @@ def test_a_descriptor_that_never_ends_is_not_waited_for(monkeypatch: pytest.Monk
     finally:
         os.close(reading)
         os.close(writing)
+
+
+def test_what_opens_a_key_server_is_shown_nowhere() -> None:
+    settings = Settings.model_validate({"models_key_command": "ask-for-key --token s3cret"})
+    assert "s3cret" not in f"{settings!r} {settings.model_dump_json()}"
+    assert settings.models_key_command is not None
