@@ -49,7 +49,7 @@ STAGES: Mapping[str, Sequence[str]] = {
     ),
     "decode text": (
         "engines.ppocr.pipeline.recognizer:Recognizer._best_path",
-        "engines.ppocr.pipeline.recognizer:_as_text",
+        "engines.ppocr.pipeline.recognizer:Recognizer._as_text",
     ),
     "order": ("engines.ppocr.pipeline.page:level_quads", "engines.ppocr.pipeline.page:reading_order"),
     "spaces": ("engines.ppocr.pipeline.page:decide_spaces",),

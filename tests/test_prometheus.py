@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,12 @@ def full_page() -> bytes:
     entry.rss_bytes, entry.rss_hard_bytes, entry.gpu_bytes = 10**8, 10**9, 10**9
     entry.gpu_used_bytes, entry.gpu_total_bytes, entry.gpu_read_s = 2 * 10**9, 8 * 10**9, 1.0
     entry.gpu_busy_ratio, entry.gpu_busy_read_s = 0.5, 1.0
-    values = {"stage": "total", "outcome": "success", "code": "queue_full"}
-    for metric in COUNTED:
-        key = metric.of(*(values.get(label, "x") for label in metric.labels))
+    values = (
+        {"stage": "total", "outcome": "success", "code": "queue_full"},
+        {"stage": "engine", "outcome": "miss", "code": "queue_full"},
+    )
+    for metric, of_labels in product(COUNTED, values):
+        key = metric.of(*(of_labels.get(label, "x") for label in metric.labels))
         # Each time it is asked there is more of everything.
         for _ in range(int(time.time()) % 1000 if metric.kind == "histogram" else 0):
             store.common.record((), ((key, 0.01),))
