@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from ocrsvc.model_repository.wanted_model import WantedModel
 from ocrsvc.model_serving.control import CHECK_S, ModelControl
 from ocrsvc.model_serving.policy import FILE, TENSORFLOW_FILE, parse_policies, read_policies
 from ocrsvc.model_serving.router import ModelRouter
-from ocrsvc.model_serving.state import DAMAGED_FILE, ModelState, StateStore, Verdict, state_folder
+from ocrsvc.model_serving.state import DAMAGED_FILE, MOST_VERDICTS, ModelState, StateStore, Verdict, state_folder
 from ocrsvc.model_serving.state import FILE as STATE_FILE
 from ocrsvc.records import ReadOptions
 
@@ -362,3 +363,10 @@ def test_each_repository_has_a_state_of_its_own(tmp_path: Path, monkeypatch: pyt
 def test_policies_made_to_stop_the_service_are_wrong_ones(text: str) -> None:
     with pytest.raises(SettingsError, match="is no TOML"):
         parse_policies(text)
+
+
+def test_refusals_however_many_leave_what_serves_its_verdict(place: Place) -> None:
+    refused = {f"digest {number}": Verdict(accepted=False, at=time.time() + number) for number in range(MOST_VERDICTS)}
+    place.store.change(lambda state: state.model_copy(update={"verdicts": {**state.verdicts, **refused}}))
+    assert len(place.store.read().verdicts) == MOST_VERDICTS
+    assert [one.number for one in place.control().catalogue().models["mine"].accepted] == [3, 2, 1]

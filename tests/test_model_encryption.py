@@ -16,6 +16,7 @@ from ocrsvc.model_repository.encryption import CHUNK_BYTES, CannotDecrypt, decry
 from ocrsvc.model_repository.key_source import read_model_key
 from ocrsvc.model_repository.model_key import ModelKey, new_key, parse_key
 from ocrsvc.settings.load import read_settings
+from ocrsvc.settings.settings import Settings
 
 KEY = ModelKey(bytes(range(32)))
 SET = "0123456789abcdef" * 2

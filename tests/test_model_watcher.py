@@ -21,7 +21,7 @@ from ocrsvc.model_serving.repository_watch import look_at_repository
 from ocrsvc.model_serving.state import ModelState, Verdict
 from ocrsvc.model_serving.swapping import make_live_checks, make_watcher
 from ocrsvc.model_serving.verdict_basis import basis_of, outdated_verdicts
-from ocrsvc.model_serving.version_prover import VersionProver
+from ocrsvc.model_serving.version_prover import MOST_BAD, VersionProver
 from ocrsvc.model_serving.version_switch import LONGEST_WAIT_S, MOST_FAILURES
 from ocrsvc.model_serving.watcher import ModelWatcher
 from ocrsvc.settings.settings import Settings
@@ -137,6 +137,17 @@ def test_a_new_version_takes_the_place_of_the_one_that_serves(models: Path) -> N
     assert worker.proved == ["fake/1 beside None", "fake/2 beside fake/1"]
     assert worker.count(MODEL_SWAPS) == 1
     assert worker.round() == []
+
+
+def test_of_many_that_cannot_be_opened_a_few_are_noted_and_once(models: Path) -> None:
+    worker = serving_worker(models)
+    for number in range(2, MOST_BAD + 12):
+        (models / "fake" / str(number)).mkdir()
+        (models / "fake" / str(number) / "SHA256SUMS").write_text(f"nonsense {number}")
+    worker.round()
+    assert worker.count(MODEL_REFUSALS, "open") == MOST_BAD
+    assert not worker.prover.is_wanted(worker.control.rescan())
+    assert worker.available() == [1]
 
 
 def test_a_refused_version_is_not_tried_again_until_it_changes(models: Path) -> None:

@@ -241,10 +241,10 @@ def state_folder(repository: Path, chosen: Path | None) -> Path:
 
 
 def _bounded(state: ModelState) -> ModelState:
-    """Without the oldest verdicts, if there are too many."""
+    """Without the oldest verdicts, if there are too many; refusals go first: what serves goes on serving."""
     if len(state.verdicts) <= MOST_VERDICTS:
         return state
-    newest = sorted(state.verdicts.items(), key=lambda item: item[1].at)[-MOST_VERDICTS:]
+    newest = sorted(state.verdicts.items(), key=lambda item: (item[1].accepted, item[1].at))[-MOST_VERDICTS:]
     return state.model_copy(update={"verdicts": dict(newest)})
 
 

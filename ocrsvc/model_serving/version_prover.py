@@ -30,6 +30,10 @@ LOGGER: Final = logging.getLogger("ocrsvc.models")
 RETRY_S: Final = 60.0
 """After which a version is tried again that the machine did not let be tried."""
 
+MOST_BAD: Final = 100
+"""Versions that cannot be opened at all, the first by name, of which that is kept and logged: none of them serves, and
+however many there are, they leave room for the verdicts on others."""
+
 Prove = Callable[[ModelVersion, ModelVersion | None], Judgement]
 
 
@@ -146,5 +150,5 @@ def keep_verdict(store: StateStore, metrics: WorkerMetrics, version: str, digest
 
 def _new_bad(catalogue: Catalogue, name: str | None = None) -> list[BadVersion]:
     """Versions that cannot be opened, and have a manifest by which that can be kept."""
-    bad = (one for one in catalogue.scan.bad if name in (None, one.name))
+    bad = (one for one in catalogue.scan.bad[:MOST_BAD] if name in (None, one.name))
     return [one for one in bad if one.digest and one.digest not in catalogue.state.verdicts]
