@@ -21,7 +21,7 @@ from ocrsvc.model_serving.repository_watch import look_at_repository
 from ocrsvc.model_serving.state import ModelState, Verdict
 from ocrsvc.model_serving.swapping import make_live_checks, make_watcher
 from ocrsvc.model_serving.verdict_basis import basis_of, outdated_verdicts
-from ocrsvc.model_serving.version_prover import MOST_BAD, VersionProver
+from ocrsvc.model_serving.version_prover import MOST_BAD, MOST_REASON, VersionProver
 from ocrsvc.model_serving.version_switch import LONGEST_WAIT_S, MOST_FAILURES
 from ocrsvc.model_serving.watcher import ModelWatcher
 from ocrsvc.settings.settings import Settings
@@ -148,6 +148,17 @@ def test_of_many_that_cannot_be_opened_a_few_are_noted_and_once(models: Path) ->
     assert worker.count(MODEL_REFUSALS, "open") == MOST_BAD
     assert not worker.prover.is_wanted(worker.control.rescan())
     assert worker.available() == [1]
+
+
+def test_a_reason_as_long_as_a_model_can_make_it_is_cut(models: Path) -> None:
+    worker = serving_worker(models)
+    broken = models / "fake" / "2"
+    broken.mkdir()
+    (broken / "model.toml").write_text(f"{'k' * 60_000} = 1")
+    write_manifest(broken)
+    worker.round()
+    [verdict] = [one for one in worker.control.store.read().verdicts.values() if not one.accepted]
+    assert len(verdict.reason) <= MOST_REASON + 1
 
 
 def test_a_refused_version_is_not_tried_again_until_it_changes(models: Path) -> None:

@@ -7,6 +7,7 @@ changed under a lock (flock), replaced in one step, and followed by looking when
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import logging
@@ -192,12 +193,15 @@ class StateStore:
 
     def _replace(self, state: ModelState) -> None:
         """Write it beside, and move it to its place when it is on the disk. A damaged one is put aside first."""
+        content = state.model_dump_json().encode()
+        if len(content) > _MOST_BYTES:
+            raise OSError(errno.EFBIG, f"it would have more than {_MOST_BYTES} bytes")
         self._put_damaged_aside()
         temporary = self.folder / f"{FILE}.{os.getpid()}.tmp"
         try:
             opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with os.fdopen(opened, "wb") as out:
-                out.write(state.model_dump_json().encode())
+                out.write(content)
                 out.flush()
                 os.fsync(out.fileno())
             temporary.replace(self._file)

@@ -34,6 +34,9 @@ MOST_BAD: Final = 100
 """Versions that cannot be opened at all, the first by name, of which that is kept and logged: none of them serves, and
 however many there are, they leave room for the verdicts on others."""
 
+MOST_REASON: Final = 1000
+"""Characters: names in a model's files can be long."""
+
 Prove = Callable[[ModelVersion, ModelVersion | None], Judgement]
 
 
@@ -135,7 +138,8 @@ def make_verdict(kind: str, reason: str, basis: str, figures: Mapping[str, float
         figures: What was measured.
     """
     found = dict(figures or {})
-    return Verdict(accepted=not kind, reason=reason, figures=found, at=time.time(), kind=kind, made_on=basis)
+    told = reason if len(reason) <= MOST_REASON else f"{reason[:MOST_REASON]}…"
+    return Verdict(accepted=not kind, reason=told, figures=found, at=time.time(), kind=kind, made_on=basis)
 
 
 def keep_verdict(store: StateStore, metrics: WorkerMetrics, version: str, digest: str, verdict: Verdict) -> None:
