@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -38,20 +38,13 @@ def make_fake_version(
         tier, languages: As of a description; the languages are those of one recognizer.
         settings: Lines of the table `settings`.
     """
-    folder = repository / name / str(number)
-    folder.mkdir(parents=True)
     lines = ['engine = "fake"', *([f'tier = "{tier}"'] if tier else [])]
+    # So that no two have one digest.
+    files = {"note.txt": f"{name}/{number}".encode()}
     if languages:
         lines += ["[[recognition]]", 'file = "rec.onnx"', f"languages = {list(languages)}"]
-        (folder / "rec.onnx").write_bytes(b"nothing")
-    lines += ["[settings]", settings]
-    (folder / "model.toml").write_text("\n".join(lines) + "\n")
-    # So that no two have one digest.
-    (folder / "note.txt").write_text(f"{name}/{number}")
-    write_manifest(folder)
-    found = ModelRepository(repository).scan().find(name, number)
-    assert found is not None
-    return found
+        files["rec.onnx"] = b"nothing"
+    return make_version(repository, name, number, "\n".join([*lines, "[settings]", settings, ""]), files)
 
 
 def make_fake(repository: Path, number: int, name: str = "fake", **settings: object) -> ModelVersion:
@@ -63,6 +56,26 @@ def make_fake(repository: Path, number: int, name: str = "fake", **settings: obj
 
 def _as_toml(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value).lower()
+
+
+def accept(folder: Path, *versions: ModelVersion) -> None:
+    """Have versions accepted, in the state folder `state` beside their repository."""
+    store = StateStore(folder / "state")
+    for version in versions:
+        store.record_verdict(version.digest, Verdict(accepted=True))
+
+
+class IdleHandle:
+    """A handle of an executor whose threads have nothing to read; see serving.executor."""
+
+    def warm_up(self) -> None:
+        """Nothing."""
+
+    def read(self, tasks: Sequence[str]) -> Sequence[str]:
+        return tasks
+
+    def close(self) -> None:
+        """Nothing."""
 
 
 @cache
@@ -80,15 +93,14 @@ def make_several(folder: Path) -> dict[str, str]:
     Args:
         folder: For the repository and its state.
     """
-    repository, store = folder / "models", StateStore(folder / "state")
+    repository = folder / "models"
     for name, number, tier, languages in (
         ("east", 1, "small", ("zh", "en")),
         ("east", 2, "small", ("zh", "en")),
         ("north", 1, "tiny", ("ru", "th")),
     ):
         told = f'fake_text = "{name}/{number}"'
-        version = make_fake_version(repository, name, number, tier=tier, languages=languages, settings=told)
-        store.record_verdict(version.digest, Verdict(accepted=True))
+        accept(folder, make_fake_version(repository, name, number, tier=tier, languages=languages, settings=told))
     (repository / "models.toml").write_text('[east]\nversions = "all"\nlabels = {stable = 1, canary = 2}\n')
     variables = {"OCRSVC_MODELS": repository, "OCRSVC_MODELS_STATE": folder / "state", "OCRSVC_MODEL": "east"}
     return {"OCRSVC_ENGINE": "fake"} | {name: str(value) for name, value in variables.items()}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,6 +34,26 @@ def wait_until(is_so: Callable[[], T], what: str = "what is waited for", within_
         assert time.monotonic() < end_s, f"never: {what}"
         threading.Event().wait(0.01)
     return found
+
+
+@contextmanager
+def repeating(call: Callable[[], object], threads: int = 1) -> Iterator[None]:
+    """Threads that call over and over while the block runs; `call` raises nothing."""
+    done = threading.Event()
+
+    def call_on() -> None:
+        while not done.is_set():
+            call()
+
+    started = [threading.Thread(target=call_on) for _ in range(threads)]
+    for thread in started:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for thread in started:
+            thread.join()
 
 
 def clean_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -98,6 +119,12 @@ class Server:
     def workers(self) -> list[int]:
         """Process ids of the workers that live now."""
         return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric's series, or of the one that is named with its labels, by /metrics."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=_START_S) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 
     def wait_for_exit(self, timeout_s: float = _STOP_S) -> int:
         """The exit code; fails when the arbiter does not end in time."""

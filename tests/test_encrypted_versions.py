@@ -13,7 +13,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from models_support import make_fake, make_version
+from models_support import make_fake, make_several, make_version
 from support import clean_environment, start_server
 
 from ocrsvc.cli.main import run
@@ -268,7 +268,7 @@ def test_a_service_with_a_wrong_key_ends_with_a_sentence(tmp_path: Path) -> None
 
 def test_a_service_hides_its_key_and_forbids_core_dumps(tmp_path: Path) -> None:
     key = KEY.expose()
-    with start_server({"OCRSVC_MODELS": str(tmp_path), "OCRSVC_MODELS_KEY": key}) as server:
+    with start_server(make_several(tmp_path) | {"OCRSVC_MODELS_KEY": key}) as server:
         server.wait_for("READY in")
         for pid in (server.pid, *server.workers()):
             assert key.encode() not in Path(f"/proc/{pid}/environ").read_bytes()

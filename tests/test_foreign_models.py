@@ -15,8 +15,7 @@ from ocrsvc.adapters.umi_ocr.languages import language_choices
 from ocrsvc.errors import BadOption
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.model_repository.language_tag import AUTO, is_tag
-from ocrsvc.model_serving.control import VersionStatus
-from ocrsvc.model_serving.model_list import ModelList
+from ocrsvc.model_serving.model_status import ModelList, VersionStatus
 
 
 @pytest.fixture

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ocrsvc.errors import SettingsError
 from ocrsvc.model_repository.description import Description
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.live_checks import Band, LiveChecks
+from ocrsvc.settings.load import read_settings
 
 BAND = Band(pages=200, errors=0.02, confidence=0.03)
 OLD, NEW = (ModelVersion("m", number, Description(engine="fake"), Path(), str(number)) for number in (1, 2))
@@ -104,3 +106,9 @@ def test_chance_alone_ends_few_trials() -> None:
                 checks.begin_trial(NEW, OLD)
         ended += bool(checks.take_failures())
     assert ended <= 1
+
+
+def test_a_trial_of_too_few_pages_to_say_anything_stops_the_start() -> None:
+    assert read_settings({"OCRSVC_MODELS_LIVE_PAGES": "30"}).models_live_pages == 30
+    with pytest.raises(SettingsError, match=r"OCRSVC_MODELS_LIVE_PAGES.*29.*0, or 30 and more"):
+        read_settings({"OCRSVC_MODELS_LIVE_PAGES": "29"})

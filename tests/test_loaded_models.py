@@ -9,16 +9,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from models_support import IdleHandle
 from support import wait_until
 
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import BadModel, ClientGone, EngineUnavailable, ModelUnavailable, NotReady, OcrsvcError
 from ocrsvc.model_repository.description import Description
 from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_serving.load_observer import LoadObserver
-from ocrsvc.model_serving.loaded_entry import State
+from ocrsvc.model_serving.loaded_entry import LoadState
 from ocrsvc.model_serving.loaded_models import LoadedModels, VersionRetired
 from ocrsvc.model_serving.loaded_version import LoadedVersion
+from ocrsvc.model_serving.model_loader import LoadObserver
 from ocrsvc.model_serving.model_memory import FILES_FACTOR, LEAST_BYTES, ModelMemory
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page, ReadTask
@@ -112,19 +113,6 @@ class OpenedHandle:
         self.engine.machine.handle_threads.append(self.thread)
 
 
-class Idle:
-    """A handle of the executor, whose threads have nothing to read here."""
-
-    def warm_up(self) -> None:
-        """Nothing."""
-
-    def read(self, tasks: Sequence[str]) -> Sequence[str]:
-        return tasks
-
-    def close(self) -> None:
-        """Nothing."""
-
-
 class Counts(LoadObserver):
     """What was reported."""
 
@@ -146,7 +134,7 @@ def serving(
 ) -> Iterator[tuple[LoadedModels, Machine, Counts]]:
     """Loaded models in front of two real engine threads."""
     machine, counts = Machine(EngineTraits(any_thread=any_thread)), Counts()
-    executor: Executor[str, str] = Executor(Idle, threads=2, places=8)
+    executor: Executor[str, str] = Executor(IdleHandle, threads=2, places=8)
     executor.start()
     budget_bytes = None if budget_mib is None else budget_mib * MIB
     models = LoadedModels(
@@ -207,7 +195,7 @@ def test_requests_that_want_the_same_version_wait_for_one_load() -> None:
         machine.gates["a/10"] = threading.Event()
         with ThreadPoolExecutor(4) as pool:
             asked = [pool.submit(models.lease, version("a")) for _ in range(4)]
-            wait_until(lambda: [one.state for one in models.list()] == [State.LOADING])
+            wait_until(lambda: [one.state for one in models.list()] == [LoadState.LOADING])
             machine.gates["a/10"].set()
             for one in asked:
                 one.result(FAR_S).close()
@@ -262,7 +250,7 @@ def test_a_version_in_use_is_drained_before_the_next_one_is_loaded() -> None:
         used = models.lease(version("a"))
         with ThreadPoolExecutor(2) as pool:
             asked = pool.submit(models.lease, version("b"))
-            wait_until(lambda: models.list()[0].state is State.DRAINING)
+            wait_until(lambda: models.list()[0].state is LoadState.DRAINING)
             # Who wants the one that drains has its turn after it.
             back = pool.submit(models.lease, version("a"))
             assert machine.opened == ["a/10"]
@@ -277,7 +265,7 @@ def test_a_version_whose_requests_do_not_end_stays_and_those_that_wait_are_refus
         used = models.lease(version("a"))
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(models.lease, version("b"))
-            wait_until(lambda: models.list()[0].state is State.DRAINING)
+            wait_until(lambda: models.list()[0].state is LoadState.DRAINING)
             machine.now_s = 1000.0
             with pytest.raises(ModelUnavailable, match="no room for the model b/10"):
                 asked.result(FAR_S)
@@ -287,12 +275,12 @@ def test_a_version_whose_requests_do_not_end_stays_and_those_that_wait_are_refus
 
 def test_pinned_versions_stay() -> None:
     with serving(25) as (models, machine, _):
-        models.pin(version("a"))
+        models.is_pinned = lambda one: one.name == "a"
         for number, name in enumerate("abc"):
             machine.now_s = float(number)
             models.lease(version(name)).close()
         assert machine.closed == ["b/10"]
-        models.pin(version("c"))
+        models.is_pinned = lambda one: one.name in "ac"
         with pytest.raises(ModelUnavailable, match="beside those that are pinned"):
             models.lease(version("d"))
 
@@ -362,7 +350,7 @@ def test_a_request_whose_time_is_over_is_told_to_come_again() -> None:
         machine.gates["a/10"] = threading.Event()
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(models.lease, version("a"), 5.0)
-            wait_until(lambda: [one.state for one in models.list()] == [State.LOADING])
+            wait_until(lambda: [one.state for one in models.list()] == [LoadState.LOADING])
             machine.now_s = 5.0
             with pytest.raises(NotReady, match="still being loaded"):
                 asked.result(FAR_S)
@@ -420,7 +408,7 @@ def test_whoever_asks_for_others_leaves_a_version_as_long_as_its_load_took() -> 
         models.lease(version("a")).close()
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(models.lease, version("b"))
-            wait_until(lambda: models.list()[-1].state is State.LOADING)
+            wait_until(lambda: models.list()[-1].state is LoadState.LOADING)
             for now_s in (5.0, 6.0, 7.0):
                 machine.now_s = now_s
                 models.lease(version("a")).close()
@@ -444,7 +432,7 @@ def test_a_load_that_waits_for_room_ends_with_the_worker() -> None:
         used = models.lease(version("a"))
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(models.lease, version("b"))
-            wait_until(lambda: models.list()[0].state is State.DRAINING)
+            wait_until(lambda: models.list()[0].state is LoadState.DRAINING)
             models.stop()
             with pytest.raises(NotReady):
                 asked.result(FAR_S)

@@ -16,8 +16,8 @@ from ocrsvc.http.error_responses import ROUTING
 from ocrsvc.readings import EngineInfo, Reading, Timing
 from ocrsvc.records import Line, Page
 from ocrsvc.registry import adapters
+from ocrsvc.telemetry.metric import BUCKETS_S, Key, Metric
 from ocrsvc.telemetry.metrics import (
-    BUCKETS_S,
     CACHE_HITS,
     COUNTED,
     FAILURES,
@@ -30,8 +30,6 @@ from ocrsvc.telemetry.metrics import (
     TASKS,
     TLS_NOT_AFTER,
     WAITING,
-    Key,
-    Metric,
 )
 from ocrsvc.telemetry.metrics_store import SERIES, MetricsStore, WorkerMetrics, count_reading
 from ocrsvc.telemetry.prometheus import Observed, expose

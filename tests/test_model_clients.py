@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 from fetch_clients import MIN_TFS, TRITON, Environment, NotAtHandError, at_hand
-from models_support import make_fake, make_version
+from models_support import accept, make_fake, make_version
 from support import ROOT, Server, clean_environment, run_server, start_server, wait_until
 from web_support import as_base64, picture
 
-from ocrsvc.model_serving.state import ModelState, StateStore, Verdict
+from ocrsvc.model_serving.state import ModelState, StateStore
 
 SCRIPTS = ROOT / "tests" / "clients"
 WORKERS = 2
@@ -37,10 +37,7 @@ least_f1 = 0.5
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a repository of `fake` in two versions that were accepted before; all of them are wanted."""
     folder = tmp_path_factory.mktemp("service")
-    store = StateStore(folder / "state")
-    for number in (1, 2):
-        digest = make_fake(folder / "models", number).digest
-        store.record_verdict(digest, Verdict(accepted=True))
+    accept(folder, *(make_fake(folder / "models", number) for number in (1, 2)))
     (folder / "models" / "models.toml").write_text('[fake]\nversions = "all"\n')
     (folder / "page.png").write_bytes(picture())
     return folder

@@ -127,7 +127,7 @@ def test_what_is_not_encrypted_is_no_fault_of_the_key() -> None:
 
 
 def test_an_encrypted_file_can_be_read_with_the_primitives_alone() -> None:
-    """By the description of the format in docs/design/model_encryption.md, in its words and no function of ours."""
+    """By the description of the format in docs/design/model-encryption.md, in its words and no function of ours."""
     content = encrypted(b"model", "det.onnx")
     head, salt, prefix = content[:72], content[32:64], content[64:71]
     of_use = hmac.digest(bytes(range(32)), b"ocrsvc: key of model files", "sha256")

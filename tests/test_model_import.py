@@ -14,11 +14,11 @@ from model_files import LETTERS, classifier, detector, real_models, recognizer, 
 
 from ocrsvc.errors import BadModel
 from ocrsvc.model_import import dictionary, onnx_graph, source_files
-from ocrsvc.model_import.description_text import write_description
 from ocrsvc.model_import.find_model import find_model
 from ocrsvc.model_import.new_model import NewModel, Wanted
 from ocrsvc.model_import.onnx_graph import inspect_model
 from ocrsvc.model_import.paddle_config import parse_config
+from ocrsvc.model_import.write_description import write_description
 from ocrsvc.model_repository.description import Description, parse_description
 
 DETECTOR_CONFIG = """

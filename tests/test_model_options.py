@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 from flask.testing import FlaskClient
@@ -14,8 +13,6 @@ from ocrsvc.errors import BadOption, UnknownModel
 from ocrsvc.http.options import read_options
 from ocrsvc.model_api.model import options_in
 from ocrsvc.model_repository.builtin import DESCRIPTION
-from ocrsvc.model_serving.control import State
-from ocrsvc.model_serving.model_list import STATES
 from ocrsvc.model_serving.only_model import check_only_model
 from ocrsvc.records import ReadOptions
 from ocrsvc.settings.settings import Settings
@@ -111,10 +108,6 @@ def test_the_list_of_models_has_what_there_is(client: FlaskClient) -> None:
     (only,) = listed["models"]
     assert (only["name"], only["version"], only["state"], only["tier"]) == ("ppocr", 1, "AVAILABLE", "small")
     assert only["languages"] == list(DESCRIPTION.languages)
-
-
-def test_the_states_are_those_of_versions() -> None:
-    assert get_args(State) == STATES
 
 
 def test_an_engine_with_its_own_model_has_none_to_list() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from models_support import make_fake
-from support import wait_until
+from models_support import accept, make_fake
+from support import repeating, wait_until
 from web_support import picture
 
 from ocrsvc.engines.contract import Engine
@@ -24,9 +23,8 @@ from ocrsvc.model_serving.loaded_models import LoadedModels
 from ocrsvc.model_serving.loaded_version import EngineThreads
 from ocrsvc.model_serving.model_memory import ModelMemory
 from ocrsvc.model_serving.router import ModelRouter
-from ocrsvc.model_serving.state import StateStore, Verdict
-from ocrsvc.model_serving.swapping import watch_models
-from ocrsvc.model_serving.watcher import ModelWatcher
+from ocrsvc.model_serving.state import StateStore
+from ocrsvc.model_serving.watcher import ModelWatcher, watch_models
 from ocrsvc.model_serving.worker_models import WorkerModels
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
@@ -75,8 +73,7 @@ class Worker:
 
     def accept(self, number: int) -> None:
         """A version comes that has proved itself."""
-        version = make_fake(self.folder / "models", number, fake_latency_s=0.005)
-        StateStore(self.folder / "state").record_verdict(version.digest, Verdict(accepted=True))
+        accept(self.folder, make_fake(self.folder / "models", number, fake_latency_s=0.005))
 
     def look(self) -> None:
         """What the watcher's thread does."""
@@ -112,26 +109,17 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
 def asking(reader: Reader) -> Iterator[Counter[str]]:
     """Six clients; the version of each answer, which must be that of its text."""
     seen: Counter[str] = Counter()
-    done = threading.Event()
 
     def ask() -> None:
-        while not done.is_set():
-            try:
-                reading = reader.read(PAGE, ReadOptions(), 20.0)
-                text = reading.page.lines[-1].text
-                seen["wrong" if text != f"fake/{reading.engine.version}" else text] += 1
-            except Exception as error:  # noqa: BLE001  whatever fails is a failed request
-                seen[repr(error)] += 1
+        try:
+            reading = reader.read(PAGE, ReadOptions(), 20.0)
+            text = reading.page.lines[-1].text
+            seen["wrong" if text != f"fake/{reading.engine.version}" else text] += 1
+        except Exception as error:  # noqa: BLE001  whatever fails is a failed request
+            seen[repr(error)] += 1
 
-    clients = [threading.Thread(target=ask) for _ in range(6)]
-    for client in clients:
-        client.start()
-    try:
+    with repeating(ask, 6):
         yield seen
-    finally:
-        done.set()
-        for client in clients:
-            client.join()
 
 
 def test_the_old_version_leaves_before_the_new_one_is_loaded(worker: Worker) -> None:

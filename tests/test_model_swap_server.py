@@ -6,13 +6,13 @@ import json
 import threading
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from models_support import make_fake
-from support import Server, run_server, wait_until
+from support import Server, repeating, run_server, wait_until
 from web_support import picture
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau"
@@ -59,47 +59,23 @@ def lines(url: str) -> list[str]:
 def asking(server: Server, clients: int) -> Iterator[Counter[tuple[str, str]]]:
     """Clients that ask over and over; what they were answered, or what failed."""
     seen: Counter[tuple[str, str]] = Counter()
-    done, url = threading.Event(), server.url
+    url = server.url
 
     def ask() -> None:
-        while not done.wait(PAUSE_S):
-            try:
-                answer = read(url)
-            except Exception as error:  # noqa: BLE001  whatever fails is a failed request
-                answer = ("failed", repr(error))
-            seen[answer] += 1
+        try:
+            answer = read(url)
+        except Exception as error:  # noqa: BLE001  whatever fails is a failed request
+            answer = ("failed", repr(error))
+        seen[answer] += 1
+        threading.Event().wait(PAUSE_S)
 
-    threads = [threading.Thread(target=ask) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
+    with repeating(ask, clients):
         yield seen
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
 
 
 def check(seen: Counter[tuple[str, str]], versions: set[str]) -> None:
     """Each answer has the text of its version, and is of one of these."""
     assert set(seen) <= {(version, f"{WORDS} v{version}") for version in versions}
-
-
-def metric(url: str, name: str) -> float:
-    """A series without labels, or with those in the name."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as response:
-        lines = response.read().decode().splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} "))
-
-
-def wait_for_metric(server: Server, name: str, is_so: Callable[[float], bool]) -> None:
-    """Until a metric says so."""
-    server.wait_for("READY in")
-    for _ in range(300):
-        if is_so(metric(server.url, name)):
-            return
-        threading.Event().wait(0.1)
-    raise AssertionError(f"{name} is {metric(server.url, name)}")
 
 
 def test_versions_are_swapped_under_requests_and_bad_ones_never_answer(tmp_path: Path) -> None:
@@ -116,18 +92,18 @@ def test_versions_are_swapped_under_requests_and_bad_ones_never_answer(tmp_path:
             server.wait_for("UNLOADED the model fake/2: retired", count=2)
         assert read(server.url)[0] == "4"
         check(seen, {"1", "2", "4"})
-        wait_for_metric(server, 'ocrsvc_model_refusals_total{reason="text"}', lambda count: count == 1)
-        wait_for_metric(server, "ocrsvc_model_swaps_total", lambda count: count == 4)
-        wait_for_metric(server, "ocrsvc_model_refused_versions", lambda count: count == 1)
+        wait_until(lambda: server.metric('ocrsvc_model_refusals_total{reason="text"}') == 1)
+        wait_until(lambda: server.metric("ocrsvc_model_swaps_total") == 4)
+        wait_until(lambda: server.metric("ocrsvc_model_refused_versions") == 1)
 
 
 def test_a_version_that_fails_on_live_pages_is_rolled_back(tmp_path: Path) -> None:
     add(tmp_path, 1)
-    with run_server(settings(tmp_path, OCRSVC_WORKERS="1")) as server:
+    with run_server(settings(tmp_path, OCRSVC_WORKERS="1", OCRSVC_MODELS_LIVE_PAGES="40")) as server:
         size, digest, _ = lines(server.url)
         assert size == "16x16"
         with asking(server, 4) as seen:
-            wait_until(lambda: seen.total() > 200, "as many pages as a trial has")
+            wait_until(lambda: seen.total() > 40, "as many pages as a trial has")
             # The reference page is another one.
             make_fake(tmp_path / "models", 2, fake_text=f"{WORDS} v2", fake_fault="fail", fake_fault_on=digest)
             server.wait_for("SERVING fake/2 in place of fake/1")

@@ -14,20 +14,21 @@ from models_support import make_fake
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
 from ocrsvc.model_repository.manifest import write_manifest
 from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.model_serving.candidate_prover import MOST_BAD, MOST_REASON, CandidateProver
 from ocrsvc.model_serving.control import ModelControl, open_control
+from ocrsvc.model_serving.live_checks import make_live_checks
 from ocrsvc.model_serving.machine_lock import LOAD, PROOF, machine_lock
 from ocrsvc.model_serving.proof.judgement import Judgement
-from ocrsvc.model_serving.repository_watch import look_at_repository
+from ocrsvc.model_serving.repository_changes import look_at_repository
 from ocrsvc.model_serving.state import ModelState, Verdict
-from ocrsvc.model_serving.swapping import make_live_checks, make_watcher
 from ocrsvc.model_serving.verdict_basis import basis_of, outdated_verdicts
-from ocrsvc.model_serving.version_prover import MOST_BAD, MOST_REASON, VersionProver
 from ocrsvc.model_serving.version_switch import LONGEST_WAIT_S, MOST_FAILURES
-from ocrsvc.model_serving.watcher import ModelWatcher
+from ocrsvc.model_serving.watcher import ModelWatcher, make_watcher
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
-from ocrsvc.telemetry.metrics import MODEL_REFUSALS, MODEL_REFUSED, MODEL_SWAPS, Metric
+from ocrsvc.telemetry.metric import Metric
 from ocrsvc.telemetry.metrics_store import MetricsStore
+from ocrsvc.telemetry.model_metrics import MODEL_REFUSALS, MODEL_REFUSED, MODEL_SWAPS
 
 PLAN = ThreadPlan(1, 1, 1)
 
@@ -80,7 +81,7 @@ class Worker:
             self.proved.append(f"{candidate} beside {serving}")
             return judge(candidate, serving)
 
-        self.prover = VersionProver(self.control, prove, "basis", metrics, lambda: self.now_s)
+        self.prover = CandidateProver(self.control, prove, "basis", metrics, lambda: self.now_s)
         self.watcher._prover = self.prover
         self.watcher._switch._clock = lambda: self.now_s
 

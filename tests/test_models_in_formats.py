@@ -19,7 +19,7 @@ from ocrsvc.client.model_list import model_list_of
 from ocrsvc.errors import BadModel
 from ocrsvc.jobs.folder import make_folder, remove_folder
 from ocrsvc.jobs.store import Tasks
-from ocrsvc.model_serving.model_list import ModelList
+from ocrsvc.model_serving.model_status import ModelList
 from ocrsvc.model_serving.worker_models import WorkerModels
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.load import read_settings

@@ -32,8 +32,8 @@ from ocrsvc.model_api.tensors import arrays_of, check_input, pack, unpack_elemen
 from ocrsvc.readings import EngineInfo, Reading, Timing
 from ocrsvc.records import Line, Page, ReadOptions
 from ocrsvc.settings.settings import Settings
-from ocrsvc.telemetry.metrics import MODEL_SECONDS
 from ocrsvc.telemetry.metrics_store import MetricsStore, count_model_request
+from ocrsvc.telemetry.model_metrics import MODEL_SECONDS
 
 GOLDEN = Path(os.environ.get("OCRSVC_SHARED", ROOT.parent / "shared")) / "wire" / "golden"
 HEADER = "Inference-Header-Content-Length"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,11 +10,10 @@ from typing import Any
 import pytest
 import requests
 from documents import tiff
-from models_support import make_fake, make_version
+from models_support import accept, make_fake, make_version
 from support import Server, run_server
 from web_support import picture
 
-from ocrsvc.model_serving.state import StateStore, Verdict
 from ocrsvc.system.memory import read_rss_bytes
 
 ANSWER_S = 60.0
@@ -30,14 +28,13 @@ SOFT_MIB = 380
 
 def make_models(folder: Path, model_bytes: int) -> dict[str, str]:
     """Models that say who they are: `a` by default, `b` and `c`, one that crashes, and one whose file was changed."""
-    repository, store = folder / "models", StateStore(folder / "state")
+    repository = folder / "models"
     versions = [make_fake(repository, 1, name, fake_model_bytes=model_bytes) for name in "abc"]
     versions.append(make_fake(repository, 1, "crashing", fake_fault="segfault"))
     damaged = 'engine = "fake"\n[settings]\nfake_text = "./text"\n'
     versions.append(make_version(repository, "damaged", 1, damaged, {"text": b"as it was"}))
     (repository / "damaged" / "1" / "text").write_bytes(b"as it is")
-    for version in versions:
-        store.record_verdict(version.digest, Verdict(accepted=True))
+    accept(folder, *versions)
     return {
         "OCRSVC_MODELS": str(repository),
         "OCRSVC_MODELS_STATE": str(folder / "state"),
@@ -73,11 +70,6 @@ def readers_of(answer: Any) -> tuple[str, str]:
     return f"{engine['model']}/{engine['version']}", answer["pages"][0]["lines"][-1]["text"]
 
 
-def metric(server: Server, name: str) -> float:
-    text = requests.get(f"{server.url}/metrics", timeout=ANSWER_S).text
-    return sum(float(value) for value in re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE))
-
-
 def test_every_answer_names_the_model_that_read_it(server: Server) -> None:
     named = [None, "a", "b", "c/1", "b", "a/1"] * 2
     with ThreadPoolExecutor(12) as pool:
@@ -90,8 +82,8 @@ def test_every_answer_names_the_model_that_read_it(server: Server) -> None:
 def test_the_models_stay_within_their_memory(server: Server) -> None:
     for name in "cab":
         assert ask(server, name).status_code == 200
-    assert metric(server, "ocrsvc_model_unloads_total") > 0
-    assert metric(server, "ocrsvc_loaded_models_bytes") <= metric(server, "ocrsvc_loaded_models_limit_bytes")
+    assert server.metric("ocrsvc_model_unloads_total") > 0
+    assert server.metric("ocrsvc_loaded_models_bytes") <= server.metric("ocrsvc_loaded_models_limit_bytes")
 
 
 def test_all_pages_of_a_document_are_read_by_one_model(server: Server) -> None:
@@ -129,5 +121,5 @@ def test_no_worker_is_replaced_for_the_models_that_it_loads(server: Server, isol
         assert read_rss_bytes(Path(f"/proc/{worker}/statm")) > SOFT_MIB * MIB
     else:
         assert read_rss_bytes(Path(f"/proc/{worker}/statm")) < SOFT_MIB * MIB
-    assert metric(server, "ocrsvc_recycles_total") == 0
+    assert server.metric("ocrsvc_recycles_total") == 0
     assert "WANTS a successor" not in server.log

@@ -24,7 +24,8 @@ from ocrsvc.monitoring.alerts import groups
 from ocrsvc.monitoring.dashboard import dashboard
 from ocrsvc.monitoring.objectives import Objectives
 from ocrsvc.monitoring.rules import Alert
-from ocrsvc.telemetry.metrics import COUNTED, METRICS, SERVICE_FAULTS, Metric
+from ocrsvc.telemetry.metric import Metric
+from ocrsvc.telemetry.metrics import COUNTED, METRICS, SERVICE_FAULTS
 
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
 _LONG_S = 60.0

@@ -29,7 +29,8 @@ from ocrsvc.readings import EngineInfo, Reading, Timing
 from ocrsvc.records import Page as ReadPage
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.history import EVERY_S, SPAN_S, History, curves, observe, quantile
-from ocrsvc.telemetry.metrics import BUCKETS_S, FAILURES, KEYS, KEYS_NEAR_QUOTA, REFUSED, REQUESTS
+from ocrsvc.telemetry.metric import BUCKETS_S
+from ocrsvc.telemetry.metrics import FAILURES, KEYS, KEYS_NEAR_QUOTA, REFUSED, REQUESTS
 from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_reading
 from ocrsvc.telemetry.recent_errors import KEPT, RecentErrors, fault_of
 from ocrsvc.telemetry.worker_table import State, WorkerTable

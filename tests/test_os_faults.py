@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from support import ROOT, Server, run_server, start_server, wait_until
+from support import ROOT, Server, repeating, run_server, start_server, wait_until
 from web_support import picture
 
 sys.path.insert(0, str(ROOT / "tests" / "doubles"))
@@ -56,22 +56,16 @@ def server(faults: Faults, pid_file: Path) -> Iterator[Server]:
 def asking(server: Server) -> Iterator[list[int]]:
     """Statuses of requests, one after the other, each on a connection of its own; a broken connection is a 0."""
     statuses: list[int] = []
-    done = threading.Event()
 
     def ask() -> None:
-        while not done.wait(0.01):
-            try:
-                statuses.append(requests.post(f"{server.url}/v1/ocr", data=PAGE, timeout=_ANSWER_S).status_code)
-            except requests.ConnectionError:
-                statuses.append(0)
+        try:
+            statuses.append(requests.post(f"{server.url}/v1/ocr", data=PAGE, timeout=_ANSWER_S).status_code)
+        except requests.ConnectionError:
+            statuses.append(0)
+        threading.Event().wait(0.01)
 
-    client = threading.Thread(target=ask)
-    client.start()
-    try:
+    with repeating(ask):
         yield statuses
-    finally:
-        done.set()
-        client.join()
 
 
 def count(server: Server, message: str) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import requests
-from support import ROOT, Server, clean_environment, run_server, start_server, wait_until
+from support import ROOT, Server, clean_environment, repeating, run_server, start_server, wait_until
 from web_support import picture
 
 _ANSWER_S = 30.0
@@ -47,23 +47,16 @@ def is_alive(pid: int) -> bool:
 def asking(server: Server) -> Iterator[list[int]]:
     """Statuses of requests that go on, one after the other, while the block runs; a broken connection is a 0."""
     statuses: list[int] = []
-    done = threading.Event()
+    session = requests.Session()
 
     def ask() -> None:
-        with requests.Session() as session:
-            while not done.is_set():
-                try:
-                    statuses.append(session.post(f"{server.url}/v1/ocr", data=PAGE, timeout=_ANSWER_S).status_code)
-                except requests.ConnectionError:
-                    statuses.append(0)
+        try:
+            statuses.append(session.post(f"{server.url}/v1/ocr", data=PAGE, timeout=_ANSWER_S).status_code)
+        except requests.ConnectionError:
+            statuses.append(0)
 
-    client = threading.Thread(target=ask)
-    client.start()
-    try:
+    with session, repeating(ask):
         yield statuses
-    finally:
-        done.set()
-        client.join()
 
 
 def test_after_max_requests_the_successor_is_ready_before_the_old_worker_stops() -> None:

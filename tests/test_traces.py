@@ -36,12 +36,6 @@ def tracing_to(url: str, env: Mapping[str, str] | None = None) -> dict[str, str]
     return {**OTLP, "OTEL_EXPORTER_OTLP_ENDPOINT": url, **(env or {})}
 
 
-def metric(url: str, name: str) -> float:
-    """A counter without labels, by /metrics."""
-    text = requests.get(f"{url}/metrics", timeout=10).text
-    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name} "))
-
-
 @dataclass(frozen=True, slots=True)
 class Traced:
     """A service that sends its traces to a collector, and the port of its gRPC server."""
@@ -112,7 +106,7 @@ def test_a_call_over_grpc_is_a_span_too(traced: Traced) -> None:
     assert (root.trace_id.hex(), root.parent_span_id.hex()) == (TRACE, SPAN)
     assert root.name == "inference.GRPCInferenceService/ModelInfer"
     assert {"decode", "detect", "answer"} <= {span.name for span in traced.receiver.children_of(root)}
-    wait_until(lambda: metric(traced.server.url, "ocrsvc_trace_spans_total") == len(traced.receiver.spans))
+    wait_until(lambda: traced.server.metric("ocrsvc_trace_spans_total") == len(traced.receiver.spans))
 
 
 def test_a_worker_that_is_replaced_sends_its_last_spans_first() -> None:
@@ -139,7 +133,7 @@ def test_a_collector_that_is_away_costs_no_request_anything_and_its_spans_are_co
             for _ in range(30):
                 assert requests.post(f"{server.url}/v1/ocr", data=PAGE, timeout=30).status_code == 200
             assert time.monotonic() - began_s < 20
-            assert metric(server.url, "ocrsvc_trace_spans_dropped_total") > 50
+            assert server.metric("ocrsvc_trace_spans_dropped_total") > 50
             began_s = time.monotonic()
             assert server.stop() == 0
             assert time.monotonic() - began_s < 10

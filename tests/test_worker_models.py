@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from models_support import make_fake, make_version
+from models_support import IdleHandle, accept, make_fake, make_version
 from support import wait_until
 from web_support import picture
 
@@ -17,7 +17,6 @@ from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.load_metrics import MOST_NAMES, OTHERS, LoadMetrics, read_loaded
-from ocrsvc.model_serving.state import StateStore, Verdict
 from ocrsvc.model_serving.worker_models import WorkerModels, memory_budget, open_worker_models
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.pipeline.result_cache import ResultCache
@@ -28,26 +27,13 @@ from ocrsvc.serving.work_queue import DEFAULT_CONTEXT
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.memory import read_memory_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
-from ocrsvc.telemetry.metrics import MODEL_LEASES, MODELS_BYTES, MODELS_LIMIT, MODELS_LOADED
 from ocrsvc.telemetry.metrics_store import MetricsStore
+from ocrsvc.telemetry.model_metrics import MODEL_LEASES, MODELS_BYTES, MODELS_LIMIT, MODELS_LOADED
 from ocrsvc.worker.memory_limits import ModelsInProcess
 
 PLAN = ThreadPlan(1, 4, 1)
 FAR_S = 30.0
 MIB = 1 << 20
-
-
-class Idle:
-    """A handle of the executor, whose thread has nothing to read here."""
-
-    def warm_up(self) -> None:
-        """Nothing."""
-
-    def read(self, tasks: Sequence[str]) -> Sequence[str]:
-        return tasks
-
-    def close(self) -> None:
-        """Nothing."""
 
 
 Opener = Callable[..., WorkerModels]
@@ -56,14 +42,12 @@ Opener = Callable[..., WorkerModels]
 @pytest.fixture
 def open_models(tmp_path: Path) -> Iterator[Opener]:
     """Opens the models of a repository under the settings given; everything that is in it is accepted."""
-    executor: Executor[str, str] = Executor(Idle, threads=1, places=8)
+    executor: Executor[str, str] = Executor(IdleHandle, threads=1, places=8)
     executor.start()
     opened: list[WorkerModels] = []
 
     def open_them(*versions: ModelVersion, **settings: object) -> WorkerModels:
-        store = StateStore(tmp_path / "state")
-        for version in versions:
-            store.record_verdict(version.digest, Verdict(accepted=True))
+        accept(tmp_path, *versions)
         values = {"engine": "fake", "models": tmp_path / "models", "models_state": tmp_path / "state", **settings}
         opened.append(open_worker_models(Settings.model_validate(values), PLAN, executor))
         return opened[-1]
@@ -218,9 +202,7 @@ def test_a_reader_whose_models_cannot_be_opened_leaves_no_thread(tmp_path: Path)
 
 def make_reader(folder: Path, *versions: ModelVersion, **settings: object) -> Reader:
     """A reader of the versions in a repository, all of which are accepted; not started."""
-    store = StateStore(folder / "state")
-    for version in versions:
-        store.record_verdict(version.digest, Verdict(accepted=True))
+    accept(folder, *versions)
     values = {"engine": "fake", "models": folder / "models", "models_state": folder / "state", **settings}
     return Reader(Settings.model_validate(values), PLAN)
 
@@ -254,7 +236,7 @@ def test_pages_read_one_by_one_are_read_by_the_version_that_the_document_began_w
     reader.start()
     try:
         with reader.one_version(ReadOptions(), FAR_S, DEFAULT_CONTEXT) as lease:
-            StateStore(tmp_path / "state").record_verdict(new.digest, Verdict(accepted=True))
+            accept(tmp_path, new)
             assert reader.loaded_models is not None
             reader.loaded_models.preload(new)
             reader.loaded_models.retire(old)

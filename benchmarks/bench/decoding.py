@@ -10,7 +10,7 @@ from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits, decode, decode_pixels
 from ocrsvc.imaging.document import chosen_pages, open_document
 from ocrsvc.imaging.page_ranges import ALL, Ranges
-from ocrsvc.model_serving.model_list import ModelList
+from ocrsvc.model_serving.model_status import ModelList
 from ocrsvc.model_serving.only_model import only_model
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.readings import EngineInfo, Reading, Timing

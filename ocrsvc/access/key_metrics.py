@@ -10,7 +10,7 @@ from ocrsvc.access.gate import AccessGate
 from ocrsvc.access.quotas import quotas_of
 from ocrsvc.access.records import KeyLimits, Usage
 from ocrsvc.telemetry import metrics
-from ocrsvc.telemetry.metrics import Metric
+from ocrsvc.telemetry.metric import Metric
 
 USAGE_S: Final = 60.0
 """How often they are counted: the store is asked once for each key."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from flask import Blueprint, Response
 
 from ocrsvc.http.responses import as_json
+from ocrsvc.model_serving.model_status import VersionStatus
 from ocrsvc.pipeline.read import Reader
-
-if TYPE_CHECKING:
-    from ocrsvc.model_serving.control import VersionStatus
 
 PATH: Final = "/v1/ocr/models"
 """Not /v1/models, which is KServe's, and below which TensorFlow Serving's are."""

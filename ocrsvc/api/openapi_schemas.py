@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
 from ocrsvc.model_repository.description import Tier
-from ocrsvc.model_serving.model_list import STATES
+from ocrsvc.model_serving.model_status import STATES
 from ocrsvc.records import MASK_KINDS, RegionType
 from ocrsvc.telemetry.ledger import STAGES
 

@@ -16,9 +16,9 @@ from ocrsvc.http.request_metrics import RequestMetrics
 from ocrsvc.readings import EngineInfo
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.system.memory import read_memory_use
-from ocrsvc.telemetry import metrics
+from ocrsvc.telemetry import metrics, model_metrics
 from ocrsvc.telemetry.history import EVERY_S, Point, curves
-from ocrsvc.telemetry.metrics import Metric
+from ocrsvc.telemetry.metric import Metric
 from ocrsvc.telemetry.metrics_store import Series
 from ocrsvc.telemetry.prometheus import gpus_to_list, workers_to_list
 from ocrsvc.telemetry.worker_limits import Reason
@@ -102,15 +102,15 @@ def _documents(series: Series) -> Node | None:
 
 def _models(series: Series) -> Node | None:
     """What is loaded of a model repository, in all workers together; None where there is none."""
-    if metrics.MODELS_LIMIT.of() not in series:
+    if model_metrics.MODELS_LIMIT.of() not in series:
         return None
     return {
-        "loaded": _one(series, metrics.MODELS_LOADED),
-        "bytes": _one(series, metrics.MODELS_BYTES),
-        "limit_bytes_of_worker": _one(series, metrics.MODELS_LIMIT),
-        "leases": _by(series, metrics.MODEL_LEASES),
-        "loads": _by(series, metrics.MODEL_LOADS),
-        "unloads": _by(series, metrics.MODEL_UNLOADS),
+        "loaded": _one(series, model_metrics.MODELS_LOADED),
+        "bytes": _one(series, model_metrics.MODELS_BYTES),
+        "limit_bytes_of_worker": _one(series, model_metrics.MODELS_LIMIT),
+        "leases": _by(series, model_metrics.MODEL_LEASES),
+        "loads": _by(series, model_metrics.MODEL_LOADS),
+        "unloads": _by(series, model_metrics.MODEL_UNLOADS),
     }
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from ocrsvc.cli import models_add, models_check, models_encrypt, models_list, models_new_key, models_remove
-from ocrsvc.cli.models_steer import FORGET, LABEL, LOAD, UNLOAD
+from ocrsvc.cli.models_control import FORGET, LABEL, LOAD, UNLOAD
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 
-HELP: Final = "list, add, check, encrypt, steer and remove models"
+HELP: Final = "list, add, check, label, load, encrypt and remove models"
 
 
 class Action(Protocol):

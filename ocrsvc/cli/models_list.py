@@ -16,10 +16,11 @@ from ocrsvc.model_repository.builtin import built_in_model
 from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_repository.wanted_model import WantedModel
+from ocrsvc.model_serving.model_status import VersionStatus
 from ocrsvc.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from ocrsvc.model_serving.control import ModelControl, VersionStatus
+    from ocrsvc.model_serving.control import ModelControl
     from ocrsvc.model_serving.router import ModelRouter
 
 HELP: Final = "list the models and their versions"

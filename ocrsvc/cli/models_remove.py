@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ocrsvc.cli.models_repository import control_of, named_version, repository_of, router_of
 from ocrsvc.errors import OperatorError
 from ocrsvc.model_import.remove_version import remove_version
 from ocrsvc.model_repository.builtin import built_in_model
 from ocrsvc.model_repository.wanted_model import WantedModel
+from ocrsvc.model_serving.model_status import VersionStatus
 from ocrsvc.settings.settings import Settings
-
-if TYPE_CHECKING:
-    from ocrsvc.model_serving.control import VersionStatus
 
 HELP: Final = "remove a version"
 

@@ -31,7 +31,7 @@ def control_of(settings: Settings) -> ModelControl:
     from ocrsvc.model_serving.state import state_folder
 
     folder = repository_of(settings)
-    return open_control(folder, state_folder(folder, settings.models_state), key=read_model_key(settings))
+    return open_control(folder, state_folder(folder, settings.models_state), read_model_key(settings))
 
 
 def router_of(control: ModelControl, settings: Settings) -> ModelRouter:

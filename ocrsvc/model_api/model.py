@@ -16,8 +16,8 @@ from ocrsvc.readings import Reading
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
-from ocrsvc.telemetry.metrics import MODEL_SECONDS
 from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_model_request, count_version
+from ocrsvc.telemetry.model_metrics import MODEL_SECONDS
 
 if TYPE_CHECKING:
     # Loaded where there is a model repository alone.

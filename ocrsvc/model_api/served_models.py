@@ -13,11 +13,12 @@ from ocrsvc.errors import NotReady
 from ocrsvc.model_api.metadata import NAME, VERSION
 from ocrsvc.model_repository.reasons import without_paths
 from ocrsvc.model_repository.wanted_model import WantedModel
+from ocrsvc.model_serving.model_status import State, VersionStatus
 
 if TYPE_CHECKING:
-    # Loaded where there is a repository, or somebody asks for the list.
+    # Loaded where there is a repository alone.
     from ocrsvc.model_repository.version import ModelVersion
-    from ocrsvc.model_serving.control import ModelControl, State, VersionStatus
+    from ocrsvc.model_serving.control import ModelControl
     from ocrsvc.model_serving.router import ModelRouter
 
 LABEL: Final = "stable"
@@ -60,7 +61,7 @@ class OpenedModels(Protocol):
 
     @property
     def control(self) -> ModelControl:
-        """How they are, and steers them."""
+        """How they are, and controls them."""
         ...
 
     @property
@@ -120,8 +121,6 @@ class ServedModels:
     def status(self, name: str | None = None) -> list[VersionStatus]:
         """How every version is, of one model or of all; empty for a model that there is not. Raises NotReady."""
         if not self.has_repository:
-            from ocrsvc.model_serving.control import VersionStatus
-
             state: State = "AVAILABLE" if self._is_ready() else "LOADING"
             return [VersionStatus(NAME, ONLY.number, state, "", (LABEL,))] if name in (None, NAME) else []
         wanted = None if name is None else self.own_name(name)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ocrsvc.errors import BadModel
-from ocrsvc.model_import.description_text import write_description
 from ocrsvc.model_import.new_model import NewModel
+from ocrsvc.model_import.write_description import write_description
 from ocrsvc.model_repository.description import Encryption, parse_description
 from ocrsvc.model_repository.encryption import encrypt, new_set_id
 from ocrsvc.model_repository.model_key import ModelKey

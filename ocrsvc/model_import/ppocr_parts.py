@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from ocrsvc.errors import BadModel
 from ocrsvc.model_import.candidates import Candidate, find_candidates
-from ocrsvc.model_import.choose_dictionary import find_dictionary, read_dictionary
 from ocrsvc.model_import.dictionary import Dictionary
+from ocrsvc.model_import.find_dictionary import find_dictionary, read_dictionary
 from ocrsvc.model_import.new_model import NewModel, Wanted
 from ocrsvc.model_import.source_files import SourceFile, files_of
 from ocrsvc.model_repository.description import Description, Detection, Recognition

@@ -11,9 +11,9 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from ocrsvc.errors import BadModel, OperatorError
-from ocrsvc.model_import.description_text import write_description
 from ocrsvc.model_import.new_model import NewModel
 from ocrsvc.model_import.source_files import MOST_MODEL_BYTES, SourceFile
+from ocrsvc.model_import.write_description import write_description
 from ocrsvc.model_repository.builtin import NAME as BUILT_IN
 from ocrsvc.model_repository.builtin import NUMBER as BUILT_IN_NUMBER
 from ocrsvc.model_repository.manifest import write_manifest

@@ -1,13 +1,13 @@
-"""Languages as models name them, and what else people call them."""
+"""Languages as models name them, what else people call them, and which models or recognizers have one."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 AUTO: Final = "auto"
-"""No language: the engine chooses a recognizer by line."""
+"""The `lang` of a request that leaves the choice to the engine, line by line."""
 
 PATTERN: Final = r"[a-z]{2,3}(?:-[a-z0-9]{2,8}){0,2}"
 ACCEPTED: Final = "a language, such as zh, zh-hant, en or ja, or auto"
@@ -42,3 +42,21 @@ def parse_language(text: str) -> str:
     if tag != AUTO and not is_tag(tag):
         raise ValueError(text)
     return tag
+
+
+def with_language(lang: str, of_each: Sequence[Collection[str]]) -> tuple[int, ...]:
+    """Which of several recognizers or models have a language.
+
+    Args:
+        lang: A tag as `parse_language` gives it, but not AUTO.
+        of_each: The tags of each.
+
+    Returns:
+        Their places, ascending: of those that name the tag; where there are none, of those that name what stands before
+        its first dash, such as pt for pt-br.
+    """
+    for tag in (lang, lang.partition("-")[0]):
+        found = tuple(place for place, tags in enumerate(of_each) if tag in tags)
+        if found:
+            return found
+    return ()

@@ -1,4 +1,4 @@
-"""Languages: which of them a recognizer's characters can write, and which recognizer has the one that is asked for.
+"""Languages: which of them a recognizer's characters can write.
 
 The letters are the main exemplar characters of Unicode's CLDR 42 (https://cldr.unicode.org, Unicode licence), less
 those that ordinary print does without: vowel signs of Arabic, letters of loanwords and of old spelling. Of Chinese,
@@ -7,11 +7,8 @@ Japanese and Korean, where CLDR lists thousands, there is a sample of what most 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
-
-AUTO: Final = "auto"
-"""The `lang` of a request that leaves the choice to the engine, line by line."""
 
 _LATIN: Final = "abcdefghijklmnopqrstuvwxyz"
 _CYRILLIC: Final = "абвгдежзийклмнопрстуфхцчшъыьэюя"
@@ -113,25 +110,3 @@ def _can_write(letter: str, known: set[str]) -> bool:
     """Whether a letter and, where that is one letter too, its capital are known."""
     capital = letter.upper()
     return letter in known and (len(capital) > 1 or capital in known)
-
-
-def primary(tag: str) -> str:
-    """The language of a tag without script and region: of zh-hant it is zh."""
-    return tag.partition("-")[0]
-
-
-def with_language(lang: str, of_each: Sequence[Iterable[str]]) -> tuple[int, ...]:
-    """Which of several recognizers (or models) have a language: those with the very tag, else with its primary tag.
-
-    Args:
-        lang: A tag in small letters.
-        of_each: The tags of each.
-
-    Returns:
-        Their places, ascending; none where no one has it.
-    """
-    exact = tuple(place for place, tags in enumerate(of_each) if lang in tags)
-    if exact:
-        return exact
-    wanted = primary(lang)
-    return tuple(place for place, tags in enumerate(of_each) if wanted in map(primary, tags))

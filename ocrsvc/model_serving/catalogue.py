@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ocrsvc.model_repository.repository import Scan
 from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_serving.policy import ModelPolicy, Policies
+from ocrsvc.model_serving.policy import STABLE, ModelPolicy, Policies
 from ocrsvc.model_serving.state import ModelState, Verdict
 
 
@@ -34,6 +34,16 @@ class Model:
     def find(self, number: int) -> ModelVersion | None:
         """An available version; None where there is none of this number."""
         return next((version for version in self.available if version.number == number), None)
+
+    def labelled(self, label: str) -> ModelVersion | None:
+        """The available version of a label; None where there is none."""
+        number = self.labels.get(label)
+        return self.find(number) if number is not None else None
+
+    @property
+    def target(self) -> ModelVersion | None:
+        """What reads requests that name no version, once it is loaded; None where nothing may."""
+        return self.labelled(STABLE) or next(iter(self.available), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,10 @@ class Catalogue:
         """Whether it stays loaded while it may serve."""
         model = self.models.get(version.name)
         return model is not None and model.policy is not None and model.policy.pinned
+
+    def is_unloaded(self, version: ModelVersion) -> bool:
+        """Whether it must not serve, even where nothing takes its place: somebody has unloaded it."""
+        return bool({version.name, str(version)} & self.state.unloads)
 
     def verdict(self, version: ModelVersion) -> Verdict | None:
         """What was found of it; None for what is not proved yet. The built-in model needs no proof."""
@@ -107,7 +121,7 @@ def _model(catalogue: Catalogue, name: str) -> Model:
     if policy is not None:
         policy = policy.model_copy(update={"labels": labels})
     allowed = [version for version in reversed(catalogue.scan.versions) if version.name == name]
-    allowed = [version for version in allowed if not {name, str(version)} & state.unloads]
+    allowed = [version for version in allowed if not catalogue.is_unloaded(version)]
     verdicts = {version.digest: catalogue.verdict(version) for version in allowed}
     accepted = [version for version in allowed if (found := verdicts[version.digest]) and found.accepted]
     unproved = [version for version in allowed if verdicts[version.digest] is None]

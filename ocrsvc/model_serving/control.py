@@ -1,4 +1,4 @@
-"""Steers which versions serve: loads and unloads, labels, policies; and says how every version is.
+"""Controls which versions serve: loads and unloads, labels, policies; and says how every version is.
 
 The protocols' calls (Triton, TensorFlow Serving) and the command line come together here. What is decided goes into the
 state file, which all workers follow.
@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Final, Literal
+from typing import Final
 
 from ocrsvc.errors import BadOption, OcrsvcError, OperatorError, SettingsError, UnknownModel
 from ocrsvc.model_repository.model_key import ModelKey
@@ -20,6 +19,7 @@ from ocrsvc.model_repository.repository import ModelRepository, Scan
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_repository.wanted_model import LABEL
 from ocrsvc.model_serving.catalogue import Catalogue, Model, make_catalogue, with_loaded
+from ocrsvc.model_serving.model_status import State, VersionStatus
 from ocrsvc.model_serving.policy import Policies, read_policies
 from ocrsvc.model_serving.state import Generation, ModelState, StateStore
 
@@ -30,33 +30,6 @@ CHECK_S: Final = 0.1
 
 SCAN_S: Final = 0.5
 """Seconds after which the repository is looked at again for a list: nobody makes it be read without end."""
-
-State = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
-"""TensorFlow Serving's: waits for its proof; is proved; may serve; leaves; is not wanted, refused, or damaged."""
-
-
-@dataclass(frozen=True, slots=True)
-class VersionStatus:
-    """How one version is.
-
-    Attributes:
-        name, number: Which.
-        state: As State says.
-        reason: Why it does not serve, in a sentence; "" where it does.
-        labels: Those that stand for it.
-        version: Itself; None where it is damaged.
-        figures: What its proof measured.
-        failed: Whether it does not serve because something is wrong with it.
-    """
-
-    name: str
-    number: int
-    state: State
-    reason: str
-    labels: tuple[str, ...] = ()
-    version: ModelVersion | None = None
-    figures: Mapping[str, float] | None = None
-    failed: bool = False
 
 
 class ModelControl:
@@ -318,7 +291,7 @@ def _state_of(
         return "UNLOADING", ""
     if verdict is not None and not verdict.accepted:
         return "END", verdict.reason
-    if {model.name, str(version)} & catalogue.state.unloads:
+    if catalogue.is_unloaded(version):
         return "END", "It was unloaded."
     return "END", "It is not wanted."
 
@@ -327,15 +300,10 @@ def _damage(scan: Scan, name: str) -> str:
     return next((f"{bad.name}/{bad.number}: {bad.reason}" for bad in scan.bad if bad.name == name), "")
 
 
-def open_control(
-    folder: Path,
-    state: Path,
-    is_loaded: Callable[[ModelVersion], bool] = lambda _version: False,
-    key: ModelKey | None = None,
-) -> ModelControl:
+def open_control(folder: Path, state: Path, key: ModelKey | None = None) -> ModelControl:
     """The control of the repository in a folder, with its state in another; `key` decrypts its models.
 
     Raises:
         BadModel, SettingsError: The folder cannot be read, or what it says of policies is wrong.
     """
-    return ModelControl(ModelRepository(folder, key), StateStore(state), is_loaded)
+    return ModelControl(ModelRepository(folder, key), StateStore(state))

@@ -24,9 +24,8 @@ from typing import Final
 from ocrsvc.errors import EngineFailed, ImageCrashesEngine, OcrsvcError
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.records import Page
-
-FEWEST_PAGES: Final = 30
-"""Of each version, before anything is said."""
+from ocrsvc.settings.groups.model_swap import FEWEST_LIVE_PAGES
+from ocrsvc.settings.settings import Settings
 
 STANDARD_ERRORS: Final = 3.0
 _EVERY_PAGES: Final = 10
@@ -144,13 +143,19 @@ class LiveChecks:
             del self._before[pages.version.name]
 
 
+def make_live_checks(settings: Settings) -> LiveChecks:
+    """The trials of a worker, with the bands of the settings."""
+    band = Band(settings.models_live_pages, settings.models_live_errors, settings.models_live_confidence)
+    return LiveChecks(band)
+
+
 def fault(pages: LivePages, before: LivePages, band: Band) -> str:
     """Why a version is out of the band of the one before it; "" where it is not, or too few pages say anything."""
-    if min(len(pages.failed), len(before.failed)) >= FEWEST_PAGES:
+    if min(len(pages.failed), len(before.failed)) >= FEWEST_LIVE_PAGES:
         new, old = _share(pages.failed), _share(before.failed)
         if new - old > band.errors + STANDARD_ERRORS * _error_of_shares(pages.failed, before.failed):
             return f"It fails on {new:.1%} of {len(pages.failed)} pages, and {before.version} on {old:.1%}."
-    if min(len(pages.confidences), len(before.confidences)) >= FEWEST_PAGES:
+    if min(len(pages.confidences), len(before.confidences)) >= FEWEST_LIVE_PAGES:
         new, old = _mean(pages.confidences), _mean(before.confidences)
         if old - new > band.confidence + STANDARD_ERRORS * _error_of_means(pages.confidences, before.confidences):
             return f"Its mean confidence is {new:.3f} on {len(pages.confidences)} pages, {before.version}'s {old:.3f}."

@@ -20,8 +20,8 @@ from typing import Final
 
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.model_serving.candidate_prover import make_verdict
 from ocrsvc.model_serving.state import StateStore
-from ocrsvc.model_serving.version_prover import make_verdict
 
 LOGGER: Final = logging.getLogger("ocrsvc.models")
 

@@ -8,9 +8,11 @@ from typing import Final
 
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_serving.load_observer import LoadObserver
 from ocrsvc.model_serving.loaded_models import LoadedModels
-from ocrsvc.telemetry.metrics import (
+from ocrsvc.model_serving.model_loader import LoadObserver
+from ocrsvc.telemetry.metric import Metric
+from ocrsvc.telemetry.metrics_store import WorkerMetrics
+from ocrsvc.telemetry.model_metrics import (
     MODEL_LEASES,
     MODEL_LOAD_SECONDS,
     MODEL_LOADS,
@@ -18,9 +20,7 @@ from ocrsvc.telemetry.metrics import (
     MODELS_BYTES,
     MODELS_LIMIT,
     MODELS_LOADED,
-    Metric,
 )
-from ocrsvc.telemetry.metrics_store import WorkerMetrics
 
 MOST_NAMES: Final = 32
 """Models that have series of their own in a worker; their names are an operator's."""

@@ -12,7 +12,7 @@ from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.loaded_version import LoadedVersion
 
 
-class State(Enum):
+class LoadState(Enum):
     """Where a version is: requests read with it only while it is LOADED, or as long as they have a lease."""
 
     CLOSED = "closed"
@@ -23,29 +23,22 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedModel:
+class LoadStatus:
     """One version as an operator sees it.
 
     Attributes:
-        name, number, digest: Which.
-        state: See State.
+        name, number: Which.
+        state: See LoadState.
         size_bytes: What it takes, or is expected to while it is being loaded; 0 while it is not loaded.
         leases: Requests and pages that read with it now.
-        is_pinned: It stays loaded.
-        load_s: How long it took to load, the last time.
-        used_s: When it was used last, on the clock; minus infinity is never.
         reason: Why it could not be loaded the last time; empty otherwise.
     """
 
     name: str
     number: int
-    digest: str
-    state: State
+    state: LoadState
     size_bytes: int
     leases: int
-    is_pinned: bool
-    load_s: float
-    used_s: float
     reason: str = ""
 
     @property
@@ -64,13 +57,25 @@ class Waiter:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """See LoadedModel; `waiters` wait for it, and after a failure it is not tried again before `retry_at_s`.
+    """One version here.
 
-    Before `stays_until_s` it makes no room for another version.
+    Attributes:
+        version: Which.
+        state: See LoadState.
+        loaded: Its engine, while there is one.
+        leases: Requests and pages that read with it now.
+        waiters: Those that wait for it.
+        size_bytes: What it takes, or is expected to while it is being loaded; 0 while it is not loaded.
+        used_s: When it was used last, on the clock; minus infinity is never.
+        load_s: How long it took to load, the last time.
+        stays_until_s: Before that, on the clock, it makes no room for another version.
+        is_retired: It is closed when its last lease has ended.
+        failure, failures: Why it could not be loaded the last time, and how many times in a row.
+        retry_at_s: It is not tried again before, on the clock.
     """
 
     version: ModelVersion
-    state: State = State.CLOSED
+    state: LoadState = LoadState.CLOSED
     loaded: LoadedVersion | None = None
     leases: int = 0
     waiters: list[Waiter] = field(default_factory=list)
@@ -78,7 +83,6 @@ class Entry:
     used_s: float = -math.inf
     load_s: float = 0.0
     stays_until_s: float = -math.inf
-    is_pinned: bool = False
     is_retired: bool = False
     failure: OcrsvcError | None = None
     failures: int = 0
@@ -93,12 +97,12 @@ class Entry:
     @property
     def is_to_close(self) -> bool:
         """Whether it was retired, and nobody uses or awaits it any more."""
-        return self.is_retired and self.state is State.LOADED and not self.leases
+        return self.is_retired and self.state is LoadState.LOADED and not self.leases
 
     @property
     def is_forgettable(self) -> bool:
         """Whether nothing of it is left."""
-        return self.state is State.CLOSED and not self.waiters
+        return self.state is LoadState.CLOSED and not self.waiters
 
     def refusal(self, now_s: float) -> ModelUnavailable:
         """What requests are told after a failure, until it is tried again."""
@@ -119,10 +123,7 @@ class Entry:
             max(1, math.ceil(self.load_s)),
         )
 
-    def status(self) -> LoadedModel:
+    def status(self) -> LoadStatus:
         """For operators."""
         version, reason = self.version, "" if self.failure is None else str(self.failure)
-        return LoadedModel(
-            *(version.name, version.number, version.digest, self.state, self.size_bytes, self.leases),
-            *(self.is_pinned, self.load_s, self.used_s, reason),
-        )
+        return LoadStatus(version.name, version.number, self.state, self.size_bytes, self.leases, reason)

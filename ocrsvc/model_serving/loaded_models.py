@@ -14,10 +14,9 @@ from typing import Final
 from ocrsvc.engines.contract import Engine, Handle
 from ocrsvc.errors import ModelUnavailable, NotReady, OcrsvcError
 from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_serving.load_observer import LoadObserver
-from ocrsvc.model_serving.loaded_entry import Entry, LoadedModel, State, Waiter
+from ocrsvc.model_serving.loaded_entry import Entry, LoadState, LoadStatus, Waiter
 from ocrsvc.model_serving.loaded_version import EngineThreads
-from ocrsvc.model_serving.model_loader import DRAIN_S, ModelLoader
+from ocrsvc.model_serving.model_loader import DRAIN_S, LoadObserver, ModelLoader
 from ocrsvc.model_serving.model_memory import ModelMemory, key_of
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Check, no_check
@@ -80,7 +79,7 @@ class LoadedModels(ModelLoader):
         clock: Monotonic seconds.
 
     Attributes:
-        is_kept: Whether a version is pinned for another reason than `pin`.
+        is_pinned: Whether a version stays loaded, however long it is not used.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class LoadedModels(ModelLoader):
         key = key_of(version)
         with self._changed:
             entry = self._entries.get(key)
-            if entry is not None and entry.state is State.LOADED:
+            if entry is not None and entry.state is LoadState.LOADED:
                 entry.leases += 1
                 self._observer.note_lease(version, is_hit=True)
                 return Lease(self, entry)
@@ -155,21 +154,16 @@ class LoadedModels(ModelLoader):
                 self._forget_old()
                 self._work_if_needed()
 
-    def pin(self, version: ModelVersion, *, is_pinned: bool = True) -> None:
-        """Whether a version stays loaded, however long it is not used. It is not loaded by this."""
-        with self._changed:
-            self._entries.setdefault(key_of(version), Entry(version)).is_pinned = is_pinned
-
     def is_loaded(self, version: ModelVersion) -> bool:
         """Whether a request could read with it at once."""
         with self._changed:
             entry = self._entries.get(key_of(version))
-            return entry is not None and entry.state is State.LOADED
+            return entry is not None and entry.state is LoadState.LOADED
 
     def versions(self) -> tuple[ModelVersion, ...]:
         """Those that requests could read with at once, without those that were retired."""
         with self._changed:
-            entries = [entry for entry in self._entries.values() if entry.state is State.LOADED]
+            entries = [entry for entry in self._entries.values() if entry.state is LoadState.LOADED]
             return tuple(entry.version for entry in entries if not entry.is_retired)
 
     def has_room_for(self, version: ModelVersion) -> bool:
@@ -186,11 +180,11 @@ class LoadedModels(ModelLoader):
             entry = self._entries.get(key_of(version))
             return None if entry is None or entry.loaded is None else entry.loaded.describe()
 
-    def list(self) -> list[LoadedModel]:
+    def list(self) -> list[LoadStatus]:
         """What is loaded, is being loaded, or could not be; by name and number."""
         with self._changed:
             found = [entry.status() for entry in self._entries.values()]
-        return sorted((one for one in found if one.state != State.CLOSED or one.reason), key=lambda one: one.order)
+        return sorted((one for one in found if one.state != LoadState.CLOSED or one.reason), key=lambda one: one.order)
 
     @property
     def budget_bytes(self) -> int | None:
@@ -218,7 +212,7 @@ class LoadedModels(ModelLoader):
         """Close all versions; after `stop`, when no engine thread reads any more."""
         with self._changed:
             self._changed.wait_for(lambda: not self._is_working, DRAIN_S)
-            entries = [entry for entry in self._entries.values() if entry.state is State.LOADED]
+            entries = [entry for entry in self._entries.values() if entry.state is LoadState.LOADED]
         for entry in entries:
             self._close(entry, "end")
 
@@ -243,7 +237,7 @@ class LoadedModels(ModelLoader):
             if not entry.leases:
                 if entry.is_retired:
                     self._work_if_needed()
-                if entry.state is State.DRAINING:
+                if entry.state is LoadState.DRAINING:
                     self._changed.notify_all()
 
     def _begin_waiting(self, entry: Entry, deadline: float, *, reload: bool) -> Waiter:
@@ -260,7 +254,7 @@ class LoadedModels(ModelLoader):
                 f"{self._most_waiting} requests wait for models to be loaded already.",
                 "Send the request again in a moment.",
             )
-        if entry not in self._wanted and entry.state is not State.LOADING:
+        if entry not in self._wanted and entry.state is not LoadState.LOADING:
             self._wanted.append(entry)
             self._work_if_needed()
         if now_s + entry.load_s > deadline:

@@ -13,8 +13,7 @@ from typing import Final
 from ocrsvc.engines.contract import Engine
 from ocrsvc.errors import EngineFailed, EngineUnavailable, ModelUnavailable, NotReady, OcrsvcError
 from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_serving.load_observer import LoadObserver
-from ocrsvc.model_serving.loaded_entry import Entry, State
+from ocrsvc.model_serving.loaded_entry import Entry, LoadState
 from ocrsvc.model_serving.loaded_version import EngineThreads, open_version_in
 from ocrsvc.model_serving.model_memory import ModelMemory, VersionKey
 from ocrsvc.serving.work_queue import GONE_S
@@ -32,6 +31,19 @@ LONGEST_BACKOFF_S: Final = 60.0
 """Between two tries to load a version that could not be loaded."""
 
 
+class LoadObserver:
+    """Takes no notice; what counts or watches inherits from it. Any thread calls, and must not be held up."""
+
+    def note_lease(self, version: ModelVersion, *, is_hit: bool) -> None:
+        """A request begins to read with a version, which was loaded already if that is a hit."""
+
+    def note_load(self, version: ModelVersion, seconds: float, failure: OcrsvcError | None) -> None:
+        """A version was loaded, or could not be."""
+
+    def note_unload(self, version: ModelVersion, why: str) -> None:
+        """A version was closed: "memory", "retired", or at the "end" of the worker."""
+
+
 class ModelLoader:
     """Loads what is wanted and closes what was retired; the thread lives while there is something to do.
 
@@ -39,7 +51,7 @@ class ModelLoader:
         open_version, threads, memory, load_limit_s, observer, clock: As for LoadedModels.
 
     Attributes:
-        is_kept: As of LoadedModels.
+        is_pinned: As of LoadedModels.
         watching: Each version is opened in a block of it; see `load_deaths.py`.
     """
 
@@ -58,7 +70,7 @@ class ModelLoader:
         self._wanted: deque[Entry] = deque()
         self._changed = threading.Condition()
         self._is_working = self._is_closed = False
-        self.is_kept: Callable[[ModelVersion], bool] = lambda _version: False
+        self.is_pinned: Callable[[ModelVersion], bool] = lambda _version: False
         self.watching: Callable[[ModelVersion], AbstractContextManager[object]] = lambda _version: nullcontext()
 
     def _work_if_needed(self) -> None:
@@ -79,7 +91,7 @@ class ModelLoader:
         """The loading thread, until there is nothing to do."""
         while (entry := self._next()) is not None:
             try:
-                if entry.state is State.CLOSING:
+                if entry.state is LoadState.CLOSING:
                     self._close(entry, "retired")
                 else:
                     self._load(entry)
@@ -90,11 +102,11 @@ class ModelLoader:
         with self._changed:
             entry = next((one for one in self._entries.values() if one.is_to_close), None)
             if entry is not None:
-                entry.state = State.CLOSING
+                entry.state = LoadState.CLOSING
             while entry is None and self._wanted:
                 first = self._wanted.popleft()
-                if first.state is State.CLOSED:
-                    entry, first.state = first, State.LOADING
+                if first.state is LoadState.CLOSED:
+                    entry, first.state = first, LoadState.LOADING
             if entry is None:
                 self._is_working = False
                 self._changed.notify_all()
@@ -166,7 +178,7 @@ class ModelLoader:
             others = [one for one in self._entries.values() if one is not entry and one.loaded is not None]
             if self._memory.is_room(needed_bytes, (one.size_bytes for one in others)):
                 return None
-            unpinned = [one for one in others if one.is_retired or not self._is_pinned(one)]
+            unpinned = [one for one in others if one.is_retired or not self.is_pinned(one.version)]
             if not unpinned:
                 raise EngineUnavailable(
                     f"There is no room for the model {entry.version} beside those that are pinned "
@@ -180,9 +192,6 @@ class ModelLoader:
                 key=lambda one: (not one.is_retired, one.stays_until_s > now_s, one.leases > 0, one.used_s),
             )
 
-    def _is_pinned(self, entry: Entry) -> bool:
-        return entry.is_pinned or self.is_kept(entry.version)
-
     def _let_stay(self, entry: Entry) -> None:
         """Wait a moment for a version that was loaded just now, and goes on reading."""
         with self._changed:
@@ -193,18 +202,18 @@ class ModelLoader:
     def _drain(self, entry: Entry, until_s: float) -> bool:
         """Wait for the leases of a version, which grants no new ones meanwhile; whether it may be closed now."""
         with self._changed:
-            entry.state = State.DRAINING
+            entry.state = LoadState.DRAINING
             while entry.leases and (left_s := until_s - self._clock()) > 0 and not self._is_closed:
                 self._changed.wait(min(left_s, GONE_S))
             if not entry.leases:
-                entry.state = State.CLOSING
+                entry.state = LoadState.CLOSING
                 return True
             self._grant(entry)
             return False
 
     def _grant(self, entry: Entry) -> None:
         """The version is there for requests: those that wait get their leases. Under the lock."""
-        entry.state, entry.used_s = State.LOADED, self._clock()
+        entry.state, entry.used_s = LoadState.LOADED, self._clock()
         entry.leases += len(entry.waiters)
         self._end_waiting(entry)
 
@@ -221,7 +230,7 @@ class ModelLoader:
         level = logging.INFO if self._is_closed else logging.ERROR
         LOG.log(level, "The model %s cannot be loaded: %s", entry.version, failure)
         with self._changed:
-            entry.state, entry.failure, entry.failures = State.CLOSED, failure, entry.failures + 1
+            entry.state, entry.failure, entry.failures = LoadState.CLOSED, failure, entry.failures + 1
             entry.size_bytes = 0
             now_s = self._clock()
             entry.retry_at_s = now_s + min(2.0 ** min(entry.failures - 1, 16), LONGEST_BACKOFF_S)
@@ -240,7 +249,7 @@ class ModelLoader:
         del loaded
         self._memory.give_back()
         with self._changed:
-            entry.state, entry.size_bytes = State.CLOSED, 0
+            entry.state, entry.size_bytes = LoadState.CLOSED, 0
             self._changed.notify_all()
         LOG.info("UNLOADED the model %s: %s", entry.version, why)
         self._observer.note_unload(entry.version, why)

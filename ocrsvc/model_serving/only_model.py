@@ -6,8 +6,8 @@ from typing import Final
 
 from ocrsvc.errors import UnknownModel
 from ocrsvc.model_repository import builtin
-from ocrsvc.model_repository.language_tag import AUTO
-from ocrsvc.model_serving.model_list import ModelList
+from ocrsvc.model_repository.language_tag import AUTO, with_language
+from ocrsvc.model_serving.model_status import ModelList, VersionStatus
 from ocrsvc.records import ReadOptions
 
 NO_MODELS: Final = ModelList(None, ())
@@ -26,7 +26,7 @@ def check_only_model(options: ReadOptions, engine: str) -> None:
     Raises:
         UnknownModel: It is not; the remedy says what there is.
     """
-    if options.model is None and options.tier is None and (options.lang is None or options.lang == AUTO):
+    if options.model is None and options.tier is None and options.lang in (None, AUTO):
         return
     if engine != builtin.DESCRIPTION.engine:
         raise UnknownModel(
@@ -38,23 +38,15 @@ def check_only_model(options: ReadOptions, engine: str) -> None:
         raise UnknownModel(f"There is no model {options.model}.", f"There is one, {_NAMES[1]}.")
     if options.tier not in {None, described.tier}:
         raise UnknownModel(f"There is no model of the tier {options.tier}.", f"There is one, {described.tier}.")
-    if options.lang is not None and not _reads(options.lang, described.languages):
+    if options.lang not in (None, AUTO) and not with_language(str(options.lang), [described.languages]):
         raise UnknownModel(
             f"No model here reads the language {options.lang}.", f"There are: {', '.join(described.languages)}, {AUTO}."
         )
-
-
-def _reads(lang: str, languages: tuple[str, ...]) -> bool:
-    """Whether a language is one of those, without its region if need be."""
-    return lang == AUTO or lang in languages or lang.partition("-")[0] in languages
 
 
 def only_model(engine: str) -> ModelList:
     """The built-in model, where that is the engine's. Raises EngineUnavailable: its wheel is missing."""
     if engine != builtin.DESCRIPTION.engine:
         return NO_MODELS
-    # What a repository needs is not loaded before somebody asks.
-    from ocrsvc.model_serving.control import VersionStatus
-
     version = builtin.built_in_model()
     return ModelList(version.name, (VersionStatus(version.name, version.number, "AVAILABLE", "", version=version),))

@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NoReturn
 
 from ocrsvc.errors import UnknownModel
+from ocrsvc.model_repository.language_tag import AUTO, with_language
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_repository.wanted_model import ACCEPTED, WantedModel, parse_wanted_model
 from ocrsvc.model_serving.catalogue import Catalogue, Model
 from ocrsvc.model_serving.policy import STABLE
 from ocrsvc.records import ReadOptions
 
-AUTO: Final = "auto"
 _MOST_SHOWN: Final = 60
-_TRADITIONAL: Final = frozenset({"zh-tw", "zh-hk", "zh-mo"})
 
 
 class ModelRouter:
@@ -59,10 +58,10 @@ class ModelRouter:
     def _find(self, catalogue: Catalogue, options: ReadOptions) -> ModelVersion | None:
         if options.model is not None:
             version = self._named(catalogue, _parse(options.model))
-            return version if version is not None and _suits(version, options) else None
+            return next(iter(_suiting([version], options)), None) if version is not None else None
         if options.tier is None and options.lang in (None, AUTO):
             return self._named(catalogue, self.default)
-        return next((version for version in self._usual(catalogue) if _suits(version, options)), None)
+        return next(iter(_suiting(self._usual(catalogue), options)), None)
 
     def _named(self, catalogue: Catalogue, wanted: WantedModel, *, draws: bool = True) -> ModelVersion | None:
         model = catalogue.models.get(wanted.name)
@@ -71,7 +70,7 @@ class ModelRouter:
         if wanted.number is not None:
             return model.find(wanted.number)
         if wanted.label is not None:
-            return _labelled(model, wanted.label)
+            return model.labelled(wanted.label)
         return (self._shared(model) if draws else None) or self._current(model)
 
     def _shared(self, model: Model) -> ModelVersion | None:
@@ -81,13 +80,13 @@ class ModelRouter:
         at = self._draw()
         for label, share in model.policy.shares.items():
             if at < share:
-                return _labelled(model, label)
+                return model.labelled(label)
             at -= share
         return None
 
     def _current(self, model: Model) -> ModelVersion | None:
         """What reads the rest. A version that others have taken the place of goes on until one of them is loaded."""
-        stable = _labelled(model, STABLE)
+        stable = model.labelled(STABLE)
         if stable is not None or not model.available:
             return stable
         rest = [version for version in model.accepted if version not in model.available]
@@ -136,33 +135,19 @@ class ModelRouter:
         if model is None or not model.available:
             raise UnknownModel(f"There is no model {str(wanted)[:140]}.", _there_is(catalogue))
         there = [str(version.number) for version in model.available]
-        labels = [label for label in model.labels if _labelled(model, label) is not None]
+        labels = [label for label in model.labels if model.labelled(label) is not None]
         raise UnknownModel(
             f"There is no model {str(wanted)[:140]}.",
             f"Versions of {wanted.name}: {_listed(there)}. Labels: {_listed(labels)}.",
         )
 
 
-def reads_language(version: ModelVersion, lang: str) -> bool:
-    """Whether a version reads a language: by the tag itself, else by what stands before its first dash.
-
-    For zh-tw, zh-hk and zh-mo that is zh-hant. A version that names no language reads none that is asked for.
-    """
-    tags = (lang, *(("zh-hant",) if lang in _TRADITIONAL else (lang.partition("-")[0],)))
-    return any(tag in version.description.languages for tag in tags)
-
-
-def _reads(version: ModelVersion, lang: str | None) -> bool:
-    return lang in (None, AUTO) or reads_language(version, str(lang))
-
-
-def _suits(version: ModelVersion, options: ReadOptions) -> bool:
-    return options.tier in (None, version.description.tier) and _reads(version, options.lang)
-
-
-def _labelled(model: Model, label: str) -> ModelVersion | None:
-    number = model.labels.get(label)
-    return model.find(number) if number is not None else None
+def _suiting(versions: Iterable[ModelVersion], options: ReadOptions) -> list[ModelVersion]:
+    """Those of the tier and the language that a request wants. What names no language reads none that is asked for."""
+    found = [version for version in versions if options.tier in (None, version.description.tier)]
+    if options.lang is None or options.lang == AUTO:
+        return found
+    return [found[place] for place in with_language(options.lang, [one.description.languages for one in found])]
 
 
 def _parse(text: str) -> WantedModel:

@@ -16,7 +16,6 @@ from typing import Final, Protocol
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.catalogue import Catalogue, Model
-from ocrsvc.model_serving.policy import STABLE
 
 LOGGER: Final = logging.getLogger("ocrsvc.models")
 
@@ -101,19 +100,19 @@ class VersionSwitch:
         return any(model is not None and self._is_model_behind(catalogue, model) for model in models.values())
 
     def _is_model_behind(self, catalogue: Catalogue, model: Model) -> bool:
-        target, loaded = current_of(model), self._loaded_of(model)
+        target, loaded = model.target, self._loaded_of(model)
         if target is None:
-            return any(is_withdrawn(catalogue, version) for version in loaded)
+            return any(catalogue.is_unloaded(version) for version in loaded)
         if target not in loaded:
             failed = self._failed.get(target.digest)
             return failed is None or self._clock() >= failed.again_s
         return self._serving.get(model.name) != target or any(version not in model.available for version in loaded)
 
     def _follow_model(self, catalogue: Catalogue, model: Model) -> None:
-        target = current_of(model)
+        target = model.target
         if target is None:
             # Nothing takes its place: it leaves only if it must not serve at all.
-            self._retire([version for version in self._loaded_of(model) if is_withdrawn(catalogue, version)])
+            self._retire([version for version in self._loaded_of(model) if catalogue.is_unloaded(version)])
         elif target in self._loaded_of(model) or self._load(target, self._loaded_of(model)):
             self._note_serving(target, self._loaded_of(model))
             self._retire([version for version in self._loaded_of(model) if version not in model.available])
@@ -179,15 +178,3 @@ class VersionSwitch:
         LOGGER.error("%s has proved itself, and cannot be loaded in this worker (%d times): %s", version, count, error)
         if count >= MOST_FAILURES:
             self._on_unusable(version, f"It has proved itself, and a worker cannot load it: {error}")
-
-
-def current_of(model: Model) -> ModelVersion | None:
-    """What reads requests for a model that name no version, once it is loaded; None where nothing may."""
-    number = model.labels.get(STABLE)
-    stable = model.find(number) if number is not None else None
-    return stable or next(iter(model.available), None)
-
-
-def is_withdrawn(catalogue: Catalogue, version: ModelVersion) -> bool:
-    """Whether a version must not serve, even where nothing takes its place: it was unloaded."""
-    return bool({version.name, str(version)} & catalogue.state.unloads)

@@ -12,23 +12,28 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.model_serving.candidate_prover import CandidateProver
 from ocrsvc.model_serving.catalogue import Catalogue
 from ocrsvc.model_serving.control import CHECK_S, ModelControl
-from ocrsvc.model_serving.live_checks import LiveChecks
-from ocrsvc.model_serving.repository_watch import Mark, look_at_policies, look_at_repository
-from ocrsvc.model_serving.version_prover import VersionProver
-from ocrsvc.model_serving.version_switch import VersionSwitch
-from ocrsvc.telemetry.metrics import MODEL_REFUSED
+from ocrsvc.model_serving.live_checks import LiveChecks, make_live_checks
+from ocrsvc.model_serving.machine_lock import LOAD, machine_lock
+from ocrsvc.model_serving.proof.prover import Prover
+from ocrsvc.model_serving.repository_changes import Mark, look_at_policies, look_at_repository
+from ocrsvc.model_serving.roll_back import RollBack
+from ocrsvc.model_serving.verdict_basis import basis_of
+from ocrsvc.model_serving.version_switch import Loaded, VersionSwitch
+from ocrsvc.model_serving.worker_models import WorkerModels
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
+from ocrsvc.telemetry.model_metrics import MODEL_REFUSED, MODEL_SWAPS
 
 LOGGER: Final = logging.getLogger("ocrsvc.models")
-
-STATE_S: Final = CHECK_S
-"""How often the state file is looked at: so soon a worker follows what another has decided."""
 
 # Another worker may prove; then this one looks whether it still does.
 _TURN_S: Final = 1.0
@@ -53,7 +58,7 @@ class ModelWatcher:
     def __init__(
         self,
         control: ModelControl,
-        prover: VersionProver,
+        prover: CandidateProver,
         switch: VersionSwitch,
         roll_back: Callable[[ModelVersion, str], object],
         checks: LiveChecks,
@@ -125,7 +130,7 @@ class ModelWatcher:
         catalogue = self._control.rescan()
         while not is_enough() and self._prover.is_wanted(catalogue, name) and not self.is_stopping():
             self._prover.run(name)
-            self._done.wait(STATE_S)
+            self._done.wait(CHECK_S)
             catalogue = self._control.rescan()
 
     def refresh(self) -> Catalogue:
@@ -160,7 +165,7 @@ class ModelWatcher:
             self._prover.forget_outdated()
         wait_s = 0.0
         while not self._done.wait(wait_s):
-            wait_s = STATE_S
+            wait_s = CHECK_S
             try:
                 self.look()
             except (OcrsvcError, OSError) as error:
@@ -195,3 +200,51 @@ class _Background:
         """Until it has ended, but for no longer than this."""
         if self._thread is not None:
             self._thread.join(timeout_s)
+
+
+def make_watcher(
+    settings: Settings,
+    plan: ThreadPlan,
+    control: ModelControl,
+    loaded: Loaded,
+    checks: LiveChecks,
+    metrics: WorkerMetrics,
+) -> ModelWatcher:
+    """The watcher of a worker, which is to be started.
+
+    Args:
+        settings, plan: Of this worker.
+        control, loaded: What there is, and what of it is loaded.
+        checks: What is told of each page.
+        metrics: Of this worker.
+    """
+    basis = basis_of(settings)
+    roll_back = RollBack(control, loaded, metrics, basis)
+
+    def note_switch(version: ModelVersion, before: ModelVersion) -> None:
+        LOGGER.info("SERVING %s in place of %s", version, before)
+        metrics.count(MODEL_SWAPS)
+        checks.begin_trial(version, before)
+
+    def is_stopping() -> bool:
+        return watcher.is_stopping()
+
+    prover = CandidateProver(control, Prover(settings, plan, is_stopping).prove, basis, metrics)
+    turn = partial(machine_lock, control.store.folder, LOAD)
+    switch = VersionSwitch(loaded, turn, note_switch, roll_back.unusable)
+    control.loaded_versions = loaded.versions
+    watcher = ModelWatcher(control, prover, switch, roll_back.by_traffic, checks, metrics, settings.models_poll_s)
+    return watcher
+
+
+def watch_models(settings: Settings, plan: ThreadPlan, models: WorkerModels, metrics: WorkerMetrics) -> ModelWatcher:
+    """Have the models of a worker watched, proved before the first is loaded, and judged by what they read.
+
+    Args:
+        settings, plan, metrics: As for `make_watcher`.
+        models: Nothing of them is loaded yet.
+    """
+    models.checks = make_live_checks(settings)
+    watcher = make_watcher(settings, plan, models.control, models.loaded, models.checks, metrics)
+    models.prove_until = watcher.prove_until
+    return watcher

@@ -16,11 +16,11 @@ from ocrsvc.model_repository.wanted_model import parse_wanted_model
 from ocrsvc.model_serving.control import ModelControl
 from ocrsvc.model_serving.live_checks import LiveChecks
 from ocrsvc.model_serving.load_deaths import LoadDeaths
-from ocrsvc.model_serving.load_observer import LoadObserver
 from ocrsvc.model_serving.loaded_models import Lease, LoadedModels, VersionRetired
 from ocrsvc.model_serving.loaded_version import EngineThreads
-from ocrsvc.model_serving.model_list import ModelList
+from ocrsvc.model_serving.model_loader import LoadObserver
 from ocrsvc.model_serving.model_memory import ModelMemory
+from ocrsvc.model_serving.model_status import ModelList
 from ocrsvc.model_serving.router import ModelRouter
 from ocrsvc.model_serving.state import StateStore, state_folder
 from ocrsvc.model_serving.verdict_basis import basis_of
@@ -211,7 +211,7 @@ def open_worker_models(
     )
     loaded.watching = LoadDeaths(store, basis_of(settings)).watching
     control = ModelControl(ModelRepository(settings.models, key), store, loaded.is_loaded)
-    loaded.is_kept = lambda version: control.catalogue().is_pinned(version)
+    loaded.is_pinned = lambda version: control.catalogue().is_pinned(version)
     router = ModelRouter(control.catalogue, control.latest, parse_wanted_model(settings.model), loaded.is_loaded)
     return WorkerModels(loaded, control, router, settings.models_load)
 

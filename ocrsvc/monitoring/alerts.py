@@ -9,7 +9,7 @@ from ocrsvc.monitoring.objectives import Objectives, recordings
 from ocrsvc.monitoring.objectives import alerts as objective_alerts
 from ocrsvc.monitoring.promql import new_or_increased, one_of, quantile, series, total_rate
 from ocrsvc.monitoring.rules import Alert, Group, rules_file
-from ocrsvc.telemetry import metrics
+from ocrsvc.telemetry import metrics, model_metrics
 
 _COMMENT: Final = "Made by `ocrsvc metrics --alerts`; docs/metrics.md says what each is."
 # One process tree of the service.
@@ -135,7 +135,7 @@ def _load() -> Iterator[Alert]:
 def _models() -> Iterator[Alert]:
     yield Alert(
         "OcrsvcModelRefused",
-        f"{series(metrics.MODEL_REFUSED)} > 0",
+        f"{series(model_metrics.MODEL_REFUSED)} > 0",
         *("1m", "warning"),
         "{{ $value }} versions of models of {{ $labels.instance }} are refused, and older ones serve in their place",
         "`ocrsvc models list` says why; mend the version, or remove it. The reason `live` is one that was rolled back.",

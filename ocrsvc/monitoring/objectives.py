@@ -13,7 +13,8 @@ from typing import Final
 from ocrsvc.errors import SettingsError
 from ocrsvc.monitoring.promql import one_of, series, total_rate
 from ocrsvc.monitoring.rules import Alert, Recording
-from ocrsvc.telemetry.metrics import BUCKETS_S, CACHE_HITS, FAILURES, IMAGES, SERVICE_FAULTS, STAGE_SECONDS
+from ocrsvc.telemetry.metric import BUCKETS_S
+from ocrsvc.telemetry.metrics import CACHE_HITS, FAILURES, IMAGES, SERVICE_FAULTS, STAGE_SECONDS
 
 WINDOWS: Final = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 _FAILED: Final = "ocrsvc:failures:rate{window}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ocrsvc.telemetry.metrics import Metric
+from ocrsvc.telemetry.metric import Metric
 
 
 def series(metric: Metric, *matchers: str, part: str = "") -> str:

@@ -8,7 +8,8 @@ from typing import Final
 from ocrsvc.monitoring.alerts import groups
 from ocrsvc.monitoring.objectives import Objectives
 from ocrsvc.monitoring.rules import Alert, Recording
-from ocrsvc.telemetry.metrics import BUCKETS_S, METRICS, SECTIONS, SERVICE_FAULTS, Metric
+from ocrsvc.telemetry.metric import BUCKETS_S, Metric
+from ocrsvc.telemetry.metrics import METRICS, SECTIONS, SERVICE_FAULTS
 
 _PREAMBLE: Final = """\
 # Metrics, alerts and the dashboard

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ocrsvc.engines.contract import Engine, EngineTraits
 from ocrsvc.engines.opening import open_engine
 from ocrsvc.errors import NotReady, OcrsvcError, OperatorError
-from ocrsvc.model_serving.model_list import ModelList
+from ocrsvc.model_serving.model_status import ModelList
 from ocrsvc.model_serving.only_model import check_only_model, only_model
 from ocrsvc.pipeline.decode_job import DecodeJob, DecodingHandle
 from ocrsvc.pipeline.leased_handles import MOST_BATCH, LeasedHandles, may_join

@@ -15,7 +15,8 @@ from typing import Final
 from ocrsvc.system.memory import read_memory_use
 from ocrsvc.system.shared_memory import shared_array
 from ocrsvc.telemetry import metrics
-from ocrsvc.telemetry.metrics import BUCKETS_S, CALLERS_LIMITS, OWN_FAULTS, SERVICE_FAULTS, Metric
+from ocrsvc.telemetry.metric import BUCKETS_S, Metric
+from ocrsvc.telemetry.metrics import CALLERS_LIMITS, OWN_FAULTS, SERVICE_FAULTS
 from ocrsvc.telemetry.metrics_store import MetricsStore, Series
 from ocrsvc.telemetry.worker_table import State, WorkerTable
 

@@ -5,19 +5,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-Kind = Literal["counter", "gauge", "histogram", "latest", "reading", "info"]
-
-Unit = Literal["", "seconds", "bytes", "ratio"]
-
-Key = tuple[str, ...]
-"""A series: its kind, its metric's name, and the values of its labels."""
-
-BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper ends of the buckets of every histogram, in seconds; one more bucket takes what is above the last."""
-
+from ocrsvc.telemetry.metric import Metric
+from ocrsvc.telemetry.model_metrics import (
+    MODEL_LAST,
+    MODEL_LEASES,
+    MODEL_LOAD_SECONDS,
+    MODEL_LOADS,
+    MODEL_PROOF_SECONDS,
+    MODEL_REFUSALS,
+    MODEL_REFUSED,
+    MODEL_SECONDS,
+    MODEL_STAGE_SECONDS,
+    MODEL_SWAPS,
+    MODEL_UNLOADS,
+    MODELS_BYTES,
+    MODELS_LIMIT,
+    MODELS_LOADED,
+    VERSION_IMAGES,
+    VERSION_REQUESTS,
+    VERSION_SECONDS,
+)
 
 OWN_FAULTS: Final = ("internal", "engine_failed", "deadline_exceeded")
 """Codes of failures that are the service's own."""
@@ -36,41 +45,6 @@ SERVICE_FAULTS: Final = (
 
 CALLERS_LIMITS: Final = ("too_many_at_once", "quota_exceeded")
 """Codes of refusals of which one caller has had enough; a service with room to spare refuses them too."""
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One thing that is counted or read.
-
-    Attributes:
-        name: By the conventions of Prometheus, without the `_total` of a counter and the `_info` of an info.
-        kind: Counters and histograms outlive their worker, gauges end with it. Of a "latest", which is a time, the
-            latest of all workers counts, and outlives them. A "reading" is what every worker reads of the same thing:
-            the largest counts, and ends with its worker. An "info" is 1, and says what it says by its labels.
-        help: One sentence.
-        labels: Names of the labels; their values must come from small, fixed sets.
-        unit: Of the value; the name ends in it. Empty for a number of things.
-    """
-
-    name: str
-    kind: Kind
-    help: str
-    labels: tuple[str, ...] = ()
-    unit: Unit = ""
-
-    @property
-    def shown_name(self) -> str:
-        """As Prometheus lists it; a histogram's series have `_bucket`, `_sum` and `_count` behind it."""
-        return self.name + {"counter": "_total", "info": "_info"}.get(self.kind, "")
-
-    @property
-    def shown_kind(self) -> str:
-        """The type by which Prometheus knows it."""
-        return self.kind if self.kind in ("counter", "histogram") else "gauge"
-
-    def of(self, *labels: str) -> Key:
-        """The key of one of its series."""
-        return (self.kind, self.name, *labels)
 
 
 # Requests and images, counted by the workers.
@@ -118,68 +92,6 @@ STUCK: Final = Metric(
     "ocrsvc_stuck_engine_threads",
     "gauge",
     "Engine threads still busy 5 s after the deadline of their work, which is a call that hangs.",
-)
-
-# The model API.
-MODEL_SECONDS: Final = Metric(
-    "ocrsvc_model_request_seconds",
-    "histogram",
-    "Seconds of a request to the model API (KServe, TensorFlow Serving), by success and fail.",
-    ("outcome",),
-    "seconds",
-)
-MODEL_STAGE_SECONDS: Final = Metric(
-    "ocrsvc_model_stage_seconds",
-    "histogram",
-    "Seconds that an image answered over the model API spent in decode, queue, and engine.",
-    ("stage",),
-    "seconds",
-)
-MODEL_LAST: Final = Metric(
-    "ocrsvc_model_last_request_timestamp_seconds",
-    "latest",
-    "End of the last request to the model API that succeeded, in Unix time.",
-    unit="seconds",
-)
-
-# The same by version, where there is a repository of models.
-VERSION_REQUESTS: Final = Metric(
-    "ocrsvc_version_requests",
-    "counter",
-    "Requests to the model API by the model and the version that they name or were read by, by success and fail.",
-    ("model", "version", "outcome"),
-)
-VERSION_IMAGES: Final = Metric(
-    "ocrsvc_version_images", "counter", "Images read over the model API, by model and version.", ("model", "version")
-)
-VERSION_SECONDS: Final = Metric(
-    "ocrsvc_version_seconds",
-    "counter",
-    "Seconds of requests to the model API by model and version: success and fail of whole ones, and of their images "
-    "in decode, queue, and engine.",
-    ("model", "version", "stage"),
-    "seconds",
-)
-
-# New versions of models, where there is a repository of them.
-MODEL_SWAPS: Final = Metric(
-    "ocrsvc_model_swaps", "counter", "Times that a worker has begun to read with another version of a model."
-)
-MODEL_REFUSALS: Final = Metric(
-    "ocrsvc_model_refusals",
-    "counter",
-    "Versions of models that were refused, by reason: files, reference, open, failed, nonsense, text, slow, memory, "
-    "crash, late, and live for those that were rolled back.",
-    ("reason",),
-)
-MODEL_REFUSED: Final = Metric(
-    "ocrsvc_model_refused_versions", "reading", "Versions in the repository of models that are refused now."
-)
-MODEL_PROOF_SECONDS: Final = Metric(
-    "ocrsvc_model_proof_seconds",
-    "histogram",
-    "Seconds that a version's proof has taken, that of the version beside it included.",
-    unit="seconds",
 )
 
 # Workers, from their table.
@@ -303,41 +215,6 @@ TLS_NOT_AFTER: Final = Metric(
     "reading",
     "When the service's certificate expires, in Unix time; absent without TLS.",
     unit="seconds",
-)
-
-# Models of a repository, where there is one; the series of a model are counted under its name by no more than a few.
-MODELS_LOADED: Final = Metric(
-    "ocrsvc_loaded_models", "gauge", "Versions of models that are loaded now, in all workers together."
-)
-MODELS_BYTES: Final = Metric(
-    "ocrsvc_loaded_models_bytes",
-    "gauge",
-    "Memory that the loaded versions of models take in all workers together, as measured when each was loaded.",
-    unit="bytes",
-)
-MODELS_LIMIT: Final = Metric(
-    "ocrsvc_loaded_models_limit_bytes",
-    "reading",
-    "Memory that the models of one worker may take together (OCRSVC_MODELS_MEMORY).",
-    unit="bytes",
-)
-MODEL_LEASES: Final = Metric(
-    "ocrsvc_model_leases",
-    "counter",
-    "Requests that read with a model, by its name and whether it was loaded already: hit or miss.",
-    ("model", "outcome"),
-)
-MODEL_LOADS: Final = Metric(
-    "ocrsvc_model_loads", "counter", "Loads of models, by name and outcome: success or fail.", ("model", "outcome")
-)
-MODEL_LOAD_SECONDS: Final = Metric(
-    "ocrsvc_model_load_seconds", "histogram", "Seconds that the loads of models took.", unit="seconds"
-)
-MODEL_UNLOADS: Final = Metric(
-    "ocrsvc_model_unloads",
-    "counter",
-    "Versions of models that were closed, by the model's name and why: memory, retired or end.",
-    ("model", "reason"),
 )
 
 # The service itself.

@@ -21,21 +21,15 @@ from typing import TYPE_CHECKING, Final
 
 from ocrsvc.system.shared_memory import shared_array
 from ocrsvc.telemetry.exemplars import Exemplars, ExemplarStore, WorkerExemplars, now_exemplar
-from ocrsvc.telemetry.metrics import (
-    BUCKETS_S,
-    CACHE_HITS,
-    IMAGES,
-    LINES,
+from ocrsvc.telemetry.metric import BUCKETS_S, Key, Metric
+from ocrsvc.telemetry.metrics import CACHE_HITS, IMAGES, LINES, SERIES_DROPPED, STAGE_SECONDS
+from ocrsvc.telemetry.model_metrics import (
     MODEL_LAST,
     MODEL_SECONDS,
     MODEL_STAGE_SECONDS,
-    SERIES_DROPPED,
-    STAGE_SECONDS,
     VERSION_IMAGES,
     VERSION_REQUESTS,
     VERSION_SECONDS,
-    Key,
-    Metric,
 )
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from ocrsvc.system.memory import MemoryUse, read_memory_use
 from ocrsvc.telemetry import metrics
 from ocrsvc.telemetry.exemplars import Exemplar as TracedValue
 from ocrsvc.telemetry.exemplars import Exemplars
-from ocrsvc.telemetry.metrics import BUCKETS_S, COUNTED, Metric
+from ocrsvc.telemetry.metric import BUCKETS_S, Metric
+from ocrsvc.telemetry.metrics import COUNTED
 from ocrsvc.telemetry.metrics_store import MetricsStore, Series
 from ocrsvc.telemetry.worker_limits import Reason
 from ocrsvc.telemetry.worker_table import State, WorkerEntry, WorkerTable

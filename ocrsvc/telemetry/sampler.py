@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.telemetry.metrics import Metric
+from ocrsvc.telemetry.metric import Metric
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
 
 SAMPLE_S: Final = 0.5

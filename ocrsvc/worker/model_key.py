@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ocrsvc.model_repository.key_source import hide_variable, is_read_again, read_model_key
 from ocrsvc.model_repository.model_key import ModelKey
-from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.settings.settings import Settings
 
 
@@ -22,6 +21,7 @@ def open_model_key(settings: Settings, before: ModelKey | None, *, is_start: boo
     key = read_model_key(settings) if is_start or is_read_again(settings) else before
     hide_variable()
     if settings.models is not None and (is_start or _is_other(key, before)):
+        from ocrsvc.model_repository.repository import ModelRepository
         from ocrsvc.model_serving.key_check import check_key
 
         check_key(ModelRepository(settings.models, key))

@@ -133,7 +133,7 @@ class ServiceContext:
     def _open_models(self, plan: ThreadPlan, threads: EngineThreads) -> WorkerModels:
         """The models of this worker, which count what they do in its metrics, and what watches them."""
         from ocrsvc.model_serving.load_metrics import LoadMetrics
-        from ocrsvc.model_serving.swapping import watch_models
+        from ocrsvc.model_serving.watcher import watch_models
         from ocrsvc.model_serving.worker_models import open_worker_models
 
         observer = LoadMetrics(self.worker.metrics)

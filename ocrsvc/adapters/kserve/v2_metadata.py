@@ -11,17 +11,16 @@ from typing import Any, Final
 from ocrsvc import __version__
 from ocrsvc.model_api.metadata import IMAGE, MAX_BATCH, OUTPUTS, PLATFORM, Tensor
 from ocrsvc.model_api.served_models import ONLY, ServedModel
-from ocrsvc.telemetry.metrics import (
+from ocrsvc.telemetry.metric import Key, Metric
+from ocrsvc.telemetry.metrics_store import Series
+from ocrsvc.telemetry.model_metrics import (
     MODEL_LAST,
     MODEL_SECONDS,
     MODEL_STAGE_SECONDS,
     VERSION_IMAGES,
     VERSION_REQUESTS,
     VERSION_SECONDS,
-    Key,
-    Metric,
 )
-from ocrsvc.telemetry.metrics_store import Series
 
 Node = dict[str, Any]
 

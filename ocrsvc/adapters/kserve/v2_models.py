@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ocrsvc.adapters.kserve.v2_metadata import model_statistics, version_statistics
 from ocrsvc.errors import UnknownModel
@@ -12,9 +12,7 @@ from ocrsvc.model_api.caller import Caller
 from ocrsvc.model_api.metadata import NAME, VERSION, BadTensor, NotOffered
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.model_api.served_models import MOST_DIGITS, ServedModel, ServedModels
-
-if TYPE_CHECKING:
-    from ocrsvc.model_serving.control import VersionStatus
+from ocrsvc.model_serving.model_status import VersionStatus
 
 Node = dict[str, Any]
 

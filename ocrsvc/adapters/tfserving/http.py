@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 from flask import Blueprint, Response
@@ -32,11 +32,9 @@ from ocrsvc.model_api.model import OcrModel
 from ocrsvc.model_api.rest_common import answer_ready, compressed, json_answer, parse_received, serve_paths
 from ocrsvc.model_api.served_models import ServedModels
 from ocrsvc.model_api.tensors import arrays_of, image_of
+from ocrsvc.model_serving.model_status import VersionStatus
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.memory_budget import Share
-
-if TYPE_CHECKING:
-    from ocrsvc.model_serving.control import VersionStatus
 
 SIGNATURE: Final = "serving_default"
 METHOD: Final = "tensorflow/serving/predict"

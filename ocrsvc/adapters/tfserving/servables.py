@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ocrsvc.errors import UnknownModel
 from ocrsvc.model_api.served_models import MOST_DIGITS, ServedModel, ServedModels
-
-if TYPE_CHECKING:
-    from ocrsvc.model_serving.control import VersionStatus
+from ocrsvc.model_serving.model_status import VersionStatus
 
 
 def find_servable(models: ServedModels, name: str, version: str | None = None, label: str | None = None) -> ServedModel:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ocrsvc.errors import BadModel
 from ocrsvc.model_repository.model_key import ModelKey
-from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.model_repository.version import ModelVersion
 
 
@@ -34,6 +33,9 @@ class ModelName:
         Raises:
             BadModel: It is not there any more, cannot be used, or is not the one that the worker means.
         """
+        # Only where there is a repository.
+        from ocrsvc.model_repository.repository import ModelRepository
+
         found = ModelRepository(folder, key).open(self.name, self.number)
         if found.digest != self.digest:
             raise BadModel(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, Literal
 
 import orjson
 
@@ -15,8 +15,6 @@ not open; it fails on a page; it answers what no page can be; it reads too littl
 memory; its process crashed; it did not end in time; it was rolled back by what live traffic showed."""
 
 FailureKind = RefusalKind | Literal["gone", "unknown"]
-
-REFUSAL_KINDS: Final[tuple[RefusalKind, ...]] = get_args(RefusalKind)
 
 
 @dataclass(frozen=True, slots=True)

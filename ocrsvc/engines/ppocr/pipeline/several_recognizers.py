@@ -21,7 +21,7 @@ from ocrsvc.engines.ppocr.pipeline.recognizer import input_width
 from ocrsvc.imaging.geometry import heading
 from ocrsvc.imaging.outline import Outline, corners, extent
 from ocrsvc.model_repository.description import Direction
-from ocrsvc.model_repository.languages import AUTO, with_language
+from ocrsvc.model_repository.language_tag import AUTO, with_language
 from ocrsvc.records import Decoder, ReadOptions
 
 R = TypeVar("R", bound=LineReader)

@@ -21,9 +21,8 @@ from ocrsvc.model_serving.proof.judgement import Judgement
 from ocrsvc.model_serving.proof.prover import Stopped
 from ocrsvc.model_serving.state import StateStore, Verdict
 from ocrsvc.model_serving.verdict_basis import outdated_verdicts, without_verdicts
-from ocrsvc.model_serving.version_switch import current_of
-from ocrsvc.telemetry.metrics import MODEL_PROOF_SECONDS, MODEL_REFUSALS
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
+from ocrsvc.telemetry.model_metrics import MODEL_PROOF_SECONDS, MODEL_REFUSALS
 
 LOGGER: Final = logging.getLogger("ocrsvc.models")
 
@@ -40,7 +39,7 @@ MOST_REASON: Final = 1000
 Prove = Callable[[ModelVersion, ModelVersion | None], Judgement]
 
 
-class VersionProver:
+class CandidateProver:
     """Of one worker; for one thread at a time.
 
     Args:
@@ -103,7 +102,7 @@ class VersionProver:
         """Raises Stopped, OcrsvcError."""
         catalogue, began_s = self._control.catalogue(), self._clock()
         model = catalogue.models[candidate.name]
-        serving = current_of(model) or next(iter(model.accepted), None)
+        serving = model.target or next(iter(model.accepted), None)
         # Should the verdict not be kept, this worker does not begin again at once.
         self._not_before_s[candidate.digest] = began_s + RETRY_S
         LOGGER.info("PROVING %s, beside %s", candidate, serving or "no other version")

@@ -18,18 +18,18 @@ _NONE: Final = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class Steering:
+class ControlCommand:
     """One command; see models.Action.
 
     Attributes:
         HELP: In one line.
         arguments: Name and help of each, in order.
-        steer: Does it, and says what is so now. Raises OperatorError, UnknownModel or BadOption.
+        change: Does it, and says what is so now. Raises OperatorError, UnknownModel or BadOption.
     """
 
     HELP: str
     arguments: tuple[tuple[str, str], ...]
-    steer: Callable[[ModelControl, argparse.Namespace], str]
+    change: Callable[[ModelControl, argparse.Namespace], str]
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments of the command."""
@@ -38,7 +38,7 @@ class Steering:
 
     def run(self, args: argparse.Namespace, settings: Settings) -> int:
         """Do it. Raises OperatorError, UnknownModel or BadOption."""
-        print(self.steer(control_of(settings), args))
+        print(self.change(control_of(settings), args))
         return 0
 
 
@@ -74,12 +74,13 @@ def _forget(control: ModelControl, args: argparse.Namespace) -> str:
 
 
 _MODEL: Final = ("model", "NAME, or NAME/VERSION")
-LABEL: Final = Steering(
+LABEL: Final = ControlCommand(
     "set a label, such as stable or canary",
     (("name", "of the model"), ("label", "its label"), ("version", f"its number, or {_NONE} to take the label away")),
     _label,
 )
-LOAD: Final = Steering("have a model or version serve that the policy does not want", (_MODEL,), _load)
-UNLOAD: Final = Steering("have a model or version serve no more", (_MODEL,), _unload)
-FORGET: Final = Steering("forget what was found of a version, so that it is tried anew", (("version", "NAME/VERSION"),),
-                         _forget)  # fmt: skip
+LOAD: Final = ControlCommand("have a model or version serve that the policy does not want", (_MODEL,), _load)
+UNLOAD: Final = ControlCommand("have a model or version serve no more", (_MODEL,), _unload)
+FORGET: Final = ControlCommand(
+    "forget what was found of a version, so that it is tried anew", (("version", "NAME/VERSION"),), _forget
+)
