@@ -35,6 +35,7 @@ class EngineEntry:
         opener: A function of the settings and the thread plan, which returns an Engine.
         takes_model: The opener takes a third argument: the ModelVersion that it opens, or None for the one that the
             engine comes with.
+        runs_model_code: A model of it holds programs that the engine runs, such as a library.
         preload: Modules that a fork server imports before it forks children; without ONNX Runtime, which starts a
             thread when it is imported, and which a child imports in 50 ms.
         uses_onnx_runtime: Whether the GPU build of ONNX Runtime lets it compute on a GPU.
@@ -51,6 +52,7 @@ class EngineEntry:
     settings: str = ""
     base_groups: tuple[str, ...] = ()
     takes_model: bool = False
+    runs_model_code: bool = False
     package: str = ""
 
 
@@ -123,6 +125,7 @@ _ENGINES: Final = (
         "ocrsvc.engines.tr.engine:open_tr",
         ("cv2", "ocrsvc.engines.tr.engine"),
         base_groups=(f"{_GROUPS}.engine_tr:TrEngineSettings",),
+        runs_model_code=True,
     ),
     EngineEntry("tr_crnn", "ocrsvc.engines.tr_crnn.engine:open_tr_crnn", _PPOCR_MODULES, uses_onnx_runtime=True),
     EngineEntry(

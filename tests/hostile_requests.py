@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import json
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +13,8 @@ from urllib.parse import quote_plus
 
 from hostile_files import FILES, PDFS, jpeg, noise, pdf_of_noise, small_pdf
 from hostile_frames import FRAMES
-from hostile_texts import FORMS, JSON_VALUES, MULTIPARTS, TEXTS
+from hostile_models import messages_for_models
+from hostile_texts import FORMS, JSON_VALUES, MULTIPARTS, PRESSES, TEXTS
 from hostile_wire import CONVERSATIONS, Conversation, MakePieces, header_conversations, query_conversations, request
 
 Takes = Literal["json", "form", "file", "raw"]
@@ -148,7 +147,11 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     _json("native", "/v1/ocr", b'{"image":', reads_pdf=True),
     _json("native", "/v1/ocr", b'{"images":[', b"]}", reads_pdf=True),
     _json("native", "/v1/ocr", b'{"image":"AAAA","rotate":'),
+    _json("native", "/v1/ocr", b'{"image":"AAAA","model":'),
+    _json("native", "/v1/ocr", b'{"image":"AAAA","lang":'),
     _form("native", "/v1/ocr", "image"),
+    _form("native", "/v1/ocr", "model"),
+    _form("native", "/v1/ocr", "lang"),
     Endpoint("native", "/v1/ocr", "form", FILE_TYPE, _part("image", "")),
     _file("native", "/v1/ocr", "file", reads_pdf=True),
     _raw("native", "/v1/ocr", reads_pdf=True),
@@ -183,6 +186,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     _json("kserve_v2", _INFER, _TENSOR, b"}]}"),
     Endpoint("kserve_v2", _INFER, "json", JSON_TYPE, _in_a_tensor),
     _json("kserve_v2", "/v2/repository/index", b'{"ready":'),
+    _json("kserve_v2", "/v2/repository/models/ocr/load", b'{"parameters":'),
+    _json("kserve_v2", _INFER, b'{"parameters":{"lang":', b"}}"),
     _raw("kserve_v2", _INFER, "application/octet-stream", _NO_HEADER),
     _json("tfserving", _PREDICT, b'{"instances":[{"b64":', b"}]}"),
     _json("tfserving", _PREDICT, b'{"instances":'),
@@ -265,17 +270,8 @@ def _packed(endpoint: Endpoint, encoding: str, press: Wrap, size: int) -> Iterab
     return request(endpoint.path, JSON_TYPE, press(body), b"Content-Encoding: " + encoding.encode(), *endpoint.fields)
 
 
-_PRESSES: Final[dict[str, tuple[str, Wrap]]] = {
-    "gzip": ("gzip", gzip.compress),
-    "deflate": ("deflate", zlib.compress),
-    "gzip twice": ("gzip, gzip", lambda body: gzip.compress(gzip.compress(body))),
-    "gzip cut off": ("gzip", lambda body: gzip.compress(body)[:-9]),
-    "many empty gzips": ("gzip", lambda body: gzip.compress(b"") * (len(body) // 1000)),
-}
-
-
 def _of_packed_bodies(format_name: str) -> Iterator[Entry]:
-    for name, (encoding, press) in _PRESSES.items():
+    for name, (encoding, press) in PRESSES.items():
         messages = [partial(_packed, one, encoding, press) for one in _endpoints(format_name, "json")[:1]]
         sent = [_once(message, PACKED_BYTES) for message in messages]
         yield from _entry(f"packed {name}", format_name, sent)
@@ -315,6 +311,7 @@ def _special() -> Iterator[Entry]:
     yield Entry("binary elements", "kserve_v2", (_once(_of_elements),))
     upload = next(endpoint for endpoint in ENDPOINTS if endpoint.path == "/api/doc/upload")
     documents = _once(partial(upload.send_file, small_pdf), 1, 1)
+    yield Entry("names of models", "kserve_v2", tuple(map(_once, messages_for_models())))
     yield Entry("200 small documents", "umi_ocr", (replace(documents, connections=200, short_connections=10),))
     for name, format_name, make in _UNREAD:
         unread = Conversation(make, 3_000_000, 20_000, connections=6, short_connections=2, reads=False, hold_s=30.0)

@@ -5,6 +5,8 @@ Every function takes a size in bytes and returns about as many. Nothing here is 
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
@@ -226,4 +228,13 @@ HEADER_VALUES: Final[Mapping[str, Mapping[str, Make]]] = {
     "Forwarded": {"hops": _flood(b"for=1.1.1.1,")},
     "X-Forwarded-For": {"hops": _flood(b"1.1.1.1,")},
     "Origin": {"letters": _flood(b"a", b"http://")},
+}
+
+# Content-Encoding, and what makes it of a body.
+PRESSES: Final[Mapping[str, tuple[str, Callable[[bytes], bytes]]]] = {
+    "gzip": ("gzip", gzip.compress),
+    "deflate": ("deflate", zlib.compress),
+    "gzip twice": ("gzip, gzip", lambda body: gzip.compress(gzip.compress(body))),
+    "gzip cut off": ("gzip", lambda body: gzip.compress(body)[:-9]),
+    "many empty gzips": ("gzip", lambda body: gzip.compress(b"") * (len(body) // 1000)),
 }

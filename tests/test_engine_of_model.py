@@ -89,16 +89,34 @@ def test_an_engine_that_there_is_not_is_named(tmp_path: Path) -> None:
 
 def test_paths_lie_in_the_folder_of_the_version_and_are_verified(tmp_path: Path) -> None:
     version = make_version(tmp_path, "tr", 2, "engine='tr'\n[settings]\ntr_home='./'", {"libtr.so": b"1", "a/b": b"2"})
-    assert settings_of_model(Settings(), version).tr_home == version.folder
+    service = Settings(models_code=True)
+    assert settings_of_model(service, version).tr_home == version.folder
     (version.folder / "libtr.so").write_bytes(b"3")
     with pytest.raises(BadModel, match=r"libtr\.so is not the file of its manifest"):
-        settings_of_model(Settings(), version)
+        settings_of_model(service, version)
 
 
 def test_only_files_below_a_path_are_verified_for_it(tmp_path: Path) -> None:
     version = make_version(tmp_path, "tr", 2, "engine='tr'\n[settings]\ntr_home='./tr'", {"tr/a": b"1", "tra": b"2"})
     (version.folder / "tra").write_bytes(b"3")
-    assert settings_of_model(Settings(), version).tr_home == version.folder / "tr"
+    assert settings_of_model(Settings(models_code=True), version).tr_home == version.folder / "tr"
+
+
+@pytest.mark.parametrize(
+    ("model", "service", "fault"),
+    [
+        ("engine = 'tr'\n[settings]\ntr_home = './'", Settings(), "runs programs that lie in the model's folder"),
+        ("engine = 'tr'\n[settings]\ntr_home = '/tmp'", Settings(models_code=True), "not in the model's folder"),
+        ("engine = 'tr'\n[settings]\ntr_home = 'tr'", Settings(models_code=True), "not in the model's folder"),
+        ("[settings]\nmodel_cache = './cache'", Settings(), "no setting of the engine ppocr"),
+    ],
+)
+def test_a_model_runs_no_programs_and_names_no_folders_of_others(
+    tmp_path: Path, model: str, service: Settings, fault: str
+) -> None:
+    version = make_version(tmp_path, "mine", 2, model, {"libtr.so": b"1"})
+    with pytest.raises(BadModel, match=fault):
+        open_engine(service, PLAN, model=version)
 
 
 def test_what_a_model_does_not_set_is_as_the_service_has_it(tmp_path: Path) -> None:
@@ -115,5 +133,5 @@ def test_the_built_in_model_sets_nothing() -> None:
 
 def test_each_engine_has_settings_of_its_own() -> None:
     every = [own_settings(entry) for entry in engines().values()]
-    assert "model_cache" in own_settings(engines()["ppocr"])
+    assert "gpu_streams" in own_settings(engines()["ppocr"])
     assert sum(map(len, every)) == len(frozenset().union(*every))

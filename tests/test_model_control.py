@@ -16,7 +16,7 @@ from ocrsvc.model_repository.repository import ModelRepository
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_repository.wanted_model import WantedModel
 from ocrsvc.model_serving.control import CHECK_S, ModelControl
-from ocrsvc.model_serving.policy import FILE, TENSORFLOW_FILE, parse_policies, read_policies
+from ocrsvc.model_serving.policy import FILE, TENSORFLOW_FILE, read_policies
 from ocrsvc.model_serving.router import ModelRouter
 from ocrsvc.model_serving.state import DAMAGED_FILE, ModelState, StateStore, Verdict, state_folder
 from ocrsvc.model_serving.state import FILE as STATE_FILE
@@ -357,12 +357,6 @@ def test_each_repository_has_a_state_of_its_own(tmp_path: Path, monkeypatch: pyt
     assert one != other
     assert one.parent == tmp_path / "ocrsvc"
     assert state_folder(tmp_path, tmp_path / "chosen") == tmp_path / "chosen"
-
-
-@pytest.mark.parametrize("text", ["[" * 20_000, f"a = {'9' * 5000}", f"{'.'.join('a' * 30_000)} = 1"])
-def test_policies_made_to_stop_the_service_are_wrong_ones(text: str) -> None:
-    with pytest.raises(SettingsError, match="is no TOML"):
-        parse_policies(text)
 
 
 def test_who_names_what_does_not_serve_is_told_that_it_is_there(place: Place) -> None:

@@ -16,6 +16,7 @@ from ocrsvc.model_repository.encryption import CHUNK_BYTES, CannotDecrypt, decry
 from ocrsvc.model_repository.key_source import read_model_key
 from ocrsvc.model_repository.model_key import ModelKey, new_key, parse_key
 from ocrsvc.settings.load import read_settings
+from ocrsvc.settings.settings import Settings
 
 KEY = ModelKey(bytes(range(32)))
 SET = "0123456789abcdef" * 2
@@ -219,3 +220,9 @@ def test_a_descriptor_that_never_ends_is_not_waited_for(monkeypatch: pytest.Monk
     finally:
         os.close(reading)
         os.close(writing)
+
+
+def test_what_opens_a_key_server_is_shown_nowhere() -> None:
+    settings = Settings.model_validate({"models_key_command": "ask-for-key --token s3cret"})
+    assert "s3cret" not in f"{settings!r} {settings.model_dump_json()}"
+    assert settings.models_key_command is not None

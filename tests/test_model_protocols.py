@@ -350,6 +350,26 @@ def test_over_grpc_a_proxy_of_this_machine_is_no_local_caller(place: Place) -> N
         assert not isinstance(call(channel, f"{V2}RepositoryModelLoad", load), tuple)
 
 
+def test_who_may_not_reload_learns_nothing_of_the_repository(place: Place) -> None:
+    with place.grpc() as channel:
+        for request in (reload_request([1], {}, name="nope"), reload_request([1], {}, base_path="/elsewhere")):
+            path = f"{TFS}ModelService/HandleReloadConfigRequest"
+            denied = call(channel, path, request, (("x-forwarded-for", "10.0.0.7"),))
+            assert denied[0] is grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_why_a_version_was_refused_is_told_without_the_paths_of_the_server(place: Place) -> None:
+    place.add(
+        3, Verdict(accepted=False, reason="It does not open: '/srv/our models/det.onnx' and /srv/a/b.onnx: bad/1.")
+    )
+    with place.http() as client:
+        (reason,) = [told for version, _, told in index(client) if version == "fake/3"]
+        assert "b.onnx: bad/1." in reason
+        assert "/srv" not in reason
+        status = json_of(client.get("/v1/models/fake"))
+        assert "/srv" not in json.dumps(status)
+
+
 @pytest.mark.parametrize(
     ("ops", "address", "status"),
     [("local", "127.0.0.1", 200), ("local", "10.0.0.7", 403), ("open", "10.0.0.7", 200), ("off", "127.0.0.1", 403)],

@@ -14,7 +14,7 @@ from models_support import make_fake
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
 from ocrsvc.model_repository.manifest import write_manifest
 from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_serving.candidate_prover import CandidateProver
+from ocrsvc.model_serving.candidate_prover import MOST_BAD, MOST_REASON, CandidateProver
 from ocrsvc.model_serving.control import ModelControl, open_control
 from ocrsvc.model_serving.live_checks import make_live_checks
 from ocrsvc.model_serving.machine_lock import LOAD, PROOF, machine_lock
@@ -138,6 +138,28 @@ def test_a_new_version_takes_the_place_of_the_one_that_serves(models: Path) -> N
     assert worker.proved == ["fake/1 beside None", "fake/2 beside fake/1"]
     assert worker.count(MODEL_SWAPS) == 1
     assert worker.round() == []
+
+
+def test_of_many_that_cannot_be_opened_a_few_are_noted_and_once(models: Path) -> None:
+    worker = serving_worker(models)
+    for number in range(2, MOST_BAD + 12):
+        (models / "fake" / str(number)).mkdir()
+        (models / "fake" / str(number) / "SHA256SUMS").write_text(f"nonsense {number}")
+    worker.round()
+    assert worker.count(MODEL_REFUSALS, "open") == MOST_BAD
+    assert not worker.prover.is_wanted(worker.control.rescan())
+    assert worker.available() == [1]
+
+
+def test_a_reason_as_long_as_a_model_can_make_it_is_cut(models: Path) -> None:
+    worker = serving_worker(models)
+    broken = models / "fake" / "2"
+    broken.mkdir()
+    (broken / "model.toml").write_text(f"{'k' * 60_000} = 1")
+    write_manifest(broken)
+    worker.round()
+    [verdict] = [one for one in worker.control.store.read().verdicts.values() if not one.accepted]
+    assert len(verdict.reason) <= MOST_REASON + 1
 
 
 def test_a_refused_version_is_not_tried_again_until_it_changes(models: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Final, get_args
 
 from pydantic import ValidationError
 
@@ -12,7 +12,10 @@ from ocrsvc.model_repository.description import IN_FOLDER
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.registry import EngineEntry, engines, resolve
 from ocrsvc.settings.describe import accepted
-from ocrsvc.settings.settings import Settings
+from ocrsvc.settings.settings import Settings, settings_class
+
+_WRITTEN: Final = frozenset({"model_cache"})
+"""Folders that the service writes to, and takes what is there for its own."""
 
 
 def settings_of_model(settings: Settings, model: ModelVersion) -> Settings:
@@ -23,10 +26,16 @@ def settings_of_model(settings: Settings, model: ModelVersion) -> Settings:
         model: Whose description is applied. The files at the paths that it names are held against its manifest.
 
     Raises:
-        BadModel: There is no such engine; a setting does not exist, is not the engine's own, or has a value that is not
-            accepted; a file is not that of the manifest.
+        BadModel: There is no such engine, or it would run programs of the model, and OCRSVC_MODELS_CODE is off; a
+            setting does not exist, is not the engine's own, or has a value that is not accepted; a file is not that of
+            the manifest.
     """
     entry = _entry_of(model)
+    if entry.runs_model_code and model.description.paths and not settings.models_code:
+        raise BadModel(
+            f"{model}: the engine {entry.name} runs programs that lie in the model's folder.",
+            "Set OCRSVC_MODELS_CODE=true if all who may write into OCRSVC_MODELS may decide what the service runs.",
+        )
     own = own_settings(entry)
     given: dict[str, object] = {"engine": entry.name}
     for name, value in model.description.settings.items():
@@ -42,7 +51,7 @@ def settings_of_model(settings: Settings, model: ModelVersion) -> Settings:
 def own_settings(entry: EngineEntry) -> frozenset[str]:
     """The names of the settings that are the engine's own, which a model of it may set."""
     groups = [resolve(group) for group in (entry.settings, *entry.base_groups) if group]
-    return frozenset(name for group in groups for name in group.model_fields)
+    return frozenset(name for group in groups for name in group.model_fields) - _WRITTEN
 
 
 def _entry_of(model: ModelVersion) -> EngineEntry:
@@ -61,12 +70,19 @@ def _value_of(model: ModelVersion, name: str, value: Any) -> object:
         return value
     text = str(value)
     if not text.startswith(IN_FOLDER):
+        if _is_path(name):
+            raise _bad(model, name, f"is {text[:200]!r}, which is not in the model's folder", "Begin it with './'.")
         return text
     path = PurePosixPath(text)
     if ".." in path.parts:
         raise _bad(model, name, f"is {text!r}, which leaves the model's folder", "Name a path below it.")
     _verify_below(model, path)
     return str(Path(model.folder / path))
+
+
+def _is_path(name: str) -> bool:
+    annotation = settings_class().model_fields[name].annotation
+    return Path in (annotation, *get_args(annotation))
 
 
 def _verify_below(model: ModelVersion, path: PurePosixPath) -> None:

@@ -82,6 +82,7 @@ class ModelAdministration:
             OcrsvcError: As `load`.
         """
         assert self._settings.models is not None
+        self._check_caller(caller)
         try:
             policies = policies_of(config, self._settings.models)
         except SettingsError as error:

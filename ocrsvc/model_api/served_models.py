@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ocrsvc.errors import NotReady
 from ocrsvc.model_api.metadata import NAME, VERSION
+from ocrsvc.model_repository.reasons import without_paths
 from ocrsvc.model_repository.wanted_model import WantedModel
 from ocrsvc.model_serving.model_status import State, VersionStatus
 
@@ -123,7 +124,9 @@ class ServedModels:
             state: State = "AVAILABLE" if self._is_ready() else "LOADING"
             return [VersionStatus(NAME, ONLY.number, state, "", (LABEL,))] if name in (None, NAME) else []
         wanted = None if name is None else self.own_name(name)
-        found = [one for one in self.opened().control.status() if wanted in (None, one.name)]
+        every = self.opened().control.status()
+        # Whoever may read is told; an engine's complaint may name files of the server.
+        found = [replace(one, reason=without_paths(one.reason)) for one in every if wanted in (None, one.name)]
         if self._is_ready():
             return found
         return [replace(one, state="LOADING") if one.state == "AVAILABLE" else one for one in found]

@@ -46,7 +46,8 @@ def read_model_key(settings: Settings) -> ModelKey | None:
         return _parse("models_key", settings.models_key.get_secret_value())
     if settings.models_key_fd is not None:
         return _parse("models_key_fd", _read_descriptor(settings.models_key_fd))
-    return _parse("models_key_command", _run(settings.models_key_command or ""))
+    assert settings.models_key_command is not None, "one of the three is named"
+    return _parse("models_key_command", _run(settings.models_key_command.get_secret_value()))
 
 
 def is_read_again(settings: Settings) -> bool:

@@ -30,6 +30,13 @@ LOGGER: Final = logging.getLogger("ocrsvc.models")
 RETRY_S: Final = 60.0
 """After which a version is tried again that the machine did not let be tried."""
 
+MOST_BAD: Final = 100
+"""Versions that cannot be opened at all, the first by name, of which that is kept and logged: none of them serves, and
+however many there are, they leave room for the verdicts on others."""
+
+MOST_REASON: Final = 1000
+"""Characters: names in a model's files can be long."""
+
 _OF_FILES: Final = frozenset({"files", "reference"})
 
 Prove = Callable[[ModelVersion, ModelVersion | None], Judgement]
@@ -150,14 +157,13 @@ def make_verdict(kind: str, reason: str, basis: str, figures: Mapping[str, float
         figures: What was measured.
     """
     found = dict(figures or {})
-    return Verdict(accepted=not kind, reason=reason, figures=found, at=time.time(), kind=kind, made_on=basis)
+    told = reason if len(reason) <= MOST_REASON else f"{reason[:MOST_REASON]}…"
+    return Verdict(accepted=not kind, reason=told, figures=found, at=time.time(), kind=kind, made_on=basis)
 
 
 def keep_verdict(control: ModelControl, metrics: WorkerMetrics, version: str, digest: str, verdict: Verdict) -> None:
     """Keep a verdict on a version, log and count it. Raises OperatorError: the state cannot be written."""
-    scan = control.catalogue().scan
-    there = {one.digest for one in scan.versions} | {one.digest for one in scan.bad}
-    control.store.record_verdict(digest, verdict, there)
+    control.store.record_verdict(digest, verdict)
     if verdict.accepted:
         LOGGER.info("ACCEPTED %s: %s", version, verdict.reason)
         return
@@ -167,5 +173,5 @@ def keep_verdict(control: ModelControl, metrics: WorkerMetrics, version: str, di
 
 def _new_bad(catalogue: Catalogue, name: str | None = None) -> list[BadVersion]:
     """Versions that cannot be opened, and have a manifest by which that can be kept."""
-    bad = (one for one in catalogue.scan.bad if name in (None, one.name))
+    bad = (one for one in catalogue.scan.bad[:MOST_BAD] if name in (None, one.name))
     return [one for one in bad if one.digest and one.digest not in catalogue.state.verdicts]

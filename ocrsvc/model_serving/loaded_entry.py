@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ocrsvc.errors import ModelUnavailable, NotReady, OcrsvcError
+from ocrsvc.model_repository.reasons import without_paths
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_serving.loaded_version import LoadedVersion
 
@@ -125,8 +126,8 @@ class Entry:
         """What requests are told after a failure, until it is tried again."""
         assert self.failure is not None, "only asked after a failure"
         error = ModelUnavailable(
-            f"The model {self.version} cannot be loaded: {self.failure.detail}",
-            self.failure.remedy or "Ask for another model, or send the request again later.",
+            f"The model {self.version} cannot be loaded: {without_paths(self.failure.detail)}",
+            without_paths(self.failure.remedy) or "Ask for another model, or send the request again later.",
             max(1, math.ceil(self.retry_at_s - now_s)),
         )
         error.__cause__ = self.failure

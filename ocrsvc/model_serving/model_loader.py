@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from ocrsvc.engines.contract import Engine
@@ -54,6 +55,7 @@ class ModelLoader:
 
     Attributes:
         is_pinned: As of LoadedModels.
+        watching: Each version is opened in a block of it; see `load_deaths.py`.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class ModelLoader:
         self._changed = threading.Condition()
         self._is_working = self._is_closed = False
         self.is_pinned: Callable[[ModelVersion], bool] = lambda _version: False
+        self.watching: Callable[[ModelVersion], AbstractContextManager[object]] = lambda _version: nullcontext()
 
     def _work_if_needed(self) -> None:
         """Start the loading thread unless it runs. Under the lock."""
@@ -138,7 +141,8 @@ class ModelLoader:
         self._make_room(entry, memory.expected_bytes(version))
         entry.size_bytes = memory.expected_bytes(version)
         before_bytes = memory.before()
-        loaded = open_version_in(self._threads, version, self._open_version, self._load_limit_s)
+        with self.watching(version):
+            loaded = open_version_in(self._threads, version, self._open_version, self._load_limit_s)
         try:
             entry.size_bytes = size_bytes = memory.measure(loaded, before_bytes)
             memory.check(version)

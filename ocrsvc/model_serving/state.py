@@ -7,6 +7,7 @@ changed under a lock (flock), replaced in one step, and followed by looking when
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import logging
@@ -14,7 +15,6 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
@@ -142,7 +142,7 @@ class StateStore:
         try:
             with self._locked():
                 before = self._load()[1]
-                after = edit(before)
+                after = _bounded(edit(before))
                 if after != before:
                     self._replace(after)
                 return after
@@ -152,23 +152,9 @@ class StateStore:
                 "Let this user write there, or name another folder with OCRSVC_MODELS_STATE.",
             ) from error
 
-    def record_verdict(self, digest: str, verdict: Verdict, there: AbstractSet[str] = frozenset()) -> None:
-        """Keep what was found of the version with this manifest.
-
-        Args:
-            digest: The manifest's.
-            verdict: What was found.
-            there: The digests of versions that are there: their verdicts stay, however old.
-
-        Raises:
-            OperatorError: As `change`.
-        """
-
-        def recorded(state: ModelState) -> ModelState:
-            verdicts = _bounded({**state.verdicts, digest: verdict}, {digest, *there})
-            return state.model_copy(update={"verdicts": verdicts})
-
-        self.change(recorded)
+    def record_verdict(self, digest: str, verdict: Verdict) -> None:
+        """Keep what was found of the version with this manifest. Raises OperatorError, as `change`."""
+        self.change(lambda state: state.model_copy(update={"verdicts": {**state.verdicts, digest: verdict}}))
 
     def forget_verdict(self, digest: str) -> None:
         """Have a version proved again. Raises OperatorError, as `change`."""
@@ -222,12 +208,15 @@ class StateStore:
 
     def _replace(self, state: ModelState) -> None:
         """Write it beside, and move it to its place when it is on the disk. A damaged one is put aside first."""
+        content = state.model_dump_json().encode()
+        if len(content) > _MOST_BYTES:
+            raise OSError(errno.EFBIG, f"it would have more than {_MOST_BYTES} bytes")
         self._put_damaged_aside()
         temporary = self.folder / f"{FILE}.{os.getpid()}.tmp"
         try:
             opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with os.fdopen(opened, "wb") as out:
-                out.write(state.model_dump_json().encode())
+                out.write(content)
                 out.flush()
                 os.fsync(out.fileno())
             temporary.replace(self._file)
@@ -270,11 +259,12 @@ def state_folder(repository: Path, chosen: Path | None) -> Path:
     return cache / f"models-{key}"
 
 
-def _bounded(verdicts: dict[str, Verdict], kept: AbstractSet[str]) -> dict[str, Verdict]:
-    """Without the oldest, if there are too many."""
-    oldest = sorted(verdicts.keys() - kept, key=lambda digest: verdicts[digest].at)
-    dropped = set(oldest[: max(0, len(verdicts) - MOST_VERDICTS)])
-    return {digest: verdict for digest, verdict in verdicts.items() if digest not in dropped}
+def _bounded(state: ModelState) -> ModelState:
+    """Without the oldest verdicts, if there are too many; refusals go first: what serves goes on serving."""
+    if len(state.verdicts) <= MOST_VERDICTS:
+        return state
+    newest = sorted(state.verdicts.items(), key=lambda item: (item[1].accepted, item[1].at))[-MOST_VERDICTS:]
+    return state.model_copy(update={"verdicts": dict(newest)})
 
 
 def _check_safe(folder: Path) -> None:

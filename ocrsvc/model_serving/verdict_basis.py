@@ -30,7 +30,7 @@ _PROCESSORS: Final = Path("/proc/cpuinfo")
 def basis_of(settings: Settings, processors: Path = _PROCESSORS) -> str:
     """Names the processor, the programs, and the settings that models are computed with."""
     parts = [__version__, platform.machine(), _processor(processors)]
-    parts += [settings.device, settings.provider, settings.precision]
+    parts += [settings.device, settings.provider, settings.precision, str(settings.models_code)]
     parts += [f"{name} {version}" for name in _PROGRAMS if (version := _version_of(name))]
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
 

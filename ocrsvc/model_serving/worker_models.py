@@ -16,6 +16,7 @@ from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.model_repository.wanted_model import parse_wanted_model
 from ocrsvc.model_serving.control import ModelControl
 from ocrsvc.model_serving.live_checks import LiveChecks
+from ocrsvc.model_serving.load_deaths import LoadDeaths
 from ocrsvc.model_serving.loaded_models import Lease, LoadedModels, LoadTakesLong, VersionRetired
 from ocrsvc.model_serving.loaded_version import EngineThreads
 from ocrsvc.model_serving.model_loader import LoadObserver
@@ -23,6 +24,7 @@ from ocrsvc.model_serving.model_memory import ModelMemory
 from ocrsvc.model_serving.model_status import ModelList
 from ocrsvc.model_serving.router import ModelRouter, there_is
 from ocrsvc.model_serving.state import StateStore, state_folder
+from ocrsvc.model_serving.verdict_basis import basis_of
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Check, ReadOptions, no_check
 from ocrsvc.serving.crash_denylist import CrashDenylist
@@ -218,6 +220,7 @@ def open_worker_models(
     """
     assert settings.models is not None, "only called where there is a repository"
     copies = plan.engine_threads if settings.isolation == "process" else 1
+    store = StateStore(state_folder(settings.models, settings.models_state))
     loaded = LoadedModels(
         lambda version: open_engine(settings, plan, denylist, version),
         threads,
@@ -227,7 +230,7 @@ def open_worker_models(
         most_waiting=max(1, min(settings.queue_size, plan.threads) // 2),
         observer=observer,
     )
-    store = StateStore(state_folder(settings.models, settings.models_state))
+    loaded.watching = LoadDeaths(store, basis_of(settings)).watching
     control = ModelControl(ModelRepository(settings.models, key), store, loaded.is_loaded, goes_on=True)
     loaded.is_pinned = lambda version: control.catalogue().is_pinned(version)
     router = ModelRouter(control.catalogue, control.latest, parse_wanted_model(settings.model), loaded.is_loaded)

@@ -26,7 +26,8 @@ class ModelKeySettings(SettingsGroup):
         ge=3,
         le=2**20,
     )
-    models_key_command: str | None = setting(
+    # Its arguments may hold what opens a key server.
+    models_key_command: Annotated[SecretStr | None, Field(exclude=True)] = setting(
         None,
         "Program that prints the key of encrypted models, with its arguments; it is run without a shell, at the start "
         "and at SIGHUP, and has 10 s.",

@@ -53,6 +53,11 @@ class ModelSettings(SettingsGroup):
         "default such that the models of all workers and one successor fill half of that.",
         "bytes",
     )
+    models_code: bool = setting(
+        False,
+        "Whether versions of models may hold programs that the service runs, as libtr.so for the engine tr: then who "
+        "may write into OCRSVC_MODELS decides what it does.",
+    )
     model: Annotated[str, AfterValidator(_check_model)] = setting(
         "ppocr",
         "The model that reads requests that name none, where OCRSVC_MODELS is set.",
