@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 import pytest
 from models_support import make_fake, make_fake_version
+from one_version_worker import PAGE, Worker, first_version_worker
 from support import wait_until
 from test_loaded_models import FAR_S, MIB, serving, version
 from test_model_proof import a_fake, prover
-from test_model_swap_room import PAGE, Worker
 from test_model_watcher import serving_worker
 
 from ocrsvc.errors import ClientGone, ModelUnavailable, NotReady, OperatorError
@@ -48,13 +48,9 @@ def begun(call: Callable[[], T]) -> Future[T]:
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Worker]:
-    """One that has room for one version, and reads with the first."""
-    found = Worker(tmp_path)
-    found.accept(1)
-    found.reader.start()
-    yield found
-    found.watcher.stop()
-    found.reader.stop(FAR_S)
+    """One that has room for one version, and reads with the first version."""
+    with first_version_worker(tmp_path) as found:
+        yield found
 
 
 @pytest.fixture
