@@ -87,6 +87,38 @@ class BadModel(OperatorError):
     exit_code = 65
 
 
+class DamagedLedger(OperatorError):
+    """The plan or the ledger of a batch run holds what was never written there."""
+
+    code = "damaged_ledger"
+    title = "The ledger of the batch run is damaged"
+    exit_code = 65
+
+
+class RunChanged(OperatorError):
+    """A batch run is to be gone on with, and its sources, settings or engine are others than those it began with."""
+
+    code = "run_changed"
+    title = "The batch run began with something else"
+    exit_code = 65
+
+
+class StoreUnavailable(OperatorError):
+    """What holds the output and the ledger of a batch run cannot be written: full, read-only, or out of reach."""
+
+    code = "store_unavailable"
+    title = "The destination cannot be written"
+    exit_code = 74
+
+
+class SourceGone(OperatorError):
+    """A source of a batch run cannot be read: it is missing, forbidden, out of reach, or no longer what was planned."""
+
+    code = "source_gone"
+    title = "The source cannot be read"
+    exit_code = 66
+
+
 class CallerError(OcrsvcError):
     """The request is at fault; sending it again unchanged gives the same answer."""
 

@@ -43,9 +43,10 @@ LAYERS = {
     "app": 12,
     "client": 12,
     "tuning": 12,
+    "batch": 13,
     "worker": 13,
-    "cli": 13,
-    "__main__": 14,
+    "cli": 14,
+    "__main__": 15,
 }
 
 

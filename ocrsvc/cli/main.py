@@ -9,7 +9,21 @@ import sys
 from collections.abc import Sequence
 
 from ocrsvc import __version__
-from ocrsvc.cli import check, health, keys, metrics, models, optimize, read, recycle, serve, settings, status, tune
+from ocrsvc.cli import (
+    batch,
+    check,
+    health,
+    keys,
+    metrics,
+    models,
+    optimize,
+    read,
+    recycle,
+    serve,
+    settings,
+    status,
+    tune,
+)
 from ocrsvc.errors import OcrsvcError
 
 
@@ -51,7 +65,21 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ocrsvc", description="Read the text on images.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"ocrsvc {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in (read, serve, settings, check, keys, status, health, recycle, metrics, tune, optimize, models):
+    for command in (
+        read,
+        batch,
+        serve,
+        settings,
+        check,
+        keys,
+        status,
+        health,
+        recycle,
+        metrics,
+        tune,
+        optimize,
+        models,
+    ):
         _, _, name = command.__name__.rpartition(".")
         subparser = commands.add_parser(name, help=command.HELP, add_help=command is not serve)
         # gunicorn parses the flags of `serve`, which does not come here.

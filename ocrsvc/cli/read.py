@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 import orjson
 
 from ocrsvc.cli.api_key import add_argument, read_key
+from ocrsvc.cli.reading_options import add_reading_options, options_of
 from ocrsvc.cli.tls_arguments import add_tls_arguments
-from ocrsvc.client.request import Options
 from ocrsvc.client.response import Answer, page_of
 from ocrsvc.errors import BadOption, KeyMissing, NothingSent, OcrsvcError, OperatorError
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
@@ -56,33 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--url", help="address of a service that reads them, instead of this process")
     add_argument(parser)
     add_tls_arguments(parser)
-    parser.add_argument(
-        "--rotate",
-        choices=("auto", "0", "90", "180", "270"),
-        default="auto",
-        help="clockwise turn that makes the page upright; auto finds it",
-    )
-    parser.add_argument("--no-unwarp", action="store_true", help="read curved pages as they are")
-    parser.add_argument(
-        "--spaces",
-        choices=("auto", "model", "visible"),
-        default="auto",
-        help="spaces between Chinese and Latin: by the gaps of the whole page, as the model alone reads them, or "
-        "wherever a gap is seen",
-    )
-    parser.add_argument("--words", action="store_true", help="give each line its words, in JSON; Chinese by character")
-    parser.add_argument("--segmented", action="store_true", help="the same, with Chinese words by a dictionary")
-    parser.add_argument("--characters", action="store_true", help="give each word its characters, too")
-    parser.add_argument("--pages", help="which pages of documents, such as 1-3,7 or 5-; all, if left out")
-    parser.add_argument("--layout", action="store_true", help="find regions too; --format json has them")
-    parser.add_argument("--tables", action="store_true", help="find tables too; --format json has them")
-    parser.add_argument(
-        "--mask", help="what becomes stars: id, phone, card, mail, own, separated by commas; see docs/masking.md"
-    )
-    parser.add_argument("--model", help="model that reads: NAME, NAME/VERSION or NAME:LABEL; see docs/models.md")
-    parser.add_argument("--tier", choices=("tiny", "small", "medium"), help="how large a model reads")
-    parser.add_argument("--lang", help="language of the text, such as zh or en; auto chooses by line")
-    parser.add_argument("--line", action="store_true", help="each image is one line: detect nothing")
+    add_reading_options(parser)
     parser.add_argument(
         "--timing", action="store_true", help="with --url: where each request's time went, on stderr and in JSON"
     )
@@ -113,7 +87,7 @@ def _by_service(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
     own = None if args.cert is None else (args.cert, args.cert_key or args.cert)
     with Client(args.url, api_key=read_key(args.key_file), ca=args.ca, certificate=own) as client:
         timing: Literal["stages"] | None = "stages" if args.timing else None
-        answers = client.read_many(images, **_options_of(args) | {"pages": args.pages, "timing": timing})
+        answers = client.read_many(images, **options_of(args) | {"pages": args.pages, "timing": timing})
         yield from zip(args.files, answers, strict=True)
 
 
@@ -123,31 +97,12 @@ def _in_this_process(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]
     set_library_environment(os.environ)
     from ocrsvc.http.options import read_options
 
-    options, ranges = read_options(_options_of(args).items()).read, _ranges_of(args.pages)
+    options, ranges = read_options(options_of(args).items()).read, _ranges_of(args.pages)
     reader = _start_reader(args.engine)
     try:
         yield from _read_all(reader, args.files, options, ranges)
     finally:
         reader.stop(_STOP_S)
-
-
-def _options_of(args: argparse.Namespace) -> Options:
-    """The options that say how to read, as a service takes them."""
-    words: Literal["segmented"] | bool = "segmented" if args.segmented else bool(args.words)
-    return {
-        "rotate": args.rotate,
-        "detect": not args.line,
-        "unwarp": not args.no_unwarp,
-        "layout": args.layout,
-        "tables": args.tables,
-        "spaces": args.spaces,
-        "words": words,
-        "characters": args.characters,
-        "mask": args.mask,
-        "model": args.model,
-        "tier": args.tier,
-        "lang": args.lang,
-    }
 
 
 def _ranges_of(text: str | None) -> Ranges:

@@ -1,0 +1,57 @@
+"""What the logs of a ledger say: the kinds of their frames, and the entry of a page."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+
+class FrameKind(IntEnum):
+    """What a frame says.
+
+    OWNER: who writes the log, as JSON; its first frame. LEASE: the owner reads a part until then (`LEASE`). PAGES: what
+    became of pages: the number of the owner's results log, and an `ENTRY` for each. NAMES: texts that later entries
+    name by number, as JSON. FINISHED: a part is in the output, as JSON. ENDED: the owner has ended in order.
+    """
+
+    OWNER = 1
+    LEASE = 2
+    PAGES = 3
+    NAMES = 4
+    FINISHED = 5
+    ENDED = 6
+
+
+class PageState(IntEnum):
+    """How far a page is."""
+
+    PLANNED = 0
+    DONE = 1
+    FAILED = 2
+
+
+LEASE: Final = np.dtype([("part", "<u4"), ("since", "<f8"), ("until", "<f8")])
+"""From when until when (Unix time) a part is the owner's; until = since gives it back."""
+
+ENTRY: Final = np.dtype(
+    [
+        ("page", "<u4"),
+        ("state", "u1"),
+        ("attempts", "u1"),
+        ("confidence", "<u2"),
+        ("lines", "<u4"),
+        ("seconds", "<f4"),
+        ("offset", "<u4"),
+        ("size", "<u4"),
+        ("since", "<f4"),
+        ("worker", "<u2"),
+        ("reason", "<u2"),
+    ]
+)
+"""What became of a page, in 32 bytes.
+
+page: its number in the plan. state: DONE or FAILED. confidence: of 65535. offset, size: of its record in the results
+log. since: seconds since the owner began. worker, reason: numbers of names, 0 for none.
+"""

@@ -1,0 +1,140 @@
+"""The plan of a run: every file with its pages, in the order of the output, divided into parts.
+
+A part is a run of whole files. It is what one owner leases, and what is written to the output at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from ocrsvc.batch.ledger.frames import read_frames, to_frame
+from ocrsvc.batch.store.contract import Store
+from ocrsvc.batch.tasks import SourceFile
+from ocrsvc.errors import DamagedLedger
+
+PLAN_FILE: Final = "_ocrsvc/plan"
+INDEX_FILE: Final = "_ocrsvc/plan.index"
+_FILES, _TOTALS, _PARTS = 1, 2, 3
+_PART: Final = np.dtype([("offset", "<u8"), ("size", "<u4"), ("files", "<u4"), ("first", "<u8"), ("pages", "<u4")])
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTotals:
+    """What a plan holds: files, pages to be read, bytes of the files, and a digest of all of it."""
+
+    files: int
+    pages: int
+    bytes: int
+    digest: str
+
+
+class Plan:
+    """A plan that is written; holds the index in memory, and reads the files of a part when they are asked for.
+
+    Attributes:
+        totals: What it holds.
+        parts: How many parts it has.
+    """
+
+    def __init__(self, store: Store, totals: PlanTotals, index: np.ndarray) -> None:
+        self._store = store
+        self._index = index
+        self.totals = totals
+        self.parts = len(index)
+
+    def pages_of(self, part: int) -> range:
+        """The numbers in the plan of a part's pages, from 0."""
+        first = int(self._index[part]["first"])
+        return range(first, first + int(self._index[part]["pages"]))
+
+    def part_of(self, page: int) -> int:
+        """The part that has a page."""
+        return int(np.searchsorted(self._index["first"], page, side="right")) - 1
+
+    def files_of(self, part: int) -> list[tuple[int, SourceFile]]:
+        """The files of a part, each with the number in the plan of its first page. Raises DamagedLedger."""
+        row = self._index[part]
+        data = self._store.read(PLAN_FILE, int(row["offset"]), int(row["size"]))
+        frames = list(read_frames(data))
+        if len(frames) != 1:
+            raise _damaged(self._store)
+        files, page = [], int(row["first"])
+        for values in orjson.loads(zlib.decompress(frames[0][1])):
+            file = _from_values(values)
+            files.append((page, file))
+            page += len(file.pages)
+        return files
+
+
+def write_plan(store: Store, files: Iterable[SourceFile], part_pages: int) -> Plan:
+    """Write the plan of these files, and give it back; memory holds one part of it.
+
+    Args:
+        store: Where to.
+        files: In the order of the output.
+        part_pages: A part ends with the file that brings it to so many pages.
+    """
+    rows: list[tuple[int, int, int, int, int]] = []
+    digest, size = hashlib.sha256(), 0
+    offset = first = 0
+    with store.writing(PLAN_FILE) as output:
+        for part in _parts(files, part_pages):
+            frame = to_frame(_FILES, zlib.compress(orjson.dumps([_to_values(file) for file in part]), 6))
+            pages = sum(len(file.pages) for file in part)
+            rows.append((offset, len(frame), len(part), first, pages))
+            output.write(frame)
+            digest.update(frame)
+            offset, first, size = offset + len(frame), first + pages, size + sum(file.size for file in part)
+    index = np.array(rows, _PART)
+    totals = PlanTotals(int(index["files"].sum()), first, size, digest.hexdigest())
+    with store.writing(INDEX_FILE) as output:
+        values = [totals.files, totals.pages, totals.bytes, totals.digest]
+        output.write(to_frame(_TOTALS, orjson.dumps(values)) + to_frame(_PARTS, index.tobytes()))
+    return Plan(store, totals, index)
+
+
+def read_plan(store: Store) -> Plan:
+    """The plan that a store holds. Raises FileNotFoundError and DamagedLedger."""
+    found = {kind: payload for kind, payload, _ in read_frames(store.read(INDEX_FILE))}
+    if found.keys() != {_TOTALS, _PARTS}:
+        raise _damaged(store)
+    return Plan(store, PlanTotals(*orjson.loads(found[_TOTALS])), np.frombuffer(found[_PARTS], _PART))
+
+
+def _parts(files: Iterable[SourceFile], part_pages: int) -> Iterator[list[SourceFile]]:
+    part: list[SourceFile] = []
+    pages = 0
+    for file in files:
+        part.append(file)
+        pages += len(file.pages)
+        if pages >= part_pages:
+            yield part
+            part, pages = [], 0
+    if part:
+        yield part
+
+
+def _to_values(file: SourceFile) -> list[object]:
+    """A file as a list: what can be left out is null."""
+    locator = None if file.locator == file.name else file.locator
+    pages = None if file.pages == range(1, file.total + 1) else list(file.pages)
+    return [file.name, locator, file.version, file.size, file.total, pages]
+
+
+def _from_values(values: list[Any]) -> SourceFile:
+    name, locator, version, size, total, pages = values
+    numbers = range(1, total + 1) if pages is None else tuple(pages)
+    return SourceFile(name, locator or name, version, size, total, numbers)
+
+
+def _damaged(store: Store) -> DamagedLedger:
+    return DamagedLedger(
+        f"The plan in {store.address} is damaged.", "Take another destination, or remove its folder _ocrsvc."
+    )

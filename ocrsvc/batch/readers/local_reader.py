@@ -1,0 +1,72 @@
+"""Reads pages in this process's own engine threads, without HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from ocrsvc.batch.page_record import failure_of, result_of
+from ocrsvc.batch.tasks import PageGroup, PageResult
+from ocrsvc.errors import OcrsvcError
+from ocrsvc.formats.json_values import page_to_dict
+from ocrsvc.imaging.document import Document, DocumentPage
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.records import ReadOptions
+from ocrsvc.serving.work_queue import RequestContext
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import plan_for
+
+PAGE_LIMIT_S: Final = 600.0
+"""A page that takes longer has failed."""
+_STOP_S: Final = 5.0
+_CONTEXT: Final = RequestContext(priority="batch")
+
+
+class LocalReader:
+    """The engine of these settings, with its threads.
+
+    Args:
+        settings: Of the service; the engine runs as OCRSVC_ISOLATION says.
+        options: How pages are read.
+        load: Gives the bytes of a group's file; raises OcrsvcError.
+    """
+
+    def __init__(self, settings: Settings, options: ReadOptions, load: Callable[[PageGroup], bytes]) -> None:
+        self._plan = plan_for(settings, workers=1)
+        self._reader = Reader(settings, self._plan)
+        self._options, self._load = options, load
+
+    def start(self) -> Mapping[str, str]:
+        """As PageReader.start."""
+        self._reader.start()
+        engine = self._reader.describe()
+        return {"engine": engine.name, "model": engine.model, "version": engine.version}
+
+    @property
+    def at_once(self) -> int:
+        """As PageReader.at_once: one more than engine threads, so that the next page is decoded meanwhile."""
+        return self._plan.engine_threads + 1
+
+    def read(self, group: PageGroup) -> Iterator[PageResult]:
+        """As PageReader.read."""
+        try:
+            with self._reader.open_document(self._load(group), PAGE_LIMIT_S, _CONTEXT) as document:
+                for number in group.pages:
+                    yield self._read_page(group, document, number)
+        except OcrsvcError as error:
+            # The file could not be opened: no page of it was read.
+            yield from (failure_of(group, number, error) for number in group.pages)
+
+    def _read_page(self, group: PageGroup, document: Document, number: int) -> PageResult:
+        began_s = time.monotonic()
+        try:
+            reading = self._reader.read(DocumentPage(document, number), self._options, PAGE_LIMIT_S, _CONTEXT)
+        except OcrsvcError as error:
+            return failure_of(group, number, error, time.monotonic() - began_s)
+        page = page_to_dict(reading.page, number, self._options)
+        return result_of(group, number, page, time.monotonic() - began_s, "this process")
+
+    def close(self) -> None:
+        """As PageReader.close."""
+        self._reader.stop(_STOP_S)

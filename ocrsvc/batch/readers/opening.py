@@ -1,0 +1,49 @@
+"""Opens the reader that a command names: who reads the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ocrsvc.errors import BadOption
+
+if TYPE_CHECKING:
+    from ocrsvc.batch.page_reader import PageReader
+    from ocrsvc.batch.tasks import SourceFile
+    from ocrsvc.client.request import Options
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderRequest:
+    """What is asked of a reader.
+
+    Attributes:
+        on: Who reads: "local".
+        options: How pages are read.
+        load: Gives the bytes of a file, in any thread or process; raises SourceGone.
+        environment: Of the settings OCRSVC_….
+    """
+
+    on: str
+    options: Options
+    load: Callable[[SourceFile], bytes]
+    environment: Mapping[str, str]
+
+
+def open_reader(request: ReaderRequest) -> PageReader:
+    """The reader, not started. Raises BadOption and SettingsError."""
+    if request.on == "local":
+        return _open_local(request)
+    raise BadOption(f"--on is {request.on!r}: accepted is local.")
+
+
+def _open_local(request: ReaderRequest) -> PageReader:
+    from ocrsvc.batch.readers.local_reader import LocalReader
+    from ocrsvc.http.options import read_options
+    from ocrsvc.settings.load import read_settings
+
+    # Whoever reads files of their own may read all of them; a page that crashes the engine costs itself alone.
+    own = {"OCRSVC_ISOLATION": "process"} | dict(request.environment) | {"OCRSVC_MAX_PAGES": "100000"}
+    options = read_options(request.options.items()).read
+    return LocalReader(read_settings(own), options, lambda group: request.load(group.file))

@@ -1,0 +1,72 @@
+"""What a run began with: its sources, options and outputs. The same command again must mean the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Self
+
+import orjson
+
+from ocrsvc import __version__
+from ocrsvc.batch.store.contract import Store
+from ocrsvc.errors import DamagedLedger, RunChanged
+
+RUN_FILE: Final = "_ocrsvc/run.json"
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunDescription:
+    """A run, as its first command described it.
+
+    Attributes:
+        sources: As they were named.
+        options: How pages are read, by the names of the native API's options.
+        outputs: Names of the output formats.
+        planning: What else chooses the pages and their parts: pages, sample, part_pages and the like.
+        plan: Digest of the plan.
+        ocrsvc: Version that began it.
+    """
+
+    sources: tuple[str, ...]
+    options: Mapping[str, Any]
+    outputs: tuple[str, ...]
+    planning: Mapping[str, Any]
+    plan: str = ""
+    ocrsvc: str = __version__
+
+    def write(self, store: Store) -> bool:
+        """Begin the run, unless another process just did; whether it was this one."""
+        return store.create(RUN_FILE, orjson.dumps({"format": _FORMAT} | asdict(self), option=orjson.OPT_INDENT_2))
+
+    @classmethod
+    def read(cls, store: Store) -> Self | None:
+        """The run that the store holds, if any. Raises DamagedLedger."""
+        try:
+            values = orjson.loads(store.read(RUN_FILE))
+        except FileNotFoundError:
+            return None
+        except orjson.JSONDecodeError as error:
+            raise DamagedLedger(f"{RUN_FILE} in {store.address} is no JSON.", "Take another destination.") from error
+        if values.pop("format", None) != _FORMAT:
+            raise DamagedLedger(
+                f"{RUN_FILE} in {store.address} has another format.", "Go on with the version that wrote it."
+            )
+        values["sources"], values["outputs"] = tuple(values["sources"]), tuple(values["outputs"])
+        return cls(**values)
+
+    def check_same(self, asked: RunDescription, address: str) -> None:
+        """Raises RunChanged, naming what differs, if a command asks for something else than this run."""
+        for name in ("sources", "options", "outputs", "planning"):
+            had, wanted = getattr(self, name), getattr(asked, name)
+            # What comes from a file has lists where the command has tuples.
+            if orjson.dumps(had, option=orjson.OPT_SORT_KEYS) != orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS):
+                raise RunChanged(
+                    f"The run in {address} began with the {name} {_shown(had)}; now {_shown(wanted)} are asked for.",
+                    "Repeat the first command to go on with it, or take another destination.",
+                )
+
+
+def _shown(value: object) -> str:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()[:400]

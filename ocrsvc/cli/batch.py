@@ -1,0 +1,123 @@
+"""`ocrsvc batch SOURCE… --out DEST`: reads many files into one output, each page once, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from ocrsvc.cli.reading_options import add_reading_options, options_of
+from ocrsvc.errors import BadOption, StoreUnavailable
+from ocrsvc.system.thread_plan import set_library_environment
+
+if TYPE_CHECKING:
+    from ocrsvc.batch.run import Run, RunOutcome
+    from ocrsvc.batch.start import BatchRequest
+
+HELP: Final = "read many files into one output, each page once, whatever dies meanwhile"
+_PART_PAGES: Final = 500
+_MORE_TO_READ: Final = 75
+_SOME_FAILED: Final = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `ocrsvc batch`."""
+    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="file or folder")
+    parser.add_argument("--out", required=True, metavar="DEST", help="folder of the output and of the ledger")
+    parser.add_argument("--on", default="local", help="who reads: local, which is this process")
+    parser.add_argument("--format", default="jsonl", help="output formats, separated by commas: jsonl")
+    parser.add_argument("--attempts", type=_positive, default=3, help="tries of a page before it has failed (3)")
+    parser.add_argument("--part-pages", type=_positive, default=_PART_PAGES, help="pages of a file of the output (500)")
+    parser.add_argument("--shard", metavar="I/N", help="work on every Nth part from the Ith (from 0) alone")
+    parser.add_argument("--limit", type=_positive, help="stop after so many pages; the same command goes on")
+    parser.add_argument("--retry-failed", action="store_true", help="try pages that have failed again")
+    add_reading_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan or go on, read, and say how it went.
+
+    Returns:
+        0 if everything was read, 1 if pages have failed, 75 if there is more to be read.
+    """
+    # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
+    set_library_environment(os.environ)
+    from ocrsvc.batch.start import open_run
+    from ocrsvc.batch.store.opening import open_store
+
+    store = open_store(args.out)
+    try:
+        with open_run(store, _request_of(args), _Silent()) as work, _draining(work):
+            outcome = work.execute()
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{store.address} cannot be read or written: {error.strerror or error}.",
+            "Mend that, and give the same command again: what was read is kept.",
+        ) from error
+    return _report(outcome)
+
+
+def _request_of(args: argparse.Namespace) -> BatchRequest:
+    from ocrsvc.batch.run import RunSettings
+    from ocrsvc.batch.start import BatchRequest
+
+    shard, shards = _shard_of(args.shard)
+    settings = RunSettings(args.attempts, shard, shards, args.limit)
+    sources, formats = tuple(args.sources), tuple(args.format.split(","))
+    return BatchRequest(
+        sources, options_of(args), formats, args.on, args.part_pages, args.retry_failed, settings, dict(os.environ)
+    )
+
+
+def _shard_of(text: str | None) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text or "0/1")
+    if match is None or int(match[1]) >= int(match[2]):
+        raise BadOption(f"--shard is {text!r}: accepted is I/N with I from 0 to N - 1, such as 0/8.")
+    return int(match[1]), int(match[2])
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
+def _report(outcome: RunOutcome) -> int:
+    failed = sum(outcome.failed.values())
+    print(f"ocrsvc: {outcome.done} pages read, {failed} failed", file=sys.stderr)
+    if not outcome.is_complete:
+        print("ocrsvc: there is more to be read: give the same command again", file=sys.stderr)
+        return _MORE_TO_READ
+    return _SOME_FAILED if failed else 0
+
+
+@contextmanager
+def _draining(work: Run) -> Iterator[None]:
+    """SIGINT and SIGTERM have the run stop after what is being read; the second one ends the process."""
+
+    def drain(number: int, _frame: object) -> None:
+        for other in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(other, signal.SIG_DFL)
+        print(f"\nocrsvc: {signal.Signals(number).name}: finishing what is being read", file=sys.stderr)
+        work.drain()
+
+    before = {number: signal.signal(number, drain) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Silent:
+    """Progress that is not shown."""
+
+    def page(self, *_: object) -> None:
+        """Nothing."""
+
+    retried = part = page

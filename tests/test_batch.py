@@ -1,0 +1,71 @@
+"""`ocrsvc batch`: every page of the sources is in the output once, also after a run was cut off."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from ocrsvc.cli.main import run
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Path:
+    """A folder with seven images."""
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    for number in range(7):
+        cv2.imwrite(str(folder / f"{number}.png"), np.full((20 + number, 40, 3), 255, np.uint8))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _fake_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
+    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
+
+
+def records(out: Path) -> list[dict[str, object]]:
+    """All lines of the output, in the order of its files."""
+    return [json.loads(line) for file in sorted(out.glob("*.jsonl")) for line in file.read_bytes().splitlines()]
+
+
+def test_every_page_is_in_the_output_once_in_the_order_of_the_sources(pages: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run(["batch", str(pages), "--out", str(out), "--part-pages", "3"]) == 0
+    assert [record["source"] for record in records(out)] == [str(pages / f"{number}.png") for number in range(7)]
+    assert all(record["error"] is None for record in records(out))
+    assert len(list(out.glob("*.jsonl"))) == 3
+
+
+def test_the_same_command_goes_on_and_repeats_nothing(pages: Path, tmp_path: Path) -> None:
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    command = ["batch", str(pages), "--part-pages", "3"]
+    assert run([*command, "--out", str(out), "--limit", "4"]) == 75
+    assert len(records(out)) == 4
+    assert run([*command, "--out", str(out)]) == 0
+    assert run([*command, "--out", str(whole)]) == 0
+    assert [file.read_bytes() for file in sorted(out.glob("*.jsonl"))] == [
+        file.read_bytes() for file in sorted(whole.glob("*.jsonl"))
+    ]
+
+
+def test_a_file_that_is_no_image_costs_itself_alone(pages: Path, tmp_path: Path) -> None:
+    (pages / "3.png").write_text("no image")
+    out = tmp_path / "out"
+    assert run(["batch", str(pages), "--out", str(out)]) == 1
+    failed = [record for record in records(out) if record["error"]]
+    assert len(records(out)) == 7
+    assert [(record["source"], record["error"]["code"]) for record in failed] == [  # type: ignore[index]
+        (str(pages / "3.png"), "unsupported_image")
+    ]
+
+
+def test_other_options_are_refused(pages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["batch", str(pages), "--out", str(tmp_path / "out")]
+    assert run(command) == 0
+    assert run([*command, "--line"]) == 65
+    assert "began with the options" in capsys.readouterr().err
