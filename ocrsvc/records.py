@@ -24,6 +24,9 @@ Box = tuple[Point, Point, Point, Point]
 
 For text from right to left too: the first edge is the upper one."""
 
+Rectangle = tuple[int, int, int, int]
+"""x, y, width and height in pixels, from the top left corner."""
+
 Rotate = Literal["auto", "0", "90", "180", "270"]
 
 Decoder = Literal["greedy", "beam"]
@@ -96,6 +99,8 @@ class ReadOptions:
             dictionary, which needs the package jieba. Engines that do not know where characters stand give none.
         characters: True gives each word its characters; it asks for words, too.
         layout: True asks for the regions of the page as well.
+        region: The part of each page that is read: x, y, width and height in pixels of the page as displayed; None is
+            all of it. What of it lies outside the page is left out.
         mask: What is to be masked in the answer; engines and the result cache never know.
         model: The model that is to read, as `model_repository/wanted_model.py` parses it; None leaves it to `tier` and
             `lang`, and without those to the service.
@@ -115,6 +120,7 @@ class ReadOptions:
     words: Words = False
     characters: bool = False
     layout: bool = False
+    region: Rectangle | None = None
     mask: tuple[MaskKind, ...] = ()
     model: str | None = None
     tier: str | None = None

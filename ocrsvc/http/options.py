@@ -10,7 +10,9 @@ from typing import Any, Final, get_args
 from ocrsvc.errors import BadOption
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
 from ocrsvc.http.field_values import as_text, parse_decimal, parse_flag
+from ocrsvc.imaging import rectangle
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, PATTERN, Ranges, parse_ranges
+from ocrsvc.imaging.rectangle import parse_rectangle
 from ocrsvc.masking import kinds
 from ocrsvc.masking.kinds import parse_kinds
 from ocrsvc.model_repository import language_tag, wanted_model
@@ -143,6 +145,14 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "is. Boxes stay in pixels of the image sent. The engine ppocr does.",
     ),
     "layout": _bool("false", "Find the page's regions, such as titles, text, figures and tables, in JSON."),
+    "region": Option(
+        parse_rectangle,
+        rectangle.ACCEPTED,
+        {"type": "string", "pattern": rectangle.PATTERN},
+        None,
+        "The part of each page that is read, in pixels of the page as displayed; what of it lies outside the page is "
+        "left out. Boxes stay in pixels of the whole page.",
+    ),
     "tables": _bool("false", "Find the page's tables: rows, columns and cells, HTML and Markdown, in JSON."),
     "spaces": _choice(
         ("auto", "model", "visible"),

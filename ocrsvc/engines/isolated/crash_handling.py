@@ -114,7 +114,15 @@ def digest_of(task: Task, model: str = "") -> bytes:
     chosen = (
         shape,
         options
-        and (options.rotate, options.detect, options.upright_boxes, options.unwarp, options.layout, options.tables),
+        and (
+            options.rotate,
+            options.detect,
+            options.upright_boxes,
+            options.unwarp,
+            options.layout,
+            options.tables,
+            options.region,
+        ),
     )
     found = blake2b(repr(chosen).encode(), digest_size=16, key=model.encode()[:64])
     found.update(task.data if isinstance(task, FileTask) else np.ascontiguousarray(task.image.pixels).data)
