@@ -21,7 +21,7 @@ from grpc_support import V2, calling, infer_request, model_over, raw_outputs, se
 from web_support import INFO, KnownEngine, as_base64, json_of, picture
 
 from ocrsvc.app import create_app
-from ocrsvc.cli.read import _options_of, add_arguments
+from ocrsvc.cli.reading_options import add_reading_options, options_of
 from ocrsvc.client.response import answer_of
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.formats.drawing import draw_page
@@ -473,6 +473,6 @@ def test_a_call_is_masked_by_its_parameter_and_by_its_metadata(reader: Reader) -
 
 def test_the_words_of_a_command_line_ask_for_masking() -> None:
     arguments = argparse.ArgumentParser()
-    add_arguments(arguments)
-    assert _options_of(arguments.parse_args(["--mask", "id,card", "a.png"]))["mask"] == "id,card"
-    assert _options_of(arguments.parse_args(["a.png"]))["mask"] is None
+    add_reading_options(arguments)
+    assert options_of(arguments.parse_args(["--mask", "id,card"]))["mask"] == "id,card"
+    assert options_of(arguments.parse_args([]))["mask"] is None
