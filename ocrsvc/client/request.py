@@ -38,6 +38,7 @@ class Options(TypedDict, total=False):
     decoder: Literal["greedy", "beam"] | None
     unwarp: bool | None
     layout: bool | None
+    barcodes: bool | Literal["true", "only"] | None
     region: str | None
     tables: bool | None
     spaces: Literal["auto", "model", "visible"] | None

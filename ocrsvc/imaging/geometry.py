@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.records import Box, Cell, Character, Line, Page, Pixels, Region, Table, Word
+from ocrsvc.records import Barcode, Box, Cell, Character, Line, Page, Pixels, Region, Table, Word
 
 Quad = NDArray[np.float32]
 Quads = NDArray[np.float32]
@@ -24,7 +24,7 @@ Quads = NDArray[np.float32]
 TOGETHER: Final = 4096
 """Boxes that are made numbers at once, in a few ms: those of a large page would hold the interpreter for 0.4 s."""
 
-Placed = TypeVar("Placed", Table, Cell, Region)
+Placed = TypeVar("Placed", Table, Cell, Region, Barcode)
 """What has a box."""
 
 _TURNS = {90: cv2.ROTATE_90_CLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_COUNTERCLOCKWISE}
@@ -84,7 +84,13 @@ def _map_page(page: Page, move: Callable[[Quads], Quads]) -> Page:
         return replace(placed, box=as_box(move(np.array(placed.box, np.float32))))
 
     tables = tuple(replace(put(table), cells=tuple(map(put, table.cells))) for table in page.tables)
-    return replace(page, lines=map_boxes(page.lines, move), tables=tables, regions=tuple(map(put, page.regions)))
+    return replace(
+        page,
+        lines=map_boxes(page.lines, move),
+        tables=tables,
+        regions=tuple(map(put, page.regions)),
+        barcodes=tuple(map(put, page.barcodes)),
+    )
 
 
 def map_boxes(lines: Sequence[Line], move: Callable[[Quads], Quads]) -> tuple[Line, ...]:
