@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -20,7 +21,7 @@ from ocrsvc.formats.hocr import to_hocr
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
 from ocrsvc.formats.tsv import to_tsv
 from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Line, Page
+from ocrsvc.records import Line, Page, Word
 
 HTML = "{http://www.w3.org/1999/xhtml}"
 ALTO = "{http://www.loc.gov/standards/alto/ns-v4#}"
@@ -72,6 +73,44 @@ def test_the_tsv_has_tesseracts_columns() -> None:
     ]
 
 
+# A blank stands before the second word, none before the third.
+WORDS = (
+    Word("The", 0.9, ((10.0, 20.0), (40.0, 20.0), (40.0, 50.0), (10.0, 50.0))),
+    Word("hall", 0.8, ((50.0, 20.0), (90.0, 20.0), (90.0, 50.0), (50.0, 50.0))),
+    Word("殿", 0.7, ((90.0, 20.0), (110.0, 20.0), (110.0, 50.0), (90.0, 50.0))),
+)
+WITH_WORDS = (Page(200, 100, 0, (Line("The hall殿", 0.85, UPRIGHT.box, WORDS), UPWARDS), 1),)
+
+
+def test_words_are_a_level_of_the_tsv() -> None:
+    assert to_tsv(WITH_WORDS, ENGINE).splitlines()[2:] == [
+        "4\t1\t0\t0\t1\t0\t10\t20\t101\t30\t-1\t",
+        "5\t1\t0\t0\t1\t1\t10\t20\t30\t30\t90.00\tThe",
+        "5\t1\t0\t0\t1\t2\t50\t20\t40\t30\t80.00\thall",
+        "5\t1\t0\t0\t1\t3\t90\t20\t20\t30\t70.00\t殿",
+        '4\t1\t0\t0\t2\t0\t180\t40\t20\t50\t50.00\t"up"',
+    ]
+
+
+def test_words_of_hocr_have_the_blanks_of_their_line_between_them() -> None:
+    root = ET.fromstring(to_hocr(WITH_WORDS, ENGINE))
+    assert titles(root, "ocrx_word")[:3] == [
+        "bbox 10 20 40 50; x_wconf 90",
+        "bbox 50 20 90 50; x_wconf 80",
+        "bbox 90 20 110 50; x_wconf 70",
+    ]
+    line = root.find(f".//{HTML}span[@class='ocr_line']")
+    assert line is not None
+    assert "".join(line.itertext()) == "The hall殿"
+
+
+def test_words_of_alto_are_strings_with_the_blanks_of_their_line_between_them() -> None:
+    line = ET.fromstring(to_alto(WITH_WORDS, ENGINE)).find(f".//{ALTO}TextLine")
+    assert line is not None
+    said = [element.get("CONTENT", element.tag.removeprefix(ALTO)) for element in line]
+    assert said == ["The", "SP", "hall", "殿"]
+
+
 def titles(root: ET.Element, kind: str) -> list[str | None]:
     return [element.get("title") for element in root.iterfind(f".//{HTML}*[@class='{kind}']")]
 
@@ -105,9 +144,10 @@ def place(name: str, left: int, top: int, width: int, height: int) -> dict[str, 
     return {"ID": name, "HPOS": str(left), "VPOS": str(top), "WIDTH": str(width), "HEIGHT": str(height)}
 
 
+@pytest.mark.parametrize("pages", [PAGES, WITH_WORDS])
 @pytest.mark.parametrize("write", [to_hocr, to_alto])
-def test_every_id_of_a_document_is_there_once(write: Any) -> None:
-    root = ET.fromstring(write(PAGES, ENGINE))
+def test_every_id_of_a_document_is_there_once(write: Any, pages: Sequence[Page]) -> None:
+    root = ET.fromstring(write(pages, ENGINE))
     ids = [value for element in root.iter() for name, value in element.items() if name.lower() == "id"]
     assert len(ids) == len(set(ids)) > 5
 
