@@ -37,7 +37,11 @@ class WrittenFile:
 
 
 class OutputWriter(Protocol):
-    """Writes one format. A part that is written again, with the same pages or more, replaces what was there."""
+    """Writes one format, in a thread of its own, one part at a time; a part is whole, with all of its pages.
+
+    A part that is written again, by this process or another, replaces what was there. A part of which some pages were
+    read is written at a limit alone, by a writer that was opened with a folder for what is unfinished.
+    """
 
     def write(self, store: Store, part: int, files: Iterator[FileResults]) -> list[WrittenFile]:
         """Write a part, file by file in the order of the plan; gives the files that the ledger is to name.

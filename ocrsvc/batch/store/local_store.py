@@ -124,6 +124,10 @@ class _AppendFile:
         self._size += len(data)
         return offset
 
+    def flush(self) -> None:
+        """As AppendLog.flush: the system has it, which outlives the process."""
+        self._file.flush()
+
     def commit(self) -> None:
         """As AppendLog.commit."""
         self._file.flush()
