@@ -16,7 +16,8 @@ from ocrsvc.errors import BadOption, StoreUnavailable
 from ocrsvc.system.thread_plan import set_library_environment
 
 if TYPE_CHECKING:
-    from ocrsvc.batch.run import Run, RunOutcome
+    from ocrsvc.batch.run import Run
+    from ocrsvc.batch.run_context import RunOutcome
     from ocrsvc.batch.start import BatchRequest
 
 HELP: Final = "read many files into one output, each page once, whatever dies meanwhile"
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shard", metavar="I/N", help="work on every Nth part from the Ith (from 0) alone")
     parser.add_argument("--limit", type=_positive, help="stop after so many pages; the same command goes on")
     parser.add_argument("--retry-failed", action="store_true", help="try pages that have failed again")
+    parser.add_argument("--dedupe", action="store_true", help="read files of the same content once")
     add_reading_options(parser)
 
 
@@ -63,11 +65,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _request_of(args: argparse.Namespace) -> BatchRequest:
-    from ocrsvc.batch.run import RunSettings
+    from ocrsvc.batch.run_context import RunSettings
     from ocrsvc.batch.start import BatchRequest
 
     shard, shards = _shard_of(args.shard)
-    settings = RunSettings(args.attempts, shard, shards, args.limit)
+    settings = RunSettings(args.attempts, shard, shards, args.limit, args.dedupe)
     sources, formats = tuple(args.sources), tuple(args.format.split(","))
     return BatchRequest(
         sources, options_of(args), formats, args.on, args.part_pages, args.retry_failed, settings, dict(os.environ)
@@ -89,7 +91,8 @@ def _positive(text: str) -> int:
 
 def _report(outcome: RunOutcome) -> int:
     failed = sum(outcome.failed.values())
-    print(f"ocrsvc: {outcome.done} pages read, {failed} failed", file=sys.stderr)
+    copied = f", {outcome.copied} of them copied from files of the same content" if outcome.copied else ""
+    print(f"ocrsvc: {outcome.done} pages read{copied}, {failed} failed", file=sys.stderr)
     if not outcome.is_complete:
         print("ocrsvc: there is more to be read: give the same command again", file=sys.stderr)
         return _MORE_TO_READ

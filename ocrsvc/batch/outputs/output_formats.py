@@ -47,9 +47,15 @@ def check_formats(names: Sequence[str], options: Mapping[str, Any]) -> None:
         raise BadOption("--format names a format twice.")
 
 
-def open_writers(names: Sequence[str], identity: Mapping[str, str]) -> list[OutputWriter]:
-    """The writers of formats that were checked; where there are several, each writes in a folder of its own."""
-    folders = [f"{name.replace(':', '-')}/" if len(names) > 1 else "" for name in names]
+def open_writers(names: Sequence[str], identity: Mapping[str, str], folder: str = "") -> list[OutputWriter]:
+    """The writers of formats that were checked; where there are several, each writes in a folder of its own.
+
+    Args:
+        names: Of the formats.
+        identity: As of WriterRequest.
+        folder: In which they are: "", or one that ends in a slash.
+    """
+    folders = [f"{folder}{name.replace(':', '-')}/" if len(names) > 1 else folder for name in names]
     return [
         BATCH_FORMATS[name].open(WriterRequest(folder, identity)) for name, folder in zip(names, folders, strict=True)
     ]
