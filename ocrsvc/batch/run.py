@@ -102,6 +102,17 @@ class Run:
         self._threads.join(timeout_s)
         self._writing.join(timeout_s)
 
+    def remove_results(self) -> None:
+        """Once the log has ended: remove results that are in the output. Raises OSError and DamagedLedger."""
+        if self._may_remove:
+            self._ledger.refresh()
+            self._removal.remove()
+
+    @property
+    def _may_remove(self) -> bool:
+        """With --dedupe results may be copied until the last page."""
+        return self._outcome.is_complete or not self._settings.dedupe
+
     def _work(self) -> None:
         """The loop: keep the threads busy, take what they give, commit now and then."""
         while True:
@@ -124,8 +135,6 @@ class Run:
         if self._pages.is_at_limit:
             self._write_unfinished()
         self._outcome.is_complete = self._parts.is_complete()
-        if self._outcome.is_complete or not self._settings.dedupe:
-            self._removal.remove()
 
     def _write_unfinished(self) -> None:
         """At a limit: what was read of parts that are not finished, beside the output."""
@@ -249,7 +258,7 @@ class Run:
                 self._threads.begin(group, is_to_be_read=True)
             for result in results:
                 self._note(result, 1)
-        if not self._settings.dedupe:
+        if self._may_remove:
             self._removal.remove_sometimes()
 
     def _write(self, part: int) -> None:

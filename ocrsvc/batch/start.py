@@ -93,6 +93,7 @@ def open_run(store: Store, request: BatchRequest, progress: Progress) -> Iterato
             context = RunContext(store, plan, ledger, owner, log, reader, writers, cache.load, unfinished)
             work = Run(context, request.run, progress)
             yield work
+        work.remove_results()
     finally:
         reader.close()
         if work is not None:

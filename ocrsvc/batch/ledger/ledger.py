@@ -59,6 +59,7 @@ class Ledger:
     Args:
         store, plan: Of the run.
         clock: Unix time.
+        on_finished: Told of each part that was written, with what `unpack_finished` takes.
 
     Attributes:
         states: A PageState for each page of the plan.
@@ -67,8 +68,14 @@ class Ledger:
         contents: Files by their content, where a run looks for those that are the same.
     """
 
-    def __init__(self, store: Store, plan: Plan, clock: Callable[[], float] = time.time) -> None:
-        self._store, self._plan, self._clock = store, plan, clock
+    def __init__(
+        self,
+        store: Store,
+        plan: Plan,
+        clock: Callable[[], float] = time.time,
+        on_finished: Callable[[int, bytes], object] = lambda _part, _payload: None,
+    ) -> None:
+        self._store, self._plan, self._clock, self._on_finished = store, plan, clock, on_finished
         pages = plan.totals.pages
         self.states = np.zeros(pages, np.uint8)
         self.attempts = np.zeros(pages, np.uint8)
@@ -206,6 +213,7 @@ class Ledger:
                 part = unpack_finished(payload)
                 self.finished[part.part] = (part.done, part.failed)
                 self._leases.forget(part.part)
+                self._on_finished(part.part, payload)
             case FrameKind.ENDED:
                 self._leases.end(log.owner)
             case _:
