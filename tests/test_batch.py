@@ -45,9 +45,10 @@ def test_the_same_command_goes_on_and_repeats_nothing(pages: Path, tmp_path: Pat
     out, whole = tmp_path / "out", tmp_path / "whole"
     command = ["batch", str(pages), "--part-pages", "3"]
     assert run([*command, "--out", str(out), "--limit", "4"]) == 75
-    assert len(records(out)) == 4
+    assert (len(records(out)), len(records(out / "unfinished"))) == (3, 1)
     assert run([*command, "--out", str(out)]) == 0
     assert run([*command, "--out", str(whole)]) == 0
+    assert not records(out / "unfinished")
     assert [file.read_bytes() for file in sorted(out.glob("*.jsonl"))] == [
         file.read_bytes() for file in sorted(whole.glob("*.jsonl"))
     ]

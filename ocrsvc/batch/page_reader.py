@@ -18,7 +18,8 @@ class PageReader(Protocol):
         """Be ready to read.
 
         Returns:
-            Engine, model and version that read. A run whose pages another one has read is not gone on with.
+            Engine, model and version that read, and what else changes results, such as "settings". A run is not gone on
+            with where another owner said something else under the same key; a reader leaves out what it cannot know.
 
         Raises:
             OcrsvcError: Nothing can be read.

@@ -5,7 +5,10 @@ A part is a run of whole files. It is what one owner leases, and what is written
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import secrets
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,12 +18,13 @@ import numpy as np
 import orjson
 
 from ocrsvc.batch.ledger.frames import read_frames, to_frame
+from ocrsvc.batch.run_description import RUN_FILE, RunDescription
 from ocrsvc.batch.store.contract import Store
 from ocrsvc.batch.tasks import SourceFile
 from ocrsvc.errors import DamagedLedger
 
-PLAN_FILE: Final = "_ocrsvc/plan"
-INDEX_FILE: Final = "_ocrsvc/plan.index"
+PLANS: Final = "_ocrsvc/plan-"
+_INDEX: Final = ".index"
 _FILES, _TOTALS, _PARTS = 1, 2, 3
 _PART: Final = np.dtype([("offset", "<u8"), ("size", "<u4"), ("files", "<u4"), ("first", "<u8"), ("pages", "<u4")])
 
@@ -39,14 +43,15 @@ class Plan:
     """A plan that is written; holds the index in memory, and reads the files of a part when they are asked for.
 
     Attributes:
+        name: Of its file in the store.
         totals: What it holds.
         parts: How many parts it has.
     """
 
-    def __init__(self, store: Store, totals: PlanTotals, index: np.ndarray) -> None:
+    def __init__(self, store: Store, name: str, totals: PlanTotals, index: np.ndarray) -> None:
         self._store = store
-        self._index = index
-        self.totals = totals
+        self._index, self._firsts = index, np.ascontiguousarray(index["first"])
+        self.name, self.totals = name, totals
         self.parts = len(index)
 
     def pages_of(self, part: int) -> range:
@@ -56,13 +61,15 @@ class Plan:
 
     def part_of(self, page: int) -> int:
         """The part that has a page."""
-        return int(np.searchsorted(self._index["first"], page, side="right")) - 1
+        return int(np.searchsorted(self._firsts, page, side="right")) - 1
 
     def files_of(self, part: int) -> list[tuple[int, SourceFile]]:
         """The files of a part, each with the number in the plan of its first page. Raises DamagedLedger."""
         row = self._index[part]
-        data = self._store.read(PLAN_FILE, int(row["offset"]), int(row["size"]))
-        frames = list(read_frames(data))
+        try:
+            frames = list(read_frames(self._store.read(self.name, int(row["offset"]), int(row["size"]))))
+        except FileNotFoundError as error:
+            raise _damaged(self._store) from error
         if len(frames) != 1:
             raise _damaged(self._store)
         files, page = [], int(row["first"])
@@ -74,7 +81,9 @@ class Plan:
 
 
 def write_plan(store: Store, files: Iterable[SourceFile], part_pages: int) -> Plan:
-    """Write the plan of these files, and give it back; memory holds one part of it.
+    """Write the plan of these files, under a name of its own, and give it back; memory holds one part of it.
+
+    Two processes that begin the same run each write one, and the run's description names the one that counts.
 
     Args:
         store: Where to.
@@ -84,7 +93,8 @@ def write_plan(store: Store, files: Iterable[SourceFile], part_pages: int) -> Pl
     rows: list[tuple[int, int, int, int, int]] = []
     digest, size = hashlib.sha256(), 0
     offset = first = 0
-    with store.writing(PLAN_FILE) as output:
+    name = f"{PLANS}{secrets.token_hex(8)}"
+    with store.writing(name) as output:
         for part in _parts(files, part_pages):
             frame = to_frame(_FILES, zlib.compress(orjson.dumps([_to_values(file) for file in part]), 6))
             pages = sum(len(file.pages) for file in part)
@@ -94,18 +104,36 @@ def write_plan(store: Store, files: Iterable[SourceFile], part_pages: int) -> Pl
             offset, first, size = offset + len(frame), first + pages, size + sum(file.size for file in part)
     index = np.array(rows, _PART)
     totals = PlanTotals(int(index["files"].sum()), first, size, digest.hexdigest())
-    with store.writing(INDEX_FILE) as output:
+    with store.writing(name + _INDEX) as output:
         values = [totals.files, totals.pages, totals.bytes, totals.digest]
         output.write(to_frame(_TOTALS, orjson.dumps(values)) + to_frame(_PARTS, index.tobytes()))
-    return Plan(store, totals, index)
+    return Plan(store, name, totals, index)
 
 
 def read_plan(store: Store) -> Plan:
-    """The plan that a store holds. Raises FileNotFoundError and DamagedLedger."""
-    found = {kind: payload for kind, payload, _ in read_frames(store.read(INDEX_FILE))}
+    """The plan of the run that a store holds. Raises FileNotFoundError where there is none, and DamagedLedger."""
+    described = RunDescription.read(store)
+    if described is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{store.address}/{RUN_FILE}")
+    try:
+        found = {kind: payload for kind, payload, _ in read_frames(store.read(described.plan_file + _INDEX))}
+    except FileNotFoundError as error:
+        raise _damaged(store) from error
     if found.keys() != {_TOTALS, _PARTS}:
         raise _damaged(store)
-    return Plan(store, PlanTotals(*orjson.loads(found[_TOTALS])), np.frombuffer(found[_PARTS], _PART))
+    plan = Plan(
+        store, described.plan_file, PlanTotals(*orjson.loads(found[_TOTALS])), np.frombuffer(found[_PARTS], _PART)
+    )
+    if plan.totals.digest != described.plan:
+        raise _damaged(store)
+    return plan
+
+
+def remove_other_plans(store: Store, plan: Plan) -> None:
+    """Remove the plans of processes that died before they began a run, or began it at the same time as another."""
+    for file in list(store.files(PLANS)):
+        if file.name.removesuffix(_INDEX) != plan.name:
+            store.delete(file.name)
 
 
 def _parts(files: Iterable[SourceFile], part_pages: int) -> Iterator[list[SourceFile]]:

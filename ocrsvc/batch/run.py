@@ -1,91 +1,47 @@
-"""One owner's work on a run: it leases parts, has their pages read, notes the results, and writes finished parts."""
+"""One owner's work on a run: it leases parts, has their pages read, notes results, and has finished parts written."""
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import queue
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
-from ocrsvc.batch.lease_clock import LEASE_S, RENEW_S
+import orjson
+
+from ocrsvc.batch.deduplication import COPIED, Deduplication
+from ocrsvc.batch.leased_parts import LeasedParts
 from ocrsvc.batch.ledger.entries import PageState
-from ocrsvc.batch.ledger.ledger import Ledger
-from ocrsvc.batch.ledger.ledger_log import FinishedPart, LedgerLog
-from ocrsvc.batch.ledger.owner import Owner
-from ocrsvc.batch.outputs.contract import FileResults, OutputWriter
-from ocrsvc.batch.page_reader import PageReader
-from ocrsvc.batch.plan import Plan
-from ocrsvc.batch.store.contract import Store
-from ocrsvc.batch.tasks import MOST_GROUP_PAGES, PageGroup, PageResult, SourceFile
+from ocrsvc.batch.ledger.ledger import KnownPart
+from ocrsvc.batch.ledger.ledger_log import FinishedPart
+from ocrsvc.batch.page_queue import PageQueue
+from ocrsvc.batch.part_writing import PartWriting, write_part
+from ocrsvc.batch.reading_threads import ReadingThreads
+from ocrsvc.batch.results_removal import ResultsRemoval
+from ocrsvc.batch.run_context import Progress, RunContext, RunOutcome, RunSettings
+from ocrsvc.batch.run_events import (
+    Failure,
+    FileHashed,
+    GroupEnded,
+    PageRead,
+    PartNotWritten,
+    PartWritten,
+    ResultsLost,
+    RunEvent,
+    RunEvents,
+    SameContent,
+)
+from ocrsvc.batch.same_contents import SameContents
+from ocrsvc.batch.tasks import PageGroup, PageResult
+from ocrsvc.errors import DamagedLedger, EngineUnavailable
+
+MOST_FAILURES: Final = 100
+"""Tries in a row that fail and are not the pages' fault: whatever reads is broken, and the run ends before pages do."""
 
 _WAIT_S: Final = 0.2
 _WAIT_FOR_OTHERS_S: Final = 2.0
-
-
-class Progress(Protocol):
-    """Told what happens in a run, in the thread that runs it; must not block."""
-
-    def page(self, result: PageResult, attempts: int) -> None:
-        """A page was read or has failed, and counts."""
-
-    def retried(self, result: PageResult) -> None:
-        """A page was not read, and will be tried again."""
-
-    def part(self, part: FinishedPart) -> None:
-        """A part is in the output."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunSettings:
-    """How a run is worked on.
-
-    Attributes:
-        attempts: Tries of a page before it has failed.
-        shard, shards: This owner takes the parts whose number leaves `shard` when divided by `shards`.
-        limit: Pages after which this owner stops; None is no limit.
-    """
-
-    attempts: int = 3
-    shard: int = 0
-    shards: int = 1
-    limit: int | None = None
-
-
-@dataclass(slots=True)
-class RunOutcome:
-    """How it went: pages that this owner read, those that failed by error code, and whether its shard is finished."""
-
-    done: int = 0
-    failed: Counter[str] = field(default_factory=Counter)
-    is_complete: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RunContext:
-    """What a run is worked on with.
-
-    Attributes:
-        store, plan, ledger: The run; the ledger refreshed.
-        owner: Who works on it.
-        log: The owner's own logs.
-        reader: Reads pages; started.
-        writers: Of the output.
-        load: Gives the bytes of a source's file.
-    """
-
-    store: Store
-    plan: Plan
-    ledger: Ledger
-    owner: Owner
-    log: LedgerLog
-    reader: PageReader
-    writers: Sequence[OutputWriter]
-    load: Callable[[SourceFile], bytes]
 
 
 class Run:
@@ -101,21 +57,26 @@ class Run:
     def __init__(
         self, context: RunContext, settings: RunSettings, progress: Progress, clock: Callable[[], float] = time.time
     ) -> None:
-        self._store, self._plan, self._ledger = context.store, context.plan, context.ledger
-        self._owner, self._log, self._reader = context.owner, context.log, context.reader
-        self._writers, self._load = context.writers, context.load
-        self._settings, self._progress, self._clock = settings, progress, clock
-        self._groups: queue.Queue[PageGroup | None] = queue.Queue()
-        self._results: queue.Queue[tuple[PageGroup, PageResult | None] | BaseException] = queue.Queue(maxsize=1000)
-        self._waiting: deque[PageGroup] = deque()
-        self._attempts: Counter[int] = Counter()
-        self._leased: dict[int, float] = {}
-        self._in_flight = 0
-        self._left: Counter[int] = Counter()
+        self._store, self._plan, self._ledger, self._log = context.store, context.plan, context.ledger, context.log
+        self._context, self._settings, self._progress, self._clock = context, settings, progress, clock
+        parts = range(settings.shard, self._plan.parts, settings.shards)
+        self._parts = LeasedParts(self._ledger, self._log, context.owner, parts, clock)
+        self._pages = PageQueue(self._plan, self._ledger, context.owner, settings.attempts, settings.limit)
+        self._events: RunEvents = queue.SimpleQueue()
+        contents = self._ledger.contents
+        self._threads = ReadingThreads(
+            context.reader, self._events, Deduplication(contents, context.load) if settings.dedupe else None
+        )
+        self._same = SameContents(self._plan, self._ledger)
+        self._writing = PartWriting(self._store, self._plan, context.writers, context.load, self._events)
+        self._being_written: set[int] = set()
+        self._attempts: dict[int, int] = {}
+        self._failures = 0
+        self._is_alone = False
         self._drain = threading.Event()
         self._outcome = RunOutcome()
-        self._to_begin = settings.limit
         self._committed = clock()
+        self._removal = ResultsRemoval(self._store, self._ledger, context.owner, clock)
 
     def drain(self) -> None:
         """Begin no more pages; for any thread and for signal handlers."""
@@ -128,202 +89,227 @@ class Run:
             OcrsvcError: The reader cannot go on, or the ledger is damaged.
             OSError: The store cannot be read or written. What was committed stands.
         """
-        threads = [threading.Thread(target=self._read_groups, daemon=True) for _ in range(self._reader.at_once)]
-        for thread in threads:
-            thread.start()
+        self._writing.start()
         try:
-            self._work(len(threads))
+            self._work()
         finally:
-            for _ in threads:
-                self._groups.put(None)
+            self._threads.end()
+            self._writing.end()
         return self._outcome
 
-    def _work(self, threads: int) -> None:
-        """The loop: keep the threads busy, take results, commit now and then, finish parts."""
+    def join(self, timeout_s: float) -> None:
+        """Wait for the run's threads, at most so long each; once the reader is closed."""
+        self._threads.join(timeout_s)
+        self._writing.join(timeout_s)
+
+    def remove_results(self) -> None:
+        """Once the log has ended: remove results that are in the output. Raises OSError and DamagedLedger."""
+        if self._may_remove:
+            self._ledger.refresh()
+            self._removal.remove()
+
+    @property
+    def _may_remove(self) -> bool:
+        """With --dedupe results may be copied until the last page."""
+        return self._outcome.is_complete or not self._settings.dedupe
+
+    def _work(self) -> None:
+        """The loop: keep the threads busy, take what they give, commit now and then."""
         while True:
-            self._begin_groups(2 * threads)
-            if not self._in_flight:
-                if self._stops() or not self._wait_for_others():
-                    break
-                continue
-            self._take_results()
-            if self._clock() - self._committed >= self._store.commit_s:
+            self._begin_groups()
+            if self._threads.in_flight or self._being_written:
+                self._take_events()
+                if self._clock() - self._committed >= self._store.commit_s:
+                    self._commit()
+            elif self._same:
+                # Nothing else is on its way: what they wait for is known after a commit, or not to be read.
                 self._commit()
+                if not self._threads.in_flight:
+                    self._same.give_up()
+            elif self._stops() or not self._wait_for_others():
+                break
+        self._end()
+
+    def _end(self) -> None:
         self._commit()
-        self._write_unfinished()
-        self._outcome.is_complete = self._is_complete()
-        for part in list(self._leased):
-            self._log.note_lease(part, self._clock(), self._clock())
-        self._log.commit()
+        if self._pages.is_at_limit:
+            self._write_unfinished()
+        self._outcome.is_complete = self._parts.is_complete()
+
+    def _write_unfinished(self) -> None:
+        """At a limit: what was read of parts that are not finished, beside the output."""
+        for part in self._parts.unfinished():
+            known = self._ledger.known_part(part)
+            if known.count(PageState.PLANNED) < len(known.states):
+                write_part(self._store, self._plan, self._context.unfinished, self._context.load, part, known)
 
     def _stops(self) -> bool:
-        return self._drain.is_set() or self._to_begin == 0
+        return self._drain.is_set() or self._pages.is_at_limit
 
-    def _begin_groups(self, most: int) -> None:
-        """Give the threads work, from the part at hand or the next that is free."""
-        while self._in_flight < most and not self._stops():
-            if not self._waiting and not self._lease_next():
-                return
-            group = self._waiting.popleft()
-            if self._to_begin is not None:
-                group = _first_of(group, self._to_begin)
-                self._to_begin -= len(group.pages)
-            self._in_flight += 1
-            self._groups.put(group)
+    def _begin_groups(self) -> None:
+        """Give the threads work; a page that may have killed a process is read with nothing beside it."""
+        if self._drain.is_set() or self._is_alone:
+            return
+        groups: list[PageGroup] = []
+        room = self._threads.room()
+        while len(groups) < room and not self._pages.has_suspects:
+            group = self._pages.take()
+            if group is not None:
+                groups.append(group)
+            elif self._pages.is_at_limit or not self._lease_next():
+                break
+        if groups:
+            self._log.note_begun(index for group in groups for index in group.indexes)
+            for group in groups:
+                self._threads.begin(group)
+        elif self._pages.has_suspects and room and not self._threads.in_flight:
+            self._begin_alone()
+
+    def _begin_alone(self) -> None:
+        # What is not known of earlier pages when this one kills the process counts against them.
+        self._commit()
+        if not self._threads.in_flight and (group := self._pages.take_suspect()):
+            self._is_alone = True
+            self._log.note_begun(group.indexes, alone=True)
+            self._threads.begin(group)
 
     def _lease_next(self) -> bool:
-        """Lease a part that has pages to be read, and queue them; False where none is free."""
-        now = self._clock()
-        for part in self._own_parts():
-            if part in self._leased or self._ledger.is_finished(part):
-                continue
-            if self._ledger.lease_of(part, now, self._owner) is not None:
-                continue
-            self._log.note_lease(part, now, now + LEASE_S)
-            self._leased[part] = now
-            self._commit()
-            if self._ledger.lease_of(part, now, self._owner) is not None:
-                del self._leased[part]
-                continue
-            groups = list(self._groups_of(part))
-            self._left[part] = sum(len(group.pages) for group in groups)
-            if not groups:
-                self._finish(part)
-                continue
-            self._waiting.extend(groups)
-            return True
-        return False
+        """Lease a part, and queue its pages that are to be read; False where none is free."""
+        part = self._parts.lease_next()
+        if part is None:
+            return False
+        self._queue(part)
+        return True
 
-    def _own_parts(self) -> range:
-        return range(self._settings.shard, self._plan.parts, self._settings.shards)
+    def _queue(self, part: int) -> None:
+        count, failed = self._pages.add(part)
+        self._parts.add_pages(part, count)
+        for result in failed:
+            self._note(result, self._settings.attempts)
+        if part not in self._being_written and (self._ledger.known_states(part) != PageState.PLANNED).all():
+            self._write(part)
 
-    def _groups_of(self, part: int) -> Iterator[PageGroup]:
-        """The pages of a part that are neither done nor failed."""
-        for first, file in self._plan.files_of(part):
-            left = [
-                (number, first + at)
-                for at, number in enumerate(file.pages)
-                if self._ledger.states[first + at] == PageState.PLANNED
-            ]
-            for begin in range(0, len(left), MOST_GROUP_PAGES):
-                numbers, indexes = zip(*left[begin : begin + MOST_GROUP_PAGES], strict=True)
-                yield PageGroup(file, numbers, indexes)
-
-    def _read_groups(self) -> None:
-        """One thread: read group after group; what cannot be a result ends the run."""
-        while (group := self._groups.get()) is not None:
-            try:
-                for result in self._reader.read(group):
-                    self._results.put((group, result))
-            except BaseException as failure:  # noqa: BLE001  raised by the thread that runs
-                self._results.put(failure)
-                return
-            self._results.put((group, None))
-
-    def _take_results(self) -> None:
-        """Note what came, waiting a little for the first."""
-        try:
-            came = self._results.get(timeout=_WAIT_S)
+    def _take_events(self) -> None:
+        """Take what came, waiting a little for the first."""
+        with contextlib.suppress(queue.Empty):
+            self._take(self._events.get(timeout=_WAIT_S))
             while True:
-                self._take(came)
-                came = self._results.get_nowait()
-        except queue.Empty:
-            return
+                self._take(self._events.get_nowait())
+        if self._drain.is_set():
+            self._writing.give_up()
 
-    def _take(self, came: tuple[PageGroup, PageResult | None] | BaseException) -> None:
-        if isinstance(came, BaseException):
-            raise came
-        group, result = came
-        if result is None:
-            self._in_flight -= 1
+    def _take(self, event: RunEvent) -> None:
+        match event:
+            case PageRead(group, result):
+                self._take_page(group, result)
+            case GroupEnded():
+                self._threads.in_flight -= 1
+                self._is_alone = False
+            case FileHashed(group, digest):
+                self._log.note_content(group.indexes[0], digest)
+            case SameContent(group, first):
+                self._same.add(group, first)
+            case PartWritten(part, known):
+                self._take_part(part, known)
+            case PartNotWritten(part):
+                self._being_written.discard(part)
+            case ResultsLost(part, error):
+                self._read_again(part, error)
+            case Failure(error):
+                raise error
+
+    def _take_page(self, group: PageGroup, result: PageResult) -> None:
+        attempts = self._attempts.pop(result.index, 0) + 1
+        if not (result.error and result.is_retryable):
+            self._failures = 0
+            self._note(result, attempts)
             return
-        self._attempts[result.index] += 1
-        attempts = self._attempts[result.index]
-        if result.error and result.is_retryable and attempts < self._settings.attempts:
-            number = group.pages[group.indexes.index(result.index)]
-            self._waiting.append(PageGroup(group.file, (number,), (result.index,)))
-            if self._to_begin is not None:
-                self._to_begin += 1
+        self._failures += 1
+        if self._failures >= MOST_FAILURES:
+            raise _broken(self._failures, result)
+        if attempts >= self._settings.attempts:
+            self._note(result, attempts)
+        elif self._plan.part_of(result.index) in self._parts:
+            self._attempts[result.index] = attempts
+            self._pages.add_again(group, result.index)
             self._progress.retried(result)
-            return
-        del self._attempts[result.index]
-        self._note(result, attempts)
 
     def _note(self, result: PageResult, attempts: int) -> None:
-        self._log.note_page(result, attempts, self._clock())
+        # Another owner may have read it meanwhile.
+        if self._ledger.states[result.index] != PageState.DONE:
+            self._log.note_page(result, attempts, self._clock())
         self._outcome.done += not result.error
+        self._outcome.copied += result.worker == COPIED
         if result.error:
             self._outcome.failed[result.error] += 1
         self._progress.page(result, attempts)
         part = self._plan.part_of(result.index)
-        self._left[part] -= 1
-        if not self._left[part]:
-            self._finish(part)
+        if self._parts.note_page(part):
+            self._write(part)
 
     def _commit(self) -> None:
-        """Make what was noted durable, renew leases, and see what others did."""
-        now = self._clock()
-        for part, since in self._leased.items():
-            if now - since >= RENEW_S:
-                self._log.note_lease(part, now, now + LEASE_S)
-                self._leased[part] = now
-        self._log.commit()
-        self._committed = now
-        self._ledger.refresh()
+        """Make what was noted durable, renew leases, see what others did, and copy what can be copied now."""
+        for part in self._parts.commit():
+            self._pages.drop(part)
+        self._committed = self._clock()
+        if self._same and not self._is_alone:
+            results, unread = self._same.take(self._parts)
+            for group in unread:
+                self._threads.begin(group, is_to_be_read=True)
+            for result in results:
+                self._note(result, 1)
+        if self._may_remove:
+            self._removal.remove_sometimes()
 
-    def _finish(self, part: int) -> None:
-        """Write a part all of whose pages are done or have failed, and say so."""
+    def _write(self, part: int) -> None:
+        """Have a part written whose pages were all read or have failed."""
         self._commit()
-        if not self._ledger.is_finished(part):
-            finished = self._write(part)
-            self._log.note_finished(finished)
-            self._progress.part(finished)
-        self._leased.pop(part, None)
-        self._left.pop(part, None)
+        if part not in self._parts or part in self._being_written:
+            return
+        known = self._ledger.known_part(part)
+        if known.count(PageState.PLANNED):
+            self._queue(part)
+            return
+        self._being_written.add(part)
+        self._writing.write(part, known)
 
-    def _write(self, part: int) -> FinishedPart:
-        names: list[str] = []
-        for writer in self._writers:
-            names += writer.write(self._store, part, self._results_of(part))
-        pages = self._plan.pages_of(part)
-        states = self._ledger.states[pages.start : pages.stop]
-        files = {name: _size_and_digest(self._store, name) for name in names}
-        done, failed = (int((states == state).sum()) for state in (PageState.DONE, PageState.FAILED))
-        return FinishedPart(part, done, failed, files)
+    def _take_part(self, part: FinishedPart, written: KnownPart) -> None:
+        """A part was written: it is finished, unless more is known of it by now than was written."""
+        number = part.part
+        self._being_written.discard(number)
+        self._commit()
+        if (self._ledger.known_states(number) != written.states).any():
+            # Another owner wrote it with fewer failures while this one was stopped, and this one's file is there now.
+            self._ledger.forget_finished(number)
+            self._parts.open_again(number)
+            return
+        self._log.note_finished(part)
+        self._parts.drop(number)
+        self._progress.part(part)
 
-    def _results_of(self, part: int) -> Iterator[FileResults]:
-        for first, file in self._plan.files_of(part):
-            index_of = {number: first + at for at, number in enumerate(file.pages)}
-            known = [number for number, at in index_of.items() if self._ledger.states[at] != PageState.PLANNED]
-
-            def record(number: int, index_of: dict[int, int] = index_of) -> bytes:
-                found = self._ledger.record_of(index_of[number])
-                assert found is not None, "the ledger says that it is there"
-                return found
-
-            yield FileResults(file, known, record, partial(self._load, file))
-
-    def _write_unfinished(self) -> None:
-        """At the end: parts that were begun are written with what is known of them."""
-        for part in self._leased:
-            self._write(part)
+    def _read_again(self, part: int, error: DamagedLedger) -> None:
+        """Results of a part are not there: another owner has finished it and removed them, or they are damaged."""
+        self._being_written.discard(part)
+        self._commit()
+        if self._ledger.is_finished(part):
+            self._parts.drop(part)
+        elif not self._ledger.forget_lost(part):
+            raise error
+        elif part in self._parts:
+            self._queue(part)
 
     def _wait_for_others(self) -> bool:
         """Whether others still read parts of this shard; waits a little, and looks again."""
-        if self._is_complete():
+        self._commit()
+        if self._parts.is_complete():
             return False
         self._drain.wait(_WAIT_FOR_OTHERS_S)
-        self._commit()
         return True
 
-    def _is_complete(self) -> bool:
-        return all(self._ledger.is_finished(part) for part in self._own_parts())
 
-
-def _first_of(group: PageGroup, most: int) -> PageGroup:
-    return PageGroup(group.file, group.pages[:most], group.indexes[:most])
-
-
-def _size_and_digest(store: Store, name: str) -> tuple[int, str]:
-    data = store.read(name)
-    return len(data), hashlib.sha256(data).hexdigest()
+def _broken(failures: int, result: PageResult) -> EngineUnavailable:
+    error = orjson.loads(result.record)["error"]
+    return EngineUnavailable(
+        f"{failures} tries in a row to read pages have failed, the last with {result.error}: {error['detail']}",
+        "Mend that, and give the same command again: what was read is kept.",
+    )

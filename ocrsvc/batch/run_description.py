@@ -26,6 +26,7 @@ class RunDescription:
         outputs: Names of the output formats.
         planning: What else chooses the pages and their parts: pages, sample, part_pages and the like.
         plan: Digest of the plan.
+        plan_file: The plan's name in the store.
         ocrsvc: Version that began it.
     """
 
@@ -34,6 +35,7 @@ class RunDescription:
     outputs: tuple[str, ...]
     planning: Mapping[str, Any]
     plan: str = ""
+    plan_file: str = ""
     ocrsvc: str = __version__
 
     def write(self, store: Store) -> bool:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from ocrsvc import __version__
+from ocrsvc.batch.file_cache import FileCache
 from ocrsvc.batch.ledger.ledger import Ledger
 from ocrsvc.batch.ledger.ledger_log import LedgerLog
 from ocrsvc.batch.ledger.owner import Owner
-from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS
-from ocrsvc.batch.plan import Plan, read_plan, write_plan
+from ocrsvc.batch.outputs.output_formats import check_formats, open_writers
+from ocrsvc.batch.plan import Plan, read_plan, remove_other_plans, write_plan
 from ocrsvc.batch.readers.opening import ReaderRequest, open_reader
-from ocrsvc.batch.run import Progress, Run, RunContext, RunSettings
+from ocrsvc.batch.run import Run
+from ocrsvc.batch.run_context import Progress, RunContext, RunSettings
 from ocrsvc.batch.run_description import RunDescription
 from ocrsvc.batch.sources.opening import find_sources, load_file
 from ocrsvc.batch.store.contract import Store
 from ocrsvc.client.request import Options
-from ocrsvc.errors import BadOption, RunChanged
+from ocrsvc.errors import RunChanged
+
+UNFINISHED: Final = "unfinished/"
+"""Where the output of parts is of which --limit has some pages read."""
+_JOIN_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +60,8 @@ def open_plan(store: Store, request: BatchRequest) -> Plan:
     described = RunDescription.read(store)
     if described is None:
         plan = write_plan(store, find_sources(request.sources), request.part_pages)
-        if replace(asked, plan=plan.totals.digest).write(store):
+        if replace(asked, plan=plan.totals.digest, plan_file=plan.name).write(store):
+            remove_other_plans(store, plan)
             return plan
         # Another process has begun the same run meanwhile: its plan stands.
         described = RunDescription.read(store) or asked
@@ -64,38 +72,60 @@ def open_plan(store: Store, request: BatchRequest) -> Plan:
 @contextmanager
 def open_run(store: Store, request: BatchRequest, progress: Progress) -> Iterator[Run]:
     """This process's work on the run, ready to be executed. Raises OcrsvcError and OSError."""
-    for name in request.outputs:
-        if name not in BATCH_FORMATS:
-            raise BadOption(f"--format is {name!r}: accepted are {', '.join(BATCH_FORMATS)}, separated by commas.")
+    check_formats(request.outputs, request.options)
     plan = open_plan(store, request)
     ledger = Ledger(store, plan)
     ledger.refresh()
     if request.retry_failed:
         ledger.forget_failures()
-    reader = open_reader(ReaderRequest(request.on, request.options, load_file, request.environment))
+    for file in list(store.files(UNFINISHED)):
+        store.delete(file.name)
+    cache = FileCache(load_file, keeps_all=request.run.dedupe)
+    reader = open_reader(ReaderRequest(request.on, request.options, cache.load, request.environment))
+    work: Run | None = None
     try:
         identity = dict(reader.start())
         _check_reader(ledger, identity)
         owner = Owner.this_process()
-        log = LedgerLog(store, owner, {"ocrsvc": __version__, "reader": identity})
-        writers = [BATCH_FORMATS[name].open() for name in request.outputs]
-        context = RunContext(store, plan, ledger, owner, log, reader, writers, load_file)
-        yield Run(context, request.run, progress)
-        log.end()
+        ledger.note_ended(owner)
+        with _own_log(store, owner, identity) as log:
+            writers, unfinished = (open_writers(request.outputs, identity, folder) for folder in ("", UNFINISHED))
+            context = RunContext(store, plan, ledger, owner, log, reader, writers, cache.load, unfinished)
+            work = Run(context, request.run, progress)
+            yield work
+        work.remove_results()
     finally:
         reader.close()
+        if work is not None:
+            work.join(_JOIN_S)
 
 
-def _check_reader(ledger: Ledger, identity: dict[str, str]) -> None:
-    """Raises RunChanged if another engine or model has read pages of this run."""
+@contextmanager
+def _own_log(store: Store, owner: Owner, identity: Mapping[str, str]) -> Iterator[LedgerLog]:
+    """The log of an owner, with its last word at the end, also where the run could not go on."""
+    log = LedgerLog(store, owner, {"ocrsvc": __version__, "reader": dict(identity)})
+    try:
+        yield log
+    except BaseException:
+        with suppress(OSError):
+            log.end()
+        raise
+    else:
+        log.end()
+    finally:
+        log.close()
+
+
+def _check_reader(ledger: Ledger, identity: Mapping[str, str]) -> None:
+    """Raises RunChanged if another engine or model, or one with other settings, has read pages of this run."""
     for log in ledger.owners():
-        had = log.facts.get("reader")
-        if had is not None and had != identity:
+        had = log.facts.get("reader", {})
+        if any(had[key] != identity[key] for key in had.keys() & identity.keys()):
             raise RunChanged(
                 f"This run was begun with {_named(had)}, and now {_named(identity)} would read.",
-                "Read on with the same engine and model, or take another destination.",
+                "Read on with the same engine, model and settings, or take another destination.",
             )
 
 
-def _named(identity: dict[str, str]) -> str:
-    return " ".join(identity.values())
+def _named(identity: Mapping[str, str]) -> str:
+    return " ".join(value for value in identity.values() if value)

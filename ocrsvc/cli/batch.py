@@ -12,22 +12,25 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from ocrsvc.cli.reading_options import add_reading_options, options_of
-from ocrsvc.errors import BadOption, StoreUnavailable
+from ocrsvc.errors import BadOption, DamagedLedger, StoreUnavailable
 from ocrsvc.system.thread_plan import set_library_environment
 
 if TYPE_CHECKING:
-    from ocrsvc.batch.run import Run, RunOutcome
+    from ocrsvc.batch.run import Run
+    from ocrsvc.batch.run_context import RunOutcome
     from ocrsvc.batch.start import BatchRequest
+    from ocrsvc.batch.store.contract import Store
 
 HELP: Final = "read many files into one output, each page once, whatever dies meanwhile"
 _PART_PAGES: Final = 500
 _MORE_TO_READ: Final = 75
+_MOST_PROBLEMS: Final = 20
 _SOME_FAILED: Final = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `ocrsvc batch`."""
-    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="file or folder")
+    parser.add_argument("sources", nargs="*", metavar="SOURCE", help="file or folder")
     parser.add_argument("--out", required=True, metavar="DEST", help="folder of the output and of the ledger")
     parser.add_argument("--on", default="local", help="who reads: local, which is this process")
     parser.add_argument("--format", default="jsonl", help="output formats, separated by commas: jsonl")
@@ -36,6 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shard", metavar="I/N", help="work on every Nth part from the Ith (from 0) alone")
     parser.add_argument("--limit", type=_positive, help="stop after so many pages; the same command goes on")
     parser.add_argument("--retry-failed", action="store_true", help="try pages that have failed again")
+    parser.add_argument("--dedupe", action="store_true", help="read files of the same content once")
+    parser.add_argument(
+        "--verify", action="store_true", help="read nothing: check that every page is in the output of DEST once"
+    )
     add_reading_options(parser)
 
 
@@ -43,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
     """Plan or go on, read, and say how it went.
 
     Returns:
-        0 if everything was read, 1 if pages have failed, 75 if there is more to be read.
+        0 if everything was read, 1 if pages have failed, 75 if there is more to be read; with --verify also 65 if the
+        ledger and the output do not agree.
     """
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
     set_library_environment(os.environ)
@@ -51,6 +59,10 @@ def run(args: argparse.Namespace) -> int:
     from ocrsvc.batch.store.opening import open_store
 
     store = open_store(args.out)
+    if args.verify:
+        return _verify(store)
+    if not args.sources:
+        raise BadOption("No source is named.", "Name files or folders to be read.")
     try:
         with open_run(store, _request_of(args), _Silent()) as work, _draining(work):
             outcome = work.execute()
@@ -62,12 +74,34 @@ def run(args: argparse.Namespace) -> int:
     return _report(outcome)
 
 
+def _verify(store: Store) -> int:
+    from ocrsvc.batch.verification import verify
+
+    try:
+        found = verify(store)
+    except FileNotFoundError as error:
+        raise BadOption(f"There is no batch run in {store.address}.", "Name the folder of --out.") from error
+    except OSError as error:
+        raise StoreUnavailable(f"{store.address} cannot be read: {error.strerror or error}.") from error
+    for problem in found.problems[:_MOST_PROBLEMS]:
+        print(problem)
+    print(
+        f"{found.pages} pages in {found.parts} parts: {found.done} read, {found.failed} failed; "
+        f"{found.finished} parts are in the output, {len(found.problems)} problems"
+    )
+    if found.problems:
+        return DamagedLedger.exit_code
+    if not found.is_complete:
+        return _MORE_TO_READ
+    return _SOME_FAILED if found.failed else 0
+
+
 def _request_of(args: argparse.Namespace) -> BatchRequest:
-    from ocrsvc.batch.run import RunSettings
+    from ocrsvc.batch.run_context import RunSettings
     from ocrsvc.batch.start import BatchRequest
 
     shard, shards = _shard_of(args.shard)
-    settings = RunSettings(args.attempts, shard, shards, args.limit)
+    settings = RunSettings(args.attempts, shard, shards, args.limit, args.dedupe)
     sources, formats = tuple(args.sources), tuple(args.format.split(","))
     return BatchRequest(
         sources, options_of(args), formats, args.on, args.part_pages, args.retry_failed, settings, dict(os.environ)
@@ -89,7 +123,8 @@ def _positive(text: str) -> int:
 
 def _report(outcome: RunOutcome) -> int:
     failed = sum(outcome.failed.values())
-    print(f"ocrsvc: {outcome.done} pages read, {failed} failed", file=sys.stderr)
+    copied = f", {outcome.copied} of them copied from files of the same content" if outcome.copied else ""
+    print(f"ocrsvc: {outcome.done} pages read{copied}, {failed} failed", file=sys.stderr)
     if not outcome.is_complete:
         print("ocrsvc: there is more to be read: give the same command again", file=sys.stderr)
         return _MORE_TO_READ

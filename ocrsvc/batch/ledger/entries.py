@@ -11,9 +11,11 @@ import numpy as np
 class FrameKind(IntEnum):
     """What a frame says.
 
-    OWNER: who writes the log, as JSON; its first frame. LEASE: the owner reads a part until then (`LEASE`). PAGES: what
+    OWNER: who writes the log, as JSON; its first frame. LEASE: the owner reads a part until then (`LEASE`). BEGUN: it
+    begins to read these pages (`PAGE`). BEGUN_ALONE: it begins to read this page, and nothing beside it. PAGES: what
     became of pages: the number of the owner's results log, and an `ENTRY` for each. NAMES: texts that later entries
-    name by number, as JSON. FINISHED: a part is in the output, as JSON. ENDED: the owner has ended in order.
+    name by number, as JSON. CONTENTS: files and the digests of their content (`CONTENT`). FINISHED: a part is in the
+    output, as compressed JSON. ENDED: the owner has ended in order.
     """
 
     OWNER = 1
@@ -22,6 +24,9 @@ class FrameKind(IntEnum):
     NAMES = 4
     FINISHED = 5
     ENDED = 6
+    BEGUN = 7
+    BEGUN_ALONE = 8
+    CONTENTS = 9
 
 
 class PageState(IntEnum):
@@ -34,6 +39,12 @@ class PageState(IntEnum):
 
 LEASE: Final = np.dtype([("part", "<u4"), ("since", "<f8"), ("until", "<f8")])
 """From when until when (Unix time) a part is the owner's; until = since gives it back."""
+
+PAGE: Final = np.dtype("<u4")
+"""The number of a page in the plan."""
+
+CONTENT: Final = np.dtype([("page", "<u4"), ("digest", "V16")])
+"""The number in the plan of a file's first page, and the BLAKE2b digest of the file's content."""
 
 ENTRY: Final = np.dtype(
     [

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 _HEAD: Final = struct.Struct("<IIB")
+_COVERED: Final = struct.Struct("<IB")
 HEAD_BYTES: Final = _HEAD.size
 """What a frame takes beside its payload."""
 
@@ -16,7 +17,7 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 
 
 def to_frame(kind: int, payload: bytes) -> bytes:
-    """One frame. The checksum (CRC-32, as zlib's) covers kind and payload."""
+    """One frame. The checksum (CRC-32, as zlib's) covers length, kind and payload; that of zeros is not zero."""
     return _HEAD.pack(len(payload), _checksum(kind, payload), kind) + payload
 
 
@@ -38,4 +39,4 @@ def read_frames(data: bytes) -> Iterator[tuple[int, bytes, int]]:
 
 
 def _checksum(kind: int, payload: bytes) -> int:
-    return zlib.crc32(payload, kind)
+    return zlib.crc32(payload, zlib.crc32(_COVERED.pack(len(payload), kind)))

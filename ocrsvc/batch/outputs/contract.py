@@ -27,8 +27,24 @@ class FileResults:
     load: Callable[[], bytes]
 
 
-class OutputWriter(Protocol):
-    """Writes one format. A part that is written again, with the same pages or more, replaces what was there."""
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that is in the store: its name there, its size in bytes, and the SHA-256 of its content in hexadecimal."""
 
-    def write(self, store: Store, part: int, files: Iterator[FileResults]) -> list[str]:
-        """Write a part, file by file in the order of the plan; gives the names of what was written. Raises OSError."""
+    name: str
+    size: int
+    sha256: str
+
+
+class OutputWriter(Protocol):
+    """Writes one format, in a thread of its own, one part at a time; a part is whole, with all of its pages.
+
+    A part that is written again, by this process or another, replaces what was there. A part of which some pages were
+    read is written at a limit alone, by a writer that was opened with a folder for what is unfinished.
+    """
+
+    def write(self, store: Store, part: int, files: Iterator[FileResults]) -> list[WrittenFile]:
+        """Write a part, file by file in the order of the plan; gives the files that the ledger is to name.
+
+        Raises OSError. The same results give the same bytes, in every process and on every machine.
+        """

@@ -17,8 +17,10 @@ from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import plan_for
 
-PAGE_LIMIT_S: Final = 600.0
-"""A page that takes longer has failed."""
+RESULT_SETTINGS: Final = ("device", "precision", "provider", "imaging", "pdf_dpi", "fake_text", "fake_confidence")
+"""The settings that change what is read; a run is gone on with under the same ones."""
+PAGE_LIMIT_S: Final = 120.0
+"""A page that takes longer has failed, unless OCRSVC_DEADLINE_S is set."""
 _STOP_S: Final = 5.0
 _CONTEXT: Final = RequestContext(priority="batch")
 
@@ -30,18 +32,26 @@ class LocalReader:
         settings: Of the service; the engine runs as OCRSVC_ISOLATION says.
         options: How pages are read.
         load: Gives the bytes of a group's file; raises OcrsvcError.
+        page_limit_s: Seconds after which a page has failed.
     """
 
-    def __init__(self, settings: Settings, options: ReadOptions, load: Callable[[PageGroup], bytes]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        options: ReadOptions,
+        load: Callable[[PageGroup], bytes],
+        page_limit_s: float = PAGE_LIMIT_S,
+    ) -> None:
         self._plan = plan_for(settings, workers=1)
         self._reader = Reader(settings, self._plan)
-        self._options, self._load = options, load
+        self._settings, self._options, self._load, self._page_limit_s = settings, options, load, page_limit_s
 
     def start(self) -> Mapping[str, str]:
         """As PageReader.start."""
         self._reader.start()
         engine = self._reader.describe()
-        return {"engine": engine.name, "model": engine.model, "version": engine.version}
+        chosen = " ".join(f"{name}={getattr(self._settings, name)}" for name in RESULT_SETTINGS)
+        return {"engine": engine.name, "model": engine.model, "version": engine.version, "settings": chosen}
 
     @property
     def at_once(self) -> int:
@@ -51,7 +61,7 @@ class LocalReader:
     def read(self, group: PageGroup) -> Iterator[PageResult]:
         """As PageReader.read."""
         try:
-            with self._reader.open_document(self._load(group), PAGE_LIMIT_S, _CONTEXT) as document:
+            with self._reader.open_document(self._load(group), self._page_limit_s, _CONTEXT) as document:
                 for number in group.pages:
                     yield self._read_page(group, document, number)
         except OcrsvcError as error:
@@ -61,7 +71,7 @@ class LocalReader:
     def _read_page(self, group: PageGroup, document: Document, number: int) -> PageResult:
         began_s = time.monotonic()
         try:
-            reading = self._reader.read(DocumentPage(document, number), self._options, PAGE_LIMIT_S, _CONTEXT)
+            reading = self._reader.read(DocumentPage(document, number), self._options, self._page_limit_s, _CONTEXT)
         except OcrsvcError as error:
             return failure_of(group, number, error, time.monotonic() - began_s)
         page = page_to_dict(reading.page, number, self._options)

@@ -39,11 +39,13 @@ def open_reader(request: ReaderRequest) -> PageReader:
 
 
 def _open_local(request: ReaderRequest) -> PageReader:
-    from ocrsvc.batch.readers.local_reader import LocalReader
+    from ocrsvc.batch.readers.local_reader import PAGE_LIMIT_S, LocalReader
     from ocrsvc.http.options import read_options
     from ocrsvc.settings.load import read_settings
 
     # Whoever reads files of their own may read all of them; a page that crashes the engine costs itself alone.
     own = {"OCRSVC_ISOLATION": "process"} | dict(request.environment) | {"OCRSVC_MAX_PAGES": "100000"}
     options = read_options(request.options.items()).read
-    return LocalReader(read_settings(own), options, lambda group: request.load(group.file))
+    settings = read_settings(own)
+    limit_s = settings.deadline_s if "OCRSVC_DEADLINE_S" in own else PAGE_LIMIT_S
+    return LocalReader(settings, options, lambda group: request.load(group.file), limit_s)

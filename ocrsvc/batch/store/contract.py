@@ -22,6 +22,9 @@ class AppendLog(Protocol):
     def append(self, data: bytes) -> int:
         """Add bytes that are read back as a whole; gives the offset at which they lie, from the log's beginning."""
 
+    def flush(self) -> None:
+        """Have what was appended outlive this process, where that is nearly free; a store may do nothing here."""
+
     def commit(self) -> None:
         """Return when all that was appended outlives this process and its host. Raises OSError."""
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from ocrsvc.batch.store.contract import StoredFile
 
-_TEMPORARY: Final = ".tmp-"
+_TEMPORARY: Final = "_ocrsvc/.tmp/"
+_LEFT_S: Final = 3600.0
+"""A temporary file that nobody has written to for so long is what a process left that died."""
 
 
 class LocalStore:
@@ -32,9 +35,8 @@ class LocalStore:
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
         """As Store.writing."""
-        path = self._folder / name
+        path, temporary = self._folder / name, self._temporary()
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
         try:
             with temporary.open("xb") as file:
                 yield file
@@ -48,9 +50,8 @@ class LocalStore:
 
     def create(self, name: str, data: bytes) -> bool:
         """As Store.create."""
-        path = self._folder / name
+        path, temporary = self._folder / name, self._temporary()
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
         try:
             with temporary.open("xb") as file:
                 file.write(data)
@@ -73,7 +74,7 @@ class LocalStore:
             for name in names:
                 path = Path(root, name)
                 relative = path.relative_to(self._folder).as_posix()
-                if relative.startswith(prefix) and not name.startswith(_TEMPORARY):
+                if relative.startswith(prefix) and not relative.startswith(_TEMPORARY):
                     with contextlib.suppress(FileNotFoundError):
                         found.append(StoredFile(relative, path.stat().st_size))
         yield from sorted(found, key=lambda file: file.name)
@@ -109,6 +110,16 @@ class LocalStore:
         """As Store.delete_log."""
         self.delete(name)
 
+    def _temporary(self) -> Path:
+        """A file that is renamed when it is whole; those that dead processes left are removed."""
+        folder = self._folder / _TEMPORARY
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if file.stat().st_mtime < time.time() - _LEFT_S:
+                    file.unlink()
+        return folder / secrets.token_hex(8)
+
 
 class _AppendFile:
     """A log that is one file."""
@@ -123,6 +134,10 @@ class _AppendFile:
         self._file.write(data)
         self._size += len(data)
         return offset
+
+    def flush(self) -> None:
+        """As AppendLog.flush: the system has it, which outlives the process."""
+        self._file.flush()
 
     def commit(self) -> None:
         """As AppendLog.commit."""

@@ -1,0 +1,194 @@
+"""A batch run that dies again and again, and a disk that fills: is every page in the output once?
+
+    python benchmarks/batch_kill.py [--pages 200000] [--kills 5] [--seed 1] [--out FILE]
+
+Generated pages are read with the engine `fake` in child processes. All processes of the command are killed with SIGKILL
+at random moments: the first while it plans, the others at random numbers of pages in the ledger. Once the destination,
+a tmpfs, is made so small that it fills (needs root; left out without): the command must end with exit code 74, and go
+on once there is room. At the end plan, ledger and output are compared by `--verify`, and the lines are counted by this
+program. Printed: what is missing or repeated, the seconds from each start to the first page in the ledger, the highest
+memory of the command's own process, and its seconds at work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.batch_command import (
+    BatchProcess,
+    check_once,
+    ledger_logs,
+    link_pages,
+    pages_in_log,
+    wait_for_first_page,
+)
+from bench.machine import print_machine
+from bench.results import write_result
+
+FULL = 74
+GOAL_RESTART_S = 30.0
+GOAL_PEAK_MB = 500.0
+ROOM_BYTES = 4 * 2**30
+FULL_AFTER_BYTES = 400_000
+SETTINGS = {"OCRSVC_ENGINE": "fake"}
+
+
+@contextmanager
+def destination(folder: Path) -> Iterator[Path]:
+    """A folder for the output: with root a file system in memory that can be made small."""
+    out = folder / "out"
+    out.mkdir()
+    if os.geteuid() != 0:
+        yield out
+        return
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={ROOM_BYTES}", "none", str(out)], check=True)
+    try:
+        yield out
+    finally:
+        subprocess.run(["umount", "-l", str(out)], check=True)
+
+
+def resize(out: Path, size_bytes: int) -> None:
+    """Give the destination so much room."""
+    subprocess.run(["mount", "-o", f"remount,size={size_bytes}", str(out)], check=True)
+
+
+def used_bytes(out: Path) -> int:
+    """What the destination holds."""
+    found = os.statvfs(out)
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+
+class Trial:
+    """The run that is killed.
+
+    Args:
+        pages: The folder of the sources.
+        out: The destination.
+        log: Where the command's messages go.
+    """
+
+    def __init__(self, pages: Path, out: Path, log: Path) -> None:
+        self._arguments, self._out, self._log = [str(pages), "--out", str(out)], out, log
+        self.restarts_s: list[float] = []
+        self.peak_mb = 0.0
+        self.work_s = 0.0
+
+    def known(self) -> int:
+        """Pages in the ledger, those counted twice that two owners read."""
+        return sum(pages_in_log(self._out, name) for name in ledger_logs(self._out))
+
+    def kill_while_planning(self, after_s: float) -> None:
+        """Start, and kill after so many seconds."""
+        process = self._start()
+        time.sleep(after_s)
+        self._end(process)
+
+    def kill_at(self, pages: int) -> int:
+        """Go on, and kill when the ledger has so many pages, or at the end; gives how many it has."""
+        process = self._go_on()
+        while process.is_running() and self.known() < pages:
+            time.sleep(random.random() * 0.3)
+        self._end(process)
+        return self.known()
+
+    def fill(self, pages: int) -> int:
+        """Go on, make the disk full at so many pages, and give the exit code."""
+        process = self._go_on()
+        while process.is_running() and self.known() < pages:
+            time.sleep(0.1)
+        resize(self._out, used_bytes(self._out) + FULL_AFTER_BYTES)
+        code = process.wait()
+        self._note(process)
+        again = self._start()
+        still = again.wait()
+        self._note(again)
+        resize(self._out, ROOM_BYTES)
+        return code if still == FULL else still
+
+    def finish(self) -> int:
+        """Go on to the end; gives the exit code."""
+        process = self._go_on()
+        code = process.wait()
+        self._note(process)
+        return code
+
+    def verify(self) -> tuple[int, float]:
+        """The exit code of --verify, and its seconds."""
+        process = BatchProcess(["--verify", *self._arguments[1:]], SETTINGS, self._log)
+        return process.wait(), time.monotonic() - process.began_s
+
+    def _start(self) -> BatchProcess:
+        return BatchProcess(self._arguments, SETTINGS, self._log)
+
+    def _go_on(self) -> BatchProcess:
+        before = ledger_logs(self._out)
+        process = self._start()
+        self.restarts_s.append(wait_for_first_page(process, self._out, before))
+        print(f"  {self.known()} pages in the ledger {self.restarts_s[-1]:.2f} s after the start", flush=True)
+        return process
+
+    def _end(self, process: BatchProcess) -> None:
+        process.kill()
+        self._note(process)
+
+    def _note(self, process: BatchProcess) -> None:
+        self.peak_mb = max(self.peak_mb, process.peak_mb)
+        self.work_s += time.monotonic() - process.began_s
+
+
+def run(trial: Trial, asked: argparse.Namespace) -> dict[str, object]:
+    """Kill, fill, finish and check; gives the figures."""
+    chance = random.Random(asked.seed)
+    trial.kill_while_planning(chance.uniform(0.1, 2.0))
+    moments = sorted(chance.uniform(0.02, 0.9) for _ in range(asked.kills - 1))
+    filled = None
+    for number, moment in enumerate(moments):
+        print(f"killed at {trial.kill_at(int(moment * asked.pages))} pages", flush=True)
+        if number == len(moments) // 2 and os.geteuid() == 0:
+            filled = trial.fill(int(moment * asked.pages) + 100)
+            print(f"exit code {filled} where the disk is full (expected: {FULL})", flush=True)
+    code = trial.finish()
+    verified, verify_s = trial.verify()
+    return {"exit": code, "full_exit": filled, "verify_exit": verified, "verify_s": round(verify_s, 2)}
+
+
+def main() -> int:
+    """Run once; 1 when a page is missing or repeated, or a goal is missed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--pages", type=int, default=200_000)
+    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="the JSON file; results/batch_kill.json if left out")
+    asked = parser.parse_args()
+    print_machine()
+    with tempfile.TemporaryDirectory() as name, destination(Path(name)) as out:
+        pages = link_pages(Path(name), asked.pages)
+        trial = Trial(pages, out, Path(name, "messages"))
+        figures = run(trial, asked)
+        counts = check_once(out, sorted(pages.rglob("*.png")))
+        figures |= {"pages": asked.pages, "kills": asked.kills, **counts}
+        figures |= {"restarts_s": [round(one, 2) for one in trial.restarts_s], "peak_mb": round(trial.peak_mb, 1)}
+        figures |= {"work_s": round(trial.work_s, 1), "ledger_bytes": sum(ledger_logs(out).values())}
+        messages = Path(name, "messages").read_text("utf-8", "replace")
+    for key, value in figures.items():
+        print(f"{key:14} {value}")
+    write_result("batch_kill", figures, asked.out)
+    is_once = (counts["lines"], sum(counts.values())) == (asked.pages, asked.pages)
+    is_right = is_once and figures["exit"] == figures["verify_exit"] == 0 and figures["full_exit"] in (FULL, None)
+    if not is_right:
+        print(messages[-4000:])
+    return 0 if is_right and max(trial.restarts_s) <= GOAL_RESTART_S and trial.peak_mb <= GOAL_PEAK_MB else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

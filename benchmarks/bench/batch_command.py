@@ -1,0 +1,132 @@
+"""Runs `ocrsvc batch` as a process: with generated pages, watched, killed and checked from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import cv2
+import numpy as np
+
+from bench.service import ROOT
+from ocrsvc.batch.ledger.entries import ENTRY, FrameKind
+from ocrsvc.batch.ledger.frames import read_frames
+
+DISTINCT: Final = 50
+_PER_FOLDER: Final = 1000
+_POLL_S: Final = 0.02
+
+
+def link_pages(folder: Path, count: int) -> Path:
+    """A folder with so many images: a few distinct ones under many names (hard links), a thousand in each folder."""
+    images, pages = folder / "images", folder / "pages"
+    images.mkdir(parents=True)
+    for number in range(DISTINCT):
+        cv2.imwrite(str(images / f"{number}.png"), np.full((20 + number, 64, 3), 255 - number, np.uint8))
+    for number in range(count):
+        inner = pages / f"{number // _PER_FOLDER:05d}"
+        if number % _PER_FOLDER == 0:
+            inner.mkdir(parents=True)
+        os.link(images / f"{number % DISTINCT}.png", inner / f"{number:07d}.png")
+    return pages
+
+
+class BatchProcess:
+    """One command under way, in a process group of its own.
+
+    Args:
+        arguments: Of `ocrsvc batch`.
+        environment: Settings OCRSVC_…, beside what this process has.
+        log: Where its messages go.
+    """
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        command = [sys.executable, "-m", "ocrsvc", "batch", *arguments]
+        self.began_s = time.monotonic()
+        with log.open("ab") as messages:
+            self._process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=os.environ | dict(environment),
+                stdout=messages,
+                stderr=messages,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+        self.peak_mb = 0.0
+
+    def is_running(self) -> bool:
+        """Whether it has not ended; notes the highest memory of its first process, without the engines' own."""
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())
+            self.peak_mb = max(self.peak_mb, int(found[1]) / 1024 if found else 0.0)
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """kill -9 of all its processes; returns when the first is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def wait(self, limit_s: float = 36_000.0) -> int:
+        """Its exit code, once it has ended by itself; exits when it has not in time."""
+        end_s = time.monotonic() + limit_s
+        while self.is_running():
+            if time.monotonic() > end_s:
+                self.kill()
+                sys.exit("FAILED: the command did not end")
+            time.sleep(_POLL_S)
+        return self._process.wait()
+
+
+def ledger_logs(out: Path) -> dict[str, int]:
+    """The logs of the ledger, with their sizes in bytes."""
+    return {file.name: file.stat().st_size for file in out.glob("_ocrsvc/ledger/*")}
+
+
+def pages_in_log(out: Path, name: str) -> int:
+    """How many pages a log of the ledger says something of."""
+    frames = read_frames((out / "_ocrsvc/ledger" / name).read_bytes())
+    return sum((len(payload) - 4) // ENTRY.itemsize for kind, payload, _ in frames if kind == FrameKind.PAGES)
+
+
+def wait_for_first_page(process: BatchProcess, out: Path, before: Mapping[str, int]) -> float:
+    """Seconds from the start of a command until its own log names a page; exits when it ends before."""
+    while process.is_running():
+        for name, size in ledger_logs(out).items():
+            if name not in before and size > ENTRY.itemsize and pages_in_log(out, name):
+                return time.monotonic() - process.began_s
+        time.sleep(_POLL_S)
+    return time.monotonic() - process.began_s
+
+
+def read_sources(out: Path) -> Iterator[str]:
+    """The source of every line of the output, in its order."""
+    for file in sorted(out.glob("*.jsonl")):
+        with file.open("rb") as lines:
+            for line in lines:
+                yield json.loads(line)["source"]
+
+
+def check_once(out: Path, expected: Sequence[Path]) -> dict[str, int]:
+    """Counts of what is missing from the output, of what is there more than once, and of what is in another order."""
+    found = list(read_sources(out))
+    counts = Counter(found)
+    wanted = [str(path) for path in expected]
+    return {
+        "lines": len(found),
+        "missing": len(set(wanted) - counts.keys()),
+        "repeated": sum(count > 1 for count in counts.values()),
+        "foreign": len(counts.keys() - set(wanted)),
+        "out_of_order": sum(one != other for one, other in zip(found, wanted, strict=False)),
+    }

@@ -1,0 +1,142 @@
+"""Checks a run: that plan, ledger and output agree, and that every page is in the output once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import orjson
+
+from ocrsvc.batch.ledger.entries import PageState
+from ocrsvc.batch.ledger.ledger import Ledger, unpack_finished
+from ocrsvc.batch.ledger.ledger_log import DIGEST_CHARACTERS, FinishedPart
+from ocrsvc.batch.plan import Plan, read_plan
+from ocrsvc.batch.store.contract import Store
+
+_CHUNK_BYTES: Final = 4 * 1024 * 1024
+_JSON_LINES: Final = ".jsonl"
+_NO_ERROR: Final = b'"error":null}'
+
+
+@dataclass(slots=True)
+class Verification:
+    """What was found.
+
+    Attributes:
+        pages, done, failed: Of the plan, and those that were read or have failed.
+        parts, finished: Of the plan, and those that are in the output with all that is known of them.
+        problems: Sentences: where ledger and output do not agree.
+    """
+
+    pages: int = 0
+    done: int = 0
+    failed: int = 0
+    parts: int = 0
+    finished: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left to be read or written."""
+        return self.finished == self.parts
+
+
+def verify(store: Store) -> Verification:
+    """Check the run that a store holds; reads the whole output once, and memory holds the ledger and one line.
+
+    Raises FileNotFoundError where there is no run, DamagedLedger and OSError.
+    """
+    plan, said = read_plan(store), dict[int, list[bytes]]()
+
+    def note_finished(part: int, payload: bytes) -> None:
+        said.setdefault(part, []).append(payload)
+
+    ledger = Ledger(store, plan, on_finished=note_finished)
+    ledger.refresh()
+    found = Verification(plan.totals.pages, parts=plan.parts)
+    found.done = int((ledger.states == PageState.DONE).sum())
+    found.failed = int((ledger.states == PageState.FAILED).sum())
+    for part in range(plan.parts):
+        if ledger.is_finished(part):
+            found.finished += 1
+            found.problems += _check_part(store, plan, ledger, part, said[part])
+    return found
+
+
+def _check_part(store: Store, plan: Plan, ledger: Ledger, part: int, said: list[bytes]) -> list[str]:
+    """What is wrong with a part that is in the output. Of owners that wrote it at once, one is right."""
+    known = ledger.known_part(part)
+    counts = known.count(PageState.DONE), known.count(PageState.FAILED)
+    written = [one for one in map(unpack_finished, said) if (one.done, one.failed) == counts]
+    problems: list[str] = []
+    for one in written:
+        if not (problems := _check_files(store, one)):
+            return [
+                f"{name}: {problem}"
+                for name in one.files
+                if name.endswith(_JSON_LINES)
+                for problem in _check_lines(store, plan, ledger, part, name)
+            ]
+    return problems or [f"Part {part} holds {counts[0]} pages and {counts[1]} failures, and was not written so."]
+
+
+def _check_files(store: Store, part: FinishedPart) -> list[str]:
+    """What is wrong with the files of a part, by their sizes and digests."""
+    problems = []
+    for name, (size, digest) in part.files.items():
+        found, hashed = 0, hashlib.sha256()
+        try:
+            for chunk in _chunks(store, name):
+                found += len(chunk)
+                hashed.update(chunk)
+        except FileNotFoundError:
+            problems.append(f"{name} is not there.")
+            continue
+        if (found, hashed.hexdigest()[:DIGEST_CHARACTERS]) != (size, digest):
+            problems.append(f"{name} is not what was written: it has {found} bytes, and {size} were written.")
+    return problems
+
+
+def _check_lines(store: Store, plan: Plan, ledger: Ledger, part: int, name: str) -> Iterator[str]:
+    """The first line of JSON Lines that is not the page that the plan has there, or not as the ledger says."""
+    expected = _expected_lines(plan, ledger, part)
+    for number, line in enumerate(_lines(_chunks(store, name)), 1):
+        page = next(expected, None)
+        if page is None:
+            yield f"line {number} and those behind it are of no page of the plan."
+            return
+        head, is_read = page
+        if not line.startswith(head):
+            yield f"line {number} is not {head.decode()}…, which is next in the plan."
+            return
+        if line.endswith(_NO_ERROR) is not is_read:
+            yield f"line {number} and the ledger do not agree on whether the page was read."
+            return
+    if (page := next(expected, None)) is not None:
+        yield f"{page[0].decode()}… and what is behind it in the plan are missing."
+
+
+def _expected_lines(plan: Plan, ledger: Ledger, part: int) -> Iterator[tuple[bytes, bool]]:
+    """How the line of each page begins, and whether it was read."""
+    for first, file in plan.files_of(part):
+        for at, number in enumerate(file.pages):
+            values: Mapping[str, object] = {"source": file.name, "page": number}
+            yield orjson.dumps(values)[:-1] + b",", bool(ledger.states[first + at] == PageState.DONE)
+
+
+def _chunks(store: Store, name: str) -> Iterator[bytes]:
+    offset = 0
+    while chunk := store.read(name, offset, _CHUNK_BYTES):
+        yield chunk
+        offset += len(chunk)
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
