@@ -184,6 +184,26 @@ def test_a_request_under_way_is_answered_when_the_service_is_told_to_end() -> No
     assert answers == [200]
 
 
+def test_a_service_that_is_to_end_is_not_ready_first_and_answers_until_a_second_signal() -> None:
+    with run_server({"OCRSVC_DRAIN_S": "600"}) as server:
+        assert requests.get(f"{server.url}/readyz", timeout=_ANSWER_S).status_code == 200
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for("LEAVING: .* 600 s")
+        statuses = [
+            requests.get(f"{server.url}/{path}", timeout=_ANSWER_S).status_code for path in ("readyz", "healthz")
+        ]
+        assert (statuses, post(server).status_code) == ([503, 200], 200)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait_for_exit() == 0
+
+
+def test_a_service_that_is_to_end_does_so_after_its_time() -> None:
+    with run_server({"OCRSVC_DRAIN_S": "0.1"}) as server:
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait_for_exit() == 0
+        assert "LEAVING" in server.log
+
+
 def test_a_worker_that_is_killed_is_replaced() -> None:
     with run_server() as server:
         os.kill(server.workers()[0], signal.SIGKILL)

@@ -113,6 +113,11 @@ class ServiceContext:
 
     def make_reader(self, plan: ThreadPlan) -> Reader:
         """A reader that is not started; imports the numeric libraries, so never in the arbiter."""
+        reader, head = self._make_reader(plan), self.controller.worker_table.head
+        reader.is_leaving = lambda: bool(head.leaving)
+        return reader
+
+    def _make_reader(self, plan: ThreadPlan) -> Reader:
         from ocrsvc.engines.opening import open_engine
         from ocrsvc.pipeline.read import Reader
 
