@@ -23,6 +23,7 @@ from support import ROOT, SERVE, Server, wait_until
 HTTP_PORT: Final = 8000
 GRPC_PORT: Final = 8001
 _CLONE_NEWNET: Final = 0x40000000
+_FIRST_HOST: Final = 10
 _IP_S: Final = 10.0
 _DRAIN_S: Final = 90.0
 _NUMBERS = itertools.count()
@@ -66,9 +67,9 @@ class Network:
         _ip("netns", "add", self._hub)
         _ip("-n", self._hub, "link", "add", "bridge", "up", "type", "bridge", "stp_state", "0", "forward_delay", "0")
 
-    def add(self, name: str) -> Node:
-        """A node of this name; it reaches all others, and nothing else."""
-        number = len(self.nodes) + 1
+    def add(self, name: str, number: int = 0) -> Node:
+        """A node of this name at 10.99.0.NUMBER, by default the next one; it reaches all others, and nothing else."""
+        number = number or len(self.nodes) + 1
         mac = f"02:00:00:00:00:{number:02x}"
         node = Node(name, f"{self._name}-{name}", f"10.99.0.{number}", f"port{number}", mac)
         _ip("netns", "add", node.namespace)
@@ -102,6 +103,10 @@ class Network:
         """As before `slow`."""
         _run("tc", "-n", self._hub, "qdisc", "del", "dev", node.port, "root")
         _run("tc", "-n", node.namespace, "qdisc", "del", "dev", "eth0", "root")
+
+    def set_kernel(self, node: Node, values: Mapping[str, str]) -> None:
+        """Settings of the node's kernel, such as net.ipv4.tcp_retries2."""
+        _run(*inside(node), "sysctl", "-qw", *(f"{name}={value}" for name, value in values.items()))
 
     def close(self) -> None:
         """End what runs on the nodes, and take everything down."""
@@ -195,8 +200,9 @@ def open_network() -> Iterator[Network]:
 
 @contextmanager
 def running_hosts(network: Network, count: int, env: Mapping[str, str] | None = None) -> Iterator[list[Host]]:
-    """So many hosts, h1, h2, …, each with a service that is ready."""
-    hosts = [Host(network, network.add(f"h{number}"), env or {}) for number in range(1, count + 1)]
+    """So many hosts, h1 at 10.99.0.11, h2, …, as in the files of deploy/hosts/, each with a service that is ready."""
+    numbers = range(1, count + 1)
+    hosts = [Host(network, network.add(f"h{number}", _FIRST_HOST + number), env or {}) for number in numbers]
     try:
         for host in hosts:
             host.start()
