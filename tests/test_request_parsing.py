@@ -503,7 +503,14 @@ def test_a_timeout_can_only_shorten_the_deadline(sent: str | None, expected_s: f
 
 @pytest.mark.parametrize(
     ("sent", "elapsed", "expected_s"),
-    [("5", "1.5", 3.5), ("5", "0.000", 5.0), ("600", "30", 60.0), ("5", "5", 0.0), ("5", "7.25", 0.0), (None, "9", 60.0)],
+    [
+        ("5", "1.5", 3.5),
+        ("5", "0.000", 5.0),
+        ("600", "30", 60.0),
+        ("5", "5", 0.0),
+        ("5", "7.25", 0.0),
+        (None, "9", 60.0),
+    ],
 )
 def test_what_proxies_have_waited_counts_of_the_clients_timeout_alone(
     sent: str | None, elapsed: str, expected_s: float

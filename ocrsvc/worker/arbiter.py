@@ -50,6 +50,7 @@ def take_over(
     hung_requests: HungRequests,
     each_second: Callable[[], object],
     drain_s: Callable[[], float] = float,
+    on_stop: Callable[[], object] = bool,
 ) -> None:
     """Make gunicorn's arbiter this one; from `on_starting`, since the command `gunicorn` makes its own.
 
@@ -58,9 +59,10 @@ def take_over(
         controller, hung_requests: See LastingArbiter.
         each_second: Called once a second; it must not wait for anything.
         drain_s: How long to serve on after SIGTERM, not ready, before the workers stop.
+        on_stop: Called when the service stops, before its workers do.
     """
     server.__class__ = LastingArbiter
-    server.begin(controller, hung_requests, each_second, drain_s)
+    server.begin(controller, hung_requests, each_second, drain_s, on_stop)
 
 
 class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
@@ -82,10 +84,11 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         hung_requests: HungRequests,
         each_second: Callable[[], object],
         drain_s: Callable[[], float],
+        on_stop: Callable[[], object],
     ) -> None:
         """What a constructor would do; gunicorn's has already run."""
         self.controller, self.hung_requests, self._each_second = controller, hung_requests, each_second
-        self._drain_s, self._stop_at_s = drain_s, math.inf
+        self._drain_s, self._on_stop, self._stop_at_s = drain_s, on_stop, math.inf
         self._logged_s: dict[str, float] = {}
         self._last_turn_s = time.monotonic()
         # gunicorn has written it, at the start.
@@ -212,6 +215,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         """Stop all workers; as gunicorn does it, by a clock that never jumps."""
         self.controller.stop(self.cfg)
         self._close_listeners()
+        self._on_stop()
         self.kill_workers(signal.SIGTERM if graceful else signal.SIGQUIT)
         end_s = time.monotonic() + self.cfg.graceful_timeout
         again_s = time.monotonic() + _SIGNAL_AGAIN_S

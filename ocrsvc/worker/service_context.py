@@ -101,6 +101,11 @@ class ServiceContext:
         self.certificate_watch.look()
         self.note_history()
 
+    def close_grpc_listeners(self) -> None:
+        """Arbiter: the workers have theirs still."""
+        for listener in self.grpc_listeners:
+            listener.close()
+
     def note_history(self) -> None:
         """Arbiter, each second: keep how the service is, when it is time for that."""
         now_s = time.monotonic()
