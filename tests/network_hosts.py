@@ -198,20 +198,31 @@ def open_network() -> Iterator[Network]:
         network.close()
 
 
+def add_hosts(network: Network, count: int, env: Mapping[str, str] | None = None) -> list[Host]:
+    """So many hosts, h1 at 10.99.0.11, h2, …, as in the files of deploy/hosts/; no service is started yet."""
+    return [Host(network, network.add(f"h{number}", _FIRST_HOST + number), env or {}) for number in range(1, count + 1)]
+
+
 @contextmanager
-def running_hosts(network: Network, count: int, env: Mapping[str, str] | None = None) -> Iterator[list[Host]]:
-    """So many hosts, h1 at 10.99.0.11, h2, …, as in the files of deploy/hosts/, each with a service that is ready."""
-    numbers = range(1, count + 1)
-    hosts = [Host(network, network.add(f"h{number}", _FIRST_HOST + number), env or {}) for number in numbers]
+def serving(hosts: Sequence[Host]) -> Iterator[None]:
+    """A service on each host, ready; whatever runs there ends with the block."""
     try:
         for host in hosts:
             host.start()
         for host in hosts:
             host.wait_until_ready()
-        yield hosts
+        yield
     finally:
         for host in hosts:
             host.kill()
+
+
+@contextmanager
+def running_hosts(network: Network, count: int, env: Mapping[str, str] | None = None) -> Iterator[list[Host]]:
+    """`add_hosts`, each with a service that is ready while the block runs."""
+    hosts = add_hosts(network, count, env)
+    with serving(hosts):
+        yield hosts
 
 
 def inside(node: Node) -> list[str]:
