@@ -22,6 +22,8 @@ from support import ROOT, SERVE, Server, wait_until
 
 HTTP_PORT: Final = 8000
 GRPC_PORT: Final = 8001
+# A hardware address that no node has.
+_NOBODY: Final = "02:00:00:00:ff:ff"
 _CLONE_NEWNET: Final = 0x40000000
 _FIRST_HOST: Final = 10
 _IP_S: Final = 10.0
@@ -80,8 +82,7 @@ class Network:
         _ip("-n", node.namespace, "link", "set", "eth0", "address", node.mac, "up")
         _ip("-n", node.namespace, "address", "add", f"{node.address}/24", "dev", "eth0")
         for other in self.nodes:
-            _introduce(node, other)
-            _introduce(other, node)
+            self.join(node, other)
         self.nodes.append(node)
         return node
 
@@ -92,6 +93,16 @@ class Network:
     def restore(self, node: Node) -> None:
         """The node is reached again."""
         _ip("-n", self._hub, "link", "set", node.port, "master", "bridge")
+
+    def part(self, node: Node, other: Node) -> None:
+        """From now on every packet between these two vanishes."""
+        for one, unknown in ((node, other), (other, node)):
+            _introduce(one, unknown, _NOBODY)
+
+    def join(self, node: Node, other: Node) -> None:
+        """These two reach each other again."""
+        _introduce(node, other, other.mac)
+        _introduce(other, node, node.mac)
 
     def slow(self, node: Node, bits_per_s: int) -> None:
         """From now on the node sends and receives no faster."""
@@ -268,8 +279,8 @@ def wait_until_listening(node: Node, port: int) -> None:
     wait_until(lambda: f":{port} " in _run(*inside(node), "ss", "-Hltn"), f"{node.name} listens at {port}")
 
 
-def _introduce(node: Node, other: Node) -> None:
-    known = (other.address, "lladdr", other.mac, "dev", "eth0", "nud", "permanent")
+def _introduce(node: Node, other: Node, mac: str) -> None:
+    known = (other.address, "lladdr", mac, "dev", "eth0", "nud", "permanent")
     _ip("-n", node.namespace, "neighbour", "replace", *known)
 
 

@@ -26,8 +26,8 @@ RETRIES = {
         {
             "name": [{}],
             "retryPolicy": {
-                "maxAttempts": 4,
-                "initialBackoff": "0.05s",
+                "maxAttempts": 5,
+                "initialBackoff": "0.1s",
                 "maxBackoff": "1s",
                 "backoffMultiplier": 2,
                 "retryableStatusCodes": ["UNAVAILABLE"],
