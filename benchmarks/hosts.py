@@ -114,7 +114,7 @@ def _second_line(image: bytes) -> str:
     """What the fake engine reads there: a checksum of the pixels."""
     pixels = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_GRAYSCALE)
     assert pixels is not None
-    return hash_text(pixels)
+    return hash_text(pixels.astype(np.uint8))
 
 
 def _ask(plan: dict[str, Any], clients: Node, folder: Path) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class FairThreadWorker(TlsWorker):
 
     worker_table: WorkerTable
     slot_number: int
+    sockets: list[Any]
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
