@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.host_faults import FAULTS, faults_happen
+from bench.host_faults import FAULTS, faults_happen, turns_of
 from bench.host_protocols import Protocol, chosen
 from bench.machine import describe, print_machine
 from bench.pages import tiny_png
@@ -36,6 +36,7 @@ from ocrsvc.engines.fake import hash_text
 
 _CLIENT = Path(__file__).with_name("bench") / "hosts_client.py"
 _RIGHT = "right"
+_LIBRARY = Protocol("ocrsvc.client", "http", "", "", b"")
 _DRAIN_S = "3"
 _LAST_ANSWERS_S = 60.0
 _SLOWEST_PER_S = 5
@@ -47,8 +48,7 @@ def main() -> int:
     print_machine()
     print(f"settings: {json.dumps(vars(args))}")
     image = tiny_png()
-    wanted = chosen(["form"] if args.proxy == "none" else args.protocol, image)
-    faults = [name.replace("-", " ") for name in args.faults]
+    wanted = [_LIBRARY] if args.proxy == "none" else chosen(args.protocol, image)
     results = {}
     print("| protocol | requests | failed | p50 | p99 | slowest | in s | faults |\n|---|---|---|---|---|---|---|---|")
     with ExitStack() as stack:
@@ -59,9 +59,10 @@ def main() -> int:
         hosts = stack.enter_context(running_hosts(network, args.hosts, env))
         if args.proxy != "none":
             stack.enter_context(proxied(network, proxy, args.proxy, folder))
+        turns = turns_of([name.replace("-", " ") for name in args.faults], hosts)
         for protocol in wanted:
             plan = _plan(args, protocol, image, folder, _address(args.proxy, protocol, proxy, hosts))
-            with faults_happen(hosts, faults, args.every_s) as happened:
+            with faults_happen(turns, args.every_s) as happened:
                 found = _ask(plan, clients, folder)
             results[protocol.name] = _summary(found) | {"faults": dict(happened)}
             print(_row(protocol.name, results[protocol.name]), flush=True)

@@ -48,19 +48,26 @@ FAULTS: Final[Mapping[str, Callable[[Host], Callable[[], None]]]] = {
 """Each begins, and gives what ends it."""
 
 
-@contextmanager
-def faults_happen(hosts: Sequence[Host], names: Sequence[str], every_s: float) -> Iterator[Counter[str]]:
-    """While the block runs, a fault begins every so many seconds, and ends in the middle between two.
+def turns_of(names: Sequence[str], hosts: Sequence[Host]) -> Iterator[tuple[str, Host]]:
+    """The faults in turn, each to the next host, without end."""
+    return zip(itertools.cycle(names), itertools.cycle(hosts), strict=False)
 
-    They come in the order of the names, each to the next host; the last one has ended when the block has. Counts them.
+
+@contextmanager
+def faults_happen(turns: Iterator[tuple[str, Host]], every_s: float) -> Iterator[Counter[str]]:
+    """While the block runs, a fault begins every so many seconds, and ends in the middle between two. Counts them.
+
+    The last one has ended when the block has.
     """
     done, happened = threading.Event(), Counter[str]()
 
     def go_on() -> None:
-        turns = zip(itertools.cycle(names), itertools.cycle(hosts), strict=False)
         next_s = time.monotonic() + every_s / 2
-        while names and not _wait(done, next_s):
-            name, host = next(turns)
+        while not _wait(done, next_s):
+            turn = next(turns, None)
+            if turn is None:
+                return
+            name, host = turn
             end = FAULTS[name](host)
             happened[name] += 1
             _wait(done, next_s + every_s / 2)
