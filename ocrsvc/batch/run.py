@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import queue
 import threading
 import time
@@ -282,12 +281,10 @@ class Run:
         self._left.pop(part, None)
 
     def _write(self, part: int) -> FinishedPart:
-        names: list[str] = []
-        for writer in self._writers:
-            names += writer.write(self._store, part, self._results_of(part))
+        written = [file for writer in self._writers for file in writer.write(self._store, part, self._results_of(part))]
         pages = self._plan.pages_of(part)
         states = self._ledger.states[pages.start : pages.stop]
-        files = {name: _size_and_digest(self._store, name) for name in names}
+        files = {file.name: (file.size, file.sha256) for file in written}
         done, failed = (int((states == state).sum()) for state in (PageState.DONE, PageState.FAILED))
         return FinishedPart(part, done, failed, files)
 
@@ -322,8 +319,3 @@ class Run:
 
 def _first_of(group: PageGroup, most: int) -> PageGroup:
     return PageGroup(group.file, group.pages[:most], group.indexes[:most])
-
-
-def _size_and_digest(store: Store, name: str) -> tuple[int, str]:
-    data = store.read(name)
-    return len(data), hashlib.sha256(data).hexdigest()

@@ -10,7 +10,7 @@ from ocrsvc import __version__
 from ocrsvc.batch.ledger.ledger import Ledger
 from ocrsvc.batch.ledger.ledger_log import LedgerLog
 from ocrsvc.batch.ledger.owner import Owner
-from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS
+from ocrsvc.batch.outputs.output_formats import check_formats, open_writers
 from ocrsvc.batch.plan import Plan, read_plan, write_plan
 from ocrsvc.batch.readers.opening import ReaderRequest, open_reader
 from ocrsvc.batch.run import Progress, Run, RunContext, RunSettings
@@ -18,7 +18,7 @@ from ocrsvc.batch.run_description import RunDescription
 from ocrsvc.batch.sources.opening import find_sources, load_file
 from ocrsvc.batch.store.contract import Store
 from ocrsvc.client.request import Options
-from ocrsvc.errors import BadOption, RunChanged
+from ocrsvc.errors import RunChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,7 @@ def open_plan(store: Store, request: BatchRequest) -> Plan:
 @contextmanager
 def open_run(store: Store, request: BatchRequest, progress: Progress) -> Iterator[Run]:
     """This process's work on the run, ready to be executed. Raises OcrsvcError and OSError."""
-    for name in request.outputs:
-        if name not in BATCH_FORMATS:
-            raise BadOption(f"--format is {name!r}: accepted are {', '.join(BATCH_FORMATS)}, separated by commas.")
+    check_formats(request.outputs, request.options)
     plan = open_plan(store, request)
     ledger = Ledger(store, plan)
     ledger.refresh()
@@ -78,7 +76,7 @@ def open_run(store: Store, request: BatchRequest, progress: Progress) -> Iterato
         _check_reader(ledger, identity)
         owner = Owner.this_process()
         log = LedgerLog(store, owner, {"ocrsvc": __version__, "reader": identity})
-        writers = [BATCH_FORMATS[name].open() for name in request.outputs]
+        writers = open_writers(request.outputs, identity)
         context = RunContext(store, plan, ledger, owner, log, reader, writers, load_file)
         yield Run(context, request.run, progress)
         log.end()

@@ -27,8 +27,20 @@ class FileResults:
     load: Callable[[], bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that is in the store: its name there, its size in bytes, and the SHA-256 of its content in hexadecimal."""
+
+    name: str
+    size: int
+    sha256: str
+
+
 class OutputWriter(Protocol):
     """Writes one format. A part that is written again, with the same pages or more, replaces what was there."""
 
-    def write(self, store: Store, part: int, files: Iterator[FileResults]) -> list[str]:
-        """Write a part, file by file in the order of the plan; gives the names of what was written. Raises OSError."""
+    def write(self, store: Store, part: int, files: Iterator[FileResults]) -> list[WrittenFile]:
+        """Write a part, file by file in the order of the plan; gives the files that the ledger is to name.
+
+        Raises OSError. The same results give the same bytes, in every process and on every machine.
+        """

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ocrsvc.batch.outputs.contract import FileResults
+from ocrsvc.batch.outputs.contract import FileResults, WrittenFile
+from ocrsvc.batch.outputs.hashed_writing import hashed_writing
 from ocrsvc.batch.store.contract import Store
 
 
 class JsonLines:
-    """Files named pages-00000.jsonl and so on; a line holds source, page, text, lines and error."""
+    """Files named pages-00000.jsonl and so on; a line holds source, page, text, lines and error.
 
-    def write(self, store: Store, part: int, files: Iterator[FileResults]) -> list[str]:
+    Args:
+        folder: Before the names: "", or one that ends in a slash.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def write(self, store: Store, part: int, files: Iterator[FileResults]) -> list[WrittenFile]:
         """As OutputWriter.write."""
-        name = f"pages-{part:05d}.jsonl"
-        with store.writing(name) as output:
+        with hashed_writing(store, f"{self._folder}pages-{part:05d}.jsonl") as output:
             for results in files:
                 for page in results.pages:
                     output.write(results.record(page) + b"\n")
-        return [name]
+        return [output.written()]
