@@ -17,7 +17,7 @@ from ocrsvc.adapters.umi_ocr.image_requests import ENGINE_FAILED, OK, Coded, to_
 from ocrsvc.errors import BrokenImage
 from ocrsvc.formats.page_serialization import unpack_page
 from ocrsvc.formats.text_pdf import picture_pdf, text_pdf
-from ocrsvc.imaging.text_layer import add_text_layer
+from ocrsvc.searchable_pdf.text_layer import add_text_layer
 from ocrsvc.jobs.store import Task
 from ocrsvc.records import Page
 
