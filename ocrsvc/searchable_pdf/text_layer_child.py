@@ -55,18 +55,23 @@ class _Layers:
     def save(self, result: int) -> None:
         """Write everything into an open file."""
         self._complete_font()
-        pikepdf, encrypted = self._pikepdf, self._pdf.is_encrypted
+        pikepdf = self._pikepdf
+        # Streams stay as they are packed.
+        how = {
+            "compress_streams": False,
+            "stream_decode_level": pikepdf.StreamDecodeLevel.none,
+            "deterministic_id": True,
+        }
+        if self._pdf.is_encrypted:
+            # Whom it restricts it goes on restricting; that takes random numbers, and streams that qpdf may pack anew.
+            how = {"encryption": True}
         with os.fdopen(os.dup(result), "w+b", buffering=1 << 20) as output:
             self._pdf.save(
                 output,
                 preserve_pdfa=False,
                 fix_metadata_version=False,
-                compress_streams=False,
-                stream_decode_level=pikepdf.StreamDecodeLevel.none,
                 object_stream_mode=pikepdf.ObjectStreamMode.preserve,
-                # What restricts readers stays; such a file has random numbers in it.
-                encryption=encrypted,
-                deterministic_id=not encrypted,
+                **how,
             )
 
     def _inherited(self, page: Any) -> dict[str, Any]:
@@ -166,7 +171,8 @@ def main() -> None:
             raise RequestFailed("damaged") from error
         return pack("written")
 
-    serve({"lay": lay}, ())
+    # qpdf wants random numbers for an encrypted file, and gets them from there.
+    serve({"lay": lay}, ("/dev/urandom",))
 
 
 if __name__ == "__main__":
