@@ -22,10 +22,10 @@ from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, check_formats, op
 from ocrsvc.batch.store.local_store import LocalStore
 from ocrsvc.cli.main import run
 from ocrsvc.errors import BadOption, BrokenImage
-from ocrsvc.records import Cell, Character, MaskedPart, Page, ReadOptions, Region, Table, Word
+from ocrsvc.records import Barcode, Cell, Character, MaskedPart, Page, ReadOptions, Region, Table, Word
 
 FAILED = BrokenImage("This PNG is cut off.", "Send it whole.")
-ASKED = ReadOptions(words=True, characters=True, layout=True, tables=True, mask=("phone",))
+ASKED = ReadOptions(words=True, characters=True, layout=True, tables=True, barcodes=True, mask=("phone",))
 
 
 def full_page() -> Page:
@@ -37,6 +37,7 @@ def full_page() -> Page:
         *(200, 100, 90, (line("ab *", words=words), line("c", 50.0, words=()))),
         tables=(Table(box(20, 10, 180, 30), 1, 2, (cell,)),),
         regions=(Region("text", 0.5, box(0, 0, 200, 100), (0, 1)),),
+        barcodes=(Barcode("QRCode", "https://a.example", box(150, 60, 190, 90)),),
         masked=(MaskedPart("phone", 0, 3, 4, box(70, 10, 180, 30)),),
     )
 
@@ -183,6 +184,14 @@ def test_documents_of_each_source_hold_its_pages(name: str, ending: str, told: s
     assert "one" in text
     assert "three" in text
     assert told in text
+
+
+@pytest.mark.parametrize(("name", "ending", "word"), [("hocr", ".hocr", ">ab</span>"), ("tsv", ".tsv", "\tab\n")])
+def test_words_that_were_asked_for_reach_the_formats_that_have_words(
+    name: str, ending: str, word: str, tmp_path: Path
+) -> None:
+    write(tmp_path, name, *FILES)
+    assert word in (tmp_path / f"a.pdf{ending}").read_text()
 
 
 def test_a_source_of_which_nothing_is_known_has_no_file(tmp_path: Path) -> None:

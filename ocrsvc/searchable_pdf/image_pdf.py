@@ -92,7 +92,8 @@ class ImagePdf:
         self._end()
 
     def _add_page(self, number: int, size: tuple[float, float], resources: bytes) -> None:
-        head = b"<< /Type /Page /Parent %d 0 R /MediaBox [0 0 %b %b] " % (_PAGES, *map(number_of, size))
+        wide, high = map(number_of, size)
+        head = b"<< /Type /Page /Parent %d 0 R /MediaBox [0 0 %b %b] " % (_PAGES, wide, high)
         self._add(number, [head, b"/Resources << %b >> /Contents %d 0 R >>" % (resources, number + 1)])
 
     def _add_font(self, parts: FontParts) -> None:

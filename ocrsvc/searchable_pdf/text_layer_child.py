@@ -130,8 +130,17 @@ class _Layers:
 
 
 def _frame_of(inherited: dict[str, Any]) -> PageFrame:
-    boxes = [[float(number) for number in inherited.get(key, ())] for key in ("/MediaBox", "/CropBox")]
-    return frame_of(*boxes, int(inherited.get("/Rotate", 0)))
+    media, crop = (_numbers_of(inherited.get(key, ())) for key in ("/MediaBox", "/CropBox"))
+    (turn,) = _numbers_of([inherited.get("/Rotate", 0)]) or [0.0]
+    return frame_of(media, crop, int(turn))
+
+
+def _numbers_of(values: Any) -> list[float]:
+    """None where anything else is among them: what draws pages takes such a value for missing."""
+    try:
+        return [float(value) for value in values]
+    except (TypeError, ValueError):
+        return []
 
 
 def _names() -> Iterator[str]:

@@ -40,6 +40,7 @@ _TABLE: Final = _struct(
     html=pa.string(),
     markdown=pa.string(),
 )
+_BARCODE: Final = _struct(type=pa.string(), text=pa.string(), box=_BOX)
 _MASKED: Final = _struct(kind=pa.string(), line=pa.int32(), begin=pa.int32(), end=pa.int32(), box=_BOX)
 
 PAGE_COLUMNS: Final = pa.schema(
@@ -53,6 +54,7 @@ PAGE_COLUMNS: Final = pa.schema(
         ("lines", pa.list_(_LINE)),
         ("regions", pa.list_(_REGION)),
         ("tables", pa.list_(_TABLE)),
+        ("barcodes", pa.list_(_BARCODE)),
         ("masked", pa.list_(_MASKED)),
         ("error", _ERROR),
     ]

@@ -66,7 +66,8 @@ def _write_pdf(file: BinaryIO, results: FileResults, output: HashedFile) -> None
 def _write_pictures(data: bytes, results: FileResults, output: HashedFile) -> None:
     """A page for each of an image file's."""
     directories = find_pages(data) if may_have_pages(data) else []
-    pdf, shown, failure = ImagePdf(output), 0, BrokenImage("None of its pages can be shown.")
+    pdf, shown = ImagePdf(output), 0
+    failure: CallerError = BrokenImage("None of its pages can be shown.")
     for record in _records_of(results):
         directory = directories[record["page"] - 1] if len(directories) > 1 else None
         try:
