@@ -16,10 +16,7 @@ from hypothesis import strategies as st
 from support import ROOT
 from web_support import picture
 
-from ocrsvc.formats.alto import to_alto
-from ocrsvc.formats.hocr import to_hocr
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
-from ocrsvc.formats.tsv import to_tsv
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Line, Page, Word
 
@@ -50,21 +47,23 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()) | st.sampled_from("<>&\"
 
 @given(ANY_TEXT)
 def test_any_text_comes_out_of_an_xml_parser_as_it_went_in(text: str) -> None:
-    (word,) = ET.fromstring(to_hocr([page_of(text)], ENGINE)).iterfind(f".//{HTML}span[@class='ocrx_word']")
-    (string,) = ET.fromstring(to_alto([page_of(text)], ENGINE)).iterfind(f".//{ALTO}String")
+    (word,) = ET.fromstring(OUTPUT_FORMATS["hocr"].write([page_of(text)], ENGINE)).iterfind(
+        f".//{HTML}span[@class='ocrx_word']"
+    )
+    (string,) = ET.fromstring(OUTPUT_FORMATS["alto"].write([page_of(text)], ENGINE)).iterfind(f".//{ALTO}String")
     assert (word.text or "") == as_xml_can_hold(text)
     assert string.get("CONTENT") == as_xml_can_hold(text)
 
 
 @given(ANY_TEXT)
 def test_any_text_stays_in_its_cell_of_the_tsv(text: str) -> None:
-    head, page, line = to_tsv([page_of(text)], ENGINE).splitlines()
+    head, page, line = OUTPUT_FORMATS["tsv"].write([page_of(text)], ENGINE).splitlines()
     assert [len(row.split("\t")) for row in (head, page, line)] == [12, 12, 12]
     assert line.split("\t")[11].split() == text.split()
 
 
 def test_the_tsv_has_tesseracts_columns() -> None:
-    assert to_tsv(PAGES, ENGINE).splitlines() == [
+    assert OUTPUT_FORMATS["tsv"].write(PAGES, ENGINE).splitlines() == [
         "level\tpage_num\tblock_num\tpar_num\tline_num\tword_num\tleft\ttop\twidth\theight\tconf\ttext",
         "1\t1\t0\t0\t0\t0\t0\t0\t200\t100\t-1\t",
         "4\t1\t0\t0\t1\t0\t10\t20\t101\t30\t98.76\t甲 & <b>",
@@ -83,7 +82,7 @@ WITH_WORDS = (Page(200, 100, 0, (Line("The hall殿", 0.85, UPRIGHT.box, WORDS), 
 
 
 def test_words_are_a_level_of_the_tsv() -> None:
-    assert to_tsv(WITH_WORDS, ENGINE).splitlines()[2:] == [
+    assert OUTPUT_FORMATS["tsv"].write(WITH_WORDS, ENGINE).splitlines()[2:] == [
         "4\t1\t0\t0\t1\t0\t10\t20\t101\t30\t-1\t",
         "5\t1\t0\t0\t1\t1\t10\t20\t30\t30\t90.00\tThe",
         "5\t1\t0\t0\t1\t2\t50\t20\t40\t30\t80.00\thall",
@@ -93,7 +92,7 @@ def test_words_are_a_level_of_the_tsv() -> None:
 
 
 def test_words_of_hocr_have_the_blanks_of_their_line_between_them() -> None:
-    root = ET.fromstring(to_hocr(WITH_WORDS, ENGINE))
+    root = ET.fromstring(OUTPUT_FORMATS["hocr"].write(WITH_WORDS, ENGINE))
     assert titles(root, "ocrx_word")[:3] == [
         "bbox 10 20 40 50; x_wconf 90",
         "bbox 50 20 90 50; x_wconf 80",
@@ -105,7 +104,7 @@ def test_words_of_hocr_have_the_blanks_of_their_line_between_them() -> None:
 
 
 def test_words_of_alto_are_strings_with_the_blanks_of_their_line_between_them() -> None:
-    line = ET.fromstring(to_alto(WITH_WORDS, ENGINE)).find(f".//{ALTO}TextLine")
+    line = ET.fromstring(OUTPUT_FORMATS["alto"].write(WITH_WORDS, ENGINE)).find(f".//{ALTO}TextLine")
     assert line is not None
     said = [element.get("CONTENT", element.tag.removeprefix(ALTO)) for element in line]
     assert said == ["The", "SP", "hall", "殿"]
@@ -116,7 +115,7 @@ def titles(root: ET.Element, kind: str) -> list[str | None]:
 
 
 def test_hocr_tells_frames_confidences_and_turns() -> None:
-    root = ET.fromstring(to_hocr(PAGES, ENGINE))
+    root = ET.fromstring(OUTPUT_FORMATS["hocr"].write(PAGES, ENGINE))
     assert titles(root, "ocr_page") == ["bbox 0 0 200 100; ppageno 0", "bbox 0 0 64 32; ppageno 1"]
     upright, upwards = titles(root, "ocr_line")
     assert upright == "bbox 10 20 111 50"
@@ -128,7 +127,7 @@ def test_hocr_tells_frames_confidences_and_turns() -> None:
 
 
 def test_alto_tells_frames_confidences_and_shapes() -> None:
-    pages = ET.fromstring(to_alto(PAGES, ENGINE)).findall(f".//{ALTO}Page")
+    pages = ET.fromstring(OUTPUT_FORMATS["alto"].write(PAGES, ENGINE)).findall(f".//{ALTO}Page")
     assert [(page.get("PHYSICAL_IMG_NR"), page.get("WIDTH"), page.get("HEIGHT")) for page in pages] == [
         ("1", "200", "100"),
         ("2", "64", "32"),
@@ -145,7 +144,7 @@ def place(name: str, left: int, top: int, width: int, height: int) -> dict[str, 
 
 
 @pytest.mark.parametrize("pages", [PAGES, WITH_WORDS])
-@pytest.mark.parametrize("write", [to_hocr, to_alto])
+@pytest.mark.parametrize("write", [OUTPUT_FORMATS["hocr"].write, OUTPUT_FORMATS["alto"].write])
 def test_every_id_of_a_document_is_there_once(write: Any, pages: Sequence[Page]) -> None:
     root = ET.fromstring(write(pages, ENGINE))
     ids = [value for element in root.iter() for name, value in element.items() if name.lower() == "id"]
@@ -158,8 +157,8 @@ def test_every_format_has_its_row_in_the_documents(name: str, form: OutputFormat
 
 
 WRITER = """
-def to_count(pages, engine):
-    return f"{engine.name}: {sum(len(page.lines) for page in pages)} lines"
+def write_count(pages, count, engine):
+    yield f"{engine.name}: {sum(len(page.lines) for page in pages)} lines"
 """
 PROGRAM = """
 import sys
@@ -167,7 +166,7 @@ from pathlib import Path
 
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
 
-OUTPUT_FORMATS["count"] = OutputFormat("text/x-count", ".count", "Count", "how many lines", "counting:to_count")
+OUTPUT_FORMATS["count"] = OutputFormat("text/x-count", ".count", "Count", "how many lines", "counting:write_count")
 
 from web_support import running_app
 

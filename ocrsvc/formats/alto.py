@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ocrsvc.formats.pixel_boxes import PlacedLine, PlacedText, place_lines
@@ -23,13 +23,15 @@ xsi:schemaLocation="http://www.loc.gov/standards/alto/ns-v4# http://www.loc.gov/
 """
 
 
-def to_alto(pages: Sequence[Page], engine: EngineInfo) -> str:
+def write_alto(pages: Iterable[Page], _count: int, engine: EngineInfo) -> Iterator[str]:
     """The pages: one block each, because blocks are not known; in each line a string for each word.
 
     Without words a line has one string, which is the whole line.
     """
     system = to_markup(f"{engine.name} {engine.model} {engine.version}")
-    return "".join([_HEAD.format(system=system), *map(_page, pages), "</Layout>\n</alto>\n"])
+    yield _HEAD.format(system=system)
+    yield from map(_page, pages)
+    yield "</Layout>\n</alto>\n"
 
 
 def _page(page: Page) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ocrsvc.formats.pixel_boxes import PlacedLine, PlacedText, place_lines
@@ -25,14 +25,16 @@ _HEAD: Final = """\
 """
 
 
-def to_hocr(pages: Sequence[Page], engine: EngineInfo) -> str:
+def write_hocr(pages: Iterable[Page], count: int, engine: EngineInfo) -> Iterator[str]:
     """The pages with their lines, and those with their words.
 
     Without words each line holds one, which is the whole line: many readers of hOCR look for words and pass over lines
     that have none.
     """
     system = to_markup(f"ocrsvc ({engine.name} {engine.model} {engine.version})")
-    return "".join([_HEAD.format(system=system, count=len(pages)), *map(_page, pages), "</body>\n</html>\n"])
+    yield _HEAD.format(system=system, count=count)
+    yield from map(_page, pages)
+    yield "</body>\n</html>\n"
 
 
 def _page(page: Page) -> str:

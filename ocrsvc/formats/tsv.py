@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ocrsvc.formats.pixel_boxes import PlacedLine, PlacedText, place_lines
@@ -17,18 +17,18 @@ NO_CONFIDENCE: Final = -1
 _BREAKS: Final = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 
 
-def to_tsv(pages: Sequence[Page], _engine: EngineInfo) -> str:
+def write_tsv(pages: Iterable[Page], _count: int, _engine: EngineInfo) -> Iterator[str]:
     """A row for each page, line and word, words with their confidence in percent.
 
     Blocks and paragraphs are not known, so that their numbers are 0. A line without words has a confidence and a text
     itself, which in Tesseract's own TSV only words have. Tabs and line breaks inside a text become a blank.
     """
-    rows = [COLUMNS.replace(" ", "\t")]
+    yield COLUMNS.replace(" ", "\t") + "\n"
     for page in pages:
-        rows.append(f"{PAGE_LEVEL}\t{page.number}\t0\t0\t0\t0\t0\t0\t{page.width}\t{page.height}\t{NO_CONFIDENCE}\t")
+        rows = [f"{PAGE_LEVEL}\t{page.number}\t0\t0\t0\t0\t0\t0\t{page.width}\t{page.height}\t{NO_CONFIDENCE}\t"]
         for number, line in enumerate(place_lines(page), start=1):
             rows += _rows(f"{page.number}\t0\t0\t{number}", line)
-    return "\n".join(rows) + "\n"
+        yield "".join(f"{row}\n" for row in rows)
 
 
 def _rows(numbers: str, line: PlacedLine) -> Iterator[str]:
