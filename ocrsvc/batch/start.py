@@ -15,7 +15,10 @@ from ocrsvc.batch.plan import Plan, read_plan, write_plan
 from ocrsvc.batch.readers.opening import ReaderRequest, open_reader
 from ocrsvc.batch.run import Progress, Run, RunContext, RunSettings
 from ocrsvc.batch.run_description import RunDescription
-from ocrsvc.batch.sources.opening import find_sources, load_file
+from ocrsvc.batch.sources.loading import SourceLoader
+from ocrsvc.batch.sources.opening import find_sources
+from ocrsvc.batch.sources.planning_counts import PlanningCounts
+from ocrsvc.batch.sources.source_request import SourceRequest
 from ocrsvc.batch.store.contract import Store
 from ocrsvc.client.request import Options
 from ocrsvc.errors import BadOption, RunChanged
@@ -26,7 +29,7 @@ class BatchRequest:
     """What a command asks for.
 
     Attributes:
-        sources: Files and folders.
+        sources: Which files and pages.
         options: How pages are read.
         outputs: Names of output formats.
         on: Who reads.
@@ -36,7 +39,7 @@ class BatchRequest:
         environment: Of the settings OCRSVC_….
     """
 
-    sources: tuple[str, ...]
+    sources: SourceRequest
     options: Options
     outputs: tuple[str, ...]
     on: str
@@ -48,11 +51,11 @@ class BatchRequest:
 
 def open_plan(store: Store, request: BatchRequest) -> Plan:
     """The plan of the run: the store's, or a new one. Raises RunChanged, SourceGone, DamagedLedger and OSError."""
-    planning = {"part_pages": request.part_pages}
-    asked = RunDescription(request.sources, request.options, request.outputs, planning)
+    planning = {"part_pages": request.part_pages} | request.sources.choice()
+    asked = RunDescription(request.sources.sources, request.options, request.outputs, planning)
     described = RunDescription.read(store)
     if described is None:
-        plan = write_plan(store, find_sources(request.sources), request.part_pages)
+        plan = write_plan(store, find_sources(request.sources, PlanningCounts()), request.part_pages)
         if replace(asked, plan=plan.totals.digest).write(store):
             return plan
         # Another process has begun the same run meanwhile: its plan stands.
@@ -72,18 +75,20 @@ def open_run(store: Store, request: BatchRequest, progress: Progress) -> Iterato
     ledger.refresh()
     if request.retry_failed:
         ledger.forget_failures()
-    reader = open_reader(ReaderRequest(request.on, request.options, load_file, request.environment))
+    load = SourceLoader(request.sources.most_file_bytes)
+    reader = open_reader(ReaderRequest(request.on, request.options, load, request.environment))
     try:
         identity = dict(reader.start())
         _check_reader(ledger, identity)
         owner = Owner.this_process()
         log = LedgerLog(store, owner, {"ocrsvc": __version__, "reader": identity})
         writers = [BATCH_FORMATS[name].open() for name in request.outputs]
-        context = RunContext(store, plan, ledger, owner, log, reader, writers, load_file)
+        context = RunContext(store, plan, ledger, owner, log, reader, writers, load)
         yield Run(context, request.run, progress)
         log.end()
     finally:
         reader.close()
+        load.close()
 
 
 def _check_reader(ledger: Ledger, identity: dict[str, str]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from ocrsvc.cli.batch_sources import add_source_arguments, source_request_of
 from ocrsvc.cli.reading_options import add_reading_options, options_of
 from ocrsvc.errors import BadOption, StoreUnavailable
 from ocrsvc.system.thread_plan import set_library_environment
@@ -27,7 +28,7 @@ _SOME_FAILED: Final = 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `ocrsvc batch`."""
-    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="file or folder")
+    add_source_arguments(parser)
     parser.add_argument("--out", required=True, metavar="DEST", help="folder of the output and of the ledger")
     parser.add_argument("--on", default="local", help="who reads: local, which is this process")
     parser.add_argument("--format", default="jsonl", help="output formats, separated by commas: jsonl")
@@ -68,7 +69,7 @@ def _request_of(args: argparse.Namespace) -> BatchRequest:
 
     shard, shards = _shard_of(args.shard)
     settings = RunSettings(args.attempts, shard, shards, args.limit)
-    sources, formats = tuple(args.sources), tuple(args.format.split(","))
+    sources, formats = source_request_of(args, os.environ), tuple(args.format.split(","))
     return BatchRequest(
         sources, options_of(args), formats, args.on, args.part_pages, args.retry_failed, settings, dict(os.environ)
     )
