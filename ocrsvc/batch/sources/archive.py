@@ -20,6 +20,7 @@ class Member:
         head: Its first bytes; None where they were not looked at, so that its name says what it is.
         problem: Why it cannot be read; "" where nothing is known of that.
         is_image: Whether it is planned whatever it is.
+        path: Of the file that it stands for, seen from the archive's folder, or a URL; "" for what is in the archive.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Member:
     head: bytes | None = None
     problem: str = ""
     is_image: bool = False
+    path: str = ""
 
 
 class Archive(Protocol):

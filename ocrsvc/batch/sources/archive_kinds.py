@@ -65,8 +65,28 @@ def _open_zip(address: str, _column: str | None) -> Archive:
     return ZipArchive(address)
 
 
+def _open_parquet(address: str, column: str | None) -> Archive:
+    from ocrsvc.batch.sources.table import TableArchive, check_pyarrow
+
+    check_pyarrow()
+    from ocrsvc.batch.sources.parquet_file import ParquetTable
+
+    return TableArchive(ParquetTable(address), column)
+
+
+def _open_arrow(address: str, column: str | None) -> Archive:
+    from ocrsvc.batch.sources.table import TableArchive, check_pyarrow
+
+    check_pyarrow()
+    from ocrsvc.batch.sources.arrow_file import ArrowTable
+
+    return TableArchive(ArrowTable(address), column)
+
+
 _OPENERS: Final[dict[str, Callable[[str, str | None], Archive]]] = {
     "tar": _open_tar,
     "packed-tar": _open_packed_tar,
     "zip": _open_zip,
+    "parquet": _open_parquet,
+    "arrow": _open_arrow,
 }

@@ -84,7 +84,7 @@ class FilePlanner:
     def _read_head(self, found: FoundFile) -> bytes | None:
         """The first bytes of a file; none where they are not worth reading, None where they cannot be read."""
         access = access_of(found.address)
-        if not access.reads_heads and is_image_name(found.name):
+        if not access.reads_heads and is_image_name(found.address):
             return b""
         try:
             with access.open(found.address) as file:
@@ -106,6 +106,9 @@ class FilePlanner:
             yield self._broken(found, f"{found.name}: {error.detail}")
 
     def _plan_member(self, found: FoundFile, kind: str, member: Member, ranges: Ranges) -> Iterator[SourceFile]:
+        if member.path:
+            yield from self._plan_linked(found, member, ranges)
+            return
         name = found.name + member.name
         if not self._is_wanted(name):
             return
@@ -120,9 +123,26 @@ class FilePlanner:
             total = self._count(locator, found, name, member.size, head)
             yield from self._chosen(name, locator, found.version, member.size, total, ranges)
 
+    def _plan_linked(self, table: FoundFile, member: Member, ranges: Ranges) -> Iterator[SourceFile]:
+        """What is planned of a file that a table names: it is called by its row, so that rows may name one file."""
+        name, path = table.name + member.name, member.path
+        is_whole = "://" in path or path.startswith("/")
+        address = path if is_whole else f"{table.address.rpartition('/')[0]}/{path}"
+        if not self._is_wanted(address):
+            return
+        try:
+            now = access_of(address).look_at(address)
+        except OSError:
+            yield self._failure(name, Locator(address), "")
+            return
+        yield from self._plan_file(FoundFile(address, name, now.size, now.version, is_named=True), ranges)
+
     def _count(self, locator: Locator, found: FoundFile, name: str, size: int, head: bytes) -> int:
         """The pages of a document; 1 of what is none, is too large, or cannot be read, which reading it will say."""
-        if size > self._most_bytes or not (may_have_pages(head) or (not head and extension_of(name) in DOCUMENTS)):
+        may_have = may_have_pages(head) or (
+            not head and extension_of(locator.address if not locator.kind else name) in DOCUMENTS
+        )
+        if size > self._most_bytes or not may_have:
             return 1
         try:
             return count_pages(self._loader.load(locator, name, found.version))

@@ -48,7 +48,7 @@ class SourceLoader:
             raise BrokenArchive(locator.place, "Mend it, and take another destination for it.")
         data = self.load(locator, file.name, file.version)
         # Where the name alone was known at planning, no page of a document may be lost.
-        is_counted = file.version and extension_of(file.name) in DOCUMENTS
+        is_counted = file.total > 1 or (file.version and extension_of(file.name) in DOCUMENTS)
         if not is_counted and may_have_pages(data) and (pages := count_pages(data)) != file.total:
             raise SourceGone(
                 f"{file.name} is a document of {pages} pages, and was planned with {file.total}.",

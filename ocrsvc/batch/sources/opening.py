@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from ocrsvc.batch.sources.file_planner import FilePlanner
+from ocrsvc.batch.sources.file_records import from_record, to_record
 from ocrsvc.batch.sources.found_files import find_all
+from ocrsvc.batch.sources.page_sample import Sample, sampled
 from ocrsvc.batch.sources.planning_counts import PlanningCounts
+from ocrsvc.batch.sources.record_sort import sort_records
 from ocrsvc.batch.sources.source_request import SourceRequest
 from ocrsvc.batch.tasks import SourceFile
 
@@ -22,7 +25,17 @@ def find_sources(request: SourceRequest, counts: PlanningCounts) -> Iterator[Sou
     Raises:
         SourceGone: A source is not there.
         BadOption: An option, a pattern or a list is none.
+        OSError: A temporary file cannot be written.
     """
+    files = _planned(request, counts)
+    if request.sample is not None:
+        files = sampled(files, Sample.of(request.sample), request.seed, counts)
+    if request.is_sorted:
+        files = map(from_record, sort_records(map(to_record, files)))
+    yield from files
+
+
+def _planned(request: SourceRequest, counts: PlanningCounts) -> Iterator[SourceFile]:
     with closing(FilePlanner(request, counts)) as planner:
         for found, ranges in find_all(request.sources, counts):
             yield from planner.plan(found, ranges)
