@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -30,9 +31,9 @@ def document(pages: int, form: str = "PDF") -> bytes:
     return out.getvalue()
 
 
-def plan(*sources: str | Path, counts: PlanningCounts | None = None, **options: object) -> list[SourceFile]:
+def plan(*sources: str | Path, counts: PlanningCounts | None = None, **options: Any) -> list[SourceFile]:
     """What is planned of these sources."""
-    request = SourceRequest(tuple(map(str, sources)), **options)  # type: ignore[arg-type]
+    request = SourceRequest(tuple(map(str, sources)), **options)
     return list(find_sources(request, PlanningCounts() if counts is None else counts))
 
 

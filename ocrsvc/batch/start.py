@@ -18,8 +18,10 @@ from ocrsvc.batch.run_description import RunDescription
 from ocrsvc.batch.sources.loading import SourceLoader
 from ocrsvc.batch.sources.opening import find_sources
 from ocrsvc.batch.sources.planning_counts import PlanningCounts
+from ocrsvc.batch.sources.source_changes import find_changes
 from ocrsvc.batch.sources.source_request import SourceRequest
 from ocrsvc.batch.store.contract import Store
+from ocrsvc.batch.tasks import SourceFile
 from ocrsvc.client.request import Options
 from ocrsvc.errors import BadOption, RunChanged
 
@@ -37,6 +39,7 @@ class BatchRequest:
         retry_failed: Try pages that have failed again.
         run: How the run is worked on.
         environment: Of the settings OCRSVC_….
+        as_planned: Go on with the plan, whatever became of the sources since.
     """
 
     sources: SourceRequest
@@ -47,30 +50,61 @@ class BatchRequest:
     retry_failed: bool = False
     run: RunSettings = field(default_factory=RunSettings)
     environment: dict[str, str] = field(default_factory=dict)
+    as_planned: bool = False
 
 
-def open_plan(store: Store, request: BatchRequest) -> Plan:
-    """The plan of the run: the store's, or a new one. Raises RunChanged, SourceGone, DamagedLedger and OSError."""
+def open_plan(store: Store, request: BatchRequest, counts: PlanningCounts) -> Plan:
+    """The plan of the run: the store's, if the sources are still those of the plan, or a new one.
+
+    Args:
+        store: Where it is.
+        request: What is asked for.
+        counts: What a new one leaves out, counted meanwhile.
+
+    Raises:
+        RunChanged, SourceGone, DamagedLedger, BadOption, OSError: There is none.
+    """
     planning = {"part_pages": request.part_pages} | request.sources.choice()
     asked = RunDescription(request.sources.sources, request.options, request.outputs, planning)
     described = RunDescription.read(store)
     if described is None:
-        plan = write_plan(store, find_sources(request.sources, PlanningCounts()), request.part_pages)
+        plan = write_plan(store, find_sources(request.sources, counts), request.part_pages)
         if replace(asked, plan=plan.totals.digest).write(store):
             return plan
         # Another process has begun the same run meanwhile: its plan stands.
         described = RunDescription.read(store) or asked
     described.check_same(asked, store.address)
-    return read_plan(store)
+    plan = read_plan(store)
+    if not request.as_planned:
+        find_changes(_files_of(plan), request.sources).check_none(store.address)
+    return plan
+
+
+def _files_of(plan: Plan) -> Iterator[SourceFile]:
+    for part in range(plan.parts):
+        for _, file in plan.files_of(part):
+            yield file
 
 
 @contextmanager
-def open_run(store: Store, request: BatchRequest, progress: Progress) -> Iterator[Run]:
-    """This process's work on the run, ready to be executed. Raises OcrsvcError and OSError."""
+def open_run(
+    store: Store, request: BatchRequest, progress: Progress, counts: PlanningCounts | None = None
+) -> Iterator[Run]:
+    """This process's work on the run, ready to be executed.
+
+    Args:
+        store: The destination.
+        request: What is asked for.
+        progress: Told what happens.
+        counts: What planning leaves out, counted meanwhile.
+
+    Raises:
+        OcrsvcError, OSError: It cannot begin.
+    """
     for name in request.outputs:
         if name not in BATCH_FORMATS:
             raise BadOption(f"--format is {name!r}: accepted are {', '.join(BATCH_FORMATS)}, separated by commas.")
-    plan = open_plan(store, request)
+    plan = open_plan(store, request, PlanningCounts() if counts is None else counts)
     ledger = Ledger(store, plan)
     ledger.refresh()
     if request.retry_failed:

@@ -48,12 +48,16 @@ def run(args: argparse.Namespace) -> int:
     """
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
     set_library_environment(os.environ)
+    from ocrsvc.batch.sources.planning_counts import PlanningCounts
     from ocrsvc.batch.start import open_run
     from ocrsvc.batch.store.opening import open_store
 
     store = open_store(args.out)
     try:
-        with open_run(store, _request_of(args), _Silent()) as work, _draining(work):
+        counts = PlanningCounts()
+        with open_run(store, _request_of(args), _Silent(), counts) as work, _draining(work):
+            for sentence in counts.to_sentences():
+                print(f"ocrsvc: {sentence}", file=sys.stderr)
             outcome = work.execute()
     except OSError as error:
         raise StoreUnavailable(
@@ -71,7 +75,15 @@ def _request_of(args: argparse.Namespace) -> BatchRequest:
     settings = RunSettings(args.attempts, shard, shards, args.limit)
     sources, formats = source_request_of(args, os.environ), tuple(args.format.split(","))
     return BatchRequest(
-        sources, options_of(args), formats, args.on, args.part_pages, args.retry_failed, settings, dict(os.environ)
+        sources,
+        options_of(args),
+        formats,
+        args.on,
+        args.part_pages,
+        args.retry_failed,
+        settings,
+        dict(os.environ),
+        as_planned=args.as_planned,
     )
 
 

@@ -27,6 +27,9 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="no names such as '*_old*'")
     group.add_argument("--sample", metavar="N|P%", help="read so many pages, or about that share of them, by chance")
     group.add_argument("--seed", type=int, default=0, help="another number gives another sample (0)")
+    group.add_argument(
+        "--as-planned", action="store_true", help="go on with what was planned, whatever became of the sources since"
+    )
     group.add_argument("--sorted", action="store_true", help="in the order of names over all sources")
 
 

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from ocrsvc.batch.sources.file_access import open_file
+from ocrsvc.batch.sources.address_access import open_file
 from ocrsvc.batch.sources.image_column import ImageColumn
 from ocrsvc.batch.sources.row_cursors import Batches
 from ocrsvc.batch.sources.table import failures_of_table

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from ocrsvc.batch.sources.address_access import access_of
 from ocrsvc.batch.sources.archive import Member
 from ocrsvc.batch.sources.archive_kinds import archive_kind, open_archive
-from ocrsvc.batch.sources.file_access import FoundFile, access_of
-from ocrsvc.batch.sources.loading import FAILURE, SourceLoader
+from ocrsvc.batch.sources.file_access import FoundFile
+from ocrsvc.batch.sources.loading import FAILURE, LINKED, SourceLoader
 from ocrsvc.batch.sources.locator import Locator
 from ocrsvc.batch.sources.page_count import (
     DOCUMENTS,
@@ -68,23 +69,23 @@ class FilePlanner:
         elif kind:
             yield from self._plan_archive(found, kind, ranges)
         elif self._is_wanted(found.name):
-            yield from self._plan_file(found, ranges)
+            yield from self._plan_file(found, Locator(found.address), ranges)
 
-    def _plan_file(self, found: FoundFile, ranges: Ranges) -> Iterator[SourceFile]:
+    def _plan_file(self, found: FoundFile, locator: Locator, ranges: Ranges) -> Iterator[SourceFile]:
         head = self._read_head(found)
         if head is None:
             # What cannot be read is not skipped: it may be an image. Its version is not known, nor compared.
-            yield self._failure(found.name, Locator(found.address), "")
+            yield self._failure(found.name, locator, "")
         elif found.is_named or is_image_name(found.name) or is_image_head(head):
-            total = self._count(Locator(found.address), found, found.name, found.size, head)
-            yield from self._chosen(found.name, Locator(found.address), found.version, found.size, total, ranges)
+            total = self._count(locator, found, found.address, found.size, head)
+            yield from self._chosen(found.name, locator, found.version, found.size, total, ranges)
         else:
             self._counts.skip(kind_of(found.name))
 
     def _read_head(self, found: FoundFile) -> bytes | None:
         """The first bytes of a file; none where they are not worth reading, None where they cannot be read."""
         access = access_of(found.address)
-        if not access.reads_heads and is_image_name(found.address):
+        if not access.is_local and is_image_name(found.address):
             return b""
         try:
             with access.open(found.address) as file:
@@ -130,18 +131,18 @@ class FilePlanner:
         address = path if is_whole else f"{table.address.rpartition('/')[0]}/{path}"
         if not self._is_wanted(address):
             return
+        locator = Locator(address, LINKED, table.address)
         try:
             now = access_of(address).look_at(address)
         except OSError:
-            yield self._failure(name, Locator(address), "")
+            yield self._failure(name, locator, "")
             return
-        yield from self._plan_file(FoundFile(address, name, now.size, now.version, is_named=True), ranges)
+        file = FoundFile(address, name, now.size, now.version, is_named=True)
+        yield from self._plan_file(file, locator, ranges)
 
     def _count(self, locator: Locator, found: FoundFile, name: str, size: int, head: bytes) -> int:
         """The pages of a document; 1 of what is none, is too large, or cannot be read, which reading it will say."""
-        may_have = may_have_pages(head) or (
-            not head and extension_of(locator.address if not locator.kind else name) in DOCUMENTS
-        )
+        may_have = may_have_pages(head) if head else extension_of(name) in DOCUMENTS
         if size > self._most_bytes or not may_have:
             return 1
         try:

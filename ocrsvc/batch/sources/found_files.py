@@ -11,7 +11,8 @@ from typing import BinaryIO, Final
 
 import orjson
 
-from ocrsvc.batch.sources.file_access import FoundFile, access_of
+from ocrsvc.batch.sources.address_access import access_of
+from ocrsvc.batch.sources.file_access import FoundFile
 from ocrsvc.batch.sources.name_hashes import NameHashes
 from ocrsvc.batch.sources.names import path_name
 from ocrsvc.batch.sources.planning_counts import PlanningCounts
@@ -20,26 +21,32 @@ from ocrsvc.imaging.page_ranges import ACCEPTED, Ranges, parse_ranges
 
 _PIECE_BYTES: Final = 64 * 1024
 _MOST_ENTRY_BYTES: Final = 1024 * 1024
+_STANDARD_INPUT: Final = frozenset({"-", "@-"})
 _LINES: Final = re.compile(rb"\r?\n")
 
 Found = tuple[FoundFile, Ranges | None]
 """A file, and which pages of it its list asks for."""
 
 
-def find_all(sources: tuple[str, ...], counts: PlanningCounts) -> Iterator[Found]:
+def find_all(sources: tuple[str, ...], counts: PlanningCounts, *, only_local: bool = False) -> Iterator[Found]:
     """The files of all sources, source after source; one that is found again is counted and left out.
+
+    Args:
+        sources: As the command names them.
+        counts: What is left out.
+        only_local: Leave out what is not on this machine, and standard input.
 
     Raises:
         SourceGone: A source is not there.
         BadOption: A list is none, or names one file twice with different pages.
     """
     if len(sources) == 1 and not _is_list(sources[0]):
-        yield from _find(sources[0], counts)
+        yield from _find(sources[0], counts, only_local=only_local)
         return
     seen = NameHashes()
     has_ranges = False
     for source in sources:
-        for found, ranges in _find(source, counts):
+        for found, ranges in _find(source, counts, only_local=only_local):
             has_ranges = has_ranges or ranges is not None
             if seen.add(found.address):
                 yield found, ranges
@@ -53,31 +60,33 @@ def _is_list(source: str) -> bool:
     return source == "-" or source.startswith("@")
 
 
-def _find(source: str, counts: PlanningCounts) -> Iterator[Found]:
+def _find(source: str, counts: PlanningCounts, *, only_local: bool) -> Iterator[Found]:
+    if only_local and (source in _STANDARD_INPUT or not access_of(source.removeprefix("@")).is_local):
+        return
     if _is_list(source):
-        yield from _find_listed(source, counts)
+        yield from _find_listed(source, counts, only_local=only_local)
     else:
         for found in access_of(source).find(source, counts):
             yield found, None
 
 
-def _find_listed(source: str, counts: PlanningCounts) -> Iterator[Found]:
+def _find_listed(source: str, counts: PlanningCounts, *, only_local: bool) -> Iterator[Found]:
     """The files of a list; what it names and is not there fails, and does not end the planning."""
     with ExitStack() as opened:
         for number, entry in enumerate(_split(_open_list(source, opened)), 1):
             named, ranges = _parse(entry, f"entry {number} of {path_name(source)}")
+            access = access_of(named)
+            if only_local and not access.is_local:
+                continue
             try:
-                for found in access_of(named).find(named, counts):
+                for found in access.find(named, counts):
                     yield found, ranges
             except SourceGone as error:
-                yield (
-                    FoundFile(access_of(named).address_of(named), path_name(named), 0, "", problem=error.detail),
-                    ranges,
-                )
+                yield FoundFile(access.address_of(named), path_name(named), 0, "", problem=error.detail), ranges
 
 
 def _open_list(source: str, opened: ExitStack) -> BinaryIO:
-    if source in {"-", "@-"}:
+    if source in _STANDARD_INPUT:
         return sys.stdin.buffer
     try:
         return opened.enter_context(access_of(source[1:]).open(source[1:]))

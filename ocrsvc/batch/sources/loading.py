@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, Final
 
+from ocrsvc.batch.sources.address_access import access_of
 from ocrsvc.batch.sources.archive import too_large
-from ocrsvc.batch.sources.file_access import FileAccess, FoundFile, access_of
+from ocrsvc.batch.sources.file_access import FileAccess, FoundFile
 from ocrsvc.batch.sources.locator import Locator
 from ocrsvc.batch.sources.open_archives import OpenArchives
 from ocrsvc.batch.sources.page_count import DOCUMENTS, count_pages, extension_of
@@ -18,6 +19,8 @@ from ocrsvc.imaging.document import may_have_pages
 
 FAILURE: Final = "failure"
 """The kind of locator of what was planned although it cannot be read: its place is the reason."""
+LINKED: Final = "linked"
+"""The kind of locator of a whole file that a table names: its place is the table's address."""
 
 
 class SourceLoader:
@@ -63,7 +66,7 @@ class SourceLoader:
             now = access.look_at(locator.address)
             if version and now.version != version:
                 raise SourceGone("It has changed since the run was planned.", "Take another destination for it.")
-            if not locator.kind:
+            if locator.kind in {"", LINKED}:
                 return self._read_whole(access, now)
             with self._archives.using(locator.kind, locator.address, now.version) as archive:
                 return archive.load(locator.place, self._most_bytes)

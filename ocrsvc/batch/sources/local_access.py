@@ -23,7 +23,7 @@ _FOLDER: Final = b"\0/"
 class LocalAccess:
     """Files by their paths; a folder's in the order of their names' bytes, without those behind links to folders."""
 
-    reads_heads = True
+    is_local = True
 
     def find(self, source: str, counts: PlanningCounts) -> Iterator[FoundFile]:
         """As FileAccess.find."""

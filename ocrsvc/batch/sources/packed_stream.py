@@ -10,7 +10,7 @@ import zlib
 from contextlib import ExitStack
 from typing import BinaryIO, Final, cast
 
-from ocrsvc.batch.sources.file_access import open_file
+from ocrsvc.batch.sources.address_access import open_file
 from ocrsvc.batch.sources.forward_stream import ByteStream
 from ocrsvc.errors import BrokenArchive, SourceGone
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 _MOST_KINDS: Final = 200
+_MOST_TOLD: Final = 8
 _OTHER_KINDS: Final = "other kinds"
 
 
@@ -29,6 +30,20 @@ class PlanningCounts:
     without_pages: int = 0
     left_out: int = 0
     not_sampled: int = 0
+
+    def to_sentences(self) -> list[str]:
+        """What people should know of it, in their words; nothing of what did not happen."""
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self.skipped.most_common(_MOST_TOLD))
+        kinds += ", and others" if len(self.skipped) > _MOST_TOLD else ""
+        told = [
+            (self.skipped.total(), f"no image by name and content, left out ({kinds})"),
+            (self.unreadable, "cannot be read, counted as a page that fails"),
+            (self.named_twice, "named twice, read once"),
+            (self.without_pages, "without the pages asked for"),
+            (self.left_out, "left out by --include or --exclude"),
+        ]
+        sentences = [f"{count} {'files' if count > 1 else 'file'}: {what}" for count, what in told if count]
+        return sentences + ([f"{self.not_sampled} pages are not in the sample"] if self.not_sampled else [])
 
     def skip(self, kind: str) -> None:
         """Count a file that is not planned; kinds are bounded, as whoever made the files names them."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ocrsvc.batch.sources.address_access import open_file
 from ocrsvc.batch.sources.archive import Member, too_large
-from ocrsvc.batch.sources.file_access import RandomAccess, open_file
 from ocrsvc.batch.sources.forward_stream import ForwardStream, ForwardStreams
 from ocrsvc.batch.sources.member_names import MemberNames
 from ocrsvc.batch.sources.packed_stream import open_packed
+from ocrsvc.batch.sources.random_access import RandomAccess
 from ocrsvc.batch.sources.tar_headers import ReadAt, read_headers
 from ocrsvc.errors import BrokenArchive
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ocrsvc.batch.sources.address_access import access_of
 from ocrsvc.batch.sources.archive import Member, too_large
-from ocrsvc.batch.sources.file_access import RandomAccess, access_of
 from ocrsvc.batch.sources.member_names import MemberNames
 from ocrsvc.batch.sources.page_count import HEAD_BYTES
+from ocrsvc.batch.sources.random_access import RandomAccess
 from ocrsvc.errors import BrokenArchive, EncryptedDocument
 
 _END: Final = struct.Struct("<4s4H2LH")
@@ -52,7 +53,7 @@ class ZipArchive:
     def __init__(self, address: str) -> None:
         access = access_of(address)
         self._file = RandomAccess(access.open(address))
-        self._reads_heads = access.reads_heads
+        self._is_local = access.is_local
 
     def members(self) -> Iterator[Member]:
         """As Archive.members."""
@@ -62,7 +63,7 @@ class ZipArchive:
                 continue
             name = names.name(path if is_utf8 or _is_utf8(path) else path.decode("cp437").encode())
             problem = _problem(place)
-            head = self._read_head(place) if self._reads_heads and not problem else None
+            head = self._read_head(place) if self._is_local and not problem else None
             yield Member(name, place.to_text(), place.size, head, problem)
 
     def load(self, place: str, most_bytes: int) -> bytes:
