@@ -52,8 +52,7 @@ class Archive(Protocol):
 
         Raises:
             OSError: It cannot be read.
-            BrokenArchive: It is cut off, damaged, or packed in a way that is not known.
-            EncryptedDocument: It needs a password.
+            BrokenArchive: It is cut off or damaged.
             BodyTooLarge: It is larger than that.
         """
 

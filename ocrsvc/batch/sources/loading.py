@@ -43,7 +43,6 @@ class SourceLoader:
         Raises:
             SourceGone: It cannot be read, or is no longer what was planned.
             BrokenArchive: The archive that has it is damaged.
-            EncryptedDocument: Its archive needs a password.
             BodyTooLarge: It holds too much.
         """
         locator = Locator.of(file.locator)

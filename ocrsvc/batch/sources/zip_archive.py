@@ -13,7 +13,7 @@ from ocrsvc.batch.sources.archive import Member, too_large
 from ocrsvc.batch.sources.member_names import MemberNames
 from ocrsvc.batch.sources.page_count import HEAD_BYTES
 from ocrsvc.batch.sources.random_access import RandomAccess
-from ocrsvc.errors import BrokenArchive, EncryptedDocument
+from ocrsvc.errors import BrokenArchive
 
 _END: Final = struct.Struct("<4s4H2LH")
 _END64: Final = struct.Struct("<4sQ2H2L4Q")
@@ -30,17 +30,16 @@ _MOST_32: Final = 0xFFFF_FFFF
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a member lies: offset of its local header, its packed and unpacked bytes, method, CRC-32 and flags."""
+    """Where a member lies: offset of its local header, its packed and unpacked bytes, method and CRC-32."""
 
     offset: int
     packed: int
     size: int
     method: int
     crc: int
-    flags: int
 
     def to_text(self) -> str:
-        return f"{self.offset},{self.packed},{self.size},{self.method},{self.crc},{self.flags}"
+        return f"{self.offset},{self.packed},{self.size},{self.method},{self.crc}"
 
 
 class ZipArchive:
@@ -58,21 +57,17 @@ class ZipArchive:
     def members(self) -> Iterator[Member]:
         """As Archive.members."""
         names = MemberNames()
-        for path, is_utf8, place in _read_directory(self._file):
+        for path, flags, place in _read_directory(self._file):
             if path.endswith(b"/"):
                 continue
-            name = names.name(path if is_utf8 or _is_utf8(path) else path.decode("cp437").encode())
-            problem = _problem(place)
+            name = names.name(path if flags & _UTF8 or _is_utf8(path) else path.decode("cp437").encode())
+            problem = _problem(flags, place.method)
             head = self._read_head(place) if self._is_local and not problem else None
             yield Member(name, place.to_text(), place.size, head, problem)
 
     def load(self, place: str, most_bytes: int) -> bytes:
         """As Archive.load."""
         where = _Place(*map(int, place.split(",")))
-        if where.flags & _ENCRYPTED:
-            raise EncryptedDocument(_problem(where), "Unpack the zip with its password, and read the files.")
-        if where.method not in {_STORED, _DEFLATED}:
-            raise BrokenArchive(_problem(where), "Unpack the zip, and read the files.")
         if max(where.size, where.packed) > most_bytes:
             raise too_large(where.size, most_bytes)
         packed = self._file.read_at(self._content_of(where), where.packed)
@@ -104,11 +99,11 @@ class ZipArchive:
         return int(place.offset + _LOCAL.size + name_bytes + extra_bytes)
 
 
-def _problem(place: _Place) -> str:
-    if place.flags & _ENCRYPTED:
+def _problem(flags: int, method: int) -> str:
+    if flags & _ENCRYPTED:
         return "It is encrypted in the zip."
-    if place.method not in {_STORED, _DEFLATED}:
-        return f"It is packed in a way that is not read here (method {place.method} of the zip)."
+    if method not in {_STORED, _DEFLATED}:
+        return f"It is packed in a way that is not read here (method {method} of the zip)."
     return ""
 
 
@@ -120,8 +115,8 @@ def _inflate(packed: bytes, most_bytes: int) -> bytes:
         raise BrokenArchive(f"It is damaged in the zip: {error}.", "Make the zip again.") from error
 
 
-def _read_directory(file: RandomAccess) -> Iterator[tuple[bytes, bool, _Place]]:
-    """Each entry of the directory: its path, whether that is said to be UTF-8, and its place. Raises BrokenArchive."""
+def _read_directory(file: RandomAccess) -> Iterator[tuple[bytes, int, _Place]]:
+    """Each entry of the directory: its path, flags and place. Raises BrokenArchive."""
     offset, size, before = _find_directory(file)
     buffer, end = b"", offset + size
     while buffer or offset < end:
@@ -137,7 +132,7 @@ def _read_directory(file: RandomAccess) -> Iterator[tuple[bytes, bool, _Place]]:
         buffer = buffer[used:]
 
 
-def _parse_entry(buffer: bytes, at: int, before: int) -> tuple[tuple[bytes, bool, _Place], int]:
+def _parse_entry(buffer: bytes, at: int, before: int) -> tuple[tuple[bytes, int, _Place], int]:
     """The entry at a place of the buffer, and where the next one begins."""
     if len(buffer) < at + _ENTRY.size or buffer[at : at + 4] != b"PK\1\2":
         raise _damaged("its directory holds something else")
@@ -152,8 +147,8 @@ def _parse_entry(buffer: bytes, at: int, before: int) -> tuple[tuple[bytes, bool
     if _MOST_32 in {packed, size, offset}:
         extra = buffer[begin + name_bytes : begin + name_bytes + extra_bytes]
         size, packed, offset = _sizes64(extra, size, packed, offset)
-    place = _Place(offset + before, packed, size, method, crc, flags & _ENCRYPTED)
-    return (path, bool(flags & _UTF8), place), end
+    place = _Place(offset + before, packed, size, method, crc)
+    return (path, flags, place), end
 
 
 def _sizes64(extra: bytes, *values: int) -> tuple[int, int, int]:
