@@ -119,6 +119,15 @@ class SourceGone(OperatorError):
     exit_code = 66
 
 
+class BrokenArchive(SourceGone):
+    """An archive or a table of a batch run is cut off or damaged, or packed in a way that is not read."""
+
+    status = 422
+    code = "broken_archive"
+    title = "The archive is damaged"
+    exit_code = 65
+
+
 class CallerError(OcrsvcError):
     """The request is at fault; sending it again unchanged gives the same answer."""
 

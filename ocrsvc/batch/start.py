@@ -18,8 +18,13 @@ from ocrsvc.batch.readers.opening import ReaderRequest, open_reader
 from ocrsvc.batch.run import Run
 from ocrsvc.batch.run_context import Progress, RunContext, RunSettings
 from ocrsvc.batch.run_description import RunDescription
-from ocrsvc.batch.sources.opening import find_sources, load_file
+from ocrsvc.batch.sources.loading import SourceLoader
+from ocrsvc.batch.sources.opening import find_sources
+from ocrsvc.batch.sources.planning_counts import PlanningCounts
+from ocrsvc.batch.sources.source_changes import find_changes
+from ocrsvc.batch.sources.source_request import SourceRequest
 from ocrsvc.batch.store.contract import Store
+from ocrsvc.batch.tasks import SourceFile
 from ocrsvc.client.request import Options
 from ocrsvc.errors import RunChanged
 
@@ -33,7 +38,7 @@ class BatchRequest:
     """What a command asks for.
 
     Attributes:
-        sources: Files and folders.
+        sources: Which files and pages.
         options: How pages are read.
         outputs: Names of output formats.
         on: Who reads.
@@ -41,9 +46,10 @@ class BatchRequest:
         retry_failed: Try pages that have failed again.
         run: How the run is worked on.
         environment: Of the settings OCRSVC_….
+        as_planned: Go on with the plan, whatever became of the sources since.
     """
 
-    sources: tuple[str, ...]
+    sources: SourceRequest
     options: Options
     outputs: tuple[str, ...]
     on: str
@@ -51,36 +57,68 @@ class BatchRequest:
     retry_failed: bool = False
     run: RunSettings = field(default_factory=RunSettings)
     environment: dict[str, str] = field(default_factory=dict)
+    as_planned: bool = False
 
 
-def open_plan(store: Store, request: BatchRequest) -> Plan:
-    """The plan of the run: the store's, or a new one. Raises RunChanged, SourceGone, DamagedLedger and OSError."""
-    planning = {"part_pages": request.part_pages}
-    asked = RunDescription(request.sources, request.options, request.outputs, planning)
+def open_plan(store: Store, request: BatchRequest, counts: PlanningCounts) -> Plan:
+    """The plan of the run: the store's, if the sources are still those of the plan, or a new one.
+
+    Args:
+        store: Where it is.
+        request: What is asked for.
+        counts: What a new one leaves out, counted meanwhile.
+
+    Raises:
+        RunChanged, SourceGone, DamagedLedger, BadOption, OSError: There is none.
+    """
+    planning = {"part_pages": request.part_pages} | request.sources.choice()
+    asked = RunDescription(request.sources.sources, request.options, request.outputs, planning)
     described = RunDescription.read(store)
     if described is None:
-        plan = write_plan(store, find_sources(request.sources), request.part_pages)
+        plan = write_plan(store, find_sources(request.sources, counts), request.part_pages)
         if replace(asked, plan=plan.totals.digest, plan_file=plan.name).write(store):
             remove_other_plans(store, plan)
             return plan
         # Another process has begun the same run meanwhile: its plan stands.
         described = RunDescription.read(store) or asked
     described.check_same(asked, store.address)
-    return read_plan(store)
+    plan = read_plan(store)
+    if not request.as_planned:
+        find_changes(_files_of(plan), request.sources).check_none(store.address)
+    return plan
+
+
+def _files_of(plan: Plan) -> Iterator[SourceFile]:
+    for part in range(plan.parts):
+        for _, file in plan.files_of(part):
+            yield file
 
 
 @contextmanager
-def open_run(store: Store, request: BatchRequest, progress: Progress) -> Iterator[Run]:
-    """This process's work on the run, ready to be executed. Raises OcrsvcError and OSError."""
+def open_run(
+    store: Store, request: BatchRequest, progress: Progress, counts: PlanningCounts | None = None
+) -> Iterator[Run]:
+    """This process's work on the run, ready to be executed.
+
+    Args:
+        store: The destination.
+        request: What is asked for.
+        progress: Told what happens.
+        counts: What planning leaves out, counted meanwhile.
+
+    Raises:
+        OcrsvcError, OSError: It cannot begin.
+    """
     check_formats(request.outputs, request.options)
-    plan = open_plan(store, request)
+    plan = open_plan(store, request, PlanningCounts() if counts is None else counts)
     ledger = Ledger(store, plan)
     ledger.refresh()
     if request.retry_failed:
         ledger.forget_failures()
     for file in list(store.files(UNFINISHED)):
         store.delete(file.name)
-    cache = FileCache(load_file, keeps_all=request.run.dedupe)
+    load = SourceLoader(request.sources.most_file_bytes)
+    cache = FileCache(load, keeps_all=request.run.dedupe)
     reader = open_reader(ReaderRequest(request.on, request.options, cache.load, request.environment))
     work: Run | None = None
     try:
@@ -98,6 +136,7 @@ def open_run(store: Store, request: BatchRequest, progress: Progress) -> Iterato
         reader.close()
         if work is not None:
             work.join(_JOIN_S)
+        load.close()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from ocrsvc.cli.batch_sources import add_source_arguments, source_request_of
 from ocrsvc.cli.reading_options import add_reading_options, options_of
 from ocrsvc.errors import BadOption, DamagedLedger, StoreUnavailable
 from ocrsvc.system.thread_plan import set_library_environment
@@ -30,7 +31,7 @@ _SOME_FAILED: Final = 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `ocrsvc batch`."""
-    parser.add_argument("sources", nargs="*", metavar="SOURCE", help="file or folder")
+    add_source_arguments(parser)
     parser.add_argument("--out", required=True, metavar="DEST", help="folder of the output and of the ledger")
     parser.add_argument("--on", default="local", help="who reads: local, which is this process")
     parser.add_argument("--format", default="jsonl", help="output formats, separated by commas: jsonl")
@@ -55,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     """
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
     set_library_environment(os.environ)
+    from ocrsvc.batch.sources.planning_counts import PlanningCounts
     from ocrsvc.batch.start import open_run
     from ocrsvc.batch.store.opening import open_store
 
@@ -64,7 +66,10 @@ def run(args: argparse.Namespace) -> int:
     if not args.sources:
         raise BadOption("No source is named.", "Name files or folders to be read.")
     try:
-        with open_run(store, _request_of(args), _Silent()) as work, _draining(work):
+        counts = PlanningCounts()
+        with open_run(store, _request_of(args), _Silent(), counts) as work, _draining(work):
+            for sentence in counts.to_sentences():
+                print(f"ocrsvc: {sentence}", file=sys.stderr)
             outcome = work.execute()
     except OSError as error:
         raise StoreUnavailable(
@@ -102,9 +107,17 @@ def _request_of(args: argparse.Namespace) -> BatchRequest:
 
     shard, shards = _shard_of(args.shard)
     settings = RunSettings(args.attempts, shard, shards, args.limit, args.dedupe)
-    sources, formats = tuple(args.sources), tuple(args.format.split(","))
+    sources, formats = source_request_of(args, os.environ), tuple(args.format.split(","))
     return BatchRequest(
-        sources, options_of(args), formats, args.on, args.part_pages, args.retry_failed, settings, dict(os.environ)
+        sources,
+        options_of(args),
+        formats,
+        args.on,
+        args.part_pages,
+        args.retry_failed,
+        settings,
+        dict(os.environ),
+        as_planned=args.as_planned,
     )
 
 
