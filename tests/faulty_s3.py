@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import random
 import re
 import socket
@@ -12,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BufferedIOBase
@@ -62,16 +65,19 @@ class FaultyS3:
         self.requests: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self._random, self._lock = random.Random(seed), threading.Lock()
+        self._connections: set[socket.socket] = set()
         proxy = self
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
+                proxy._connections.add(self.connection)
                 with suppress(OSError):
                     while proxy.pass_on(self.rfile, self.connection, upstream):
                         pass
 
         class Proxy(socketserver.ThreadingTCPServer):
-            daemon_threads, allow_reuse_address, request_queue_size = True, True, 128
+            # Closing waits for the threads.
+            daemon_threads, block_on_close, allow_reuse_address, request_queue_size = False, True, True, 128
 
         self._server = Proxy(("127.0.0.1", 0), Handler)
         self.port = int(self._server.server_address[1])
@@ -86,6 +92,8 @@ class FaultyS3:
     def close(self) -> None:
         """End it."""
         self._server.shutdown()
+        for connection in list(self._connections):
+            _cut(connection)
         self._server.server_close()
         self._thread.join()
 
@@ -161,6 +169,27 @@ def s3_server() -> Iterator[int]:
     finally:
         server.kill()
         server.wait()
+
+
+@contextmanager
+def fsspec_threads() -> Iterator[None]:
+    """fsspec's event loop, which lives as long as a process, with its threads; ended at the end."""
+    from fsspec import asyn
+
+    loop = asyn.get_loop()
+    names = ThreadPoolExecutor(1, "fsspec names")
+    names.submit(int).result()
+    loop.call_soon_threadsafe(loop.set_default_executor, names)
+    try:
+        yield
+    finally:
+        # File systems close their connections when they are collected, in the loop.
+        gc.collect()
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0.05), loop).result(5)
+        loop.call_soon_threadsafe(loop.stop)
+        asyn.iothread[0].join(5)
+        loop.close()
+        asyn.reset_lock()
 
 
 KEYS = {"aws_access_key_id": "AKIDEXAMPLE", "aws_secret_access_key": "notsecret"}

@@ -34,6 +34,9 @@ class ObjectLog:
         self._end += len(data)
         return offset
 
+    def flush(self) -> None:
+        """As AppendLog.flush: nothing, as each object has its price."""
+
     def commit(self) -> None:
         """As AppendLog.commit: the object store has acknowledged all of it.
 

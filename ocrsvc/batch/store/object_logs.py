@@ -148,8 +148,13 @@ class ObjectLogs:
     def _list_one(self, name: str) -> _Listed:
         with self._listing_lock:
             found, listing = self._list(f"{name}/")
+            chunks = found.get(name, [])
             with self._lock:
-                self._logs[name] = _Listed.of(found.get(name, []), listing)
+                if name in self._own:
+                    # What another thread has written meanwhile.
+                    end = max((chunk.end for chunk in chunks), default=0)
+                    chunks += [chunk for chunk in self._logs[name].chunks if chunk.end > end]
+                self._logs[name] = _Listed.of(chunks, listing)
                 return self._logs[name]
 
     def _list(self, prefix: str) -> tuple[dict[str, list[Chunk]], int]:
