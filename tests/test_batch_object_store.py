@@ -283,7 +283,7 @@ def test_chunks_that_overlap_are_read_once() -> None:
     ("url", "said"),
     [
         ("s3://name:pass-word@bucket/out", "holds a user or password"),
-        ("s3://bucket/out?token=pass-word", "has a query"),
+        ("s3://bucket/out?token=pass-word", "is signed"),
         ("https://host/out?X-Amz-Signature=pass-word", "accepted are folders"),
         ("hf://datasets/me/out", "accepted are folders"),
         ("s3://", "names no bucket"),

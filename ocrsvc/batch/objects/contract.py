@@ -49,5 +49,8 @@ class Objects(Protocol):
     def listing(self, prefix: str) -> Iterator[Sequence[StoredObject]]:
         """The objects whose paths begin so, in the order of their paths, some at a time."""
 
+    def below(self, folder: str) -> Iterator[StoredObject]:
+        """The objects below a folder, in an order that stays the same; memory holds one page or folder of them."""
+
     def delete(self, paths: Sequence[str]) -> None:
         """Remove objects; nothing happens to those that are not there."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ocrsvc.batch.objects.contract import StoredObject
+from ocrsvc.batch.objects.faults import is_beyond_end
 from ocrsvc.batch.objects.retry import ATTEMPT_S, Retries
 
 PUT_BYTES: Final = 16 * 1024 * 1024
@@ -37,7 +38,12 @@ class FsspecObjects:
         """As Objects.get; the version is not compared."""
         if end is not None and end <= begin:
             return b""
-        data: bytes = self._send("GET", path, "cat_file", self._path(path), start=begin or None, end=end)
+        try:
+            data: bytes = self._send("GET", path, "cat_file", self._path(path), start=begin or None, end=end)
+        except OSError as error:
+            if is_beyond_end(error):
+                return b""
+            raise
         return data
 
     def put(self, path: str, data: bytes) -> None:
@@ -70,7 +76,7 @@ class FsspecObjects:
         info = self._send("HEAD", path, "info", self._path(path))
         if info.get("type") == "directory":
             raise FileNotFoundError(2, f"{self._protocol}://{path} is no object")
-        return _object_of(info, path)
+        return object_of(info, path)
 
     def listing(self, prefix: str) -> Iterator[Sequence[StoredObject]]:
         """As Objects.listing: the listing of the last folder of the prefix is held in memory."""
@@ -79,8 +85,21 @@ class FsspecObjects:
             found = self._send("LIST", folder, "find", self._path(folder), detail=True)
         except FileNotFoundError:
             return
-        objects = [_object_of(info, self._plain(name)) for name, info in found.items()]
+        objects = [object_of(info, self._plain(name)) for name, info in found.items()]
         yield sorted((found for found in objects if found.path.startswith(prefix)), key=lambda found: found.path)
+
+    def below(self, folder: str) -> Iterator[StoredObject]:
+        """As Objects.below: a folder's objects in the order of their names, each folder's in its place among them."""
+        entries = self._send("LIST", folder, "ls", self._path(folder), detail=True)
+        for entry in sorted(entries, key=lambda entry: str(entry["name"])):
+            path = self._plain(entry["name"])
+            # Some stores list a folder as an object in itself.
+            if path.rstrip("/") == folder.rstrip("/"):
+                continue
+            if entry.get("type") == "directory":
+                yield from self.below(path.rstrip("/"))
+            else:
+                yield object_of(entry, path)
 
     def delete(self, paths: Sequence[str]) -> None:
         """As Objects.delete."""
@@ -109,7 +128,8 @@ class FsspecObjects:
         return str(name).removeprefix(f"{self._protocol}://").lstrip("/")
 
 
-def _object_of(info: dict[str, Any], path: str) -> StoredObject:
+def object_of(info: dict[str, Any], path: str) -> StoredObject:
+    """What a file system says of an object: its version is the first of these that it knows."""
     size = int(info.get("size") or 0)
     for keys in _VERSION_KEYS:
         for key in keys:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ocrsvc.batch.objects.contract import Objects
 from ocrsvc.batch.objects.fsspec_objects import FsspecObjects
+from ocrsvc.batch.objects.http_objects import HttpObjects
 from ocrsvc.batch.objects.retry import Retries
 from ocrsvc.batch.objects.s3_objects import S3Objects
 from ocrsvc.batch.objects.url import check_no_secrets, protocol_of
@@ -29,6 +30,7 @@ PACKAGES: Final = {
 """The protocols, each with what `pip install` needs for it."""
 
 _S3: Final = ("s3", "s3a")
+_HTTP: Final = ("http", "https")
 _CONNECT_S: Final = 10
 _ANSWER_S: Final = 30
 _CONNECTIONS: Final = 64
@@ -56,7 +58,7 @@ def open_objects(url: str) -> Objects:
 @functools.cache
 def _objects_of(protocol: str, _pid: int) -> Objects:
     system = _open_system(protocol)
-    kind = S3Objects if protocol in _S3 else FsspecObjects
+    kind = S3Objects if protocol in _S3 else HttpObjects if protocol in _HTTP else FsspecObjects
     return kind(protocol, system, Retries())
 
 
@@ -92,4 +94,4 @@ def _s3_options() -> dict[str, Any]:
 
 def _http_options(protocol: str) -> dict[str, Any]:
     # For the names and passwords in ~/.netrc, and for proxies.
-    return {"client_kwargs": {"trust_env": True}} if protocol in ("http", "https") else {}
+    return {"client_kwargs": {"trust_env": True}} if protocol in _HTTP else {}

@@ -31,7 +31,7 @@ def without_secrets(text: str) -> str:
 
 
 def check_no_secrets(url: str) -> None:
-    """Raises BadOption for a URL that holds a password or a query: the plan, the ledger and the report name it."""
+    """Raises BadOption for a URL that holds a password or a token: the plan, the ledger and the report name it."""
     parts = urlsplit(url)
     if "@" in parts.netloc:
         raise BadOption(
@@ -39,8 +39,6 @@ def check_no_secrets(url: str) -> None:
             "Leave it out, and give it where the library of the object store looks for it: AWS_… for s3://, ~/.netrc "
             "for https://. See docs/batch.md.",
         )
-    if parts.query and protocol_of(url) not in ("http", "https"):
-        raise BadOption(f"{without_secrets(url)} has a query, which object stores do not know.")
     if _is_signed(parts.query):
         raise BadOption(
             f"{without_secrets(url)} is signed, and the signature would be written into the ledger and the report.",
