@@ -22,12 +22,17 @@ class Objects(Protocol):
 
     Every method sends its request again where that may help, for a bounded time, and then raises OSError:
     FileNotFoundError, PermissionError, TimeoutError, or another whose strerror is a sentence without credentials.
+
+    Attributes:
+        checks_versions: Whether `get` gives the version that is asked for or none.
     """
+
+    checks_versions: bool
 
     def get(self, path: str, begin: int = 0, end: int | None = None, version: str = "") -> bytes:
         """The bytes of an object, or some of them, fewer at its end; of this version where the store can tell.
 
-        FileExistsError says that there is another version.
+        FileExistsError says that it has another version by now.
         """
 
     def put(self, path: str, data: bytes) -> None:

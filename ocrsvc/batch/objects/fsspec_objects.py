@@ -31,6 +31,8 @@ class FsspecObjects:
         retries: Sends requests again.
     """
 
+    checks_versions = False
+
     def __init__(self, protocol: str, system: Any, retries: Retries) -> None:
         self._protocol, self._system, self._retries = protocol, system, retries
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from collections import deque
@@ -78,10 +79,15 @@ class ObjectFile(io.RawIOBase):
         for begin, piece in self._pieces:
             if begin <= self._at < begin + len(piece):
                 return piece[self._at - begin : self._at - begin + size]
-        version = "" if self._seen is None else self._seen.version
         if size >= _AHEAD_BYTES:
-            return self._objects.get(self._path, self._at, self._at + size, version)
-        ahead = max(size, _AHEAD_BYTES if self._pieces else _FIRST_BYTES)
-        piece = self._objects.get(self._path, self._at, self._at + ahead, version)
+            return self._request(size)
+        piece = self._request(max(size, _AHEAD_BYTES if self._pieces else _FIRST_BYTES))
         self._pieces.append((self._at, piece))
         return piece[:size]
+
+    def _request(self, size: int) -> bytes:
+        version = "" if self._seen is None else self._seen.version
+        try:
+            return self._objects.get(self._path, self._at, self._at + size, version)
+        except FileExistsError as error:
+            raise OSError(errno.ESTALE, "it has changed since it was found") from error

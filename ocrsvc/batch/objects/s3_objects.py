@@ -31,6 +31,8 @@ class S3Objects:
         retries: Sends requests again.
     """
 
+    checks_versions = True
+
     def __init__(self, protocol: str, system: Any, retries: Retries) -> None:
         self._protocol, self._system, self._retries = protocol, system, retries
         self._cleaned: set[str] = set()
