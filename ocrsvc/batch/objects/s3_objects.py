@@ -29,12 +29,13 @@ class S3Objects:
         protocol: For messages.
         system: An S3FileSystem that sends each request once.
         retries: Sends requests again.
+        part_bytes: What is written at once; a larger file goes in parts of so many bytes. S3 wants 5 MiB or more.
     """
 
     checks_versions = True
 
-    def __init__(self, protocol: str, system: Any, retries: Retries) -> None:
-        self._protocol, self._system, self._retries = protocol, system, retries
+    def __init__(self, protocol: str, system: Any, retries: Retries, part_bytes: int = PUT_BYTES) -> None:
+        self._protocol, self._system, self._retries, self._part_bytes = protocol, system, retries, part_bytes
         self._cleaned: set[str] = set()
 
     def get(self, path: str, begin: int = 0, end: int | None = None, version: str = "") -> bytes:
@@ -69,7 +70,7 @@ class S3Objects:
     def put_file(self, path: str, file: Path) -> None:
         """As Objects.put_file; a piece is sent again by itself."""
         size = file.stat().st_size
-        if size <= PUT_BYTES:
+        if size <= self._part_bytes:
             self.put(path, file.read_bytes())
             return
         self._abort_left_over(path)
@@ -124,7 +125,7 @@ class S3Objects:
         return self._retries.send(f"{verb} {self._protocol}://{path}", request, total_s)
 
     def _put_parts(self, path: str, upload: str, data: BinaryIO) -> Iterator[dict[str, Any]]:
-        for number, part in enumerate(iter(partial(data.read, PUT_BYTES), b""), 1):
+        for number, part in enumerate(iter(partial(data.read, self._part_bytes), b""), 1):
             answer = self._send(
                 "PUT", path, "upload_part", **_names(path), UploadId=upload, PartNumber=number, Body=part
             )
