@@ -111,6 +111,7 @@ class Run:
         self._attempts: Counter[int] = Counter()
         self._leased: dict[int, float] = {}
         self._in_flight = 0
+        self._threads = 0
         self._left: Counter[int] = Counter()
         self._drain = threading.Event()
         self._outcome = RunOutcome()
@@ -128,20 +129,17 @@ class Run:
             OcrsvcError: The reader cannot go on, or the ledger is damaged.
             OSError: The store cannot be read or written. What was committed stands.
         """
-        threads = [threading.Thread(target=self._read_groups, daemon=True) for _ in range(self._reader.at_once)]
-        for thread in threads:
-            thread.start()
         try:
-            self._work(len(threads))
+            self._work()
         finally:
-            for _ in threads:
+            for _ in range(self._threads):
                 self._groups.put(None)
         return self._outcome
 
-    def _work(self, threads: int) -> None:
+    def _work(self) -> None:
         """The loop: keep the threads busy, take results, commit now and then, finish parts."""
         while True:
-            self._begin_groups(2 * threads)
+            self._begin_groups(2 * self._start_threads())
             if not self._in_flight:
                 if self._stops() or not self._wait_for_others():
                     break
@@ -155,6 +153,14 @@ class Run:
         for part in list(self._leased):
             self._log.note_lease(part, self._clock(), self._clock())
         self._log.commit()
+
+    def _start_threads(self) -> int:
+        """Have a thread for each group that is read at once, which may change; gives how many groups that is now."""
+        at_once = self._reader.at_once
+        for _ in range(self._threads, at_once):
+            threading.Thread(target=self._read_groups, daemon=True).start()
+            self._threads += 1
+        return at_once
 
     def _stops(self) -> bool:
         return self._drain.is_set() or self._to_begin == 0
