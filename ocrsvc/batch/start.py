@@ -13,6 +13,7 @@ from ocrsvc.batch.ledger.owner import Owner
 from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS
 from ocrsvc.batch.plan import Plan, read_plan, write_plan
 from ocrsvc.batch.readers.opening import ReaderRequest, open_reader
+from ocrsvc.batch.readers.ray_cluster.cluster_request import ClusterRequest
 from ocrsvc.batch.run import Progress, Run, RunContext, RunSettings
 from ocrsvc.batch.run_description import RunDescription
 from ocrsvc.batch.sources.opening import find_sources, load_file
@@ -34,6 +35,7 @@ class BatchRequest:
         retry_failed: Try pages that have failed again.
         run: How the run is worked on.
         environment: Of the settings OCRSVC_….
+        cluster: What actors, where a Ray cluster reads.
     """
 
     sources: tuple[str, ...]
@@ -44,6 +46,7 @@ class BatchRequest:
     retry_failed: bool = False
     run: RunSettings = field(default_factory=RunSettings)
     environment: dict[str, str] = field(default_factory=dict)
+    cluster: ClusterRequest = field(default_factory=ClusterRequest)
 
 
 def open_plan(store: Store, request: BatchRequest) -> Plan:
@@ -72,7 +75,7 @@ def open_run(store: Store, request: BatchRequest, progress: Progress) -> Iterato
     ledger.refresh()
     if request.retry_failed:
         ledger.forget_failures()
-    reader = open_reader(ReaderRequest(request.on, request.options, load_file, request.environment))
+    reader = open_reader(ReaderRequest(request.on, request.options, load_file, request.environment, request.cluster))
     try:
         identity = dict(reader.start())
         _check_reader(ledger, identity)

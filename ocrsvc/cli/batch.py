@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from ocrsvc.cli.batch_cluster import add_cluster_arguments, cluster_request_of
 from ocrsvc.cli.reading_options import add_reading_options, options_of
 from ocrsvc.errors import BadOption, StoreUnavailable
 from ocrsvc.system.thread_plan import set_library_environment
@@ -29,13 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `ocrsvc batch`."""
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="file or folder")
     parser.add_argument("--out", required=True, metavar="DEST", help="folder of the output and of the ledger")
-    parser.add_argument("--on", default="local", help="who reads: local, which is this process")
+    parser.add_argument("--on", default="local", help="who reads: local, ray, or ray://HOST:PORT")
     parser.add_argument("--format", default="jsonl", help="output formats, separated by commas: jsonl")
     parser.add_argument("--attempts", type=_positive, default=3, help="tries of a page before it has failed (3)")
     parser.add_argument("--part-pages", type=_positive, default=_PART_PAGES, help="pages of a file of the output (500)")
     parser.add_argument("--shard", metavar="I/N", help="work on every Nth part from the Ith (from 0) alone")
     parser.add_argument("--limit", type=_positive, help="stop after so many pages; the same command goes on")
     parser.add_argument("--retry-failed", action="store_true", help="try pages that have failed again")
+    add_cluster_arguments(parser)
     add_reading_options(parser)
 
 
@@ -70,7 +72,15 @@ def _request_of(args: argparse.Namespace) -> BatchRequest:
     settings = RunSettings(args.attempts, shard, shards, args.limit)
     sources, formats = tuple(args.sources), tuple(args.format.split(","))
     return BatchRequest(
-        sources, options_of(args), formats, args.on, args.part_pages, args.retry_failed, settings, dict(os.environ)
+        sources,
+        options_of(args),
+        formats,
+        args.on,
+        args.part_pages,
+        args.retry_failed,
+        settings,
+        dict(os.environ),
+        cluster_request_of(args),
     )
 
 
