@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--part-pages", type=_positive, default=_PART_PAGES, help="pages of a file of the output (500)")
     parser.add_argument("--shard", metavar="I/N", help="work on every Nth part from the Ith (from 0) alone")
     parser.add_argument("--limit", type=_positive, help="stop after so many pages; the same command goes on")
+    parser.add_argument("--exit-zero", action="store_true", help="exit with 0, not 1, when pages have failed")
     parser.add_argument("--retry-failed", action="store_true", help="try pages that have failed again")
     add_cluster_arguments(parser)
     add_reading_options(parser)
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Plan or go on, read, and say how it went.
 
     Returns:
-        0 if everything was read, 1 if pages have failed, 75 if there is more to be read.
+        0 if everything was read, 1 if pages have failed (0 with --exit-zero), 75 if there is more to be read.
     """
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
     set_library_environment(os.environ)
@@ -61,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
             f"{store.address} cannot be read or written: {error.strerror or error}.",
             "Mend that, and give the same command again: what was read is kept.",
         ) from error
-    return _report(outcome)
+    code = _report(outcome)
+    return 0 if code == _SOME_FAILED and args.exit_zero else code
 
 
 def _request_of(args: argparse.Namespace) -> BatchRequest:

@@ -212,7 +212,10 @@ class ActorPool:
             LOGGER.warning("Waiting for an actor. %s", self._lack())
 
     def _lack(self) -> str:
-        """What an actor needs, and what there is."""
+        """What is being started, or else what an actor needs, and what there is."""
+        placed = sum(one.is_placed for one in self._starting)
+        if placed:
+            return f"{placed} have a place, and load their engines."
         needs = self._request.needs()
         total, free = self._ray.cluster_resources(), self._ray.available_resources()
         found = ", ".join(f"{free.get(name, 0):g} of {total.get(name, 0):g} {name} free" for name in needs)
