@@ -111,6 +111,14 @@ class StoreUnavailable(OperatorError):
     exit_code = 74
 
 
+class ClusterUnavailable(OperatorError):
+    """The Ray cluster that is to read a batch run cannot be reached, or has no room for an actor."""
+
+    code = "cluster_unavailable"
+    title = "The cluster cannot be used"
+    exit_code = 69
+
+
 class SourceGone(OperatorError):
     """A source of a batch run cannot be read: it is missing, forbidden, out of reach, or no longer what was planned."""
 

@@ -15,6 +15,7 @@ from ocrsvc.batch.ledger.owner import Owner
 from ocrsvc.batch.outputs.output_formats import check_formats, open_writers
 from ocrsvc.batch.plan import Plan, read_plan, remove_other_plans, write_plan
 from ocrsvc.batch.readers.opening import ReaderRequest, open_reader
+from ocrsvc.batch.readers.ray_cluster.cluster_request import ClusterRequest
 from ocrsvc.batch.run import Run
 from ocrsvc.batch.run_context import Progress, RunContext, RunSettings
 from ocrsvc.batch.run_description import RunDescription
@@ -47,6 +48,7 @@ class BatchRequest:
         run: How the run is worked on.
         environment: Of the settings OCRSVC_….
         as_planned: Go on with the plan, whatever became of the sources since.
+        cluster: What actors, where a Ray cluster reads.
     """
 
     sources: SourceRequest
@@ -58,6 +60,7 @@ class BatchRequest:
     run: RunSettings = field(default_factory=RunSettings)
     environment: dict[str, str] = field(default_factory=dict)
     as_planned: bool = False
+    cluster: ClusterRequest = field(default_factory=ClusterRequest)
 
 
 def open_plan(store: Store, request: BatchRequest, counts: PlanningCounts) -> Plan:
@@ -119,7 +122,7 @@ def open_run(
         store.delete(file.name)
     load = SourceLoader(request.sources.most_file_bytes)
     cache = FileCache(load, keeps_all=request.run.dedupe)
-    reader = open_reader(ReaderRequest(request.on, request.options, cache.load, request.environment))
+    reader = open_reader(ReaderRequest(request.on, request.options, cache.load, request.environment, request.cluster))
     work: Run | None = None
     try:
         identity = dict(reader.start())

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from ocrsvc.cli.batch_cluster import add_cluster_arguments, cluster_request_of
 from ocrsvc.cli.batch_sources import add_source_arguments, source_request_of
 from ocrsvc.cli.reading_options import add_reading_options, options_of
 from ocrsvc.errors import BadOption, DamagedLedger, StoreUnavailable
@@ -33,17 +34,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `ocrsvc batch`."""
     add_source_arguments(parser)
     parser.add_argument("--out", required=True, metavar="DEST", help="folder of the output and of the ledger")
-    parser.add_argument("--on", default="local", help="who reads: local, which is this process")
+    parser.add_argument("--on", default="local", help="who reads: local, ray, or ray://HOST:PORT")
     parser.add_argument("--format", default="jsonl", help="output formats, separated by commas: jsonl")
     parser.add_argument("--attempts", type=_positive, default=3, help="tries of a page before it has failed (3)")
     parser.add_argument("--part-pages", type=_positive, default=_PART_PAGES, help="pages of a file of the output (500)")
     parser.add_argument("--shard", metavar="I/N", help="work on every Nth part from the Ith (from 0) alone")
     parser.add_argument("--limit", type=_positive, help="stop after so many pages; the same command goes on")
+    parser.add_argument("--exit-zero", action="store_true", help="exit with 0, not 1, when pages have failed")
     parser.add_argument("--retry-failed", action="store_true", help="try pages that have failed again")
     parser.add_argument("--dedupe", action="store_true", help="read files of the same content once")
     parser.add_argument(
         "--verify", action="store_true", help="read nothing: check that every page is in the output of DEST once"
     )
+    add_cluster_arguments(parser)
     add_reading_options(parser)
 
 
@@ -51,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
     """Plan or go on, read, and say how it went.
 
     Returns:
-        0 if everything was read, 1 if pages have failed, 75 if there is more to be read; with --verify also 65 if the
-        ledger and the output do not agree.
+        0 if everything was read, 1 if pages have failed (0 with --exit-zero), 75 if there is more to be read; with
+        --verify also 65 if the ledger and the output do not agree.
     """
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
     set_library_environment(os.environ)
@@ -76,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
             f"{store.address} cannot be read or written: {error.strerror or error}.",
             "Mend that, and give the same command again: what was read is kept.",
         ) from error
-    return _report(outcome)
+    code = _report(outcome)
+    return 0 if code == _SOME_FAILED and args.exit_zero else code
 
 
 def _verify(store: Store) -> int:
@@ -118,6 +122,7 @@ def _request_of(args: argparse.Namespace) -> BatchRequest:
         settings,
         dict(os.environ),
         as_planned=args.as_planned,
+        cluster=cluster_request_of(args),
     )
 
 
