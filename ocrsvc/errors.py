@@ -389,6 +389,10 @@ class Unreachable(OcrsvcError):
     exit_code = 69
 
 
+class NotConnected(Unreachable):
+    """No connection to the service came about: nothing was sent."""
+
+
 class EngineFailed(ServerError):
     """The engine gave an error or nonsense for this image; its neighbours are not touched."""
 

@@ -1,0 +1,59 @@
+"""Decides when a request that takes long is sent to a second service, and how many may be."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Final
+
+from ocrsvc.client.balancing.rules import Rules
+
+LEAST_ANSWERS: Final = 20
+"""Answers after which it is known what is long."""
+
+_ANSWERS: Final = 256
+_SAVED: Final = 10.0
+# Sorting for every request would cost more than it tells.
+_SORTED_EVERY: Final = 16
+
+
+class Hedging:
+    """What is long, from the latest answers, and how many requests may be sent twice; for any thread.
+
+    Each request saves a share of a second one, and at most ten are saved, so that a service which becomes slow is not
+    asked twice for everything.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._share, self._percentile = rules.hedge_share, rules.hedge_percentile
+        self._lock = threading.Lock()
+        self._latest: deque[float] = deque(maxlen=_ANSWERS)
+        self._saved = 0.0
+        self._noted = 0
+        self._delay_s: float | None = None
+
+    def delay_s(self) -> float | None:
+        """Seconds after which a request that begins now is long; None while that is not known, or never."""
+        with self._lock:
+            if self._share:
+                self._saved = min(_SAVED, self._saved + self._share)
+            return self._delay_s
+
+    def note(self, took_s: float) -> None:
+        """A request was answered, or given up for another that was faster, after so many seconds."""
+        if not self._share:
+            return
+        with self._lock:
+            self._latest.append(took_s)
+            self._noted += 1
+            if self._noted >= LEAST_ANSWERS and (self._delay_s is None or self._noted % _SORTED_EVERY == 0):
+                ranked = sorted(self._latest)
+                self._delay_s = ranked[min(len(ranked) - 1, int(len(ranked) * self._percentile))]
+
+    def spend(self) -> bool:
+        """Whether one more may be sent twice; it is then counted."""
+        with self._lock:
+            if self._saved < 1:
+                return False
+            self._saved -= 1
+            return True
