@@ -73,6 +73,7 @@ class RequestSteps(Generic[T]):
                 attempt.close()
                 first = self._won is not None and attempt.began_s < self._won.began_s
                 self._attempts.abandoned(attempt.place, overtaken=first)
+                self._forget_if_ejected(attempt.place)
 
     def _place(self) -> Steps[Place]:
         """A place at a service, waited for. Raises OcrsvcError."""
@@ -130,6 +131,7 @@ class RequestSteps(Generic[T]):
             attempt = self._running.pop()
             attempt.close()
             self._attempts.failed(attempt.place, error)
+            self._forget_if_ejected(attempt.place)
         raise error
 
     def _result(self, attempt: Attempt) -> T | None:
@@ -138,8 +140,7 @@ class RequestSteps(Generic[T]):
             found = self._parsed(attempt)
         except OcrsvcError as error:
             goes_on = self._attempts.failed(attempt.place, error)
-            if self._shared.balancer.is_ejected(attempt.place):
-                self._shared.pool.drop(attempt.place.address)
+            self._forget_if_ejected(attempt.place)
             if isinstance(error, CallerError) or not (goes_on or self._running):
                 raise
             return None
@@ -147,6 +148,11 @@ class RequestSteps(Generic[T]):
         self._attempts.answered(attempt.place)
         self._shared.hedging.note(self._shared.clock() - min(each.began_s for each in [attempt, *self._running]))
         return found
+
+    def _forget_if_ejected(self, place: Place) -> None:
+        """A service that does not take part is later tried over a new connection."""
+        if self._shared.balancer.is_ejected(place):
+            self._shared.pool.drop(place.address)
 
     def _parsed(self, attempt: Attempt) -> T:
         if attempt.error is not None:

@@ -86,7 +86,7 @@ class SeveralServices:
         balancer = Balancer(services.fixed, rules, surroundings.clock, surroundings.chance)
         discovery = Discovery(services, balancer, rules.refresh_s, surroundings.clock, surroundings.resolve)
         pool = ConnectionPool(tls, rules.connect_s)
-        self._shared = Shared(balancer, discovery, Hedging(rules), pool, surroundings.clock)
+        self._shared = Shared(balancer, discovery, Hedging(rules, surroundings.clock), pool, surroundings.clock)
 
     def read(self, body: bytes, options: Options, timeout_s: float) -> Steps[Answer]:
         """The reading of an image or document; arguments and errors as of `Client.read`."""

@@ -120,10 +120,13 @@ class Attempts:
         self._balancer.end(place, Outcome.OVERTAKEN if overtaken else Outcome.UNKNOWN)
 
     def _after_unreachable(self, error: Unreachable) -> bool:
-        if self._unreachable_since_s is None:
-            self._unreachable_since_s = self._clock()
+        if isinstance(error, NotConnected):
+            if self._unreachable_since_s is None:
+                self._unreachable_since_s = self._clock()
+            return True
+        self._unreachable_since_s = None
+        self._broken += 1
         # What was sent may be what breaks them: it does not go to every service there is.
-        self._broken += not isinstance(error, NotConnected)
         return self._broken < BROKEN_TRIES
 
     def _pause(self) -> Pause:

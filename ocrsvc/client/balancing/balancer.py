@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from ocrsvc.client.balancing.address import Address
 from ocrsvc.client.balancing.health import HEALTHY, Health, Outcome, after
 from ocrsvc.client.balancing.rules import Rules
 from ocrsvc.errors import Refused
 
+_WAITED_IN_VAIN: Final = (Outcome.SILENT, Outcome.OVERTAKEN)
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class Host:
     """One service, and what this client has to do with it now.
 
@@ -23,6 +26,7 @@ class Host:
         probing: Whether one of them tries it after it was ejected.
         refused_until_s: Until when it asked not to be sent anything, by the clock.
         refusal: With what it asked so.
+        answered_s: When it last answered anything, by the clock.
     """
 
     address: Address
@@ -31,6 +35,7 @@ class Host:
     probing: bool = False
     refused_until_s: float = float("-inf")
     refusal: Refused | None = None
+    answered_s: float = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +158,16 @@ class Balancer:
         place.host.in_flight -= 1
         if place.probe:
             place.host.probing = False
+        if outcome is Outcome.ANSWERED:
+            place.host.answered_s = self._clock()
+        if outcome in _WAITED_IN_VAIN and not self._is_silent_alone(place):
+            outcome = Outcome.UNKNOWN
         self._judge(place.host, outcome, probe=place.probe)
+
+    def _is_silent_alone(self, place: Place) -> bool:
+        """Whether since the place was taken others have answered, and its service nothing: the page is not to blame."""
+        answered = [host for host in self._hosts.values() if host.answered_s >= place.began_s]
+        return bool(answered) and place.host not in answered
 
     def _judge(self, host: Host, outcome: Outcome, *, probe: bool) -> None:
         host.health = after(host.health, outcome, self._rules, self._clock(), self._chance(), probe=probe)

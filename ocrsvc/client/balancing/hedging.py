@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from ocrsvc.client.balancing.rules import Rules
@@ -13,6 +14,7 @@ LEAST_ANSWERS: Final = 20
 
 _ANSWERS: Final = 256
 _SAVED: Final = 10.0
+_SAVED_EACH_SECOND: Final = 0.5
 # Sorting for every request would cost more than it tells.
 _SORTED_EVERY: Final = 16
 
@@ -20,23 +22,29 @@ _SORTED_EVERY: Final = 16
 class Hedging:
     """What is long, from the latest answers, and how many requests may be sent twice; for any thread.
 
-    Each request saves a share of a second one, and at most ten are saved, so that a service which becomes slow is not
-    asked twice for everything.
+    Each request saves a share of a second one, and so does each second, for clients with few requests; at most ten are
+    saved, so that not everything is asked twice when a service becomes slow.
+
+    Args:
+        rules: What is long, and the share.
+        clock: Seconds, from any beginning.
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, clock: Callable[[], float]) -> None:
         self._share, self._percentile = rules.hedge_share, rules.hedge_percentile
+        self._clock, self._saved_s = clock, clock()
         self._lock = threading.Lock()
         self._latest: deque[float] = deque(maxlen=_ANSWERS)
-        self._saved = 0.0
+        self._saved = 1.0
         self._noted = 0
-        self._delay_s: float | None = None
+        self._delay_s = rules.hedge_first_s
 
     def delay_s(self) -> float | None:
-        """Seconds after which a request that begins now is long; None while that is not known, or never."""
+        """Seconds after which a request that begins now is long; None where none is sent twice."""
+        if not self._share:
+            return None
         with self._lock:
-            if self._share:
-                self._saved = min(_SAVED, self._saved + self._share)
+            self._saved = min(_SAVED, self._saved + self._share)
             return self._delay_s
 
     def note(self, took_s: float) -> None:
@@ -46,13 +54,18 @@ class Hedging:
         with self._lock:
             self._latest.append(took_s)
             self._noted += 1
-            if self._noted >= LEAST_ANSWERS and (self._delay_s is None or self._noted % _SORTED_EVERY == 0):
+            if self._noted == LEAST_ANSWERS or (self._noted > LEAST_ANSWERS and self._noted % _SORTED_EVERY == 0):
                 ranked = sorted(self._latest)
                 self._delay_s = ranked[min(len(ranked) - 1, int(len(ranked) * self._percentile))]
 
     def spend(self) -> bool:
         """Whether one more may be sent twice; it is then counted."""
+        if not self._share:
+            return False
         with self._lock:
+            now_s = self._clock()
+            self._saved = min(_SAVED, self._saved + (now_s - self._saved_s) * _SAVED_EACH_SECOND)
+            self._saved_s = now_s
             if self._saved < 1:
                 return False
             self._saved -= 1

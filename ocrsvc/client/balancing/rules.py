@@ -21,6 +21,7 @@ class Rules:
         hedge_share: Which share of the requests may be sent a second time, to another service, because the first takes
             longer than `hedge_percentile` of those before; 0 is none.
         hedge_percentile: In (0, 1).
+        hedge_first_s: What is too long before there were enough answers to tell.
     """
 
     connect_s: float = 2.0
@@ -31,3 +32,4 @@ class Rules:
     refresh_s: float = 30.0
     hedge_share: float = 0.0
     hedge_percentile: float = 0.95
+    hedge_first_s: float = 10.0
