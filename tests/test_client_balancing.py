@@ -133,6 +133,29 @@ def test_a_slow_service_gets_less() -> None:
     assert begun[A] * 3 < begun[B]
 
 
+def test_a_service_that_refuses_gets_no_more_at_once_than_it_took_and_then_slowly_more_again() -> None:
+    bench = Bench([A], Rules(at_once=8))
+    under_way = [bench.take() for _ in range(6)]
+    bench.balancer.refuse(under_way.pop(), errors.QueueFull("full"), 1.0)
+    assert bench.balancer.capacity() == 5
+    for now_s, capacity in ((20.0, 5), (40.0, 6), (60.0, 8), (80.0, 8)):
+        bench.clock.now_s = now_s
+        for _ in range(20):
+            under_way += [bench.take() for _ in range(bench.balancer.capacity() - len(under_way))]
+            bench.balancer.end(under_way.pop(0), Outcome.ANSWERED)
+        assert bench.balancer.capacity() >= capacity
+    assert bench.balancer.capacity() == 8
+
+
+def test_one_that_takes_less_at_once_is_sent_less() -> None:
+    bench = Bench([A, B], Rules(at_once=8))
+    under_way = [bench.take(B) for _ in range(3)]
+    bench.balancer.refuse(under_way.pop(), errors.QueueFull("full"), 1.0)
+    bench.clock.now_s = 1.0
+    under_way += [bench.take() for _ in range(8)]
+    assert Counter(place.address for place in under_way) == {A: 2, B: 8}
+
+
 # Leaving failing services alone
 
 
@@ -169,7 +192,7 @@ def test_one_request_tries_it_when_its_time_is_over_and_an_answer_brings_it_back
 
 
 def test_the_time_grows_with_each_try_that_fails_up_to_a_limit() -> None:
-    bench, begun = Bench([A]), []
+    bench, begun = Bench([A]), list[float]()
     bench.fail(A, Outcome.NOT_CONNECTED)
     while len(begun) < 6:
         bench.clock.now_s += 0.5

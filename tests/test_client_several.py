@@ -118,15 +118,15 @@ def states(client: Client | AsyncClient) -> list[str]:
     return [each.state for each in client.states()]
 
 
-def read_both_ways(urls: list[str] | str, count: int, **arguments: Rules) -> list[list[str]]:
+def read_both_ways(urls: list[str], count: int) -> list[list[str]]:
     """The first lines of so many pages read by either client, several at once."""
     pages = [page_of(20 + number) for number in range(count)]
 
     async def read() -> list[Answer | errors.OcrsvcError]:
-        async with AsyncClient(urls, **arguments) as client:
+        async with AsyncClient(urls) as client:
             return [outcome async for outcome in client.read_many(pages, at_once=3)]
 
-    with Client(urls, **arguments) as client:
+    with Client(urls) as client:
         outcomes = list(client.read_many(pages, at_once=3))
     return [first_lines(outcomes), first_lines(asyncio.run(read()))]
 

@@ -14,7 +14,7 @@ from ocrsvc.batch.ledger.ledger_log import LedgerLog
 from ocrsvc.batch.ledger.owner import Owner
 from ocrsvc.batch.outputs.output_formats import check_formats, open_writers
 from ocrsvc.batch.plan import Plan, read_plan, remove_other_plans, write_plan
-from ocrsvc.batch.readers.opening import ReaderRequest, open_reader
+from ocrsvc.batch.readers.opening import ReaderRequest, ServiceAccess, open_reader
 from ocrsvc.batch.run import Run
 from ocrsvc.batch.run_context import Progress, RunContext, RunSettings
 from ocrsvc.batch.run_description import RunDescription
@@ -41,6 +41,7 @@ class BatchRequest:
         retry_failed: Try pages that have failed again.
         run: How the run is worked on.
         environment: Of the settings OCRSVC_….
+        services: How services are asked, where they read.
     """
 
     sources: tuple[str, ...]
@@ -51,6 +52,7 @@ class BatchRequest:
     retry_failed: bool = False
     run: RunSettings = field(default_factory=RunSettings)
     environment: dict[str, str] = field(default_factory=dict)
+    services: ServiceAccess = field(default_factory=ServiceAccess)
 
 
 def open_plan(store: Store, request: BatchRequest) -> Plan:
@@ -81,7 +83,7 @@ def open_run(store: Store, request: BatchRequest, progress: Progress) -> Iterato
     for file in list(store.files(UNFINISHED)):
         store.delete(file.name)
     cache = FileCache(load_file, keeps_all=request.run.dedupe)
-    reader = open_reader(ReaderRequest(request.on, request.options, cache.load, request.environment))
+    reader = open_reader(ReaderRequest(request.on, request.options, cache.load, request.environment, request.services))
     work: Run | None = None
     try:
         identity = dict(reader.start())

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from ocrsvc.cli.reading_options import add_reading_options, options_of
+from ocrsvc.cli.service_access import add_service_arguments, service_access_of
 from ocrsvc.errors import BadOption, DamagedLedger, StoreUnavailable
 from ocrsvc.system.thread_plan import set_library_environment
 
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `ocrsvc batch`."""
     parser.add_argument("sources", nargs="*", metavar="SOURCE", help="file or folder")
     parser.add_argument("--out", required=True, metavar="DEST", help="folder of the output and of the ledger")
-    parser.add_argument("--on", default="local", help="who reads: local, which is this process")
+    parser.add_argument("--on", default="local", help="who reads: local, which is this process, or URL[,URL…]")
     parser.add_argument("--format", default="jsonl", help="output formats, separated by commas: jsonl")
     parser.add_argument("--attempts", type=_positive, default=3, help="tries of a page before it has failed (3)")
     parser.add_argument("--part-pages", type=_positive, default=_PART_PAGES, help="pages of a file of the output (500)")
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify", action="store_true", help="read nothing: check that every page is in the output of DEST once"
     )
+    add_service_arguments(parser)
     add_reading_options(parser)
 
 
@@ -104,7 +106,15 @@ def _request_of(args: argparse.Namespace) -> BatchRequest:
     settings = RunSettings(args.attempts, shard, shards, args.limit, args.dedupe)
     sources, formats = tuple(args.sources), tuple(args.format.split(","))
     return BatchRequest(
-        sources, options_of(args), formats, args.on, args.part_pages, args.retry_failed, settings, dict(os.environ)
+        sources,
+        options_of(args),
+        formats,
+        args.on,
+        args.part_pages,
+        args.retry_failed,
+        settings,
+        dict(os.environ),
+        service_access_of(args),
     )
 
 

@@ -83,7 +83,7 @@ def open_services(
     headers: Mapping[str, str],
     tls: SSLContext | None,
     rules: Rules,
-    surroundings: Surroundings,
+    surroundings: Surroundings = SURROUNDINGS,
 ) -> SeveralServices:
     """The services of these addresses, to be closed.
 

@@ -42,6 +42,7 @@ class RequestSteps(Generic[T]):
         attempts: Where it goes.
         make_request: What is sent, for so many seconds that are left.
         parse: What a response holds; raises OcrsvcError.
+        parts: How many times as long as others it may take.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class RequestSteps(Generic[T]):
         attempts: Attempts,
         make_request: Callable[[float], Request],
         parse: Callable[[Response], T],
+        parts: int,
     ) -> None:
         self._shared, self._attempts, self._make_request, self._parse = shared, attempts, make_request, parse
+        self._parts = parts
         self._running: list[Attempt] = []
         self._won: Attempt | None = None
         self._look_s = self._long_s = float("inf")
@@ -93,7 +96,7 @@ class RequestSteps(Generic[T]):
                 self._attempts.unknown(error)
 
     def _begin_first(self, place: Place) -> None:
-        now_s, delay_s = self._shared.clock(), self._shared.hedging.delay_s()
+        now_s, delay_s = self._shared.clock(), self._shared.hedging.delay_s(self._parts)
         self._long_s = float("inf") if delay_s is None else now_s + delay_s
         self._look_s = min(self._long_s, now_s + _LOOK_S)
         self._begin(place)
@@ -146,7 +149,8 @@ class RequestSteps(Generic[T]):
             return None
         self._won = attempt
         self._attempts.answered(attempt.place)
-        self._shared.hedging.note(self._shared.clock() - min(each.began_s for each in [attempt, *self._running]))
+        began_s = min(each.began_s for each in [attempt, *self._running])
+        self._shared.hedging.note(self._shared.clock() - began_s, self._parts)
         return found
 
     def _forget_if_ejected(self, place: Place) -> None:

@@ -70,6 +70,9 @@ class SeveralServices:
         rules: How requests are balanced.
         surroundings: Time, chance, and the resolver.
 
+    Attributes:
+        headers: Sent with every request, in their usual spelling.
+
     Raises:
         BadOption: A header cannot be sent.
     """
@@ -82,7 +85,8 @@ class SeveralServices:
         rules: Rules,
         surroundings: Surroundings,
     ) -> None:
-        self._headers, self._rules, self._around = _AGENT | checked_headers(headers), rules, surroundings
+        self.headers: Final = _AGENT | checked_headers(headers)
+        self._rules, self._around = rules, surroundings
         balancer = Balancer(services.fixed, rules, surroundings.clock, surroundings.chance)
         discovery = Discovery(services, balancer, rules.refresh_s, surroundings.clock, surroundings.resolve)
         pool = ConnectionPool(tls, rules.connect_s)
@@ -93,19 +97,23 @@ class SeveralServices:
         target = f"{PATH}?{urlencode(query)}" if (query := query_of(options)) else PATH
 
         def request(left_s: float) -> Request:
-            return Request("POST", target, self._headers | headers_of(left_s), body)
+            return Request("POST", target, self.headers | headers_of(left_s), body)
 
         return self.ask(request, lambda came: answer_of(came.status, came.retry_after, came.body), timeout_s)
 
     def models(self, timeout_s: float) -> Steps[ModelList]:
         """The models that a service has; errors as of `Client.read`."""
-        request = Request("GET", MODELS_PATH, self._headers)
+        request = Request("GET", MODELS_PATH, self.headers)
         return self.ask(
             lambda _: request, lambda came: model_list_of(came.status, came.retry_after, came.body), timeout_s
         )
 
     def ask(
-        self, make_request: Callable[[float], Request], parse: Callable[[Response], T], timeout_s: float
+        self,
+        make_request: Callable[[float], Request],
+        parse: Callable[[Response], T],
+        timeout_s: float,
+        parts: int = 1,
     ) -> Steps[T]:
         """Send a request until a service answers it.
 
@@ -113,13 +121,18 @@ class SeveralServices:
             make_request: The request, for so many seconds that are left.
             parse: What the response holds; raises OcrsvcError.
             timeout_s: How long it may take, everything included.
+            parts: How many times as long as others it may take before it is sent to a second service.
 
         Raises:
             OcrsvcError: As `Client.read`.
         """
         around = self._around
         attempts = Attempts(self._shared.balancer, timeout_s, self._rules, around.clock, around.chance)
-        return RequestSteps(self._shared, attempts, make_request, parse).steps()
+        return RequestSteps(self._shared, attempts, make_request, parse, parts).steps()
+
+    def capacity(self) -> int:
+        """How many requests the services take at once, as far as is known."""
+        return self._shared.balancer.capacity()
 
     def states(self) -> tuple[HostState, ...]:
         """How each service is now."""

@@ -70,7 +70,7 @@ class Attempts:
             Refused: All refuse, and for longer than there is time.
         """
         if self.left_s() <= 0:
-            raise self.too_late()
+            raise self.too_late() from self._last
         place = self._balancer.take(self._avoid, ejected=not self._avoid and self._unreachable_since_s is not None)
         return place or self._pause()
 

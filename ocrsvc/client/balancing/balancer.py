@@ -1,4 +1,7 @@
-"""Chooses the service for each request: the one with the least in flight among those that can be asked."""
+"""Chooses the service for each request: the one with the least in flight among those that can be asked.
+
+The least is meant in proportion to what each takes at once. That is the same for all until one refuses a request.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from ocrsvc.client.balancing.rules import Rules
 from ocrsvc.errors import Refused
 
 _WAITED_IN_VAIN: Final = (Outcome.SILENT, Outcome.OVERTAKEN)
+# A refusal costs the time that its Retry-After says: more is not tried often.
+_MORE_AGAIN_S: Final = 30.0
 
 
 @dataclass(slots=True, eq=False)
@@ -27,15 +32,19 @@ class Host:
         refused_until_s: Until when it asked not to be sent anything, by the clock.
         refusal: With what it asked so.
         answered_s: When it last answered anything, by the clock.
+        at_once: How many requests it takes at once, as far as is known; the part below 1 is on the way to one more.
+        more_s: From when on it may be sent more at once, by the clock.
     """
 
     address: Address
+    at_once: float
     health: Health = HEALTHY
     in_flight: int = 0
     probing: bool = False
     refused_until_s: float = float("-inf")
     refusal: Refused | None = None
     answered_s: float = float("-inf")
+    more_s: float = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +91,13 @@ class Balancer:
     ) -> None:
         self._rules, self._clock, self._chance = rules, clock, chance
         self._lock = threading.Lock()
-        self._hosts = {address: Host(address) for address in addresses}
+        self._hosts = {address: Host(address, rules.at_once) for address in addresses}
 
     def replace(self, addresses: Iterable[Address]) -> None:
         """These are the services from now on; what is known of those that stay is kept."""
         with self._lock:
-            self._hosts = {address: self._hosts.get(address) or Host(address) for address in addresses}
+            known, at_once = self._hosts, self._rules.at_once
+            self._hosts = {address: known.get(address) or Host(address, at_once) for address in addresses}
 
     def take(self, avoid: Collection[Address] = (), *, ejected: bool = False) -> Place | None:
         """A place at the service to ask now, to be given back with `end` or `refuse`; None where there is none.
@@ -113,8 +123,9 @@ class Balancer:
         """Give a place back at a service that asks for nothing to be sent for so many seconds."""
         with self._lock:
             self._leave(place, Outcome.ANSWERED)
-            place.host.refused_until_s = max(place.host.refused_until_s, self._clock() + wait_s)
-            place.host.refusal = refusal
+            host, now_s = place.host, self._clock()
+            host.refused_until_s, host.refusal = max(host.refused_until_s, now_s + wait_s), refusal
+            host.at_once, host.more_s = max(1, min(int(host.at_once), host.in_flight)), now_s + _MORE_AGAIN_S
 
     def blame(self, place: Place) -> None:
         """A service whose place is given back already was at fault: another one answered the same request."""
@@ -134,6 +145,12 @@ class Balancer:
         """Whether the service of this place does not take part now."""
         return place.host.health.ejected_until_s is not None
 
+    def capacity(self) -> int:
+        """How many requests those that take part take at once, as far as is known; at least 1."""
+        with self._lock:
+            open_hosts = [host for host in self._hosts.values() if host.health.ejected_until_s is None]
+            return max(1, sum(int(host.at_once) for host in open_hosts))
+
     def states(self) -> tuple[HostState, ...]:
         """How each service is."""
         with self._lock:
@@ -145,9 +162,9 @@ class Balancer:
     def __len__(self) -> int:
         return len(self._hosts)
 
-    def _order(self, host: Host) -> tuple[bool, int, float]:
+    def _order(self, host: Host) -> tuple[bool, float, float]:
         """Whose time to come back has come goes first: nobody else finds out."""
-        return host.health.ejected_until_s is None, host.in_flight, self._chance()
+        return host.health.ejected_until_s is None, host.in_flight / int(host.at_once), self._chance()
 
     def _placed(self, host: Host, now_s: float) -> Place:
         host.in_flight += 1
@@ -159,10 +176,15 @@ class Balancer:
         if place.probe:
             place.host.probing = False
         if outcome is Outcome.ANSWERED:
-            place.host.answered_s = self._clock()
+            self._note_answer(place.host)
         if outcome in _WAITED_IN_VAIN and not self._is_silent_alone(place):
             outcome = Outcome.UNKNOWN
         self._judge(place.host, outcome, probe=place.probe)
+
+    def _note_answer(self, host: Host) -> None:
+        host.answered_s = now_s = self._clock()
+        if host.in_flight + 1 >= int(host.at_once) < self._rules.at_once and now_s >= host.more_s:
+            host.at_once += 1 / host.at_once
 
     def _is_silent_alone(self, place: Place) -> bool:
         """Whether since the place was taken others have answered, and its service nothing: the page is not to blame."""

@@ -39,20 +39,20 @@ class Hedging:
         self._noted = 0
         self._delay_s = rules.hedge_first_s
 
-    def delay_s(self) -> float | None:
-        """Seconds after which a request that begins now is long; None where none is sent twice."""
+    def delay_s(self, parts: int = 1) -> float | None:
+        """Seconds after which a request of so many parts that begins now is long; None where none is sent twice."""
         if not self._share:
             return None
         with self._lock:
             self._saved = min(_SAVED, self._saved + self._share)
-            return self._delay_s
+            return self._delay_s * parts
 
-    def note(self, took_s: float) -> None:
+    def note(self, took_s: float, parts: int = 1) -> None:
         """A request was answered, or given up for another that was faster, after so many seconds."""
         if not self._share:
             return
         with self._lock:
-            self._latest.append(took_s)
+            self._latest.append(took_s / parts)
             self._noted += 1
             if self._noted == LEAST_ANSWERS or (self._noted > LEAST_ANSWERS and self._noted % _SORTED_EVERY == 0):
                 ranked = sorted(self._latest)

@@ -17,6 +17,7 @@ class Rules:
         first_ejection_s: How long a service is left alone when it is ejected; twice as long each time that the one
             request which then tries it fails.
         longest_ejection_s: Where that doubling ends.
+        at_once: How many requests one service is thought to take at once, until it refuses one.
         refresh_s: How often names are looked up again.
         hedge_share: Which share of the requests may be sent a second time, to another service, because the first takes
             longer than `hedge_percentile` of those before; 0 is none.
@@ -29,6 +30,7 @@ class Rules:
     failures: int = 3
     first_ejection_s: float = 1.0
     longest_ejection_s: float = 30.0
+    at_once: int = 16
     refresh_s: float = 30.0
     hedge_share: float = 0.0
     hedge_percentile: float = 0.95

@@ -40,11 +40,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What came: status, the header Retry-After, and the whole body."""
+    """What came: status, the header Retry-After, the whole body, and the address of the service that sent it."""
 
     status: int
     retry_after: str | None
     body: bytes
+    url: str
 
 
 def head_of(request: Request, address: Address) -> h11.Request:
@@ -140,7 +141,7 @@ class Connection:
                 if length > LONGEST_ANSWER_BYTES:
                     raise ServerError("The answer is larger than any of this service.", "Check the address.")
             elif isinstance(event, h11.EndOfMessage) and head is not None:
-                return Response(head.status_code, _header(head, b"retry-after"), b"".join(pieces))
+                return Response(head.status_code, _header(head, b"retry-after"), b"".join(pieces), self._address.url)
             elif not isinstance(event, h11.InformationalResponse):
                 raise ConnectionError("the connection was closed before an answer")
 
