@@ -103,9 +103,13 @@ class RequestSteps(Generic[T]):
 
     def _begin(self, place: Place) -> None:
         self._attempts.begun(place)
-        request = self._make_request(max(0.001, self._attempts.left_s()))
-        exchange = self._shared.pool.exchange(place.address, request)
-        self._running.append(Attempt(place, exchange, self._shared.clock))
+        try:
+            request = self._make_request(max(0.001, self._attempts.left_s()))
+            exchange = self._shared.pool.exchange(place.address, request)
+            self._running.append(Attempt(place, exchange, self._shared.clock))
+        except BaseException:
+            self._attempts.abandoned(place, overtaken=False)
+            raise
 
     def _wait(self) -> Steps[None]:
         """Until an attempt has gone on, or it is time to look at them. Raises DeadlineExceeded."""
@@ -147,6 +151,9 @@ class RequestSteps(Generic[T]):
             if isinstance(error, CallerError) or not (goes_on or self._running):
                 raise
             return None
+        except BaseException:
+            self._attempts.abandoned(attempt.place, overtaken=False)
+            raise
         self._won = attempt
         self._attempts.answered(attempt.place)
         began_s = min(each.began_s for each in [attempt, *self._running])

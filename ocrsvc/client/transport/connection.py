@@ -114,10 +114,13 @@ class Connection:
         while piece:
             try:
                 piece = piece[self._wire.send(piece) :]
-            except (BlockingIOError, ssl.SSLWantWriteError):
+            except BlockingIOError:
                 yield Wait(self._wire.fileno(), select.POLLOUT | select.POLLIN)
-                if not isinstance(self._wire, ssl.SSLSocket) and not self.is_idle():
+                if not self.is_idle():
                     return False
+            except ssl.SSLWantWriteError:
+                # What TLS itself has to say is there to be read all the time.
+                yield Wait(self._wire.fileno(), select.POLLOUT)
             except ssl.SSLWantReadError:
                 yield Wait(self._wire.fileno(), select.POLLIN)
             except (BrokenPipeError, ConnectionResetError):
