@@ -406,6 +406,18 @@ class Unreachable(OcrsvcError):
     exit_code = 69
 
 
+class NotConnected(Unreachable):
+    """No connection to the service came about: nothing was sent."""
+
+
+class ServicesGone(Unreachable):
+    """No service has answered anything for as long as a batch run waits; raised by the run, never answered."""
+
+    code = "services_gone"
+    title = "No service answers"
+    exit_code = 75
+
+
 class EngineFailed(ServerError):
     """The engine gave an error or nonsense for this image; its neighbours are not touched."""
 

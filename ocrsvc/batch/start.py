@@ -14,7 +14,7 @@ from ocrsvc.batch.ledger.ledger_log import LedgerLog
 from ocrsvc.batch.ledger.owner import Owner
 from ocrsvc.batch.outputs.output_formats import check_formats, open_writers
 from ocrsvc.batch.plan import Plan, read_plan, remove_other_plans, write_plan
-from ocrsvc.batch.readers.opening import ReaderRequest, open_reader
+from ocrsvc.batch.readers.opening import ReaderRequest, ServiceAccess, open_reader
 from ocrsvc.batch.readers.ray_cluster.cluster_request import ClusterRequest
 from ocrsvc.batch.run import Run
 from ocrsvc.batch.run_context import Progress, RunContext, RunSettings
@@ -49,6 +49,7 @@ class BatchRequest:
         environment: Of the settings OCRSVC_….
         as_planned: Go on with the plan, whatever became of the sources since.
         cluster: What actors, where a Ray cluster reads.
+        services: How services are asked, where they read.
     """
 
     sources: SourceRequest
@@ -61,6 +62,7 @@ class BatchRequest:
     environment: dict[str, str] = field(default_factory=dict)
     as_planned: bool = False
     cluster: ClusterRequest = field(default_factory=ClusterRequest)
+    services: ServiceAccess = field(default_factory=ServiceAccess)
 
 
 def open_plan(store: Store, request: BatchRequest, counts: PlanningCounts) -> Plan:
@@ -122,7 +124,9 @@ def open_run(
         store.delete(file.name)
     load = SourceLoader(request.sources.most_file_bytes)
     cache = FileCache(load, keeps_all=request.run.dedupe)
-    reader = open_reader(ReaderRequest(request.on, request.options, cache.load, request.environment, request.cluster))
+    reader = open_reader(
+        ReaderRequest(request.on, request.options, cache.load, request.environment, request.cluster, request.services)
+    )
     work: Run | None = None
     try:
         identity = dict(reader.start())

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from ocrsvc.cli.batch_cluster import add_cluster_arguments, cluster_request_of
 from ocrsvc.cli.batch_sources import add_source_arguments, source_request_of
 from ocrsvc.cli.reading_options import add_reading_options, options_of
+from ocrsvc.cli.service_access import add_service_arguments, service_access_of
 from ocrsvc.errors import BadOption, DamagedLedger, StoreUnavailable
 from ocrsvc.system.thread_plan import set_library_environment
 
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `ocrsvc batch`."""
     add_source_arguments(parser)
     parser.add_argument("--out", required=True, metavar="DEST", help="folder of the output and of the ledger")
-    parser.add_argument("--on", default="local", help="who reads: local, ray, or ray://HOST:PORT")
+    parser.add_argument("--on", default="local", help="who reads: local, URL[,URL…], ray, or ray://HOST:PORT")
     parser.add_argument("--format", default="jsonl", help="output formats, separated by commas: jsonl")
     parser.add_argument("--attempts", type=_positive, default=3, help="tries of a page before it has failed (3)")
     parser.add_argument("--part-pages", type=_positive, default=_PART_PAGES, help="pages of a file of the output (500)")
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--verify", action="store_true", help="read nothing: check that every page is in the output of DEST once"
     )
     add_cluster_arguments(parser)
+    add_service_arguments(parser)
     add_reading_options(parser)
 
 
@@ -123,6 +125,7 @@ def _request_of(args: argparse.Namespace) -> BatchRequest:
         dict(os.environ),
         as_planned=args.as_planned,
         cluster=cluster_request_of(args),
+        services=service_access_of(args),
     )
 
 
