@@ -13,13 +13,16 @@ from ocrsvc.batch.ledger.ledger import Ledger
 from ocrsvc.batch.ledger.ledger_log import LedgerLog
 from ocrsvc.batch.ledger.owner import Owner
 from ocrsvc.batch.outputs.output_formats import check_formats, open_writers
+from ocrsvc.batch.page_reader import PageReader
 from ocrsvc.batch.plan import Plan, read_plan, remove_other_plans, write_plan
+from ocrsvc.batch.progress.contract import Progress
 from ocrsvc.batch.readers.opening import ReaderRequest, open_reader
 from ocrsvc.batch.run import Run
-from ocrsvc.batch.run_context import Progress, RunContext, RunSettings
+from ocrsvc.batch.run_context import RunContext, RunSettings
 from ocrsvc.batch.run_description import RunDescription
 from ocrsvc.batch.sources.opening import find_sources, load_file
 from ocrsvc.batch.store.contract import Store
+from ocrsvc.batch.tasks import SourceFile
 from ocrsvc.client.request import Options
 from ocrsvc.errors import RunChanged
 
@@ -67,6 +70,22 @@ def open_plan(store: Store, request: BatchRequest) -> Plan:
         described = RunDescription.read(store) or asked
     described.check_same(asked, store.address)
     return read_plan(store)
+
+
+def planned_files(request: BatchRequest) -> Iterator[SourceFile]:
+    """The files that a run would read, in the order of the output; writes nothing. Raises SourceGone."""
+    return find_sources(request.sources)
+
+
+@contextmanager
+def opened_reader(request: BatchRequest) -> Iterator[PageReader]:
+    """The reader of a run, started. Raises OcrsvcError."""
+    reader = open_reader(ReaderRequest(request.on, request.options, load_file, request.environment))
+    try:
+        reader.start()
+        yield reader
+    finally:
+        reader.close()
 
 
 @contextmanager

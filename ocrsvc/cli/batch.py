@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from ocrsvc.cli.batch_dry_run import add_dry_run_arguments, estimate
+from ocrsvc.cli.batch_report import make_report, make_report_at_end
 from ocrsvc.cli.reading_options import add_reading_options, options_of
 from ocrsvc.errors import BadOption, DamagedLedger, StoreUnavailable
 from ocrsvc.system.thread_plan import set_library_environment
@@ -31,7 +33,7 @@ _SOME_FAILED: Final = 1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `ocrsvc batch`."""
     parser.add_argument("sources", nargs="*", metavar="SOURCE", help="file or folder")
-    parser.add_argument("--out", required=True, metavar="DEST", help="folder of the output and of the ledger")
+    parser.add_argument("--out", metavar="DEST", help="folder of the output and of the ledger")
     parser.add_argument("--on", default="local", help="who reads: local, which is this process")
     parser.add_argument("--format", default="jsonl", help="output formats, separated by commas: jsonl")
     parser.add_argument("--attempts", type=_positive, default=3, help="tries of a page before it has failed (3)")
@@ -43,6 +45,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify", action="store_true", help="read nothing: check that every page is in the output of DEST once"
     )
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    parser.add_argument(
+        "--metrics-port", metavar="PORT", help="tell Prometheus how it goes, on 127.0.0.1; or HOST:PORT"
+    )
+    parser.add_argument("--no-report", action="store_true", help="write no report at the end")
+    parser.add_argument(
+        "--report", action="store_true", help="write the report of the run in DEST again, and nothing else"
+    )
+    add_dry_run_arguments(parser)
     add_reading_options(parser)
 
 
@@ -55,22 +66,32 @@ def run(args: argparse.Namespace) -> int:
     """
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
     set_library_environment(os.environ)
+    from ocrsvc.batch.progress.showing import showing
     from ocrsvc.batch.start import open_run
     from ocrsvc.batch.store.opening import open_store
 
+    _check_what(args)
+    if args.dry_run:
+        return estimate(_request_of(args), args.machines, args.price_per_hour)
     store = open_store(args.out)
     if args.verify:
         return _verify(store)
-    if not args.sources:
-        raise BadOption("No source is named.", "Name files or folders to be read.")
     try:
-        with open_run(store, _request_of(args), _Silent()) as work, _draining(work):
+        if args.report:
+            return make_report(store)
+        with (
+            showing(quiet=args.quiet, metrics=args.metrics_port) as counts,
+            open_run(store, _request_of(args), counts) as work,
+            _draining(work),
+        ):
             outcome = work.execute()
     except OSError as error:
         raise StoreUnavailable(
             f"{store.address} cannot be read or written: {error.strerror or error}.",
             "Mend that, and give the same command again: what was read is kept.",
         ) from error
+    if not args.no_report:
+        make_report_at_end(store)
     return _report(outcome)
 
 
@@ -94,6 +115,14 @@ def _verify(store: Store) -> int:
     if not found.is_complete:
         return _MORE_TO_READ
     return _SOME_FAILED if found.failed else 0
+
+
+def _check_what(args: argparse.Namespace) -> None:
+    """Raises BadOption where the command lacks what it needs."""
+    if not (args.sources or args.report or args.verify):
+        raise BadOption("No source is named.", "Name files or folders that are to be read.")
+    if not args.out and not args.dry_run:
+        raise BadOption("--out is missing.", "Name the folder for the output and the ledger.")
 
 
 def _request_of(args: argparse.Namespace) -> BatchRequest:
@@ -147,12 +176,3 @@ def _draining(work: Run) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class _Silent:
-    """Progress that is not shown."""
-
-    def page(self, *_: object) -> None:
-        """Nothing."""
-
-    retried = part = page
