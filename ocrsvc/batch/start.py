@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -13,11 +13,13 @@ from ocrsvc.batch.ledger.ledger import Ledger
 from ocrsvc.batch.ledger.ledger_log import LedgerLog
 from ocrsvc.batch.ledger.owner import Owner
 from ocrsvc.batch.outputs.output_formats import check_formats, open_writers
+from ocrsvc.batch.page_reader import PageReader
 from ocrsvc.batch.plan import Plan, read_plan, remove_other_plans, write_plan
+from ocrsvc.batch.progress.contract import Progress
 from ocrsvc.batch.readers.opening import ReaderRequest, ServiceAccess, open_reader
 from ocrsvc.batch.readers.ray_cluster.cluster_request import ClusterRequest
 from ocrsvc.batch.run import Run
-from ocrsvc.batch.run_context import Progress, RunContext, RunSettings
+from ocrsvc.batch.run_context import RunContext, RunSettings
 from ocrsvc.batch.run_description import RunDescription
 from ocrsvc.batch.sources.loading import SourceLoader
 from ocrsvc.batch.sources.opening import find_sources
@@ -99,6 +101,28 @@ def _files_of(plan: Plan) -> Iterator[SourceFile]:
             yield file
 
 
+def planned_files(request: BatchRequest, counts: PlanningCounts) -> Iterator[SourceFile]:
+    """The files that a run would read, in the order of the output, and counts what is left out. Raises SourceGone."""
+    return find_sources(request.sources, counts)
+
+
+@contextmanager
+def opened_reader(request: BatchRequest) -> Iterator[PageReader]:
+    """The reader of a run, started. Raises OcrsvcError."""
+    load = SourceLoader(request.sources.most_file_bytes)
+    reader = open_reader(_reader_request(request, load))
+    try:
+        reader.start()
+        yield reader
+    finally:
+        reader.close()
+        load.close()
+
+
+def _reader_request(request: BatchRequest, load: Callable[[SourceFile], bytes]) -> ReaderRequest:
+    return ReaderRequest(request.on, request.options, load, request.environment, request.cluster, request.services)
+
+
 @contextmanager
 def open_run(
     store: Store, request: BatchRequest, progress: Progress, counts: PlanningCounts | None = None
@@ -124,9 +148,7 @@ def open_run(
         store.delete(file.name)
     load = SourceLoader(request.sources.most_file_bytes)
     cache = FileCache(load, keeps_all=request.run.dedupe)
-    reader = open_reader(
-        ReaderRequest(request.on, request.options, cache.load, request.environment, request.cluster, request.services)
-    )
+    reader = open_reader(_reader_request(request, cache.load))
     work: Run | None = None
     try:
         identity = dict(reader.start())
