@@ -110,12 +110,14 @@ def planned_files(request: BatchRequest, counts: PlanningCounts) -> Iterator[Sou
 def opened_reader(request: BatchRequest) -> Iterator[PageReader]:
     """The reader of a run, started. Raises OcrsvcError."""
     load = SourceLoader(request.sources.most_file_bytes)
-    reader = open_reader(_reader_request(request, load))
     try:
-        reader.start()
-        yield reader
+        reader = open_reader(_reader_request(request, load))
+        try:
+            reader.start()
+            yield reader
+        finally:
+            reader.close()
     finally:
-        reader.close()
         load.close()
 
 
