@@ -63,7 +63,7 @@ def test_a_limit_shows_what_was_read_beside_the_output() -> None:
 def test_a_run_that_is_drained_ends_with_what_is_being_read() -> None:
     store, files = MemoryStore(), files_of(100)
     with opened(store, begin(store, files, 5), reader := DoubleReader()) as run:
-        reader.before = lambda name: name == "0031" and run.drain()
+        reader.before = lambda name: run.drain() if name == "0031" else None
         outcome = run.execute()
     assert not outcome.is_complete
     assert 32 <= reader.reads.total() <= 31 + 2 * 2 * reader.at_once
