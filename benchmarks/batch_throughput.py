@@ -6,9 +6,10 @@ Own side: generated pages with the engine `fake` in child processes; the process
 which plans, decides, takes results and writes, and has no engine, for each page. With 0 pages it is left out.
 
 Throughput: corpus pages, by each of the ways in turn, and the ceiling beside them in each round: the bare runs of ONNX
-Runtime over the exact tensors that the pipeline feeds its models for these pages (`ceiling.py`). Seconds are from the first page that was begun to the last result, so that start and planning do not
-count; those of the whole command are printed too. Where others use the machine, processor time says more than the
-clock. The outputs of all ways and rounds are compared byte by byte.
+Runtime over the exact tensors that the pipeline feeds its models for these pages (`ceiling.py`). Seconds are from the
+first page that was begun to the last result, and processor time is from when the engine was ready, so that start and
+planning do not count; pages/s of the whole command are printed too. Where others use the machine, processor time says
+more than the clock. The outputs of all ways and rounds are compared byte by byte.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from bench.batch_command import BatchProcess, ledger_logs, link_pages
 from bench.corpus import Corpus
 from bench.machine import cores, print_machine
 from bench.models import Models, Spent, timed
+from bench.processes import Processes
 from bench.results import write_result
 from bench.service import ROOT
 
@@ -62,7 +64,7 @@ class Measured:
     Attributes:
         whole_s: From its start to its end.
         read_s: From the first page that was begun to the last result.
-        own_cpu_s: Processor time of its own process.
+        own_cpu_s: Processor time of its own process since the engine was ready.
         cpu_s: That of all its processes.
         digest: Of the output.
     """
@@ -79,16 +81,20 @@ def measure(sources: Sequence[str], out: Path, environment: Mapping[str, str], o
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     messages = out.with_suffix(".messages")
     process = BatchProcess([*sources, "--out", str(out), *on], environment, messages)
-    own_cpu_s = 0.0
+    family = Processes(process.pid)
+    own_cpu_s = start_own_s = start_s = 0.0
     while process.is_running():
         own_cpu_s = max(own_cpu_s, _own_cpu_s(process.pid))
-        time.sleep(0.05)
+        if not start_s and ledger_logs(out):
+            # The log of its owner is begun when the reader is ready.
+            start_own_s, start_s = own_cpu_s, family.cpu_s()
+        time.sleep(0.02)
     code, whole_s = process.wait(), time.monotonic() - process.began_s
     if code != 0:
         sys.exit(f"FAILED {code}: {messages.read_text('utf-8', 'replace')[-2000:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Measured(whole_s, _read_s(out), own_cpu_s, cpu_s, _digest(out))
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime - start_s
+    return Measured(whole_s, _read_s(out), own_cpu_s - start_own_s, cpu_s, _digest(out))
 
 
 def _own_cpu_s(pid: int) -> float:
