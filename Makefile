@@ -58,7 +58,8 @@ load: install
 
 # Without those that take long (make soak, make chaos), need a GPU, install other services to compare with, or make a file anew.
 APART := $(patsubst %,benchmarks/%.py,soak chaos chaos_faults image systemd_unit upgrade hostile endurance fuzz \
-  schemathesis_run clients gpu peers paired_cpu peers_table accuracy_doc unwarping_model layout_model models_accuracy)
+  schemathesis_run clients gpu peers paired_cpu peers_table accuracy_doc unwarping_model layout_model models_accuracy \
+  page_times regions)
 bench: install
 	@for script in $(filter-out $(APART),$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \

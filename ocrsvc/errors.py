@@ -111,12 +111,29 @@ class StoreUnavailable(OperatorError):
     exit_code = 74
 
 
+class ClusterUnavailable(OperatorError):
+    """The Ray cluster that is to read a batch run cannot be reached, or has no room for an actor."""
+
+    code = "cluster_unavailable"
+    title = "The cluster cannot be used"
+    exit_code = 69
+
+
 class SourceGone(OperatorError):
     """A source of a batch run cannot be read: it is missing, forbidden, out of reach, or no longer what was planned."""
 
     code = "source_gone"
     title = "The source cannot be read"
     exit_code = 66
+
+
+class BrokenArchive(SourceGone):
+    """An archive or a table of a batch run is cut off or damaged, or packed in a way that is not read."""
+
+    status = 422
+    code = "broken_archive"
+    title = "The archive is damaged"
+    exit_code = 65
 
 
 class CallerError(OcrsvcError):
@@ -387,6 +404,18 @@ class Unreachable(OcrsvcError):
     title = "The service cannot be reached"
     retryable = True
     exit_code = 69
+
+
+class NotConnected(Unreachable):
+    """No connection to the service came about: nothing was sent."""
+
+
+class ServicesGone(Unreachable):
+    """No service has answered anything for as long as a batch run waits; raised by the run, never answered."""
+
+    code = "services_gone"
+    title = "No service answers"
+    exit_code = 75
 
 
 class EngineFailed(ServerError):

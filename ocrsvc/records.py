@@ -24,6 +24,9 @@ Box = tuple[Point, Point, Point, Point]
 
 For text from right to left too: the first edge is the upper one."""
 
+Rectangle = tuple[int, int, int, int]
+"""x, y, width and height in pixels, from the top left corner."""
+
 Rotate = Literal["auto", "0", "90", "180", "270"]
 
 Decoder = Literal["greedy", "beam"]
@@ -31,6 +34,7 @@ Decoder = Literal["greedy", "beam"]
 Spaces = Literal["auto", "model", "visible"]
 
 Words = bool | Literal["segmented"]
+Barcodes = bool | Literal["only"]
 
 MaskKind = Literal["id", "phone", "card", "mail", "own"]
 MASK_KINDS: Final[tuple[MaskKind, ...]] = get_args(MaskKind)
@@ -96,6 +100,9 @@ class ReadOptions:
             dictionary, which needs the package jieba. Engines that do not know where characters stand give none.
         characters: True gives each word its characters; it asks for words, too.
         layout: True asks for the regions of the page as well.
+        barcodes: True asks for the bar codes on the page as well; "only" asks for them and for no text.
+        region: The part of each page that is read: x, y, width and height in pixels of the page as displayed; None is
+            all of it. What of it lies outside the page is left out.
         mask: What is to be masked in the answer; engines and the result cache never know.
         model: The model that is to read, as `model_repository/wanted_model.py` parses it; None leaves it to `tier` and
             `lang`, and without those to the service.
@@ -115,6 +122,8 @@ class ReadOptions:
     words: Words = False
     characters: bool = False
     layout: bool = False
+    barcodes: Barcodes = False
+    region: Rectangle | None = None
     mask: tuple[MaskKind, ...] = ()
     model: str | None = None
     tier: str | None = None
@@ -250,6 +259,21 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
+class Barcode:
+    """A bar code or QR code on a page.
+
+    Attributes:
+        type: Its format, as zxing-cpp names it: QRCode, EAN13, Code128, DataMatrix and so on.
+        text: What it says; bytes that are no text as zxing-cpp shows them to people.
+        box: Where it stands, from its own top left corner on.
+    """
+
+    type: str
+    text: str
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
 class Word:
     """One word of a line.
 
@@ -322,6 +346,7 @@ class Page:
         tables: From top to bottom; found only if the options ask for them.
         regions: In reading order, every line in one of them; found only if the options ask for the layout.
         masked: What was masked, in the order of the text; None where nothing was to be.
+        barcodes: From top to bottom; found only if the options ask for them.
         times: Of the engine that read it just now, if it tells them; not of a page that was kept.
     """
 
@@ -333,6 +358,7 @@ class Page:
     tables: tuple[Table, ...] = ()
     regions: tuple[Region, ...] = ()
     masked: tuple[MaskedPart, ...] | None = None
+    barcodes: tuple[Barcode, ...] = ()
     times: EngineTimes | None = field(default=None, compare=False, repr=False)
 
     @property

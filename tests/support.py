@@ -68,17 +68,25 @@ def clean_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
 class Server:
     """A started service.
 
+    Args:
+        prefix: What stands before the command.
+
     Attributes:
         process: The arbiter.
         lines: What it and its workers have written so far, stdout and stderr together.
     """
 
     def __init__(
-        self, module_and_args: Sequence[str], env: Mapping[str, str], cwd: Path, python: str = sys.executable
+        self,
+        module_and_args: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path,
+        python: str = sys.executable,
+        prefix: Sequence[str] = (),
     ) -> None:
         # A session of its own, so that nothing can be left behind when a test has to end it by force.
         self.process = subprocess.Popen(
-            [python, "-m", *module_and_args],
+            [*prefix, python, "-m", *module_and_args],
             env=clean_environment(env),
             cwd=cwd,
             stdout=subprocess.PIPE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -15,12 +16,9 @@ from hypothesis import strategies as st
 from support import ROOT
 from web_support import picture
 
-from ocrsvc.formats.alto import to_alto
-from ocrsvc.formats.hocr import to_hocr
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
-from ocrsvc.formats.tsv import to_tsv
 from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Line, Page
+from ocrsvc.records import Line, Page, Word
 
 HTML = "{http://www.w3.org/1999/xhtml}"
 ALTO = "{http://www.loc.gov/standards/alto/ns-v4#}"
@@ -49,21 +47,23 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()) | st.sampled_from("<>&\"
 
 @given(ANY_TEXT)
 def test_any_text_comes_out_of_an_xml_parser_as_it_went_in(text: str) -> None:
-    (word,) = ET.fromstring(to_hocr([page_of(text)], ENGINE)).iterfind(f".//{HTML}span[@class='ocrx_word']")
-    (string,) = ET.fromstring(to_alto([page_of(text)], ENGINE)).iterfind(f".//{ALTO}String")
+    (word,) = ET.fromstring(OUTPUT_FORMATS["hocr"].write([page_of(text)], ENGINE)).iterfind(
+        f".//{HTML}span[@class='ocrx_word']"
+    )
+    (string,) = ET.fromstring(OUTPUT_FORMATS["alto"].write([page_of(text)], ENGINE)).iterfind(f".//{ALTO}String")
     assert (word.text or "") == as_xml_can_hold(text)
     assert string.get("CONTENT") == as_xml_can_hold(text)
 
 
 @given(ANY_TEXT)
 def test_any_text_stays_in_its_cell_of_the_tsv(text: str) -> None:
-    head, page, line = to_tsv([page_of(text)], ENGINE).splitlines()
+    head, page, line = OUTPUT_FORMATS["tsv"].write([page_of(text)], ENGINE).splitlines()
     assert [len(row.split("\t")) for row in (head, page, line)] == [12, 12, 12]
     assert line.split("\t")[11].split() == text.split()
 
 
 def test_the_tsv_has_tesseracts_columns() -> None:
-    assert to_tsv(PAGES, ENGINE).splitlines() == [
+    assert OUTPUT_FORMATS["tsv"].write(PAGES, ENGINE).splitlines() == [
         "level\tpage_num\tblock_num\tpar_num\tline_num\tword_num\tleft\ttop\twidth\theight\tconf\ttext",
         "1\t1\t0\t0\t0\t0\t0\t0\t200\t100\t-1\t",
         "4\t1\t0\t0\t1\t0\t10\t20\t101\t30\t98.76\t甲 & <b>",
@@ -72,12 +72,50 @@ def test_the_tsv_has_tesseracts_columns() -> None:
     ]
 
 
+# A blank stands before the second word, none before the third.
+WORDS = (
+    Word("The", 0.9, ((10.0, 20.0), (40.0, 20.0), (40.0, 50.0), (10.0, 50.0))),
+    Word("hall", 0.8, ((50.0, 20.0), (90.0, 20.0), (90.0, 50.0), (50.0, 50.0))),
+    Word("殿", 0.7, ((90.0, 20.0), (110.0, 20.0), (110.0, 50.0), (90.0, 50.0))),
+)
+WITH_WORDS = (Page(200, 100, 0, (Line("The hall殿", 0.85, UPRIGHT.box, WORDS), UPWARDS), 1),)
+
+
+def test_words_are_a_level_of_the_tsv() -> None:
+    assert OUTPUT_FORMATS["tsv"].write(WITH_WORDS, ENGINE).splitlines()[2:] == [
+        "4\t1\t0\t0\t1\t0\t10\t20\t101\t30\t-1\t",
+        "5\t1\t0\t0\t1\t1\t10\t20\t30\t30\t90.00\tThe",
+        "5\t1\t0\t0\t1\t2\t50\t20\t40\t30\t80.00\thall",
+        "5\t1\t0\t0\t1\t3\t90\t20\t20\t30\t70.00\t殿",
+        '4\t1\t0\t0\t2\t0\t180\t40\t20\t50\t50.00\t"up"',
+    ]
+
+
+def test_words_of_hocr_have_the_blanks_of_their_line_between_them() -> None:
+    root = ET.fromstring(OUTPUT_FORMATS["hocr"].write(WITH_WORDS, ENGINE))
+    assert titles(root, "ocrx_word")[:3] == [
+        "bbox 10 20 40 50; x_wconf 90",
+        "bbox 50 20 90 50; x_wconf 80",
+        "bbox 90 20 110 50; x_wconf 70",
+    ]
+    line = root.find(f".//{HTML}span[@class='ocr_line']")
+    assert line is not None
+    assert "".join(line.itertext()) == "The hall殿"
+
+
+def test_words_of_alto_are_strings_with_the_blanks_of_their_line_between_them() -> None:
+    line = ET.fromstring(OUTPUT_FORMATS["alto"].write(WITH_WORDS, ENGINE)).find(f".//{ALTO}TextLine")
+    assert line is not None
+    said = [element.get("CONTENT", element.tag.removeprefix(ALTO)) for element in line]
+    assert said == ["The", "SP", "hall", "殿"]
+
+
 def titles(root: ET.Element, kind: str) -> list[str | None]:
     return [element.get("title") for element in root.iterfind(f".//{HTML}*[@class='{kind}']")]
 
 
 def test_hocr_tells_frames_confidences_and_turns() -> None:
-    root = ET.fromstring(to_hocr(PAGES, ENGINE))
+    root = ET.fromstring(OUTPUT_FORMATS["hocr"].write(PAGES, ENGINE))
     assert titles(root, "ocr_page") == ["bbox 0 0 200 100; ppageno 0", "bbox 0 0 64 32; ppageno 1"]
     upright, upwards = titles(root, "ocr_line")
     assert upright == "bbox 10 20 111 50"
@@ -89,7 +127,7 @@ def test_hocr_tells_frames_confidences_and_turns() -> None:
 
 
 def test_alto_tells_frames_confidences_and_shapes() -> None:
-    pages = ET.fromstring(to_alto(PAGES, ENGINE)).findall(f".//{ALTO}Page")
+    pages = ET.fromstring(OUTPUT_FORMATS["alto"].write(PAGES, ENGINE)).findall(f".//{ALTO}Page")
     assert [(page.get("PHYSICAL_IMG_NR"), page.get("WIDTH"), page.get("HEIGHT")) for page in pages] == [
         ("1", "200", "100"),
         ("2", "64", "32"),
@@ -105,9 +143,10 @@ def place(name: str, left: int, top: int, width: int, height: int) -> dict[str, 
     return {"ID": name, "HPOS": str(left), "VPOS": str(top), "WIDTH": str(width), "HEIGHT": str(height)}
 
 
-@pytest.mark.parametrize("write", [to_hocr, to_alto])
-def test_every_id_of_a_document_is_there_once(write: Any) -> None:
-    root = ET.fromstring(write(PAGES, ENGINE))
+@pytest.mark.parametrize("pages", [PAGES, WITH_WORDS])
+@pytest.mark.parametrize("write", [OUTPUT_FORMATS["hocr"].write, OUTPUT_FORMATS["alto"].write])
+def test_every_id_of_a_document_is_there_once(write: Any, pages: Sequence[Page]) -> None:
+    root = ET.fromstring(write(pages, ENGINE))
     ids = [value for element in root.iter() for name, value in element.items() if name.lower() == "id"]
     assert len(ids) == len(set(ids)) > 5
 
@@ -118,8 +157,8 @@ def test_every_format_has_its_row_in_the_documents(name: str, form: OutputFormat
 
 
 WRITER = """
-def to_count(pages, engine):
-    return f"{engine.name}: {sum(len(page.lines) for page in pages)} lines"
+def write_count(pages, count, engine):
+    yield f"{engine.name}: {sum(len(page.lines) for page in pages)} lines"
 """
 PROGRAM = """
 import sys
@@ -127,7 +166,7 @@ from pathlib import Path
 
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
 
-OUTPUT_FORMATS["count"] = OutputFormat("text/x-count", ".count", "Count", "how many lines", "counting:to_count")
+OUTPUT_FORMATS["count"] = OutputFormat("text/x-count", ".count", "Count", "how many lines", "counting:write_count")
 
 from web_support import running_app
 

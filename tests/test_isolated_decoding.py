@@ -99,7 +99,13 @@ def crashing() -> Iterator[Spawner]:
 
 @pytest.mark.parametrize(
     "options",
-    [ReadOptions(), ReadOptions(rotate="90"), ReadOptions(rotate="270", max_side=17), ReadOptions(detect=False)],
+    [
+        ReadOptions(),
+        ReadOptions(rotate="90"),
+        ReadOptions(rotate="270", max_side=17),
+        ReadOptions(detect=False),
+        ReadOptions(region=(3, 2, 9, 7)),
+    ],
 )
 @pytest.mark.parametrize("file", [png(1), jpeg(2), gif(3)], ids=["png", "jpeg", "gif"])
 def test_a_file_is_read_as_it_is_without_a_child(

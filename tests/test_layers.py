@@ -25,6 +25,7 @@ LAYERS = {
     "telemetry": 3,
     "model_repository": 3,
     "model_import": 4,
+    "searchable_pdf": 4,
     "monitoring": 4,
     "serving": 4,
     "access": 4,

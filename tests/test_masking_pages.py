@@ -21,16 +21,17 @@ from grpc_support import V2, calling, infer_request, model_over, raw_outputs, se
 from web_support import INFO, KnownEngine, as_base64, json_of, picture
 
 from ocrsvc.app import create_app
-from ocrsvc.cli.read import _options_of, add_arguments
+from ocrsvc.cli.reading_options import add_reading_options, options_of
 from ocrsvc.client.response import answer_of
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.formats.drawing import draw_page
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
 from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
-from ocrsvc.formats.text_pdf import picture_pdf, text_pdf
+from ocrsvc.formats.text_pdf import text_pdf
 from ocrsvc.formats.tr_rects import shrink_page
 from ocrsvc.grpc_server.method import Call
 from ocrsvc.grpc_services import make_services
+from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.jobs.runner import Runner
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.masking.kinds import kinds_of_header, parse_kinds
@@ -40,6 +41,9 @@ from ocrsvc.masking.rules import make_rules
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Box, Cell, Character, Line, MaskKind, Page, Pixels, ReadOptions, ReadTask, Table, Word
+from ocrsvc.searchable_pdf.image_pdf import ImagePdf
+from ocrsvc.searchable_pdf.page_image import page_image
+from ocrsvc.searchable_pdf.text_runs import text_of
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -228,12 +232,14 @@ def test_no_form_of_an_answer_has_what_is_masked() -> None:
 
 def test_a_picture_pdf_shows_the_picture_and_has_the_text_beneath() -> None:
     masked = mask_page(page(line(f"ID: {PERSON} ok", words=True)), ALL)
-    made = picture_pdf([masked], [draw_page(white(), replace(masked, lines=()))], 72)
-    with pypdfium2.PdfDocument(made) as document:
+    whole = io.BytesIO()
+    made = ImagePdf(whole)
+    made.add_page(page_image(draw_page(white(), replace(masked, lines=())), PixelLimits(1 << 20)), text_of(masked))
+    made.finish()
+    with pypdfium2.PdfDocument(whole.getvalue()) as document:
         shown = document[0]
-        assert shown.get_size() == (600.0, 400.0)
         assert STARS in shown.get_textpage().get_text_range()
-        pixels = shown.render(scale=1).to_numpy()
+        pixels = shown.render(scale=600 / shown.get_width()).to_numpy()
     assert pixels[3:17, 42:218].max() < 40
     assert pixels[5:15, 5:32].min() > 200
 
@@ -473,6 +479,6 @@ def test_a_call_is_masked_by_its_parameter_and_by_its_metadata(reader: Reader) -
 
 def test_the_words_of_a_command_line_ask_for_masking() -> None:
     arguments = argparse.ArgumentParser()
-    add_arguments(arguments)
-    assert _options_of(arguments.parse_args(["--mask", "id,card", "a.png"]))["mask"] == "id,card"
-    assert _options_of(arguments.parse_args(["a.png"]))["mask"] is None
+    add_reading_options(arguments)
+    assert options_of(arguments.parse_args(["--mask", "id,card"]))["mask"] == "id,card"
+    assert options_of(arguments.parse_args([]))["mask"] is None

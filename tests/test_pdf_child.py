@@ -31,7 +31,7 @@ from web_support import KnownEngine, json_of, running_app
 
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, ImageTooLarge, OcrsvcError, ResourcesExhausted
 from ocrsvc.imaging import pdf as pdf_room
-from ocrsvc.imaging import text_layer
+from ocrsvc.searchable_pdf import text_layer
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.imaging.document import open_document
 from ocrsvc.imaging.pdf import Pdf

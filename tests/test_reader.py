@@ -15,6 +15,7 @@ from support import wait_until
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.fake import FakeEngine
 from ocrsvc.errors import (
+    BadOption,
     BodyTooLarge,
     BrokenImage,
     ClientGone,
@@ -33,7 +34,7 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.pipeline.read_context import make_read_request
 from ocrsvc.pipeline.result_cache import ResultCache
 from ocrsvc.readings import EngineInfo, Reading
-from ocrsvc.records import Image, Line, Page, ReadOptions, ReadTask
+from ocrsvc.records import Image, Line, Page, Point, ReadOptions, ReadTask
 from ocrsvc.serving.byte_cache import MemoryCache
 from ocrsvc.serving.memory_budget import Budget, Share
 from ocrsvc.serving.work_queue import RequestContext
@@ -124,6 +125,37 @@ def test_max_side_shrinks_what_the_engine_sees_and_not_the_boxes() -> None:
         page = reader.read(png(400, 300), ReadOptions(max_side=100), SOON_S).page
     assert page.text == "100x75"
     assert page.lines[0].box == ((0, 0), (400, 0), (400, 300), (0, 300))
+
+
+@pytest.mark.parametrize(
+    ("region", "seen", "corner", "opposite"),
+    [
+        ((10, 20, 100, 50), "100x50", (10, 20), (110, 70)),
+        ((390, 290, 100, 50), "10x10", (390, 290), (400, 300)),
+        ((0, 0, 400, 300), "400x300", (0, 0), (400, 300)),
+    ],
+)
+def test_a_region_is_what_the_engine_sees_and_boxes_are_of_the_whole_page(
+    region: tuple[int, int, int, int], seen: str, corner: Point, opposite: Point
+) -> None:
+    with reading(Mirror()) as reader:
+        page = reader.read(png(400, 300), ReadOptions(region=region), SOON_S).page
+    assert page.text == seen
+    assert (page.width, page.height) == (400, 300)
+    assert (page.lines[0].box[0], page.lines[0].box[2]) == (corner, opposite)
+
+
+def test_a_region_is_cut_out_before_it_is_turned_and_shrunk() -> None:
+    with reading(Mirror()) as reader:
+        options = ReadOptions(region=(100, 50, 200, 100), rotate="90", max_side=100)
+        page = reader.read(png(400, 300), options, SOON_S).page
+    assert page.text == "50x100"
+    assert sorted(page.lines[0].box) == [(100, 50), (100, 150), (300, 50), (300, 150)]
+
+
+def test_a_region_outside_the_page_is_the_callers_error() -> None:
+    with reading(Mirror()) as reader, pytest.raises(BadOption, match="400 x 300 pixels"):
+        reader.read(png(400, 300), ReadOptions(region=(400, 0, 1, 1)), SOON_S)
 
 
 def test_an_engine_that_wants_gray_gets_gray() -> None:

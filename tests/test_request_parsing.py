@@ -501,6 +501,29 @@ def test_a_timeout_can_only_shorten_the_deadline(sent: str | None, expected_s: f
     assert allowed_s(sent, 60.0) == expected_s
 
 
+@pytest.mark.parametrize(
+    ("sent", "elapsed", "expected_s"),
+    [
+        ("5", "1.5", 3.5),
+        ("5", "0.000", 5.0),
+        ("600", "30", 60.0),
+        ("5", "5", 0.0),
+        ("5", "7.25", 0.0),
+        (None, "9", 60.0),
+    ],
+)
+def test_what_proxies_have_waited_counts_of_the_clients_timeout_alone(
+    sent: str | None, elapsed: str, expected_s: float
+) -> None:
+    assert allowed_s(sent, 60.0, elapsed) == expected_s
+
+
+@pytest.mark.parametrize("elapsed", ["", "soon", "-1", "nan", "1,5"])
+def test_an_elapsed_time_that_is_no_number_is_refused(elapsed: str) -> None:
+    with pytest.raises(BadOption, match="X-Request-Elapsed"):
+        allowed_s("5", 60.0, elapsed)
+
+
 NO_TIMEOUTS = [
     *["", "soon", "0", "0.0", "-1", "+1", "1,5", "5.", " 5", "٣", "9" * 41],
     *["nan", "inf", "-inf", "1_0", "1e", "e1", "1e400", "1e-400"],

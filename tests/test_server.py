@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import cv2
@@ -16,7 +19,11 @@ import pytest
 import requests
 from support import ROOT, Server, clean_environment, run_server, start_server, wait_until
 
+from ocrsvc.worker.event_loop import STOP_LINGER_S
+
 _ANSWER_S = 20.0
+_SETTINGS_TYPE = b"\4"
+_EMPTY_SETTINGS = b"\0\0\0" + _SETTINGS_TYPE + b"\0" * 5
 
 
 def png() -> bytes:
@@ -39,6 +46,19 @@ def get(server: Server, path: str) -> requests.Response:
 def mapped(pid: int) -> str:
     """What a process has mapped into its memory."""
     return Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
+
+
+def is_refused(address: tuple[str, int]) -> bool:
+    """Whether nobody listens there."""
+    with socket.socket() as probe:
+        return probe.connect_ex(address) == errno.ECONNREFUSED
+
+
+def is_pending(pid: int, sent: signal.Signals) -> bool:
+    """Whether a process that was stopped still has to see a signal."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    [mask] = [line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd")]
+    return bool(int(mask, 16) >> (sent - 1) & 1)
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +202,46 @@ def test_a_request_under_way_is_answered_when_the_service_is_told_to_end() -> No
         client.join(_ANSWER_S)
         assert server.wait_for_exit() == 0
     assert answers == [200]
+
+
+def test_a_service_that_is_to_end_is_not_ready_first_and_answers_until_a_second_signal() -> None:
+    with run_server({"OCRSVC_DRAIN_S": "600"}) as server:
+        assert requests.get(f"{server.url}/readyz", timeout=_ANSWER_S).status_code == 200
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for("LEAVING: .* 600 s")
+        statuses = [
+            requests.get(f"{server.url}/{path}", timeout=_ANSWER_S).status_code for path in ("readyz", "healthz")
+        ]
+        assert (statuses, post(server).status_code) == ([503, 200], 200)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait_for_exit() == 0
+
+
+def test_a_service_that_is_to_end_does_so_after_its_time() -> None:
+    with run_server({"OCRSVC_DRAIN_S": "0.1"}) as server:
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait_for_exit() == 0
+        assert "LEAVING" in server.log
+
+
+def test_what_is_connected_when_the_service_ends_is_answered_and_what_comes_later_is_refused(free_port: int) -> None:
+    sent = (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _EMPTY_SETTINGS)
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_GRPC_BIND": f"127.0.0.1:{free_port}"}
+    with run_server(env) as server, ExitStack() as opened:
+        addresses = [("127.0.0.1", int(server.url.rpartition(":")[2])), ("127.0.0.1", free_port)]
+        assert post(server).status_code == 200
+        [worker] = server.workers()
+        os.kill(worker, signal.SIGSTOP)
+        clients = [opened.enter_context(socket.create_connection(address, _ANSWER_S)) for address in addresses]
+        for client, request in zip(clients, sent, strict=True):
+            client.sendall(request)
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: is_pending(worker, signal.SIGTERM), "the arbiter has closed its sockets")
+        os.kill(worker, signal.SIGCONT)
+        over_http, over_grpc = (client.recv(1000) for client in clients)
+        assert (over_http[:12], over_grpc[3:4]) == (b"HTTP/1.1 200", _SETTINGS_TYPE)
+        # While the worker keeps these two connections, for STOP_LINGER_S.
+        wait_until(lambda: all(map(is_refused, addresses)), "connections are refused", within_s=STOP_LINGER_S - 1)
 
 
 def test_a_worker_that_is_killed_is_replaced() -> None:

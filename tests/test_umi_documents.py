@@ -32,7 +32,7 @@ from ocrsvc.adapters.umi_ocr.documents import name_of, numbers_of
 from ocrsvc.app import create_app
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, QueueFull, SettingsError
 from ocrsvc.formats.text_pdf import text_pdf
-from ocrsvc.imaging.text_layer import add_text_layer
+from ocrsvc.searchable_pdf.text_layer import add_text_layer
 from ocrsvc.jobs import runner as tasks_runner
 from ocrsvc.jobs import store
 from ocrsvc.jobs.folder import PREFIX, make_folder, remove_folder

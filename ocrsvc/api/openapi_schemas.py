@@ -62,6 +62,7 @@ def schemas() -> Node:
         "Line": _line(),
         "Region": _region(),
         "MaskedPart": _masked_part(),
+        "Barcode": _barcode(),
         "Table": _table(),
         "Cell": _cell(),
         "Word": _word(),
@@ -129,9 +130,11 @@ def _page() -> Node:
             "tables": list_of(ref("Table")) | {"description": "From top to bottom; only with tables=true."},
             "masked": list_of(ref("MaskedPart"))
             | {"description": "In the order of the text; only where masking was asked for."},
+            "barcodes": list_of(ref("Barcode"))
+            | {"description": "From top to bottom; only with barcodes=true or only."},
             "source": _source(),
         },
-        optional=("lines", "regions", "tables", "masked", "source"),
+        optional=("lines", "regions", "tables", "masked", "barcodes", "source"),
     )
 
 
@@ -163,6 +166,11 @@ def _region() -> Node:
             | {"description": "Which of the page's lines are in it, from 0."},
         }
     )
+
+
+def _barcode() -> Node:
+    kind = TEXT | {"description": "Its format, such as QRCode, EAN13, Code128 or DataMatrix."}
+    return record({"type": kind, "text": TEXT, "box": _box()})
 
 
 def _masked_part() -> Node:

@@ -51,7 +51,8 @@ def make_ops(reader: Reader, gate: AccessGate | None = None) -> Blueprint:
     @ops.get("/readyz")
     def readyz() -> Response:
         if not reader.ready:
-            raise NotReady("No engine is warm in this worker.", "Ask again in a moment.", _READY_RETRY_S)
+            told = "No engine is warm in this worker, or the service is about to end."
+            raise NotReady(told, "Ask again in a moment.", _READY_RETRY_S)
         if gate is not None and not gate.is_ready:
             raise NotReady("The store of the API keys does not answer.", "Ask again in a moment.", _READY_RETRY_S)
         return as_json({"status": "ready"})

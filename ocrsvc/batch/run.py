@@ -18,9 +18,10 @@ from ocrsvc.batch.ledger.ledger import KnownPart
 from ocrsvc.batch.ledger.ledger_log import FinishedPart
 from ocrsvc.batch.page_queue import PageQueue
 from ocrsvc.batch.part_writing import PartWriting, write_part
+from ocrsvc.batch.progress.contract import Progress
 from ocrsvc.batch.reading_threads import ReadingThreads
 from ocrsvc.batch.results_removal import ResultsRemoval
-from ocrsvc.batch.run_context import Progress, RunContext, RunOutcome, RunSettings
+from ocrsvc.batch.run_context import RunContext, RunOutcome, RunSettings
 from ocrsvc.batch.run_events import (
     Failure,
     FileHashed,
@@ -59,8 +60,8 @@ class Run:
     ) -> None:
         self._store, self._plan, self._ledger, self._log = context.store, context.plan, context.ledger, context.log
         self._context, self._settings, self._progress, self._clock = context, settings, progress, clock
-        parts = range(settings.shard, self._plan.parts, settings.shards)
-        self._parts = LeasedParts(self._ledger, self._log, context.owner, parts, clock)
+        self._own = range(settings.shard, self._plan.parts, settings.shards)
+        self._parts = LeasedParts(self._ledger, self._log, context.owner, self._own, clock)
         self._pages = PageQueue(self._plan, self._ledger, context.owner, settings.attempts, settings.limit)
         self._events: RunEvents = queue.SimpleQueue()
         contents = self._ledger.contents
@@ -116,6 +117,7 @@ class Run:
 
     def _work(self) -> None:
         """The loop: keep the threads busy, take what they give, commit now and then."""
+        self._progress.planned(sum(len(self._plan.pages_of(part)) for part in self._own), self._count_left())
         while True:
             self._begin_groups()
             if self._threads.in_flight or self._being_written:
@@ -162,7 +164,7 @@ class Run:
         if groups:
             self._log.note_begun(index for group in groups for index in group.indexes)
             for group in groups:
-                self._threads.begin(group)
+                self._begin(group)
         elif self._pages.has_suspects and room and not self._threads.in_flight:
             self._begin_alone()
 
@@ -172,7 +174,11 @@ class Run:
         if not self._threads.in_flight and (group := self._pages.take_suspect()):
             self._is_alone = True
             self._log.note_begun(group.indexes, alone=True)
-            self._threads.begin(group)
+            self._begin(group)
+
+    def _begin(self, group: PageGroup, *, is_to_be_read: bool = False) -> None:
+        self._progress.begun(group)
+        self._threads.begin(group, is_to_be_read=is_to_be_read)
 
     def _lease_next(self) -> bool:
         """Lease a part, and queue its pages that are to be read; False where none is free."""
@@ -203,7 +209,8 @@ class Run:
         match event:
             case PageRead(group, result):
                 self._take_page(group, result)
-            case GroupEnded():
+            case GroupEnded(group):
+                self._progress.ended(group)
                 self._threads.in_flight -= 1
                 self._is_alone = False
             case FileHashed(group, digest):
@@ -253,14 +260,21 @@ class Run:
         for part in self._parts.commit():
             self._pages.drop(part)
         self._committed = self._clock()
+        self._progress.committed(self._committed, self._count_left())
         if self._same and not self._is_alone:
             results, unread = self._same.take(self._parts)
             for group in unread:
-                self._threads.begin(group, is_to_be_read=True)
+                self._begin(group, is_to_be_read=True)
             for result in results:
                 self._note(result, 1)
         if self._may_remove:
             self._removal.remove_sometimes()
+
+    def _count_left(self) -> int:
+        """Pages of the shard that are neither done nor failed."""
+        if self._own.step == 1:
+            return int((self._ledger.states == PageState.PLANNED).sum())
+        return sum(int((self._ledger.known_states(part) == PageState.PLANNED).sum()) for part in self._own)
 
     def _write(self, part: int) -> None:
         """Have a part written whose pages were all read or have failed."""

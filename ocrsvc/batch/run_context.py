@@ -1,34 +1,19 @@
-"""What a run is worked on with, how, and how it went; and who is told of it."""
+"""What a run is worked on with, how, and how it went."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ocrsvc.batch.ledger.ledger import Ledger
-from ocrsvc.batch.ledger.ledger_log import FinishedPart, LedgerLog
+from ocrsvc.batch.ledger.ledger_log import LedgerLog
 from ocrsvc.batch.ledger.owner import Owner
 from ocrsvc.batch.outputs.contract import OutputWriter
 from ocrsvc.batch.page_reader import PageReader
 from ocrsvc.batch.part_writing import Load
 from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.store.contract import Store
-from ocrsvc.batch.tasks import PageResult
-
-
-class Progress(Protocol):
-    """Told what happens in a run, in the thread that runs it; must not block."""
-
-    def page(self, result: PageResult, attempts: int) -> None:
-        """A page was read or has failed, and counts."""
-
-    def retried(self, result: PageResult) -> None:
-        """A page was not read, and will be tried again."""
-
-    def part(self, part: FinishedPart) -> None:
-        """A part is in the output."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -13,13 +13,21 @@ from ocrsvc.batch.ledger.ledger import Ledger
 from ocrsvc.batch.ledger.ledger_log import LedgerLog
 from ocrsvc.batch.ledger.owner import Owner
 from ocrsvc.batch.outputs.output_formats import check_formats, open_writers
+from ocrsvc.batch.page_reader import PageReader
 from ocrsvc.batch.plan import Plan, read_plan, remove_other_plans, write_plan
-from ocrsvc.batch.readers.opening import ReaderRequest, open_reader
+from ocrsvc.batch.progress.contract import Progress
+from ocrsvc.batch.readers.opening import ReaderRequest, ServiceAccess, open_reader
+from ocrsvc.batch.readers.ray_cluster.cluster_request import ClusterRequest
 from ocrsvc.batch.run import Run
-from ocrsvc.batch.run_context import Progress, RunContext, RunSettings
+from ocrsvc.batch.run_context import RunContext, RunSettings
 from ocrsvc.batch.run_description import RunDescription
-from ocrsvc.batch.sources.opening import find_sources, load_file
+from ocrsvc.batch.sources.loading import SourceLoader
+from ocrsvc.batch.sources.opening import find_sources
+from ocrsvc.batch.sources.planning_counts import PlanningCounts
+from ocrsvc.batch.sources.source_changes import find_changes
+from ocrsvc.batch.sources.source_request import SourceRequest
 from ocrsvc.batch.store.contract import Store
+from ocrsvc.batch.tasks import SourceFile
 from ocrsvc.client.request import Options
 from ocrsvc.errors import RunChanged
 
@@ -33,7 +41,7 @@ class BatchRequest:
     """What a command asks for.
 
     Attributes:
-        sources: Files and folders.
+        sources: Which files and pages.
         options: How pages are read.
         outputs: Names of output formats.
         on: Who reads.
@@ -41,9 +49,12 @@ class BatchRequest:
         retry_failed: Try pages that have failed again.
         run: How the run is worked on.
         environment: Of the settings OCRSVC_….
+        as_planned: Go on with the plan, whatever became of the sources since.
+        cluster: What actors, where a Ray cluster reads.
+        services: How services are asked, where they read.
     """
 
-    sources: tuple[str, ...]
+    sources: SourceRequest
     options: Options
     outputs: tuple[str, ...]
     on: str
@@ -51,37 +62,93 @@ class BatchRequest:
     retry_failed: bool = False
     run: RunSettings = field(default_factory=RunSettings)
     environment: dict[str, str] = field(default_factory=dict)
+    as_planned: bool = False
+    cluster: ClusterRequest = field(default_factory=ClusterRequest)
+    services: ServiceAccess = field(default_factory=ServiceAccess)
 
 
-def open_plan(store: Store, request: BatchRequest) -> Plan:
-    """The plan of the run: the store's, or a new one. Raises RunChanged, SourceGone, DamagedLedger and OSError."""
-    planning = {"part_pages": request.part_pages}
-    asked = RunDescription(request.sources, request.options, request.outputs, planning)
+def open_plan(store: Store, request: BatchRequest, counts: PlanningCounts) -> Plan:
+    """The plan of the run: the store's, if the sources are still those of the plan, or a new one.
+
+    Args:
+        store: Where it is.
+        request: What is asked for.
+        counts: What a new one leaves out, counted meanwhile.
+
+    Raises:
+        RunChanged, SourceGone, DamagedLedger, BadOption, OSError: There is none.
+    """
+    planning = {"part_pages": request.part_pages} | request.sources.choice()
+    asked = RunDescription(request.sources.sources, request.options, request.outputs, planning)
     described = RunDescription.read(store)
     if described is None:
-        plan = write_plan(store, find_sources(request.sources), request.part_pages)
+        plan = write_plan(store, find_sources(request.sources, counts), request.part_pages)
         if replace(asked, plan=plan.totals.digest, plan_file=plan.name).write(store):
             remove_other_plans(store, plan)
             return plan
         # Another process has begun the same run meanwhile: its plan stands.
         described = RunDescription.read(store) or asked
     described.check_same(asked, store.address)
-    return read_plan(store)
+    plan = read_plan(store)
+    if not request.as_planned:
+        find_changes(_files_of(plan), request.sources).check_none(store.address)
+    return plan
+
+
+def _files_of(plan: Plan) -> Iterator[SourceFile]:
+    for part in range(plan.parts):
+        for _, file in plan.files_of(part):
+            yield file
+
+
+def planned_files(request: BatchRequest, counts: PlanningCounts) -> Iterator[SourceFile]:
+    """The files that a run would read, in the order of the output, and counts what is left out. Raises SourceGone."""
+    return find_sources(request.sources, counts)
 
 
 @contextmanager
-def open_run(store: Store, request: BatchRequest, progress: Progress) -> Iterator[Run]:
-    """This process's work on the run, ready to be executed. Raises OcrsvcError and OSError."""
+def opened_reader(request: BatchRequest) -> Iterator[PageReader]:
+    """The reader of a run, started. Raises OcrsvcError."""
+    load = SourceLoader(request.sources.most_file_bytes)
+    reader = open_reader(_reader_request(request, load))
+    try:
+        reader.start()
+        yield reader
+    finally:
+        reader.close()
+        load.close()
+
+
+def _reader_request(request: BatchRequest, load: Callable[[SourceFile], bytes]) -> ReaderRequest:
+    return ReaderRequest(request.on, request.options, load, request.environment, request.cluster, request.services)
+
+
+@contextmanager
+def open_run(
+    store: Store, request: BatchRequest, progress: Progress, counts: PlanningCounts | None = None
+) -> Iterator[Run]:
+    """This process's work on the run, ready to be executed.
+
+    Args:
+        store: The destination.
+        request: What is asked for.
+        progress: Told what happens.
+        counts: What planning leaves out, counted meanwhile.
+
+    Raises:
+        OcrsvcError, OSError: It cannot begin.
+    """
     check_formats(request.outputs, request.options)
-    plan = open_plan(store, request)
+    plan = open_plan(store, request, PlanningCounts() if counts is None else counts)
     ledger = Ledger(store, plan)
     ledger.refresh()
     if request.retry_failed:
         ledger.forget_failures()
     for file in list(store.files(UNFINISHED)):
         store.delete(file.name)
-    cache = FileCache(load_file, keeps_all=request.run.dedupe)
-    reader = open_reader(ReaderRequest(request.on, request.options, cache.load, request.environment))
+    load = SourceLoader(request.sources.most_file_bytes)
+    cache = FileCache(load, keeps_all=request.run.dedupe)
+    reader = open_reader(_reader_request(request, cache.load))
     work: Run | None = None
     try:
         identity = dict(reader.start())
@@ -98,6 +165,7 @@ def open_run(store: Store, request: BatchRequest, progress: Progress) -> Iterato
         reader.close()
         if work is not None:
             work.join(_JOIN_S)
+        load.close()
 
 
 @contextmanager

@@ -11,7 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from ocrsvc.cli.batch_cluster import add_cluster_arguments, cluster_request_of
+from ocrsvc.cli.batch_dry_run import add_dry_run_arguments, estimate
+from ocrsvc.cli.batch_report import make_report, make_report_at_end
+from ocrsvc.cli.batch_sources import add_source_arguments, source_request_of
 from ocrsvc.cli.reading_options import add_reading_options, options_of
+from ocrsvc.cli.service_access import add_service_arguments, service_access_of
 from ocrsvc.errors import BadOption, DamagedLedger, StoreUnavailable
 from ocrsvc.system.thread_plan import set_library_environment
 
@@ -30,19 +35,31 @@ _SOME_FAILED: Final = 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `ocrsvc batch`."""
-    parser.add_argument("sources", nargs="*", metavar="SOURCE", help="file or folder")
-    parser.add_argument("--out", required=True, metavar="DEST", help="folder of the output and of the ledger")
-    parser.add_argument("--on", default="local", help="who reads: local, which is this process")
+    add_source_arguments(parser)
+    parser.add_argument("--out", metavar="DEST", help="folder of the output and of the ledger")
+    parser.add_argument("--on", default="local", help="who reads: local, URL[,URL…], ray, or ray://HOST:PORT")
     parser.add_argument("--format", default="jsonl", help="output formats, separated by commas: jsonl")
     parser.add_argument("--attempts", type=_positive, default=3, help="tries of a page before it has failed (3)")
     parser.add_argument("--part-pages", type=_positive, default=_PART_PAGES, help="pages of a file of the output (500)")
     parser.add_argument("--shard", metavar="I/N", help="work on every Nth part from the Ith (from 0) alone")
     parser.add_argument("--limit", type=_positive, help="stop after so many pages; the same command goes on")
+    parser.add_argument("--exit-zero", action="store_true", help="exit with 0, not 1, when pages have failed")
     parser.add_argument("--retry-failed", action="store_true", help="try pages that have failed again")
     parser.add_argument("--dedupe", action="store_true", help="read files of the same content once")
     parser.add_argument(
         "--verify", action="store_true", help="read nothing: check that every page is in the output of DEST once"
     )
+    add_cluster_arguments(parser)
+    add_service_arguments(parser)
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    parser.add_argument(
+        "--metrics-port", metavar="PORT", help="tell Prometheus how it goes, on 127.0.0.1; or HOST:PORT"
+    )
+    parser.add_argument("--no-report", action="store_true", help="write no report at the end")
+    parser.add_argument(
+        "--report", action="store_true", help="write the report of the run in DEST again, and nothing else"
+    )
+    add_dry_run_arguments(parser)
     add_reading_options(parser)
 
 
@@ -50,28 +67,43 @@ def run(args: argparse.Namespace) -> int:
     """Plan or go on, read, and say how it went.
 
     Returns:
-        0 if everything was read, 1 if pages have failed, 75 if there is more to be read; with --verify also 65 if the
-        ledger and the output do not agree.
+        0 if everything was read, 1 if pages have failed (0 with --exit-zero), 75 if there is more to be read; with
+        --verify also 65 if the ledger and the output do not agree.
     """
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
     set_library_environment(os.environ)
+    from ocrsvc.batch.progress.showing import showing
+    from ocrsvc.batch.sources.planning_counts import PlanningCounts
     from ocrsvc.batch.start import open_run
     from ocrsvc.batch.store.opening import open_store
 
+    _check_what(args)
+    if args.dry_run:
+        return estimate(_request_of(args), args.machines, args.price_per_hour)
     store = open_store(args.out)
     if args.verify:
         return _verify(store)
-    if not args.sources:
-        raise BadOption("No source is named.", "Name files or folders to be read.")
     try:
-        with open_run(store, _request_of(args), _Silent()) as work, _draining(work):
+        if args.report:
+            return make_report(store)
+        counts = PlanningCounts()
+        with (
+            showing(quiet=args.quiet, metrics=args.metrics_port) as progress,
+            open_run(store, _request_of(args), progress, counts) as work,
+            _draining(work),
+        ):
+            for sentence in counts.to_sentences():
+                print(f"ocrsvc: {sentence}", file=sys.stderr)
             outcome = work.execute()
     except OSError as error:
         raise StoreUnavailable(
             f"{store.address} cannot be read or written: {error.strerror or error}.",
             "Mend that, and give the same command again: what was read is kept.",
         ) from error
-    return _report(outcome)
+    if not args.no_report:
+        make_report_at_end(store)
+    code = _report(outcome)
+    return 0 if code == _SOME_FAILED and args.exit_zero else code
 
 
 def _verify(store: Store) -> int:
@@ -96,15 +128,33 @@ def _verify(store: Store) -> int:
     return _SOME_FAILED if found.failed else 0
 
 
+def _check_what(args: argparse.Namespace) -> None:
+    """Raises BadOption where the command lacks what it needs."""
+    if not (args.sources or args.report or args.verify):
+        raise BadOption("No source is named.", "Name files or folders that are to be read.")
+    if not args.out and not args.dry_run:
+        raise BadOption("--out is missing.", "Name the folder for the output and the ledger.")
+
+
 def _request_of(args: argparse.Namespace) -> BatchRequest:
     from ocrsvc.batch.run_context import RunSettings
     from ocrsvc.batch.start import BatchRequest
 
     shard, shards = _shard_of(args.shard)
     settings = RunSettings(args.attempts, shard, shards, args.limit, args.dedupe)
-    sources, formats = tuple(args.sources), tuple(args.format.split(","))
+    sources, formats = source_request_of(args, os.environ), tuple(args.format.split(","))
     return BatchRequest(
-        sources, options_of(args), formats, args.on, args.part_pages, args.retry_failed, settings, dict(os.environ)
+        sources,
+        options_of(args),
+        formats,
+        args.on,
+        args.part_pages,
+        args.retry_failed,
+        settings,
+        dict(os.environ),
+        as_planned=args.as_planned,
+        cluster=cluster_request_of(args),
+        services=service_access_of(args),
     )
 
 
@@ -147,12 +197,3 @@ def _draining(work: Run) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class _Silent:
-    """Progress that is not shown."""
-
-    def page(self, *_: object) -> None:
-        """Nothing."""
-
-    retried = part = page

@@ -15,6 +15,7 @@ import orjson
 from ocrsvc.cli.api_key import add_argument, read_key
 from ocrsvc.cli.reading_options import add_reading_options, options_of
 from ocrsvc.cli.tls_arguments import add_tls_arguments
+from ocrsvc.client import response
 from ocrsvc.client.response import Answer, page_of
 from ocrsvc.errors import BadOption, KeyMissing, NothingSent, OcrsvcError, OperatorError
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ocrsvc.pipeline.documents import FileRead
     from ocrsvc.pipeline.read import Reader
     from ocrsvc.readings import EngineInfo
-    from ocrsvc.records import Box, Page, ReadOptions
+    from ocrsvc.records import Box, Line, Page, ReadOptions
 
 Answered = Answer | OcrsvcError
 """What was read of a file, by a service or in this process, or what is wrong with it."""
@@ -187,13 +188,20 @@ def _to_records(answers: Sequence[Answer], *, keep_numbers: bool) -> tuple[list[
     Numbered on from file to file, or as they are numbered in a lone document.
     """
     from ocrsvc.readings import EngineInfo
-    from ocrsvc.records import Line, Page
+    from ocrsvc.records import Page
 
     pages = []
     for count, page in enumerate((page for answer in answers for page in answer.pages), start=1):
-        lines = tuple(Line(line.text, line.confidence, cast("Box", line.box)) for line in page.lines)
+        lines = tuple(map(_to_line, page.lines))
         pages.append(Page(page.width, page.height, page.angle, lines, page.number if keep_numbers else count))
     return pages, EngineInfo(**answers[-1].engine)
+
+
+def _to_line(line: response.Line) -> Line:
+    from ocrsvc.records import Line, Word
+
+    words = [Word(word.text, word.confidence, cast("Box", word.box)) for word in line.words or ()]
+    return Line(line.text, line.confidence, cast("Box", line.box), None if line.words is None else tuple(words))
 
 
 def _report(file: Path, answer: Answered) -> int:

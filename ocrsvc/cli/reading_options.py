@@ -28,6 +28,14 @@ def add_reading_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--segmented", action="store_true", help="the same, with Chinese words by a dictionary")
     parser.add_argument("--characters", action="store_true", help="give each word its characters, too")
     parser.add_argument("--pages", help="which pages of documents, such as 1-3,7 or 5-; all, if left out")
+    parser.add_argument(
+        "--barcodes",
+        nargs="?",
+        const="true",
+        choices=("true", "only"),
+        help="find bar codes and QR codes too, or only them; JSON has them",
+    )
+    parser.add_argument("--region", metavar="X,Y,WIDTH,HEIGHT", help="the part of each page that is read, in pixels")
     parser.add_argument("--layout", action="store_true", help="find regions too; JSON has them")
     parser.add_argument("--tables", action="store_true", help="find tables too; JSON has them")
     parser.add_argument(
@@ -46,6 +54,8 @@ def options_of(args: argparse.Namespace) -> Options:
         "rotate": args.rotate,
         "detect": not args.line,
         "unwarp": not args.no_unwarp,
+        "barcodes": args.barcodes,
+        "region": args.region,
         "layout": args.layout,
         "tables": args.tables,
         "spaces": args.spaces,

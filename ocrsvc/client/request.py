@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PATH: Final = "/v1/ocr"
 TIMEOUT_HEADER: Final = "X-Request-Timeout"
+PRIORITY_HEADER: Final = "X-Priority"
 # Left over of the deadline for the response to arrive.
 _MARGIN: Final = 0.05
 _LONGEST_MARGIN_S: Final = 0.5
@@ -25,6 +26,10 @@ _LONGEST_MARGIN_S: Final = 0.5
 
 ImageInput: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | NDArray[np.uint8]"
 """A path; the bytes of an image file; or an array, (H, W) gray or (H, W, 3) BGR, uint8."""
+
+
+Priority: TypeAlias = Literal["interactive", "batch"]
+"""Whose turn it is when many wait: interactive requests go first."""
 
 
 class Options(TypedDict, total=False):
@@ -38,6 +43,8 @@ class Options(TypedDict, total=False):
     decoder: Literal["greedy", "beam"] | None
     unwarp: bool | None
     layout: bool | None
+    barcodes: bool | Literal["true", "only"] | None
+    region: str | None
     tables: bool | None
     spaces: Literal["auto", "model", "visible"] | None
     words: bool | Literal["segmented"] | None
@@ -48,21 +55,26 @@ class Options(TypedDict, total=False):
     lang: str | None
     lines: bool | None
     pages: str | None
-    priority: Literal["interactive", "batch"] | None
+    priority: Priority | None
     timing: Literal["pages", "stages"] | None
 
 
-def own_headers(headers: Mapping[str, str] | None, api_key: str | None) -> dict[str, str]:
-    """What goes with every request: the caller's own headers, and the key unless they have one.
+def own_headers(
+    headers: Mapping[str, str] | None, api_key: str | None, priority: Priority | None = None
+) -> dict[str, str]:
+    """What goes with every request: the caller's own headers, and the key and the priority unless they have one.
 
     Args:
         headers: The caller's own.
         api_key: The key; None takes what the environment holds, and an empty one is none.
+        priority: Of requests that do not name one as an option.
 
     Raises:
         BadOption: The key cannot be one.
     """
     sent = dict(headers or {})
+    if priority is not None and PRIORITY_HEADER.lower() not in map(str.lower, sent):
+        sent[PRIORITY_HEADER] = priority
     key = (os.environ.get(API_KEY_VARIABLE, "") if api_key is None else api_key).strip()
     if not key or "authorization" in map(str.lower, sent):
         return sent

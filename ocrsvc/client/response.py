@@ -93,6 +93,15 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Barcode:
+    """A bar code or QR code on a page: its format, such as QRCode or EAN13, and what it says."""
+
+    type: str
+    text: str
+    box: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MaskedPart:
     """A part of a line that was replaced by stars: its kind, its line (from 0), its first sign and the one after it."""
 
@@ -116,6 +125,7 @@ class Page:
         tables: From top to bottom.
         regions: In reading order.
         masked: In the order of the text; None where the option `mask` was not sent.
+        barcodes: From top to bottom; empty where they were not asked for.
     """
 
     number: int
@@ -127,6 +137,7 @@ class Page:
     tables: tuple[Table, ...] = ()
     regions: tuple[Region, ...] = ()
     masked: tuple[MaskedPart, ...] | None = None
+    barcodes: tuple[Barcode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +262,8 @@ def page_of(data: Data) -> Page:
     )
     size, masked = (data["width"], data["height"]), data.get("masked")
     parts = None if masked is None else tuple(map(_masked_of, masked))
-    return Page(data["page"], *size, data["angle"], data["text"], lines, tables, regions, parts)
+    codes = tuple(Barcode(code["type"], code["text"], _box_of(code)) for code in data.get("barcodes", ()))
+    return Page(data["page"], *size, data["angle"], data["text"], lines, tables, regions, parts, codes)
 
 
 def _masked_of(data: Data) -> MaskedPart:

@@ -34,6 +34,12 @@ def wait_s(error: OcrsvcError, broken: int, left_s: float, chance: float) -> flo
     return wait if wait < left_s else None
 
 
+def no_answer_in_time(timeout_s: float, last: OcrsvcError | None) -> DeadlineExceeded:
+    """The error of a request whose time is over, with what its last try ended with."""
+    said = f" The last try ended with: {last.detail}" if last else ""
+    return DeadlineExceeded(f"No answer came within {timeout_s:g} seconds.{said}", "Allow more time, or try later.")
+
+
 class Tries:
     """The tries for one image: how much time is left, and how long to wait before the next."""
 
@@ -47,10 +53,7 @@ class Tries:
         """Seconds until the deadline; raises DeadlineExceeded when there are none."""
         left_s = self._deadline - time.monotonic()
         if left_s <= 0:
-            said = f" The last try ended with: {self._last.detail}" if self._last else ""
-            raise DeadlineExceeded(
-                f"No answer came within {self._timeout_s:g} seconds.{said}", "Allow more time, or try later."
-            )
+            raise no_answer_in_time(self._timeout_s, self._last)
         return left_s
 
     def pause_s(self, error: OcrsvcError) -> float:

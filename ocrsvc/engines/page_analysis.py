@@ -9,6 +9,7 @@ from functools import partial
 from ocrsvc.engines.contract import Engine, EngineTraits, Handle
 from ocrsvc.engines.layout.layout_model import LayoutModel, layout_model
 from ocrsvc.errors import OcrsvcError
+from ocrsvc.imaging.barcodes import find_barcodes
 from ocrsvc.imaging.regions import assign_lines
 from ocrsvc.imaging.tables import find_tables
 from ocrsvc.model_repository.version import ModelVersion
@@ -17,7 +18,7 @@ from ocrsvc.records import Page, ReadTask
 
 
 class AnalysingHandle:
-    """An engine's handle whose pages have their tables and regions, if asked for; see engines.contract.Handle."""
+    """An engine's handle whose pages have tables, regions and bar codes, if asked for; see engines.contract.Handle."""
 
     def __init__(self, handle: Handle, layout_model: LayoutModel) -> None:
         self._handle = handle
@@ -26,7 +27,12 @@ class AnalysingHandle:
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
         """See engines.contract.Handle."""
-        return [self._analyse(task, page) for task, page in zip(tasks, self._handle.read(tasks), strict=True)]
+        with_text = [task for task in tasks if task.options.barcodes != "only"]
+        pages = iter(self._handle.read(with_text) if with_text else [])
+        return [
+            self._analyse(task, _without_text(task) if task.options.barcodes == "only" else next(pages))
+            for task in tasks
+        ]
 
     def _analyse(self, task: ReadTask, page: Page | OcrsvcError) -> Page | OcrsvcError:
         if isinstance(page, OcrsvcError):
@@ -37,9 +43,17 @@ class AnalysingHandle:
                 page = replace(page, regions=assign_lines(page, found))
             if task.options.tables:
                 page = replace(page, tables=find_tables(task.image.pixels, page, task.check))
+            if task.options.barcodes:
+                task.check()
+                page = replace(page, barcodes=find_barcodes(task.image.pixels))
         except OcrsvcError as error:
             return error
         return page
+
+
+def _without_text(task: ReadTask) -> Page:
+    """A page that no engine has read."""
+    return Page(task.image.width, task.image.height, 0, ())
 
 
 class AnalysingEngine:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ocrsvc.formats.pixel_boxes import PlacedLine, place_lines
+from ocrsvc.formats.pixel_boxes import PlacedLine, PlacedText, place_lines
 from ocrsvc.formats.xml_text import to_markup
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page
@@ -23,10 +23,15 @@ xsi:schemaLocation="http://www.loc.gov/standards/alto/ns-v4# http://www.loc.gov/
 """
 
 
-def to_alto(pages: Sequence[Page], engine: EngineInfo) -> str:
-    """The pages: one block each, because blocks are not known, and in each line one string, which is the whole line."""
+def write_alto(pages: Iterable[Page], _count: int, engine: EngineInfo) -> Iterator[str]:
+    """The pages: one block each, because blocks are not known; in each line a string for each word.
+
+    Without words a line has one string, which is the whole line.
+    """
     system = to_markup(f"{engine.name} {engine.model} {engine.version}")
-    return "".join([_HEAD.format(system=system), *map(_page, pages), "</Layout>\n</alto>\n"])
+    yield _HEAD.format(system=system)
+    yield from map(_page, pages)
+    yield "</Layout>\n</alto>\n"
 
 
 def _page(page: Page) -> str:
@@ -43,16 +48,30 @@ def _page(page: Page) -> str:
 def _lines(page: Page) -> Iterator[str]:
     for number, line in enumerate(place_lines(page), start=1):
         ids = f"{page.number}_{number}"
-        place = (
-            f'HPOS="{line.left}" VPOS="{line.top}" WIDTH="{line.right - line.left}" HEIGHT="{line.bottom - line.top}"'
-        )
-        yield (
-            f'<TextLine ID="line_{ids}" {place}>{_shape(line)}<String ID="string_{ids}" {place} '
-            f'WC="{line.confidence:.4f}" CONTENT="{to_markup(line.text)}"/></TextLine>\n'
-        )
+        opening = f'<TextLine ID="line_{ids}" {_place(line.placed)}>{_shape(line.placed)}'
+        yield f"{opening}{_strings(line, ids)}</TextLine>\n"
 
 
-def _shape(line: PlacedLine) -> str:
+def _strings(line: PlacedLine, ids: str) -> str:
+    if not line.words:
+        return _string(line.placed, ids)
+    return "".join(
+        # The schema has no blank before the first string.
+        ("<SP/>" if word.after_blank and number > 1 else "") + _string(word.placed, f"{ids}_{number}")
+        for number, word in enumerate(line.words, start=1)
+    )
+
+
+def _string(text: PlacedText, ids: str) -> str:
+    attributes = f'WC="{text.confidence:.4f}" CONTENT="{to_markup(text.text)}"'
+    return f'<String ID="string_{ids}" {_place(text)} {attributes}/>'
+
+
+def _place(text: PlacedText) -> str:
+    return f'HPOS="{text.left}" VPOS="{text.top}" WIDTH="{text.right - text.left}" HEIGHT="{text.bottom - text.top}"'
+
+
+def _shape(line: PlacedText) -> str:
     """The corners of a line that is not upright."""
     if line.is_upright:
         return ""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ocrsvc.formats.pixel_boxes import PlacedLine, place_lines
+from ocrsvc.formats.pixel_boxes import PlacedLine, PlacedText, place_lines
 from ocrsvc.formats.xml_text import to_markup
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page
@@ -25,13 +25,16 @@ _HEAD: Final = """\
 """
 
 
-def to_hocr(pages: Sequence[Page], engine: EngineInfo) -> str:
-    """The pages with their lines. Each line holds one word, which is the whole line: engines know no words.
+def write_hocr(pages: Iterable[Page], count: int, engine: EngineInfo) -> Iterator[str]:
+    """The pages with their lines, and those with their words.
 
-    Many readers of hOCR look for words and pass over lines that have none.
+    Without words each line holds one, which is the whole line: many readers of hOCR look for words and pass over lines
+    that have none.
     """
     system = to_markup(f"ocrsvc ({engine.name} {engine.model} {engine.version})")
-    return "".join([_HEAD.format(system=system, count=len(pages)), *map(_page, pages), "</body>\n</html>\n"])
+    yield _HEAD.format(system=system, count=count)
+    yield from map(_page, pages)
+    yield "</body>\n</html>\n"
 
 
 def _page(page: Page) -> str:
@@ -42,15 +45,30 @@ def _page(page: Page) -> str:
 
 def _lines(page: Page) -> Iterator[str]:
     for number, line in enumerate(place_lines(page), start=1):
-        ids, frame = f"{page.number}_{number}", f"bbox {line.left} {line.top} {line.right} {line.bottom}"
-        word = f"{frame}; x_wconf {int(line.confidence * 100 + 0.5)}"
-        yield (
-            f'<span class="ocr_line" id="line_{ids}" title="{frame}{_turned(line)}">'
-            f'<span class="ocrx_word" id="word_{ids}" title="{word}">{to_markup(line.text)}</span></span><br/>\n'
-        )
+        ids, placed = f"{page.number}_{number}", line.placed
+        title = f"{_frame(placed)}{_turned(placed)}"
+        yield f'<span class="ocr_line" id="line_{ids}" title="{title}">{_words(line, ids)}</span><br/>\n'
 
 
-def _turned(line: PlacedLine) -> str:
+def _words(line: PlacedLine, ids: str) -> str:
+    if not line.words:
+        return _word(line.placed, ids)
+    return "".join(
+        (" " if word.after_blank else "") + _word(word.placed, f"{ids}_{number}")
+        for number, word in enumerate(line.words, start=1)
+    )
+
+
+def _word(word: PlacedText, ids: str) -> str:
+    title = f"{_frame(word)}; x_wconf {int(word.confidence * 100 + 0.5)}"
+    return f'<span class="ocrx_word" id="word_{ids}" title="{title}">{to_markup(word.text)}</span>'
+
+
+def _frame(text: PlacedText) -> str:
+    return f"bbox {text.left} {text.top} {text.right} {text.bottom}"
+
+
+def _turned(line: PlacedText) -> str:
     """What the frame does not say of a line that is not upright."""
     if line.is_upright:
         return ""

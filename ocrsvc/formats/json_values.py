@@ -10,7 +10,7 @@ from typing import Final
 from ocrsvc.formats.box_values import Boxed, to_boxes, to_scores
 from ocrsvc.formats.table_markup import to_html, to_markdown
 from ocrsvc.readings import Timing
-from ocrsvc.records import Box, Cell, Line, MaskedPart, Page, ReadOptions, Region, Table, Word
+from ocrsvc.records import Barcode, Box, Cell, Line, MaskedPart, Page, ReadOptions, Region, Table, Word
 
 CONFIDENCE_DIGITS = 4
 BOX_DIGITS = 1
@@ -42,6 +42,8 @@ def page_to_dict(page: Page, number: int, asked: ReadOptions = DEFAULTS, *, line
         answer["regions"] = [_region_to_dict(region) for region in page.regions]
     if asked.tables:
         answer["tables"] = [_table_to_dict(table) for table in page.tables]
+    if asked.barcodes:
+        answer["barcodes"] = [_barcode_to_dict(code) for code in page.barcodes]
     if page.masked is not None:
         answer["masked"] = [_masked_to_dict(part) for part in page.masked]
     return answer
@@ -84,6 +86,10 @@ def _cell_to_dict(cell: Cell) -> dict[str, object]:
         "text": cell.text,
         "lines": cell.lines,
     }
+
+
+def _barcode_to_dict(code: Barcode) -> dict[str, object]:
+    return {"type": code.type, "text": code.text, "box": _box_to_list(code.box)}
 
 
 def _box_to_list(box: Box) -> list[list[float]]:

@@ -5,7 +5,7 @@ Imports none of the writers, so that the command line can name the formats witho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
@@ -25,7 +25,8 @@ class OutputFormat:
         suffix: The end of a file's name.
         label: Its name on the web page.
         help: What it is, for people.
-        writer: "module:function" of the pages, which one engine has read, and its EngineInfo; returns the text.
+        writer: "module:function" of the pages in their order, which one engine has read, of how many they are, and of
+            its EngineInfo; yields the text, at most one page of it at a time.
     """
 
     media_type: str
@@ -36,15 +37,21 @@ class OutputFormat:
 
     def write(self, pages: Sequence[Page], engine: EngineInfo) -> str:
         """The text for pages that one engine has read."""
-        return cast(str, resolve(self.writer)(pages, engine))
+        return "".join(self.parts(pages, len(pages), engine))
+
+    def parts(self, pages: Iterable[Page], count: int, engine: EngineInfo) -> Iterator[str]:
+        """The same piece by piece, so that memory holds one page of so many."""
+        return cast(Iterator[str], resolve(self.writer)(pages, count, engine))
 
 
 OUTPUT_FORMATS: Final = {
     "text": OutputFormat(
-        "text/plain", ".txt", "Text", "plain text, a form feed between pages", "ocrsvc.formats.text:to_text"
+        "text/plain", ".txt", "Text", "plain text, a form feed between pages", "ocrsvc.formats.text:write_text"
     ),
-    "tsv": OutputFormat("text/tab-separated-values", ".tsv", "TSV", "Tesseract's columns", "ocrsvc.formats.tsv:to_tsv"),
-    "hocr": OutputFormat("text/vnd.hocr+html", ".hocr", "hOCR", "hOCR 1.2", "ocrsvc.formats.hocr:to_hocr"),
-    "alto": OutputFormat("application/alto+xml", ".alto.xml", "ALTO", "ALTO XML 4", "ocrsvc.formats.alto:to_alto"),
+    "tsv": OutputFormat(
+        "text/tab-separated-values", ".tsv", "TSV", "Tesseract's columns", "ocrsvc.formats.tsv:write_tsv"
+    ),
+    "hocr": OutputFormat("text/vnd.hocr+html", ".hocr", "hOCR", "hOCR 1.2", "ocrsvc.formats.hocr:write_hocr"),
+    "alto": OutputFormat("application/alto+xml", ".alto.xml", "ALTO", "ALTO XML 4", "ocrsvc.formats.alto:write_alto"),
 }
 """By name, as the option `format` has it, in the order in which they are listed to people."""

@@ -8,6 +8,7 @@ from typing import Any, Final, cast, get_args
 
 from ocrsvc.records import (
     MASK_KINDS,
+    Barcode,
     Box,
     Cell,
     Character,
@@ -33,13 +34,16 @@ def pack_page(page: Page) -> list[object]:
     """A page as a list that orjson writes; numbers that are not finite become null, which `unpack_page` refuses."""
     lines = [_pack_line(line) for line in page.lines]
     packed = [int(page.width), int(page.height), int(page.angle), int(page.number), lines]
-    if not (page.tables or page.regions) and page.masked is None:
-        # Pages of documents lie on disk, written by versions that knew neither.
+    if not (page.tables or page.regions or page.barcodes) and page.masked is None:
+        # Pages of documents lie on disk, written by versions that knew none of these.
         return packed
     tables = [_pack_table(table) for table in page.tables]
     regions = [[region.type, float(region.confidence), region.lines, *_pack_box(region.box)] for region in page.regions]
     masked = [[part.kind, part.line, part.begin, part.end, *_pack_box(part.box)] for part in page.masked or ()]
-    return [*packed, tables, regions] + ([] if page.masked is None else [masked])
+    more: list[object] = [] if page.masked is None and not page.barcodes else [None if page.masked is None else masked]
+    if page.barcodes:
+        more.append([[code.type, code.text, *_pack_box(code.box)] for code in page.barcodes])
+    return [*packed, tables, regions, *more]
 
 
 def _pack_table(table: Table) -> list[object]:
@@ -80,18 +84,33 @@ def unpack_page(row: Any) -> Page:
 
 def _unpack_rest(
     rest: list[Any], lines: Sequence[Line]
-) -> tuple[tuple[Table, ...], tuple[Region, ...], tuple[MaskedPart, ...] | None]:
-    """The tables, regions and masked parts of a page with these lines."""
+) -> tuple[tuple[Table, ...], tuple[Region, ...], tuple[MaskedPart, ...] | None, tuple[Barcode, ...]]:
+    """The tables, regions, masked parts and bar codes of a page with these lines."""
     match rest:
         case []:
-            return (), (), None
-        case [list(tables), list(regions), *masked] if len(masked) < 2:
+            return (), (), None, ()
+        case [list(tables), list(regions), *others] if len(others) <= 2:
+            masked, codes = [*others, None, None][:2]
             return (
                 tuple(_unpack_table(table, len(lines)) for table in tables),
                 tuple(_unpack_region(region, len(lines)) for region in regions),
-                tuple(_unpack_masked(part, lines) for part in masked[0]) if masked else None,
+                None if masked is None else tuple(_unpack_masked(part, lines) for part in _list(masked)),
+                () if codes is None else tuple(_unpack_barcode(code) for code in _list(codes)),
             )
-    raise InvalidData("tables, regions and masked parts that are no lists")
+    raise InvalidData("tables, regions, masked parts and bar codes that are no lists")
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise InvalidData("parts of a page that are no list")
+    return value
+
+
+def _unpack_barcode(row: Any) -> Barcode:
+    match row:
+        case [str(kind), str(text), *numbers]:
+            return Barcode(kind, text, _unpack_box(numbers))
+    raise InvalidData("a bar code without a format or a text")
 
 
 def _unpack_masked(row: Any, lines: Sequence[Line]) -> MaskedPart:

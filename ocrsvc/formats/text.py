@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page
 
 
-def to_text(pages: Sequence[Page], _engine: EngineInfo) -> str:
+def write_text(pages: Iterable[Page], _count: int, _engine: EngineInfo) -> Iterator[str]:
     """Each page's lines, each line ended by a newline; pages are separated by a form feed."""
-    return "\f".join("".join(f"{line.text}\n" for line in page.lines) for page in pages)
+    for at, page in enumerate(pages):
+        yield ("\f" if at else "") + "".join(f"{line.text}\n" for line in page.lines)
 
 
 def to_bar_separated(page: Page) -> str:

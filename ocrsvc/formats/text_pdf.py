@@ -1,4 +1,4 @@
-"""Writes pages as a PDF of text, with each line where it stood: alone, or invisible over a picture of each page.
+"""Writes pages as a PDF of text, with each line where it stood.
 
 Its letters are those of the reader's own font for simplified Chinese (Adobe-GB1: Chinese, Japanese kana, Latin, Greek
 and Cyrillic): nothing is embedded, so a page of text takes a kilobyte, and what that set lacks is not shown.
@@ -26,54 +26,26 @@ _FONT: Final = (
 
 def text_pdf(pages: Sequence[Page], dpi: int) -> bytes:
     """A PDF with a page for each page, of the same size where that was drawn at `dpi` pixels an inch."""
-    return _pdf_of(pages, (None,) * len(pages), dpi)
-
-
-def picture_pdf(pages: Sequence[Page], pictures: Sequence[bytes], dpi: int) -> bytes:
-    """The same, with a picture on each page, whose text is found and copied but not seen.
-
-    Args:
-        pages: What was read.
-        pictures: A JPEG in colour for each, as wide and high as the page.
-        dpi: Pixels of the pictures to an inch.
-    """
-    return _pdf_of(pages, pictures, dpi)
-
-
-def _pdf_of(pages: Sequence[Page], pictures: Sequence[bytes | None], dpi: int) -> bytes:
-    first, each = 4, 3
+    first, each = 4, 2
     kids = b" ".join(b"%d 0 R" % (first + each * at) for at in range(len(pages)))
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
         b"<< /Type /Pages /Count %d /Kids [%b] >>" % (len(pages), kids),
         _FONT,
     ]
-    for at, (page, picture) in enumerate(zip(pages, pictures, strict=True)):
-        objects += _page_objects(page, picture, first + each * at, _POINTS_PER_INCH / dpi)
+    for at, page in enumerate(pages):
+        objects += _page_objects(page, first + each * at, _POINTS_PER_INCH / dpi)
     return _file_of(objects)
 
 
-def _page_objects(page: Page, picture: bytes | None, number: int, scale: float) -> list[bytes]:
-    """The page, what is drawn on it, and its picture; numbered from `number` on."""
-    size = (page.width * scale, page.height * scale)
-    lines = [_drawn(line, page.height, scale) for line in page.lines if line.text]
-    if picture is not None:
-        lines = [b"q %.2f 0 0 %.2f 0 0 cm /P Do Q\n3 Tr" % size, *lines]
-    drawn = zlib.compress(b"\n".join(lines))
-    used = b"" if picture is None else b" /XObject << /P %d 0 R >>" % (number + 2)
+def _page_objects(page: Page, number: int, scale: float) -> list[bytes]:
+    """The page, and what is written on it; numbered from `number` on."""
+    drawn = zlib.compress(b"\n".join(_drawn(line, page.height, scale) for line in page.lines if line.text))
     return [
-        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 %.2f %.2f] /Resources << /Font << /F 3 0 R >>%b >> "
-        b"/Contents %d 0 R >>" % (*size, used, number + 1),
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 %.2f %.2f] /Resources << /Font << /F 3 0 R >> >> "
+        b"/Contents %d 0 R >>" % (page.width * scale, page.height * scale, number + 1),
         b"<< /Length %d /Filter /FlateDecode >>\nstream\n%b\nendstream" % (len(drawn), drawn),
-        b"null" if picture is None else _picture_object(page, picture),
     ]
-
-
-def _picture_object(page: Page, picture: bytes) -> bytes:
-    return (
-        b"<< /Type /XObject /Subtype /Image /Width %d /Height %d /ColorSpace /DeviceRGB /BitsPerComponent 8 "
-        b"/Filter /DCTDecode /Length %d >>\nstream\n%b\nendstream" % (page.width, page.height, len(picture), picture)
-    )
 
 
 def _drawn(line: Line, height: int, scale: float) -> bytes:

@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ocrsvc.formats.pixel_boxes import PlacedLine, place_lines
+from ocrsvc.formats.pixel_boxes import PlacedLine, PlacedText, place_lines
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page
 
 COLUMNS: Final = "level page_num block_num par_num line_num word_num left top width height conf text"
-PAGE_LEVEL, LINE_LEVEL = 1, 4
+PAGE_LEVEL, LINE_LEVEL, WORD_LEVEL = 1, 4, 5
 # Tesseract's word for a row that has no text of its own.
 NO_CONFIDENCE: Final = -1
 _BREAKS: Final = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 
 
-def to_tsv(pages: Sequence[Page], _engine: EngineInfo) -> str:
-    """A row for each page and one for each line, with its confidence in percent.
+def write_tsv(pages: Iterable[Page], _count: int, _engine: EngineInfo) -> Iterator[str]:
+    """A row for each page, line and word, words with their confidence in percent.
 
-    Blocks, paragraphs and words are not known, so that their numbers are 0. Lines have text here, which in Tesseract's
-    own TSV only words have. Tabs and line breaks inside a text become a blank.
+    Blocks and paragraphs are not known, so that their numbers are 0. A line without words has a confidence and a text
+    itself, which in Tesseract's own TSV only words have. Tabs and line breaks inside a text become a blank.
     """
-    rows = [COLUMNS.replace(" ", "\t")]
+    yield COLUMNS.replace(" ", "\t") + "\n"
     for page in pages:
-        rows.append(f"{PAGE_LEVEL}\t{page.number}\t0\t0\t0\t0\t0\t0\t{page.width}\t{page.height}\t{NO_CONFIDENCE}\t")
-        rows.extend(_line(page.number, number, line) for number, line in enumerate(place_lines(page), start=1))
-    return "\n".join(rows) + "\n"
+        rows = [f"{PAGE_LEVEL}\t{page.number}\t0\t0\t0\t0\t0\t0\t{page.width}\t{page.height}\t{NO_CONFIDENCE}\t"]
+        for number, line in enumerate(place_lines(page), start=1):
+            rows += _rows(f"{page.number}\t0\t0\t{number}", line)
+        yield "".join(f"{row}\n" for row in rows)
 
 
-def _line(page: int, number: int, line: PlacedLine) -> str:
-    place = f"{line.left}\t{line.top}\t{line.right - line.left}\t{line.bottom - line.top}"
-    text = _BREAKS.sub(" ", line.text)
-    return f"{LINE_LEVEL}\t{page}\t0\t0\t{number}\t0\t{place}\t{line.confidence * 100:.2f}\t{text}"
+def _rows(numbers: str, line: PlacedLine) -> Iterator[str]:
+    said = f"{NO_CONFIDENCE}\t" if line.words else _said(line.placed)
+    yield f"{LINE_LEVEL}\t{numbers}\t0\t{_place(line.placed)}\t{said}"
+    for count, word in enumerate(line.words, start=1):
+        yield f"{WORD_LEVEL}\t{numbers}\t{count}\t{_place(word.placed)}\t{_said(word.placed)}"
+
+
+def _place(text: PlacedText) -> str:
+    return f"{text.left}\t{text.top}\t{text.right - text.left}\t{text.bottom - text.top}"
+
+
+def _said(text: PlacedText) -> str:
+    return f"{text.confidence * 100:.2f}\t{_BREAKS.sub(' ', text.text)}"

@@ -200,7 +200,7 @@ class RpcServer:
         """The loop's thread."""
         checked_s = 0.0
         self._update_accepting()
-        while not self._aborted and not (self._draining and not self._transports and not self._running):
+        while not self._aborted and not (self._draining and not self._is_busy):
             busy = [transport for transport in self._transports if transport.waiting]
             self._share_time(len(busy))
             for transport in busy:
@@ -226,6 +226,10 @@ class RpcServer:
         self._draining = True
         self._close_listeners()
         self._selector.close()
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._listeners or self._transports or self._running)
 
     def _share_time(self, turns: int) -> None:
         """Divide the time of a round among the connections, so that a round ends soon however many there are."""
@@ -257,24 +261,30 @@ class RpcServer:
                 self._selector.unregister(listener)
 
     def _close_listeners(self) -> None:
+        """What is connected is taken: the last that closes the socket would reset it."""
         self._update_accepting()
         while self._listeners:
-            self._listeners.pop().close()
+            listener = self._listeners.pop()
+            for _ in range(0 if self._aborted else MAX_CONNECTIONS):
+                if not self._accept(listener, selectors.EVENT_READ):
+                    break
+            listener.close()
 
-    def _accept(self, listener: socket.socket, _events: int) -> None:
-        """Take one connection; what stays in the kernel's queue may be another worker's."""
+    def _accept(self, listener: socket.socket, _events: int) -> bool:
+        """Take one connection, if there is one; what stays in the kernel's queue may be another worker's."""
         try:
             sock, address = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
-            return
+            return False
         except OSError:
             self._pause()
-            return
+            return False
         try:
             self._admit(sock, str(address[0]) if isinstance(address, tuple) else "")
         except OSError:
             # The client has gone already, or the kernel cannot watch it.
             sock.close()
+        return True
 
     def _admit(self, sock: socket.socket, caller: str) -> None:
         """Accept one more, closing another where there are too many. Raises OSError."""

@@ -10,20 +10,23 @@ from typing import Any, Final, get_args
 from ocrsvc.errors import BadOption
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
 from ocrsvc.http.field_values import as_text, parse_decimal, parse_flag
+from ocrsvc.imaging import rectangle
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, PATTERN, Ranges, parse_ranges
+from ocrsvc.imaging.rectangle import parse_rectangle
 from ocrsvc.masking import kinds
 from ocrsvc.masking.kinds import parse_kinds
 from ocrsvc.model_repository import language_tag, wanted_model
 from ocrsvc.model_repository.description import Tier
 from ocrsvc.model_repository.language_tag import parse_language
 from ocrsvc.model_repository.wanted_model import parse_wanted_model
-from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, ModelChoice, ReadOptions, Rotate, Words
+from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, Barcodes, ModelChoice, ReadOptions, Rotate, Words
 from ocrsvc.serving.work_queue import PRIORITIES, Priority
 
 _ROTATIONS: Final = get_args(Rotate)
 _TIERS: Final = get_args(Tier)
 _FORMATS: Final = ("json", *OUTPUT_FORMATS)
 SEGMENTED: Final = "segmented"
+ONLY: Final = "only"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,11 @@ def parse_words(text: str) -> Words:
             "Install the extra ocrsvc[segment], or ask for words=true, which gives Chinese by character.",
         )
     return SEGMENTED
+
+
+def parse_barcodes(text: str) -> Barcodes:
+    """The option `barcodes`. Raises ValueError."""
+    return "only" if text.lower() == ONLY else parse_flag(text)
 
 
 def _parse_model(text: str) -> str:
@@ -143,6 +151,21 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "is. Boxes stay in pixels of the image sent. The engine ppocr does.",
     ),
     "layout": _bool("false", "Find the page's regions, such as titles, text, figures and tables, in JSON."),
+    "barcodes": Option(
+        parse_barcodes,
+        "true or false (also 1, 0, yes, no, on, off), or only",
+        {"anyOf": [{"type": "boolean"}, {"const": ONLY}]},
+        "false",
+        "Find the page's bar codes and QR codes too, in JSON: type, text and box; only gives them and reads no text.",
+    ),
+    "region": Option(
+        parse_rectangle,
+        rectangle.ACCEPTED,
+        {"type": "string", "pattern": rectangle.PATTERN},
+        None,
+        "The part of each page that is read, in pixels of the page as displayed; what of it lies outside the page is "
+        "left out. Boxes stay in pixels of the whole page.",
+    ),
     "tables": _bool("false", "Find the page's tables: rows, columns and cells, HTML and Markdown, in JSON."),
     "spaces": _choice(
         ("auto", "model", "visible"),

@@ -31,6 +31,7 @@ from ocrsvc.telemetry.trace_context import TraceContext, request_id_of
 Environ = dict[str, Any]
 
 TIMEOUT_HEADER: Final = "X-Request-Timeout"
+ELAPSED_HEADER: Final = "X-Request-Elapsed"
 ID_HEADER: Final = "X-Request-Id"
 TIMING_HEADER: Final = "Server-Timing"
 PRIORITY_HEADER: Final = "X-Priority"
@@ -88,7 +89,8 @@ class Request(flask.Request):
     @cached_property
     def deadline(self) -> float:
         """When the answer must be there, on `time.monotonic`, counted from `began_s` on. Raises BadOption."""
-        return self.began_s + allowed_s(self.environ.get("HTTP_X_REQUEST_TIMEOUT"), self._settings.deadline_s)
+        sent, elapsed = (self.environ.get(f"HTTP_X_REQUEST_{name}") for name in ("TIMEOUT", "ELAPSED"))
+        return self.began_s + allowed_s(sent, self._settings.deadline_s, elapsed)
 
     @property
     def left_s(self) -> float:
@@ -202,19 +204,33 @@ def current_request() -> Request:
     return cast(Request, cast(Any, flask.request)._get_current_object())  # noqa: SLF001  documented by werkzeug
 
 
-def allowed_s(sent: str | None, limit_s: float) -> float:
-    """Seconds that a request may take: `limit_s`, or less if its header X-Request-Timeout says so. Raises BadOption."""
+def allowed_s(sent: str | None, limit_s: float, elapsed: str | None = None) -> float:
+    """Seconds that a request may take from its headers on: `limit_s`, or less if those say so. Raises BadOption.
+
+    Args:
+        sent: X-Request-Timeout, seconds that the client gives it.
+        elapsed: X-Request-Elapsed, seconds of these that proxies have had it; counts beside the other only.
+    """
     if sent is None:
         return limit_s
-    try:
-        asked_s = parse_decimal(sent)
-    except ValueError:
-        asked_s = 0.0
-    if asked_s == 0:
+    asked_s, elapsed_s = _seconds_in(sent), 0.0 if elapsed is None else _seconds_in(elapsed)
+    if not asked_s:
         raise BadOption(
             f"{TIMEOUT_HEADER} is {sent[:100]!r}: accepted is a plain decimal number of seconds above 0, such as 2.5."
         )
-    return min(asked_s, limit_s)
+    if elapsed_s is None:
+        raise BadOption(
+            f"{ELAPSED_HEADER} is {str(elapsed)[:100]!r}: accepted is a plain decimal number of seconds, such as 0.25."
+        )
+    return min(max(0.0, asked_s - elapsed_s), limit_s)
+
+
+def _seconds_in(sent: str) -> float | None:
+    """A plain decimal number; None for what is none."""
+    try:
+        return parse_decimal(sent)
+    except ValueError:
+        return None
 
 
 def parse_priority(sent: str) -> Priority:

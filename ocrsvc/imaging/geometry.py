@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.records import Box, Cell, Character, Line, Page, Pixels, Region, Table, Word
+from ocrsvc.records import Barcode, Box, Cell, Character, Line, Page, Pixels, Region, Table, Word
 
 Quad = NDArray[np.float32]
 Quads = NDArray[np.float32]
@@ -24,7 +24,7 @@ Quads = NDArray[np.float32]
 TOGETHER: Final = 4096
 """Boxes that are made numbers at once, in a few ms: those of a large page would hold the interpreter for 0.4 s."""
 
-Placed = TypeVar("Placed", Table, Cell, Region)
+Placed = TypeVar("Placed", Table, Cell, Region, Barcode)
 """What has a box."""
 
 _TURNS = {90: cv2.ROTATE_90_CLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_COUNTERCLOCKWISE}
@@ -68,14 +68,29 @@ def restore_page(page: Page, degrees: int, width: int, height: int) -> Page:
     def move(quads: Quads) -> Quads:
         return turn_points(quads * scale, -degrees % 360, turned_width, turned_height)
 
-    def put_back(placed: Placed) -> Placed:
+    return replace(_map_page(page, move), width=width, height=height, angle=(page.angle + degrees) % 360)
+
+
+def move_page(page: Page, x: int, y: int, width: int, height: int) -> Page:
+    """A page read in a rectangle of a width x height image, from (x, y) on, in the frame of that image."""
+    shift = np.array([x, y], np.float32)
+    return replace(_map_page(page, lambda quads: quads + shift), width=width, height=height)
+
+
+def _map_page(page: Page, move: Callable[[Quads], Quads]) -> Page:
+    """The page with all its boxes moved."""
+
+    def put(placed: Placed) -> Placed:
         return replace(placed, box=as_box(move(np.array(placed.box, np.float32))))
 
-    lines = map_boxes(page.lines, move)
-    tables = tuple(replace(put_back(table), cells=tuple(map(put_back, table.cells))) for table in page.tables)
-    regions = tuple(map(put_back, page.regions))
-    angle = (page.angle + degrees) % 360
-    return replace(page, width=width, height=height, angle=angle, lines=lines, tables=tables, regions=regions)
+    tables = tuple(replace(put(table), cells=tuple(map(put, table.cells))) for table in page.tables)
+    return replace(
+        page,
+        lines=map_boxes(page.lines, move),
+        tables=tables,
+        regions=tuple(map(put, page.regions)),
+        barcodes=tuple(map(put, page.barcodes)),
+    )
 
 
 def map_boxes(lines: Sequence[Line], move: Callable[[Quads], Quads]) -> tuple[Line, ...]:

@@ -17,6 +17,7 @@ MAGIC = b"\xff\xd8"
 END_OF_IMAGE = b"\xff\xd9"
 START_OF_SCAN = 0xDA
 APP1 = 0xE1
+APP14 = 0xEE
 BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
 """Markers without a length behind them."""
 FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -42,6 +43,7 @@ class _Header:
     coefficient_bytes: int = 0
     exif: bytes = b""
     scan_offset: int = 0
+    is_adobe: bool = False
 
 
 def open_jpeg(raw: bytes) -> EncodedImage:
@@ -56,6 +58,20 @@ def open_jpeg(raw: bytes) -> EncodedImage:
     beside = header.coefficient_bytes if header.has_scans else 0
     need = (max(2, 1 + beside), max(6, 3 + beside))
     return EncodedImage("jpeg", header.width, header.height, read, orientation, colourless, need)
+
+
+@dataclass(frozen=True, slots=True)
+class JpegColours:
+    """How a JPEG stores its colours: components of a pixel, and whether Adobe's marker says that inks are inverted."""
+
+    components: int
+    is_adobe: bool
+
+
+def read_colours(raw: bytes) -> JpegColours:
+    """The colours of a JPEG that `open_jpeg` opens. Raises BrokenImage, UnsupportedImage."""
+    header = _read_markers(raw)
+    return JpegColours(header.components, header.is_adobe)
 
 
 def _read_markers(raw: bytes) -> _Header:
@@ -86,6 +102,8 @@ def _note_segment(header: _Header, marker: int, body: bytes) -> None:
         header.has_scans = header.has_scans or (bool(body) and body[0] < header.components)
     elif marker == APP1 and body.startswith(b"Exif\0\0") and not header.exif:
         header.exif = body
+    elif marker == APP14 and body.startswith(b"Adobe"):
+        header.is_adobe = True
 
 
 def _note_frame(header: _Header, marker: int, body: bytes) -> None:

@@ -22,6 +22,7 @@ FRAME_BYTES = 12
 END_CHUNK = b"\0\0\0\0IEND\xaeB`\x82"
 CRITICAL_CHUNKS = frozenset({b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"})
 MAX_CHUNKS = 100_000
+_INTERLACED = 28
 
 GRAY, RGB, PALETTE, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
 DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), PALETTE: (1, 2, 4, 8), GRAY_ALPHA: (8, 16), RGB_ALPHA: (8, 16)}
@@ -65,6 +66,37 @@ def open_png(raw: bytes) -> EncodedImage:
         need,
         0 if _has_only_critical(chunks) else len(raw),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PngSamples:
+    """The samples of a PNG as they are packed in it.
+
+    Attributes:
+        width, height: Pixels.
+        depth: Bits of a sample.
+        kind: GRAY, RGB or PALETTE.
+        palette: Red, green and blue of each colour; empty without.
+        packed: The rows, each with its filter, packed by zlib: to be joined.
+    """
+
+    width: int
+    height: int
+    depth: int
+    kind: int
+    palette: bytes
+    packed: list[memoryview]
+
+
+def read_samples(raw: bytes) -> PngSamples | None:
+    """The samples of a PNG, not unpacked; None where it is transparent or interlaced. Raises BrokenImage."""
+    width, height, depth, kind = _read_ihdr(raw)
+    chunks = _read_chunks(raw)
+    if chunks.transparent or kind in (GRAY_ALPHA, RGB_ALPHA) or raw[_INTERLACED]:
+        return None
+    view = memoryview(raw)
+    packed = [view[start + 8 : stop - 4] for name, start, stop in _walk(raw) if name == b"IDAT"]
+    return PngSamples(width, height, depth, kind, chunks.palette, packed)
 
 
 def _read_ihdr(raw: bytes) -> tuple[int, int, int, int]:

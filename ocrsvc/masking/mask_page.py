@@ -1,4 +1,4 @@
-"""Masks a page: its lines with their words and characters, and the cells of its tables."""
+"""Masks a page: its lines with their words and characters, the cells of its tables, and its bar codes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,12 @@ def mask_page(page: Page, rules: Rules) -> Page:
         by_line.setdefault(part.line, []).append((part.begin, part.end))
     lines = tuple(_masked_line(line, by_line.get(number)) for number, line in enumerate(page.lines))
     tables = tuple(_masked_table(table, page.lines, lines, rules) for table in page.tables)
-    return replace(page, lines=lines, tables=tables, masked=parts)
+    barcodes = tuple(replace(code, text=_masked_text(code.text, rules)) for code in page.barcodes)
+    return replace(page, lines=lines, tables=tables, barcodes=barcodes, masked=parts)
+
+
+def _masked_text(text: str, rules: Rules) -> str:
+    return mask_spans(text, [(begin, end) for begin, end, _ in find_spans(text, rules)])
 
 
 def _parts_of(spans: Sequence[Span], lines: Sequence[Line], starts: Sequence[int]) -> Iterator[MaskedPart]:

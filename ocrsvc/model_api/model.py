@@ -32,6 +32,7 @@ OPTION_NAMES: Final = (
     "decoder",
     "unwarp",
     "spaces",
+    "region",
     "mask",
 )
 """Those that change what the tensors hold; words, tables and regions have none."""

@@ -12,7 +12,7 @@ from ocrsvc.engines.contract import EngineTraits, Handle
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.decode import decode_pixels
 from ocrsvc.imaging.encoded_image import EncodedImage
-from ocrsvc.imaging.geometry import restore_page, shrink, turn
+from ocrsvc.imaging.engine_view import EngineView
 from ocrsvc.pipeline.read_context import ReadRequest
 from ocrsvc.readings import Timing
 from ocrsvc.records import DecodedPage, FileTask, Image, Page, ReadTask, Task
@@ -56,8 +56,7 @@ class DecodeJob:
         self.pixel_bytes = self.most_bytes = 0
         self.is_ahead, self.decode_s, self._began_s = False, 0.0, time.monotonic()
         self.permit, self.keeps_permit = ExitStack(), False
-        self._turned = 0 if request.options.rotate == "auto" else int(request.options.rotate)
-        self._size_px = (0, 0)
+        self._view = EngineView(request.options)
         self._task: ReadTask | None = None
         self.lease = None if request.lease is None else request.lease.again()
 
@@ -67,7 +66,7 @@ class DecodeJob:
         self.pixel_bytes, decoding_bytes = self.held.held_bytes, 0
         if isinstance(source, EncodedImage):
             self.pixel_bytes, decoding_bytes = source.flat_bytes(gray=self.gray), source.most_bytes(gray=self.gray)
-        copies = 2 if self._turned or self.request.options.max_side is not None else 1
+        copies = 2 if self._view.makes_copy else 1
         self.most_bytes = max(decoding_bytes, copies * self.pixel_bytes)
 
     def prepare(self) -> ReadTask:
@@ -105,7 +104,7 @@ class DecodeJob:
             self.decode_s += page.decode_s
             page = page.page()
         else:
-            page = restore_page(page, self._turned, *self._size_px)
+            page = self._view.restore(page)
         engine_s = served.run_s if self.is_ahead else max(0.0, served.run_s - self.decode_s)
         timing = Timing(self.decode_s, served.queue_s, engine_s, time.monotonic() - self._began_s)
         return replace(page, number=self.number), timing
@@ -119,18 +118,16 @@ class DecodeJob:
             self.lease.close()
 
     def _make_task(self) -> ReadTask:
+        return ReadTask(
+            self._view.apply(self._take_image()), self._view.left, self.request.deadline, self.request.check
+        )
+
+    def _take_image(self) -> Image:
+        """The decoded image, which nothing else keeps then."""
         assert isinstance(self.source, EncodedImage | Image), "it was opened here"
         image = self.source if isinstance(self.source, Image) else decode_pixels(self.source, gray=self.gray)
-        self._size_px, kind, pixels = (image.width, image.height), image.format, image.pixels
-        # Nothing but `pixels` may keep the image before it was turned or shrunk.
         self.source = None
-        del image
-        options = self.request.options
-        pixels = turn(pixels, self._turned)
-        if options.max_side is not None:
-            pixels, _ = shrink(pixels, options.max_side)
-        left = replace(options, rotate="auto" if options.rotate == "auto" else "0")
-        return ReadTask(Image(pixels, kind), left, self.request.deadline, self.request.check)
+        return image
 
 
 class DecodingHandle:

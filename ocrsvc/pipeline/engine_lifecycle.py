@@ -42,6 +42,9 @@ class EngineLifecycle:
         engine_opener: Opens the engine; the default is the one that the settings name.
         models_opener: Where the settings name a model repository: makes what loads the versions that the engine threads
             read with; the default opens them as the settings say. Not used with an `engine_opener`.
+
+    Attributes:
+        is_leaving: Whether the service is about to end, and so is not ready though it reads on.
     """
 
     def __init__(
@@ -60,7 +63,13 @@ class EngineLifecycle:
             self._open_models = self._open_worker_models
         self._models: WorkerModels | None = None
         self._executor: Executor[DecodeJob, Page] | None = None
-        self.ready = False
+        self._is_open = False
+        self.is_leaving: Callable[[], bool] = bool
+
+    @property
+    def ready(self) -> bool:
+        """Whether the engine is warm, and the service is not about to end: what load balancers are told."""
+        return self._is_open and not self.is_leaving()
 
     def start(self) -> None:
         """Load the engine and warm every thread's handle; returns when the first request would be served at full speed.
@@ -74,7 +83,7 @@ class EngineLifecycle:
             self._start_models(self._open_models)
         else:
             self._start_engine()
-        self.ready = True
+        self._is_open = True
 
     def _start_engine(self) -> None:
         engine = self._open_engine()
@@ -119,7 +128,7 @@ class EngineLifecycle:
 
     def stop(self, timeout_s: float) -> None:
         """Finish what is queued (at most `timeout_s`), then close the engine. Safe to call when never started."""
-        self.ready = False
+        self._is_open = False
         if self._models is not None:
             self._models.loaded.stop()
         if self._executor is not None and self._executor.stop(timeout_s):
@@ -187,7 +196,7 @@ class EngineLifecycle:
 
     def _running(self) -> Executor[DecodeJob, Page]:
         """What is in front of the engine. Raises NotReady before `start` and after `stop`."""
-        if not self.ready or self._executor is None:
+        if not self._is_open or self._executor is None:
             raise _not_ready()
         return self._executor
 

@@ -116,7 +116,7 @@ class Reader(EngineLifecycle):
         self._masking.check(request)
         request.context.pages.take()
         page = data if isinstance(data, DocumentPage) else DocumentPage(Document(data, self._limits), 1)
-        if self._result_cache is None or not self.ready or not request.context.pages.may_cache:
+        if self._result_cache is None or not self._is_open or not request.context.pages.may_cache:
             return self._queue(page, request)
         began_s = time.monotonic()
         request.context.ledger.enter("decode")

@@ -85,11 +85,12 @@ class Head(ctypes.Structure):
         recycles: Workers replaced, by reason.
         drain_first: Those of them that had to go before their successor could load.
         certificates: How often the TLS certificates were read again.
+        leaving: 1 once the service was asked to end, and serves on for load balancers to notice.
     """
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("base", "high", "ever_ready", "unusable", "boot_failures", "most_live")),
-        *((name, ctypes.c_int64) for name in ("drain_first", "gpu_footprint_bytes", "certificates")),
+        *((name, ctypes.c_int64) for name in ("drain_first", "gpu_footprint_bytes", "certificates", "leaving")),
         *((name, ctypes.c_double) for name in ("backoff_until_s", "exited_s")),
         ("recycles", ctypes.c_int64 * len(Reason)),
     ]

@@ -43,14 +43,17 @@ class FairThreadWorker(TlsWorker):
     Attributes:
         worker_table, slot_number: The worker table, and the number of this worker's entry; set before the fork.
         engine_threads: Requests that the engine works on at once.
+        takes_rest: Whether it takes what waits to be accepted when it stops: no sibling will.
     """
 
     worker_table: WorkerTable
     slot_number: int
+    sockets: list[Any]
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.engine_threads: int = self.cfg.threads
+        self.takes_rest = False
         self._in_flight = 0
         self._beside = 0
         self._counting = threading.Lock()
@@ -74,6 +77,26 @@ class FairThreadWorker(TlsWorker):
             self._pause_accepting(error)
             return
         self.begin_connection(sock, client, listener.getsockname())
+
+    def _cap_keepalive(self, deadline: float) -> None:
+        """Stopping: what comes from now on is refused at once, instead of waiting for nobody."""
+        listeners, self.sockets = self.sockets, []
+        for listener in listeners:
+            if self.takes_rest:
+                self._accept_rest(listener)
+            listener.close()
+        super()._cap_keepalive(deadline)
+
+    def _accept_rest(self, listener: Any) -> None:
+        """The last that close a socket reset what is connected and was not accepted."""
+        for _ in range(self.cfg.backlog):
+            try:
+                sock, client = listener.accept()
+            except ConnectionAbortedError:
+                continue
+            except OSError:
+                return
+            self.begin_connection(sock, client, listener.getsockname())
 
     def _pause_accepting(self, error: OSError) -> None:
         """No descriptors, no memory: what waits stays in the kernel's queue for a moment, and the rest is served on."""

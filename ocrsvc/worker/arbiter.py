@@ -10,6 +10,7 @@ by SystemExit, which nothing here may keep from it. tests/test_gunicorn.py knows
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import signal
@@ -44,7 +45,12 @@ _NEVER: Final = 256 + BOOT_FAILED
 
 
 def take_over(
-    server: Any, controller: ReplacementController, hung_requests: HungRequests, each_second: Callable[[], object]
+    server: Any,
+    controller: ReplacementController,
+    hung_requests: HungRequests,
+    each_second: Callable[[], object],
+    drain_s: Callable[[], float] = float,
+    on_stop: Callable[[], object] = bool,
 ) -> None:
     """Make gunicorn's arbiter this one; from `on_starting`, since the command `gunicorn` makes its own.
 
@@ -52,9 +58,11 @@ def take_over(
         server: gunicorn's.
         controller, hung_requests: See LastingArbiter.
         each_second: Called once a second; it must not wait for anything.
+        drain_s: How long to serve on after SIGTERM, not ready, before the workers stop.
+        on_stop: Called when the service stops, before its workers do.
     """
     server.__class__ = LastingArbiter
-    server.begin(controller, hung_requests, each_second)
+    server.begin(controller, hung_requests, each_second, drain_s, on_stop)
 
 
 class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
@@ -71,10 +79,16 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     LISTENERS: list[Any]
 
     def begin(
-        self, controller: ReplacementController, hung_requests: HungRequests, each_second: Callable[[], object]
+        self,
+        controller: ReplacementController,
+        hung_requests: HungRequests,
+        each_second: Callable[[], object],
+        drain_s: Callable[[], float],
+        on_stop: Callable[[], object],
     ) -> None:
         """What a constructor would do; gunicorn's has already run."""
         self.controller, self.hung_requests, self._each_second = controller, hung_requests, each_second
+        self._drain_s, self._on_stop, self._stop_at_s = drain_s, on_stop, math.inf
         self._logged_s: dict[str, float] = {}
         self._last_turn_s = time.monotonic()
         # gunicorn has written it, at the start.
@@ -128,7 +142,12 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         self._write_pidfile()
 
     def murder_workers(self) -> None:
-        """Once a second: reap workers, decide which one is replaced, and end workers that do not answer."""
+        """Once a second: reap workers, decide which one is replaced, and end workers that do not answer.
+
+        Raises StopIteration, as gunicorn's own handlers do, when the wait after SIGTERM is over.
+        """
+        if time.monotonic() >= self._stop_at_s:
+            raise StopIteration
         self._reset_after_standstill()
         self.reap_workers()
         with self._logging_errors("The workers are looked at again in a second"):
@@ -160,6 +179,15 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         with self._logging_errors("The log files are not opened again"):
             super().handle_usr1()
 
+    def handle_term(self) -> None:
+        """SIGTERM: be not ready for a while, in which everything is answered, and then stop. The second: stop."""
+        wait_s = self._drain_s()
+        if not wait_s or self._stop_at_s < math.inf:
+            raise StopIteration
+        self._stop_at_s = time.monotonic() + wait_s
+        self.controller.worker_table.head.leaving = 1
+        self.log.info("LEAVING: not ready from now on, and stopping in %g s", wait_s)
+
     def reexec(self) -> None:
         """SIGUSR2: refused."""
         self.log.error(
@@ -187,6 +215,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         """Stop all workers; as gunicorn does it, by a clock that never jumps."""
         self.controller.stop(self.cfg)
         self._close_listeners()
+        self._on_stop()
         self.kill_workers(signal.SIGTERM if graceful else signal.SIGQUIT)
         end_s = time.monotonic() + self.cfg.graceful_timeout
         again_s = time.monotonic() + _SIGNAL_AGAIN_S

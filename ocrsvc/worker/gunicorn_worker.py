@@ -124,6 +124,7 @@ class RecyclingWorker(FairThreadWorker):
 
     def handle_exit(self, sig: int, frame: object) -> None:
         """SIGTERM: stop accepting, answer what is there, end; a worker that still loads has nothing to finish."""
+        self.takes_rest = True
         self._note_drain()
         if not self.booted and self.grpc_server is None:
             sys.exit(0)

@@ -130,7 +130,11 @@ def on_starting(server: LastingArbiter) -> None:
     """Arbiter: refuse what cannot work, and say what starts."""
     service = current_service()
     settings = service.settings
-    take_over(server, service.controller, service.hung_requests, service.each_second)
+    take_over(
+        *(server, service.controller, service.hung_requests, service.each_second),
+        drain_s=lambda: service.settings.drain_s,
+        on_stop=service.close_grpc_listeners,
+    )
     server.log.error_log.addFilter(service.hung_requests.without_guess)
     count_lost_lines(server.log, lambda: service.metrics.common.count(LINES_DROPPED))
     try:

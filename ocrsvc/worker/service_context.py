@@ -101,6 +101,11 @@ class ServiceContext:
         self.certificate_watch.look()
         self.note_history()
 
+    def close_grpc_listeners(self) -> None:
+        """Arbiter: the workers have theirs still."""
+        for listener in self.grpc_listeners:
+            listener.close()
+
     def note_history(self) -> None:
         """Arbiter, each second: keep how the service is, when it is time for that."""
         now_s = time.monotonic()
@@ -113,6 +118,11 @@ class ServiceContext:
 
     def make_reader(self, plan: ThreadPlan) -> Reader:
         """A reader that is not started; imports the numeric libraries, so never in the arbiter."""
+        reader, head = self._make_reader(plan), self.controller.worker_table.head
+        reader.is_leaving = lambda: bool(head.leaving)
+        return reader
+
+    def _make_reader(self, plan: ThreadPlan) -> Reader:
         from ocrsvc.engines.opening import open_engine
         from ocrsvc.pipeline.read import Reader
 

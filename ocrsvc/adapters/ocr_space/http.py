@@ -7,7 +7,9 @@ keeps its true status beside it.
 from __future__ import annotations
 
 import time
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, cast
 
 from flask import Blueprint, Response
 
@@ -27,7 +29,7 @@ from ocrsvc.http.responses import (
 )
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.readings import Reading
-from ocrsvc.records import Page, ReadOptions
+from ocrsvc.records import Line, Page, ReadOptions, Word
 
 BASE64_FIELD: Final = "base64Image"
 ENGINES: Final = ("1", "2", "3")
@@ -49,8 +51,8 @@ def make_ocr_space(context: AdapterContext) -> Blueprint:
     @blueprint.post("/Parse/Image")
     def image() -> Response:
         began_s = time.monotonic()
-        options = _options(request.content, has_models=reader.has_models)
         overlay = _flag(request.content, "isOverlayRequired") is True
+        options = replace(_options(request.content, has_models=reader.has_models), words=overlay)
         data = _image(request.content)
         file = read_pages(reader, data, options, request.left_s, request.context, most=settings.max_pages)
         return as_json(to_answer(file, time.monotonic() - began_s, overlay=overlay))
@@ -103,16 +105,31 @@ def _parsed(outcome: Reading | OcrsvcError, *, overlay: bool) -> dict[str, objec
 
 
 def _overlay(page: Page) -> dict[str, object]:
-    """Each line with one word, which is the whole line: the engines know no words."""
-    frames = to_frames(to_boxes(page.lines).round(1))
-    frames[:, 2:] -= frames[:, :2]
-    lines = [_to_line(line.text, *frame) for line, frame in zip(page.lines, frames.round(1).tolist(), strict=True)]
+    """Each line with its words; one that is the whole line where the engine knows none."""
+    frames = _sizes(page.lines)
+    words = iter(_sizes([word for line in page.lines for word in line.words or ()]))
+    lines = [
+        _to_line(line.text, frame, [_to_word(word.text, next(words)) for word in line.words or ()])
+        for line, frame in zip(page.lines, frames, strict=True)
+    ]
     return {"Lines": lines, "HasOverlay": True, "Message": f"Total lines: {len(lines)}"}
 
 
-def _to_line(text: str, left: float, top: float, width: float, height: float) -> dict[str, object]:
-    word = {"WordText": text, "Left": left, "Top": top, "Height": height, "Width": width}
-    return {"LineText": text, "Words": [word], "MaxHeight": height, "MinTop": top}
+def _sizes(texts: Sequence[Line | Word]) -> list[list[float]]:
+    """Left, top, width and height of each."""
+    frames = to_frames(to_boxes(texts).round(1))
+    frames[:, 2:] -= frames[:, :2]
+    return cast("list[list[float]]", frames.round(1).tolist())
+
+
+def _to_line(text: str, frame: Sequence[float], words: list[dict[str, object]]) -> dict[str, object]:
+    _, top, _, height = frame
+    return {"LineText": text, "Words": words or [_to_word(text, frame)], "MaxHeight": height, "MinTop": top}
+
+
+def _to_word(text: str, frame: Sequence[float]) -> dict[str, object]:
+    left, top, width, height = frame
+    return {"WordText": text, "Left": left, "Top": top, "Height": height, "Width": width}
 
 
 def _options(content: Content, *, has_models: bool) -> ReadOptions:

@@ -7,7 +7,7 @@ import io
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -16,11 +16,17 @@ import orjson
 from ocrsvc.adapters.umi_ocr.image_requests import ENGINE_FAILED, OK, Coded, to_answer
 from ocrsvc.errors import BrokenImage
 from ocrsvc.formats.page_serialization import unpack_page
-from ocrsvc.formats.text_pdf import picture_pdf, text_pdf
-from ocrsvc.imaging.text_layer import add_text_layer
+from ocrsvc.formats.text_pdf import text_pdf
+from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.jobs.store import Task
 from ocrsvc.records import Page
+from ocrsvc.searchable_pdf.image_pdf import ImagePdf
+from ocrsvc.searchable_pdf.page_image import page_image
+from ocrsvc.searchable_pdf.text_layer import add_text_layer
+from ocrsvc.searchable_pdf.text_runs import text_of
 
+# Pages were held to limits when they were drawn.
+_OWN_PICTURES: Final = PixelLimits(1 << 40)
 NOT_DONE, BAD_TYPES, UNKNOWN_TYPE, NOT_MADE = 201, 202, 203, 204
 
 
@@ -121,11 +127,21 @@ def _layered_pdf(task: Task, pages: Sequence[Page], making: Making) -> bytes:
     Black over a page of the document itself would leave beneath it what is masked.
     """
     if task.about()["options"].get("mask"):
-        return picture_pdf(pages, [making.picture_of(page) for page in pages], making.dpi)
+        return _pictures_pdf(pages, making)
     try:
         return add_text_layer(task.data(), pages, max(0.0, making.deadline - time.monotonic()))
     except BrokenImage as error:
         raise Coded(NOT_MADE, f"输出失败：{error}") from error
+
+
+def _pictures_pdf(pages: Sequence[Page], making: Making) -> bytes:
+    whole = io.BytesIO()
+    made = ImagePdf(whole)
+    for page in pages:
+        picture = page_image(making.picture_of(page), _OWN_PICTURES)
+        made.add_page(replace(picture, dpi=(making.dpi, making.dpi)), text_of(page))
+    made.finish()
+    return whole.getvalue()
 
 
 def _as_txt(pages: Sequence[Mapping[str, Any]], came_at_s: float) -> bytes:

@@ -21,17 +21,21 @@ from ocrsvc.adapters.umi_ocr.image_requests import (
     NOT_JSON,
     OPTIONS,
     REFUSED,
+    UNREADABLE_IMAGES,
     Coded,
     options_for,
     options_of,
     to_answer,
     to_read_options,
 )
+from ocrsvc.adapters.umi_ocr.qr_codes import UNREADABLE, check_members, draw_code, to_codes
 from ocrsvc.errors import CallerError, NothingSent, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE, is_reported_in_a_200, is_wrong_path
+from ocrsvc.records import ReadOptions
 
+QR_CODES: Final = "/api/qrcode"
 BANNER: Final = "Umi-OCR v2.1.5"
 # The original labels its JSON so, and pages in a browser rely on the rest.
 HTML: Final = "text/html; charset=UTF-8"
@@ -72,9 +76,18 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
     def banner() -> Response:
         return Response(BANNER, content_type=HTML)
 
-    @blueprint.post("/api/qrcode")
+    @blueprint.post(QR_CODES)
     def qr_codes() -> Response:
-        raise _NotServed("QR codes are not served here; /api/ocr reads images.")
+        began_s = time.monotonic()
+        content = request.content
+        options = check_members(content.members, empty=not content.fields and content.raw is None)
+        if "base64" not in content.members:
+            return _as_html(draw_code(content.members, options))
+        data = content.first_image((), ("base64",))
+        # The codes are found in every direction.
+        asked = ReadOptions(rotate="0", barcodes="only")
+        page = reader.read(data, asked, request.left_s, request.context).page
+        return _as_html(to_codes(page, time.monotonic() - began_s))
 
     if tasks is not None:
         add_documents(blueprint, settings, reader, tasks)
@@ -95,6 +108,8 @@ def _failure(error: Exception) -> Response:
     in_a_200 = is_reported_in_a_200(error) or (isinstance(error, OcrsvcError) and failure.code == "engine_failed")
     of_documents = request.path.startswith(PATH)
     code = (code_of(error) if of_documents else None) or _code(error, failure.code)
+    if request.path == QR_CODES and code in UNREADABLE_IMAGES:
+        code = UNREADABLE
     answer = _as_html({"code": code, "data": str(failure)}, 200 if in_a_200 else failure.status)
     if of_documents:
         answer.content_type = JSON_TYPE

@@ -29,6 +29,7 @@ CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (BrokenImage, 301),
 )
 """The code for each error; 300 and 301 are those of the engine in the original."""
+UNREADABLE_IMAGES: Final = (300, 301)
 
 LANGUAGE_TITLE: Final = "语言/模型库"
 MODELS: Final = (("models/config_chinese.txt", "简体中文"), ("models/config_en.txt", "English"))

@@ -54,6 +54,12 @@ class LocalReader:
         return {"engine": engine.name, "model": engine.model, "version": engine.version, "settings": chosen}
 
     @property
+    def computes_on(self) -> str:
+        """Device, precision and execution provider of the engine, for people; known once it was started."""
+        engine = self._reader.describe()
+        return f"{engine.device} {engine.precision} {engine.provider}"
+
+    @property
     def at_once(self) -> int:
         """As PageReader.at_once: one more than engine threads, so that the next page is decoded meanwhile."""
         return self._plan.engine_threads + 1

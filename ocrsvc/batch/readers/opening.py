@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from ocrsvc.errors import BadOption
+from ocrsvc.batch.readers.ray_cluster.cluster_request import ADDRESS_PREFIX, ClusterRequest
+from ocrsvc.errors import BadOption, OperatorError
 
 if TYPE_CHECKING:
     from ocrsvc.batch.page_reader import PageReader
@@ -14,28 +17,83 @@ if TYPE_CHECKING:
     from ocrsvc.client.request import Options
 
 
+UNREACHABLE_S: Final = 10.0
+"""How long services may be out of reach when the run begins."""
+
+_HEDGE_SHARE: Final = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccess:
+    """How services are asked.
+
+    Attributes:
+        api_key: Their key; None takes what the environment's OCRSVC_API_KEY holds, if anything.
+        ca, certificate: As of `ocrsvc.client.Client`.
+        patience_s: How long the run waits for any of them to answer before it stops.
+        at_once: Groups that are under way at each of them, until it refuses one.
+    """
+
+    api_key: str | None = None
+    ca: Path | None = None
+    certificate: tuple[Path, Path] | None = None
+    patience_s: float = 300.0
+    at_once: int = 16
+
+
+_SERVICES: Final = ServiceAccess()
+
+
 @dataclass(frozen=True, slots=True)
 class ReaderRequest:
     """What is asked of a reader.
 
     Attributes:
-        on: Who reads: "local".
+        on: Who reads: "local", "ray", the ray:// address of a cluster, or addresses of services, separated by commas.
         options: How pages are read.
         load: Gives the bytes of a file, in any thread or process; raises SourceGone.
         environment: Of the settings OCRSVC_….
+        cluster: What actors of a cluster.
+        services: How services are asked.
     """
 
     on: str
     options: Options
     load: Callable[[SourceFile], bytes]
     environment: Mapping[str, str]
+    cluster: ClusterRequest = field(default_factory=ClusterRequest)
+    services: ServiceAccess = _SERVICES
 
 
 def open_reader(request: ReaderRequest) -> PageReader:
     """The reader, not started. Raises BadOption and SettingsError."""
     if request.on == "local":
         return _open_local(request)
-    raise BadOption(f"--on is {request.on!r}: accepted is local.")
+    if request.on == "ray" or request.on.startswith(ADDRESS_PREFIX):
+        return _open_ray(request)
+    if re.match(r"(dns\+)?https?://", request.on):
+        return _open_services(request)
+    raise BadOption(
+        f"--on is {request.on!r}: accepted are local, ray, ray://HOST:PORT, and addresses of services such as "
+        "http://host:8000."
+    )
+
+
+def _open_services(request: ReaderRequest) -> PageReader:
+    try:
+        from ocrsvc.client.balanced_services import open_services
+    except ModuleNotFoundError as error:
+        raise OperatorError(f"--on needs the package {error.name}.", "Install the extra: ocrsvc[client].") from error
+    from ocrsvc.batch.readers.service_reader import ServiceReader
+    from ocrsvc.client.balancing.rules import Rules
+    from ocrsvc.client.request import own_headers
+    from ocrsvc.tls.client_context import client_context
+
+    access = request.services
+    tls = client_context(access.ca, *(access.certificate or ()))
+    rules = Rules(hedge_share=_HEDGE_SHARE, at_once=access.at_once, patience_s=UNREACHABLE_S)
+    services = open_services(request.on.split(","), own_headers(None, access.api_key, "batch"), tls, rules)
+    return ServiceReader(services, request.options, lambda group: request.load(group.file), access.patience_s)
 
 
 def _open_local(request: ReaderRequest) -> PageReader:
@@ -49,3 +107,13 @@ def _open_local(request: ReaderRequest) -> PageReader:
     settings = read_settings(own)
     limit_s = settings.deadline_s if "OCRSVC_DEADLINE_S" in own else PAGE_LIMIT_S
     return LocalReader(settings, options, lambda group: request.load(group.file), limit_s)
+
+
+def _open_ray(request: ReaderRequest) -> PageReader:
+    from ocrsvc.batch.readers.ray_cluster.ray_reader import RayReader
+    from ocrsvc.batch.readers.ray_cluster.sent_settings import settings_to_send
+    from ocrsvc.http.options import read_options
+
+    given = settings_to_send(request.environment, request.cluster)
+    options = read_options(request.options.items()).read
+    return RayReader(request.on, request.cluster, given, options, request.load)

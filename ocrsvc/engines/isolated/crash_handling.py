@@ -104,18 +104,26 @@ def _refusal() -> ImageCrashesEngine:
     )
 
 
+_CHOOSING_OPTIONS: Final = (
+    "rotate",
+    "detect",
+    "upright_boxes",
+    "unwarp",
+    "layout",
+    "tables",
+    "barcodes",
+    "region",
+)
+"""Those that change which code an image meets."""
+
+
 def digest_of(task: Task, model: str = "") -> bytes:
     """For the denylist: of the file or the pixels, the model, and the options that matter; 16 bytes.
 
     It takes 1 ms for a megabyte.
     """
     options, shape = task.options, () if isinstance(task, FileTask) else task.image.pixels.shape
-    # Text options apart: those change which code an image meets.
-    chosen = (
-        shape,
-        options
-        and (options.rotate, options.detect, options.upright_boxes, options.unwarp, options.layout, options.tables),
-    )
+    chosen = (shape, options and tuple(getattr(options, name) for name in _CHOOSING_OPTIONS))
     found = blake2b(repr(chosen).encode(), digest_size=16, key=model.encode()[:64])
     found.update(task.data if isinstance(task, FileTask) else np.ascontiguousarray(task.image.pixels).data)
     return found.digest()

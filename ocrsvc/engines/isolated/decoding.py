@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ocrsvc.engines.contract import Handle
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits, decode_pixels, open_encoded_image
-from ocrsvc.imaging.geometry import restore_page, shrink, turn
+from ocrsvc.imaging.engine_view import EngineView
 from ocrsvc.records import DecodedPage, FileTask, Image, Page, ReadOptions, ReadTask, Task
 
 
@@ -52,12 +52,10 @@ class FileReader:
         return [self._read_image(image, task, task.options, decode_s)]
 
     def _read_image(self, image: Image, task: FileTask, options: ReadOptions, decode_s: float) -> Page | OcrsvcError:
-        degrees = 0 if options.rotate == "auto" else int(options.rotate)
-        pixels = turn(image.pixels, degrees)
-        if options.max_side is not None:
-            pixels, _ = shrink(pixels, options.max_side)
-        upright = replace(options, rotate="auto" if options.rotate == "auto" else "0")
-        [page] = self.handle.read([ReadTask(Image(pixels, image.format), upright, task.deadline, task.check)])
-        if isinstance(page, OcrsvcError):
-            return page
-        return DecodedPage.of(restore_page(page, degrees, image.width, image.height), decode_s)
+        view = EngineView(options)
+        try:
+            seen = view.apply(image)
+        except OcrsvcError as error:
+            return error
+        [page] = self.handle.read([ReadTask(seen, view.left, task.deadline, task.check)])
+        return page if isinstance(page, OcrsvcError) else DecodedPage.of(view.restore(page), decode_s)

@@ -77,6 +77,14 @@ class ServiceSettings(SettingsGroup):
         "Who may ask for /metrics and /ops/…: everybody, callers on the same machine that do not come through a proxy, "
         "or nobody.",
     )
+    drain_s: float = setting(
+        0.0,
+        "How long the service answers on after SIGTERM, and says that it is not ready, so that load balancers turn to "
+        "other hosts before it stops accepting; a second SIGTERM ends the wait.",
+        "s",
+        ge=0,
+        le=3600,
+    )
     pidfile: Path | None = setting(
         None, "File that holds the arbiter's process id while the service runs; gunicorn's -p wins."
     )

@@ -1,0 +1,150 @@
+"""`ocrsvc batch` into S3 with faults, killed again and again: what is in the output, and how many requests it took.
+
+    python benchmarks/batch_object_store.py                          2,000 pages, 5 kills, 2 % of the requests fail
+    python benchmarks/batch_object_store.py --pages 20000 --owners 4
+
+A real S3 server (moto's) runs in a process of its own; a proxy before it answers 503, cuts connections within requests
+and before answers, does not answer, or answers late. The engine is the fake one: the figures are of our own work.
+Each round starts the same command in `--owners` processes, and kills all of them with SIGKILL after a random number of
+requests; the last round reads to the end. What must hold: every page is in the output once, in the order of the plan.
+The last line of stdout is the result as JSON; the exit code is 1 when a page is missing or there twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from bench.machine import print_machine
+
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "tests")]
+
+from faulty_s3 import BUCKET, FaultyS3, Plan, environment, s3_server  # noqa: E402  the path must be known first
+
+ROOT = Path(__file__).resolve().parent.parent
+READ_TIMEOUT_S = 2
+COMMAND = "import sys; from ocrsvc.cli.main import run; sys.exit(run())"
+MOST_S = 3600.0
+
+
+def main() -> int:
+    """Read the arguments, run, and print."""
+    args = parse()
+    print_machine()
+    with tempfile.TemporaryDirectory() as folder, s3_server() as port:
+        pages = make_pages(Path(folder), args.pages)
+        proxy = FaultyS3(port, Plan(args.rate, silent_s=READ_TIMEOUT_S + 0.5), args.seed)
+        try:
+            result = run_to_the_end(args, pages, proxy)
+        finally:
+            proxy.close()
+        result |= check(port, [str(pages / f"{number:07d}.png") for number in range(args.pages)])
+    print(f"pages in the output once: {result['once']} of {args.pages}; in order: {result['in_order']}")
+    for verb, count in sorted(result["requests"].items()):
+        print(f"{verb:>8}: {count:>8} requests, {count / args.pages:.4f} a page")
+    print(json.dumps(result))
+    return 0 if result["once"] == args.pages == result["lines"] and result["in_order"] else 1
+
+
+def parse() -> argparse.Namespace:
+    """The arguments."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--pages", type=int, default=2000)
+    parser.add_argument("--part-pages", type=int, default=500)
+    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--owners", type=int, default=1, help="processes at once")
+    parser.add_argument("--rate", type=float, default=0.02, help="share of the requests that meet a fault")
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args()
+
+
+def make_pages(folder: Path, count: int) -> Path:
+    """A folder with so many names of one small picture."""
+    pages = folder / "pages"
+    pages.mkdir()
+    first = pages / f"{0:07d}.png"
+    cv2.imwrite(str(first), np.full((20, 40, 3), 255, np.uint8))
+    for number in range(1, count):
+        (pages / f"{number:07d}.png").hardlink_to(first)
+    return pages
+
+
+def run_to_the_end(args: argparse.Namespace, pages: Path, proxy: FaultyS3) -> dict[str, Any]:
+    """All rounds; what they took."""
+    draw, began_s, restarts_s = random.Random(args.seed), time.monotonic(), []
+    for number in range(args.kills + 1):
+        requests, round_began_s = proxy.requests.total(), time.monotonic()
+        owners = [start(args, pages, proxy) for _ in range(args.owners)]
+        try:
+            if number < args.kills:
+                wait_for_requests(proxy, owners, requests + draw.randint(10, 40) * args.owners)
+            else:
+                codes = [owner.wait(MOST_S) for owner in owners]
+                assert codes == [0] * args.owners, f"the command ended with {codes}"
+        finally:
+            for owner in owners:
+                owner.kill()
+                owner.wait()
+        restarts_s.append(round(time.monotonic() - round_began_s, 2))
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "pages": args.pages,
+        "owners": args.owners,
+        "kills": args.kills,
+        "rate": args.rate,
+        "seconds": round(time.monotonic() - began_s, 1),
+        "rounds_s": restarts_s,
+        "cpu_s_all_children": round(children.ru_utime + children.ru_stime, 1),
+        "peak_mb": round(children.ru_maxrss / 1024),
+        "requests": dict(proxy.requests),
+        "faults": {name: count for name, count in proxy.faults.items() if name},
+    }
+
+
+def start(args: argparse.Namespace, pages: Path, proxy: FaultyS3) -> subprocess.Popen[bytes]:
+    """One process with the command."""
+    short = {"s3": {"config_kwargs": {"read_timeout": READ_TIMEOUT_S}}}
+    environ = os.environ | dict(environment(proxy.url)) | {"OCRSVC_ENGINE": "fake", "OCRSVC_ISOLATION": "thread"}
+    environ |= {"FSSPEC_S3": json.dumps(short["s3"]), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]])}
+    command = ["batch", str(pages), "--out", f"s3://{BUCKET}/run", "--part-pages", str(args.part_pages)]
+    return subprocess.Popen([sys.executable, "-c", COMMAND, *command], env=environ, stderr=subprocess.DEVNULL)
+
+
+def wait_for_requests(proxy: FaultyS3, owners: list[subprocess.Popen[bytes]], count: int) -> None:
+    """Until so many requests were seen, or the owners are done."""
+    while proxy.requests.total() < count and any(owner.poll() is None for owner in owners):
+        time.sleep(0.002)
+
+
+def check(port: int, sources: list[str]) -> dict[str, Any]:
+    """What is in the output: lines, pages that are there once, and whether they are in the order of the sources."""
+    os.environ.update(environment(f"http://127.0.0.1:{port}"))
+    from ocrsvc.batch.store.opening import open_store
+
+    store = open_store(f"s3://{BUCKET}/run")
+    names = [found.name for found in store.files("pages-")]
+    found = [json.loads(line)["source"] for name in names for line in store.read(name).splitlines()]
+    counts = Counter(found)
+    objects = sum(1 for _ in store.files("_ocrsvc/ledger/"))
+    return {
+        "lines": len(found),
+        "once": sum(counts[source] == 1 for source in sources),
+        "in_order": found == sources,
+        "ledger_objects": objects,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Processor time of each page of the corpus, read one at a time: the service times of `regions.py`.
+
+    python benchmarks/page_times.py [--shared ../shared] [--pages 24] [--out data/page_times.json]
+
+The application runs in this process over the real engine, without sockets. A page's time is all the processor time
+that the process used while it was read, decoding and answer included. Each page is read once, so that what a new size
+of page costs is in it. The pages of the corpus are not part of the checkout; their times are, without names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.corpus import Corpus
+from bench.machine import describe, print_machine
+from bench.service import ROOT
+
+
+def measure_ms(images: Sequence[bytes]) -> list[int]:
+    """CPU milliseconds of each page. Exits when one cannot be read."""
+    from ocrsvc.app import create_app
+    from ocrsvc.pipeline.read import Reader
+    from ocrsvc.settings.load import read_settings
+    from ocrsvc.system.allocator import limit_arenas
+    from ocrsvc.system.thread_plan import plan_for
+
+    limit_arenas()
+    settings = read_settings({"OCRSVC_DEVICE": "cpu", "OCRSVC_DEADLINE_S": "600"})
+    reader = Reader(settings, plan_for(settings, workers=1))
+    reader.start()
+    client = create_app(settings, reader).test_client()
+    times_ms = []
+    # The first page again at the start, uncounted: it pays for what is opened once.
+    for data in [images[0], *images]:
+        began_s = time.process_time()
+        answer = client.post("/v1/ocr", data=data, content_type="application/octet-stream")
+        times_ms.append(round(1000 * (time.process_time() - began_s)))
+        if answer.status_code != 200:
+            sys.exit(f"FAILED {answer.status_code} {answer.text[:200]}")
+    reader.stop(10)
+    return times_ms[1:]
+
+
+def main() -> int:
+    """Run once; 0 when every page was read."""
+    os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/ and score.py")
+    parser.add_argument("--pages", type=int, help="corpus pages, spread evenly; all if left out")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "data" / "page_times.json")
+    asked = parser.parse_args()
+    print_machine()
+    every = Corpus(asked.shared).pages
+    pages = every[:: max(1, len(every) // asked.pages)][: asked.pages] if asked.pages else every
+    times_ms = sorted(measure_ms([page.file.read_bytes() for page in pages]))
+    figures = {
+        "source": "CPU ms of each page of the corpus, sorted; made by benchmarks/page_times.py",
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        **describe(),
+        "page_cpu_ms": times_ms,
+    }
+    asked.out.write_text(json.dumps(figures, ensure_ascii=False) + "\n", "utf-8")
+    mean_ms, middle_ms = sum(times_ms) / len(times_ms), times_ms[len(times_ms) // 2]
+    print(f"{len(times_ms)} pages: mean {mean_ms:.0f} ms, median {middle_ms} ms, most {times_ms[-1]} ms")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

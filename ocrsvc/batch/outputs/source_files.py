@@ -1,0 +1,56 @@
+"""Output in files of their own for each source: a tree like that of the sources, and a list of what became of each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import orjson
+
+from ocrsvc.batch.outputs.contract import FileResults, WrittenFile
+from ocrsvc.batch.outputs.hashed_writing import HashedFile, hashed_writing
+from ocrsvc.batch.outputs.source_paths import source_path
+from ocrsvc.batch.store.contract import Store
+from ocrsvc.errors import CallerError, SourceGone
+
+LOGGER: Final = logging.getLogger("ocrsvc.batch")
+
+WriteFile = Callable[[FileResults, HashedFile], object]
+"""Writes the file of one source. Raises CallerError or SourceGone if there cannot be one, and OSError."""
+
+
+class SourceFiles:
+    """One file for each source any of whose pages is known, and a list for each part.
+
+    The list, which the ledger names, holds a line of JSON for each of these sources: `source`, and `file`, `bytes` and
+    `sha256`; or `error`, where it has no file.
+
+    Args:
+        name: Of the format.
+        folder: Before the names: "", or one that ends in a slash.
+        ending: Of the files' names, one of `source_paths.ENDINGS`.
+        write_file: Writes each of them.
+    """
+
+    def __init__(self, name: str, folder: str, ending: str, write_file: WriteFile) -> None:
+        self._name, self._folder, self._ending, self._write_file = name, folder, ending, write_file
+
+    def write(self, store: Store, part: int, files: Iterator[FileResults]) -> list[WrittenFile]:
+        """As OutputWriter.write."""
+        with hashed_writing(store, f"_ocrsvc/outputs/{self._name}-{part:05d}.jsonl") as listing:
+            for results in files:
+                if results.pages:
+                    listing.write(orjson.dumps(self._write_source(store, results)) + b"\n")
+        return [listing.written()]
+
+    def _write_source(self, store: Store, results: FileResults) -> dict[str, object]:
+        source = results.file.name
+        try:
+            with hashed_writing(store, self._folder + source_path(source, self._ending)) as output:
+                self._write_file(results, output)
+        except (CallerError, SourceGone) as error:
+            LOGGER.warning("%s has no file in the format %s: %s", source, self._name, error)
+            return {"source": source, "error": {"code": error.code, "detail": error.detail, "remedy": error.remedy}}
+        written = output.written()
+        return {"source": source, "file": written.name, "bytes": written.size, "sha256": written.sha256}

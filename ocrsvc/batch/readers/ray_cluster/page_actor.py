@@ -1,0 +1,82 @@
+"""An actor of a Ray cluster: holds one engine, and reads groups of pages with it. Runs on any node."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from ocrsvc import __version__
+from ocrsvc.batch.readers.local_reader import LocalReader
+from ocrsvc.batch.readers.ray_cluster.actor_messages import ActorRefused, ActorStarted, FileMissing
+from ocrsvc.batch.tasks import PageGroup, PageResult, SourceFile
+from ocrsvc.errors import OcrsvcError, SourceGone
+from ocrsvc.records import ReadOptions
+from ocrsvc.settings.describe import is_secret
+from ocrsvc.settings.load import RawValue, check_settings, gather
+
+
+class PageActor:
+    """One engine with its threads; its methods run in several threads of Ray.
+
+    Args:
+        given: The settings of the process that leads, secrets left out: those are of the node's own environment.
+        options: How pages are read.
+        load: Gives the bytes of a file; raises SourceGone.
+        folder: Of the process that leads: relative names mean the same here where there is such a folder.
+    """
+
+    def __init__(
+        self, given: Mapping[str, RawValue], options: ReadOptions, load: Callable[[SourceFile], bytes], folder: str
+    ) -> None:
+        self._given, self._options, self._load, self._folder = given, options, load, folder
+        self._call = threading.local()
+        self._host = f"{socket.gethostname()}/{os.getpid()}"
+        self._reader: LocalReader | None = None
+
+    def node(self) -> str:
+        """Ray's id of the node that has the actor."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+    def start(self) -> ActorStarted | ActorRefused:
+        """Open the engine."""
+        with suppress(OSError):
+            os.chdir(self._folder)
+        try:
+            secrets = {name: value for name, value in gather(os.environ).items() if is_secret(name)}
+            self._reader = LocalReader(check_settings(secrets | dict(self._given)), self._options, self._bytes_of)
+            identity = self._reader.start()
+        except OcrsvcError as error:
+            return ActorRefused(error.detail, error.remedy, self._host)
+        self._node = self.node()
+        at_once, computes_on = self._reader.at_once, self._reader.computes_on
+        return ActorStarted(identity, __version__, computes_on, at_once, self._node, self._host)
+
+    def read(self, group: PageGroup, data: bytes | None) -> tuple[PageResult, ...] | FileMissing:
+        """The results of a group's pages.
+
+        Args:
+            group: What to read.
+            data: The bytes of its file; None has them loaded here.
+        """
+        assert self._reader is not None, "it was started"
+        self._call.data, self._call.is_missing = data, False
+        results = tuple(replace(result, worker=self._host) for result in self._reader.read(group))
+        self._call.data = None
+        return FileMissing(self._node) if self._call.is_missing else results
+
+    def _bytes_of(self, group: PageGroup) -> bytes:
+        """What came with the call of this thread, or what is found here."""
+        data: bytes | None = self._call.data
+        if data is not None:
+            return data
+        try:
+            return self._load(group.file)
+        except SourceGone:
+            self._call.is_missing = True
+            raise

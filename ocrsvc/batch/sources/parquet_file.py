@@ -1,0 +1,84 @@
+"""Parquet files: a column read a few megabytes at a time, from any row group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from ocrsvc.batch.sources.address_access import open_file
+from ocrsvc.batch.sources.image_column import ImageColumn
+from ocrsvc.batch.sources.row_cursors import Batches
+from ocrsvc.batch.sources.table import failures_of_table
+
+_BATCH_BYTES: Final = 4 * 1024 * 1024
+_MOST_BATCH_ROWS: Final = 4096
+_BUFFER_BYTES: Final = 1024 * 1024
+
+
+class ParquetTable:
+    """As TableFile.
+
+    Args:
+        address: Of the file. Raises OSError and BrokenArchive.
+    """
+
+    def __init__(self, address: str) -> None:
+        from pyarrow import parquet
+
+        self._opened = open_file(address)
+        try:
+            with failures_of_table():
+                # A column's pages one after another, and not whole chunks, which may have gigabytes.
+                self._file = parquet.ParquetFile(self._opened, pre_buffer=False, buffer_size=_BUFFER_BYTES)
+        except BaseException:
+            self._opened.close()
+            raise
+        self._metadata = self._file.metadata
+        groups = [self._metadata.row_group(group).num_rows for group in range(self._metadata.num_row_groups)]
+        self._starts = np.cumsum([0, *groups])
+
+    @property
+    def schema(self) -> Any:
+        """As TableFile.schema."""
+        return self._file.schema_arrow
+
+    @property
+    def rows(self) -> int:
+        """As TableFile.rows."""
+        return int(self._starts[-1])
+
+    def start_of(self, row: int) -> int:
+        """As TableFile.start_of: where the row group begins."""
+        return int(self._starts[self._group_of(row)])
+
+    def read_from(self, row: int, column: ImageColumn) -> Batches:
+        """As TableFile.read_from."""
+        return self._read(self._group_of(row), column)
+
+    def close(self) -> None:
+        """As TableFile.close."""
+        self._file.close(force=True)
+        self._opened.close()
+
+    def _group_of(self, row: int) -> int:
+        return int(np.searchsorted(self._starts, row, side="right")) - 1
+
+    def _read(self, first: int, column: ImageColumn) -> Iterator[Any]:
+        for group in range(first, self._metadata.num_row_groups):
+            batches = self._file.iter_batches(
+                self._batch_rows(group, column), row_groups=[group], columns=[column.path], use_threads=False
+            )
+            for batch in batches:
+                yield column.values_of(batch.column(0))
+
+    def _batch_rows(self, group: int, column: ImageColumn) -> int:
+        """Rows that have about `_BATCH_BYTES` of the column, if they are all alike."""
+        described = self._metadata.row_group(group)
+        for number in range(described.num_columns):
+            chunk = described.column(number)
+            if chunk.path_in_schema == column.path:
+                row_bytes = max(1, int(chunk.total_uncompressed_size) // max(1, described.num_rows))
+                return int(max(1, min(_MOST_BATCH_ROWS, _BATCH_BYTES // row_bytes)))
+        return 1

@@ -1,0 +1,88 @@
+"""`ocrsvc batch --dry-run`: what the sources hold, and what reading it would take and cost."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ocrsvc.batch.dry_run import Pace, SourceCounts
+    from ocrsvc.batch.start import BatchRequest
+
+
+def add_dry_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="count files and pages, read a few, estimate time and cost; write nothing",
+    )
+    parser.add_argument("--machines", type=_machines, help="with --dry-run: how many machines such as this would read")
+    parser.add_argument("--price-per-hour", type=_price, help="with --dry-run: of a machine, in any currency")
+
+
+def estimate(request: BatchRequest, machines: int | None, price: float | None) -> int:
+    """Count, read a sample, and print; always 0. Raises OcrsvcError."""
+    from ocrsvc.batch.dry_run import count_sources, measure_pace
+    from ocrsvc.batch.sources.planning_counts import PlanningCounts
+    from ocrsvc.batch.start import opened_reader, planned_files
+
+    left_out = PlanningCounts()
+    counts = count_sources(planned_files(request, left_out))
+    print("\n".join([*_table(counts), *left_out.to_sentences()]))
+    if not counts.sample:
+        return 0
+    with opened_reader(request) as reader:
+        pace = measure_pace(reader, counts.sample)
+    if pace is not None:
+        print("\n".join(_estimate(counts.total.pages, pace, machines, price)))
+    return 0
+
+
+def _table(counts: SourceCounts) -> list[str]:
+    from ocrsvc.batch.dry_run import kinds_by_pages
+    from ocrsvc.batch.progress.words import bytes_of
+
+    rows = [("kind", "files", "pages", "bytes")]
+    rows += [
+        (kind, f"{each.files:,}", f"{each.pages:,}", bytes_of(each.bytes))
+        for kind, each in (*kinds_by_pages(counts).items(), ("all", counts.total))
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        f"{row[0]:{widths[0]}}  "
+        + "  ".join(f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))
+        for row in rows
+    ]
+
+
+def _estimate(pages: int, pace: Pace, machines: int | None, price: float | None) -> list[str]:
+    from ocrsvc.batch.progress.words import count_of, duration_of, rate_of
+
+    hours = pace.seconds_for(pages) / 3600
+    failed = f", {pace.failed} of them could not be read" if pace.failed else ""
+    rate = f"{rate_of(pace.pages_per_s)} pages/s (± {pace.spread:.0%}), {pace.at_once} at once"
+    lines = ["", f"{count_of(pace.pages, 'page')} read{failed}: {rate}"]
+    shown = [1] if machines == 1 else [1, machines] if machines else [1, 10, 100]
+    for count in shown:
+        name = "this machine" if count == 1 else f"{count} such machines"
+        lines.append(f"{name:22} {duration_of(pace.seconds_for(pages, count))}")
+    if price is not None:
+        lines.append(f"{'price':22} {hours * price:,.2f} ({hours:,.2g} machine hours at {price:g})")
+    return lines
+
+
+def _machines(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to 1000000")
+    return int(text)
+
+
+def _price(text: str) -> float:
+    try:
+        price = float(text)
+    except ValueError:
+        price = -1.0
+    if not 0 <= price < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is no price")
+    return price

@@ -1,0 +1,167 @@
+"""Sends requests to one service, with httpx, until it answers: for a thread that waits, and for an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from ssl import SSLContext
+from typing import Any, Final
+
+import httpx
+
+from ocrsvc.client.balancing.balancer import HostState
+from ocrsvc.client.model_list import MODELS_PATH, ModelList, model_list_of
+from ocrsvc.client.request import PATH, Options, address_of, headers_of, query_of
+from ocrsvc.client.response import Answer, answer_of
+from ocrsvc.client.retry_policy import Tries
+from ocrsvc.client.transport.opening import remedy_of
+from ocrsvc.errors import DeadlineExceeded, OcrsvcError, Unreachable
+
+KEPT: Final = 16
+"""Connections that are kept while they are not in use."""
+
+_CONNECT_S: Final = 5.0
+# As many connections as there are readings under way: the caller decides, and nobody waits for a connection.
+_LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT)
+
+
+class OneService:
+    """A service; for any thread.
+
+    Args:
+        url: Of the service.
+        headers: Sent with every request.
+        tls: What its certificate is checked with; None is httpx's own way.
+
+    Raises:
+        BadOption: The address cannot be one.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], tls: SSLContext | None) -> None:
+        self._http = httpx.Client(**_arguments_of(url, headers, tls))
+
+    def read(self, body: bytes, options: Options, timeout_s: float, left: threading.Event) -> Answer:
+        """As `Client.read`; no further try once nobody waits any more."""
+        tries = Tries(timeout_s)
+        while True:
+            try:
+                return self._send(body, options, tries.left_s())
+            except OcrsvcError as error:
+                if left.wait(tries.pause_s(error)):
+                    raise
+
+    def models(self, timeout_s: float) -> ModelList:
+        """As `Client.models`."""
+        tries = Tries(timeout_s)
+        while True:
+            try:
+                return self._ask_for_models(tries.left_s())
+            except OcrsvcError as error:
+                time.sleep(tries.pause_s(error))
+
+    def states(self) -> tuple[HostState, ...]:
+        """Nothing is known of an only one."""
+        return ()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def _ask_for_models(self, left_s: float) -> ModelList:
+        """One try. Raises OcrsvcError."""
+        with _translated(left_s):
+            response = self._http.get(MODELS_PATH, timeout=_timeout_of(left_s))
+        return model_list_of(response.status_code, response.headers.get("Retry-After"), response.content)
+
+    def _send(self, body: bytes, options: Options, left_s: float) -> Answer:
+        """One try. Raises OcrsvcError."""
+        end_s = time.monotonic() + left_s
+        request = self._http.build_request("POST", PATH, content=body, **_arguments(options, left_s))
+        with _translated(left_s), closing(self._http.send(request, stream=True)) as response:
+            pieces = []
+            for piece in response.iter_bytes():
+                pieces.append(piece)
+                # httpx bounds each wait, not their sum.
+                if time.monotonic() > end_s:
+                    raise TimeoutError
+        return answer_of(response.status_code, response.headers.get("Retry-After"), b"".join(pieces))
+
+
+class AsyncOneService:
+    """The same for tasks of an event loop."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], tls: SSLContext | None) -> None:
+        self._http = httpx.AsyncClient(**_arguments_of(url, headers, tls))
+
+    async def read(self, body: bytes, options: Options, timeout_s: float) -> Answer:
+        """As `Client.read`."""
+        tries = Tries(timeout_s)
+        while True:
+            try:
+                return await self._send(body, options, tries.left_s())
+            except OcrsvcError as error:
+                await asyncio.sleep(tries.pause_s(error))
+
+    async def models(self, timeout_s: float) -> ModelList:
+        """As `Client.models`."""
+        tries = Tries(timeout_s)
+        while True:
+            try:
+                return await self._ask_for_models(tries.left_s())
+            except OcrsvcError as error:
+                await asyncio.sleep(tries.pause_s(error))
+
+    def states(self) -> tuple[HostState, ...]:
+        """Nothing is known of an only one."""
+        return ()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def _ask_for_models(self, left_s: float) -> ModelList:
+        """One try. Raises OcrsvcError."""
+        with _translated(left_s):
+            async with asyncio.timeout(left_s):
+                response = await self._http.get(MODELS_PATH, timeout=_timeout_of(left_s))
+        return model_list_of(response.status_code, response.headers.get("Retry-After"), response.content)
+
+    async def _send(self, body: bytes, options: Options, left_s: float) -> Answer:
+        """One try. Raises OcrsvcError."""
+        with _translated(left_s):
+            async with asyncio.timeout(left_s):
+                response = await self._http.post(PATH, content=body, **_arguments(options, left_s))
+        return answer_of(response.status_code, response.headers.get("Retry-After"), response.content)
+
+
+def _arguments_of(url: str, headers: Mapping[str, str], tls: SSLContext | None) -> dict[str, Any]:
+    """What httpx takes of a service. Raises BadOption."""
+    # True is httpx's own way.
+    return {"base_url": address_of(url), "headers": dict(headers), "limits": _LIMITS, "verify": tls or True}
+
+
+def _arguments(options: Options, left_s: float) -> dict[str, Any]:
+    """What httpx takes besides the body; no single wait outlasts the deadline."""
+    return {"params": query_of(options), "headers": headers_of(left_s), "timeout": _timeout_of(left_s)}
+
+
+def _timeout_of(left_s: float) -> httpx.Timeout:
+    return httpx.Timeout(left_s, connect=min(left_s, _CONNECT_S))
+
+
+@contextmanager
+def _translated(left_s: float) -> Iterator[None]:
+    """What httpx raises as one of our errors."""
+    try:
+        yield
+    except (httpx.ReadTimeout, httpx.WriteTimeout, TimeoutError) as error:
+        raise DeadlineExceeded(
+            f"No answer came within {left_s:.1f} seconds.", "Allow more time, or try later."
+        ) from error
+    except httpx.RequestError as error:
+        raise Unreachable(
+            f"The service cannot be reached: {error or type(error).__name__}.", remedy_of(str(error))
+        ) from error

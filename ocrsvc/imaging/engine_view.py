@@ -1,0 +1,73 @@
+"""What of an image the engine sees: a rectangle of it, turned upright and shrunk; and its page back in the whole image.
+
+No engine needs to know about any of the three.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ocrsvc.errors import BadOption
+from ocrsvc.imaging.geometry import move_page, restore_page, shrink, turn
+from ocrsvc.records import Image, Page, ReadOptions, Rectangle
+
+
+class EngineView:
+    """How an image becomes what the engine sees, and the engine's page the image's.
+
+    Args:
+        options: What a request asks for: `region`, a fixed `rotate`, `max_side`.
+
+    Attributes:
+        makes_copy: Whether what the engine sees is another array than the image's.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._degrees = 0 if options.rotate == "auto" else int(options.rotate)
+        self.makes_copy = bool(self._degrees) or options.max_side is not None or options.region is not None
+        self._size_px = (0, 0)
+        self._region: Rectangle | None = None
+
+    @property
+    def left(self) -> ReadOptions:
+        """What is left for the engine to do."""
+        rotate = self._options.rotate
+        return replace(self._options, rotate="auto" if rotate == "auto" else "0", region=None)
+
+    def apply(self, image: Image) -> Image:
+        """What the engine is to see of this image. Raises BadOption where the rectangle lies outside of it."""
+        self._size_px = (image.width, image.height)
+        if self._options.region is not None:
+            self._region = _clip(self._options.region, image)
+        kind, pixels = image.format, image.pixels
+        # The caller has let go of it: it need not stay while there are copies.
+        del image
+        if self._region is not None:
+            x, y, width, height = self._region
+            # A copy, so that the rest of the image is not kept for it.
+            pixels = np.ascontiguousarray(pixels[y : y + height, x : x + width])
+        pixels = turn(pixels, self._degrees)
+        if self._options.max_side is not None:
+            pixels, _ = shrink(pixels, self._options.max_side)
+        return Image(pixels, kind)
+
+    def restore(self, page: Page) -> Page:
+        """The engine's page in the frame of the image that was given to `apply` last."""
+        if self._region is None:
+            return restore_page(page, self._degrees, *self._size_px)
+        x, y, width, height = self._region
+        return move_page(restore_page(page, self._degrees, width, height), x, y, *self._size_px)
+
+
+def _clip(region: Rectangle, image: Image) -> Rectangle:
+    """The part of a rectangle that lies in the image."""
+    x, y, width, height = region
+    if x >= image.width or y >= image.height:
+        raise BadOption(
+            f"The region {x},{y},{width},{height} lies outside the page of {image.width} x {image.height} pixels.",
+            "Give x, y, width and height in pixels of the page as displayed.",
+        )
+    return x, y, min(width, image.width - x), min(height, image.height - y)

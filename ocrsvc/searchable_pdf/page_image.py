@@ -1,0 +1,139 @@
+"""An image file as the picture of a PDF's page: a JPEG's and most PNGs' bytes as they are, all others without loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import cv2
+import numpy as np
+
+from ocrsvc.errors import BrokenImage
+from ocrsvc.imaging.decode import PixelLimits, decode_pixels, open_encoded_image, open_without_pillow
+from ocrsvc.imaging.encoded_image import EncodedImage
+from ocrsvc.imaging.gif_and_tiff import open_tiff
+from ocrsvc.imaging.jpeg import read_colours
+from ocrsvc.imaging.png import PALETTE, RGB, PngSamples, read_samples
+from ocrsvc.imaging.resolution import read_resolution
+from ocrsvc.records import Pixels
+
+Matrix = tuple[int, int, int, int, int, int]
+
+_JPEG_COLOURS: Final = {1: b"/DeviceGray", 3: b"/DeviceRGB", 4: b"/DeviceCMYK"}
+_PACKING: Final = 6
+_LEAST_DPI, _MOST_DPI = 100.0, 2400.0
+_USUAL_DPI: Final = 200.0
+"""Of what states no resolution, or that of a screen."""
+_TURNED: Final = frozenset({5, 6, 7, 8})
+
+
+@dataclass(frozen=True, slots=True)
+class PageImage:
+    """A picture, ready to be written into a PDF.
+
+    Attributes:
+        width, height: Of its samples, in pixels.
+        orientation: As EXIF numbers them: how the samples are to be turned for display, 1 to 8.
+        dpi: Pixels an inch, across and down as displayed.
+        head: Entries of its dictionary that say how its samples are stored.
+        content: Its bytes, to be joined.
+    """
+
+    width: int
+    height: int
+    orientation: int
+    dpi: tuple[float, float]
+    head: bytes
+    content: Sequence[bytes | memoryview]
+
+    @property
+    def size_points(self) -> tuple[float, float]:
+        """Width and height of the page as displayed."""
+        shown = (self.height, self.width) if self.orientation in _TURNED else (self.width, self.height)
+        return shown[0] * 72 / self.dpi[0], shown[1] * 72 / self.dpi[1]
+
+
+def page_image(raw: bytes, limits: PixelLimits, directory: int | None = None, *, decodes: bool = True) -> PageImage:
+    """The picture that an image file holds.
+
+    Args:
+        raw: The whole file.
+        limits: What its header may declare.
+        directory: Where a TIFF's page has its directory; None is the first page of any file.
+        decodes: False takes only files whose bytes need not be decoded, and that no library reads.
+
+    Raises:
+        UnsupportedImage, ImageTooLarge, BrokenImage: As `imaging.decode.decode`.
+    """
+    encoded = _open(raw, limits, directory) if decodes else open_without_pillow(raw, limits)
+    if encoded is None:
+        raise _undecoded()
+    dpi = _dpi_of(raw, directory, encoded.orientation)
+    if encoded.format == "jpeg":
+        head = _jpeg_head(raw)
+        if head is not None:
+            return PageImage(encoded.width, encoded.height, encoded.orientation, dpi, head, [raw])
+    samples = read_samples(raw) if encoded.format == "png" else None
+    if samples is not None:
+        return _of_samples(samples, encoded.orientation, dpi)
+    if not decodes:
+        raise _undecoded()
+    return _of_pixels(encoded, dpi)
+
+
+def _open(raw: bytes, limits: PixelLimits, directory: int | None) -> EncodedImage:
+    return open_encoded_image(raw, limits) if directory is None else open_tiff(raw, directory)
+
+
+def _undecoded() -> BrokenImage:
+    return BrokenImage(
+        "This image could not be read, and a PDF cannot hold it as it is.", "Check that it opens in a viewer."
+    )
+
+
+def _jpeg_head(raw: bytes) -> bytes | None:
+    colours = read_colours(raw)
+    space = _JPEG_COLOURS.get(colours.components)
+    if space is None:
+        return None
+    inverted = b" /Decode [1 0 1 0 1 0 1 0]" if colours.components == 4 and colours.is_adobe else b""
+    return b"/ColorSpace %b /BitsPerComponent 8 /Filter /DCTDecode%b" % (space, inverted)
+
+
+def _of_samples(samples: PngSamples, orientation: int, dpi: tuple[float, float]) -> PageImage:
+    colours = 3 if samples.kind == RGB else 1
+    space = b"/DeviceRGB" if samples.kind == RGB else b"/DeviceGray"
+    if samples.kind == PALETTE:
+        last = len(samples.palette) // 3 - 1
+        space = b"[/Indexed /DeviceRGB %d <%b>]" % (last, samples.palette.hex().encode())
+    head = (
+        b"/ColorSpace %b /BitsPerComponent %d /Filter /FlateDecode "
+        b"/DecodeParms << /Predictor 15 /Colors %d /BitsPerComponent %d /Columns %d >>"
+        % (space, samples.depth, colours, samples.depth, samples.width)
+    )
+    return PageImage(samples.width, samples.height, orientation, dpi, head, samples.packed)
+
+
+def _of_pixels(encoded: EncodedImage, dpi: tuple[float, float]) -> PageImage:
+    """Of what PDF has no filter for: decoded, upright, and packed as a PNG is."""
+    pixels = decode_pixels(encoded, gray=False).pixels
+    how = [cv2.IMWRITE_PNG_COMPRESSION, _PACKING]
+    if _is_bilevel(pixels):
+        how += [cv2.IMWRITE_PNG_BILEVEL, 1]
+    done, packed = cv2.imencode(".png", pixels, how)
+    assert done, "OpenCV writes a PNG of any pixels"
+    samples = read_samples(packed.tobytes())
+    assert samples is not None, "it is neither transparent nor interlaced"
+    return _of_samples(samples, 1, dpi)
+
+
+def _is_bilevel(pixels: Pixels) -> bool:
+    return pixels.ndim == 2 and not np.any((pixels != 0) & (pixels != 255))
+
+
+def _dpi_of(raw: bytes, directory: int | None, orientation: int) -> tuple[float, float]:
+    stated = read_resolution(raw, directory)
+    if stated is None or not all(_LEAST_DPI <= dpi <= _MOST_DPI for dpi in stated):
+        return _USUAL_DPI, _USUAL_DPI
+    return (stated[1], stated[0]) if orientation in _TURNED else stated

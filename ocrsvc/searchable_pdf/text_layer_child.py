@@ -1,0 +1,190 @@
+"""The program that lays recognised text over the pages of one PDF, in a process of its own.
+
+    python -m ocrsvc.searchable_pdf.text_layer_child PARENT MEMORY FILE_BYTES FILE TEXT RESULT
+
+FILE, TEXT and RESULT are numbers of open files. TEXT holds a line of JSON for each page: its number, its width and
+height in pixels as drawn, and its runs as of `page_text`. It answers `lay` with `written` when RESULT has the new PDF.
+
+qpdf does it: it takes over what it does not know as it is. pdfium, which draws the pages, writes a page's resources
+anew, and leaves out those that it finds no use for: fonts that only a form on the page uses, for one.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import zlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import orjson
+
+from ocrsvc.searchable_pdf.page_frame import PageFrame, frame_of
+from ocrsvc.searchable_pdf.text_content import page_content
+from ocrsvc.searchable_pdf.text_font import FontCodes, font_parts
+from ocrsvc.system.child_program import RequestFailed, apply_limits, pack, serve
+
+_FONT: Final = "OcrText"
+# What Python raises of a file whose objects are of other kinds than they should be, or that has too much of them.
+_WRONG: Final = (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+_DEEPEST: Final = 64
+_INHERITED: Final = ("/MediaBox", "/CropBox", "/Rotate", "/Resources")
+
+
+class _Layers:
+    """qpdf with one open PDF that is written on."""
+
+    def __init__(self, pikepdf: Any, file: int) -> None:
+        self._pikepdf = pikepdf
+        self._pdf = pikepdf.open(os.fdopen(os.dup(file), "rb"), suppress_warnings=True)
+        self._pages = self._pdf.pages
+        self._font = self._pdf.make_indirect(pikepdf.Dictionary())
+        self._codes = FontCodes()
+
+    def lay(self, number: int, width: int, height: int, runs: list[Any]) -> None:
+        """The runs of one page over it."""
+        if not (runs and width and height and 1 <= number <= len(self._pages)):
+            return
+        page = self._pages[number - 1].obj
+        inherited = self._inherited(page)
+        frame = _frame_of(inherited)
+        name = self._add_font(page, inherited.get("/Resources"))
+        content = page_content(runs, frame.to_points(width, height), name.encode(), self._codes)
+        self._begin_with(page, zlib.compress(content, 9))
+
+    def save(self, result: int) -> None:
+        """Write everything into an open file."""
+        self._complete_font()
+        pikepdf = self._pikepdf
+        # Streams stay as they are packed.
+        how = {
+            "compress_streams": False,
+            "stream_decode_level": pikepdf.StreamDecodeLevel.none,
+            "deterministic_id": True,
+        }
+        if self._pdf.is_encrypted:
+            # Whom it restricts it goes on restricting; that takes random numbers, and streams that qpdf may pack anew.
+            how = {"encryption": True}
+        with os.fdopen(os.dup(result), "w+b", buffering=1 << 20) as output:
+            self._pdf.save(
+                output,
+                preserve_pdfa=False,
+                fix_metadata_version=False,
+                object_stream_mode=pikepdf.ObjectStreamMode.preserve,
+                **how,
+            )
+
+    def _inherited(self, page: Any) -> dict[str, Any]:
+        """What the page has of what pages inherit."""
+        found: dict[str, Any] = {}
+        node = page
+        for _ in range(_DEEPEST):
+            for key in _INHERITED:
+                if key not in found and key in node:
+                    found[key] = node[key]
+            node = node.get("/Parent")
+            if not isinstance(node, self._pikepdf.Dictionary):
+                break
+        return found
+
+    def _add_font(self, page: Any, resources: Any) -> str:
+        """The name that the font gets among the page's resources, which become its own."""
+        dictionary = self._pikepdf.Dictionary
+        own = dictionary(resources) if isinstance(resources, dictionary) else dictionary()
+        fonts = own.get("/Font")
+        own_fonts = dictionary(fonts) if isinstance(fonts, dictionary) else dictionary()
+        name = next(name for name in _names() if f"/{name}" not in own_fonts)
+        own_fonts[f"/{name}"] = self._font
+        own["/Font"] = own_fonts
+        page["/Resources"] = own
+        return name
+
+    def _begin_with(self, page: Any, content: bytes) -> None:
+        """Before what the page draws itself: whatever that leaves of its coordinates, the text is where it belongs."""
+        pikepdf = self._pikepdf
+        before = page.get("/Contents")
+        first = self._packed(content)
+        match before:
+            case pikepdf.Array():
+                rest = list(before)
+            case pikepdf.Stream():
+                rest = [before]
+            case _:
+                rest = []
+        page["/Contents"] = pikepdf.Array([first, *rest])
+
+    def _complete_font(self) -> None:
+        parse, parts = self._pikepdf.Object.parse, font_parts(self._codes)
+        letters, description = parse(parts.letters), parse(parts.description)
+        description["/FontFile2"] = self._packed(parts.file, Length1=parts.file_bytes)
+        letters["/FontDescriptor"] = self._pdf.make_indirect(description)
+        letters["/CIDToGIDMap"] = self._packed(parts.to_glyph)
+        font = parse(parts.font)
+        font["/DescendantFonts"] = self._pikepdf.Array([self._pdf.make_indirect(letters)])
+        font["/ToUnicode"] = self._packed(parts.to_unicode)
+        for key in font.keys():  # noqa: SIM118  it is no dict
+            self._font[key] = font[key]
+
+    def _packed(self, content: bytes, **more: Any) -> Any:
+        return self._pdf.make_stream(content, Filter=self._pikepdf.Name.FlateDecode, **more)
+
+
+def _frame_of(inherited: dict[str, Any]) -> PageFrame:
+    media, crop = (_numbers_of(inherited.get(key, ())) for key in ("/MediaBox", "/CropBox"))
+    (turn,) = _numbers_of([inherited.get("/Rotate", 0)]) or [0.0]
+    return frame_of(media, crop, int(turn))
+
+
+def _numbers_of(values: Any) -> list[float]:
+    """None where anything else is among them: what draws pages takes such a value for missing."""
+    try:
+        return [float(value) for value in values]
+    except (TypeError, ValueError):
+        return []
+
+
+def _names() -> Iterator[str]:
+    yield _FONT
+    number = 0
+    while True:
+        number += 1
+        yield f"{_FONT}{number}"
+
+
+def main() -> None:
+    """Serve one parent, until it closes the connection."""
+    file, text, result = apply_limits()
+    import pikepdf
+
+    # Python loads it when it is first used, and then no file can be opened any more.
+    codecs.lookup("utf-16-be")
+
+    def lay() -> str:
+        try:
+            layers = _Layers(pikepdf, file)
+            os.lseek(text, 0, os.SEEK_SET)
+            with os.fdopen(os.dup(text), "rb") as pages:
+                for page in pages:
+                    layers.lay(*orjson.loads(page))
+            layers.save(result)
+        except (
+            pikepdf.PdfError,
+            ArithmeticError,
+            LookupError,
+            MemoryError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
+            # Its parent says what is to be said; only damaged files, and those with a password, come here.
+            raise RequestFailed("damaged") from error
+        return pack("written")
+
+    # qpdf wants random numbers for an encrypted file, and gets them from there.
+    serve({"lay": lay}, ("/dev/urandom",))
+
+
+if __name__ == "__main__":
+    main()
+    # Nothing is worth tidying up.
+    os._exit(0)

@@ -1,0 +1,178 @@
+"""Bar codes: found on pages, in the frame of the image, masked, through a child process, and for Umi-OCR."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from flask.testing import FlaskClient
+from web_support import as_base64, json_of
+
+from ocrsvc.app import create_app
+from ocrsvc.errors import BadOption
+from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
+from ocrsvc.imaging.barcodes import MOST_TEXT, draw_barcode, find_barcodes
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.records import Barcode, Page, Pixels, ReadOptions
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+SOON_S = 10.0
+CORNER = (40, 60)
+
+
+def page_with(*codes: tuple[str, str], scale: int = 4) -> Pixels:
+    """A white page with these codes (text, format) below each other."""
+    drawn = [draw_barcode(text, kind).repeat(scale, 0).repeat(scale, 1) for text, kind in codes]
+    page = np.full((CORNER[1] + sum(code.shape[0] for code in drawn) + 40, 800), 255, np.uint8)
+    top = CORNER[1]
+    for code in drawn:
+        page[top : top + code.shape[0], CORNER[0] : CORNER[0] + code.shape[1]] = code
+        top += code.shape[0]
+    return page
+
+
+def png(pixels: Pixels) -> bytes:
+    """As a file."""
+    return cv2.imencode(".png", pixels)[1].tobytes()
+
+
+@pytest.fixture(scope="module", params=["thread", "process"])
+def reader(request: pytest.FixtureRequest) -> Iterator[Reader]:
+    """A reader with the engine fake, in this process and in a child."""
+    reader = Reader(Settings(engine="fake", isolation=request.param), ThreadPlan(1, 4, 1))
+    reader.start()
+    yield reader
+    reader.stop(5.0)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[FlaskClient]:
+    """A client of an application that has all of Umi-OCR's addresses."""
+    settings = Settings(engine="fake", usual_ports=("umi_ocr",))
+    reader = Reader(settings, ThreadPlan(1, 4, 1))
+    reader.start()
+    yield create_app(settings, reader).test_client()
+    reader.stop(5.0)
+
+
+@pytest.mark.parametrize("kind", ["QRCode", "DataMatrix", "Aztec", "PDF417", "Code128"])
+@pytest.mark.parametrize("turn", [None, cv2.ROTATE_90_CLOCKWISE, cv2.ROTATE_180])
+def test_a_code_is_read_in_every_direction(kind: str, turn: int | None) -> None:
+    page = page_with(("Lager 7", kind))
+    found = find_barcodes(page if turn is None else np.asarray(cv2.rotate(page, turn), np.uint8))
+    assert [(code.type, code.text) for code in found] == [(kind, "Lager 7")]
+
+
+def test_codes_come_beside_the_text_from_top_to_bottom(reader: Reader) -> None:
+    image = png(page_with(("5901234123457", "EAN13"), ("https://example.org", "QRCode")))
+    page = reader.read(image, ReadOptions(barcodes=True), SOON_S).page
+    assert [(code.type, code.text) for code in page.barcodes] == [
+        ("EAN13", "5901234123457"),
+        ("QRCode", "https://example.org"),
+    ]
+    assert page.lines
+
+
+def test_only_reads_no_text(reader: Reader) -> None:
+    page = reader.read(png(page_with(("abc", "QRCode"))), ReadOptions(barcodes="only"), SOON_S).page
+    assert (page.lines, [code.text for code in page.barcodes]) == ((), ["abc"])
+
+
+def test_boxes_are_of_the_whole_page_whatever_the_engine_saw(reader: Reader) -> None:
+    image = png(page_with(("abc", "QRCode")))
+    whole = reader.read(image, ReadOptions(barcodes="only"), SOON_S).page.barcodes[0].box
+    options = ReadOptions(barcodes="only", region=(20, 30, 300, 300), rotate="90")
+    part = reader.read(image, options, SOON_S).page.barcodes[0].box
+    assert np.mean(part, axis=0) == pytest.approx(np.mean(whole, axis=0), abs=2.0)
+    # The quiet zone is four modules wide.
+    assert whole[0] == pytest.approx((CORNER[0] + 16, CORNER[1] + 16), abs=4.0)
+
+
+def test_nothing_is_looked_for_unless_it_is_asked_for(reader: Reader) -> None:
+    assert reader.read(png(page_with(("abc", "QRCode"))), ReadOptions(), SOON_S).page.barcodes == ()
+
+
+def test_what_codes_say_is_masked(reader: Reader) -> None:
+    image = png(page_with(("card 4111111111111111", "QRCode")))
+    page = reader.read(image, ReadOptions(barcodes=True, mask=("card",)), SOON_S).page
+    assert "4111111111111111" not in page.barcodes[0].text
+    assert page.barcodes[0].text.startswith("card *")
+
+
+def test_codes_are_packed_with_their_page() -> None:
+    code = Barcode("QRCode", "abc", ((0.0, 0.0), (2.0, 0.0), (2.0, 2.0), (0.0, 2.0)))
+    page = Page(10, 10, 0, (), barcodes=(code,))
+    assert unpack_page(json.loads(json.dumps(pack_page(page)))) == page
+
+
+@pytest.mark.parametrize("codes", ["abc", [["QRCode"]], [["QRCode", "abc", 1.0]], [[1, "abc", *[0.0] * 8]]])
+def test_codes_that_are_none_are_not_unpacked(codes: object) -> None:
+    with pytest.raises(InvalidData):
+        unpack_page([10, 10, 0, 1, [], [], [], None, codes])
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "level", "said"),
+    [
+        ("abc", "Nothing", None, "not a valid barcode format"),
+        ("abc", "EAN13", None, "Invalid character"),
+        ("x" * MOST_TEXT, "QRCode", None, "too long"),
+        ("x" * (MOST_TEXT + 1), "QRCode", None, "at most"),
+        ("", "QRCode", None, "empty"),
+        ("abc", "Code128", "H", "ecLevel"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(text: str, kind: str, level: str | None, said: str) -> None:
+    with pytest.raises(BadOption, match=said):
+        draw_barcode(text, kind, level=level)
+
+
+def test_the_native_api_lists_codes(client: FlaskClient) -> None:
+    image = png(page_with(("abc", "QRCode")))
+    (page,) = json_of(client.post("/v1/ocr?barcodes=only", data=image))["pages"]
+    assert [(code["type"], code["text"], len(code["box"])) for code in page["barcodes"]] == [("QRCode", "abc", 4)]
+    assert page["lines"] == []
+    assert "barcodes" not in json_of(client.post("/v1/ocr", data=image))["pages"][0]
+
+
+def umi(client: FlaskClient, **members: Any) -> Any:
+    """What Umi-OCR's address for codes answers."""
+    response = client.post("/api/qrcode", json=members, base_url="http://127.0.0.1:1224")
+    assert response.status_code == 200
+    return json.loads(response.text)
+
+
+def test_umi_ocr_reads_what_it_has_drawn(client: FlaskClient) -> None:
+    drawn = umi(client, text="测试 abc 123", options={"w": 200, "h": 200, "ec_level": 2})
+    assert drawn["code"] == 100
+    pixels = cv2.imdecode(np.frombuffer(base64.b64decode(drawn["data"]), np.uint8), cv2.IMREAD_UNCHANGED)
+    assert pixels is not None
+    assert pixels.shape[0] > 100
+    read = umi(client, base64=drawn["data"])
+    assert (read["code"], read["data"][0]["text"], read["data"][0]["format"]) == (100, "测试 abc 123", "QRCode")
+    assert (read["data"][0]["orientation"], read["data"][0]["score"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("members", "code"),
+    [
+        ({"text": "abc", "options": {"format": "Nothing"}}, 200),
+        ({"text": 7}, 200),
+        ({"text": "abc", "options": {"w": 1e9}}, 200),
+        ({"text": "abc", "options": {"w": "wide"}}, 200),
+        ({"text": "abc", "options": []}, 803),
+        ({"base64": as_base64(b"no image at all")}, 202),
+        ({"base64": "!!!"}, 202),
+        ({"base64": as_base64(png(np.full((90, 90), 255, np.uint8)))}, 101),
+    ],
+)
+def test_umi_ocr_says_what_is_wrong_in_its_codes(client: FlaskClient, members: dict[str, Any], code: int) -> None:
+    answer = umi(client, **members)
+    assert answer["code"] == code
+    assert isinstance(answer["data"], str)

@@ -1,0 +1,165 @@
+"""The templates of deploy/ that run `ocrsvc batch` on clusters are accepted, and do as the command does."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support import ROOT, wait_until
+
+from ocrsvc.cli import batch
+from ocrsvc.errors import BadOption, RunChanged, SettingsError, SourceGone
+
+SLURM = ROOT / "deploy" / "slurm" / "ocrsvc-batch.sbatch"
+JOB = ROOT / "deploy" / "kubernetes" / "ocrsvc-batch.yaml"
+RAY = ROOT / "deploy" / "ray" / "rayjob.yaml"
+_SOON_S = 30.0
+_MORE_TO_READ = 75
+
+# podFailurePolicy came with 1.26, and backoffLimitPerIndex is stable since 1.33.
+KUBERNETES = ("1.33", "1.37")
+
+
+def arguments(words: list[str]) -> argparse.Namespace:
+    """What `ocrsvc batch` makes of its arguments; ends the test where it refuses them."""
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    batch.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+# Kubernetes.
+
+
+@pytest.fixture(scope="module")
+def job() -> dict[str, Any]:
+    [document] = yaml.safe_load_all(JOB.read_text(encoding="utf-8"))
+    return dict(document)
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_the_job_is_what_kubernetes_accepts(job: dict[str, Any], version: str) -> None:
+    kubernetes = pytest.importorskip("kubernetes_validate")
+    kubernetes.validate(job, version, strict=True)
+
+
+def test_each_index_reads_a_shard_of_as_many_as_there_are(job: dict[str, Any]) -> None:
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    values = {one["name"]: one for one in container["env"]}
+    assert values["SHARDS"]["value"] == str(job["spec"]["completions"])
+    assert "job-completion-index" in values["SHARD"]["valueFrom"]["fieldRef"]["fieldPath"]
+    words = [
+        word.replace("$(SHARD)", "7").replace("$(SHARDS)", values["SHARDS"]["value"]) for word in container["args"]
+    ]
+    assert words.pop(0) == "batch"
+    said = arguments(words)
+    assert batch._shard_of(said.shard) == (7, 8)
+    assert said.exit_zero
+
+
+def test_a_job_ends_for_what_no_other_pod_mends_and_goes_on_after_a_disruption(job: dict[str, Any]) -> None:
+    rules = {rule["action"]: rule["onExitCodes"]["values"] for rule in job["spec"]["podFailurePolicy"]["rules"][1:]}
+    hopeless = {2} | {error.exit_code for error in (BadOption, RunChanged, SettingsError, SourceGone)}
+    assert (set(rules["FailJob"]), rules["Ignore"]) == (hopeless, [_MORE_TO_READ])
+    assert job["spec"]["podFailurePolicy"]["rules"][0]["onPodConditions"] == [
+        {"type": "DisruptionTarget", "status": "True"}
+    ]
+    # A pod that its own kubelet begins again would hide its exit code from the rules.
+    assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_the_pods_are_restricted_as_pod_security_asks(job: dict[str, Any]) -> None:
+    pod = job["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    [container] = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+
+
+# KubeRay.
+
+
+def test_the_ray_job_asks_for_actors_that_its_workers_have_room_for() -> None:
+    spec = yaml.safe_load(RAY.read_text(encoding="utf-8"))["spec"]
+    command, name, *words = shlex.split(spec["entrypoint"])
+    assert (command, name) == ("ocrsvc", "batch")
+    said = arguments(words)
+    assert said.on == "ray"
+    [group] = spec["rayClusterSpec"]["workerGroupSpecs"]
+    [container] = group["template"]["spec"]["containers"]
+    cpus = int(container["resources"]["limits"]["cpu"])
+    assert cpus % said.cpus_per_actor == 0
+    assert said.actors <= cpus / said.cpus_per_actor * group["maxReplicas"]
+
+
+# Slurm.
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> dict[str, str]:
+    """The environment of a task, with programs that note what they are asked; `ocrsvc` ends as CODE says."""
+    programs = {
+        "ocrsvc": 'trap "echo TERM >> $NOTES; exit 75" TERM; echo "ocrsvc $*" >> "$NOTES"\n'
+        'while [ "$CODE" = wait ]; do sleep 0.05; done; exit "$CODE"',
+        "scontrol": 'echo "scontrol $*" >> "$NOTES"',
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "notes").touch()
+    return {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "NOTES": str(tmp_path / "notes"),
+        "SLURM_ARRAY_JOB_ID": "40",
+        "SLURM_ARRAY_TASK_ID": "3",
+    }
+
+
+def ended(environment: dict[str, str], **more: str) -> tuple[int, list[str]]:
+    """The exit code of the script, and what its programs noted."""
+    done = subprocess.run(
+        ["bash", SLURM, "scans", "--out", "read"], env=environment | more, timeout=_SOON_S, check=False
+    )
+    return done.returncode, Path(environment["NOTES"]).read_text().splitlines()
+
+
+@pytest.mark.parametrize("code", [0, 1, 65])
+def test_a_task_reads_its_shard_and_ends_as_the_command_does(slurm: dict[str, str], code: int) -> None:
+    assert ended(slurm, CODE=str(code)) == (code, ["ocrsvc batch scans --out read --shard 3/8"])
+
+
+def test_a_task_with_more_to_read_comes_back_until_it_has_done_so_too_often(slurm: dict[str, str]) -> None:
+    read = "ocrsvc batch scans --out read --shard 3/9"
+    assert ended(slurm, CODE="75", SHARDS="9") == (0, [read, "scontrol requeue 40_3"])
+    Path(slurm["NOTES"]).write_text("")
+    assert ended(slurm, CODE="75", SHARDS="9", SLURM_RESTART_COUNT="20") == (75, [read])
+
+
+def test_a_task_that_has_no_shard_is_refused(slurm: dict[str, str]) -> None:
+    assert ended(slurm, CODE="0", SHARDS="3") == (2, [])
+
+
+def test_a_signal_to_the_script_has_the_run_finish_what_it_reads(slurm: dict[str, str]) -> None:
+    notes = Path(slurm["NOTES"])
+    process = subprocess.Popen(["bash", SLURM, "scans"], env=slurm | {"CODE": "wait"})
+    wait_until(notes.read_text, "the command begins")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(_SOON_S) == 0
+    assert notes.read_text().splitlines()[1:] == ["TERM", "scontrol requeue 40_3"]
+
+
+def test_the_array_has_as_many_tasks_as_shards() -> None:
+    text = SLURM.read_text(encoding="utf-8")
+    assert "#SBATCH --array=0-7\n" in text
+    assert "SHARDS=${SHARDS:-8}\n" in text

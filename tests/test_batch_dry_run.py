@@ -1,0 +1,159 @@
+"""`ocrsvc batch --dry-run`: what is counted, how the sample is taken, what is estimated; nothing is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from ocrsvc.batch.dry_run import SAMPLE_PAGES, SAMPLE_S, Pace, count_sources, measure_pace
+from ocrsvc.batch.page_reader import PageReader
+from ocrsvc.batch.tasks import PageGroup, PageResult, SourceFile
+from ocrsvc.cli.main import run
+
+
+def source(name: str, pages: int = 1, size: int = 100) -> SourceFile:
+    return SourceFile(name, name, "", size, pages, range(1, pages + 1))
+
+
+def test_files_pages_and_bytes_are_counted_by_kind() -> None:
+    counts = count_sources([source("a.PDF", 3), source("b/b.pdf", 2, 50), source("c.jpg"), source("no-end")])
+    assert {kind: (each.files, each.pages, each.bytes) for kind, each in counts.kinds.items()} == {
+        ".pdf": (2, 5, 150),
+        ".jpg": (1, 1, 100),
+        "none": (1, 1, 100),
+    }
+    assert (counts.total.files, counts.total.pages, counts.total.bytes) == (4, 7, 350)
+
+
+def test_many_kinds_are_counted_together() -> None:
+    counts = count_sources(source(f"a.{number}") for number in range(100))
+    assert len(counts.kinds) == 31
+    assert counts.kinds["other"].files == 70
+
+
+def test_every_page_is_as_likely_to_be_in_the_sample() -> None:
+    counts = count_sources([source("long.pdf", 1500), *(source(f"{number}.jpg") for number in range(500))])
+    assert len(counts.sample) == SAMPLE_PAGES
+    kinds = Counter(group.file.name.endswith(".pdf") for group in counts.sample)
+    # Three of four are expected to be of the one long file; less than half has a chance of 1 in 500.
+    assert kinds[True] > SAMPLE_PAGES / 2
+    assert len({(group.file.name, group.pages) for group in counts.sample}) == SAMPLE_PAGES
+
+
+def test_few_pages_are_all_in_the_sample() -> None:
+    counts = count_sources([source("a.pdf", 3), source("b.jpg")])
+    assert [(group.file.name, group.pages) for group in counts.sample] == [
+        ("a.pdf", (1,)),
+        ("a.pdf", (2,)),
+        ("a.pdf", (3,)),
+        ("b.jpg", (1,)),
+    ]
+
+
+class TimedReader:
+    """Reads a page in so many seconds of a clock of its own."""
+
+    at_once = 1
+
+    def __init__(self, *seconds: float, error: str = "") -> None:
+        self.now, self._seconds, self._error, self._read = 0.0, seconds, error, 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def start(self) -> dict[str, str]:
+        return {}
+
+    def read(self, group: PageGroup) -> Iterator[PageResult]:
+        seconds = self._seconds[self._read % len(self._seconds)]
+        self._read += 1
+        self.now += seconds
+        yield PageResult(group.indexes[0], b"{}", self._error, False, seconds, 1.0, 1, "w")
+
+    def close(self) -> None:
+        pass
+
+
+def paced(reader: TimedReader, pages: int) -> Pace | None:
+    sample = count_sources([source("a.pdf", pages)]).sample
+    protocol: PageReader = reader
+    return measure_pace(protocol, sample, reader.clock)
+
+
+def test_the_pace_is_that_of_the_sample_without_the_first_reading() -> None:
+    pace = paced(TimedReader(50.0, 2.0, 1.0, 3.0, 2.0), 4)
+    assert pace is not None
+    assert (pace.pages, pace.failed, pace.pages_per_s) == (4, 0, 0.5)
+    # The standard deviation of 2, 1, 3 and 2 is 0.816.
+    assert pace.spread == pytest.approx(1.96 * 0.8165 / 2 / 2, rel=1e-3)
+    assert pace.seconds_for(1000) == 2000
+    assert pace.seconds_for(1000, 10) == 200
+
+
+def test_a_slow_sample_ends_after_a_minute() -> None:
+    pace = paced(TimedReader(25.0), 20)
+    assert pace is not None
+    assert (pace.pages, SAMPLE_S) == (3, 60.0)
+
+
+def test_pages_that_cannot_be_read_are_counted() -> None:
+    pace = paced(TimedReader(1.0, error="broken_image"), 3)
+    assert pace is not None
+    assert (pace.pages, pace.failed) == (3, 3)
+
+
+def test_nothing_to_read_has_no_pace() -> None:
+    assert paced(TimedReader(1.0), 0) is None
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
+    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    for number in range(3):
+        cv2.imwrite(str(folder / f"{number}.png"), np.full((20, 40 + number, 3), 255, np.uint8))
+    return folder
+
+
+def test_the_command_estimates_and_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = folder.parent / "out"
+    command = ["batch", str(folder), "--dry-run", "--out", str(out), "--machines", "5", "--price-per-hour", "0.5"]
+    assert run(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["kind", "files", "pages", "bytes"]
+    assert lines[1].split()[:3] == [".png", "3", "3"]
+    assert lines[2].split()[:3] == ["all", "3", "3"]
+    assert lines[4].startswith("3 pages read: ")
+    assert [line.split("  ")[0] for line in lines[5:]] == ["this machine", "5 such machines", "price"]
+    assert not out.exists()
+
+
+def test_an_empty_source_has_no_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["batch", str(tmp_path), "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["all", "0", "0", "0", "B"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "No source is named"),
+        (["pages"], "--out is missing"),
+    ],
+)
+def test_what_is_missing_is_named(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["batch", *more]) == 65
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--machines=0", "--machines=x", "--price-per-hour=-1", "--price-per-hour=nan"])
+def test_odd_numbers_are_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(["batch", "pages", "--dry-run", option])
+    assert option.partition("=")[0] in capsys.readouterr().err

@@ -1,0 +1,256 @@
+"""The outputs of `ocrsvc batch` that hold all sources together, and texts of each."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pyarrow.dataset
+import pyarrow.parquet
+import pytest
+from batch_outputs_support import box, line, page, results, tree, write
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, check_formats, open_writers
+from ocrsvc.batch.store.local_store import LocalStore
+from ocrsvc.cli.main import run
+from ocrsvc.errors import BadOption, BrokenImage
+from ocrsvc.records import Barcode, Cell, Character, MaskedPart, Page, ReadOptions, Region, Table, Word
+
+FAILED = BrokenImage("This PNG is cut off.", "Send it whole.")
+ASKED = ReadOptions(words=True, characters=True, layout=True, tables=True, barcodes=True, mask=("phone",))
+
+
+def full_page() -> Page:
+    """A page with everything that a record can hold."""
+    characters = tuple(Character(text, 0.5, box(20, 10, 30, 30)) for text in "ab")
+    words = (Word("ab", 0.75, box(20, 10, 60, 30), characters), Word("*", 0.25, box(70, 10, 180, 30)))
+    cell = Cell(0, 0, 1, 2, box(20, 10, 180, 30), "ab *", (0,))
+    return Page(
+        *(200, 100, 90, (line("ab *", words=words), line("c", 50.0, words=()))),
+        tables=(Table(box(20, 10, 180, 30), 1, 2, (cell,)),),
+        regions=(Region("text", 0.5, box(0, 0, 200, 100), (0, 1)),),
+        barcodes=(Barcode("QRCode", "https://a.example", box(150, 60, 190, 90)),),
+        masked=(MaskedPart("phone", 0, 3, 4, box(70, 10, 180, 30)),),
+    )
+
+
+def without_nulls(value: Any) -> Any:
+    """What Parquet gives back for what JSON leaves out."""
+    if isinstance(value, dict):
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+def json_rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(row) for row in (folder / "pages-00000.jsonl").read_bytes().splitlines()]
+
+
+def parquet_rows(folder: Path, name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(folder / name).to_pylist()
+    return rows
+
+
+FILES = (
+    results("a.pdf", [full_page(), FAILED, page()], asked=ASKED),
+    results("b.png", [page("正品促销", "hello \x00😀")]),
+)
+
+
+def test_parquet_holds_what_json_holds(tmp_path: Path) -> None:
+    write(tmp_path, "jsonl", *FILES)
+    write(tmp_path, "parquet", *FILES)
+    rows = parquet_rows(tmp_path, "pages-00000.parquet")
+    assert without_nulls(rows) == without_nulls(json_rows(tmp_path))
+    assert [row["error"] and row["error"]["code"] for row in rows] == [None, "broken_image", None, None]
+    assert [row["regions"] is None for row in rows] == [False, True, False, True]
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.lists(st.text(max_size=8), max_size=3), min_size=1, max_size=5))
+def test_any_text_comes_back_from_parquet(tmp_path: Path, texts: list[list[str]]) -> None:
+    files = [results(f"{at}.png", [page(*lines)]) for at, lines in enumerate(texts)]
+    write(tmp_path, "parquet", *files)
+    rows = parquet_rows(tmp_path, "pages-00000.parquet")
+    assert [[found["text"] for found in row["lines"]] for row in rows] == texts
+
+
+def test_a_row_for_each_line_and_one_for_a_page_without(tmp_path: Path) -> None:
+    write(tmp_path, "parquet:line", *FILES)
+    rows = parquet_rows(tmp_path, "lines-00000.parquet")
+    assert [(row["source"], row["page"], row["line"], row["text"]) for row in rows] == [
+        ("a.pdf", 1, 0, "ab *"),
+        ("a.pdf", 1, 1, "c"),
+        ("a.pdf", 2, None, None),
+        ("a.pdf", 3, None, None),
+        ("b.png", 1, 0, "正品促销"),
+        ("b.png", 1, 1, "hello \x00😀"),
+    ]
+    first = rows[0]
+    assert (first["left"], first["top"], first["right"], first["bottom"]) == (20, 10, 180, 30)
+    assert (first["confidence"], first["box"]) == (0.9876, [[20, 10], [180, 10], [180, 30], [20, 30]])
+    assert rows[2]["error"]["code"] == "broken_image"
+
+
+def test_a_row_for_each_word_and_one_for_a_line_without(tmp_path: Path) -> None:
+    write(tmp_path, "parquet:word", *FILES[:1])
+    rows = parquet_rows(tmp_path, "words-00000.parquet")
+    assert [(row["page"], row["line"], row["word"], row["text"]) for row in rows] == [
+        *((1, 0, 0, "ab"), (1, 0, 1, "*"), (1, 1, None, None)),
+        *((2, None, None, None), (3, None, None, None)),
+    ]
+    assert (rows[1]["left"], rows[1]["confidence"]) == (70, 0.25)
+
+
+@pytest.mark.parametrize("name", [name for name in BATCH_FORMATS if name != "pdf"])
+def test_the_same_results_give_the_same_bytes(name: str, tmp_path: Path) -> None:
+    once, again = (write(tmp_path / place, name, *FILES) for place in ("once", "again"))
+    assert once == again
+    assert tree(tmp_path / "once") == tree(tmp_path / "again")
+
+
+@pytest.mark.parametrize("name", ["jsonl", "jsonl.gz", "parquet", "text"])
+def test_what_is_written_is_named_with_its_size_and_digest(name: str, tmp_path: Path) -> None:
+    written = write(tmp_path, name, *FILES)
+    found = tree(tmp_path)
+    assert written
+    for file in written:
+        data = found[file.name]
+        assert (file.size, file.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+
+
+def test_a_part_that_is_written_again_with_more_pages_replaces_what_was_there(tmp_path: Path) -> None:
+    begun = results("a.pdf", [page("one"), None, None])
+    done = results("a.pdf", [page("one"), page("two"), FAILED])
+    for name in ("jsonl", "parquet", "text"):
+        write(tmp_path, name, begun)
+        write(tmp_path, name, done)
+    assert [row["page"] for row in json_rows(tmp_path)] == [1, 2, 3]
+    assert [row["page"] for row in parquet_rows(tmp_path, "pages-00000.parquet")] == [1, 2, 3]
+    assert (tmp_path / "a.pdf.txt").read_text() == "one\n\ftwo\n\f"
+
+
+def test_packed_lines_are_those_of_json(tmp_path: Path) -> None:
+    write(tmp_path, "jsonl", *FILES)
+    write(tmp_path, "jsonl.gz", *FILES)
+    assert (
+        gzip.decompress((tmp_path / "pages-00000.jsonl.gz").read_bytes())
+        == (tmp_path / "pages-00000.jsonl").read_bytes()
+    )
+
+
+def test_row_groups_are_bounded_by_pages_and_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocrsvc.batch.outputs.parquet_writer._GROUP_PAGES", 3)
+    monkeypatch.setattr("ocrsvc.batch.outputs.parquet_writer._GROUP_BYTES", 4000)
+    large = page("x" * 5000)
+    write(tmp_path, "parquet", results("a.tif", [page("x")] * 7 + [large, page("x")]))
+    found = pyarrow.parquet.ParquetFile(tmp_path / "pages-00000.parquet").metadata
+    assert [found.row_group(at).num_rows for at in range(found.num_row_groups)] == [3, 3, 2, 1]
+
+
+def test_the_destination_is_a_dataset_though_the_ledger_is_in_it(tmp_path: Path) -> None:
+    write(tmp_path, "parquet", *FILES)
+    (tmp_path / "_ocrsvc" / "ledger").mkdir(parents=True)
+    (tmp_path / "_ocrsvc" / "ledger" / "owner").write_text("no Parquet")
+    (tmp_path / "_ocrsvc" / "run.json").write_text("{}")
+    assert pyarrow.dataset.dataset(tmp_path, format="parquet").count_rows() == 4
+
+
+def test_each_source_has_a_text_that_is_named_like_it(tmp_path: Path) -> None:
+    (listing,) = write(tmp_path, "text", results("scans/a.pdf", [page("one", "two"), FAILED, page("three")]), FILES[1])
+    assert (tmp_path / "scans" / "a.pdf.txt").read_text() == "one\ntwo\n\f\fthree\n"
+    rows = [json.loads(row) for row in (tmp_path / listing.name).read_bytes().splitlines()]
+    assert [(row["source"], row["file"]) for row in rows] == [
+        ("scans/a.pdf", "scans/a.pdf.txt"),
+        ("b.png", "b.png.txt"),
+    ]
+    assert rows[0]["sha256"] == hashlib.sha256((tmp_path / "scans" / "a.pdf.txt").read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("name", "ending", "told"), [("hocr", ".hocr", "ppageno 2"), ("alto", ".alto.xml", "fake none")]
+)
+def test_documents_of_each_source_hold_its_pages(name: str, ending: str, told: str, tmp_path: Path) -> None:
+    write(tmp_path, name, results("a.tif", [page("one"), FAILED, page("three")]))
+    text = (tmp_path / f"a.tif{ending}").read_text()
+    assert text.count('id="page_' if name == "hocr" else 'ID="page_') == 3
+    assert "one" in text
+    assert "three" in text
+    assert told in text
+
+
+@pytest.mark.parametrize(("name", "ending", "word"), [("hocr", ".hocr", ">ab</span>"), ("tsv", ".tsv", "\tab\n")])
+def test_words_that_were_asked_for_reach_the_formats_that_have_words(
+    name: str, ending: str, word: str, tmp_path: Path
+) -> None:
+    write(tmp_path, name, *FILES)
+    assert word in (tmp_path / f"a.pdf{ending}").read_text()
+
+
+def test_a_source_of_which_nothing_is_known_has_no_file(tmp_path: Path) -> None:
+    write(tmp_path, "text", results("a.pdf", [None, None]))
+    assert not list(tmp_path.glob("*.txt"))
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "said"),
+    [
+        (["jsonl", "docx"], {}, "--format is 'docx': accepted are jsonl, jsonl.gz, parquet"),
+        ([""], {}, "--format is ''"),
+        (["text", "text"], {}, "twice"),
+        (["parquet:word"], {"words": False}, "Add --words"),
+        (["pdf"], {"mask": "phone"}, "--mask"),
+    ],
+)
+def test_formats_that_cannot_be_are_refused(names: list[str], options: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadOption) as refused:
+        check_formats(names, options)
+    assert said in str(refused.value)
+
+
+def test_without_pyarrow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocrsvc.batch.outputs.output_formats.find_spec", lambda _name: None)
+    with pytest.raises(BadOption, match=r"ocrsvc\[parquet\]"):
+        check_formats(["parquet"], {})
+    check_formats(["jsonl", "pdf"], {})
+
+
+def test_several_formats_have_a_folder_each(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    for each in open_writers(["jsonl", "parquet:line", "text"], {"engine": "e", "model": "m", "version": "1"}):
+        each.write(store, 0, iter(FILES))
+    folders = {name.split("/")[0] for name in tree(tmp_path)}
+    assert folders == {"_ocrsvc", "jsonl", "parquet-line", "text"}
+
+
+def test_a_page_without_its_width_is_written_by_every_format(tmp_path: Path) -> None:
+    strange = replace(page("x"), width=0, height=0)
+    for name in BATCH_FORMATS:
+        if name != "pdf":
+            write(tmp_path, name, results("a.png", [strange, FAILED]))
+
+
+def test_the_command_writes_all_formats_of_the_same_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
+    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        cv2.imwrite(f"in/{number}.png", np.full((40, 60, 3), 255, np.uint8))
+    (tmp_path / "in" / "x.png").write_text("no image")
+    assert run(["batch", "in", "--out", "out", "--part-pages", "2", "--format", "jsonl,parquet,text,pdf"]) == 1
+    rows = pyarrow.dataset.dataset("out/parquet", format="parquet").to_table().sort_by("source").to_pylist()
+    lines = [json.loads(row) for file in sorted(Path("out/jsonl").iterdir()) for row in file.read_bytes().splitlines()]
+    assert without_nulls(rows) == without_nulls(lines)
+    assert sorted(tree(Path("out/text"))) == ["in/0.png.txt", "in/1.png.txt", "in/2.png.txt", "in/x.png.txt"]
+    assert sorted(tree(Path("out/pdf"))) == ["in/0.png.pdf", "in/1.png.pdf", "in/2.png.pdf"]
+    assert "in/x.png has no file in the format pdf" in caplog.text

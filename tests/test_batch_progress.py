@@ -1,0 +1,264 @@
+"""The progress of a batch run: what is counted, shown on a terminal and as lines, and told to Prometheus."""
+
+from __future__ import annotations
+
+import io
+import threading
+import urllib.request
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+
+from ocrsvc.batch.ledger.ledger_log import FinishedPart
+from ocrsvc.batch.progress.line_display import LineDisplay, line_of
+from ocrsvc.batch.progress.run_counts import MOST_WORKERS, OTHERS, RunCounts
+from ocrsvc.batch.progress.run_metrics import address_of
+from ocrsvc.batch.progress.showing import showing
+from ocrsvc.batch.progress.terminal_display import drawn
+from ocrsvc.batch.progress.words import bytes_of, duration_of, failures_of, rate_of, share_of
+from ocrsvc.batch.tasks import PageGroup, PageResult, SourceFile
+from ocrsvc.errors import BadOption
+
+FILE = SourceFile("a.pdf", "a.pdf", "1", 4000, 4, range(1, 5))
+READ = PageResult(0, b"{}", "", False, 0.5, 0.9, 3, "thread 1")
+FAILED = PageResult(1, b"{....}", "broken_image", False, 0.1, 0.0, 0, "thread 2")
+
+
+class Clock:
+    """Seconds that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def counts(clock: Clock) -> RunCounts:
+    """Ten pages planned, two of them read before; three begun, of which one was read and one has failed."""
+    counts = RunCounts(clock)
+    counts.planned(10, 8)
+    counts.begun(PageGroup(FILE, (1, 2, 3), (0, 1, 2)))
+    clock.now += 4
+    counts.page(READ, 1)
+    counts.page(FAILED, 1)
+    return counts
+
+
+def test_what_happens_is_counted(counts: RunCounts) -> None:
+    counts.retried(replace(FAILED, error="queue_full", worker="thread 1"))
+    counts.begun(PageGroup(FILE, (4,), (3,)))
+    counts.ended(PageGroup(FILE, (1, 2, 3), (0, 1, 2)))
+    counts.part(FinishedPart(0, 1, 1, {}))
+    counts.committed(1234.5, 6)
+    now = counts.snapshot()
+    assert (now.total, now.left, now.done, dict(now.failed)) == (10, 6, 1, {"broken_image": 1})
+    assert (now.lines, now.attempts, now.retried, now.in_flight, now.parts) == (3, 3, 1, 1, 1)
+    assert (now.source_bytes, now.result_bytes, now.committed) == (4000, 8, 1234.5)
+    assert now.workers["thread 1"].seconds == pytest.approx(0.6)
+    assert (now.workers["thread 1"].pages, now.workers["thread 2"].failed) == (1, 1)
+
+
+def test_rates_are_those_of_the_last_half_minute(counts: RunCounts, clock: Clock) -> None:
+    assert counts.snapshot().pages_per_s == pytest.approx(2 / 4)
+    assert counts.snapshot().left_s == pytest.approx(6 * 4 / 2)
+    for _ in range(60):
+        clock.now += 1
+        counts.committed(0.0, 6)
+    assert counts.snapshot().pages_per_s == 0
+    assert counts.snapshot().left_s is None
+
+
+def test_pages_that_others_read_shorten_the_time_left_and_are_not_in_the_own_rate(
+    counts: RunCounts, clock: Clock
+) -> None:
+    clock.now += 4
+    counts.committed(0.0, 2)
+    assert counts.snapshot().pages_per_s == pytest.approx(2 / 8)
+    assert counts.snapshot().left_s == pytest.approx(2 * 8 / 6)
+
+
+def test_planning_does_not_count_for_the_rate(clock: Clock) -> None:
+    counts = RunCounts(clock)
+    counts.snapshot()
+    clock.now += 1000
+    counts.planned(10, 10)
+    clock.now += 2
+    counts.page(READ, 1)
+    assert counts.snapshot().left_s == pytest.approx(9 * 2)
+
+
+def test_many_workers_take_bounded_memory(clock: Clock) -> None:
+    counts = RunCounts(clock)
+    for number in range(MOST_WORKERS + 5):
+        counts.page(replace(READ, worker=f"host {number}"), 1)
+    workers = counts.snapshot().workers
+    assert len(workers) == MOST_WORKERS + 1
+    assert workers[OTHERS].pages == 5
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        (duration_of(42.4), "42 s"),
+        (duration_of(185), "3 min 5 s"),
+        (duration_of(3600), "1 h"),
+        (duration_of(4500), "1 h 15 min"),
+        (duration_of(187_000), "2 d 3 h"),
+        (rate_of(0.126), "0.13"),
+        (rate_of(12.34), "12.3"),
+        (rate_of(1234.5), "1,234"),
+        (share_of(999_999, 1_000_000), "99 %"),
+        (share_of(0, 0), "100 %"),
+        (bytes_of(999), "999 B"),
+        (bytes_of(12_340_000), "12.3 MB"),
+        (bytes_of(5e15), "5,000.0 TB"),
+        (failures_of({}), "0 failed"),
+        (failures_of({"a": 1, "b": 5, "c": 2, "d": 1}), "9 failed (b 5, c 2, a 1, …)"),
+    ],
+)
+def test_counts_and_times_are_said_briefly(said: str, wanted: str) -> None:
+    assert said == wanted
+
+
+def test_a_line_says_how_far_it_is(counts: RunCounts) -> None:
+    assert line_of(counts.snapshot()) == (
+        "4 of 10 pages (40 %), 0.50 pages/s, 0.75 lines/s, 1 failed (broken_image 1), 12 s left"
+    )
+
+
+def test_lines_are_written_every_ten_seconds_until_the_end(counts: RunCounts) -> None:
+    waits = []
+
+    def wait(closed: threading.Event, seconds: float) -> bool:
+        waits.append(seconds)
+        return len(waits) > 2 or closed.is_set()
+
+    output = io.StringIO()
+    display = LineDisplay(counts, output, wait)
+    display.close()
+    assert set(waits) == {10.0}
+    assert len(output.getvalue().splitlines()) == len(waits) - 1
+
+
+def test_a_terminal_shows_bar_rates_failures_and_workers(counts: RunCounts) -> None:
+    console = Console(file=io.StringIO(), width=90, record=True)
+    console.print(drawn(counts.snapshot()))
+    shown = console.export_text()
+    assert "4 of 10 pages, 40 %" in shown
+    assert "0.50 pages/s · 0.75 lines/s · 12 s left" in shown
+    assert "1 failed (broken_image 1)" in shown
+    assert ["thread 2", "1", "1", "0", "0.10"] in [line.rsplit(maxsplit=4) for line in shown.splitlines()]
+
+
+def test_passwords_of_workers_are_stars(counts: RunCounts) -> None:
+    counts.page(replace(READ, worker="http://me:secret@host:8000"), 1)
+    assert "http://***@host:8000" in counts.snapshot().workers
+
+
+def test_names_of_workers_are_text_and_not_markup(clock: Clock) -> None:
+    counts = RunCounts(clock)
+    counts.planned(1, 1)
+    counts.page(replace(READ, worker="[red]x[/red]"), 1)
+    console = Console(file=io.StringIO(), width=90, record=True)
+    console.print(drawn(counts.snapshot()))
+    assert "[red]x[/red]" in console.export_text()
+
+
+def test_a_signal_handler_may_look_while_a_page_is_counted(counts: RunCounts, clock: Clock) -> None:
+    seen = []
+
+    def interrupted() -> float:
+        counts._clock = clock
+        seen.append(counts.snapshot().done)
+        return clock.now
+
+    # The clock is asked in the middle of it.
+    counts._clock = interrupted
+    counts.page(READ, 1)
+    assert seen == [2]
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_is_drawn_upon_and_left_in_order() -> None:
+    terminal = Terminal()
+    with showing(output=terminal) as counts:
+        counts.planned(3, 3)
+        counts.page(READ, 1)
+    assert "1 of 3 pages" in terminal.getvalue()
+    assert terminal.getvalue().count("\x1b[?25h") == terminal.getvalue().count("\x1b[?25l") > 0
+
+
+def test_quiet_shows_nothing() -> None:
+    terminal = Terminal()
+    with showing(quiet=True, output=terminal) as counts:
+        counts.planned(3, 3)
+    assert terminal.getvalue() == ""
+
+
+def test_prometheus_is_told_on_loopback() -> None:
+    said = io.StringIO()
+    with showing(quiet=True, metrics="0", output=said) as counts:
+        counts.planned(10, 10)
+        counts.begun(PageGroup(FILE, (1, 2, 3, 4), (0, 1, 2, 3)))
+        counts.page(READ, 1)
+        counts.page(FAILED, 2)
+        counts.committed(77.0, 8)
+        address = said.getvalue().split()[-1]
+        assert address.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            text = answer.read().decode()
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert found["ocrsvc_batch_pages_total", "done"] == 1
+    assert found["ocrsvc_batch_pages_total", "broken_image"] == 1
+    assert found["ocrsvc_batch_source_bytes_total",] == 4000
+    assert found["ocrsvc_batch_in_flight_pages",] == 4
+    assert found["ocrsvc_batch_last_commit_timestamp_seconds",] == 77
+    assert found["ocrsvc_batch_worker_seconds_total", "thread 1"] == 0.5
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(address, timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("9100", ("127.0.0.1", 9100)),
+        ("0.0.0.0:9100", ("0.0.0.0", 9100)),
+        ("[::1]:9100", ("::1", 9100)),
+        ("node-7.example:80", ("node-7.example", 80)),
+    ],
+)
+def test_a_port_may_have_a_host(text: str, address: tuple[str, int]) -> None:
+    assert address_of(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "x", "65536", "host:", ":9100", "a b:9100"])
+def test_what_is_no_port_is_refused(text: str) -> None:
+    with pytest.raises(BadOption, match="--metrics-port"):
+        address_of(text)
+
+
+def test_a_port_that_is_taken_is_refused() -> None:
+    said = io.StringIO()
+    with showing(quiet=True, metrics="0", output=said):
+        port = said.getvalue().rpartition(":")[2].partition("/")[0]
+        with pytest.raises(BadOption, match="cannot be opened"), showing(quiet=True, metrics=port, output=said):
+            pass

@@ -1,0 +1,327 @@
+"""The report of a batch run: what it says, that it can be made again, that it is bounded, and how browsers show it."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from browser_support import in_browser, launched_browser, opening
+from playwright.sync_api import Browser
+from support import run_beside_benchmarks
+
+from ocrsvc.batch.ledger.ledger_log import LEDGER, LedgerLog
+from ocrsvc.batch.ledger.owner import Owner
+from ocrsvc.batch.report.page_records import PageRecords
+from ocrsvc.batch.report.page_table import PageTable, read_page_table
+from ocrsvc.batch.report.pictures import MOST_BYTES, SIDE_PX, PictureMaker
+from ocrsvc.batch.report.run_summary import MOST_PAGES, summarize
+from ocrsvc.batch.store.local_store import LocalStore
+from ocrsvc.batch.tasks import PageResult, SourceFile
+from ocrsvc.cli.main import run
+from ocrsvc.errors import SourceGone
+
+ODD = "<script>alert(1)</script>&amp; 'x\".png"
+
+
+LARGE_PNG = cv2.imencode(".png", np.zeros((5000, 8100), np.uint8))[1].tobytes()
+
+
+@pytest.fixture(autouse=True)
+def _fake_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
+    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Thirty images, one of them with an odd name, and one that is none."""
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    noise = np.random.default_rng(1).integers(0, 256, (300, 400, 3), np.uint8)
+    for number in range(29):
+        cv2.imwrite(str(folder / f"{number:02}.png"), noise[: 100 + number])
+    # A slash cannot be in a name.
+    cv2.imwrite(str(folder / ODD.replace("/", "")), noise)
+    (folder / "broken.png").write_text("no image")
+    return folder
+
+
+class Page(HTMLParser):
+    """The text, the tags and the attributes of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.text, self.tags = "", []
+        self.feed(html)
+
+    tags: list[tuple[str, dict[str, str | None]]]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data + " "
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        """The attributes of every such element."""
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def report_of(out: Path) -> Page:
+    return Page((out / "report.html").read_text("utf-8"))
+
+
+def batch(folder: Path, out: Path, *more: str) -> int:
+    return run(["batch", str(folder), "--out", str(out), "--quiet", *more])
+
+
+def test_a_run_ends_with_a_report(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert batch(folder, out) == 1
+    assert f"report in {out}/report.html" in capsys.readouterr().err
+    page = report_of(out)
+    said = " ".join(page.text.split())
+    assert "Finished; 1 page could not be read." in said
+    assert "Pages read 30 of 31 in 31 files" in said
+    assert "unsupported_image 1 page, 100 % of those that failed" in said
+    assert str(folder / "broken.png") in said
+    assert "reader's engine fake" in said
+    assert [bool(svg["aria-label"]) for svg in page.all("svg")] == [True] * 3
+    assert all(image["alt"] for image in page.all("img"))
+
+
+def test_pictures_are_few_and_small(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    batch(folder, out)
+    pictures = [str(image["src"]).partition(",")[2] for image in report_of(out).all("img")]
+    assert len(pictures) == 2 * MOST_PAGES
+    for picture in pictures:
+        data = base64.b64decode(picture)
+        assert len(data) <= MOST_BYTES
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        assert pixels is not None
+        assert max(pixels.shape) <= SIDE_PX
+
+
+def test_names_and_texts_are_escaped_and_nothing_is_run_or_asked_for(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    batch(folder, out, "--no-report")
+    # It would be among the worst pages by chance only.
+    for number in range(29):
+        (folder / f"{number:02}.png").unlink()
+    assert not (out / "report.html").exists()
+    only = tmp_path / "only"
+    batch(folder, only)
+    page = report_of(only)
+    assert ODD.replace("/", "") in page.text
+    assert page.all("script") == []
+    assert [tag for tag, attributes in page.tags if any(name.startswith("on") for name in attributes)] == []
+    [policy] = [tag["content"] for tag in page.all("meta") if tag.get("http-equiv")]
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def test_it_is_made_again_from_the_destination_alone(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    batch(folder, out, "--no-report")
+    shutil.rmtree(folder)
+    assert run(["batch", "--report", "--out", str(out)]) == 0
+    page = report_of(out)
+    assert "No picture: source_gone" in page.text
+    assert "Pages read 30 of 31" in " ".join(page.text.split())
+
+
+def test_a_run_that_is_not_finished_says_so(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert batch(folder, out, "--limit", "4", "--part-pages", "10") == 75
+    assert "Not finished: 27 pages of 31 are still to be read." in report_of(out).text
+
+
+def test_without_a_run_there_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["batch", "--report", "--out", str(tmp_path)]) == 65
+    assert "There is no run in" in capsys.readouterr().err
+
+
+def test_passwords_of_addresses_are_stars(tmp_path: Path, folder: Path) -> None:
+    out = tmp_path / "out"
+    batch(folder, out, "--no-report")
+    file = out / "_ocrsvc" / "run.json"
+    said = json.loads(file.read_bytes())
+    file.write_text(json.dumps(said | {"sources": ["s3://me:secret@bucket/x", *map(str, range(30))]}))
+    run(["batch", "--report", "--out", str(out)])
+    page = report_of(out)
+    assert "s3://***@bucket/x" in page.text
+    assert "secret" not in page.text
+    assert "and 11 more" in page.text
+
+
+def owner_at(began: float, name: str) -> Owner:
+    return replace(Owner.this_process(), name=name, began=began)
+
+
+def result_of(page: int, error: str = "", seconds: float = 1.0, lines: int = 2, worker: str = "w") -> PageResult:
+    return PageResult(page, b'{"text":"%d"}' % page, error, False, seconds, 0.5 + page / 100, lines, worker)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> tuple[LocalStore, PageTable]:
+    """Six pages of two owners: the second reads one that had failed, and its log's end is torn."""
+    store = LocalStore(tmp_path)
+    first = LedgerLog(store, owner_at(1000.0, "a"), {"reader": {"engine": "x"}})
+    first.note_page(result_of(0, worker="one"), 1, 1010.0)
+    first.note_page(result_of(1, "broken_image", lines=0), 3, 1020.0)
+    first.note_page(result_of(2, "queue_full", lines=0), 3, 1030.0)
+    first.end()
+    first.close()
+    second = LedgerLog(store, owner_at(2000.0, "b"), {"reader": {"engine": "x"}})
+    second.note_page(result_of(3, worker="two", seconds=8.0), 1, 2005.0)
+    second.note_page(result_of(2, worker="one", lines=0), 2, 2010.0)
+    second.note_page(result_of(0, "broken_image"), 1, 2015.0)
+    second.commit()
+    second.close()
+    with (tmp_path / LEDGER / "b").open("ab") as log:
+        log.write(b"\xff" * 30)
+    return store, read_page_table(store, 6)
+
+
+def test_the_ledger_of_all_owners_is_summed_up(table: tuple[LocalStore, PageTable]) -> None:
+    summary = summarize(table[1])
+    assert (summary.pages, summary.done, summary.failed, summary.left) == (6, 3, 1, 2)
+    assert (summary.lines, summary.without_lines, summary.tried_again) == (4, 1, 2)
+    assert (summary.began, summary.elapsed_s, summary.worked_s) == (1000.0, 1010.0, 30.0 + 15.0)
+    assert [(reason.code, reason.pages, reason.first) for reason in summary.reasons] == [("broken_image", 1, [1])]
+    assert [(row.name, row.pages, row.failed) for row in summary.workers] == [("one", 2, 0), ("two", 1, 0), ("w", 1, 1)]
+    assert summary.slowest == [3, 0, 2]
+    assert summary.least_confident == [0, 3]
+
+
+def test_histograms_hold_every_page_once(table: tuple[LocalStore, PageTable]) -> None:
+    summary = summarize(table[1])
+    assert sum(summary.throughput.counts) == summary.done
+    assert sum(summary.throughput.more) == summary.failed
+    assert sum(summary.latency.counts) == summary.done
+    assert sum(summary.confidence.counts) == summary.done - summary.without_lines
+    assert summary.latency_s[0] == 1.0
+    assert summary.latency_s[3] == 8.0
+    for histogram in (summary.throughput, summary.latency, summary.confidence):
+        assert len(histogram.edges) == len(histogram.counts) + 1
+        assert list(histogram.edges) == sorted(histogram.edges)
+
+
+def test_a_record_is_found_in_the_results_and_one_that_is_gone_is_empty(table: tuple[LocalStore, PageTable]) -> None:
+    store, pages = table
+    assert PageRecords(store, pages).find(2, 0, "a", 1) == {"text": "2"}
+    assert PageRecords(store, pages).find(5, 0, "a", 1) == {}
+    for log in store.log_names("_ocrsvc/results/"):
+        store.delete_log(log)
+    assert PageRecords(store, pages).find(2, 0, "a", 1) == {}
+
+
+@pytest.mark.parametrize("name", ["pages-00000.jsonl", "pages-00000.jsonl.gz"])
+def test_a_record_whose_results_are_gone_is_found_in_the_output(
+    name: str, table: tuple[LocalStore, PageTable], tmp_path: Path
+) -> None:
+    store, pages = table
+    lines = b"".join(b'{"source":"a","page":%d,"text":"page %d"}\n' % (number, number) for number in range(1, 30))
+    (tmp_path / name).write_bytes(gzip.compress(lines) if name.endswith("gz") else lines)
+    pages.finished[0] = name
+    assert PageRecords(store, pages).find(5, 0, "a", 2) == {"source": "a", "page": 2, "text": "page 2"}
+    assert PageRecords(store, pages).find(5, 0, "a", 30) == {}
+    (tmp_path / name).write_bytes(b"\x1f\x8b\x08 torn")
+    assert PageRecords(store, pages).find(5, 0, "a", 2) == {}
+
+
+def test_a_finished_run_shows_what_was_read(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (folder / "broken.png").unlink()
+    assert batch(folder, out, "--no-report", "--part-pages", "7") == 0
+    shutil.rmtree(out / "_ocrsvc" / "results", ignore_errors=True)
+    assert run(["batch", "--report", "--out", str(out)]) == 0
+    assert "400x1" in report_of(out).text
+
+
+def test_a_run_without_any_page_has_a_report(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    out = tmp_path / "out"
+    assert batch(tmp_path / "empty", out) == 0
+    assert "Pages read 0 of 0 in 0 files" in " ".join(report_of(out).text.split())
+
+
+def image_file(size: int = 10, data: bytes = b"") -> tuple[SourceFile, PictureMaker]:
+    return SourceFile("a", "a", "", size, 1, range(1, 2)), PictureMaker(lambda _file: data)
+
+
+@pytest.mark.parametrize(
+    ("size", "data", "missing"),
+    [
+        (1_000_000_000, b"", "the file is too large"),
+        (10, b"", "broken_image"),
+        (10, LARGE_PNG, "image_too_large"),
+    ],
+    ids=["file", "broken", "pixels"],
+)
+def test_a_picture_that_cannot_be_made_says_why(size: int, data: bytes, missing: str) -> None:
+    file, maker = image_file(size, data)
+    assert maker.make(file, 1).missing == missing
+
+
+def test_pictures_end_with_their_time(tmp_path: Path) -> None:
+    now = [0.0]
+    path = tmp_path / "a.png"
+    cv2.imwrite(str(path), np.full((50, 900, 3), 255, np.uint8))
+
+    def load(_file: SourceFile) -> bytes:
+        now[0] += 6
+        return path.read_bytes()
+
+    maker = PictureMaker(load, lambda: now[0])
+    file = SourceFile("a", "a", "", 10, 1, range(1, 2))
+    assert [maker.make(file, 1).missing for _ in range(3)] == ["", "", "there was no time for it"]
+    assert (maker.make(file, 1).width, PictureMaker(load, lambda: 0.0).make(file, 1).width) == (0, SIDE_PX)
+
+
+def test_a_source_that_is_gone_is_no_failure() -> None:
+    def load(_file: SourceFile) -> bytes:
+        raise SourceGone("a is gone.")
+
+    assert PictureMaker(load).make(SourceFile("a", "a", "", 10, 1, range(1, 2)), 1).missing == "source_gone"
+
+
+def test_a_large_ledger_takes_little_memory_and_time() -> None:
+    code = "import batch_report; print(batch_report.main(['--pages', '60000', '--most-mb', '200', '--most-s', '20']))"
+    said = run_beside_benchmarks(code)
+    assert said.split()[-1] == "0", said
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched_browser() as browser:
+        yield browser
+
+
+@in_browser
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark")])
+def test_a_browser_shows_it(width: int, scheme: str, folder: Path, tmp_path: Path, browser: Browser) -> None:
+    out = tmp_path / "out"
+    batch(folder, out)
+    with opening(browser, (out / "report.html").as_uri()) as open_page:
+        page = open_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (max(map(int, re.findall(r"\d+", ground))) < 60) == (scheme == "dark")
+        bars = page.locator("svg").first.locator("rect.bar, rect.more")
+        assert bars.count() > 0
+        assert all(bar.bounding_box()["height"] >= 1 for bar in bars.all())  # type: ignore[index]
+        page.get_by_text("Figures").first.click()
+        assert page.get_by_role("rowheader").first.is_visible()
+        assert page.get_by_role("img", name=re.compile("^Pages over time: ")).is_visible()
+        assert page.locator("img").evaluate_all("all => all.every(one => one.complete && one.naturalWidth > 0)")

@@ -1,0 +1,281 @@
+"""Sources of a batch run that are files, folders, patterns and lists: what is planned of them, and loaded."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from batch_sources_support import document, load, names, plan, png
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ocrsvc.batch.sources.locator import Locator
+from ocrsvc.batch.sources.names import bytes_name
+from ocrsvc.batch.sources.planning_counts import PlanningCounts
+from ocrsvc.batch.sources.record_sort import sort_records
+from ocrsvc.errors import BadOption, BodyTooLarge, OcrsvcError, SourceGone
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with images, documents, and what is none."""
+    (tmp_path / "b" / "deep").mkdir(parents=True)
+    for name, shade in {"a.png": 1, "c.jpg": 2, "b/x.png": 3, "b/deep/y.PNG": 4, "b/no_extension": 5}.items():
+        (tmp_path / name).write_bytes(png(shade))
+    (tmp_path / "d.pdf").write_bytes(document(3))
+    (tmp_path / "e.tif").write_bytes(document(2, "TIFF"))
+    (tmp_path / "README.md").write_text("# Scans")
+    (tmp_path / "b" / "notes.json").write_text("{}")
+    (tmp_path / ".hidden.png").write_bytes(png())
+    return tmp_path
+
+
+def test_a_folder_is_planned_in_the_order_of_its_names_with_the_pages_of_documents(folder: Path) -> None:
+    files = plan(folder)
+    assert names(files, folder) == ["a.png", "b/deep/y.PNG", "b/no_extension", "b/x.png", "c.jpg", "d.pdf", "e.tif"]
+    assert [file.total for file in files] == [1, 1, 1, 1, 1, 3, 2]
+    assert load(files[3]) == png(3)
+
+
+def test_what_is_no_image_is_counted_by_kind(folder: Path) -> None:
+    counts = PlanningCounts()
+    plan(folder, counts=counts)
+    assert counts.skipped == {".md": 1, ".json": 1, "hidden": 1}
+
+
+def test_a_file_that_is_named_is_planned_whatever_it_is(folder: Path) -> None:
+    assert names(plan(folder / "README.md"), folder) == ["README.md"]
+
+
+def test_pages_of_a_pdf_with_an_images_name_are_planned(tmp_path: Path) -> None:
+    (tmp_path / "scan.png").write_bytes(document(3))
+    (file,) = plan(tmp_path)
+    assert list(file.pages) == [1, 2, 3]
+    assert load(file) == document(3) or len(load(file)) > 0
+
+
+def test_an_image_with_a_documents_name_is_one_page(tmp_path: Path) -> None:
+    (tmp_path / "scan.pdf").write_bytes(png())
+    (file,) = plan(tmp_path)
+    assert (file.total, load(file)) == (1, png())
+
+
+def test_a_damaged_document_is_one_page(tmp_path: Path) -> None:
+    (tmp_path / "scan.pdf").write_bytes(document(3)[:200])
+    (file,) = plan(tmp_path)
+    assert list(file.pages) == [1]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("**/*.png", ["a.png", "b/x.png"]),
+        ("*.png", ["a.png"]),
+        ("*/*", ["b/no_extension", "b/x.png"]),
+        ("b/**", ["b/deep/y.PNG", "b/no_extension", "b/x.png"]),
+        ("[ac].???", ["a.png", "c.jpg"]),
+        ("[!a].jpg", ["c.jpg"]),
+        ("**/deep/*", ["b/deep/y.PNG"]),
+    ],
+)
+def test_a_pattern_plans_what_matches(folder: Path, pattern: str, expected: list[str]) -> None:
+    assert names(plan(folder / pattern), folder) == expected
+
+
+def test_names_are_as_the_command_says_them_and_found_from_anywhere(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    (by_pattern,), (by_name,) = plan("*.jpg"), plan("c.jpg")
+    monkeypatch.chdir("/")
+    assert by_pattern == by_name
+    assert (by_name.name, load(by_name)) == ("c.jpg", png(2))
+
+
+@pytest.mark.parametrize("between", ["\n", "\r\n", "\0"])
+def test_a_list_names_files_one_after_another(folder: Path, tmp_path: Path, between: str) -> None:
+    entries = [f"{folder}/c.jpg", f"{folder}/b/x.png", f"{folder}/gone.png"]
+    (tmp_path / "list").write_text(between.join(entries), newline="")
+    files = plan(f"@{tmp_path / 'list'}")
+    assert names(files, folder) == ["c.jpg", "b/x.png", "gone.png"]
+    with pytest.raises(OcrsvcError, match=r"gone\.png"):
+        load(files[2])
+
+
+def test_a_manifest_says_which_pages(folder: Path, tmp_path: Path) -> None:
+    entries: list[dict[str, object]] = [
+        {"source": f"{folder}/d.pdf", "pages": "2-"},
+        {"source": f"{folder}/e.tif", "pages": [2], "id": 7},
+        {"source": f"{folder}/a.png"},
+    ]
+    (tmp_path / "list.jsonl").write_text("\n".join(map(json.dumps, entries)) + "\n")
+    assert [list(file.pages) for file in plan(f"@{tmp_path / 'list.jsonl'}")] == [[2, 3], [2], [1]]
+
+
+@pytest.mark.parametrize(
+    "entry", ['{"pages": "1"}', '{"source": 3}', '{"source": "a", "pages": "3-1"}', "{", "x" * 2**21]
+)
+def test_a_list_with_something_else_in_it_is_refused(tmp_path: Path, entry: str) -> None:
+    (tmp_path / "list").write_text(entry)
+    with pytest.raises(BadOption):
+        plan(f"@{tmp_path / 'list'}")
+
+
+def test_a_list_comes_from_standard_input(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"{folder}/a.png\0{folder}/c.jpg\0".encode())))
+    assert names(plan("-"), folder) == ["a.png", "c.jpg"]
+
+
+def test_a_file_that_is_found_twice_is_planned_once(folder: Path) -> None:
+    counts = PlanningCounts()
+    assert len(plan(folder / "b", folder, folder / "a.png", counts=counts)) == 7
+    assert counts.named_twice == 5
+
+
+def test_a_file_that_is_named_twice_with_different_pages_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "list").write_text(json.dumps({"source": f"{folder}/d.pdf", "pages": "1"}))
+    with pytest.raises(BadOption, match="twice"):
+        plan(f"@{tmp_path / 'list'}", folder)
+
+
+@pytest.mark.parametrize(("pages", "planned", "without"), [("2", 2, 5), ("1", 7, 0), ("3-", 1, 6)])
+def test_pages_are_chosen_of_each_document(folder: Path, pages: str, planned: int, without: int) -> None:
+    counts = PlanningCounts()
+    assert len(plan(folder, pages=pages, counts=counts)) == planned
+    assert counts.without_pages == without
+
+
+def test_include_and_exclude_choose_by_name(folder: Path) -> None:
+    counts = PlanningCounts()
+    files = plan(folder, include=("*.png", "*.jpg"), exclude=("**/b/**",), counts=counts)
+    assert names(files, folder) == ["a.png", "c.jpg"]
+    assert counts.left_out == 7
+
+
+def test_a_source_that_is_not_there_ends_the_planning(tmp_path: Path) -> None:
+    with pytest.raises(SourceGone, match="nothing"):
+        plan(tmp_path / "nothing")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_a_page_that_fails(folder: Path) -> None:
+    (folder / "README.md").chmod(0)
+    (folder / "b").chmod(0)
+    files = plan(folder)
+    (folder / "b").chmod(0o700)
+    assert names(files, folder) == ["README.md", "a.png", "b", "c.jpg", "d.pdf", "e.tif"]
+    for number in (0, 2):
+        with pytest.raises(SourceGone, match="ermission"):
+            load(files[number])
+
+
+def test_links_that_lead_nowhere_fail_and_links_to_folders_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "a.png").symlink_to(tmp_path / "b.png")
+    (tmp_path / "b.png").symlink_to(tmp_path / "a.png")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "pipe.png")
+    counts = PlanningCounts()
+    files = plan(tmp_path, counts=counts)
+    assert names(files, tmp_path) == ["a.png", "b.png"]
+    assert counts.skipped == {"links to folders": 1, "devices and pipes": 1}
+    with pytest.raises(SourceGone, match="symbolic links"):
+        load(files[0])
+
+
+def test_folders_below_each_other_without_end_cost_themselves_alone(tmp_path: Path) -> None:
+    (tmp_path / "z.png").write_bytes(png())
+    deep = os.open(tmp_path, os.O_DIRECTORY)
+    for _ in range(120):
+        os.mkdir("d" * 50, dir_fd=deep)
+        below = os.open("d" * 50, os.O_DIRECTORY, dir_fd=deep)
+        os.close(deep)
+        deep = below
+    os.close(deep)
+    files = plan(tmp_path)
+    assert files[-1].name == f"{tmp_path}/z.png"
+    assert len(files) == 2
+    with pytest.raises(OcrsvcError, match="cannot be listed"):
+        load(files[0])
+
+
+def test_names_that_are_no_utf8_become_valid_text_and_are_found(tmp_path: Path) -> None:
+    raw = os.fsencode(tmp_path)
+    for name in (b"\xff.png", b"\\xff.png", "é\n.png".encode()):
+        (Path(os.fsdecode(raw)) / os.fsdecode(name)).write_bytes(png(len(name)))
+    files = plan(tmp_path)
+    assert sorted(names(files, tmp_path)) == ["\\\\xff.png", "\\xff.png", "é\n.png"]
+    assert {file.name: load(file) for file in files}[f"{tmp_path}/\\xff.png"] == png(5)
+    for file in files:
+        json.dumps([file.name, file.locator]).encode()
+
+
+def test_a_file_that_is_larger_than_the_limit_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "large.png").open("wb") as file:
+        file.truncate(1 << 40)
+    (planned,) = plan(tmp_path)
+    with pytest.raises(BodyTooLarge, match=str(1 << 40)):
+        load(planned)
+
+
+def test_a_file_that_has_changed_since_is_not_read(folder: Path) -> None:
+    (file,) = plan(folder / "a.png")
+    (folder / "a.png").write_bytes(png(9) + b" ")
+    with pytest.raises(SourceGone, match="changed"):
+        load(file)
+
+
+def test_a_sample_has_its_size_and_is_the_same_each_time(folder: Path) -> None:
+    every = {(file.name, page) for file in plan(folder) for page in file.pages}
+    first, again, other = (
+        {(file.name, page) for file in plan(folder, sample="4", seed=seed) for page in file.pages} for seed in (1, 1, 2)
+    )
+    assert len(first) == len(other) == 4
+    assert first == again != other
+    assert first | other <= every
+    assert {(file.name, page) for file in plan(folder, sample="99") for page in file.pages} == every
+
+
+def test_a_share_is_taken_by_the_page_alone(folder: Path) -> None:
+    half = plan(folder, sample="50%")
+    assert {file.name for file in plan(folder / "b", sample="50%")} <= {file.name for file in half}
+    assert plan(folder, sample="100%") == plan(folder)
+    assert plan(folder, sample="0%") == []
+
+
+@pytest.mark.parametrize("sample", ["", "-1", "101%", "5 %", "1e3", "half"])
+def test_a_sample_that_is_none_is_refused(folder: Path, sample: str) -> None:
+    with pytest.raises(BadOption):
+        plan(folder, sample=sample)
+
+
+def test_sorted_is_by_name_over_all_sources(folder: Path) -> None:
+    files = plan(folder / "e.tif", folder / "b", folder / "a.png", is_sorted=True)
+    assert [file.name for file in files] == sorted(file.name for file in files)
+    assert set(files) == set(plan(folder / "e.tif", folder / "b", folder / "a.png"))
+
+
+@given(st.lists(st.binary(max_size=20)), st.integers(0, 500))
+def test_records_are_sorted_whether_they_fit_into_memory_or_not(records: list[bytes], most_bytes: int) -> None:
+    assert list(sort_records(records, most_bytes)) == sorted(records)
+
+
+@given(st.sets(st.binary(max_size=12) | st.text(alphabet="\\x89af", max_size=8).map(str.encode)))
+def test_no_two_names_become_the_same_text(raw: set[bytes]) -> None:
+    texts = {bytes_name(name) for name in raw}
+    assert len(texts) == len(raw)
+    for text in texts:
+        text.encode()
+
+
+@given(
+    st.binary(min_size=1, max_size=30).filter(lambda path: b"\0" not in path),
+    st.text(alphabet="0123456789,", max_size=9),
+)
+def test_a_locator_comes_back_from_its_text(path: bytes, place: str) -> None:
+    for locator in (Locator(os.fsdecode(path)), Locator(os.fsdecode(path), "tar", place)):
+        assert Locator.of(locator.to_text()) == locator
+        locator.to_text().encode()

@@ -1,0 +1,328 @@
+"""The Python client over several real services: refusals, hosts that die or fall silent, second requests, TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import Server, run_server, start_server, wait_until
+from test_client import GOOD, PAGE, Scripted, first_lines, page_of, problem, scripted
+from tls_support import Authority
+
+from ocrsvc import errors
+from ocrsvc.client import AsyncClient, Client
+from ocrsvc.client.balanced_services import BalancedServices
+from ocrsvc.client.balancing.rules import Rules
+from ocrsvc.client.response import Answer
+from ocrsvc.client.several_services import Surroundings
+from ocrsvc.tls.client_context import client_context
+
+HEDGED = Rules(hedge_share=0.2, hedge_percentile=0.9, hedge_first_s=0.1)
+
+
+class Silent:
+    """A service that breaks so many connections, and then accepts what is sent and never answers.
+
+    Attributes:
+        url: Its address.
+        got: The connections that it keeps.
+    """
+
+    def __init__(self, breaks: int) -> None:
+        self._breaks = breaks
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self.got: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._accept)
+        self._thread.start()
+
+    def stop_listening(self) -> None:
+        """Take no more connections; those that it has stay."""
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listening.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                wire = self._listening.accept()[0]
+                if self._breaks:
+                    self._breaks -= 1
+                    wire.close()
+                else:
+                    self.got.append(wire)
+
+
+@contextmanager
+def silent(breaks: int = 0) -> Iterator[Silent]:
+    service = Silent(breaks)
+    try:
+        yield service
+    finally:
+        with suppress(OSError):
+            service.stop_listening()
+        for wire in service.got:
+            wire.close()
+
+
+Read = Callable[[list[str], int, Rules], list[str]]
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+def ends(wire: socket.socket) -> bool:
+    """Whether the other side closes a connection, after whatever it has sent."""
+    wire.settimeout(10)
+    with suppress(ConnectionResetError):
+        while wire.recv(1 << 16):
+            pass
+    return True
+
+
+def pages_until(is_so: Callable[[], bool]) -> Iterator[bytes]:
+    """Pages for as long as the condition does not hold; fails when that takes too long."""
+    end_s = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end_s
+        yield PAGE
+
+
+def gone_requests(server: Server) -> int:
+    """How many requests of the server ended because their client had gone."""
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return len([line for line in lines if line.startswith("ocrsvc_requests_total{") and 'code="client_gone"' in line])
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[list[Server]]:
+    """Two services, each of which reads one image at a time, in 20 ms, and lets one wait."""
+    env = {"OCRSVC_ENGINE_THREADS": "1", "OCRSVC_QUEUE_SIZE": "1", "OCRSVC_FAKE_LATENCY_S": "0.02"}
+    with ExitStack() as stack:
+        yield [stack.enter_context(run_server({"OCRSVC_WORKERS": "1"} | env)) for _ in range(2)]
+
+
+def states(client: Client | AsyncClient) -> list[str]:
+    return [each.state for each in client.states()]
+
+
+def read_both_ways(urls: list[str], count: int) -> list[list[str]]:
+    """The first lines of so many pages read by either client, several at once."""
+    pages = [page_of(20 + number) for number in range(count)]
+
+    async def read() -> list[Answer | errors.OcrsvcError]:
+        async with AsyncClient(urls) as client:
+            return [outcome async for outcome in client.read_many(pages, at_once=3)]
+
+    with Client(urls) as client:
+        outcomes = list(client.read_many(pages, at_once=3))
+    return [first_lines(outcomes), first_lines(asyncio.run(read()))]
+
+
+def test_pages_are_read_by_several_services_that_are_small(two: list[Server]) -> None:
+    before = [server.metric("ocrsvc_images_total") for server in two]
+    expected = [f"{20 + number}x20" for number in range(8)]
+    assert read_both_ways([server.url for server in two], 8) == [expected, expected]
+    assert min(server.metric("ocrsvc_images_total") - count for server, count in zip(two, before, strict=True)) >= 2
+
+
+def test_models_are_listed_by_one_of_them(two: list[Server]) -> None:
+    async def asked() -> object:
+        async with AsyncClient([server.url for server in two]) as client:
+            return await client.models()
+
+    with Client([server.url for server in two]) as client:
+        assert client.models() == asyncio.run(asked())
+
+
+def test_a_refusal_is_sent_elsewhere_at_once_and_its_time_is_kept() -> None:
+    full = problem(503, "queue_full", Retry_After="60")
+    with scripted(full) as (a, seen_a), scripted(GOOD) as (b, seen_b), Client([a, b]) as client:
+        began = time.monotonic()
+        assert {client.read(PAGE).text for _ in range(8)} == {"hello"}
+        assert time.monotonic() - began < 5
+        assert (len(seen_a), len(seen_b), states(client)) == (1, 8, ["refusing", "open"])
+
+
+def test_when_all_refuse_the_shortest_time_is_waited() -> None:
+    soon, late = problem(503, "queue_full", Retry_After="1"), problem(429, "too_many_at_once", Retry_After="60")
+    with scripted(soon, GOOD) as (a, seen_a), scripted(late) as (b, seen_b), Client([a, b]) as client:
+        began = time.monotonic()
+        assert client.read(PAGE).text == "hello"
+        assert 1 <= time.monotonic() - began < 5
+        assert (len(seen_a), len(seen_b)) == (2, 1)
+
+
+@pytest.mark.parametrize("failing", [None, (502, {}, b"<h1>Bad gateway</h1>"), (200, {}, b"<h1>Welcome</h1>")])
+def test_a_service_that_breaks_or_talks_nonsense_is_left_alone(failing: Scripted | None) -> None:
+    with scripted(failing) as (a, seen), scripted(GOOD) as (b, _), Client([a, b]) as client:
+        assert {client.read(PAGE).text for _ in range(20)} == {"hello"}
+        assert (len(seen), states(client)) == (3, ["ejected", "open"])
+
+
+def is_asked(server: Server) -> bool:
+    """Whether it is ready, and has read a page."""
+    return "READY in" in server.log and server.metric("ocrsvc_images_total") > 0
+
+
+def test_a_service_that_is_killed_and_comes_back_costs_no_request(free_port: int) -> None:
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_FAKE_LATENCY_S": "0.005"}
+    place = ["-b", f"127.0.0.1:{free_port}"]
+    with run_server(env) as stays, ExitStack() as stack:
+        dies = stack.enter_context(start_server(env, place))
+        dies.wait_for("READY in")
+        outcomes: list[Answer | errors.OcrsvcError] = []
+        with Client([stays.url, f"http://127.0.0.1:{free_port}"], timeout_s=30) as client:
+            again: list[Server] = []
+            for outcome in client.read_many(pages_until(lambda: any(map(is_asked, again))), at_once=4):
+                outcomes.append(outcome)
+                if len(outcomes) == 50:
+                    os.killpg(dies.pid, signal.SIGKILL)
+                    dies.wait_for_exit()
+                    again.append(stack.enter_context(start_server(env, place)))
+    assert {type(outcome) for outcome in outcomes} == {Answer}
+
+
+def test_without_any_service_it_gives_up_after_its_patience(free_port: int) -> None:
+    with Client([f"http://127.0.0.1:{free_port}"], rules=Rules(patience_s=0.3)) as client:
+        began = time.monotonic()
+        with pytest.raises(errors.NotConnected, match=r"Connection refused.*that it runs"):
+            client.read(PAGE)
+        assert 0.3 <= time.monotonic() - began < 5
+
+
+def test_the_deadline_holds_over_all_attempts_and_goes_along() -> None:
+    async def read(urls: list[str]) -> None:
+        async with AsyncClient(urls, timeout_s=0.4) as client:
+            await client.read(PAGE)
+
+    with scripted(None) as (broken, seen), silent() as mute:
+        for ask in (
+            lambda: Client([broken, mute.url], timeout_s=0.4).read(PAGE),
+            lambda: asyncio.run(read([mute.url])),
+        ):
+            began = time.monotonic()
+            with pytest.raises(errors.DeadlineExceeded, match=r"within 0.4 seconds"):
+                ask()
+            assert 0.4 <= time.monotonic() - began < 3
+    assert all(0.3 < float(each["X-Request-Timeout"]) < 0.4 for each in seen)
+
+
+# Second requests
+
+
+def read_by_thread(urls: list[str], count: int, rules: Rules) -> list[str]:
+    with Client(urls, rules=rules) as client:
+        return [client.read(PAGE).text for _ in range(count)]
+
+
+def read_by_loop(urls: list[str], count: int, rules: Rules) -> list[str]:
+    async def read() -> list[str]:
+        async with AsyncClient(urls, rules=rules) as client:
+            return [(await client.read(PAGE)).text for _ in range(count)]
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize("read", [read_by_thread, read_by_loop])
+def test_one_that_takes_long_is_sent_to_another_and_its_connection_closed(read: Read) -> None:
+    with scripted(GOOD) as (a, _), silent() as b:
+        assert set(read([a, b.url], 60, HEDGED)) == {"hello"}
+        assert 1 <= len(b.got) <= 10
+        for wire in b.got:
+            assert ends(wire)
+
+
+def test_a_request_that_tries_an_ejected_service_does_not_wait_for_it() -> None:
+    with scripted(GOOD) as (a, _), silent(breaks=3) as b, Client([a, b.url]) as client:
+        end_s, longest_s = time.monotonic() + 30, 0.0
+        while not b.got and time.monotonic() < end_s:
+            began = time.monotonic()
+            assert client.read(PAGE).text == "hello"
+            longest_s = max(longest_s, time.monotonic() - began)
+        assert b.got
+        assert longest_s < 5
+
+
+def test_the_service_notices_that_a_request_which_was_overtaken_has_gone() -> None:
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_FAKE_LATENCY_S": "2"}
+    with run_server(env) as slow, scripted(GOOD) as (fast, seen):
+        with Client([slow.url, fast], rules=HEDGED) as client:
+            assert {client.read(PAGE).text for _ in range(60)} >= {"hello"}
+        assert len(seen) >= 58
+        wait_until(lambda: gone_requests(slow) >= 1)
+
+
+# TLS and names
+
+
+def test_services_are_asked_by_tls_at_every_address_of_their_name(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own = authority.issue("own", "ocr.test")
+    env = {
+        "OCRSVC_WORKERS": "1",
+        "OCRSVC_TLS_CERTIFICATE": str(own.certificate),
+        "OCRSVC_TLS_KEY": str(own.key),
+        "OCRSVC_TLS_CLIENT_CA": str(authority.file),
+        "OCRSVC_TLS_CLIENTS": "required",
+    }
+    around = Surroundings(resolve=lambda name, _: ["127.0.0.1"] if name == "ocr.test" else [])
+    with run_server(env) as server:
+        url = f"dns+https://ocr.test:{port_of(server.url)}"
+        services = BalancedServices(url, {}, client_context(authority.file, own.certificate, own.key), Rules(), around)
+        with closing(services):
+            body = np.random.default_rng(1).bytes(3_000_000)
+            with pytest.raises(errors.UnsupportedImage):
+                services.read(body, {}, 60.0, threading.Event())
+            for width in (30, 31):
+                answer = services.read(page_of(width), {}, 60.0, threading.Event())
+                assert first_lines([answer]) == [f"{width}x20"]
+            assert [each.url for each in services.states()] == [
+                url.removeprefix("dns+").replace("ocr.test", "127.0.0.1")
+            ]
+        with (
+            Client([server.url], ca=authority.file, rules=Rules(patience_s=0.1)) as client,
+            pytest.raises(errors.NotConnected, match=r"CERTIFICATE_VERIFY_FAILED.*ca="),
+        ):
+            client.read(PAGE)
+
+
+def test_a_body_that_is_refused_before_it_is_sent_is_answered() -> None:
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_MAX_BODY_BYTES": "100000"}
+    with run_server(env) as server, Client([server.url]) as client:
+        for _ in range(3):
+            with pytest.raises(errors.BodyTooLarge):
+                client.read(bytes(30_000_000))
+        assert client.read(PAGE).text.startswith("120x40")
+
+
+@pytest.mark.parametrize("headers", [{"X-Mine": "a\nb"}, {"X-Mine": "ä–"}, {"X Mine": "hidden"}])
+def test_a_header_that_cannot_be_sent_is_refused_at_once_without_its_value(headers: dict[str, str]) -> None:
+    with pytest.raises(errors.BadOption) as caught:
+        Client(["http://127.0.0.1:9"], headers=headers)
+    assert next(iter(headers.values())) not in str(caught.value)
+
+
+def test_own_headers_key_and_priority_go_with_every_request() -> None:
+    own = {"authorization": "Basic xyz", "content-type": "image/png"}
+    with scripted(GOOD) as (url, seen):
+        for where in (url, [url]):
+            with Client(where, headers=own, api_key="k", priority="batch") as client:
+                client.read(PAGE, lang="ru", min_confidence=0.5)
+    assert len(seen) == 2
+    for headers in seen:
+        sent = {name.lower(): value for name, value in headers.items()}
+        assert (sent["authorization"], sent["x-priority"]) == ("Basic xyz", "batch")
+        assert sent["content-type"] == "application/octet-stream"

@@ -1,0 +1,272 @@
+"""Several hosts behind the real nginx, HAProxy and Envoy, in network namespaces: nothing fails whatever hosts do."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from grpc_support import V2, infer_request
+from host_proxies import GRPC_PORT, HTTP_PORT, PROXIES, ProxyMissing, proxied
+from network_hosts import HTTP_PORT as SERVICE_PORT
+from network_hosts import Host, Network, NetworkUnavailable, Node, add_hosts, entered, inside, open_network, serving
+from support import ROOT, wait_until
+from web_support import picture
+
+from ocrsvc.registry import adapters
+
+PAGE: Final = picture(64, 32)
+# The fake engine's first line.
+SIZE: Final = "64x32"
+OCR: Final = "/v1/ocr"
+_CLIENT: Final = ROOT / "benchmarks" / "bench" / "hosts_client.py"
+_ANSWER_S: Final = 20.0
+_END_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Three hosts, a node for clients, and each proxy on a node of its own, by name."""
+
+    network: Network
+    hosts: list[Host]
+    clients: Node
+    proxies: dict[str, Node]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came, and when."""
+
+    status: int
+    body: bytes
+    after_s: float
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """The network with the proxies, started once; services are each test's own."""
+    with ExitStack() as stack:
+        try:
+            network = stack.enter_context(open_network())
+        except NetworkUnavailable as error:
+            skip_or_fail(str(error))
+        clients = network.add("clients")
+        proxies = {name: network.add(name) for name in PROXIES}
+        hosts = add_hosts(network, 3, {"OCRSVC_DRAIN_S": "1"})
+        for name, node in proxies.items():
+            folder = tmp_path_factory.mktemp(name)
+            folder.parent.chmod(0o755)
+            try:
+                stack.enter_context(proxied(network, node, name, folder))
+            except ProxyMissing as error:
+                skip_or_fail(str(error))
+        yield Place(network, hosts, clients, proxies)
+
+
+def is_served(place: Place, proxy: str) -> bool:
+    """Whether a proxy reaches a host that is ready."""
+    return ask(place, proxy, "GET", "/readyz").status == http.client.OK
+
+
+def skip_or_fail(missing: str) -> None:
+    """Skips, but never on the machine that decides."""
+    if os.environ.get("CI"):
+        pytest.fail(missing)
+    pytest.skip(missing)
+
+
+def ask(
+    place: Place, proxy: str, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+) -> Answer:
+    """One request through a proxy, over a connection of its own."""
+    began_s = time.monotonic()
+    with entered(place.clients):
+        connection = http.client.HTTPConnection(place.proxies[proxy].address, HTTP_PORT, timeout=_ANSWER_S)
+        try:
+            connection.request(method, path, body, dict(headers or {}))
+            response = connection.getresponse()
+            return Answer(response.status, response.read(), time.monotonic() - began_s)
+        finally:
+            connection.close()
+
+
+@contextmanager
+def loads(place: Place, folder: Path) -> Iterator[dict[str, Any]]:
+    """Clients of each proxy, over HTTP and gRPC, ask while the block runs; what came is there after it, by load."""
+    bodies = {"http": PAGE, "grpc": infer_request(PAGE).SerializeToString()}
+    for kind, body in bodies.items():
+        (folder / kind).write_bytes(body)
+    paths, ports = {"http": OCR, "grpc": f"{V2}ModelInfer"}, {"http": HTTP_PORT, "grpc": GRPC_PORT}
+    common = {"content_type": "", "expected": SIZE, "requests": 10**6, "clients": 1, "timeout_s": _ANSWER_S}
+    plans = {
+        f"{kind} by {name}": {"kind": kind, "path": paths[kind], "body": str(folder / kind), "pause_s": 0.02}
+        | {"address": f"{node.address}:{ports[kind]}", "grpc_retries": name == "nginx", **common}
+        for name, node in place.proxies.items()
+        for kind in bodies
+    }
+    (folder / "plans.json").write_text(json.dumps(list(plans.values())))
+    command = [*inside(place.clients), sys.executable, str(_CLIENT), str(folder / "plans.json"), "--until-eof"]
+    found: dict[str, Any] = {}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            yield found
+            results = json.loads(process.communicate(timeout=_END_S)[0])
+        finally:
+            process.kill()
+    found.update(zip(plans, results, strict=True))
+
+
+def test_nothing_fails_while_hosts_are_killed_cut_off_drained_and_come_back(place: Place, tmp_path: Path) -> None:
+    first, second, third = place.hosts
+    with serving(place.hosts), loads(place, tmp_path) as found:
+        wait_until(lambda: asked(second) > 20, "clients ask")
+        first.kill()
+        before = asked(second)
+        wait_until(lambda: asked(second) > before + 20, "others are asked instead")
+        first.start()
+        second.cut_off()
+        first.wait_until_ready()
+        proxies = place.proxies.values()
+        wait_until(lambda: not any(is_connected(node, second) for node in proxies), "nobody waits for the silent host")
+        third.ask_to_end()
+        assert third.server is not None
+        assert third.server.wait_for_exit() == 0
+        second.restore()
+    wrong = {load: result["outcomes"] for load, result in found.items() if set(result["outcomes"]) != {"right"}}
+    assert not wrong
+    assert len(found) == 2 * len(PROXIES)
+
+
+def asked(host: Host) -> float:
+    """Images that a host has read since its start."""
+    assert host.server is not None
+    with entered(host.node):
+        return host.server.metric("ocrsvc_images_total")
+
+
+def is_connected(node: Node, host: Host) -> bool:
+    """Whether a node has connections to a host, as far as it knows."""
+    command = [*inside(node), "ss", "-Hnt", "state", "established", "dst", host.node.address]
+    return bool(subprocess.run(command, capture_output=True, check=True, timeout=_ANSWER_S).stdout)
+
+
+Seen = dict[str, list[Mapping[str, str]]]
+
+
+class Asked(BaseHTTPRequestHandler):
+    """In place of a service. It is ready; of what a client posts the first is read and not answered.
+
+    Attributes:
+        seen: By client, the headers of what it has posted.
+        break_s: After how long the first one's connection is closed.
+        ended: Set when nobody waits for that any more.
+    """
+
+    seen: Seen
+    break_s: float
+    ended: threading.Event
+
+    def do_GET(self) -> None:
+        """Health."""
+        self._answer()
+
+    def do_POST(self) -> None:
+        """What is asked."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        posted = self.seen[self.headers["X-Client"]]
+        posted.append({name.lower(): value for name, value in self.headers.items()})
+        if len(posted) > 1:
+            self._answer()
+        else:
+            self.ended.wait(self.break_s)
+
+    def _answer(self) -> None:
+        self.send_response(http.client.OK)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def breaking_once(place: Place, break_s: float) -> Iterator[Seen]:
+    """`Asked` in place of all services, which proxies see; what was posted to any of them."""
+    seen: Seen = defaultdict(list)
+    ended = threading.Event()
+    handler = type("Handler", (Asked,), {"seen": seen, "break_s": break_s, "ended": ended})
+    with ExitStack() as stack:
+        for host in place.hosts:
+            with entered(host.node):
+                server = stack.enter_context(ThreadingHTTPServer((host.node.address, SERVICE_PORT), handler))
+            thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(server.shutdown)
+            stack.callback(ended.set)
+        for name in PROXIES:
+            wait_until(partial(is_served, place, name), f"{name} sees a host")
+        yield seen
+
+
+def post_through_each(place: Place, path: str, timeout: str) -> dict[str, Answer]:
+    """A page sent through all proxies at once, by clients of their names."""
+    with ThreadPoolExecutor(len(PROXIES)) as pool:
+        asked = {
+            name: pool.submit(ask, place, name, "POST", path, PAGE, {"X-Request-Timeout": timeout, "X-Client": name})
+            for name in PROXIES
+        }
+        return {name: one.result() for name, one in asked.items()}
+
+
+def test_what_is_safe_is_sent_again_with_the_time_that_is_left(place: Place) -> None:
+    with breaking_once(place, 0.5) as seen:
+        assert {answer.status for answer in post_through_each(place, OCR, "5").values()} == {http.client.OK}
+        again = {name: posted[1] for name, posted in seen.items()}
+        seen.clear()
+        uploads = post_through_each(place, "/api/doc/upload", "5")
+    left_s = {
+        name: float(headers["x-request-timeout"]) - float(headers.get("x-request-elapsed", 0))
+        for name, headers in again.items()
+    }
+    # HAProxy writes the headers once, so that its second try has all the time again.
+    assert left_s.pop("haproxy") == 5
+    assert all(4.0 < left < 4.6 for left in left_s.values()), left_s
+    assert all(answer.status >= http.client.INTERNAL_SERVER_ERROR for answer in uploads.values())
+    assert {name: len(posted) for name, posted in seen.items()} == dict.fromkeys(PROXIES, 1)
+
+
+def test_a_proxy_waits_for_a_silent_host_as_long_as_the_client_does(place: Place) -> None:
+    with breaking_once(place, _ANSWER_S) as seen:
+        answers = post_through_each(place, OCR, "0.8")
+    assert {answer.status for answer in answers.values()} == {http.client.GATEWAY_TIMEOUT}
+    assert {name: len(posted) for name, posted in seen.items()} == dict.fromkeys(PROXIES, 1)
+    # nginx has no limits that a header gives: it rounds up to what it has.
+    waits_s = {"nginx": 2.0, "haproxy": 0.8, "envoy": 0.8}
+    assert all(-0.05 < answer.after_s - waits_s[name] < 0.5 for name, answer in answers.items()), answers
+
+
+def test_models_and_operators_are_not_reached_through_a_proxy(place: Place) -> None:
+    closed = [path + "x" for entry in adapters().values() for path in entry.operate_paths]
+    assert closed
+    statuses = {
+        (name, path): ask(place, name, "POST", path).status
+        for name in PROXIES
+        for path in [*closed, "/metrics", "//metrics", "/ops/quarantine", "/%6detrics"]
+    }
+    assert set(statuses.values()) == {403}, statuses

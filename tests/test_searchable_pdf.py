@@ -1,0 +1,309 @@
+"""Searchable PDFs: the text is found where it was read, and everything else is as it was."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pikepdf
+import pypdfium2
+import pytest
+from batch_outputs_support import box, line
+from documents import GRAY, assemble, pdf, stream, tiff
+from PIL import Image
+
+from ocrsvc.imaging.decode import PixelLimits, decode
+from ocrsvc.imaging.resolution import read_resolution
+from ocrsvc.records import Line, Page, Word
+from ocrsvc.searchable_pdf.image_pdf import ImagePdf
+from ocrsvc.searchable_pdf.page_image import page_image
+from ocrsvc.searchable_pdf.text_layer import add_text_layer
+from ocrsvc.searchable_pdf.text_runs import text_of
+
+PAGES = Path(__file__).parent / "pages"
+LIMITS = PixelLimits(1 << 30)
+# A line of 160 x 20 pixels on a page of 200 x 100, which was drawn at 200 pixels an inch.
+TEXTS = ("正品促销 hello", "한국어 ñ 𠀀 →", "plain words, with 12.5 %")
+READ = Page(200, 100, 0, (line(TEXTS[0]), line(TEXTS[1], 40), line(TEXTS[2], 70)))
+
+
+def images_pdf(*files: bytes, read: Page = READ) -> bytes:
+    whole = io.BytesIO()
+    made = ImagePdf(whole)
+    for number, file in enumerate(files, 1):
+        made.add_page(page_image(file, LIMITS), text_of(replace(read, number=number)))
+    made.finish()
+    return whole.getvalue()
+
+
+def by_pdfium(data: bytes) -> list[list[str]]:
+    """The lines that pdfium finds on each page."""
+    with pypdfium2.PdfDocument(data) as document:
+        return [page.get_textpage().get_text_range().split("\r\n") for page in document]
+
+
+def by_poppler(data: bytes) -> list[list[str]]:
+    """The lines that poppler finds on each page."""
+    command = ["pdftotext", "-enc", "UTF-8", "-", "-"]
+    found = subprocess.run(command, input=data, capture_output=True, check=True).stdout.decode()
+    return [[text for text in page.splitlines() if text] for page in found.split("\f")[:-1]]
+
+
+needs_poppler = pytest.mark.skipif(shutil.which("pdftotext") is None, reason="pdftotext (poppler-utils) is missing")
+
+
+def faults(data: bytes) -> Sequence[str]:
+    """What qpdf finds wrong."""
+    with pikepdf.open(io.BytesIO(data)) as document:
+        return [str(fault) for fault in (*document.check_pdf_syntax(), *document.get_warnings())]
+
+
+def drawn(data: bytes, number: int = 0) -> bytes:
+    with pypdfium2.PdfDocument(data) as document:
+        return bytes(document[number].render(scale=2).to_numpy().tobytes())
+
+
+def picture(width: int = 60, height: int = 30, *, colour: bool = True) -> np.ndarray:
+    noise = np.random.default_rng(7).integers(0, 255, (height // 10, width // 10, 3 if colour else 1), np.uint8)
+    return noise.repeat(10, axis=0).repeat(10, axis=1).squeeze()
+
+
+def png(pixels: np.ndarray, *how: int) -> bytes:
+    return cv2.imencode(".png", pixels, how)[1].tobytes()
+
+
+def jpeg(pixels: np.ndarray, orientation: int = 1, mode: str = "RGB") -> bytes:
+    whole, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(pixels[..., ::-1]).convert(mode).save(whole, "JPEG", quality=95, exif=exif, dpi=(300, 300))
+    return whole.getvalue()
+
+
+# What a PDF had
+
+
+def test_the_text_of_a_pdf_s_pages_is_found_again() -> None:
+    after = add_text_layer(pdf(GRAY, GRAY), [replace(READ, number=2)], 20.0)
+    assert by_pdfium(after) == [[""], list(TEXTS)]
+    assert faults(after) == []
+
+
+@needs_poppler
+def test_poppler_finds_the_same_text() -> None:
+    after = add_text_layer(pdf(GRAY, GRAY), [replace(READ, number=2)], 20.0)
+    assert by_poppler(after) == [[], list(TEXTS)]
+    assert by_poppler(images_pdf(jpeg(picture(200, 100)))) == [list(TEXTS)]
+
+
+def form_pdf() -> bytes:
+    """A page whose text is in a form that uses the page's font, which comes from the page's parent."""
+    return assemble(
+        {
+            1: b"<< /Type /Catalog /Pages 2 0 R >>",
+            2: b"<< /Type /Pages /Kids [4 0 R] /Count 1 /MediaBox [0 0 72 36] /Rotate 180 "
+            b"/Resources << /Font << /OcrText 3 0 R >> /XObject << /X 6 0 R >> >> >>",
+            3: b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+            4: b"<< /Type /Page /Parent 2 0 R /Contents [5 0 R] >>",
+            5: stream(b"/X Do"),
+            6: stream(
+                b"BT /OcrText 9 Tf 2 9 Td (Of the form) Tj ET", b"/Type /XObject /Subtype /Form /BBox [0 0 72 36]"
+            ),
+        }
+    )
+
+
+def test_what_only_a_form_uses_stays_among_the_resources_of_its_page() -> None:
+    before = form_pdf()
+    after = add_text_layer(before, [READ], 20.0)
+    assert drawn(before) == drawn(after)
+    with pikepdf.open(io.BytesIO(after)) as document:
+        fonts = document.pages[0].obj["/Resources"]["/Font"]
+        assert [str(fonts[name]["/BaseFont"]) for name in ("/OcrText", "/OcrText1")] == ["/Helvetica", "/Invisible"]
+    assert by_pdfium(after) == [[*TEXTS, "Of the form"]]
+
+
+def test_streams_of_the_pages_are_as_they_were() -> None:
+    raw_image = bytes(range(256)) * 3
+    before = assemble(
+        {
+            1: b"<< /Type /Catalog /Pages 2 0 R >>",
+            2: b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+            3: b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 72 36] /Contents 5 0 R "
+            b"/Resources << /XObject << /I 4 0 R >> >> >>",
+            4: b"<< /Type /XObject /Subtype /Image /Width 16 /Height 16 /ColorSpace /DeviceRGB /BitsPerComponent 8 "
+            b"/Length 768 >>\nstream\n" + raw_image + b"\nendstream",
+            5: stream(b"q 72 0 0 36 0 0 cm /I Do Q"),
+        }
+    )
+    after = add_text_layer(before, [READ], 20.0)
+    with pikepdf.open(io.BytesIO(before)) as was, pikepdf.open(io.BytesIO(after)) as now:
+        assert now.pages[0].obj["/Resources"]["/XObject"]["/I"].read_raw_bytes() == raw_image
+        assert now.pages[0].obj["/Contents"][1].read_raw_bytes() == was.pages[0].obj["/Contents"].read_raw_bytes()
+
+
+def test_a_page_of_text_adds_little() -> None:
+    lines = tuple(line(f"Line {at} with some words of this and that kind", 2.0 * at) for at in range(50))
+    pages = [replace(READ, lines=lines, number=at) for at in range(1, 11)]
+    before = pdf(*[GRAY] * 10)
+    assert len(add_text_layer(before, pages, 20.0)) - len(before) < 10 * 2500
+
+
+def test_the_same_text_gives_the_same_bytes() -> None:
+    once, again = (add_text_layer(pdf(GRAY), [READ], 20.0) for _ in range(2))
+    assert once == again
+
+
+def test_text_lies_where_it_was_read_on_a_page_that_is_cropped_and_turned() -> None:
+    whole = io.BytesIO()
+    document = pypdfium2.PdfDocument(pdf(GRAY, size=(300, 200)))
+    document[0].set_cropbox(100, 50, 500, 86)
+    document[0].set_rotation(90)
+    document.save(whole)
+    # What is shown is 36 wide and 200 high.
+    read = Page(72, 400, 0, (Line("X", 0.9, box(10, 40, 20, 60)),))
+    found = pypdfium2.PdfDocument(add_text_layer(whole.getvalue(), [read], 20.0))[0].get_textpage().get_charbox(0)
+    assert found == pytest.approx((120, 55, 130, 60), abs=0.3)
+
+
+def test_an_encrypted_pdf_that_opens_without_a_password_stays_encrypted() -> None:
+    whole = io.BytesIO()
+    restricted = pikepdf.Encryption(owner="secret", user="", allow=pikepdf.Permissions(extract=False))
+    with pikepdf.open(io.BytesIO(pdf(GRAY))) as document:
+        document.save(whole, encryption=restricted)
+    after = add_text_layer(whole.getvalue(), [READ], 20.0)
+    assert by_pdfium(after) == [list(TEXTS)]
+    with pikepdf.open(io.BytesIO(after)) as document:
+        assert document.is_encrypted
+        assert not document.allow.extract
+
+
+# Runs
+
+
+def test_a_line_is_written_word_by_word_where_its_words_are_known() -> None:
+    words = (Word("ab", 1, box(20, 10, 40, 30)), Word("c", 1, box(150, 10, 180, 30)))
+    runs = text_of(Page(200, 100, 0, (Line("ab c", 1, box(20, 10, 180, 30), words),))).runs
+    assert [(text, [round(number) for number in place]) for text, place in runs] == [
+        ("ab ", [20, 10, 50, 10, 50, 30, 20, 30]),
+        ("c", [150, 10, 180, 10, 180, 30, 150, 30]),
+    ]
+
+
+@pytest.mark.parametrize("words", [("a", "c"), ("ab",), ("c", "ab"), ("",), ()])
+def test_words_that_are_not_those_of_the_line_are_left_out(words: Sequence[str]) -> None:
+    known = tuple(Word(text, 1, box(20, 10, 40, 30)) for text in words)
+    runs = text_of(Page(200, 100, 0, (Line("ab c", 1, box(20, 10, 180, 30), known),))).runs
+    assert [text for text, _ in runs] == ["ab c"]
+
+
+# Pictures
+
+
+def test_the_bytes_of_a_jpeg_are_the_picture_s() -> None:
+    file = jpeg(picture())
+    made = images_pdf(file)
+    with pikepdf.open(io.BytesIO(made)) as document:
+        assert document.pages[0].obj["/Resources"]["/XObject"]["/I"].read_raw_bytes() == file
+        assert [float(side) for side in document.pages[0].obj["/MediaBox"]] == pytest.approx([0, 0, 14.4, 7.2])
+    assert by_pdfium(made) == [list(TEXTS)]
+    assert faults(made) == []
+
+
+PICTURES = {
+    "colour": png(picture()),
+    "gray": png(picture(colour=False)),
+    "black and white": png(picture(colour=False) // 128 * 255, cv2.IMWRITE_PNG_BILEVEL, 1),
+    "transparent": png(np.dstack([picture(), picture(colour=False)])),
+    "bmp": cv2.imencode(".bmp", picture())[1].tobytes(),
+    "webp": cv2.imencode(".webp", picture(), [cv2.IMWRITE_WEBP_QUALITY, 101])[1].tobytes(),
+    "tiff": cv2.imencode(".tif", picture(colour=False) // 128 * 255)[1].tobytes(),
+}
+
+
+def palette_png() -> bytes:
+    whole = io.BytesIO()
+    Image.fromarray(picture()).convert("P", palette=Image.Palette.ADAPTIVE, colors=7).save(whole, "PNG", bits=4)
+    return whole.getvalue()
+
+
+def in_colour(pixels: np.ndarray) -> np.ndarray:
+    pixels = pixels.reshape(*pixels.shape[:2], -1)[..., :3]
+    return np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+
+
+def centres(pixels: np.ndarray) -> np.ndarray:
+    """One pixel of each square of `picture`: at their edges renderers mix them."""
+    return pixels[5::10, 5::10].astype(int)
+
+
+@pytest.mark.parametrize("file", [*PICTURES.values(), palette_png()], ids=[*PICTURES, "palette"])
+def test_pictures_lose_nothing(file: bytes) -> None:
+    made = images_pdf(file)
+    with pypdfium2.PdfDocument(made) as document:
+        (image,) = document[0].get_objects([pypdfium2.raw.FPDF_PAGEOBJ_IMAGE])
+        pixels = image.get_bitmap().to_numpy()
+    assert np.array_equal(in_colour(pixels), in_colour(decode(file, LIMITS, gray=False).pixels))
+    assert faults(made) == []
+
+
+def test_the_samples_of_a_png_are_not_packed_again() -> None:
+    file = png(picture())
+    with pikepdf.open(io.BytesIO(images_pdf(file))) as document:
+        packed = document.pages[0].obj["/Resources"]["/XObject"]["/I"].read_raw_bytes()
+    assert packed in file
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_picture_is_shown_as_its_orientation_says(orientation: int) -> None:
+    file = jpeg(picture(), orientation)
+    expected = decode(file, LIMITS, gray=False).pixels
+    with pypdfium2.PdfDocument(images_pdf(file)) as document:
+        shown = document[0].render(scale=300 / 72).to_numpy()
+    assert shown.shape == expected.shape
+    assert np.abs(centres(shown) - centres(expected)).max() < 8
+
+
+def test_a_picture_in_inks_is_shown_in_its_colours() -> None:
+    file = jpeg(picture(), mode="CMYK")
+    expected = decode(file, LIMITS, gray=False).pixels
+    with pypdfium2.PdfDocument(images_pdf(file)) as document:
+        shown = document[0].render(scale=300 / 72).to_numpy()
+    # Each turns inks into light in a way of its own; inverted ones are 125 apart.
+    assert np.abs(centres(shown) - centres(expected)).mean() < 40
+
+
+def test_text_lies_where_it_was_read_on_a_picture() -> None:
+    read = Page(60, 30, 0, (Line("X", 0.9, box(10, 5, 20, 10)),))
+    made = images_pdf(png(picture()), read=read)
+    found = pypdfium2.PdfDocument(made)[0].get_textpage().get_charbox(0)
+    # 60 x 30 pixels at 200 an inch are 21.6 x 10.8 points.
+    assert found == pytest.approx((3.6, 7.2, 7.2, 9.0), abs=0.1)
+
+
+def test_more_signs_beyond_two_bytes_than_there_are_codes_become_question_marks() -> None:
+    text = "".join(chr(0x20000 + at) for at in range(2100))
+    read = Page(60, 30, 0, (Line(text, 0.9, box(0, 5, 60, 10)),))
+    (found,) = by_pdfium(images_pdf(png(picture()), read=read))[0]
+    assert found == text[:2048] + "?" * 52
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        (jpeg(picture()), (300, 300)),
+        (png(picture()), None),
+        (tiff([32], x_resolution=240, y_resolution=120, resolution_unit=2), (240, 120)),
+        (tiff([32], resolution=100, resolution_unit=3), (254, 254)),
+        (b"II*\0\xff\xff\xff\xff", None),
+        (b"\xff\xd8\xff\xe0\0\x10JFIF\0", None),
+        (b"", None),
+    ],
+)
+def test_the_resolution_of_a_file_is_read(file: bytes, expected: tuple[float, float] | None) -> None:
+    assert read_resolution(file) == (expected and pytest.approx(expected))
