@@ -4,8 +4,9 @@
 
 The sources are a few small images under a million names (hard links, a thousand in each folder). Planned with `ocrsvc
 batch`'s own functions, as a command does before it reads; then the ledger of a run that has read the pages is written
-as the run writes it (one commit for each part, the results themselves left out), and read again as the next command
-does, with a search for the next part to be read. Each step is done in a process of its own, with its peak memory.
+as the run writes it (one commit for each part, results of two bytes), and a run goes on as the next command does: the
+sources are compared with the plan, the ledger is read, and the next part is looked for. Each of the two is done in a
+process of its own, with its peak memory.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from ocrsvc.batch.ledger.ledger import Ledger
 from ocrsvc.batch.ledger.ledger_log import FinishedPart, LedgerLog
 from ocrsvc.batch.ledger.owner import Owner
 from ocrsvc.batch.plan import read_plan
+from ocrsvc.batch.sources.planning_counts import PlanningCounts
+from ocrsvc.batch.sources.source_request import SourceRequest
 from ocrsvc.batch.start import BatchRequest, open_plan
 from ocrsvc.batch.store.local_store import LocalStore
 from ocrsvc.batch.tasks import PageResult
@@ -39,7 +42,11 @@ PART_PAGES = 500
 
 def plan(pages: Path, out: Path) -> None:
     """Write the plan."""
-    open_plan(LocalStore(out), BatchRequest((str(pages),), {}, ("jsonl",), "local", PART_PAGES))
+    open_plan(LocalStore(out), _request(pages), PlanningCounts())
+
+
+def _request(pages: Path) -> BatchRequest:
+    return BatchRequest(SourceRequest((str(pages),)), {}, ("jsonl",), "local", PART_PAGES)
 
 
 def note(_pages: Path, out: Path, read: int = 0) -> None:
@@ -61,10 +68,10 @@ def note(_pages: Path, out: Path, read: int = 0) -> None:
     log.close()
 
 
-def go_on(_pages: Path, out: Path) -> None:
-    """Read the plan and the ledger, lease what is next, and look up its files."""
+def go_on(pages: Path, out: Path) -> None:
+    """Compare the sources with the plan, read the ledger, lease what is next, and look up its files."""
     store = LocalStore(out)
-    known, owner = read_plan(store), Owner.this_process()
+    known, owner = open_plan(store, _request(pages), PlanningCounts()), Owner.this_process()
     ledger = Ledger(store, known)
     ledger.refresh()
     parts = LeasedParts(ledger, LedgerLog(store, owner, {}), owner, range(known.parts), time.time)

@@ -216,26 +216,28 @@ class DoubleReader:
 
 
 class Quiet:
-    """Progress that counts.
+    """Progress that is not shown."""
 
-    Attributes:
-        pages, retries, parts: How often each was told.
-    """
+    def planned(self, total: int, left: int) -> None:
+        """As Progress.planned."""
 
-    def __init__(self) -> None:
-        self.pages = self.retries = self.parts = 0
+    def begun(self, group: PageGroup) -> None:
+        """As Progress.begun."""
 
-    def page(self, _result: PageResult, _attempts: int) -> None:
+    def ended(self, group: PageGroup) -> None:
+        """As Progress.ended."""
+
+    def page(self, result: PageResult, attempts: int) -> None:
         """As Progress.page."""
-        self.pages += 1
 
-    def retried(self, _result: PageResult) -> None:
+    def retried(self, result: PageResult) -> None:
         """As Progress.retried."""
-        self.retries += 1
 
-    def part(self, _part: FinishedPart) -> None:
+    def part(self, part: FinishedPart) -> None:
         """As Progress.part."""
-        self.parts += 1
+
+    def committed(self, when: float, left: int) -> None:
+        """As Progress.committed."""
 
 
 def files_of(count: int, pages: int = 1, contents: int | None = None) -> list[SourceFile]:
