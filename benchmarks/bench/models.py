@@ -20,8 +20,6 @@ os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
 sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
-    from ocrsvc.engines.ppocr.runtime.dictionary import read_dictionary
-    from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
     from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 
 Tensor = NDArray[np.float32]
@@ -42,6 +40,7 @@ class Models:
         from ocrsvc.engines.ppocr.pipeline.detector import ARENA_VALUES, WIDE_ARENA_VALUES
         from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
         from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
+        from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
         from ocrsvc.engines.ppocr.runtime.open_model import open_model
         from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 
@@ -60,6 +59,8 @@ class Models:
         from ocrsvc.engines.ppocr.pipeline.detector import Detector
         from ocrsvc.engines.ppocr.pipeline.recognition_batches import SingleLineRunner
         from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer
+        from ocrsvc.engines.ppocr.runtime.dictionary import read_dictionary
+        from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part
         from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
         from ocrsvc.imaging.decode import PixelLimits, decode
         from ocrsvc.records import ReadTask

@@ -71,6 +71,7 @@ class Run:
         self._same = SameContents(self._plan, self._ledger)
         self._writing = PartWriting(self._store, self._plan, context.writers, context.load, self._events)
         self._being_written: set[int] = set()
+        self._read_twice: set[int] = set()
         self._attempts: dict[int, int] = {}
         self._failures = 0
         self._is_alone = False
@@ -307,9 +308,11 @@ class Run:
         self._commit()
         if self._ledger.is_finished(part):
             self._parts.drop(part)
-        elif not self._ledger.forget_lost(part):
+            return
+        if part in self._read_twice or not self._ledger.forget_lost(part):
             raise error
-        elif part in self._parts:
+        self._read_twice.add(part)
+        if part in self._parts:
             self._queue(part)
 
     def _wait_for_others(self) -> bool:

@@ -1,0 +1,212 @@
+"""Pages/s of `ocrsvc batch` against what the engine's models allow on these cores, and what its own side costs.
+
+    python benchmarks/batch_throughput.py [--shared ../shared] [--pages 275] [--rounds 1] [--fake 20000] [--ways local]
+
+Own side: generated pages with the engine `fake` in child processes; the processor time of the command's own process,
+which plans, decides, takes results and writes, and has no engine, for each page. With 0 pages it is left out.
+
+Throughput: corpus pages, by each of the ways in turn, and the ceiling beside them in each round: the bare runs of ONNX
+Runtime over the exact tensors that the pipeline feeds its models for these pages (`ceiling.py`). Seconds are from the
+first page that was begun to the last result, and processor time is from when the engine was ready, so that start and
+planning do not count; pages/s of the whole command are printed too. Where others use the machine, processor time says
+more than the clock. The outputs of all ways and rounds are compared byte by byte.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from bench.batch_command import BatchProcess, ledger_logs, link_pages
+from bench.corpus import Corpus
+from bench.machine import cores, print_machine
+from bench.models import Models, Spent, timed
+from bench.processes import Processes
+from bench.results import write_result
+from bench.service import ROOT
+
+from ocrsvc.batch.ledger.entries import ENTRY, FrameKind
+from ocrsvc.batch.ledger.frames import read_frames
+
+GOAL_SHARE = 0.95
+GOAL_OWN_MS = 3.0
+_AT_ONCE = 24
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def local(_environment: Mapping[str, str]) -> Iterator[Sequence[str]]:
+    """This machine's own engine threads."""
+    yield ["--on", "local"]
+
+
+WAYS = {"local": local}
+"""What has the pages read, by name: gives the command's arguments while it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run of the command.
+
+    Attributes:
+        whole_s: From its start to its end.
+        read_s: From the first page that was begun to the last result.
+        own_cpu_s: Processor time of its own process since the engine was ready.
+        cpu_s: That of all its processes.
+        digest: Of the output.
+    """
+
+    whole_s: float
+    read_s: float
+    own_cpu_s: float
+    cpu_s: float
+    digest: str
+
+
+def measure(sources: Sequence[str], out: Path, environment: Mapping[str, str], on: Sequence[str]) -> Measured:
+    """Run the command once; exits when a page was not read."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    messages = out.with_suffix(".messages")
+    process = BatchProcess([*sources, "--out", str(out), *on], environment, messages)
+    family = Processes(process.pid)
+    own_cpu_s = start_own_s = start_s = 0.0
+    while process.is_running():
+        own_cpu_s = max(own_cpu_s, _own_cpu_s(process.pid))
+        if not start_s and ledger_logs(out):
+            # The log of its owner is begun when the reader is ready.
+            start_own_s, start_s = own_cpu_s, family.cpu_s()
+        time.sleep(0.02)
+    code, whole_s = process.wait(), time.monotonic() - process.began_s
+    if code != 0:
+        sys.exit(f"FAILED {code}: {messages.read_text('utf-8', 'replace')[-2000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime - start_s
+    return Measured(whole_s, _read_s(out), own_cpu_s - start_own_s, cpu_s, _digest(out))
+
+
+def _own_cpu_s(pid: int) -> float:
+    """utime and stime of proc(5), without those of children."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return sum(map(int, fields[11:13])) / _TICKS_PER_S
+
+
+def _read_s(out: Path) -> float:
+    [log] = ledger_logs(out)
+    frames = read_frames((out / "_ocrsvc/ledger" / log).read_bytes())
+    entries = np.concatenate([np.frombuffer(data[4:], ENTRY) for kind, data, _ in frames if kind == FrameKind.PAGES])
+    return float(entries["since"].max() - (entries["since"] - entries["seconds"]).min())
+
+
+def _digest(out: Path) -> str:
+    hashed = hashlib.sha256()
+    for file in sorted(out.glob("*.jsonl")):
+        hashed.update(file.read_bytes())
+    return hashed.hexdigest()
+
+
+def measure_own_side(folder: Path, count: int) -> dict[str, float]:
+    """Processor time of our own side a page, with an engine that costs next to nothing."""
+    pages = link_pages(folder / "generated", count)
+    found = measure([str(pages)], folder / "own", {"OCRSVC_ENGINE": "fake"}, ["--on", "local"])
+    own_ms = found.own_cpu_s / count * 1000
+    print(f"own side: {own_ms:.3f} ms of processor time a page (goal: at most {GOAL_OWN_MS})", flush=True)
+    print(
+        f"          {count / found.read_s:.0f} pages/s with the engine fake; {found.cpu_s / count * 1000:.3f} ms in all"
+    )
+    return {"own_ms": own_ms, "fake_pages_s": count / found.read_s, "fake_cpu_ms": found.cpu_s / count * 1000}
+
+
+def measure_ceiling(files: Sequence[Path], models: Models) -> Spent:
+    """The better of two thread plans, over the tensors of all pages, of which memory holds a few at a time."""
+    plans: dict[str, list[Spent]] = {"narrow": [], "wide": []}
+    with ThreadPoolExecutor(models.cores) as pool:
+        for begin in range(0, len(files), _AT_ONCE):
+            inputs = models.record([file.read_bytes() for file in files[begin : begin + _AT_ONCE]])
+            plans["narrow"].append(timed(lambda: list(pool.map(models.run_page, inputs))))  # noqa: B023  run at once
+            plans["wide"].append(timed(lambda: list(map(models.run_page_wide, inputs))))  # noqa: B023
+    sums = [Spent(sum(one.wall_s for one in plan), sum(one.cpu_s for one in plan)) for plan in plans.values()]
+    return min(sums, key=lambda spent: spent.wall_s)
+
+
+def print_share(name: str, rounds: Sequence[Measured], ceilings: Sequence[Spent], pages: int) -> dict[str, float]:
+    """Print a way's pages/s and its share of the ceiling, as the median of the rounds; returns the figures."""
+    clock = median(ceiling.wall_s / run.read_s for ceiling, run in zip(ceilings, rounds, strict=True))
+    cpu = median(ceiling.cpu_s / run.cpu_s for ceiling, run in zip(ceilings, rounds, strict=True))
+    read_s, whole_s = median(run.read_s for run in rounds), median(run.whole_s for run in rounds)
+    own_ms = median(run.own_cpu_s for run in rounds) / pages * 1000
+    print(
+        f"{name:8} {pages / read_s:6.2f} pages/s while reading, {pages / whole_s:6.2f} of the whole command; share of "
+        f"the ceiling {clock:.1%} by the clock, {cpu:.1%} by processor time (goal: at least {GOAL_SHARE:.0%}); own "
+        f"process {own_ms:.2f} ms a page"
+    )
+    return {"pages_s": pages / read_s, "whole_pages_s": pages / whole_s, "share_clock": clock, "share_cpu": cpu}
+
+
+def measure_throughput(folder: Path, asked: argparse.Namespace) -> tuple[dict[str, object], bool]:
+    """Every way and the ceiling in turn, so many rounds; the figures, and whether all outputs were the same."""
+    every = Corpus(asked.shared).pages
+    files = [page.file for page in every[:: max(1, len(every) // asked.pages)][: asked.pages]]
+    sources = folder / "corpus"
+    sources.mkdir()
+    for number, file in enumerate(files):
+        (sources / f"{number:04d}{file.suffix}").symlink_to(file.resolve())
+    environment = {"OCRSVC_ENGINE": "ppocr", "OCRSVC_DEVICE": "cpu"}
+    models = Models(cores())
+    runs: dict[str, list[Measured]] = {name: [] for name in asked.ways}
+    ceilings: list[Spent] = []
+    for number in range(asked.rounds):
+        ceilings.append(measure_ceiling(files, models))
+        for name in asked.ways:
+            with WAYS[name](environment) as on:
+                runs[name].append(measure([str(sources)], folder / f"{name}-{number}", environment, on))
+    figures: dict[str, object] = {
+        name: print_share(name, rounds, ceilings, len(files)) | {"rounds": [asdict(run) for run in rounds]}
+        for name, rounds in runs.items()
+    }
+    digests = {run.digest for rounds in runs.values() for run in rounds}
+    print(f"outputs of all ways and rounds: {'the same' if len(digests) == 1 else 'NOT the same'}")
+    return figures | {"pages": len(files)}, len(digests) == 1
+
+
+def main() -> int:
+    """Run once; 1 when outputs differ."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/")
+    parser.add_argument("--pages", type=int, default=275, help="corpus pages, spread evenly; 0: no throughput")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--fake", type=int, default=20_000, help="generated pages for our own side; 0: none")
+    parser.add_argument("--ways", type=lambda text: re.split(",", text), default=["local"], help=", ".join(WAYS))
+    parser.add_argument("--out", type=Path, help="the JSON file; results/batch_throughput.json if left out")
+    asked = parser.parse_args()
+    print_machine()
+    figures: dict[str, object] = {}
+    is_same = True
+    with tempfile.TemporaryDirectory() as name:
+        if asked.fake:
+            (Path(name) / "generated").mkdir()
+            figures |= measure_own_side(Path(name), asked.fake)
+        if asked.pages:
+            found, is_same = measure_throughput(Path(name), asked)
+            figures |= found
+    write_result("batch_throughput", figures, asked.out)
+    return 0 if is_same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
