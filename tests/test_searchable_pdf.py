@@ -202,6 +202,22 @@ def test_words_that_are_not_those_of_the_line_are_left_out(words: Sequence[str])
     assert [text for text, _ in runs] == ["ab c"]
 
 
+RIGHT_TO_LEFT = ("שלום עולם, 12.5%", "مرحبا بالعالم")
+
+
+def test_text_from_right_to_left_is_found_in_the_order_in_which_it_is_read() -> None:
+    read = Page(200, 100, 0, (line(RIGHT_TO_LEFT[0]), line(RIGHT_TO_LEFT[1], 50)))
+    assert by_pdfium(images_pdf(png(picture(200, 100)), read=read)) == [list(RIGHT_TO_LEFT)]
+
+
+@needs_poppler
+def test_poppler_finds_words_from_right_to_left() -> None:
+    read = Page(200, 100, 0, (line(RIGHT_TO_LEFT[1]),))
+    ((found,),) = by_poppler(images_pdf(png(picture(200, 100)), read=read))
+    # It adds marks of direction around them.
+    assert found.strip("\u202a\u202b\u202c") == RIGHT_TO_LEFT[1]
+
+
 # Pictures
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ocrsvc.imaging.bidirectional_text import visual_order
 from ocrsvc.records import Page
 from ocrsvc.searchable_pdf.page_text import PageText, Run
 
@@ -32,7 +33,12 @@ def text_of_record(page: Mapping[str, Any]) -> PageText:
 
 
 def _runs_of(text: str, box: Corners, words: Sequence[tuple[str, Corners]]) -> Iterable[Run]:
-    """What a line is written in: word by word where its words are known, with the blanks after them."""
+    """What a line is written in: word by word where its words are known, with the blanks after them.
+
+    Readers of PDFs expect text from right to left as it stands, and turn it round themselves; such a line is one run.
+    """
+    if (shown := visual_order(text)) != text:
+        return [(shown, _flat(box))]
     begins = _begins_of([word for word, _ in words], text)
     if not begins:
         return [(text, _flat(box))] if text else []
