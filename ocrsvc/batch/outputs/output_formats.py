@@ -97,14 +97,17 @@ def check_parquet() -> None:
 
 
 def open_writers(names: Sequence[str], identity: Mapping[str, str], folder: str = "") -> list[OutputWriter]:
-    """The writers of formats that were checked; where there are several, each writes in a folder of its own.
+    """The writers of formats that were checked; each of several has a folder of its own, and Parquet always.
 
     Args:
         names: Of the formats.
         identity: As of WriterRequest.
         folder: In which they are: "", or one that ends in a slash.
     """
-    folders = [f"{folder}{name.replace(':', '-')}/" if len(names) > 1 else folder for name in names]
-    return [
-        BATCH_FORMATS[name].open(WriterRequest(folder, identity)) for name, folder in zip(names, folders, strict=True)
-    ]
+    requests = {name: WriterRequest(folder + _folder_of(name, len(names)), identity) for name in names}
+    return [BATCH_FORMATS[name].open(request) for name, request in requests.items()]
+
+
+def _folder_of(name: str, formats: int) -> str:
+    """What reads a folder of Parquet takes every file in it for one."""
+    return f"{name.replace(':', '-')}/" if formats > 1 or name.startswith("parquet") else ""
