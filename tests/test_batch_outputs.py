@@ -230,6 +230,11 @@ def test_several_formats_have_a_folder_each(tmp_path: Path) -> None:
     assert folders == {"jsonl", "parquet-line", "text"}
 
 
+def test_pdfs_are_not_written_of_what_is_not_finished() -> None:
+    names = ["jsonl", "pdf", "text"]
+    assert [len(open_writers(names, READER, unfinished)) for unfinished in ("", "unfinished/")] == [3, 2]
+
+
 def test_a_page_without_its_width_is_written_by_every_format(tmp_path: Path) -> None:
     strange = replace(page("x"), width=0, height=0)
     for name in BATCH_FORMATS:
