@@ -287,7 +287,7 @@ def test_every_page_is_in_the_output_once_whatever_fails_and_dies(tmp_path: Path
     ]
     environ = clean_environment({"PYTHONPATH": os.environ.get("PYTHONPATH", "")})
     done = subprocess.run(
-        [*command, "--kills", "1", "--rate", "0.06"],
+        [*command, "--kills", "1", "--rate", "0.06", "--read-timeout", "0.7"],
         cwd=tmp_path,
         env=environ,
         capture_output=True,
