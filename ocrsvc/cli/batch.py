@@ -38,7 +38,7 @@ _SOME_FAILED: Final = 1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `ocrsvc batch`."""
     add_source_arguments(parser)
-    parser.add_argument("--out", metavar="DEST", help="folder of the output and of the ledger")
+    parser.add_argument("--out", metavar="DEST", help="folder of the output and the ledger, or its URL (s3://…)")
     parser.add_argument("--on", default="local", help="who reads: local, URL[,URL…], ray, or ray://HOST:PORT")
     parser.add_argument("--format", default="jsonl", help=f"output formats, separated by commas: {_FORMATS}")
     parser.add_argument("--attempts", type=_positive, default=3, help="tries of a page before it has failed (3)")

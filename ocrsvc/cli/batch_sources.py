@@ -19,7 +19,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="SOURCE",
         help="file, folder, pattern such as 'scans/**/*.png', list (@FILE, or - for standard input), tar, zip, Parquet "
-        "or Arrow file",
+        "or Arrow file, on this machine or at a URL such as s3://bucket/scans/",
     )
     group = parser.add_argument_group("sources")
     group.add_argument("--column", help="column of Parquet and Arrow files that holds the images; found, if left out")

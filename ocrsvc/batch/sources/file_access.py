@@ -48,8 +48,13 @@ class FileAccess(Protocol):
     def address_of(self, source: str) -> str:
         """The address of a file, by which every process finds it."""
 
-    def look_at(self, address: str) -> FoundFile:
-        """A file as it is now. Raises OSError."""
+    def look_at(self, address: str, version: str = "") -> FoundFile:
+        """A file as it is now. Raises OSError.
+
+        Args:
+            address: Of the file.
+            version: That it should have. Where `open` gives a file that fails if it has another, nobody need look.
+        """
 
     def open(self, address: str) -> BinaryIO:
         """A file for reading, with `seek`. Raises OSError."""

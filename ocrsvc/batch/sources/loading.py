@@ -62,7 +62,7 @@ class SourceLoader:
         """The bytes at a place; `version` "" is not compared. Raises as a call does."""
         with _failures_named(name):
             access = access_of(locator.address)
-            now = access.look_at(locator.address)
+            now = access.look_at(locator.address, version)
             if version and now.version != version:
                 raise SourceGone("It has changed since the run was planned.", "Take another destination for it.")
             if locator.kind in {"", LINKED}:

@@ -38,7 +38,7 @@ class LocalAccess:
         """As FileAccess.address_of; links and .. stay in it, which may not mean what they seem to."""
         return _absolute(source)
 
-    def look_at(self, address: str) -> FoundFile:
+    def look_at(self, address: str, version: str = "") -> FoundFile:  # noqa: ARG002  it is always looked at
         """As FileAccess.look_at."""
         status = os.stat(address)
         if not stat.S_ISREG(status.st_mode):
