@@ -65,6 +65,11 @@ class RayReader:
         """As PageReader.at_once: what the actors that are ready read at once."""
         return self._running().at_once
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """As PageReader.is_elsewhere."""
+        return True
+
     def read(self, group: PageGroup) -> Iterator[PageResult]:
         """As PageReader.read.
 
