@@ -29,7 +29,10 @@ from bench.pages import tiny_png
 from ocrsvc.batch.page_reader import PageReader
 from ocrsvc.batch.readers.opening import ReaderRequest, open_reader
 from ocrsvc.batch.readers.ray_cluster.cluster_request import ClusterRequest
-from ocrsvc.batch.sources.opening import find_sources, load_file
+from ocrsvc.batch.sources.loading import SourceLoader
+from ocrsvc.batch.sources.opening import find_sources
+from ocrsvc.batch.sources.planning_counts import PlanningCounts
+from ocrsvc.batch.sources.source_request import SourceRequest
 from ocrsvc.batch.tasks import PageGroup, SourceFile
 
 NODES = 2
@@ -50,7 +53,7 @@ def main() -> None:
         os.environ["RAY_ADDRESS"] = address
         path = Path(folder, "page.png")
         path.write_bytes(tiny_png())
-        [file] = find_sources([str(path)])
+        [file] = find_sources(SourceRequest((str(path),)), PlanningCounts())
         found: dict[int, list[tuple[float, float]]] = {number: [] for number in IN_FLIGHT}
         with started(max(IN_FLIGHT), args.latency) as reader:
             for _, number in itertools.product(range(args.rounds), IN_FLIGHT):
@@ -116,7 +119,7 @@ def started(in_flight: int, latency_s: float) -> Iterator[PageReader]:
         "OCRSVC_ENGINE_THREADS": str(threads),
     }
     cluster = ClusterRequest(actors=ACTORS, cpus=threads)
-    reader = open_reader(ReaderRequest("ray", {}, load_file, environment, cluster))
+    reader = open_reader(ReaderRequest("ray", {}, SourceLoader(), environment, cluster))
     try:
         reader.start()
         while reader.at_once < in_flight:
