@@ -88,6 +88,11 @@ class ServiceReader:
         """As PageReader.at_once: as many as the services have shown that they take."""
         return self._services.capacity()
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """As PageReader.is_elsewhere."""
+        return True
+
     def read(self, group: PageGroup) -> Iterator[PageResult]:
         """As PageReader.read: the file is sent once for all pages of the group."""
         began_s = self._clock()
