@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import itertools
 import json
 import os
 import signal
@@ -104,6 +105,25 @@ def test_a_service_that_dies_costs_no_page(pages: Path, tmp_path: Path, two: lis
         assert run(command) == 1
         thread.join()
     assert failures(tmp_path / "out") == {"neither.png": "unsupported_image"}
+
+
+def test_pages_of_a_service_that_falls_silent_are_read_by_another(pages: Path, tmp_path: Path) -> None:
+    (pages / "document.tiff").unlink()
+    done, asked = threading.Event(), itertools.count()
+
+    def silent_later(_: bytes) -> bytes:
+        # The lock is held: those that come later wait for it as long.
+        if next(asked) > 5:
+            done.wait(60)
+        return answer_of_pages([1])
+
+    command = ["batch", str(pages), "--out", str(tmp_path / "out"), "--at-once", "4", "--on"]
+    with replying(silent_later) as silent, replying(lambda _: answer_of_pages([1])) as good:
+        try:
+            assert run([*command, f"{silent},{good}"]) == 0
+        finally:
+            done.set()
+    assert len(output(tmp_path / "out").splitlines()) == 31
 
 
 def test_when_all_are_gone_the_run_stops_and_goes_on_later(

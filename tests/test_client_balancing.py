@@ -399,19 +399,20 @@ def test_what_is_long_is_known_after_some_answers_and_follows_the_latest() -> No
         assert hedging.delay_s() == 7
         hedging.note(1 + number / 100)
     assert hedging.delay_s() == 1.19
+    assert hedging.delay_s(parts=16) == 16 * 1.19
     for _ in range(300):
-        hedging.note(0.5)
+        hedging.note(5.0, parts=10)
     assert hedging.delay_s() == 0.5
 
 
 def test_no_more_than_the_share_is_sent_twice_and_ten_at_a_time() -> None:
     hedging, spent = Hedging(Rules(hedge_share=0.03), Clock()), 0
     for _ in range(10_000):
-        hedging.delay_s()
+        hedging.begun()
         spent += hedging.spend()
     assert 299 <= spent <= 301
     for _ in range(10_000):
-        hedging.delay_s()
+        hedging.begun()
     assert sum(hedging.spend() for _ in range(100)) == 10
 
 
