@@ -15,11 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import Server, run_server, start_server, wait_until
+from support import ROOT, Server, run_server, start_server, wait_until
 from test_client import GOOD, PAGE, Scripted, first_lines, page_of, problem, scripted
 from tls_support import Authority
 
 from ocrsvc import errors
+from ocrsvc.cli import main
 from ocrsvc.client import AsyncClient, Client
 from ocrsvc.client.balanced_services import BalancedServices
 from ocrsvc.client.balancing.rules import Rules
@@ -136,6 +137,12 @@ def test_pages_are_read_by_several_services_that_are_small(two: list[Server]) ->
     expected = [f"{20 + number}x20" for number in range(8)]
     assert read_both_ways([server.url for server in two], 8) == [expected, expected]
     assert min(server.metric("ocrsvc_images_total") - count for server, count in zip(two, before, strict=True)) >= 2
+
+
+def test_the_command_line_reads_by_several(two: list[Server], capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["read", "--url", ",".join(server.url for server in two), str(ROOT / "tests/pages/notice.png")]
+    assert main.run(command) == 0
+    assert capsys.readouterr().out.startswith("640x300\n")
 
 
 def test_models_are_listed_by_one_of_them(two: list[Server]) -> None:
@@ -257,7 +264,7 @@ def test_a_request_that_tries_an_ejected_service_does_not_wait_for_it() -> None:
 
 
 def test_the_service_notices_that_a_request_which_was_overtaken_has_gone() -> None:
-    env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_FAKE_LATENCY_S": "2"}
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_FAKE_LATENCY_S": "1"}
     with run_server(env) as slow, scripted(GOOD) as (fast, seen):
         with Client([slow.url, fast], rules=HEDGED) as client:
             assert {client.read(PAGE).text for _ in range(60)} >= {"hello"}
