@@ -75,34 +75,34 @@ def _services() -> Iterator[list[str]]:
 
 def _by_thread(urls: str | list[str], args: argparse.Namespace) -> float:
     """Milliseconds of CPU that a page takes, one after the other."""
-    page = bytes(args.kilobytes * 1000)
+    page, count = bytes(args.kilobytes * 1000), int(args.pages)
     with Client(urls) as client:
         for _ in range(_FIRST):
             client.read(page)
         began_s = time.process_time()
-        for _ in range(args.pages):
+        for _ in range(count):
             client.read(page)
-        return (time.process_time() - began_s) / args.pages * 1000
+        return (time.process_time() - began_s) / count * 1000
 
 
 def _by_loop(urls: str | list[str], args: argparse.Namespace) -> float:
-    page = bytes(args.kilobytes * 1000)
+    page, count = bytes(args.kilobytes * 1000), int(args.pages)
 
     async def read() -> float:
         async with AsyncClient(urls) as client:
             for _ in range(_FIRST):
                 await client.read(page)
             began_s = time.process_time()
-            for _ in range(args.pages):
+            for _ in range(count):
                 await client.read(page)
-            return (time.process_time() - began_s) / args.pages * 1000
+            return (time.process_time() - began_s) / count * 1000
 
     return asyncio.run(read())
 
 
 def _by_batch(urls: list[str], args: argparse.Namespace, folder: Path) -> float:
     spent_s = [_batch_cpu_s(urls, count, args.kilobytes, folder) for count in (_FIRST, _FIRST + args.pages)]
-    return (spent_s[1] - spent_s[0]) / args.pages * 1000
+    return (spent_s[1] - spent_s[0]) / int(args.pages) * 1000
 
 
 def _batch_cpu_s(urls: list[str], count: int, kilobytes: int, folder: Path) -> float:

@@ -170,6 +170,20 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, s
         yield server, key
 
 
+def test_a_file_over_which_services_died_by_chance_is_sent_again(pages: Path, tmp_path: Path) -> None:
+    (pages / "document.tiff").unlink()
+    broken = itertools.count()
+
+    def reply(body: bytes) -> bytes | None:
+        # As often as one request goes to services in all.
+        return None if body == b"no image" and next(broken) < 5 else answer_of_pages([1])
+
+    with replying(reply) as url:
+        command = ["batch", str(pages), "--out", str(tmp_path / "out"), "--attempts", "1", "--on", url]
+        assert run(command) == 0
+    assert next(broken) > 5
+
+
 def test_a_file_above_the_limit_of_the_services_fails_with_the_limit(
     strict: tuple[Server, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

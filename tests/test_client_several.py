@@ -199,6 +199,7 @@ def test_a_service_that_is_killed_and_comes_back_costs_no_request(free_port: int
                     os.killpg(dies.pid, signal.SIGKILL)
                     dies.wait_for_exit()
                     again.append(stack.enter_context(start_server(env, place)))
+            assert [each.in_flight for each in client.states()] == [0, 0]
     assert {type(outcome) for outcome in outcomes} == {Answer}
 
 
@@ -225,6 +226,22 @@ def test_the_deadline_holds_over_all_attempts_and_goes_along() -> None:
                 ask()
             assert 0.4 <= time.monotonic() - began < 3
     assert all(0.3 < float(each["X-Request-Timeout"]) < 0.4 for each in seen)
+
+
+def test_cancelling_a_reading_closes_its_connection_and_gives_its_place_back() -> None:
+    async def read(url: str, got: list[socket.socket]) -> list[int]:
+        async with AsyncClient([url]) as client:
+            reading = asyncio.ensure_future(client.read(PAGE))
+            await asyncio.to_thread(wait_until, lambda: got)
+            assert [each.in_flight for each in client.states()] == [1]
+            reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await reading
+            return [each.in_flight for each in client.states()]
+
+    with silent() as mute:
+        assert asyncio.run(read(mute.url, mute.got)) == [0]
+        assert ends(mute.got[0])
 
 
 # Second requests
