@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 
 from ocrsvc.batch.sources.file_planner import FilePlanner
@@ -31,8 +31,13 @@ def find_sources(request: SourceRequest, counts: PlanningCounts) -> Iterator[Sou
     if request.sample is not None:
         files = sampled(files, Sample.of(request.sample), request.seed, counts)
     if request.is_sorted:
-        files = map(from_record, sort_records(map(to_record, files)))
+        files = in_order_of_names(files)
     yield from files
+
+
+def in_order_of_names(files: Iterable[SourceFile]) -> Iterator[SourceFile]:
+    """The files sorted by their names; what memory does not hold waits in temporary files. Raises OSError."""
+    return map(from_record, sort_records(map(to_record, files)))
 
 
 def _planned(request: SourceRequest, counts: PlanningCounts) -> Iterator[SourceFile]:
