@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 
+from ocrsvc.batch.sources.count_ahead import count_ahead
 from ocrsvc.batch.sources.file_planner import FilePlanner
 from ocrsvc.batch.sources.file_records import from_record, to_record
 from ocrsvc.batch.sources.found_files import find_all
@@ -41,6 +42,9 @@ def in_order_of_names(files: Iterable[SourceFile]) -> Iterator[SourceFile]:
 
 
 def _planned(request: SourceRequest, counts: PlanningCounts) -> Iterator[SourceFile]:
-    with closing(FilePlanner(request, counts)) as planner:
-        for found, ranges in find_all(request.sources, counts):
-            yield from planner.plan(found, ranges)
+    with (
+        closing(FilePlanner(request, counts)) as planner,
+        closing(count_ahead(find_all(request.sources, counts), planner.count_pages)) as files,
+    ):
+        for found, ranges, total in files:
+            yield from planner.plan(found, ranges, total)
