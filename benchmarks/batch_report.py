@@ -64,10 +64,10 @@ def write_run(store: LocalStore, pages: int) -> None:
 def measure(folder: str) -> tuple[float, float, int]:
     """Seconds, peak RSS in MB and bytes of the report; in a process of its own."""
     from ocrsvc.batch.report.write_report import write_report
-    from ocrsvc.batch.sources.opening import load_file
+    from ocrsvc.batch.sources.loading import SourceLoader
 
     began_s = time.perf_counter()
-    name = write_report(LocalStore(Path(folder)), load_file)
+    name = write_report(LocalStore(Path(folder)), SourceLoader())
     took_s = time.perf_counter() - began_s
     return took_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, (Path(folder) / name).stat().st_size
 

@@ -170,8 +170,10 @@ def test_include_and_exclude_choose_by_name(folder: Path) -> None:
 
 
 def test_a_source_that_is_not_there_ends_the_planning(tmp_path: Path) -> None:
-    with pytest.raises(SourceGone, match="nothing"):
+    with pytest.raises(SourceGone, match="nothing cannot be read"):
         plan(tmp_path / "nothing")
+    with pytest.raises(SourceGone, match="No file matches"):
+        plan(tmp_path / "*.png")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
