@@ -157,6 +157,7 @@ def _request_of(args: argparse.Namespace) -> BatchRequest:
         as_planned=args.as_planned,
         cluster=cluster_request_of(args),
         services=service_access_of(args),
+        update=args.update,
     )
 
 

@@ -30,6 +30,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--as-planned", action="store_true", help="go on with what was planned, whatever became of the sources since"
     )
+    group.add_argument("--update", action="store_true", help="read files, too, that are new since the run was planned")
     group.add_argument("--sorted", action="store_true", help="in the order of names over all sources")
 
 

@@ -17,9 +17,10 @@ class FoundFile:
         address: Path or URL.
         name: As results call it: valid text.
         size: Bytes.
-        version: Text that changes with its content: size and time of the last change, or an object store's ETag.
+        version: Text that changes with its content: size and time of the last change, or an object store's ETag; "" of
+            what cannot be looked at.
         is_named: Whether the source names it itself, so that it is planned whatever it is.
-        problem: Why it cannot be read; "" where nothing is known of that.
+        problem: Of a folder that cannot be listed: why; "" of files.
     """
 
     address: str
