@@ -127,8 +127,9 @@ def _expected_lines(plan: Plan, ledger: Ledger, part: int) -> Iterator[tuple[byt
 
 
 def _chunks(store: Store, name: str) -> Iterator[bytes]:
-    offset = 0
-    while chunk := store.read(name, offset, _CHUNK_BYTES):
+    offset, chunk = 0, bytes(_CHUNK_BYTES)
+    while len(chunk) == _CHUNK_BYTES:
+        chunk = store.read(name, offset, _CHUNK_BYTES)
         yield chunk
         offset += len(chunk)
 
