@@ -34,7 +34,6 @@ sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "tests")]
 from faulty_s3 import BUCKET, FaultyS3, Plan, environment, s3_server  # noqa: E402  the path must be known first
 
 ROOT = Path(__file__).resolve().parent.parent
-READ_TIMEOUT_S = 2
 COMMAND = "import sys; from ocrsvc.cli.main import run; sys.exit(run())"
 MOST_S = 3600.0
 
@@ -45,7 +44,7 @@ def main() -> int:
     print_machine()
     with tempfile.TemporaryDirectory() as folder, s3_server() as port:
         pages = make_pages(Path(folder), args.pages)
-        proxy = FaultyS3(port, Plan(args.rate, silent_s=READ_TIMEOUT_S + 0.5), args.seed)
+        proxy = FaultyS3(port, Plan(args.rate, silent_s=args.read_timeout + 0.5), args.seed)
         try:
             result = run_to_the_end(args, pages, proxy)
         finally:
@@ -66,6 +65,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--owners", type=int, default=1, help="processes at once")
     parser.add_argument("--rate", type=float, default=0.02, help="share of the requests that meet a fault")
+    parser.add_argument("--read-timeout", type=float, default=2.0, help="seconds after which a request is given up")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 
@@ -115,10 +115,11 @@ def run_to_the_end(args: argparse.Namespace, pages: Path, proxy: FaultyS3) -> di
 
 def start(args: argparse.Namespace, pages: Path, proxy: FaultyS3) -> subprocess.Popen[bytes]:
     """One process with the command."""
-    short = {"s3": {"config_kwargs": {"read_timeout": READ_TIMEOUT_S}}}
+    short = {"s3": {"config_kwargs": {"read_timeout": args.read_timeout}}}
     environ = os.environ | dict(environment(proxy.url)) | {"OCRSVC_ENGINE": "fake", "OCRSVC_ISOLATION": "thread"}
     environ |= {"FSSPEC_S3": json.dumps(short["s3"]), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]])}
     command = ["batch", str(pages), "--out", f"s3://{BUCKET}/run", "--part-pages", str(args.part_pages)]
+    command += ["--no-report", "--quiet"]
     return subprocess.Popen([sys.executable, "-c", COMMAND, *command], env=environ, stderr=subprocess.DEVNULL)
 
 

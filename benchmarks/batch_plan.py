@@ -30,9 +30,10 @@ from ocrsvc.batch.ledger.ledger import Ledger
 from ocrsvc.batch.ledger.ledger_log import FinishedPart, LedgerLog
 from ocrsvc.batch.ledger.owner import Owner
 from ocrsvc.batch.plan import read_plan
+from ocrsvc.batch.planning import open_plan
 from ocrsvc.batch.sources.planning_counts import PlanningCounts
 from ocrsvc.batch.sources.source_request import SourceRequest
-from ocrsvc.batch.start import BatchRequest, open_plan
+from ocrsvc.batch.start import BatchRequest
 from ocrsvc.batch.store.local_store import LocalStore
 from ocrsvc.batch.tasks import PageResult
 

@@ -193,6 +193,7 @@ class DoubleReader:
         self.reads: Counter[tuple[str, int]] = Counter()
 
     at_once = 2
+    is_elsewhere = False
 
     def start(self) -> Mapping[str, str]:
         """As PageReader.start."""

@@ -59,6 +59,7 @@ class TimedReader:
     """Reads a page in so many seconds of a clock of its own."""
 
     at_once = 1
+    is_elsewhere = False
 
     def __init__(self, *seconds: float, error: str = "") -> None:
         self.now, self._seconds, self._error, self._read = 0.0, seconds, error, 0

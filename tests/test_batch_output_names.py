@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from ocrsvc.batch.outputs.source_paths import ENDINGS, source_path
 
 ODD = st.sampled_from(
-    ["/", "..", ".", "@", "@root", "@up", "%2E", "~0123456789abcdef", "a.txt", ".pdf", "_ocrsvc", "://"]
+    [
+        *("/", "..", ".", "@", "@root", "@up", "%2E", "~0123456789abcdef", "a.txt", ".pdf", "://"),
+        *("_ocrsvc", "_files", "Unfinished"),
+    ]
 )
 NAMES = st.lists(st.one_of(ODD, st.text(string.ascii_letters + "/.%@~ _#:\\é中\ud800\n", max_size=12)), min_size=1).map(
     "".join
@@ -30,6 +33,8 @@ NAMES = st.lists(st.one_of(ODD, st.text(string.ascii_letters + "/.%@~ _#:\\é中
         ("a.txt/b.png", "a%2Etxt/b.png.txt"),
         ("pages-00000.jsonl/b.png", "pages-00000%2Ejsonl/b.png.txt"),
         ("_ocrsvc/run.json", "%5Focrsvc/run.json.txt"),
+        ("_files/text.png", "%5Ffiles/text.png.txt"),
+        ("unfinished/a.png", "%75nfinished/a.png.txt"),
         ("C:\\scans\\a.png", "C%3A%5Cscans%5Ca.png.txt"),
         ("100%.png", "100%25.png.txt"),
     ],
@@ -42,7 +47,7 @@ def test_a_file_is_called_like_its_source(name: str, expected: str) -> None:
 def test_no_name_leads_out_of_the_destination(name: str, ending: str) -> None:
     path = source_path(name, ending)
     parts = path.split("/")
-    assert not {"", "_ocrsvc"} & set(parts)
+    assert not {"", "_ocrsvc", "_files", "unfinished"} & {part.lower() for part in parts}
     assert not any(part.startswith(".") for part in parts)
     assert all(len(part.encode()) <= 210 for part in parts)
     assert len(path.encode()) <= 820

@@ -14,12 +14,13 @@ import numpy as np
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
-from batch_outputs_support import box, line, page, results, tree, write
+from batch_outputs_support import READER, box, line, page, results, tree, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, check_formats, open_writers
 from ocrsvc.batch.store.local_store import LocalStore
+from ocrsvc.batch.verification import verify
 from ocrsvc.cli.main import run
 from ocrsvc.errors import BadOption, BrokenImage
 from ocrsvc.records import Barcode, Cell, Character, MaskedPart, Page, ReadOptions, Region, Table, Word
@@ -155,12 +156,11 @@ def test_row_groups_are_bounded_by_pages_and_by_bytes(tmp_path: Path, monkeypatc
     assert [found.row_group(at).num_rows for at in range(found.num_row_groups)] == [3, 3, 2, 1]
 
 
-def test_the_destination_is_a_dataset_though_the_ledger_is_in_it(tmp_path: Path) -> None:
-    write(tmp_path, "parquet", *FILES)
-    (tmp_path / "_ocrsvc" / "ledger").mkdir(parents=True)
-    (tmp_path / "_ocrsvc" / "ledger" / "owner").write_text("no Parquet")
-    (tmp_path / "_ocrsvc" / "run.json").write_text("{}")
-    assert pyarrow.dataset.dataset(tmp_path, format="parquet").count_rows() == 4
+def test_parquet_has_a_folder_of_its_own_which_is_a_dataset(tmp_path: Path) -> None:
+    (writer,) = open_writers(["parquet"], READER)
+    writer.write(LocalStore(tmp_path), 0, iter(FILES[:1]))
+    writer.write(LocalStore(tmp_path), 1, iter(FILES[1:]))
+    assert pyarrow.dataset.dataset(tmp_path / "parquet", format="parquet").count_rows() == 4
 
 
 def test_each_source_has_a_text_that_is_named_like_it(tmp_path: Path) -> None:
@@ -224,10 +224,15 @@ def test_without_pyarrow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_several_formats_have_a_folder_each(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    for each in open_writers(["jsonl", "parquet:line", "text"], {"engine": "e", "model": "m", "version": "1"}):
+    for each in open_writers(["jsonl", "parquet:line", "text"], READER):
         each.write(store, 0, iter(FILES))
     folders = {name.split("/")[0] for name in tree(tmp_path)}
-    assert folders == {"_ocrsvc", "jsonl", "parquet-line", "text"}
+    assert folders == {"jsonl", "parquet-line", "text"}
+
+
+def test_pdfs_are_not_written_of_what_is_not_finished() -> None:
+    names = ["jsonl", "pdf", "text"]
+    assert [len(open_writers(names, READER, unfinished)) for unfinished in ("", "unfinished/")] == [3, 2]
 
 
 def test_a_page_without_its_width_is_written_by_every_format(tmp_path: Path) -> None:
@@ -251,6 +256,15 @@ def test_the_command_writes_all_formats_of_the_same_pages(
     rows = pyarrow.dataset.dataset("out/parquet", format="parquet").to_table().sort_by("source").to_pylist()
     lines = [json.loads(row) for file in sorted(Path("out/jsonl").iterdir()) for row in file.read_bytes().splitlines()]
     assert without_nulls(rows) == without_nulls(lines)
-    assert sorted(tree(Path("out/text"))) == ["in/0.png.txt", "in/1.png.txt", "in/2.png.txt", "in/x.png.txt"]
-    assert sorted(tree(Path("out/pdf"))) == ["in/0.png.pdf", "in/1.png.pdf", "in/2.png.pdf"]
+    assert sorted(tree(Path("out/text/in"))) == ["0.png.txt", "1.png.txt", "2.png.txt", "x.png.txt"]
+    assert sorted(tree(Path("out/pdf/in"))) == ["0.png.pdf", "1.png.pdf", "2.png.pdf"]
     assert "in/x.png has no file in the format pdf" in caplog.text
+    assert verify(LocalStore(Path("out"))).problems == []
+    written_bytes = Path("out/pdf/in/1.png.pdf").stat().st_size
+    Path("out/pdf/in/1.png.pdf").write_bytes(b"other")
+    Path("out/text/in/2.png.txt").unlink()
+    other = f"pdf/in/1.png.pdf is not what was written: it has 5 bytes, and {written_bytes} were written."
+    assert verify(LocalStore(Path("out"))).problems == [
+        f"pdf/_files/pdf-00000.jsonl: {other}",
+        "text/_files/text-00001.jsonl: text/in/2.png.txt is not there.",
+    ]

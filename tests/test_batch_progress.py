@@ -67,13 +67,18 @@ def test_what_happens_is_counted(counts: RunCounts) -> None:
     assert (now.workers["thread 1"].pages, now.workers["thread 2"].failed) == (1, 1)
 
 
-def test_rates_are_those_of_the_last_half_minute(counts: RunCounts, clock: Clock) -> None:
+def test_rates_are_of_half_a_minute_and_the_time_left_goes_by_five(counts: RunCounts, clock: Clock) -> None:
     assert counts.snapshot().pages_per_s == pytest.approx(2 / 4)
     assert counts.snapshot().left_s == pytest.approx(6 * 4 / 2)
     for _ in range(60):
         clock.now += 1
         counts.committed(0.0, 6)
     assert counts.snapshot().pages_per_s == 0
+    # Of five minutes.
+    assert counts.snapshot().left_s == pytest.approx(6 * 64 / 2)
+    for _ in range(300):
+        clock.now += 1
+        counts.committed(0.0, 6)
     assert counts.snapshot().left_s is None
 
 

@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -23,7 +24,7 @@ from ocrsvc.batch.ledger.ledger_log import LEDGER, LedgerLog
 from ocrsvc.batch.ledger.owner import Owner
 from ocrsvc.batch.report.page_records import PageRecords
 from ocrsvc.batch.report.page_table import PageTable, read_page_table
-from ocrsvc.batch.report.pictures import MOST_BYTES, SIDE_PX, PictureMaker
+from ocrsvc.batch.report.pictures import MOST_BYTES, SIDE_PX, TIME_S, PictureMaker
 from ocrsvc.batch.report.run_summary import MOST_PAGES, summarize
 from ocrsvc.batch.store.local_store import LocalStore
 from ocrsvc.batch.tasks import PageResult, SourceFile
@@ -274,19 +275,30 @@ def test_a_picture_that_cannot_be_made_says_why(size: int, data: bytes, missing:
     assert maker.make(file, 1).missing == missing
 
 
-def test_pictures_end_with_their_time(tmp_path: Path) -> None:
-    now = [0.0]
-    path = tmp_path / "a.png"
-    cv2.imwrite(str(path), np.full((50, 900, 3), 255, np.uint8))
+def test_pictures_end_with_their_time() -> None:
+    now_s = [0.0]
+    page = cv2.imencode(".png", np.full((50, 900, 3), 255, np.uint8))[1].tobytes()
+    maker = PictureMaker(lambda _file: page, lambda: now_s[0])
+    file = SourceFile("a", "a", "", 10, 1, range(1, 2))
+    assert (maker.make(file, 1).width, maker.make(file, 1).missing) == (SIDE_PX, "")
+    now_s[0] = TIME_S
+    assert maker.make(file, 1).missing == "there was no time for it"
+
+
+def test_a_source_that_hangs_ends_with_the_time_for_pictures() -> None:
+    let_go = threading.Event()
 
     def load(_file: SourceFile) -> bytes:
-        now[0] += 6
-        return path.read_bytes()
+        let_go.wait()
+        return b""
 
-    maker = PictureMaker(load, lambda: now[0])
+    now_s = [0.0]
+    maker = PictureMaker(load, lambda: now_s[0])
+    # Fifty milliseconds are left.
+    now_s[0] = TIME_S - 0.05
     file = SourceFile("a", "a", "", 10, 1, range(1, 2))
-    assert [maker.make(file, 1).missing for _ in range(3)] == ["", "", "there was no time for it"]
-    assert (maker.make(file, 1).width, PictureMaker(load, lambda: 0.0).make(file, 1).width) == (0, SIDE_PX)
+    assert maker.make(file, 1).missing == "there was no time for it"
+    let_go.set()
 
 
 def test_a_source_that_is_gone_is_no_failure() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import itertools
 import json
 import os
 import signal
@@ -106,6 +107,25 @@ def test_a_service_that_dies_costs_no_page(pages: Path, tmp_path: Path, two: lis
     assert failures(tmp_path / "out") == {"neither.png": "unsupported_image"}
 
 
+def test_pages_of_a_service_that_falls_silent_are_read_by_another(pages: Path, tmp_path: Path) -> None:
+    (pages / "document.tiff").unlink()
+    done, asked = threading.Event(), itertools.count()
+
+    def silent_later(_: bytes) -> bytes:
+        # The lock is held: those that come later wait for it as long.
+        if next(asked) > 5:
+            done.wait(60)
+        return answer_of_pages([1])
+
+    command = ["batch", str(pages), "--out", str(tmp_path / "out"), "--at-once", "4", "--on"]
+    with replying(silent_later) as silent, replying(lambda _: answer_of_pages([1])) as good:
+        try:
+            assert run([*command, f"{silent},{good}"]) == 0
+        finally:
+            done.set()
+    assert len(output(tmp_path / "out").splitlines()) == 31
+
+
 def test_when_all_are_gone_the_run_stops_and_goes_on_later(
     pages: Path, tmp_path: Path, two: list[Server], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,6 +168,20 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, s
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_KEYS": address, "OCRSVC_MAX_BODY_BYTES": "100000"}
     with run_server(env) as server:
         yield server, key
+
+
+def test_a_file_over_which_services_died_by_chance_is_sent_again(pages: Path, tmp_path: Path) -> None:
+    (pages / "document.tiff").unlink()
+    broken = itertools.count()
+
+    def reply(body: bytes) -> bytes | None:
+        # As often as one request goes to services in all.
+        return None if body == b"no image" and next(broken) < 5 else answer_of_pages([1])
+
+    with replying(reply) as url:
+        command = ["batch", str(pages), "--out", str(tmp_path / "out"), "--attempts", "1", "--on", url]
+        assert run(command) == 0
+    assert next(broken) > 5
 
 
 def test_a_file_above_the_limit_of_the_services_fails_with_the_limit(

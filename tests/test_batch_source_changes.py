@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -96,3 +97,38 @@ def test_a_command_is_refused_and_goes_on_as_planned(
     assert run(command) == 65
     assert "1 new, 1 changed and 0 missing files" in capsys.readouterr().err
     assert run([*command, "--as-planned"]) == 75
+
+
+def test_new_files_are_added_behind_the_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
+    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
+    out = folder.parent / "out"
+    command = ["batch", str(folder), "--out", str(out), "--part-pages", "3"]
+    assert run(command) == 0
+    before = sources_in(out)
+    for name in ("0a.png", "t2.tar"):
+        shutil.copy(folder / name.replace("0a", "0").replace("t2", "t"), folder / name)
+    assert run(command) == 65
+    assert "--update" in capsys.readouterr().err
+    assert run([*command, "--update"]) == 0
+    added = [f"{folder}/{name}" for name in ("0a.png", "t2.tar/a.png", "t2.tar/b.png")]
+    assert sources_in(out) == before + added
+    assert run(command) == run([*command, "--update"]) == run(["batch", "--verify", "--out", str(out)]) == 0
+    assert sources_in(out) == before + added
+
+
+def test_a_changed_file_is_refused_with_update_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
+    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
+    command = ["batch", str(folder), "--out", str(folder.parent / "out")]
+    assert run(command) == 0
+    os.utime(folder / "2.png", (1, 1))
+    assert run([*command, "--update"]) == 65
+
+
+def sources_in(out: Path) -> list[str]:
+    """The sources of all lines of the output, in its order."""
+    lines = [line for file in sorted(out.glob("*.jsonl")) for line in file.read_bytes().splitlines()]
+    return [json.loads(line)["source"] for line in lines]

@@ -6,6 +6,8 @@ import io
 import json
 import os
 import sys
+import threading
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,11 @@ from hypothesis import strategies as st
 
 from ocrsvc.batch.sources.locator import Locator
 from ocrsvc.batch.sources.names import bytes_name
+from ocrsvc.batch.sources.opening import find_sources
 from ocrsvc.batch.sources.planning_counts import PlanningCounts
 from ocrsvc.batch.sources.record_sort import sort_records
-from ocrsvc.errors import BadOption, BodyTooLarge, OcrsvcError, SourceGone
+from ocrsvc.batch.sources.source_request import SourceRequest
+from ocrsvc.errors import BadOption, BodyTooLarge, BrokenImage, OcrsvcError, SourceGone
 
 
 @pytest.fixture
@@ -66,8 +70,17 @@ def test_an_image_with_a_documents_name_is_one_page(tmp_path: Path) -> None:
 
 def test_a_damaged_document_is_one_page(tmp_path: Path) -> None:
     (tmp_path / "scan.pdf").write_bytes(document(3)[:200])
-    (file,) = plan(tmp_path)
-    assert list(file.pages) == [1]
+    (file,) = plan(tmp_path, pages="2-")
+    assert (list(file.pages), file.total) == ([1], 0)
+    with pytest.raises(BrokenImage, match="damaged"):
+        load(file)
+
+
+def test_pages_of_a_document_that_could_not_be_counted_are_not_lost(tmp_path: Path) -> None:
+    (tmp_path / "scan.pdf").write_bytes(document(3) + bytes(3000))
+    (file,) = plan(tmp_path, most_file_bytes=3000)
+    with pytest.raises(SourceGone, match="3 pages, of which 1 is planned"):
+        load(file)
 
 
 @pytest.mark.parametrize(
@@ -157,8 +170,10 @@ def test_include_and_exclude_choose_by_name(folder: Path) -> None:
 
 
 def test_a_source_that_is_not_there_ends_the_planning(tmp_path: Path) -> None:
-    with pytest.raises(SourceGone, match="nothing"):
+    with pytest.raises(SourceGone, match="nothing cannot be read"):
         plan(tmp_path / "nothing")
+    with pytest.raises(SourceGone, match="No file matches"):
+        plan(tmp_path / "*.png")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -279,3 +294,23 @@ def test_a_locator_comes_back_from_its_text(path: bytes, place: str) -> None:
     for locator in (Locator(os.fsdecode(path)), Locator(os.fsdecode(path), "tar", place)):
         assert Locator.of(locator.to_text()) == locator
         locator.to_text().encode()
+
+
+def test_documents_are_counted_at_once_and_stay_in_order(tmp_path: Path) -> None:
+    for number in range(12):
+        (tmp_path / f"{number:02}.pdf").write_bytes(document(number % 3 + 1))
+        (tmp_path / f"{number:02}.png").write_bytes(png())
+    files = plan(tmp_path)
+    assert [file.name for file in files] == sorted(file.name for file in files)
+    assert [file.total for file in files[::2]] == [1, 2, 3] * 4
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("batch-plan")] == []
+
+
+def test_planning_that_is_given_up_leaves_no_thread(tmp_path: Path) -> None:
+    for number in range(9):
+        (tmp_path / f"{number}.pdf").write_bytes(document(1))
+    files = find_sources(SourceRequest((str(tmp_path),)), PlanningCounts())
+    assert isinstance(files, Generator)
+    next(files)
+    files.close()
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("batch-plan")] == []

@@ -6,6 +6,7 @@ import gzip
 import io
 import random
 import struct
+import subprocess
 import tarfile
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -157,6 +158,19 @@ def test_what_is_no_plain_file_in_a_tar_is_left_out_or_fails(tmp_path: Path) -> 
     (file,) = plan(tmp_path / "t.tar")
     with pytest.raises(BrokenArchive, match=r"l\.png: It is no plain file \(links\)"):
         load(file)
+
+
+def test_a_tar_with_a_sparse_file_of_many_pieces_is_read_beyond_it(tmp_path: Path) -> None:
+    with (tmp_path / "sparse.png").open("wb") as file:
+        for number in range(60):
+            file.seek(number * 1_000_000)
+            file.write(b"x" * 4096)
+    (tmp_path / "a.png").write_bytes(png(1))
+    subprocess.run(["tar", "-cSf", "t.tar", "--format=gnu", "sparse.png", "a.png"], cwd=tmp_path, check=True)
+    sparse, image = plan(tmp_path / "t.tar")
+    assert load(image) == png(1)
+    with pytest.raises(BrokenArchive, match="sparse"):
+        load(sparse)
 
 
 @pytest.mark.parametrize("cut", [700, 100, 1])

@@ -147,6 +147,15 @@ def test_a_service_that_refuses_gets_no_more_at_once_than_it_took_and_then_slowl
     assert bench.balancer.capacity() == 8
 
 
+def test_a_service_whose_answers_are_late_gets_half_as_many_at_once() -> None:
+    bench = Bench([A], Rules(at_once=8))
+    for now_s, capacity in ((0.0, 4), (1.0, 4), (6.0, 2), (12.0, 1), (18.0, 1)):
+        bench.clock.now_s = now_s
+        bench.fail(A, Outcome.SILENT, 3)
+        assert bench.balancer.capacity() == capacity
+    assert bench.states() == ["open"]
+
+
 def test_one_that_takes_less_at_once_is_sent_less() -> None:
     bench = Bench([A, B], Rules(at_once=8))
     under_way = [bench.take(B) for _ in range(3)]
@@ -399,19 +408,20 @@ def test_what_is_long_is_known_after_some_answers_and_follows_the_latest() -> No
         assert hedging.delay_s() == 7
         hedging.note(1 + number / 100)
     assert hedging.delay_s() == 1.19
+    assert hedging.delay_s(parts=16) == 16 * 1.19
     for _ in range(300):
-        hedging.note(0.5)
+        hedging.note(5.0, parts=10)
     assert hedging.delay_s() == 0.5
 
 
 def test_no_more_than_the_share_is_sent_twice_and_ten_at_a_time() -> None:
     hedging, spent = Hedging(Rules(hedge_share=0.03), Clock()), 0
     for _ in range(10_000):
-        hedging.delay_s()
+        hedging.begun()
         spent += hedging.spend()
     assert 299 <= spent <= 301
     for _ in range(10_000):
-        hedging.delay_s()
+        hedging.begun()
     assert sum(hedging.spend() for _ in range(100)) == 10
 
 

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import Server, run_server, start_server, wait_until
+from support import ROOT, Server, run_server, start_server, wait_until
 from test_client import GOOD, PAGE, Scripted, first_lines, page_of, problem, scripted
 from tls_support import Authority
 
 from ocrsvc import errors
+from ocrsvc.cli import main
 from ocrsvc.client import AsyncClient, Client
 from ocrsvc.client.balanced_services import BalancedServices
 from ocrsvc.client.balancing.rules import Rules
@@ -138,6 +139,12 @@ def test_pages_are_read_by_several_services_that_are_small(two: list[Server]) ->
     assert min(server.metric("ocrsvc_images_total") - count for server, count in zip(two, before, strict=True)) >= 2
 
 
+def test_the_command_line_reads_by_several(two: list[Server], capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["read", "--url", ",".join(server.url for server in two), str(ROOT / "tests/pages/notice.png")]
+    assert main.run(command) == 0
+    assert capsys.readouterr().out.startswith("640x300\n")
+
+
 def test_models_are_listed_by_one_of_them(two: list[Server]) -> None:
     async def asked() -> object:
         async with AsyncClient([server.url for server in two]) as client:
@@ -192,6 +199,7 @@ def test_a_service_that_is_killed_and_comes_back_costs_no_request(free_port: int
                     os.killpg(dies.pid, signal.SIGKILL)
                     dies.wait_for_exit()
                     again.append(stack.enter_context(start_server(env, place)))
+            assert [each.in_flight for each in client.states()] == [0, 0]
     assert {type(outcome) for outcome in outcomes} == {Answer}
 
 
@@ -218,6 +226,22 @@ def test_the_deadline_holds_over_all_attempts_and_goes_along() -> None:
                 ask()
             assert 0.4 <= time.monotonic() - began < 3
     assert all(0.3 < float(each["X-Request-Timeout"]) < 0.4 for each in seen)
+
+
+def test_cancelling_a_reading_closes_its_connection_and_gives_its_place_back() -> None:
+    async def read(url: str, got: list[socket.socket]) -> list[int]:
+        async with AsyncClient([url]) as client:
+            reading = asyncio.ensure_future(client.read(PAGE))
+            await asyncio.to_thread(wait_until, lambda: got)
+            assert [each.in_flight for each in client.states()] == [1]
+            reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await reading
+            return [each.in_flight for each in client.states()]
+
+    with silent() as mute:
+        assert asyncio.run(read(mute.url, mute.got)) == [0]
+        assert ends(mute.got[0])
 
 
 # Second requests
@@ -257,7 +281,7 @@ def test_a_request_that_tries_an_ejected_service_does_not_wait_for_it() -> None:
 
 
 def test_the_service_notices_that_a_request_which_was_overtaken_has_gone() -> None:
-    env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_FAKE_LATENCY_S": "2"}
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_FAKE_LATENCY_S": "1"}
     with run_server(env) as slow, scripted(GOOD) as (fast, seen):
         with Client([slow.url, fast], rules=HEDGED) as client:
             assert {client.read(PAGE).text for _ in range(60)} >= {"hello"}

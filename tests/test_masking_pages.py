@@ -43,7 +43,7 @@ from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Box, Cell, Character, Line, MaskKind, Page, Pixels, ReadOptions, ReadTask, Table, Word
 from ocrsvc.searchable_pdf.image_pdf import ImagePdf
 from ocrsvc.searchable_pdf.page_image import page_image
-from ocrsvc.searchable_pdf.text_runs import text_of
+from ocrsvc.searchable_pdf.text_lines import text_of
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

@@ -135,7 +135,7 @@ def reader_with(answers: Mapping[tuple[bool, bool], Any], *, has_file: bool = Tr
             raise SourceGone(f"{file.name} cannot be read.")
         return b"data"
 
-    reader = RayReader("ray", ClusterRequest(), {}, ReadOptions(), load)
+    reader = RayReader("ray", ClusterRequest(), {}, ReadOptions(), load, 60.0)
     reader._dispatcher = ScriptedDispatcher(answers)  # type: ignore[assignment]
     reader._files = SentFiles(lambda data: data, load)
     return reader

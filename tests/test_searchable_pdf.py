@@ -20,11 +20,11 @@ from PIL import Image
 
 from ocrsvc.imaging.decode import PixelLimits, decode
 from ocrsvc.imaging.resolution import read_resolution
-from ocrsvc.records import Line, Page, Word
+from ocrsvc.records import Box, Line, Page, Word
 from ocrsvc.searchable_pdf.image_pdf import ImagePdf
 from ocrsvc.searchable_pdf.page_image import page_image
 from ocrsvc.searchable_pdf.text_layer import add_text_layer
-from ocrsvc.searchable_pdf.text_runs import text_of
+from ocrsvc.searchable_pdf.text_lines import text_of
 
 PAGES = Path(__file__).parent / "pages"
 LIMITS = PixelLimits(1 << 30)
@@ -183,23 +183,60 @@ def test_an_encrypted_pdf_that_opens_without_a_password_stays_encrypted() -> Non
         assert not document.allow.extract
 
 
-# Runs
+# Pieces
+
+
+def turned_box(upright: Box) -> Box:
+    """A quarter clockwise, on a page that was 100 high."""
+    one, two, three, four = ((100 - y, x) for x, y in upright)
+    return one, two, three, four
 
 
 def test_a_line_is_written_word_by_word_where_its_words_are_known() -> None:
     words = (Word("ab", 1, box(20, 10, 40, 30)), Word("c", 1, box(150, 10, 180, 30)))
-    runs = text_of(Page(200, 100, 0, (Line("ab c", 1, box(20, 10, 180, 30), words),))).runs
-    assert [(text, [round(number) for number in place]) for text, place in runs] == [
-        ("ab ", [20, 10, 50, 10, 50, 30, 20, 30]),
-        ("c", [150, 10, 180, 10, 180, 30, 150, 30]),
-    ]
+    ((place, pieces),) = text_of(Page(200, 100, 0, (Line("ab c", 1, box(20, 10, 180, 30), words),))).lines
+    assert place == [20, 10, 180, 10, 180, 30, 20, 30]
+    assert pieces == [("ab ", 0, pytest.approx(30 / 160)), ("c", pytest.approx(130 / 160), 1)]
+    turned = tuple(replace(word, box=turned_box(word.box)) for word in words)
+    line_box = turned_box(box(20, 10, 180, 30))
+    ((_, again),) = text_of(Page(100, 200, 0, (Line("ab c", 1, line_box, turned),))).lines
+    assert again == pieces
+
+
+@needs_poppler
+def test_words_are_apart_where_the_text_has_blanks_and_nowhere_else() -> None:
+    # The first two touch, and a gap is before the last, as behind a Chinese comma.
+    words = (
+        Word("ab", 1, box(20, 10, 60, 30)),
+        Word("cd", 1, box(60, 10, 100, 30)),
+        Word("ef", 1, box(120, 10, 180, 30)),
+    )
+    read = Page(200, 100, 0, (Line("ab cdef", 1, box(20, 10, 180, 30), words),))
+    made = images_pdf(png(picture(200, 100)), read=read)
+    assert by_pdfium(made) == by_poppler(made) == [["ab cdef"]]
 
 
 @pytest.mark.parametrize("words", [("a", "c"), ("ab",), ("c", "ab"), ("",), ()])
 def test_words_that_are_not_those_of_the_line_are_left_out(words: Sequence[str]) -> None:
     known = tuple(Word(text, 1, box(20, 10, 40, 30)) for text in words)
-    runs = text_of(Page(200, 100, 0, (Line("ab c", 1, box(20, 10, 180, 30), known),))).runs
-    assert [text for text, _ in runs] == ["ab c"]
+    ((_, pieces),) = text_of(Page(200, 100, 0, (Line("ab c", 1, box(20, 10, 180, 30), known),))).lines
+    assert pieces == [("ab c", 0, 1)]
+
+
+RIGHT_TO_LEFT = ("שלום עולם, 12.5%", "مرحبا بالعالم")
+
+
+def test_text_from_right_to_left_is_found_in_the_order_in_which_it_is_read() -> None:
+    read = Page(200, 100, 0, (line(RIGHT_TO_LEFT[0]), line(RIGHT_TO_LEFT[1], 50)))
+    assert by_pdfium(images_pdf(png(picture(200, 100)), read=read)) == [list(RIGHT_TO_LEFT)]
+
+
+@needs_poppler
+def test_poppler_finds_words_from_right_to_left() -> None:
+    read = Page(200, 100, 0, (line(RIGHT_TO_LEFT[1]),))
+    ((found,),) = by_poppler(images_pdf(png(picture(200, 100)), read=read))
+    # It adds marks of direction around them.
+    assert found.strip("\u202a\u202b\u202c") == RIGHT_TO_LEFT[1]
 
 
 # Pictures

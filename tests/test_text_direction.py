@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from ocrsvc.engines.line_recognizer import LineText, Path
-from ocrsvc.engines.ppocr.pipeline.logical_order import in_logical_order, logical_order
+from ocrsvc.engines.ppocr.pipeline.logical_order import in_logical_order
 from ocrsvc.engines.ppocr.pipeline.page import read_page
 from ocrsvc.engines.ppocr.pipeline.words import words_of
+from ocrsvc.imaging.bidirectional_text import logical_order, visual_order
 from ocrsvc.imaging.geometry import Quad
 from ocrsvc.imaging.line_pieces import divide_lines, join_pieces
 from ocrsvc.imaging.outline import Outline
@@ -39,6 +40,11 @@ SHOWN = {
     "the two words שלום עולם are hebrew": "the two words םלוע םולש are hebrew",
     "السعر ١٢٣ ريال": "لاير ١٢٣ رعسلا",
 }
+
+
+def test_what_is_turned_to_be_shown_turns_back_to_be_read() -> None:
+    for text in ("שלום עולם (12.5%) abc", "plain", "宋体", "The word שלום in a line"):
+        assert "".join(logical_order(visual_order(text))[1]) == text
 
 
 @pytest.mark.parametrize("logical", SHOWN)

@@ -32,7 +32,6 @@ from ocrsvc.adapters.umi_ocr.documents import name_of, numbers_of
 from ocrsvc.app import create_app
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, QueueFull, SettingsError
 from ocrsvc.formats.text_pdf import text_pdf
-from ocrsvc.searchable_pdf.text_layer import add_text_layer
 from ocrsvc.jobs import runner as tasks_runner
 from ocrsvc.jobs import store
 from ocrsvc.jobs.folder import PREFIX, make_folder, remove_folder
@@ -41,6 +40,7 @@ from ocrsvc.jobs.store import MOST_TRIES, Task, Tasks
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
 from ocrsvc.registry import adapters
+from ocrsvc.searchable_pdf.text_layer import add_text_layer
 from ocrsvc.serving.work_queue import NeverStarted
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

@@ -29,6 +29,10 @@ class PageReader(Protocol):
     def at_once(self) -> int:
         """How many groups are read at once, each in a thread of the run; asked again during the run."""
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether others read than this process and its children: no page is suspected when this one is killed."""
+
     def read(self, group: PageGroup) -> Iterator[PageResult]:
         """Read the pages of one group.
 

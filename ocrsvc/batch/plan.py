@@ -12,6 +12,7 @@ import secrets
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -59,17 +60,32 @@ class Plan:
         first = int(self._index[part]["first"])
         return range(first, first + int(self._index[part]["pages"]))
 
+    def all_files(self) -> Iterator[SourceFile]:
+        """Every file, in the order of the output; memory holds those of one part. Raises DamagedLedger."""
+        for part in range(self.parts):
+            for _, file in self.files_of(part):
+                yield file
+
     def part_of(self, page: int) -> int:
         """The part that has a page."""
         return int(np.searchsorted(self._firsts, page, side="right")) - 1
 
+    def file_count(self, part: int) -> int:
+        """How many files a part has."""
+        return int(self._index[part]["files"])
+
+    def frame_of(self, part: int) -> bytes:
+        """The frame of a part, as it is written. Raises DamagedLedger."""
+        row = self._index[part]
+        try:
+            return self._store.read(self.name, int(row["offset"]), int(row["size"]))
+        except FileNotFoundError as error:
+            raise _damaged(self._store) from error
+
     def files_of(self, part: int) -> list[tuple[int, SourceFile]]:
         """The files of a part, each with the number in the plan of its first page. Raises DamagedLedger."""
         row = self._index[part]
-        try:
-            frames = list(read_frames(self._store.read(self.name, int(row["offset"]), int(row["size"]))))
-        except FileNotFoundError as error:
-            raise _damaged(self._store) from error
+        frames = list(read_frames(self.frame_of(part)))
         if len(frames) != 1:
             raise _damaged(self._store)
         files, page = [], int(row["first"])
@@ -80,7 +96,7 @@ class Plan:
         return files
 
 
-def write_plan(store: Store, files: Iterable[SourceFile], part_pages: int) -> Plan:
+def write_plan(store: Store, files: Iterable[SourceFile], part_pages: int, after: Plan | None = None) -> Plan:
     """Write the plan of these files, under a name of its own, and give it back; memory holds one part of it.
 
     Two processes that begin the same run each write one, and the run's description names the one that counts.
@@ -89,25 +105,40 @@ def write_plan(store: Store, files: Iterable[SourceFile], part_pages: int) -> Pl
         store: Where to.
         files: In the order of the output.
         part_pages: A part ends with the file that brings it to so many pages.
+        after: A plan whose parts are those of the new one, too, before those of the files.
     """
     rows: list[tuple[int, int, int, int, int]] = []
     digest, size = hashlib.sha256(), 0
     offset = first = 0
     name = f"{PLANS}{secrets.token_hex(8)}"
     with store.writing(name) as output:
-        for part in _parts(files, part_pages):
-            frame = to_frame(_FILES, zlib.compress(orjson.dumps([_to_values(file) for file in part]), 6))
-            pages = sum(len(file.pages) for file in part)
-            rows.append((offset, len(frame), len(part), first, pages))
+        for frame, count, pages, bytes_ in chain(_frames_of(after), _frames(files, part_pages)):
+            rows.append((offset, len(frame), count, first, pages))
             output.write(frame)
             digest.update(frame)
-            offset, first, size = offset + len(frame), first + pages, size + sum(file.size for file in part)
+            offset, first, size = offset + len(frame), first + pages, size + bytes_
     index = np.array(rows, _PART)
     totals = PlanTotals(int(index["files"].sum()), first, size, digest.hexdigest())
     with store.writing(name + _INDEX) as output:
         values = [totals.files, totals.pages, totals.bytes, totals.digest]
         output.write(to_frame(_TOTALS, orjson.dumps(values)) + to_frame(_PARTS, index.tobytes()))
     return Plan(store, name, totals, index)
+
+
+def _frames(files: Iterable[SourceFile], part_pages: int) -> Iterator[tuple[bytes, int, int, int]]:
+    """The frame of each part, with its files, pages and bytes."""
+    for part in _parts(files, part_pages):
+        frame = to_frame(_FILES, zlib.compress(orjson.dumps([_to_values(file) for file in part]), 6))
+        yield frame, len(part), sum(len(file.pages) for file in part), sum(file.size for file in part)
+
+
+def _frames_of(plan: Plan | None) -> Iterator[tuple[bytes, int, int, int]]:
+    """The frames of a plan as they are written; the bytes of all its files come with the first."""
+    size = plan.totals.bytes if plan else 0
+    for part in range(plan.parts if plan else 0):
+        assert plan is not None, "it has parts"
+        yield plan.frame_of(part), plan.file_count(part), len(plan.pages_of(part)), size
+        size = 0
 
 
 def read_plan(store: Store) -> Plan:

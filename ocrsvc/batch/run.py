@@ -163,7 +163,8 @@ class Run:
             elif self._pages.is_at_limit or not self._lease_next():
                 break
         if groups:
-            self._log.note_begun(index for group in groups for index in group.indexes)
+            if not self._context.reader.is_elsewhere:
+                self._log.note_begun(index for group in groups for index in group.indexes)
             for group in groups:
                 self._begin(group)
         elif self._pages.has_suspects and room and not self._threads.in_flight:

@@ -40,7 +40,15 @@ class RunDescription:
 
     def write(self, store: Store) -> bool:
         """Begin the run, unless another process just did; whether it was this one."""
-        return store.create(RUN_FILE, orjson.dumps({"format": _FORMAT} | asdict(self), option=orjson.OPT_INDENT_2))
+        return store.create(RUN_FILE, self._to_json())
+
+    def rewrite(self, store: Store) -> None:
+        """Put this in the place of what the run was described as."""
+        with store.writing(RUN_FILE) as output:
+            output.write(self._to_json())
+
+    def _to_json(self) -> bytes:
+        return orjson.dumps({"format": _FORMAT} | asdict(self), option=orjson.OPT_INDENT_2)
 
     @classmethod
     def read(cls, store: Store) -> Self | None:

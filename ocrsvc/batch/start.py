@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from ocrsvc import __version__
@@ -14,17 +14,15 @@ from ocrsvc.batch.ledger.ledger_log import LedgerLog
 from ocrsvc.batch.ledger.owner import Owner
 from ocrsvc.batch.outputs.output_formats import check_formats, open_writers
 from ocrsvc.batch.page_reader import PageReader
-from ocrsvc.batch.plan import Plan, read_plan, remove_other_plans, write_plan
+from ocrsvc.batch.planning import open_plan
 from ocrsvc.batch.progress.contract import Progress
 from ocrsvc.batch.readers.opening import ReaderRequest, ServiceAccess, open_reader
 from ocrsvc.batch.readers.ray_cluster.cluster_request import ClusterRequest
 from ocrsvc.batch.run import Run
 from ocrsvc.batch.run_context import RunContext, RunSettings
-from ocrsvc.batch.run_description import RunDescription
 from ocrsvc.batch.sources.loading import SourceLoader
 from ocrsvc.batch.sources.opening import find_sources
 from ocrsvc.batch.sources.planning_counts import PlanningCounts
-from ocrsvc.batch.sources.source_changes import find_changes
 from ocrsvc.batch.sources.source_request import SourceRequest
 from ocrsvc.batch.store.contract import Store
 from ocrsvc.batch.tasks import SourceFile
@@ -52,6 +50,7 @@ class BatchRequest:
         as_planned: Go on with the plan, whatever became of the sources since.
         cluster: What actors, where a Ray cluster reads.
         services: How services are asked, where they read.
+        update: Plan the files that are new since, too.
     """
 
     sources: SourceRequest
@@ -65,40 +64,7 @@ class BatchRequest:
     as_planned: bool = False
     cluster: ClusterRequest = field(default_factory=ClusterRequest)
     services: ServiceAccess = field(default_factory=ServiceAccess)
-
-
-def open_plan(store: Store, request: BatchRequest, counts: PlanningCounts) -> Plan:
-    """The plan of the run: the store's, if the sources are still those of the plan, or a new one.
-
-    Args:
-        store: Where it is.
-        request: What is asked for.
-        counts: What a new one leaves out, counted meanwhile.
-
-    Raises:
-        RunChanged, SourceGone, DamagedLedger, BadOption, OSError: There is none.
-    """
-    planning = {"part_pages": request.part_pages} | request.sources.choice()
-    asked = RunDescription(request.sources.sources, request.options, request.outputs, planning)
-    described = RunDescription.read(store)
-    if described is None:
-        plan = write_plan(store, find_sources(request.sources, counts), request.part_pages)
-        if replace(asked, plan=plan.totals.digest, plan_file=plan.name).write(store):
-            remove_other_plans(store, plan)
-            return plan
-        # Another process has begun the same run meanwhile: its plan stands.
-        described = RunDescription.read(store) or asked
-    described.check_same(asked, store.address)
-    plan = read_plan(store)
-    if not request.as_planned:
-        find_changes(_files_of(plan), request.sources).check_none(store.address)
-    return plan
-
-
-def _files_of(plan: Plan) -> Iterator[SourceFile]:
-    for part in range(plan.parts):
-        for _, file in plan.files_of(part):
-            yield file
+    update: bool = False
 
 
 def planned_files(request: BatchRequest, counts: PlanningCounts) -> Iterator[SourceFile]:
@@ -110,12 +76,14 @@ def planned_files(request: BatchRequest, counts: PlanningCounts) -> Iterator[Sou
 def opened_reader(request: BatchRequest) -> Iterator[PageReader]:
     """The reader of a run, started. Raises OcrsvcError."""
     load = SourceLoader(request.sources.most_file_bytes)
-    reader = open_reader(_reader_request(request, load))
     try:
-        reader.start()
-        yield reader
+        reader = open_reader(_reader_request(request, load))
+        try:
+            reader.start()
+            yield reader
+        finally:
+            reader.close()
     finally:
-        reader.close()
         load.close()
 
 

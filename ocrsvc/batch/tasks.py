@@ -18,7 +18,7 @@ class SourceFile:
         locator: Where its bytes are: a path or URL, or the place of a member in an archive (`batch.sources.locator`).
         version: Text that changes with its content: size and time of the last change, or an object store's ETag.
         size: Bytes.
-        total: Pages that it has.
+        total: Pages that it has; 0 where they could not be counted, and the first is to be read.
         pages: The numbers of those that are to be read, from 1.
     """
 

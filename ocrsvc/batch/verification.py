@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,11 +13,12 @@ import orjson
 from ocrsvc.batch.ledger.entries import PageState
 from ocrsvc.batch.ledger.ledger import Ledger, unpack_finished
 from ocrsvc.batch.ledger.ledger_log import DIGEST_CHARACTERS, FinishedPart
+from ocrsvc.batch.outputs.source_listing import check_listed, is_listing
 from ocrsvc.batch.plan import Plan, read_plan
 from ocrsvc.batch.store.contract import Store
 
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
-_JSON_LINES: Final = ".jsonl"
+_JSON_LINES: Final = re.compile(r"(.*/)?pages-\d+\.jsonl")
 _NO_ERROR: Final = b'"error":null}'
 
 
@@ -76,10 +78,17 @@ def _check_part(store: Store, plan: Plan, ledger: Ledger, part: int, said: list[
             return [
                 f"{name}: {problem}"
                 for name in one.files
-                if name.endswith(_JSON_LINES)
-                for problem in _check_lines(store, plan, ledger, part, name)
+                for problem in _check_content(store, plan, ledger, part, name)
             ]
     return problems or [f"Part {part} holds {counts[0]} pages and {counts[1]} failures, and was not written so."]
+
+
+def _check_content(store: Store, plan: Plan, ledger: Ledger, part: int, name: str) -> Iterator[str]:
+    """What is wrong in a file of a part that is what was written."""
+    if is_listing(name):
+        yield from check_listed(store, name)
+    elif name.endswith(_JSON_LINES):
+        yield from _check_lines(store, plan, ledger, part, name)
 
 
 def _check_files(store: Store, part: FinishedPart) -> list[str]:

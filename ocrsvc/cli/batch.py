@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS
 from ocrsvc.cli.batch_cluster import add_cluster_arguments, cluster_request_of
 from ocrsvc.cli.batch_dry_run import add_dry_run_arguments, estimate
 from ocrsvc.cli.batch_report import make_report, make_report_at_end
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ocrsvc.batch.store.contract import Store
 
 HELP: Final = "read many files into one output, each page once, whatever dies meanwhile"
+_FORMATS: Final = ", ".join(BATCH_FORMATS)
 _PART_PAGES: Final = 500
 _MORE_TO_READ: Final = 75
 _MOST_PROBLEMS: Final = 20
@@ -36,9 +38,9 @@ _SOME_FAILED: Final = 1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `ocrsvc batch`."""
     add_source_arguments(parser)
-    parser.add_argument("--out", metavar="DEST", help="folder of the output and of the ledger")
+    parser.add_argument("--out", metavar="DEST", help="folder of the output and the ledger, or its URL (s3://…)")
     parser.add_argument("--on", default="local", help="who reads: local, URL[,URL…], ray, or ray://HOST:PORT")
-    parser.add_argument("--format", default="jsonl", help="output formats, separated by commas: jsonl")
+    parser.add_argument("--format", default="jsonl", help=f"output formats, separated by commas: {_FORMATS}")
     parser.add_argument("--attempts", type=_positive, default=3, help="tries of a page before it has failed (3)")
     parser.add_argument("--part-pages", type=_positive, default=_PART_PAGES, help="pages of a file of the output (500)")
     parser.add_argument("--shard", metavar="I/N", help="work on every Nth part from the Ith (from 0) alone")
@@ -158,6 +160,7 @@ def _request_of(args: argparse.Namespace) -> BatchRequest:
         as_planned=args.as_planned,
         cluster=cluster_request_of(args),
         services=service_access_of(args),
+        update=args.update,
     )
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from ocrsvc.batch.dry_run import Pace, SourceCounts
     from ocrsvc.batch.start import BatchRequest
+
+_NAMES: Final = {"local": ("this machine", "such machines")}
+_OTHERS: Final = ("what reads now", "times as much")
+"""Of services and clusters nobody knows how many machines they are."""
 
 
 def add_dry_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,8 +21,16 @@ def add_dry_run_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="count files and pages, read a few, estimate time and cost; write nothing",
     )
-    parser.add_argument("--machines", type=_machines, help="with --dry-run: how many machines such as this would read")
-    parser.add_argument("--price-per-hour", type=_price, help="with --dry-run: of a machine, in any currency")
+    parser.add_argument(
+        "--machines",
+        type=_machines,
+        help="with --dry-run: how many machines such as this would read, or times as many as --on names",
+    )
+    parser.add_argument(
+        "--price-per-hour",
+        type=_price,
+        help="with --dry-run: of this machine, or of all that --on names, in any currency",
+    )
 
 
 def estimate(request: BatchRequest, machines: int | None, price: float | None) -> int:
@@ -35,7 +47,7 @@ def estimate(request: BatchRequest, machines: int | None, price: float | None) -
     with opened_reader(request) as reader:
         pace = measure_pace(reader, counts.sample)
     if pace is not None:
-        print("\n".join(_estimate(counts.total.pages, pace, machines, price)))
+        print("\n".join(_estimate(counts.total.pages, pace, _NAMES.get(request.on, _OTHERS), machines, price)))
     return 0
 
 
@@ -56,7 +68,7 @@ def _table(counts: SourceCounts) -> list[str]:
     ]
 
 
-def _estimate(pages: int, pace: Pace, machines: int | None, price: float | None) -> list[str]:
+def _estimate(pages: int, pace: Pace, names: tuple[str, str], machines: int | None, price: float | None) -> list[str]:
     from ocrsvc.batch.progress.words import count_of, duration_of, rate_of
 
     hours = pace.seconds_for(pages) / 3600
@@ -65,10 +77,10 @@ def _estimate(pages: int, pace: Pace, machines: int | None, price: float | None)
     lines = ["", f"{count_of(pace.pages, 'page')} read{failed}: {rate}"]
     shown = [1] if machines == 1 else [1, machines] if machines else [1, 10, 100]
     for count in shown:
-        name = "this machine" if count == 1 else f"{count} such machines"
+        name = names[0] if count == 1 else f"{count} {names[1]}"
         lines.append(f"{name:22} {duration_of(pace.seconds_for(pages, count))}")
     if price is not None:
-        lines.append(f"{'price':22} {hours * price:,.2f} ({hours:,.2g} machine hours at {price:g})")
+        lines.append(f"{'price':22} {hours * price:,.2f} ({hours:,.2g} hours at {price:g})")
     return lines
 
 

@@ -19,7 +19,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="SOURCE",
         help="file, folder, pattern such as 'scans/**/*.png', list (@FILE, or - for standard input), tar, zip, Parquet "
-        "or Arrow file",
+        "or Arrow file, on this machine or at a URL such as s3://bucket/scans/",
     )
     group = parser.add_argument_group("sources")
     group.add_argument("--column", help="column of Parquet and Arrow files that holds the images; found, if left out")
@@ -30,6 +30,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--as-planned", action="store_true", help="go on with what was planned, whatever became of the sources since"
     )
+    group.add_argument("--update", action="store_true", help="read files, too, that are new since the run was planned")
     group.add_argument("--sorted", action="store_true", help="in the order of names over all sources")
 
 

@@ -54,7 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--engine", help="engine to use instead of the one that OCRSVC_ENGINE names")
-    where.add_argument("--url", help="address of a service that reads them, instead of this process")
+    where.add_argument(
+        "--url",
+        help="address of a service that reads them, instead of this process; or of several, with commas between",
+    )
     add_argument(parser)
     add_tls_arguments(parser)
     add_reading_options(parser)
@@ -86,7 +89,8 @@ def _by_service(args: argparse.Namespace) -> Iterator[tuple[Path, Answered]]:
 
     images = (sys.stdin.buffer.read() if str(file) == "-" else file for file in args.files)
     own = None if args.cert is None else (args.cert, args.cert_key or args.cert)
-    with Client(args.url, api_key=read_key(args.key_file), ca=args.ca, certificate=own) as client:
+    urls: str | list[str] = args.url.split(",") if "," in args.url else args.url
+    with Client(urls, api_key=read_key(args.key_file), ca=args.ca, certificate=own) as client:
         timing: Literal["stages"] | None = "stages" if args.timing else None
         answers = client.read_many(images, **options_of(args) | {"pages": args.pages, "timing": timing})
         yield from zip(args.files, answers, strict=True)

@@ -57,7 +57,7 @@ class RequestSteps(Generic[T]):
         self._parts = parts
         self._running: list[Attempt] = []
         self._won: Attempt | None = None
-        self._look_s = self._long_s = float("inf")
+        self._look_s = float("inf")
 
     def steps(self) -> Steps[T]:
         """What it needs, one after the other; returns what the answer holds. Raises OcrsvcError."""
@@ -96,10 +96,19 @@ class RequestSteps(Generic[T]):
                 self._attempts.unknown(error)
 
     def _begin_first(self, place: Place) -> None:
-        now_s, delay_s = self._shared.clock(), self._shared.hedging.delay_s(self._parts)
-        self._long_s = float("inf") if delay_s is None else now_s + delay_s
-        self._look_s = min(self._long_s, now_s + _LOOK_S)
+        self._shared.hedging.begun()
         self._begin(place)
+        self._look_s = self._next_look_s()
+
+    def _next_look_s(self) -> float:
+        """When the first attempt is long, or sooner: by then it may be known better what is long."""
+        long_s, look_s = self._long_s(), self._shared.clock() + _LOOK_S
+        return look_s if long_s <= self._shared.clock() else min(long_s, look_s)
+
+    def _long_s(self) -> float:
+        """When the first attempt is long, by the clock."""
+        delay_s = self._shared.hedging.delay_s(self._parts)
+        return float("inf") if delay_s is None else self._running[0].began_s + delay_s
 
     def _begin(self, place: Place) -> None:
         self._attempts.begun(place)
@@ -176,8 +185,8 @@ class RequestSteps(Generic[T]):
         now_s = self._shared.clock()
         if len(self._running) != 1 or now_s < self._look_s:
             return
-        self._look_s = now_s + _LOOK_S
-        ejected, long = self._shared.balancer.is_ejected(self._running[0].place), now_s >= self._long_s
+        self._look_s = self._next_look_s()
+        ejected, long = self._shared.balancer.is_ejected(self._running[0].place), now_s >= self._long_s()
         if not (ejected or long) or (second := self._attempts.second()) is None:
             return
         if ejected or self._shared.hedging.spend():

@@ -64,9 +64,9 @@ class ImagePdf:
         turn = _TURNS[image.orientation]
         matrix = [part * side for part, side in zip(turn, (wide, high) * 3, strict=True)]
         content = b"q %b cm /I Do Q\n" % b" ".join(map(number_of, matrix))
-        if text is not None and text.runs:
+        if text is not None and text.lines:
             to_points = PageFrame((0.0, 0.0, wide, high), 0).to_points(text.width, text.height)
-            content += page_content(text.runs, to_points, b"F", self._codes)
+            content += page_content(text.lines, to_points, b"F", self._codes)
         resources = b"/Font << /F %d 0 R >> /XObject << /I %d 0 R >>" % (_FONT, number + 2)
         self._add_page(number, (wide, high), resources)
         self._add_stream(number + 1, b"/Filter /FlateDecode", [zlib.compress(content, 9)])

@@ -16,7 +16,7 @@ import orjson
 from ocrsvc.errors import BrokenImage, DeadlineExceeded
 from ocrsvc.records import Page
 from ocrsvc.searchable_pdf.page_text import PageText
-from ocrsvc.searchable_pdf.text_runs import text_of
+from ocrsvc.searchable_pdf.text_lines import text_of
 from ocrsvc.system.child_process import Check, ChildFailed, ChildLate, ChildProcess, resources_exhausted
 from ocrsvc.system.shared_memory import READ_ONLY, open_memory
 
@@ -62,7 +62,7 @@ def add_text_layer(raw: bytes, pages: Sequence[Page], limit_s: float) -> bytes:
 
 def pack_page(page: PageText) -> bytes:
     """A line of the file of text that `lay_text` takes."""
-    return orjson.dumps([page.number, page.width, page.height, page.runs]) + b"\n"
+    return orjson.dumps([page.number, page.width, page.height, page.lines]) + b"\n"
 
 
 def lay_text(file: int, text: int, result: int, limit_s: float, check: Check) -> None:

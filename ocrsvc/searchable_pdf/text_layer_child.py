@@ -3,7 +3,7 @@
     python -m ocrsvc.searchable_pdf.text_layer_child PARENT MEMORY FILE_BYTES FILE TEXT RESULT
 
 FILE, TEXT and RESULT are numbers of open files. TEXT holds a line of JSON for each page: its number, its width and
-height in pixels as drawn, and its runs as of `page_text`. It answers `lay` with `written` when RESULT has the new PDF.
+height in pixels as drawn, and its lines as of `page_text`. It answers `lay` with `written` when RESULT has the new PDF.
 
 qpdf does it: it takes over what it does not know as it is. pdfium, which draws the pages, writes a page's resources
 anew, and leaves out those that it finds no use for: fonts that only a form on the page uses, for one.
@@ -41,15 +41,15 @@ class _Layers:
         self._font = self._pdf.make_indirect(pikepdf.Dictionary())
         self._codes = FontCodes()
 
-    def lay(self, number: int, width: int, height: int, runs: list[Any]) -> None:
-        """The runs of one page over it."""
-        if not (runs and width and height and 1 <= number <= len(self._pages)):
+    def lay(self, number: int, width: int, height: int, lines: list[Any]) -> None:
+        """The lines of one page over it."""
+        if not (lines and width and height and 1 <= number <= len(self._pages)):
             return
         page = self._pages[number - 1].obj
         inherited = self._inherited(page)
         frame = _frame_of(inherited)
         name = self._add_font(page, inherited.get("/Resources"))
-        content = page_content(runs, frame.to_points(width, height), name.encode(), self._codes)
+        content = page_content(lines, frame.to_points(width, height), name.encode(), self._codes)
         self._begin_with(page, zlib.compress(content, 9))
 
     def save(self, result: int) -> None:

@@ -23,7 +23,7 @@ from ocrsvc.records import Page
 from ocrsvc.searchable_pdf.image_pdf import ImagePdf
 from ocrsvc.searchable_pdf.page_image import page_image
 from ocrsvc.searchable_pdf.text_layer import add_text_layer
-from ocrsvc.searchable_pdf.text_runs import text_of
+from ocrsvc.searchable_pdf.text_lines import text_of
 
 # Pages were held to limits when they were drawn.
 _OWN_PICTURES: Final = PixelLimits(1 << 40)

@@ -13,8 +13,13 @@ from ocrsvc.batch.objects.faults import has_answer, is_transient, os_error_of
 
 T = TypeVar("T")
 
-ATTEMPT_S: Final = 60.0
-"""One request may take so long."""
+_ATTEMPT_S: Final = 60.0
+_SLOW_BYTES_PER_S: Final = 32 * 1024
+
+
+def attempt_s(size: int | None = 0) -> float:
+    """How long one request may take that carries so many bytes; None is unknown. A slow line is no fault."""
+    return _ATTEMPT_S + (16 * 1024 * 1024 if size is None else size) / _SLOW_BYTES_PER_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final
 from ocrsvc.batch.objects.contract import StoredObject
 from ocrsvc.batch.objects.faults import is_beyond_end
 from ocrsvc.batch.objects.fsspec_objects import PUT_BYTES
-from ocrsvc.batch.objects.retry import ATTEMPT_S, Retries
+from ocrsvc.batch.objects.retry import Retries, attempt_s
 
 _DELETE_AT_ONCE: Final = 1000
 _WRITER: Final = "ocrsvc-writer"
@@ -47,7 +47,8 @@ class S3Objects:
             asked["Range"] = f"bytes={begin}-{'' if end is None else end - 1}"
         if version:
             asked["IfMatch"] = f'"{version.partition("-")[2]}"'
-        data: bytes = self.send("GET", path, partial(self._run, self._read, asked))
+        size = None if end is None else end - begin
+        data: bytes = self.send("GET", path, partial(self._run, size, self._read, asked))
         return data
 
     def put(self, path: str, data: bytes) -> None:
@@ -177,12 +178,13 @@ class S3Objects:
         return self.send(verb, path, partial(self._call, method, **asked), total_s)
 
     def _call(self, method: str, **asked: Any) -> Any:
-        return self._run(self._system._call_s3, method, **asked)  # noqa: SLF001  fsspec's name for "asynchronous"
+        return self._run(len(asked.get("Body", b"")), self._system._call_s3, method, **asked)  # noqa: SLF001  fsspec's name for "asynchronous"
 
-    def _run(self, coroutine: Any, *args: Any, **asked: Any) -> Any:
+    def _run(self, size: int | None, coroutine: Any, *args: Any, **asked: Any) -> Any:
+        """One try, of a request that carries so many bytes."""
         from fsspec.asyn import sync
 
-        return sync(self._system.loop, coroutine, *args, timeout=ATTEMPT_S, **asked)
+        return sync(self._system.loop, coroutine, *args, timeout=attempt_s(size), **asked)
 
     async def _read(self, asked: dict[str, Any]) -> bytes:
         try:

@@ -32,10 +32,17 @@ class WriterRequest:
 
 @dataclass(frozen=True, slots=True)
 class BatchFormat:
-    """One format: what opens its writer, and one phrase for people."""
+    """One format.
+
+    Attributes:
+        open: Opens its writer.
+        help: One phrase for people.
+        is_cheap: Whether it is worth writing of parts that will be written again.
+    """
 
     open: Callable[[WriterRequest], OutputWriter]
     help: str
+    is_cheap: bool = True
 
 
 def _open_parquet(rows: Rows, request: WriterRequest) -> OutputWriter:
@@ -66,7 +73,7 @@ BATCH_FORMATS: Final[Mapping[str, BatchFormat]] = {
         name: BatchFormat(partial(_open_text, name), f"{form.help}, a file for each source")
         for name, form in OUTPUT_FORMATS.items()
     },
-    "pdf": BatchFormat(_open_pdf, "searchable PDF, a file for each source"),
+    "pdf": BatchFormat(_open_pdf, "searchable PDF, a file for each source", is_cheap=False),
 }
 
 
@@ -96,15 +103,20 @@ def check_parquet() -> None:
         raise BadOption("--format parquet needs the package pyarrow.", "Install the extra: ocrsvc[parquet].")
 
 
-def open_writers(names: Sequence[str], identity: Mapping[str, str], folder: str = "") -> list[OutputWriter]:
-    """The writers of formats that were checked; where there are several, each writes in a folder of its own.
+def open_writers(names: Sequence[str], identity: Mapping[str, str], unfinished: str = "") -> list[OutputWriter]:
+    """The writers of formats that were checked; each of several has a folder of its own, and Parquet always.
 
     Args:
         names: Of the formats.
         identity: As of WriterRequest.
-        folder: In which they are: "", or one that ends in a slash.
+        unfinished: A folder that ends in a slash, for what is not finished: those that are cheap write there. "" is for
+            what is finished.
     """
-    folders = [f"{folder}{name.replace(':', '-')}/" if len(names) > 1 else folder for name in names]
-    return [
-        BATCH_FORMATS[name].open(WriterRequest(folder, identity)) for name, folder in zip(names, folders, strict=True)
-    ]
+    requests = {name: WriterRequest(unfinished + _folder_of(name, len(names)), identity) for name in names}
+    wanted = {name: request for name, request in requests.items() if BATCH_FORMATS[name].is_cheap or not unfinished}
+    return [BATCH_FORMATS[name].open(request) for name, request in wanted.items()]
+
+
+def _folder_of(name: str, formats: int) -> str:
+    """What reads a folder of Parquet takes every file in it for one."""
+    return f"{name.replace(':', '-')}/" if formats > 1 or name.startswith("parquet") else ""

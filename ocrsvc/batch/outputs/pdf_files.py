@@ -21,7 +21,7 @@ from ocrsvc.searchable_pdf.image_pdf import ImagePdf
 from ocrsvc.searchable_pdf.page_image import PageImage, page_image
 from ocrsvc.searchable_pdf.page_text import PageText
 from ocrsvc.searchable_pdf.text_layer import lay_text, pack_page
-from ocrsvc.searchable_pdf.text_runs import text_of_record
+from ocrsvc.searchable_pdf.text_lines import text_of_record
 
 # Whoever reads files of their own may read large ones, and what is decoded here was decoded once to be read.
 _LIMITS: Final = PixelLimits(1 << 40)

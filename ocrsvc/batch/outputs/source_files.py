@@ -6,10 +6,9 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import orjson
-
 from ocrsvc.batch.outputs.contract import FileResults, WrittenFile
 from ocrsvc.batch.outputs.hashed_writing import HashedFile, hashed_writing
+from ocrsvc.batch.outputs.source_listing import listing_name, row_of, row_of_failure
 from ocrsvc.batch.outputs.source_paths import source_path
 from ocrsvc.batch.store.contract import Store
 from ocrsvc.errors import CallerError, SourceGone
@@ -38,19 +37,19 @@ class SourceFiles:
 
     def write(self, store: Store, part: int, files: Iterator[FileResults]) -> list[WrittenFile]:
         """As OutputWriter.write."""
-        with hashed_writing(store, f"_ocrsvc/outputs/{self._name}-{part:05d}.jsonl") as listing:
+        with hashed_writing(store, listing_name(self._folder, self._name, part)) as listing:
             for results in files:
                 if results.pages:
-                    listing.write(orjson.dumps(self._write_source(store, results)) + b"\n")
+                    listing.write(self._write_source(store, results))
         return [listing.written()]
 
-    def _write_source(self, store: Store, results: FileResults) -> dict[str, object]:
+    def _write_source(self, store: Store, results: FileResults) -> bytes:
+        """Write a source's file; gives its line in the list."""
         source = results.file.name
         try:
             with hashed_writing(store, self._folder + source_path(source, self._ending)) as output:
                 self._write_file(results, output)
         except (CallerError, SourceGone) as error:
             LOGGER.warning("%s has no file in the format %s: %s", source, self._name, error)
-            return {"source": source, "error": {"code": error.code, "detail": error.detail, "remedy": error.remedy}}
-        written = output.written()
-        return {"source": source, "file": written.name, "bytes": written.size, "sha256": written.sha256}
+            return row_of_failure(source, error)
+        return row_of(source, output.written())

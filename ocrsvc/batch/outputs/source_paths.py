@@ -18,10 +18,13 @@ _ROOT: Final = "@root"
 _UP: Final = "@up"
 # What Windows or a shell trips over, and "%" itself; "/" divides names.
 _UNSAFE: Final = re.compile(r'[\x00-\x1f\x7f"%*:<>?\\|\ud800-\udfff]')
-_UNSAFE_ENDS: Final = re.compile(r"\A(?:[@. ]|_(?=(?i:ocrsvc)\Z))|[. ]\Z|~(?=[0-9a-f]{16}\Z)")
+# And the names of what the destination has beside them: `_ocrsvc`, `_files` and `unfinished`.
+_UNSAFE_ENDS: Final = re.compile(
+    r"\A(?:[@. ]|_(?=(?i:ocrsvc|files)\Z)|[uU](?=(?i:nfinished)\Z))|[. ]\Z|~(?=[0-9a-f]{16}\Z)"
+)
 # A folder must not have the name that a file beside it gets.
 _FILE_ENDINGS: Final = re.compile(
-    rf"\.(?=(?:{'|'.join(re.escape(ending[1:]) for ending in ENDINGS)}|jsonl|jsonl\.gz|parquet)\Z)", re.IGNORECASE
+    rf"\.(?=(?:{'|'.join(re.escape(ending[1:]) for ending in ENDINGS)}|html|jsonl|jsonl\.gz|parquet)\Z)", re.IGNORECASE
 )
 _LONGEST_PART_BYTES: Final = 200
 _LONGEST_BYTES: Final = 800

@@ -13,6 +13,8 @@ from ocrsvc.batch.tasks import PageGroup, PageResult
 
 WINDOW_S: Final = 30.0
 """Over which pages/s and lines/s are taken."""
+LEFT_WINDOW_S: Final = 300.0
+"""Over which the time left is worked out: sources have runs of easy and of hard pages."""
 MOST_WORKERS: Final = 1000
 """Workers that are counted apart; those that come later are counted together."""
 OTHERS: Final = "others"
@@ -47,8 +49,8 @@ class RunSnapshot:
         committed: When results were last made durable, Unix time; 0 before.
         elapsed_s: Since this owner began.
         pages_per_s, lines_per_s: In the last WINDOW_S seconds, this owner's.
-        left_s: Until the shard is finished, at the rate of the last WINDOW_S seconds of all owners; None where there
-            is no rate yet.
+        left_s: Until the shard is finished, at the rate of all owners in the last LEFT_WINDOW_S seconds; None where
+            there is no rate yet.
         workers: By name.
     """
 
@@ -88,7 +90,7 @@ class RunCounts:
         self._workers: dict[str, WorkerCounts] = {}
         # Time, own pages, own lines, pages left of all.
         self._samples: deque[tuple[float, int, int, int]] = deque()
-        self._oldest = (self._began_s, 0, 0, 0)
+        self._oldest = self._recent = (self._began_s, 0, 0, 0)
 
     def planned(self, total: int, left: int) -> None:
         """As Progress.planned."""
@@ -146,16 +148,17 @@ class RunCounts:
     def snapshot(self) -> RunSnapshot:
         """How it stands."""
         now, now_s = self._now, self._clock()
-        oldest_s, pages, lines, left = self._oldest
-        span_s = now_s - oldest_s
-        read, finished = now.done + sum(now.failed.values()) - pages, left - now.left
+        oldest_s, _, _, left = self._oldest
+        recent_s, pages, lines, _ = self._recent
+        span_s, finished = now_s - recent_s, left - now.left
+        read = now.done + sum(now.failed.values()) - pages
         return replace(
             now,
             elapsed_s=now_s - self._began_s,
             workers=dict(self._workers),
             pages_per_s=read / span_s if span_s > 0 else 0.0,
             lines_per_s=(now.lines - lines) / span_s if span_s > 0 else 0.0,
-            left_s=now.left * span_s / finished if finished > 0 else None,
+            left_s=now.left * (now_s - oldest_s) / finished if finished > 0 else None,
         )
 
     def _count_worker(self, result: PageResult, pages: int = 1, failed: int | None = None) -> None:
@@ -171,12 +174,14 @@ class RunCounts:
         )
 
     def _sample(self) -> None:
-        """Remember this moment, once a second, for as long as the window."""
+        """Remember this moment, once a second, for as long as the longer window."""
         now_s = self._clock()
         if self._samples and now_s - self._samples[-1][0] < _SAMPLE_S:
             return
         now = self._now
         self._samples.append((now_s, now.done + sum(now.failed.values()), now.lines, now.left))
-        while len(self._samples) > 2 and self._samples[1][0] <= now_s - WINDOW_S:
+        while len(self._samples) > 2 and self._samples[1][0] <= now_s - LEFT_WINDOW_S:
             self._samples.popleft()
         self._oldest = self._samples[0]
+        before = (sample for sample in reversed(self._samples) if sample[0] <= now_s - WINDOW_S)
+        self._recent = next(before, self._oldest)

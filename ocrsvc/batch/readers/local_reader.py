@@ -64,6 +64,11 @@ class LocalReader:
         """As PageReader.at_once: one more than engine threads, so that the next page is decoded meanwhile."""
         return self._plan.engine_threads + 1
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """As PageReader.is_elsewhere: pages are decoded here, and children share this host's memory."""
+        return False
+
     def read(self, group: PageGroup) -> Iterator[PageResult]:
         """As PageReader.read."""
         try:

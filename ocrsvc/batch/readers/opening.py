@@ -110,10 +110,13 @@ def _open_local(request: ReaderRequest) -> PageReader:
 
 
 def _open_ray(request: ReaderRequest) -> PageReader:
+    from ocrsvc.batch.readers.local_reader import PAGE_LIMIT_S
     from ocrsvc.batch.readers.ray_cluster.ray_reader import RayReader
     from ocrsvc.batch.readers.ray_cluster.sent_settings import settings_to_send
     from ocrsvc.http.options import read_options
+    from ocrsvc.settings.load import check_settings
 
     given = settings_to_send(request.environment, request.cluster)
     options = read_options(request.options.items()).read
-    return RayReader(request.on, request.cluster, given, options, request.load)
+    limit_s = check_settings(given).deadline_s if "OCRSVC_DEADLINE_S" in request.environment else PAGE_LIMIT_S
+    return RayReader(request.on, request.cluster, given, options, request.load, limit_s)

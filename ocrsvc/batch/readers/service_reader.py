@@ -21,6 +21,7 @@ from ocrsvc.errors import (
     DeadlineExceeded,
     KeyMissing,
     KeyRefused,
+    NotConnected,
     OcrsvcError,
     QuotaExceeded,
     Refused,
@@ -38,6 +39,8 @@ MOST_HELD_BYTES: Final = 1 << 28
 
 _BLANK_LIMIT_S: Final = 60.0
 _PAUSE_S: Final = 1.0
+# Services may have died over it by chance.
+_ROUNDS: Final = 2
 # No page is to blame for these, and waiting changes nothing.
 _STOPPING: Final = (KeyMissing, KeyRefused, ScopeMissing, QuotaExceeded)
 # A page without text, of 32x32 pixels: what reads it reads the others.
@@ -88,6 +91,11 @@ class ServiceReader:
         """As PageReader.at_once: as many as the services have shown that they take."""
         return self._services.capacity()
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """As PageReader.is_elsewhere."""
+        return True
+
     def read(self, group: PageGroup) -> Iterator[PageResult]:
         """As PageReader.read: the file is sent once for all pages of the group."""
         began_s = self._clock()
@@ -119,29 +127,25 @@ class ServiceReader:
             body = self._load(group)
         except OcrsvcError as error:
             return _Failed(error)
+        unanswered = 0
         while True:
             try:
                 answered = self._ask(body, self._query | pages_option(group), PAGE_LIMIT_S, len(group.pages))
             except _STOPPING:
                 raise
             except OcrsvcError as error:
-                if not self._is_no_answer(error) or self._answers_others(error):
+                unanswered += self._is_left_unanswered(error)
+                if not _is_no_answer(error) or unanswered == _ROUNDS:
+                    self._answered_s = self._clock()
                     return _Failed(error)
                 self._wait(error)
             else:
                 self._check_same(answered)
                 return answered
 
-    def _is_no_answer(self, error: OcrsvcError) -> bool:
-        """Whether nothing came, or only refusals; what else comes is about the page."""
-        if isinstance(error, Unreachable | Refused | DeadlineExceeded):
-            return True
-        self._answered_s = self._clock()
-        return False
-
-    def _answers_others(self, error: OcrsvcError) -> bool:
-        """Whether a blank page is read where this file was sent and nothing came: then it is the file's fault."""
-        if isinstance(error, Refused) or isinstance(error.__cause__, Refused):
+    def _is_left_unanswered(self, error: OcrsvcError) -> bool:
+        """Whether services had the file and gave no answer, and then a blank page is read: that is the file's fault."""
+        if not _is_no_answer(error) or _is_elsewhere(error) or _is_elsewhere(error.__cause__):
             return False
         try:
             self._read_blank()
@@ -183,6 +187,16 @@ class ServiceReader:
         answered = run(self._services.ask(request, parse_answer, limit_s, parts), self._closing)
         self._answered_s = self._clock()
         return answered
+
+
+def _is_no_answer(error: OcrsvcError) -> bool:
+    """Whether nothing came, or too late, or only refusals; what else comes is about the page."""
+    return isinstance(error, Unreachable | Refused | DeadlineExceeded)
+
+
+def _is_elsewhere(error: BaseException | None) -> bool:
+    """Whether what failed has nothing to do with what was sent."""
+    return isinstance(error, NotConnected | Refused)
 
 
 def pages_option(group: PageGroup) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,6 +43,9 @@ class Picture:
     missing: str = ""
 
 
+_TOO_LATE: Final = Picture(missing="there was no time for it")
+
+
 class PictureMaker:
     """Makes pictures until the time for all of them is over.
 
@@ -55,15 +59,25 @@ class PictureMaker:
         self._end_s = clock() + TIME_S
 
     def make(self, file: SourceFile, number: int) -> Picture:
-        """The picture of one page, from 1, or why there is none."""
+        """The picture of one page, from 1, or why there is none; returns when the time is over, whatever hangs."""
         if self._clock() >= self._end_s:
-            return Picture(missing="there was no time for it")
+            return _TOO_LATE
         if file.size > _MOST_FILE_BYTES:
             return Picture(missing="the file is too large")
+        made: list[Picture] = []
+        # An archive may be searched for long, and a file system of another machine may not answer at all.
+        thread = threading.Thread(target=lambda: made.append(self._make(file, number)), name="picture", daemon=True)
+        thread.start()
+        thread.join(max(0.0, self._end_s - self._clock()))
+        if not made:
+            self._end_s = self._clock()
+        return made[0] if made else _TOO_LATE
+
+    def _make(self, file: SourceFile, number: int) -> Picture:
         try:
             with _opened(self._load(file), self._check) as document:
                 return _encode(self._decode(document, number))
-        except (OcrsvcError, OSError, MemoryError) as error:
+        except (OcrsvcError, OSError, MemoryError, ValueError) as error:
             return Picture(missing=getattr(error, "code", "") or type(error).__name__)
 
     def _decode(self, document: Document, number: int) -> Image:

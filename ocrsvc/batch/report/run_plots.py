@@ -50,16 +50,11 @@ def _latency(summary: RunSummary) -> Plot:
         f"{slowest}. Waits for an engine are part of it.",
         summary.latency,
         [seconds_of(edge) for edge in edges],
-        [seconds_of(edges[at]) for at in _spread(len(edges))],
+        [seconds_of(edges[at]) for at in (0, len(edges) // 2, -1)],
         f"{max(summary.latency.counts):,} pages",
         ("pages", ""),
         "a page took",
     )
-
-
-def _spread(count: int) -> list[int]:
-    """First, middle and last of so many; two where there is no middle."""
-    return [0, (count - 1) // 2, count - 1] if count % 2 else [0, count - 1]
 
 
 def _confidence(summary: RunSummary) -> Plot:

@@ -144,11 +144,12 @@ def _throughput(at: np.ndarray, done: np.ndarray, failed: np.ndarray, elapsed_s:
 
 
 def _latency(seconds: np.ndarray) -> Histogram:
-    """Six bins for each factor of ten."""
+    """Six bins for each factor of ten, an even number of them, so that one edge is in the middle."""
     if not len(seconds):
         return Histogram([0.0, 1.0], [0])
     low = np.floor(6 * np.log10(max(float(seconds.min()), 1e-3)))
     high = max(low + 1, np.ceil(6 * np.log10(max(float(seconds.max()), 1e-3)) + 1e-6))
+    high += (high - low) % 2
     edges = 10 ** (np.arange(low, high + 1) / 6)
     return Histogram(edges.tolist(), np.histogram(np.clip(seconds, edges[0], edges[-1]), edges)[0].tolist())
 

@@ -16,7 +16,7 @@ class Member:
     Attributes:
         name: As results call it behind the archive's name, its separator included: "/a/b.png" or "#12".
         place: What `Archive.load` needs to load it.
-        size: Bytes; 0 where it is not known.
+        size: Bytes, of a row of a table in the mean; 0 where it is not known.
         head: Its first bytes; None where they were not looked at, so that its name says what it is.
         problem: Why it cannot be read; "" where nothing is known of that.
         is_image: Whether it is planned whatever it is.

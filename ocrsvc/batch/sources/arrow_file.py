@@ -48,6 +48,11 @@ class ArrowTable:
         """As TableFile.rows."""
         return None
 
+    def mean_bytes(self, column: ImageColumn) -> int:
+        """As TableFile.mean_bytes."""
+        del column
+        return 0
+
     def start_of(self, row: int) -> int:
         """As TableFile.start_of: where the batch begins; a stream is read from its beginning."""
         if self._is_stream:

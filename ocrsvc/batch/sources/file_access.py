@@ -17,9 +17,10 @@ class FoundFile:
         address: Path or URL.
         name: As results call it: valid text.
         size: Bytes.
-        version: Text that changes with its content: size and time of the last change, or an object store's ETag.
+        version: Text that changes with its content: size and time of the last change, or an object store's ETag; "" of
+            what cannot be looked at.
         is_named: Whether the source names it itself, so that it is planned whatever it is.
-        problem: Why it cannot be read; "" where nothing is known of that.
+        problem: Of a folder that cannot be listed: why; "" of files.
     """
 
     address: str
@@ -48,8 +49,13 @@ class FileAccess(Protocol):
     def address_of(self, source: str) -> str:
         """The address of a file, by which every process finds it."""
 
-    def look_at(self, address: str) -> FoundFile:
-        """A file as it is now. Raises OSError."""
+    def look_at(self, address: str, version: str = "") -> FoundFile:
+        """A file as it is now. Raises OSError.
+
+        Args:
+            address: Of the file.
+            version: That it should have. Where `open` gives a file that fails if it has another, nobody need look.
+        """
 
     def open(self, address: str) -> BinaryIO:
         """A file for reading, with `seek`. Raises OSError."""

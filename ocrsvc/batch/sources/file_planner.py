@@ -55,12 +55,17 @@ class FilePlanner:
         """Close what is open."""
         self._loader.close()
 
-    def plan(self, found: FoundFile, ranges: Ranges | None) -> Iterator[SourceFile]:
+    def count_pages(self, found: FoundFile) -> int:
+        """The pages of a file that is a document by its name, as `plan` takes them; for any thread."""
+        return self._count(Locator(found.address), found, found.address, found.size, b"")
+
+    def plan(self, found: FoundFile, ranges: Ranges | None, total: int | None = None) -> Iterator[SourceFile]:
         """What is planned of a file.
 
         Args:
             found: The file.
             ranges: Which pages of each document; None is what the command asks for.
+            total: Its pages, if they were counted.
         """
         ranges = self._ranges if ranges is None else ranges
         kind = archive_kind(found.name)
@@ -69,16 +74,18 @@ class FilePlanner:
         elif kind:
             yield from self._plan_archive(found, kind, ranges)
         elif self._is_wanted(found.name):
-            yield from self._plan_file(found, Locator(found.address), ranges)
+            yield from self._plan_file(found, Locator(found.address), ranges, total)
 
-    def _plan_file(self, found: FoundFile, locator: Locator, ranges: Ranges) -> Iterator[SourceFile]:
+    def _plan_file(
+        self, found: FoundFile, locator: Locator, ranges: Ranges, total: int | None = None
+    ) -> Iterator[SourceFile]:
         head = self._read_head(found)
         if head is None:
             # What cannot be read is not skipped: it may be an image. Its version is not known, nor compared.
             yield self._failure(found.name, locator, "")
         elif found.is_named or is_image_name(found.name) or is_image_head(head):
-            total = self._count(locator, found, found.address, found.size, head)
-            yield from self._chosen(found.name, locator, found.version, found.size, total, ranges)
+            pages = self._count(locator, found, found.address, found.size, head) if total is None else total
+            yield from self._chosen(found.name, locator, found.version, found.size, pages, ranges)
         else:
             self._counts.skip(kind_of(found.name))
 
@@ -141,19 +148,25 @@ class FilePlanner:
         yield from self._plan_file(file, locator, ranges)
 
     def _count(self, locator: Locator, found: FoundFile, name: str, size: int, head: bytes) -> int:
-        """The pages of a document; 1 of what is none, is too large, or cannot be read, which reading it will say."""
+        """The pages of a file; 0 of a document that is too large or cannot be opened, which reading it will say.
+
+        Raises ResourcesExhausted.
+        """
         may_have = may_have_pages(head) if head else extension_of(name) in DOCUMENTS
-        if size > self._most_bytes or not may_have:
+        if not may_have:
             return 1
+        if size > self._most_bytes:
+            return 0
         try:
             return count_pages(self._loader.load(locator, name, found.version))
         except (SourceGone, CallerError):
-            return 1
+            return 0
 
     def _chosen(
         self, name: str, locator: Locator, version: str, size: int, total: int, ranges: Ranges
     ) -> Iterator[SourceFile]:
-        pages = _FIRST if total == 1 and ranges == ALL else choose(ranges, total)
+        is_first = not total or (total == 1 and ranges == ALL)
+        pages = _FIRST if is_first else choose(ranges, total)
         if pages:
             numbers = pages if isinstance(pages, range) else tuple(pages)
             yield SourceFile(name, locator.to_text(), version, size, total, numbers)
@@ -165,7 +178,7 @@ class FilePlanner:
 
     def _failure(self, name: str, locator: Locator, version: str) -> SourceFile:
         self._counts.unreadable += 1
-        return SourceFile(name, locator.to_text(), version, 0, 1, _FIRST)
+        return SourceFile(name, locator.to_text(), version, 0, 0, _FIRST)
 
     def _is_wanted(self, name: str) -> bool:
         if any(expression.fullmatch(name) for expression in self._exclude) or (

@@ -81,8 +81,9 @@ def _find_listed(source: str, counts: PlanningCounts, *, only_local: bool) -> It
             try:
                 for found in access.find(named, counts):
                     yield found, ranges
-            except SourceGone as error:
-                yield FoundFile(access.address_of(named), path_name(named), 0, "", problem=error.detail), ranges
+            except SourceGone:
+                # Loading it will say why.
+                yield FoundFile(access.address_of(named), path_name(named), 0, "", is_named=True), ranges
 
 
 def _open_list(source: str, opened: ExitStack) -> BinaryIO:

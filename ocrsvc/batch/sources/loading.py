@@ -18,7 +18,7 @@ from ocrsvc.errors import BrokenArchive, CallerError, SourceGone
 from ocrsvc.imaging.document import may_have_pages
 
 FAILURE: Final = "failure"
-"""The kind of locator of what was planned although it cannot be read: its place is the reason."""
+"""The kind of locator of an archive, a member or a folder that cannot be read: its place is the reason."""
 LINKED: Final = "linked"
 """The kind of locator of a whole file that a table names: its place is the table's address."""
 
@@ -44,16 +44,18 @@ class SourceLoader:
             SourceGone: It cannot be read, or is no longer what was planned.
             BrokenArchive: The archive that has it is damaged.
             BodyTooLarge: It holds too much.
+            BrokenImage, EncryptedDocument, TooManyPages, ResourcesExhausted: It is a document that cannot be opened.
         """
         locator = Locator.of(file.locator)
         if locator.kind == FAILURE:
-            raise BrokenArchive(locator.place, "Mend it, and take another destination for it.")
+            kind = BrokenArchive if file.version else SourceGone
+            raise kind(locator.place, "Mend it, and take another destination for it.")
         data = self.load(locator, file.name, file.version)
-        # Where the name alone was known at planning, no page of a document may be lost.
-        is_counted = file.total > 1 or (file.version and extension_of(file.name) in DOCUMENTS)
-        if not is_counted and may_have_pages(data) and (pages := count_pages(data)) != file.total:
+        # Where the name alone was known at planning, or counting failed, no page of a document may be lost.
+        is_counted = file.total > 1 or (file.total == 1 and extension_of(file.name) in DOCUMENTS)
+        if not is_counted and may_have_pages(data) and (pages := count_pages(data)) != 1:
             raise SourceGone(
-                f"{file.name} is a document of {pages} pages, and was planned with {file.total}.",
+                f"{file.name} is a document of {pages} pages, of which 1 is planned.",
                 "Let its name end in .pdf or .tif, and take another destination for it.",
             )
         return data
@@ -62,7 +64,7 @@ class SourceLoader:
         """The bytes at a place; `version` "" is not compared. Raises as a call does."""
         with _failures_named(name):
             access = access_of(locator.address)
-            now = access.look_at(locator.address)
+            now = access.look_at(locator.address, version)
             if version and now.version != version:
                 raise SourceGone("It has changed since the run was planned.", "Take another destination for it.")
             if locator.kind in {"", LINKED}:

@@ -30,15 +30,14 @@ class LocalAccess:
         if os.path.isdir(source):
             return _walk(source, counts, None)
         if is_pattern(source) and not os.path.lexists(source):
-            pattern = PathPattern(source)
-            return _walk(pattern.folder, counts, pattern)
+            return _matching(source, counts)
         return iter([_named(source)])
 
     def address_of(self, source: str) -> str:
         """As FileAccess.address_of; links and .. stay in it, which may not mean what they seem to."""
         return _absolute(source)
 
-    def look_at(self, address: str) -> FoundFile:
+    def look_at(self, address: str, version: str = "") -> FoundFile:  # noqa: ARG002  it is always looked at
         """As FileAccess.look_at."""
         status = os.stat(address)
         if not stat.S_ISREG(status.st_mode):
@@ -62,6 +61,15 @@ def _named(source: str) -> FoundFile:
     return _found(source, status, is_named=True)
 
 
+def _matching(source: str, counts: PlanningCounts) -> Iterator[FoundFile]:
+    pattern = PathPattern(source)
+    found = None
+    for found in _walk(pattern.folder, counts, pattern):
+        yield found
+    if found is None:
+        raise SourceGone(f"No file matches {path_name(source)}.", "Check the pattern; put it in quotes.")
+
+
 def _walk(top: str, counts: PlanningCounts, pattern: PathPattern | None) -> Iterator[FoundFile]:
     """The files below a folder, depth first; one folder's sorted entries for each level are open at a time."""
     deepest = None if pattern is None else pattern.levels
@@ -71,7 +79,8 @@ def _walk(top: str, counts: PlanningCounts, pattern: PathPattern | None) -> Iter
         try:
             record = next(entries, None)
         except OSError as error:
-            yield _problem(folder, f"The folder {path_name(folder)} cannot be listed: {error.strerror}.")
+            problem = f"The folder {path_name(folder)} cannot be listed: {error.strerror}."
+            yield FoundFile(_absolute(folder), path_name(folder), 0, "", problem=problem)
             record = None
         if record is None:
             levels.pop()
@@ -103,8 +112,9 @@ def _unsorted_entries(folder: str, counts: PlanningCounts) -> Iterator[bytes]:
 def _look_at(path: str, counts: PlanningCounts) -> Iterator[FoundFile]:
     try:
         status = os.stat(path)
-    except OSError as error:
-        yield _problem(path, f"{path_name(path)} cannot be read: {error.strerror}.")
+    except OSError:
+        # Loading it will say why.
+        yield FoundFile(_absolute(path), path_name(path), 0, "")
         return
     if stat.S_ISREG(status.st_mode):
         yield _found(path, status)
@@ -115,10 +125,6 @@ def _look_at(path: str, counts: PlanningCounts) -> Iterator[FoundFile]:
 def _found(path: str, status: os.stat_result, *, is_named: bool = False) -> FoundFile:
     version = f"{status.st_size}-{status.st_mtime_ns}"
     return FoundFile(_absolute(path), path_name(path), status.st_size, version, is_named)
-
-
-def _problem(path: str, problem: str) -> FoundFile:
-    return FoundFile(_absolute(path), path_name(path), 0, "", problem=problem)
 
 
 def _absolute(path: str) -> str:

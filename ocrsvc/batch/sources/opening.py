@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 
+from ocrsvc.batch.sources.count_ahead import count_ahead
 from ocrsvc.batch.sources.file_planner import FilePlanner
 from ocrsvc.batch.sources.file_records import from_record, to_record
 from ocrsvc.batch.sources.found_files import find_all
@@ -31,11 +32,19 @@ def find_sources(request: SourceRequest, counts: PlanningCounts) -> Iterator[Sou
     if request.sample is not None:
         files = sampled(files, Sample.of(request.sample), request.seed, counts)
     if request.is_sorted:
-        files = map(from_record, sort_records(map(to_record, files)))
+        files = in_order_of_names(files)
     yield from files
 
 
+def in_order_of_names(files: Iterable[SourceFile]) -> Iterator[SourceFile]:
+    """The files sorted by their names; what memory does not hold waits in temporary files. Raises OSError."""
+    return map(from_record, sort_records(map(to_record, files)))
+
+
 def _planned(request: SourceRequest, counts: PlanningCounts) -> Iterator[SourceFile]:
-    with closing(FilePlanner(request, counts)) as planner:
-        for found, ranges in find_all(request.sources, counts):
-            yield from planner.plan(found, ranges)
+    with (
+        closing(FilePlanner(request, counts)) as planner,
+        closing(count_ahead(find_all(request.sources, counts), planner.count_pages)) as files,
+    ):
+        for found, ranges, total in files:
+            yield from planner.plan(found, ranges, total)

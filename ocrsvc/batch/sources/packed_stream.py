@@ -43,7 +43,7 @@ def _zstandard(file: BinaryIO) -> ByteStream:
     try:
         import zstandard
     except ModuleNotFoundError as error:
-        raise SourceGone("Zstandard is not installed.", "Install the extra: ocrsvc[batch].") from error
+        raise SourceGone("Zstandard is not installed.", "Install the extra: ocrsvc[zstd].") from error
     unpacker = zstandard.ZstdDecompressor(max_window_size=_MOST_MEMORY_BYTES)
     return cast("ByteStream", unpacker.stream_reader(file, read_across_frames=True, closefd=False))
 

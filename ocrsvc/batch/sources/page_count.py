@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.decode import FORMATS, PixelLimits
 from ocrsvc.imaging.document import is_pdf, may_have_pages, open_document
 
@@ -45,13 +44,15 @@ def kind_of(name: str) -> str:
 
 
 def count_pages(data: bytes) -> int:
-    """The pages of a file, those of a PDF found in a child process; 1 where that fails, as reading it will say."""
+    """The pages of a file, those of a PDF found in a child process.
+
+    Raises:
+        BrokenImage, EncryptedDocument, TooManyPages: It cannot be opened.
+        ResourcesExhausted: There is no process or memory for it.
+    """
     if not may_have_pages(data):
         return 1
-    try:
-        document = open_document(data, _LIMITS, _DPI, lambda: None, lambda _bytes: None)
-    except OcrsvcError:
-        return 1
+    document = open_document(data, _LIMITS, _DPI, lambda: None, lambda _bytes: None)
     try:
         return document.count
     finally:

@@ -49,6 +49,11 @@ class ParquetTable:
         """As TableFile.rows."""
         return int(self._starts[-1])
 
+    def mean_bytes(self, column: ImageColumn) -> int:
+        """As TableFile.mean_bytes."""
+        total = sum(self._column_bytes(group, column) for group in range(self._metadata.num_row_groups))
+        return total // max(1, self.rows)
+
     def start_of(self, row: int) -> int:
         """As TableFile.start_of: where the row group begins."""
         return int(self._starts[self._group_of(row)])
@@ -75,10 +80,10 @@ class ParquetTable:
 
     def _batch_rows(self, group: int, column: ImageColumn) -> int:
         """Rows that have about `_BATCH_BYTES` of the column, if they are all alike."""
+        row_bytes = self._column_bytes(group, column) // max(1, int(self._metadata.row_group(group).num_rows))
+        return max(1, min(_MOST_BATCH_ROWS, _BATCH_BYTES // max(1, row_bytes)))
+
+    def _column_bytes(self, group: int, column: ImageColumn) -> int:
         described = self._metadata.row_group(group)
-        for number in range(described.num_columns):
-            chunk = described.column(number)
-            if chunk.path_in_schema == column.path:
-                row_bytes = max(1, int(chunk.total_uncompressed_size) // max(1, described.num_rows))
-                return int(max(1, min(_MOST_BATCH_ROWS, _BATCH_BYTES // row_bytes)))
-        return 1
+        chunks = (described.column(number) for number in range(described.num_columns))
+        return sum(int(chunk.total_uncompressed_size) for chunk in chunks if chunk.path_in_schema == column.path)

@@ -16,10 +16,11 @@ from ocrsvc.batch.sources.file_planner import FilePlanner
 from ocrsvc.batch.sources.found_files import find_all
 from ocrsvc.batch.sources.loading import LINKED
 from ocrsvc.batch.sources.locator import Locator
+from ocrsvc.batch.sources.opening import in_order_of_names
 from ocrsvc.batch.sources.planning_counts import PlanningCounts
 from ocrsvc.batch.sources.source_request import SourceRequest
 from ocrsvc.batch.tasks import SourceFile
-from ocrsvc.errors import RunChanged
+from ocrsvc.errors import BadOption, RunChanged
 
 _Item = TypeVar("_Item")
 _BATCH: Final = 20_000
@@ -60,7 +61,7 @@ class SourceChanges:
         raise RunChanged(
             f"The sources have changed since the run in {address} was planned: {self.new} new, {self.changed} "
             f"changed and {self.missing} missing files{names}.",
-            "Go on without looking at that with --as-planned, or take another destination.",
+            "Add new files with --update, go on whatever has changed with --as-planned, or take another destination.",
         )
 
     def _exemplify(self, file: FoundFile) -> None:
@@ -82,7 +83,7 @@ def find_changes(planned: Iterable[SourceFile], request: SourceRequest) -> Sourc
     Raises:
         SourceGone: A source is not there any more.
     """
-    index = _PlanIndex(planned)
+    index = _PlanIndex(planned, only_local=True)
     changes, counts = SourceChanges(), PlanningCounts()
     with closing(FilePlanner(request, counts)) as planner:
         for batch in _batches(find_all(request.sources, counts, only_local=True)):
@@ -97,11 +98,38 @@ def find_changes(planned: Iterable[SourceFile], request: SourceRequest) -> Sourc
     return changes
 
 
+def find_new(planned: Iterable[SourceFile], request: SourceRequest, counts: PlanningCounts) -> Iterator[SourceFile]:
+    """What is planned of the files that were not there when the others were planned, wherever they are.
+
+    Args:
+        planned: All files of the plan.
+        request: As they were planned.
+        counts: What is not planned of the new ones, counted meanwhile.
+
+    Raises:
+        SourceGone: A source is not there any more.
+        BadOption: A sample is asked for, which has no new files.
+    """
+    if request.sample is not None:
+        raise BadOption("A sample is not brought up to date.", "Leave --update out, or take another destination.")
+    files = _find_new(planned, request, counts)
+    yield from in_order_of_names(files) if request.is_sorted else files
+
+
+def _find_new(planned: Iterable[SourceFile], request: SourceRequest, counts: PlanningCounts) -> Iterator[SourceFile]:
+    index = _PlanIndex(planned, only_local=False)
+    with closing(FilePlanner(request, counts)) as planner:
+        for batch in _batches(find_all(request.sources, PlanningCounts())):
+            is_known, _ = index.compare([found for found, _ in batch])
+            for at in np.flatnonzero(~is_known):
+                yield from planner.plan(*batch[at])
+
+
 class _PlanIndex:
     """The addresses of a plan and the versions at them, as hashes: 17 bytes for each."""
 
-    def __init__(self, planned: Iterable[SourceFile]) -> None:
-        keys = [np.array(batch, np.int64) for batch in _batches(_keys_of(planned))]
+    def __init__(self, planned: Iterable[SourceFile], *, only_local: bool) -> None:
+        keys = [np.array(batch, np.int64) for batch in _batches(_keys_of(planned, only_local=only_local))]
         table = np.concatenate(keys) if keys else np.zeros((0, 2), np.int64)
         self._addresses, first = np.unique(table[:, 0], return_index=True)
         self._versions = table[first, 1]
@@ -127,13 +155,13 @@ class _PlanIndex:
         return is_known, has_changed
 
 
-def _keys_of(planned: Iterable[SourceFile]) -> Iterator[tuple[int, int]]:
+def _keys_of(planned: Iterable[SourceFile], *, only_local: bool) -> Iterator[tuple[int, int]]:
     last = ""
     for file in planned:
         locator = Locator.of(file.locator)
         is_linked = locator.kind == LINKED
         address = locator.place if is_linked else locator.address
-        if address != last and access_of(address).is_local:
+        if address != last and (not only_local or access_of(address).is_local):
             yield hash(address), _UNKNOWN if is_linked else _version_key(file.version)
         last = address
 

@@ -25,6 +25,9 @@ class TableFile(Protocol):
     def rows(self) -> int | None:
         """How many it has; None where that is known at its end."""
 
+    def mean_bytes(self, column: ImageColumn) -> int:
+        """What a row of a column has in the mean; 0 where that is known at its end."""
+
     def start_of(self, row: int) -> int:
         """The row from which one must read to come to a row."""
 
@@ -60,8 +63,9 @@ class TableArchive:
             elif self._file.rows is None or may_have_pages(self._first_head(column)):
                 yield from self._read_rows(column)
             else:
+                size = self._file.mean_bytes(column)
                 for row in range(self._file.rows):
-                    yield Member(f"#{row}", f"{row} {column.to_text()}", 0, is_image=True)
+                    yield Member(f"#{row}", f"{row} {column.to_text()}", size, is_image=True)
 
     def load(self, place: str, most_bytes: int) -> bytes:
         """As Archive.load."""
@@ -138,7 +142,7 @@ def check_pyarrow() -> None:
     try:
         import pyarrow as pa  # noqa: F401  whether it is there
     except ModuleNotFoundError as error:
-        raise SourceGone("Parquet and Arrow files need pyarrow.", "Install the extra: ocrsvc[batch].") from error
+        raise SourceGone("Parquet and Arrow files need pyarrow.", "Install the extra: ocrsvc[parquet].") from error
 
 
 def _broken(error: Exception) -> BrokenArchive:

@@ -64,6 +64,7 @@ def read_headers(read_at: ReadAt) -> Iterator[TarEntry]:
             elif kind == b"x":
                 pax = _parse_pax(extension, offset)
         elif kind != b"K":
+            content += _sparse_bytes(read_at, content) if kind == b"S" and header[482] else 0
             size = int(pax[b"size"]) if pax.get(b"size", b"").isdigit() else size
             name = pax.get(b"path") or long_name or _name_of(header)
             what = "sparse file" if any(key.startswith(b"GNU.sparse") for key in pax) else _kind_of(kind, name)
@@ -110,6 +111,14 @@ def _kind_of(kind: bytes, name: bytes) -> str:
     if kind in b"0\0007":
         return "folder" if name.endswith(b"/") else "file"
     return {b"5": "folder", b"1": "links", b"2": "links", b"S": "sparse file"}.get(kind, "devices and pipes")
+
+
+def _sparse_bytes(read_at: ReadAt, offset: int) -> int:
+    """What further blocks of a sparse file's map take, which lie before its content."""
+    size = BLOCK_BYTES
+    while (block := read_at(offset + size - BLOCK_BYTES, BLOCK_BYTES)[504:505]) and block != b"\0":
+        size += BLOCK_BYTES
+    return size
 
 
 def _read_extension(read_at: ReadAt, offset: int, size: int) -> bytes:

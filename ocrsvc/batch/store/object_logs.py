@@ -19,6 +19,8 @@ _WHOLE_BYTES: Final = 4 * 1024 * 1024
 """A chunk of so many bytes is read whole and kept for a while; of a larger one what is asked for."""
 
 _READ_AT_ONCE: Final = 8
+_AHEAD_BYTES: Final = 64 * 1024
+_MOST_AHEAD: Final = 256
 _READ_TRIES: Final = 5
 _MANY_CHUNKS: Final = 300
 """With so many, what processes that died have left in small chunks is merged at the start."""
@@ -62,6 +64,7 @@ class ObjectLogs:
         self._listing_lock, self._lock = threading.RLock(), threading.Lock()
         self._logs: dict[str, _Listed] = {}
         self._own: set[str] = set()
+        self._followed: set[str] = set()
         self._listings = 0
         self._cache: OrderedDict[tuple[str, Chunk], bytes] = OrderedDict()
         self._cached_bytes = 0
@@ -75,12 +78,16 @@ class ObjectLogs:
                 self._tidy(found)
                 found, listing = self._list(prefix)
             self._is_tidy = True
+            grown: list[tuple[str, Chunk]] = []
             with self._lock:
                 for name, chunks in found.items():
                     if name in self._own:
                         self._logs[name].listing = listing
-                    else:
-                        self._logs[name] = _Listed.of(chunks, listing)
+                        continue
+                    known, self._logs[name] = self._logs.get(name), _Listed.of(chunks, listing)
+                    if known is not None and name in self._followed:
+                        grown += [(name, chunk) for chunk in self._logs[name].chunks if chunk.begin >= known.end]
+        self._read_ahead(grown)
         return sorted(found)
 
     def size(self, name: str) -> int:
@@ -91,6 +98,9 @@ class ObjectLogs:
         """Bytes of a log, fewer at its end."""
         for _ in range(_READ_TRIES):
             chunks = self._known(name, offset).between(offset, offset + size)
+            if not chunks:
+                # Whoever reads up to the end will want what comes behind it.
+                self._followed.add(name)
             try:
                 return self._join(name, chunks, offset, size)
             except FileNotFoundError:
@@ -170,6 +180,17 @@ class ObjectLogs:
             with self._lock:
                 self._listings += 1
                 return found, self._listings
+
+    def _read_ahead(self, grown: Sequence[tuple[str, Chunk]]) -> None:
+        """Read what other owners have written since, all at once; what is gone by now is not missed yet."""
+        small = [(name, chunk) for name, chunk in grown if chunk.end - chunk.begin <= _AHEAD_BYTES][:_MOST_AHEAD]
+        if len(small) > 1:
+            with ThreadPoolExecutor(min(_READ_AT_ONCE, len(small))) as threads:
+                list(threads.map(lambda one: self._try_piece(*one), small))
+
+    def _try_piece(self, name: str, chunk: Chunk) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._piece(name, chunk, chunk.begin, chunk.begin)
 
     def _tidy(self, found: dict[str, list[Chunk]]) -> None:
         """Merge the small chunks of all logs. Also of those that are being written: their bytes stay the same."""

@@ -70,7 +70,7 @@ class Attempts:
             Refused: All refuse, and for longer than there is time.
         """
         if self.left_s() <= 0:
-            raise self.too_late() from self._last
+            raise self.too_late()
         place = self._balancer.take(self._avoid, ejected=not self._avoid and self._unreachable_since_s is not None)
         return place or self._pause()
 
@@ -79,8 +79,10 @@ class Attempts:
         self._last = error
 
     def too_late(self) -> DeadlineExceeded:
-        """The error of a request that had no answer before its deadline."""
-        return no_answer_in_time(self._timeout_s, self._last)
+        """The error of a request that had no answer before its deadline, with what failed before as its cause."""
+        error = no_answer_in_time(self._timeout_s, self._last)
+        error.__cause__ = self._last
+        return error
 
     def second(self) -> Place | None:
         """Where to send the request a second time while the first is under way; None where nothing is free."""

@@ -18,6 +18,8 @@ from ocrsvc.errors import Refused
 _WAITED_IN_VAIN: Final = (Outcome.SILENT, Outcome.OVERTAKEN)
 # A refusal costs the time that its Retry-After says: more is not tried often.
 _MORE_AGAIN_S: Final = 30.0
+# Those that are late together are late for one reason.
+_LATE_TOGETHER_S: Final = 5.0
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +36,7 @@ class Host:
         answered_s: When it last answered anything, by the clock.
         at_once: How many requests it takes at once, as far as is known; the part below 1 is on the way to one more.
         more_s: From when on it may be sent more at once, by the clock.
+        fewer_s: From when on an answer that is late halves how much that is, by the clock.
     """
 
     address: Address
@@ -45,6 +48,7 @@ class Host:
     refusal: Refused | None = None
     answered_s: float = float("-inf")
     more_s: float = float("-inf")
+    fewer_s: float = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +181,8 @@ class Balancer:
             place.host.probing = False
         if outcome is Outcome.ANSWERED:
             self._note_answer(place.host)
+        if outcome is Outcome.SILENT:
+            self._note_late(place.host)
         if outcome in _WAITED_IN_VAIN and not self._is_silent_alone(place):
             outcome = Outcome.UNKNOWN
         self._judge(place.host, outcome, probe=place.probe)
@@ -185,6 +191,12 @@ class Balancer:
         host.answered_s = now_s = self._clock()
         if host.in_flight + 1 >= int(host.at_once) < self._rules.at_once and now_s >= host.more_s:
             host.at_once += 1 / host.at_once
+
+    def _note_late(self, host: Host) -> None:
+        """It had more than it could answer in time, perhaps: it is sent fewer at once."""
+        if (now_s := self._clock()) >= host.fewer_s:
+            host.at_once, host.fewer_s = max(1, host.at_once // 2), now_s + _LATE_TOGETHER_S
+            host.more_s = now_s + _MORE_AGAIN_S
 
     def _is_silent_alone(self, place: Place) -> bool:
         """Whether since the place was taken others have answered, and its service nothing: the page is not to blame."""

@@ -39,13 +39,15 @@ class Hedging:
         self._noted = 0
         self._delay_s = rules.hedge_first_s
 
+    def begun(self) -> None:
+        """One more request is under way."""
+        if self._share:
+            with self._lock:
+                self._saved = min(_SAVED, self._saved + self._share)
+
     def delay_s(self, parts: int = 1) -> float | None:
-        """Seconds after which a request of so many parts that begins now is long; None where none is sent twice."""
-        if not self._share:
-            return None
-        with self._lock:
-            self._saved = min(_SAVED, self._saved + self._share)
-            return self._delay_s * parts
+        """Seconds after which a request of so many parts is long, as is known now; None where none is sent twice."""
+        return self._delay_s * parts if self._share else None
 
     def note(self, took_s: float, parts: int = 1) -> None:
         """A request was answered, or given up for another that was faster, after so many seconds."""

@@ -15,7 +15,7 @@ from ocrsvc.batch.readers.ray_cluster.cluster_request import ClusterRequest
 from ocrsvc.errors import ClusterUnavailable, RunChanged
 
 LOGGER: Final = logging.getLogger("ocrsvc.batch")
-_SAY_S: Final = 10.0
+_SAY_S: Final = 20.0
 _SAY_PENDING_S: Final = 60.0
 _WITHDRAW_S: Final = 60.0
 _ASK_AGAIN_S: Final = 300.0

@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from ocrsvc.batch.readers.local_reader import PAGE_LIMIT_S
 from ocrsvc.batch.readers.ray_cluster.actor_messages import FileMissing
 from ocrsvc.batch.readers.ray_cluster.actor_pool import ActorPool, StartingActor, first_line
 from ocrsvc.batch.readers.ray_cluster.assignment import Actor, Answer, Assignment, Call
@@ -32,10 +31,11 @@ class Dispatcher:
         ray: The module, connected.
         request: What actors.
         make: Makes an actor.
+        page_limit_s: Seconds that a page may take.
     """
 
-    def __init__(self, ray: Any, request: ClusterRequest, make: Callable[[], Any]) -> None:
-        self._ray = ray
+    def __init__(self, ray: Any, request: ClusterRequest, make: Callable[[], Any], page_limit_s: float) -> None:
+        self._page_limit_s = page_limit_s
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._assignment = Assignment()
         self._pool = ActorPool(ray, request, make, self._assignment, self._when_placed, self._when_started)
@@ -150,7 +150,7 @@ class Dispatcher:
         """Actors that have not answered for longer than their pages may take: nothing tells that they live."""
         now = time.monotonic()
         for actor in list(self._assignment.actors):
-            if any(now - call.since_s > PAGE_LIMIT_S * len(call.group.pages) + _SPARE_S for call in actor.calls):
+            if any(now - call.since_s > self._page_limit_s * len(call.group.pages) + _SPARE_S for call in actor.calls):
                 self._pool.remove(actor, "It did not answer in time.")
 
 

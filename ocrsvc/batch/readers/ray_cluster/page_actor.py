@@ -13,7 +13,7 @@ from ocrsvc import __version__
 from ocrsvc.batch.readers.local_reader import LocalReader
 from ocrsvc.batch.readers.ray_cluster.actor_messages import ActorRefused, ActorStarted, FileMissing
 from ocrsvc.batch.tasks import PageGroup, PageResult, SourceFile
-from ocrsvc.errors import OcrsvcError, SourceGone
+from ocrsvc.errors import OcrsvcError, OperatorError
 from ocrsvc.records import ReadOptions
 from ocrsvc.settings.describe import is_secret
 from ocrsvc.settings.load import RawValue, check_settings, gather
@@ -25,14 +25,21 @@ class PageActor:
     Args:
         given: The settings of the process that leads, secrets left out: those are of the node's own environment.
         options: How pages are read.
-        load: Gives the bytes of a file; raises SourceGone.
+        load: Gives the bytes of a file; raises OcrsvcError.
+        page_limit_s: Seconds after which a page has failed.
         folder: Of the process that leads: relative names mean the same here where there is such a folder.
     """
 
     def __init__(
-        self, given: Mapping[str, RawValue], options: ReadOptions, load: Callable[[SourceFile], bytes], folder: str
+        self,
+        given: Mapping[str, RawValue],
+        options: ReadOptions,
+        load: Callable[[SourceFile], bytes],
+        page_limit_s: float,
+        folder: str,
     ) -> None:
-        self._given, self._options, self._load, self._folder = given, options, load, folder
+        self._given, self._options, self._load = given, options, load
+        self._page_limit_s, self._folder = page_limit_s, folder
         self._call = threading.local()
         self._host = f"{socket.gethostname()}/{os.getpid()}"
         self._reader: LocalReader | None = None
@@ -49,7 +56,8 @@ class PageActor:
             os.chdir(self._folder)
         try:
             secrets = {name: value for name, value in gather(os.environ).items() if is_secret(name)}
-            self._reader = LocalReader(check_settings(secrets | dict(self._given)), self._options, self._bytes_of)
+            settings = check_settings(secrets | dict(self._given))
+            self._reader = LocalReader(settings, self._options, self._bytes_of, self._page_limit_s)
             identity = self._reader.start()
         except OcrsvcError as error:
             return ActorRefused(error.detail, error.remedy, self._host)
@@ -77,6 +85,7 @@ class PageActor:
             return data
         try:
             return self._load(group.file)
-        except SourceGone:
+        except OperatorError:
+            # Not there, not allowed, or without what its kind of address needs: another machine may have it.
             self._call.is_missing = True
             raise

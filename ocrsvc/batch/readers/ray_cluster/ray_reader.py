@@ -12,10 +12,10 @@ from ocrsvc.batch.readers.ray_cluster.actor_messages import FileMissing
 from ocrsvc.batch.readers.ray_cluster.assignment import ActorsEnded, Call
 from ocrsvc.batch.readers.ray_cluster.cluster_request import ClusterRequest
 from ocrsvc.batch.readers.ray_cluster.dispatcher import Dispatcher
-from ocrsvc.batch.readers.ray_cluster.sent_files import SentFiles
+from ocrsvc.batch.readers.ray_cluster.sent_files import FileNotLoaded, SentFiles
 from ocrsvc.batch.readers.ray_cluster.session import connect
 from ocrsvc.batch.tasks import PageGroup, PageResult, SourceFile
-from ocrsvc.errors import ImageCrashesEngine, SourceGone
+from ocrsvc.errors import ImageCrashesEngine
 from ocrsvc.records import ReadOptions
 from ocrsvc.settings.load import RawValue
 from ocrsvc.system.thread_plan import set_library_environment
@@ -32,7 +32,8 @@ class RayReader:
         request: What actors.
         given: The settings of their engines, without secrets.
         options: How pages are read.
-        load: Gives the bytes of a file, on any node; raises SourceGone.
+        load: Gives the bytes of a file, on any node; raises OcrsvcError.
+        page_limit_s: Seconds after which a page has failed.
     """
 
     def __init__(
@@ -42,10 +43,11 @@ class RayReader:
         given: Mapping[str, RawValue],
         options: ReadOptions,
         load: Callable[[SourceFile], bytes],
+        page_limit_s: float,
     ) -> None:
         self._on, self._request = on, request
-        self._actor = (given, options, load, str(Path.cwd()))
-        self._load = load
+        self._actor = (given, options, load, page_limit_s, str(Path.cwd()))
+        self._load, self._page_limit_s = load, page_limit_s
         self._ray: Any = None
         self._dispatcher: Dispatcher | None = None
         self._files: SentFiles | None = None
@@ -56,7 +58,7 @@ class RayReader:
 
         self._ray = connect(self._on)
         remote = self._ray.remote(PageActor).options(**self._actor_options())
-        self._dispatcher = Dispatcher(self._ray, self._request, lambda: remote.remote(*self._actor))
+        self._dispatcher = Dispatcher(self._ray, self._request, lambda: remote.remote(*self._actor), self._page_limit_s)
         self._files = SentFiles(self._ray.put, self._load)
         return self._dispatcher.start()
 
@@ -64,6 +66,11 @@ class RayReader:
     def at_once(self) -> int:
         """As PageReader.at_once: what the actors that are ready read at once."""
         return self._running().at_once
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """As PageReader.is_elsewhere."""
+        return True
 
     def read(self, group: PageGroup) -> Iterator[PageResult]:
         """As PageReader.read.
@@ -107,8 +114,8 @@ class RayReader:
             with self._files.reference_to(group.file) as data:
                 self._running().note_lacking(missing.node)
                 answer = self._running().read(Call(group, data, alone=alone))
-        except SourceGone as error:
-            return tuple(failure_of(group, number, error) for number in group.pages)
+        except FileNotLoaded as failure:
+            return tuple(failure_of(group, number, failure.error) for number in group.pages)
         assert not isinstance(answer, FileMissing), "it was sent"
         return answer
 

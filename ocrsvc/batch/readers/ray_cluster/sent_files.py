@@ -9,9 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ocrsvc.batch.tasks import SourceFile
+from ocrsvc.errors import OcrsvcError
 
 MOST_BYTES: Final = 128 * 1024 * 1024
 """Of files in the object store at a time; a larger one goes alone."""
+
+
+class FileNotLoaded(Exception):
+    """The file cannot be read here either; the cause is the OcrsvcError that says why."""
+
+    def __init__(self, error: OcrsvcError) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 @dataclass(slots=True)
@@ -26,7 +35,7 @@ class SentFiles:
 
     Args:
         put: Puts bytes into the object store, and gives the reference.
-        load: Gives the bytes of a file; raises SourceGone.
+        load: Gives the bytes of a file; raises OcrsvcError.
         most_bytes: Of all files together.
     """
 
@@ -40,15 +49,21 @@ class SentFiles:
 
     @contextmanager
     def reference_to(self, file: SourceFile) -> Iterator[Any]:
-        """Ray's reference to the bytes of a file, as long as the block runs; waits for room. Raises SourceGone."""
+        """Ray's reference to the bytes of a file, as long as the block runs; waits for room. Raises FileNotLoaded."""
         sent = self._begin(file)
         try:
             with sent.lock:
                 if sent.reference is None:
-                    sent.reference = self._put(self._load(file))
+                    sent.reference = self._put(self._loaded(file))
             yield sent.reference
         finally:
             self._end(file, sent)
+
+    def _loaded(self, file: SourceFile) -> bytes:
+        try:
+            return self._load(file)
+        except OcrsvcError as error:
+            raise FileNotLoaded(error) from error
 
     def _begin(self, file: SourceFile) -> _Sent:
         """Others that use the same file share it. The wait ends as their groups do, which have limits of their own."""

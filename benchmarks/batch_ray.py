@@ -1,0 +1,149 @@
+"""What the actors of a Ray cluster cost the process that leads them: pages/s and CPU time, by groups in flight.
+
+    python benchmarks/batch_ray.py [--pages 3000] [--latency 0.05] [--rounds 2]
+
+Two nodes of Ray on this machine, with more logical CPUs than there are; the engine `fake`, which waits and computes
+nothing, in the actors' own threads. One thread of this process holds each group, as in a run. Each round takes each
+number of groups in flight once. Printed: pages/s, how many of them the wait alone would allow, CPU milliseconds of this
+process for each page, and its highest memory; then how long a page takes when the actor that reads it is killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import resource
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+from bench.machine import print_machine
+from bench.pages import tiny_png
+
+from ocrsvc.batch.page_reader import PageReader
+from ocrsvc.batch.readers.opening import ReaderRequest, open_reader
+from ocrsvc.batch.readers.ray_cluster.cluster_request import ClusterRequest
+from ocrsvc.batch.sources.loading import SourceLoader
+from ocrsvc.batch.sources.opening import find_sources
+from ocrsvc.batch.sources.planning_counts import PlanningCounts
+from ocrsvc.batch.sources.source_request import SourceRequest
+from ocrsvc.batch.tasks import PageGroup, SourceFile
+
+NODES = 2
+ACTORS = 4
+IN_FLIGHT = (4, 50, 100, 200)
+STORE_BYTES = 80 * 2**20
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pages", type=int, default=3000)
+    parser.add_argument("--latency", type=float, default=0.05, help="seconds that a page takes")
+    parser.add_argument("--rounds", type=int, default=2)
+    args = parser.parse_args()
+    print_machine()
+    with tempfile.TemporaryDirectory(prefix="ray") as folder, two_nodes(folder) as address:
+        os.environ["RAY_ADDRESS"] = address
+        path = Path(folder, "page.png")
+        path.write_bytes(tiny_png())
+        [file] = find_sources(SourceRequest((str(path),)), PlanningCounts())
+        found: dict[int, list[tuple[float, float]]] = {number: [] for number in IN_FLIGHT}
+        with started(max(IN_FLIGHT), args.latency) as reader:
+            for _, number in itertools.product(range(args.rounds), IN_FLIGHT):
+                found[number].append(measure(reader, file, args.pages, number))
+            report(found, args.latency)
+            report_death(reader, file)
+
+
+def report(found: dict[int, list[tuple[float, float]]], latency_s: float) -> None:
+    """One line for each number of groups in flight, medians of the rounds."""
+    print(f"{'in flight':>9} {'pages/s':>8} {'allowed':>8} {'own CPU ms/page':>16}")
+    for number, rounds in found.items():
+        rate, cpu_ms = (median(values) for values in zip(*rounds, strict=True))
+        print(f"{number:9} {rate:8.0f} {number / latency_s:8.0f} {cpu_ms:16.2f}")
+    print(f"highest memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
+
+
+def measure(reader: PageReader, file: SourceFile, pages: int, in_flight: int) -> tuple[float, float]:
+    """Pages/s, and CPU milliseconds of this process for each page."""
+    numbers = iter(range(pages))
+    lock = threading.Lock()
+
+    def read() -> None:
+        while True:
+            with lock:
+                number = next(numbers, None)
+            if number is None:
+                return
+            [result] = reader.read(PageGroup(file, (1,), (number,)))
+            assert not result.error, result
+
+    threads = [threading.Thread(target=read) for _ in range(in_flight)]
+    began_s, began_cpu_s = time.monotonic(), time.process_time()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return pages / (time.monotonic() - began_s), 1000 * (time.process_time() - began_cpu_s) / pages
+
+
+def report_death(reader: PageReader, file: SourceFile) -> None:
+    """Kill an actor, and print how long the pages took that were read meanwhile, the slowest first."""
+    group = PageGroup(file, (1,), (0,))
+    [result] = reader.read(group)
+    os.kill(int(result.worker.rpartition("/")[2]), signal.SIGKILL)
+    took_s = []
+    for _ in range(20):
+        began_s = time.monotonic()
+        [result] = reader.read(group)
+        took_s.append(time.monotonic() - began_s)
+        assert not result.error, result
+    print(f"an actor was killed: the slowest of 20 pages took {max(took_s):.2f} s, the median {median(took_s):.2f} s")
+
+
+@contextmanager
+def started(in_flight: int, latency_s: float) -> Iterator[PageReader]:
+    """A reader whose actors together read so many groups at once."""
+    threads = in_flight // ACTORS
+    environment = {
+        "OCRSVC_ENGINE": "fake",
+        "OCRSVC_ISOLATION": "thread",
+        "OCRSVC_FAKE_LATENCY_S": str(latency_s),
+        "OCRSVC_ENGINE_THREADS": str(threads),
+    }
+    cluster = ClusterRequest(actors=ACTORS, cpus=threads)
+    reader = open_reader(ReaderRequest("ray", {}, SourceLoader(), environment, cluster))
+    try:
+        reader.start()
+        while reader.at_once < in_flight:
+            time.sleep(0.1)
+        yield reader
+    finally:
+        reader.close()
+
+
+@contextmanager
+def two_nodes(folder: str) -> Iterator[str]:
+    """The address of a cluster of two nodes, as long as the block runs."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 200, "object_store_memory": STORE_BYTES}
+    cluster = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False, "temp_dir": folder})
+    try:
+        for _ in range(NODES - 1):
+            cluster.add_node(**node)
+        yield cluster.address
+    finally:
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Divides what was read on a page into the lines and pieces that are written over it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from ocrsvc.imaging.bidirectional_text import visual_order
+from ocrsvc.records import Page
+from ocrsvc.searchable_pdf.page_text import PageText, Piece, TextLine
+
+_LEAST_GAP: Final = 0.25
+"""Between two words, of the height of their line; below 0.15 poppler joins them."""
+
+Corners = Sequence[Sequence[float]]
+Words = Sequence[tuple[str, Corners]]
+
+
+def text_of(page: Page) -> PageText:
+    """What is written over a page that was read."""
+    lines = [
+        _line_of(line.text, line.box, [(word.text, word.box) for word in line.words or ()])
+        for line in page.lines
+        if line.text
+    ]
+    return PageText(page.number, page.width, page.height, lines)
+
+
+def text_of_record(page: Mapping[str, Any]) -> PageText:
+    """The same of a page as `formats.json_values` has it."""
+    lines = [
+        _line_of(line["text"], line["box"], [(word["text"], word["box"]) for word in line.get("words", ())])
+        for line in page["lines"]
+        if line["text"]
+    ]
+    return PageText(page["page"], page["width"], page["height"], lines)
+
+
+def _line_of(text: str, box: Corners, words: Words) -> TextLine:
+    """A line, word by word where its words are known, with the blanks after them.
+
+    Readers of PDFs expect text from right to left as it stands, and turn it round themselves; such a line is one piece.
+    """
+    flat = [float(number) for corner in box for number in corner]
+    if (shown := visual_order(text)) != text:
+        return flat, [(shown, 0.0, 1.0)]
+    return flat, _pieces_of(text, box, words) or [(text, 0.0, 1.0)]
+
+
+def _pieces_of(text: str, box: Corners, words: Words) -> list[Piece]:
+    """The words along their line; nothing where they are not those of the text, or do not follow each other."""
+    begins = _begins_of([word for word, _ in words], text)
+    sides = [_sides_of(corners, box) for _, corners in words]
+    if (
+        not begins
+        or any(end <= begin for begin, end in sides)
+        or any(two <= one for (one, _), (two, _) in pairwise(sides))
+    ):
+        return []
+    gap = _LEAST_GAP * math.dist(box[0], box[3]) / (math.dist(box[3], box[2]) or 1.0)
+    nexts = [begin for begin, _ in sides[1:]] + [math.inf]
+    pieces = []
+    for (word, _), at, stop, side, later in zip(words, begins, [*begins[1:], len(text)], sides, nexts, strict=True):
+        end = _end_of(side, later, gap if stop > at + len(word) else 0.0)
+        # Each blank behind a word is as wide as a letter of it.
+        pieces.append((text[at:stop], side[0], side[0] + (end - side[0]) * (stop - at) / len(word)))
+    return pieces
+
+
+def _end_of(side: tuple[float, float], later: float, gap: float) -> float:
+    """Where a word ends that is followed by another: readers take a gap for a blank, and none for no blank."""
+    begin, end = side
+    if gap:
+        return max(min(end, later - gap), (begin + end) / 2)
+    return end if math.isinf(later) else later
+
+
+def _begins_of(words: Sequence[str], text: str) -> list[int]:
+    """Where in the text each word begins; nothing where the text is more than its words and blanks."""
+    begins, at = [], 0
+    for word in words:
+        begin = text.find(word, at)
+        if begin < 0 or not word or text[at:begin].strip():
+            return []
+        begins.append(begin)
+        at = begin + len(word)
+    return begins if not text[at:].strip() else []
+
+
+def _sides_of(corners: Corners, line: Corners) -> tuple[float, float]:
+    """Where a word begins and ends along its line, by the lower corners."""
+    (end_x, end_y), (start_x, start_y) = line[2], line[3]
+    across, down = end_x - start_x, end_y - start_y
+    length = (across * across + down * down) or 1.0
+    end, begin = ((x - start_x) * across + (y - start_y) * down for x, y in corners[2:4])
+    return begin / length, end / length
