@@ -18,7 +18,6 @@ import argparse
 import hashlib
 import os
 import re
-import resource
 import sys
 import tempfile
 import time
@@ -78,23 +77,21 @@ class Measured:
 
 def measure(sources: Sequence[str], out: Path, environment: Mapping[str, str], on: Sequence[str]) -> Measured:
     """Run the command once; exits when a page was not read."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     messages = out.with_suffix(".messages")
-    process = BatchProcess([*sources, "--out", str(out), *on], environment, messages)
+    process = BatchProcess([*sources, "--out", str(out), "--no-report", "--quiet", *on], environment, messages)
     family = Processes(process.pid)
-    own_cpu_s = start_own_s = start_s = 0.0
+    own, every, start = 0.0, 0.0, (0.0, 0.0)
     while process.is_running():
-        own_cpu_s = max(own_cpu_s, _own_cpu_s(process.pid))
-        if not start_s and ledger_logs(out):
+        # Nothing is left of it once it has ended: the last sample counts.
+        own, every = max(own, _own_cpu_s(process.pid)), max(every, family.cpu_s())
+        if not any(start) and ledger_logs(out):
             # The log of its owner is begun when the reader is ready.
-            start_own_s, start_s = own_cpu_s, family.cpu_s()
+            start = own, every
         time.sleep(0.02)
     code, whole_s = process.wait(), time.monotonic() - process.began_s
     if code != 0:
         sys.exit(f"FAILED {code}: {messages.read_text('utf-8', 'replace')[-2000:]}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime - start_s
-    return Measured(whole_s, _read_s(out), own_cpu_s - start_own_s, cpu_s, _digest(out))
+    return Measured(whole_s, _read_s(out), own - start[0], every - start[1], _digest(out))
 
 
 def _own_cpu_s(pid: int) -> float:

@@ -54,7 +54,8 @@ class LeasedParts:
         """
         now = self._clock()
         for part, lease in self._leases.items():
-            if now - lease.renewed >= RENEW_S:
+            # Also where the clock was set back.
+            if not 0 <= now - lease.renewed < RENEW_S:
                 # What has run out begins anew, behind whoever took it since.
                 lease.since = lease.since if now < lease.renewed + LEASE_S else now
                 lease.renewed = now

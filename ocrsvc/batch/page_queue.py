@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from math import isqrt
 from typing import Final
 
 from ocrsvc.batch.ledger.entries import PageState
-from ocrsvc.batch.ledger.ledger import Ledger
+from ocrsvc.batch.ledger.ledger import Deaths, Ledger
 from ocrsvc.batch.ledger.owner import Owner
 from ocrsvc.batch.page_record import failure_of
 from ocrsvc.batch.plan import Plan
@@ -31,6 +32,8 @@ class PageQueue:
         self._plan, self._ledger, self._owner, self._attempts = plan, ledger, owner, attempts
         self._left = limit
         self._groups: deque[PageGroup] = deque()
+        # Each a page that one process died over, or several.
+        self._doubtful: deque[PageGroup] = deque()
         self._suspects: deque[PageGroup] = deque()
 
     @property
@@ -40,8 +43,8 @@ class PageQueue:
 
     @property
     def has_suspects(self) -> bool:
-        """Whether there are pages that may have killed a process: each is read with nothing beside it."""
-        return bool(self._suspects) and not self.is_at_limit
+        """Whether there are pages that may have killed a process: they are read with few or none beside them."""
+        return bool(self._suspects or self._doubtful) and not self.is_at_limit
 
     def add(self, part: int) -> tuple[int, list[PageResult]]:
         """Queue the pages of a part that were neither read nor have failed.
@@ -52,12 +55,13 @@ class PageQueue:
         count, failed = 0, []
         for group in self._unread(part, deaths):
             count += len(group.pages)
-            if group.indexes[0] not in deaths:
+            died = deaths.get(group.indexes[0])
+            if died is None:
                 self._groups.append(group)
-            elif deaths[group.indexes[0]] < self._attempts:
-                self._suspects.append(group)
+            elif died.alone >= self._attempts:
+                failed.append(_failure(group, died.alone))
             else:
-                failed.append(_failure(group, deaths[group.indexes[0]]))
+                (self._suspects if died.all > 1 else self._doubtful).append(group)
         return count, failed
 
     def add_again(self, group: PageGroup, index: int) -> None:
@@ -71,14 +75,23 @@ class PageQueue:
         """The next group, cut off at the limit."""
         return self._taken(self._groups.popleft()) if self._groups and not self.is_at_limit else None
 
-    def take_suspect(self) -> PageGroup | None:
-        """The next page that is to be read alone."""
-        return self._taken(self._suspects.popleft()) if self.has_suspects else None
+    def take_suspects(self) -> list[PageGroup]:
+        """The next pages that are to be read together and with nothing else: one, where several processes died over it.
+
+        Of n pages that one process died over, as many as the square root of n: that finds the one that kills in the
+        fewest rounds, if each of those that are read with it is then read alone.
+        """
+        if self._doubtful:
+            taken = [self._doubtful.popleft() for _ in range(isqrt(len(self._doubtful)))]
+        else:
+            taken = [self._suspects.popleft()] if self._suspects else []
+        return [self._taken(group) for group in taken if not self.is_at_limit]
 
     def drop(self, part: int) -> None:
         """Forget the pages of a part, which is another owner's now."""
         pages = self._plan.pages_of(part)
         self._groups = deque(group for group in self._groups if group.indexes[0] not in pages)
+        self._doubtful = deque(group for group in self._doubtful if group.indexes[0] not in pages)
         self._suspects = deque(group for group in self._suspects if group.indexes[0] not in pages)
 
     def _taken(self, group: PageGroup) -> PageGroup:
@@ -88,7 +101,7 @@ class PageQueue:
         self._left -= len(group.pages)
         return group
 
-    def _unread(self, part: int, deaths: Mapping[int, int]) -> Iterator[PageGroup]:
+    def _unread(self, part: int, deaths: Mapping[int, Deaths]) -> Iterator[PageGroup]:
         """The pages of a part that are neither done nor failed, in groups; those that are suspected each by itself."""
         for first, file in self._plan.files_of(part):
             together: list[tuple[int, int]] = []

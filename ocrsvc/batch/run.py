@@ -74,7 +74,7 @@ class Run:
         self._read_twice: set[int] = set()
         self._attempts: dict[int, int] = {}
         self._failures = 0
-        self._is_alone = False
+        self._is_apart = False
         self._drain = threading.Event()
         self._outcome = RunOutcome()
         self._committed = clock()
@@ -122,7 +122,8 @@ class Run:
             self._begin_groups()
             if self._threads.in_flight or self._being_written:
                 self._take_events()
-                if self._clock() - self._committed >= self._store.commit_s:
+                # Also where the clock was set back.
+                if not 0 <= self._clock() - self._committed < self._store.commit_s:
                     self._commit()
             elif self._same:
                 # Nothing else is on its way: what they wait for is known after a commit, or not to be read.
@@ -150,8 +151,8 @@ class Run:
         return self._drain.is_set() or self._pages.is_at_limit
 
     def _begin_groups(self) -> None:
-        """Give the threads work; a page that may have killed a process is read with nothing beside it."""
-        if self._drain.is_set() or self._is_alone:
+        """Give the threads work; pages that may have killed a process are read apart from all others."""
+        if self._drain.is_set() or self._is_apart:
             return
         groups: list[PageGroup] = []
         room = self._threads.room()
@@ -167,15 +168,16 @@ class Run:
             for group in groups:
                 self._begin(group)
         elif self._pages.has_suspects and room and not self._threads.in_flight:
-            self._begin_alone()
+            self._begin_suspects()
 
-    def _begin_alone(self) -> None:
-        # What is not known of earlier pages when this one kills the process counts against them.
+    def _begin_suspects(self) -> None:
+        # What is not known of earlier pages when one of these kills the process counts against them.
         self._commit()
-        if not self._threads.in_flight and (group := self._pages.take_suspect()):
-            self._is_alone = True
-            self._log.note_begun(group.indexes, alone=True)
-            self._begin(group)
+        if not self._threads.in_flight and (groups := self._pages.take_suspects()):
+            self._is_apart = True
+            self._log.note_begun((index for group in groups for index in group.indexes), alone=len(groups) == 1)
+            for group in groups:
+                self._begin(group)
 
     def _begin(self, group: PageGroup, *, is_to_be_read: bool = False) -> None:
         self._progress.begun(group)
@@ -213,7 +215,7 @@ class Run:
             case GroupEnded(group):
                 self._progress.ended(group)
                 self._threads.in_flight -= 1
-                self._is_alone = False
+                self._is_apart = self._is_apart and self._threads.in_flight > 0
             case FileHashed(group, digest):
                 self._log.note_content(group.indexes[0], digest)
             case SameContent(group, first):
@@ -234,7 +236,7 @@ class Run:
             self._note(result, attempts)
             return
         self._failures += 1
-        if self._failures >= MOST_FAILURES:
+        if self._failures >= MOST_FAILURES and not self._settings.keeps_going:
             raise _broken(self._failures, result)
         if attempts >= self._settings.attempts:
             self._note(result, attempts)
@@ -262,7 +264,7 @@ class Run:
             self._pages.drop(part)
         self._committed = self._clock()
         self._progress.committed(self._committed, self._count_left())
-        if self._same and not self._is_alone:
+        if self._same and not self._is_apart:
             results, unread = self._same.take(self._parts)
             for group in unread:
                 self._begin(group, is_to_be_read=True)
@@ -329,5 +331,5 @@ def _broken(failures: int, result: PageResult) -> EngineUnavailable:
     error = orjson.loads(result.record)["error"]
     return EngineUnavailable(
         f"{failures} tries in a row to read pages have failed, the last with {result.error}: {error['detail']}",
-        "Mend that, and give the same command again: what was read is kept.",
+        "Mend that, and give the same command again: what was read is kept. With --keep-going such pages fail instead.",
     )

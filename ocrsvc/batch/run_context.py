@@ -25,6 +25,7 @@ class RunSettings:
         shard, shards: This owner takes the parts whose number leaves `shard` when divided by `shards`.
         limit: Pages after which this owner stops; None is no limit.
         dedupe: Read files of the same content once.
+        keeps_going: Fail pages also where whatever reads seems to be broken, instead of ending the run.
     """
 
     attempts: int = 3
@@ -32,6 +33,7 @@ class RunSettings:
     shards: int = 1
     limit: int | None = None
     dedupe: bool = False
+    keeps_going: bool = False
 
 
 @dataclass(slots=True)

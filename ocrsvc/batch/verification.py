@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,7 +18,7 @@ from ocrsvc.batch.plan import Plan, read_plan
 from ocrsvc.batch.store.contract import Store
 
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
-_JSON_LINES: Final = ".jsonl"
+_JSON_LINES: Final = re.compile(r"(.*/)?pages-\d+\.jsonl")
 _NO_ERROR: Final = b'"error":null}'
 
 
@@ -135,8 +136,9 @@ def _expected_lines(plan: Plan, ledger: Ledger, part: int) -> Iterator[tuple[byt
 
 
 def _chunks(store: Store, name: str) -> Iterator[bytes]:
-    offset = 0
-    while chunk := store.read(name, offset, _CHUNK_BYTES):
+    offset, chunk = 0, bytes(_CHUNK_BYTES)
+    while len(chunk) == _CHUNK_BYTES:
+        chunk = store.read(name, offset, _CHUNK_BYTES)
         yield chunk
         offset += len(chunk)
 

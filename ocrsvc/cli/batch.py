@@ -46,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shard", metavar="I/N", help="work on every Nth part from the Ith (from 0) alone")
     parser.add_argument("--limit", type=_positive, help="stop after so many pages; the same command goes on")
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0, not 1, when pages have failed")
+    parser.add_argument(
+        "--keep-going", action="store_true", help="fail pages also when 100 tries in a row fail, and do not end then"
+    )
     parser.add_argument("--retry-failed", action="store_true", help="try pages that have failed again")
     parser.add_argument("--dedupe", action="store_true", help="read files of the same content once")
     parser.add_argument(
@@ -143,7 +146,7 @@ def _request_of(args: argparse.Namespace) -> BatchRequest:
     from ocrsvc.batch.start import BatchRequest
 
     shard, shards = _shard_of(args.shard)
-    settings = RunSettings(args.attempts, shard, shards, args.limit, args.dedupe)
+    settings = RunSettings(args.attempts, shard, shards, args.limit, args.dedupe, args.keep_going)
     sources, formats = source_request_of(args, os.environ), tuple(args.format.split(","))
     return BatchRequest(
         sources,

@@ -51,6 +51,14 @@ class KnownPart:
         return int((self.states == state).sum())
 
 
+@dataclass(frozen=True, slots=True)
+class Deaths:
+    """Processes that died while they read a page: all of them, and those that read nothing beside it."""
+
+    all: int
+    alone: int
+
+
 class Ledger:
     """The state of every page and part; `refresh` takes in what was written since. For one thread.
 
@@ -159,19 +167,20 @@ class Ledger:
                     self.states[page], lost = PageState.PLANNED, lost + 1
         return lost
 
-    def suspects_of(self, part: int, here: Owner) -> dict[int, int]:
+    def suspects_of(self, part: int, here: Owner) -> dict[int, Deaths]:
         """The pages of a part that other owners were reading when they died, as it seems, and are still to be read.
 
-        Gives how many died while they read a page and nothing else. Asked once the part is this owner's alone.
+        Asked once the part is this owner's alone.
         """
-        pages, found = self._plan.pages_of(part), dict[int, int]()
+        pages, found = self._plan.pages_of(part), dict[int, Deaths]()
         for log in self._logs.values():
             if log.has_ended or log.owner == here:
                 continue
             for page in log.begun:
                 if page in pages and self.states[page] == PageState.PLANNED:
-                    found[page] = found.get(page, 0) + (log.alone == page)
-        return dict(sorted(found.items()))
+                    had = found.get(page, Deaths(0, 0))
+                    found[page] = Deaths(had.all + 1, had.alone + (log.alone == page))
+        return found
 
     def needed_results(self) -> set[str]:
         """The results logs with results of parts that are not in the output, or are there with failures."""
