@@ -107,7 +107,10 @@ def ask(
 
 @contextmanager
 def loads(place: Place, folder: Path) -> Iterator[dict[str, Any]]:
-    """Clients of each proxy, over HTTP and gRPC, ask while the block runs; what came is there after it, by load."""
+    """Clients of each proxy, over HTTP and gRPC, and one that needs none ask while the block runs.
+
+    What came is there after it, by load.
+    """
     bodies = {"http": PAGE, "grpc": infer_request(PAGE).SerializeToString()}
     for kind, body in bodies.items():
         (folder / kind).write_bytes(body)
@@ -119,6 +122,8 @@ def loads(place: Place, folder: Path) -> Iterator[dict[str, Any]]:
         for name, node in place.proxies.items()
         for kind in bodies
     }
+    urls = ",".join(host.url for host in place.hosts)
+    plans["ocrsvc.client"] = {**plans["http by nginx"], "kind": "library", "address": urls}
     (folder / "plans.json").write_text(json.dumps(list(plans.values())))
     command = [*inside(place.clients), sys.executable, str(_CLIENT), str(folder / "plans.json"), "--until-eof"]
     found: dict[str, Any] = {}
@@ -149,7 +154,7 @@ def test_nothing_fails_while_hosts_are_killed_cut_off_drained_and_come_back(plac
         second.restore()
     wrong = {load: result["outcomes"] for load, result in found.items() if set(result["outcomes"]) != {"right"}}
     assert not wrong
-    assert len(found) == 2 * len(PROXIES)
+    assert len(found) == 2 * len(PROXIES) + 1
 
 
 def asked(host: Host) -> float:
