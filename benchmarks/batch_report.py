@@ -1,9 +1,9 @@
 """Memory and time of the report of a large batch run.
 
-    python benchmarks/batch_report.py [--pages 1000000] [--most-mb 200] [--most-s 20]
+    python benchmarks/batch_report.py [--pages 1000000] [--most-mb 200] [--most-cpu-s 20]
 
 Writes plan and ledger of a run that never was, of files that are not there, and has the report made in a fresh process.
-Exit code 1 when it takes more memory or time than that.
+Exit code 1 when it takes more memory or processor time than that: how long it takes says how busy the machine is.
 """
 
 from __future__ import annotations
@@ -61,15 +61,16 @@ def write_run(store: LocalStore, pages: int) -> None:
     log.close()
 
 
-def measure(folder: str) -> tuple[float, float, int]:
-    """Seconds, peak RSS in MB and bytes of the report; in a process of its own."""
+def measure(folder: str) -> tuple[float, float, float, int]:
+    """Seconds, those of the processor, peak RSS in MB and bytes of the report; in a process of its own."""
     from ocrsvc.batch.report.write_report import write_report
     from ocrsvc.batch.sources.loading import SourceLoader
 
-    began_s = time.perf_counter()
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
     name = write_report(LocalStore(Path(folder)), SourceLoader())
-    took_s = time.perf_counter() - began_s
-    return took_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, (Path(folder) / name).stat().st_size
+    took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return took_s, cpu_s, peak_mb, (Path(folder) / name).stat().st_size
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,15 +78,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--pages", type=int, default=1_000_000)
     parser.add_argument("--most-mb", type=float, default=200.0)
-    parser.add_argument("--most-s", type=float, default=20.0)
+    parser.add_argument("--most-cpu-s", type=float, default=20.0)
     asked = parser.parse_args(arguments)
     print_machine()
     with tempfile.TemporaryDirectory() as folder:
         write_run(LocalStore(Path(folder)), asked.pages)
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            took_s, peak_mb, size = pool.apply(measure, (folder,))
-    print(f"{asked.pages} pages: {took_s:.2f} s, peak RSS {peak_mb:.0f} MB, report of {size / 1000:.0f} kB")
-    return int(took_s > asked.most_s or peak_mb > asked.most_mb)
+            took_s, cpu_s, peak_mb, size = pool.apply(measure, (folder,))
+    print(f"{asked.pages} pages: {took_s:.2f} s, {cpu_s:.2f} s of CPU, peak RSS {peak_mb:.0f} MB, report of {size / 1000:.0f} kB")
+    return int(cpu_s > asked.most_cpu_s or peak_mb > asked.most_mb)
 
 
 if __name__ == "__main__":

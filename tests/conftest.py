@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
+import hypothesis
 import pytest
 from support import Server, run_server
 
@@ -15,8 +16,12 @@ _LEAVING_S = 5.0
 
 
 def pytest_configure() -> None:
-    """The tests in this process know the built-in engines and adapters alone, whatever else is installed here."""
+    """The tests in this process know the built-in engines and adapters alone, and no example has a deadline."""
     pytest.MonkeyPatch().setattr("ocrsvc.registry.entry_points", lambda group: ())  # noqa: ARG005
+    # How long an example takes says how busy the machine is.
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("without_clock", deadline=None, suppress_health_check=slow)
+    hypothesis.settings.load_profile("without_clock")
 
 
 @pytest.fixture

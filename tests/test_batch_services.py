@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -25,6 +26,7 @@ from ocrsvc.batch.readers.group_admission import GroupAdmission
 from ocrsvc.batch.readers.service_reader import pages_option
 from ocrsvc.batch.tasks import PageGroup, SourceFile
 from ocrsvc.cli.main import run
+from ocrsvc.client.balancing.rules import Rules
 
 ENGINE = {"name": "fake", "model": "none", "version": "1"}
 
@@ -51,6 +53,14 @@ def pages(tmp_path: Path) -> Path:
 def _fake_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OCRSVC_ENGINE", "fake")
     monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Services that fail are left alone for a tenth of the time."""
+    monkeypatch.setattr("ocrsvc.client.balancing.rules.Rules", partial(Rules, first_ejection_s=0.1, hedge_first_s=1.0))
+    monkeypatch.setattr("ocrsvc.client.balancing.attempts._LONGEST_PAUSE_S", 0.1)
+    monkeypatch.setattr("ocrsvc.batch.readers.service_reader._PAUSE_S", 0.1)
 
 
 def write_image(file: Path, number: int) -> None:

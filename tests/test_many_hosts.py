@@ -241,7 +241,8 @@ def post_through_each(place: Place, path: str, timeout: str) -> dict[str, Answer
 
 def test_what_is_safe_is_sent_again_with_the_time_that_is_left(place: Place) -> None:
     with breaking_once(place, 0.5) as seen:
-        assert {answer.status for answer in post_through_each(place, OCR, "5").values()} == {http.client.OK}
+        answers = post_through_each(place, OCR, "5")
+        assert {answer.status for answer in answers.values()} == {http.client.OK}
         again = {name: posted[1] for name, posted in seen.items()}
         seen.clear()
         uploads = post_through_each(place, "/api/doc/upload", "5")
@@ -251,7 +252,7 @@ def test_what_is_safe_is_sent_again_with_the_time_that_is_left(place: Place) -> 
     }
     # HAProxy writes the headers once, so that its second try has all the time again.
     assert left_s.pop("haproxy") == 5
-    assert all(4.0 < left < 4.6 for left in left_s.values()), left_s
+    assert all(5 - answers[name].after_s < left < 4.6 for name, left in left_s.items()), left_s
     assert all(answer.status >= http.client.INTERNAL_SERVER_ERROR for answer in uploads.values())
     assert {name: len(posted) for name, posted in seen.items()} == dict.fromkeys(PROXIES, 1)
 
@@ -263,7 +264,7 @@ def test_a_proxy_waits_for_a_silent_host_as_long_as_the_client_does(place: Place
     assert {name: len(posted) for name, posted in seen.items()} == dict.fromkeys(PROXIES, 1)
     # nginx has no limits that a header gives: it rounds up to what it has.
     waits_s = {"nginx": 2.0, "haproxy": 0.8, "envoy": 0.8}
-    assert all(-0.05 < answer.after_s - waits_s[name] < 0.5 for name, answer in answers.items()), answers
+    assert all(waits_s[name] - 0.05 < answer.after_s < _ANSWER_S / 4 for name, answer in answers.items()), answers
 
 
 def test_models_and_operators_are_not_reached_through_a_proxy(place: Place) -> None:

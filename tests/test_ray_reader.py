@@ -19,7 +19,7 @@ from support import clean_environment, wait_until
 from ocrsvc.cli.main import run
 
 _SOON_S = 60.0
-_PAGES = 120
+_PAGES = 60
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +78,12 @@ def test_a_node_that_dies_costs_nothing_and_the_output_is_as_of_one_process(
     with (pages / "000.png").open("rb") as file:
         # Every process has files of its own by this name: no actor reads this one but from what it is sent.
         sources = [str(pages), f"/proc/self/fd/{file.fileno()}"]
-        process = batch(cluster, sources, tmp_path / "ray", "--part-pages", "50", fds=(file.fileno(),))
+        process = batch(cluster, sources, tmp_path / "ray", "--part-pages", "20", fds=(file.fileno(),))
         wait_until(lambda: list((tmp_path / "ray").glob("*.jsonl")), "a part that is written", _SOON_S)
         cluster.kill_second()
         said = process.communicate(timeout=_SOON_S)[1]
         assert process.returncode == 0, said
-        assert run(["batch", *sources, "--out", str(tmp_path / "local"), "--part-pages", "50"]) == 0
+        assert run(["batch", *sources, "--out", str(tmp_path / "local"), "--part-pages", "20"]) == 0
     assert written(tmp_path / "ray") == written(tmp_path / "local")
     assert f"{_PAGES + 1} pages read, 0 failed" in said
     assert "has ended; its" in said
