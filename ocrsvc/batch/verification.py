@@ -87,7 +87,7 @@ def _check_content(store: Store, plan: Plan, ledger: Ledger, part: int, name: st
     """What is wrong in a file of a part that is what was written."""
     if is_listing(name):
         yield from check_listed(store, name)
-    elif name.endswith(_JSON_LINES):
+    elif _JSON_LINES.fullmatch(name):
         yield from _check_lines(store, plan, ledger, part, name)
 
 
