@@ -21,7 +21,7 @@ from support import Server, run_server, start_server, wait_until
 from ocrsvc.access.management import add_key
 from ocrsvc.access.opening import open_store
 from ocrsvc.access.records import KeyEntry
-from ocrsvc.batch.readers.byte_budget import ByteBudget
+from ocrsvc.batch.readers.group_admission import GroupAdmission
 from ocrsvc.batch.readers.service_reader import pages_option
 from ocrsvc.batch.tasks import PageGroup, SourceFile
 from ocrsvc.cli.main import run
@@ -233,21 +233,41 @@ def test_the_pages_of_a_group_are_named(numbers: tuple[int, ...], total: int, op
     assert pages_option(PageGroup(file, numbers, numbers)) == option
 
 
-def test_files_are_held_within_the_budget_and_one_that_is_larger_alone() -> None:
-    budget, order = ByteBudget(100), list[str]()
+def test_groups_are_under_way_within_their_number_and_bytes_and_a_larger_file_alone() -> None:
+    admission, order = GroupAdmission(100, lambda: 3), list[str]()
 
-    def hold_large() -> None:
-        with budget.held(1000):
-            order.append("large")
+    def enter(size_bytes: int, name: str) -> threading.Thread:
+        def body() -> None:
+            with admission.entered(size_bytes):
+                order.append(name)
 
-    thread = threading.Thread(target=hold_large)
-    with budget.held(60), budget.held(40):
+        thread = threading.Thread(target=body)
         thread.start()
-        order.append("small")
-    thread.join(10)
-    with budget.held(100):
-        order.append("all")
-    assert order == ["small", "large", "all"]
+        return thread
+
+    with admission.entered(60), admission.entered(40):
+        larger = enter(1000, "larger")
+        order.append("two")
+    larger.join(10)
+    with admission.entered(1), admission.entered(1), admission.entered(1):
+        fourth = enter(1, "fourth")
+        order.append("three")
+    fourth.join(10)
+    assert order == ["two", "larger", "three", "fourth"]
+
+
+def test_a_service_that_takes_little_at_once_is_not_kept_idle_by_refusals(pages: Path, tmp_path: Path) -> None:
+    env = {
+        "OCRSVC_WORKERS": "1",
+        "OCRSVC_ENGINE_THREADS": "1",
+        "OCRSVC_QUEUE_SIZE": "2",
+        "OCRSVC_FAKE_LATENCY_S": "0.02",
+    }
+    with run_server(env) as server:
+        assert run(["batch", str(pages), "--out", str(tmp_path / "out"), "--on", server.url]) == 1
+        # Those of the beginning, and few later: each idles the service for a second.
+        assert 0 < server.metric("ocrsvc_refused_total") <= 24
+    assert len(output(tmp_path / "out").splitlines()) == 51
 
 
 # Services that the test writes

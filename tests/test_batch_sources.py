@@ -169,6 +169,18 @@ def test_include_and_exclude_choose_by_name(folder: Path) -> None:
     assert counts.left_out == 7
 
 
+def test_the_output_of_a_run_is_no_source(folder: Path) -> None:
+    for name in ("_ocrsvc/a.png", "out/_ocrsvc/plan", "out/b.pdf", "b/c/d/b.png"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(png())
+    counts = PlanningCounts()
+    assert len(plan(folder, counts=counts)) == 8
+    assert {kind: counts.skipped[kind] for kind in counts.skipped if "run" in kind} == {
+        "folders of a run's ledger": 1,
+        "folders of a run's output": 1,
+    }
+
+
 def test_a_source_that_is_not_there_ends_the_planning(tmp_path: Path) -> None:
     with pytest.raises(SourceGone, match="nothing cannot be read"):
         plan(tmp_path / "nothing")

@@ -139,6 +139,22 @@ def test_names_lead_nowhere_else_and_are_each_once(tmp_path: Path) -> None:
     assert [load(file) for file in files] == [png(shade) for shade in range(7)]
 
 
+def test_a_member_10000_levels_deep_is_a_name_like_others(tmp_path: Path) -> None:
+    deep = "d/" * 10_000 + "a.png"
+    (by_tar,), (by_zip,) = (
+        plan(write_tar(tmp_path / "t.tar", {deep: png(1)})),
+        plan(write_zip(tmp_path / "t.zip", {deep: png(2)})),
+    )
+    assert (by_tar.name.endswith(f"/t.tar/{deep}"), load(by_tar)) == (True, png(1))
+    assert (by_zip.name.endswith(f"/t.zip/{deep}"), load(by_zip)) == (True, png(2))
+
+
+def test_a_member_with_a_header_of_many_megabytes_ends_the_tar(tmp_path: Path) -> None:
+    (file,) = plan(write_tar(tmp_path / "t.tar", {"x" * 2_000_000 + ".png": png(1)}))
+    with pytest.raises(BrokenArchive, match=r"has \d+ bytes"):
+        load(file)
+
+
 def test_names_that_are_no_utf8_become_valid_text(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "t.tar", "w", format=tarfile.GNU_FORMAT, encoding="latin-1") as tar:
         info = tarfile.TarInfo("ä.png")

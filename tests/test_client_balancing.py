@@ -147,6 +147,20 @@ def test_a_service_that_refuses_gets_no_more_at_once_than_it_took_and_then_slowl
     assert bench.balancer.capacity() == 8
 
 
+def test_what_is_too_much_for_those_that_do_not_refuse_waits_for_room() -> None:
+    bench = Bench([A, B], Rules(at_once=8))
+    under_way = [bench.take(B) for _ in range(3)] + [bench.take(A) for _ in range(3)]
+    bench.balancer.refuse(under_way.pop(), errors.QueueFull("full"), 1.0)
+    bench.clock.now_s = 1.0
+    bench.balancer.refuse(under_way.pop(0), errors.QueueFull("full"), 60.0)
+    attempts = bench.attempts()
+    step = attempts.next()
+    assert isinstance(step, Pause)
+    assert 0 < step.seconds < 0.2
+    bench.balancer.end(under_way.pop(), Outcome.ANSWERED)
+    assert next_place(attempts).address == B
+
+
 def test_a_service_whose_answers_are_late_gets_half_as_many_at_once() -> None:
     bench = Bench([A], Rules(at_once=8))
     for now_s, capacity in ((0.0, 4), (1.0, 4), (6.0, 2), (12.0, 1), (18.0, 1)):
@@ -161,8 +175,8 @@ def test_one_that_takes_less_at_once_is_sent_less() -> None:
     under_way = [bench.take(B) for _ in range(3)]
     bench.balancer.refuse(under_way.pop(), errors.QueueFull("full"), 1.0)
     bench.clock.now_s = 1.0
-    under_way += [bench.take() for _ in range(8)]
-    assert Counter(place.address for place in under_way) == {A: 2, B: 8}
+    under_way += [bench.take() for _ in range(12)]
+    assert Counter(place.address for place in under_way) == {A: 2, B: 12}
 
 
 # Leaving failing services alone

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import cv2
+import hostile_files
 import numpy as np
 import pikepdf
 import pypdfium2
@@ -18,6 +19,7 @@ from batch_outputs_support import box, line
 from documents import GRAY, assemble, pdf, stream, tiff
 from PIL import Image
 
+from ocrsvc.errors import BrokenImage
 from ocrsvc.imaging.decode import PixelLimits, decode
 from ocrsvc.imaging.resolution import read_resolution
 from ocrsvc.records import Box, Line, Page, Word
@@ -181,6 +183,24 @@ def test_an_encrypted_pdf_that_opens_without_a_password_stays_encrypted() -> Non
     with pikepdf.open(io.BytesIO(after)) as document:
         assert document.is_encrypted
         assert not document.allow.extract
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        hostile_files._pdf_in_a_circle(10_000),
+        hostile_files._pdf_that_says_many_pages(1 << 30),
+        hostile_files._pdf_with_an_object_stream(64 << 20),
+        hostile_files._pdf_with_nested_bombs(64 << 20),
+    ],
+    ids=["pages in a circle", "many pages", "object stream", "nested streams"],
+)
+def test_a_hostile_pdf_is_refused_or_grows_by_its_text(data: bytes) -> None:
+    try:
+        after = add_text_layer(data, [READ], 20.0)
+    except BrokenImage:
+        return
+    assert len(after) < len(data) + 10_000
 
 
 # Pieces

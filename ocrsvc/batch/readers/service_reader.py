@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from ocrsvc.batch.page_record import failure_of, result_of
-from ocrsvc.batch.readers.byte_budget import ByteBudget
+from ocrsvc.batch.readers.group_admission import GroupAdmission
 from ocrsvc.batch.readers.service_answer import Answered, identity_of, page_of, parse_answer
 from ocrsvc.batch.tasks import PageGroup, PageResult
 from ocrsvc.client.request import PATH, Options, headers_of, query_of
@@ -76,7 +76,7 @@ class ServiceReader:
         self._services, self._load = services, load
         self._query = query_of(options)
         self._patience_s, self._clock = patience_s, clock
-        self._held = ByteBudget(MOST_HELD_BYTES)
+        self._admission = GroupAdmission(MOST_HELD_BYTES, services.capacity)
         self._closing = threading.Event()
         self._identity: Mapping[str, str] = {}
         self._answered_s = clock()
@@ -99,7 +99,7 @@ class ServiceReader:
     def read(self, group: PageGroup) -> Iterator[PageResult]:
         """As PageReader.read: the file is sent once for all pages of the group."""
         began_s = self._clock()
-        with self._held.held(group.file.size):
+        with self._admission.entered(group.file.size):
             answer = self._answer(group)
         seconds = (self._clock() - began_s) / len(group.pages)
         for number in group.pages:

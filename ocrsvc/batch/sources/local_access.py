@@ -18,6 +18,7 @@ from ocrsvc.batch.sources.record_sort import sort_records
 from ocrsvc.errors import SourceGone
 
 _FOLDER: Final = b"\0/"
+_LEDGER: Final = "_ocrsvc"
 
 
 class LocalAccess:
@@ -87,7 +88,9 @@ def _walk(top: str, counts: PlanningCounts, pattern: PathPattern | None) -> Iter
             continue
         path = os.path.join(folder, os.fsdecode(record.removesuffix(_FOLDER)))
         if record.endswith(_FOLDER):
-            if deepest is None or len(levels) < deepest:
+            if os.path.lexists(os.path.join(path, _LEDGER)):
+                counts.skip("folders of a run's output")
+            elif deepest is None or len(levels) < deepest:
                 levels.append((path, _entries(path, counts)))
         elif pattern is None or pattern.matches(path):
             yield from _look_at(path, counts)
@@ -103,6 +106,8 @@ def _unsorted_entries(folder: str, counts: PlanningCounts) -> Iterator[bytes]:
         for entry in entries:
             if entry.name.startswith(b"."):
                 counts.skip("hidden")
+            elif entry.name == _LEDGER.encode():
+                counts.skip("folders of a run's ledger")
             elif entry.is_dir(follow_symlinks=False):
                 yield entry.name + _FOLDER
             else:

@@ -15,6 +15,7 @@ from ocrsvc.errors import CallerError, DeadlineExceeded, NotConnected, OcrsvcErr
 
 _LONGEST_PAUSE_S: Final = 1.0
 _FAULTS: Final = 2
+_FULL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,9 @@ class Attempts:
         refusal = self._balancer.refusal()
         if refusal is not None:
             return self._wait_for(*refusal)
+        if self._balancer.is_full():
+            self._unreachable_since_s = None
+            return Pause(_FULL_S * (0.5 + self._chance()))
         now_s = self._clock()
         if self._unreachable_since_s is None:
             self._unreachable_since_s = now_s

@@ -113,7 +113,7 @@ class Balancer:
         with self._lock:
             now_s = self._clock()
             hosts = [host for host in self._hosts.values() if host.address not in avoid]
-            free = [host for host in hosts if _is_free(host, now_s)]
+            free = [host for host in hosts if _is_free(host, now_s) and self._has_room(host)]
             if not free and ejected:
                 free = _first_to_return(hosts)
             return self._placed(min(free, key=self._order), now_s) if free else None
@@ -145,6 +145,12 @@ class Balancer:
                 return None
             return first.refusal, left_s
 
+    def is_full(self) -> bool:
+        """Whether one takes part and does not refuse, and has as many requests as it has shown that it takes."""
+        with self._lock:
+            now_s = self._clock()
+            return any(_is_free(host, now_s) and not self._has_room(host) for host in self._hosts.values())
+
     def is_ejected(self, place: Place) -> bool:
         """Whether the service of this place does not take part now."""
         return place.host.health.ejected_until_s is not None
@@ -165,6 +171,10 @@ class Balancer:
 
     def __len__(self) -> int:
         return len(self._hosts)
+
+    def _has_room(self, host: Host) -> bool:
+        """A service that has not refused anything yet may take more than is known."""
+        return host.in_flight < int(host.at_once) or host.at_once >= self._rules.at_once
 
     def _order(self, host: Host) -> tuple[bool, float, float]:
         """Whose time to come back has come goes first: nobody else finds out."""
