@@ -122,10 +122,10 @@ def test_engine_processes_that_leak_are_replaced_while_a_run_goes_on(
     settings = {"ENGINE": "fake", "FAKE_LEAK_BYTES": "20MB", "CHILD_MEMORY_BYTES": "200MB", "ENGINE_THREADS": "1"}
     for key, value in settings.items():
         monkeypatch.setenv(f"OCRSVC_{key}", value)
-    draw_pages(tmp_path / "pages", 60)
+    draw_pages(tmp_path / "pages", 30)
     with caplog.at_level("INFO", "ocrsvc.isolation"):
         assert run(["batch", str(tmp_path / "pages"), "--out", str(tmp_path / "out")]) == 0
-    assert len(records(tmp_path / "out")) == 60
+    assert len(records(tmp_path / "out")) == 30
     assert "RECYCLED: memory" in caplog.text
 
 
