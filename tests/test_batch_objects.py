@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ocrsvc.batch.objects.faults import is_transient, os_error_of
 from ocrsvc.batch.objects.retry import Retries, RetryLimits
 from ocrsvc.batch.objects.url import without_secrets
 from ocrsvc.batch.store.log_chunks import Chunk, covering
@@ -33,6 +34,58 @@ def test_waits_grow_and_end() -> None:
     with pytest.raises(TimeoutError):
         never_heard.send("GET x", fail)
     assert now[0] - began < 61
+
+
+def s3_error(status: int, code: str) -> OSError:
+    """What s3fs raises for an answer of S3."""
+    errors = pytest.importorskip("s3fs.errors", reason="s3fs is not installed; it comes with the extra dev")
+    exceptions = pytest.importorskip("botocore.exceptions")
+    answer = {"Error": {"Code": code, "Message": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    found: OSError = errors.translate_boto_error(exceptions.ClientError(answer, "PutObject"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (500, "InternalError", TimeoutError),
+        (503, "SlowDown", TimeoutError),
+        (503, "ServiceUnavailable", TimeoutError),
+        (429, "TooManyRequests", TimeoutError),
+        (400, "RequestTimeout", TimeoutError),
+        (409, "ConditionalRequestConflict", TimeoutError),
+        (404, "NoSuchKey", FileNotFoundError),
+        (403, "AccessDenied", PermissionError),
+        (400, "ExpiredToken", PermissionError),
+        (412, "PreconditionFailed", FileExistsError),
+    ],
+)
+def test_answers_of_s3_are_told_apart(status: int, code: str, kind: type[OSError]) -> None:
+    error = s3_error(status, code)
+    assert is_transient(error) == (kind is TimeoutError)
+    assert type(os_error_of(error, "PUT s3://bucket/name")) is kind
+
+
+def test_lost_connections_of_every_library_are_worth_another_try() -> None:
+    botocore = pytest.importorskip(
+        "botocore.exceptions", reason="botocore is not installed; it comes with the extra dev"
+    )
+    aiohttp = pytest.importorskip("aiohttp", reason="aiohttp is not installed; it comes with the extra dev")
+    url = {"endpoint_url": "http://host", "error": "x"}
+    lost = [
+        botocore.EndpointConnectionError(**url),
+        botocore.ConnectTimeoutError(**url),
+        botocore.ReadTimeoutError(**url),
+        botocore.ConnectionClosedError(**url),
+        botocore.ResponseStreamingError(error="x"),
+        aiohttp.ServerDisconnectedError(),
+        aiohttp.ClientPayloadError(),
+        ConnectionResetError(),
+        TimeoutError(),
+    ]
+    assert [type(error).__name__ for error in lost if not is_transient(error)] == []
+    assert not is_transient(botocore.NoCredentialsError())
+    assert type(os_error_of(botocore.NoCredentialsError(), "GET s3://bucket/name")) is PermissionError
 
 
 def test_chunks_that_overlap_are_read_once() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from ocrsvc.batch.readers.ray_cluster.cluster_request import ClusterRequest
 from ocrsvc.batch.readers.ray_cluster.ray_reader import RayReader
 from ocrsvc.batch.readers.ray_cluster.sent_files import SentFiles
 from ocrsvc.batch.readers.ray_cluster.sent_settings import settings_to_send
+from ocrsvc.batch.readers.ray_cluster.session import check_listens, own_address
 from ocrsvc.batch.tasks import PageGroup, PageResult, SourceFile
 from ocrsvc.cli.batch_cluster import _options_of
 from ocrsvc.errors import BadOption, ClusterUnavailable, RunChanged, SourceGone
@@ -332,6 +334,18 @@ def test_a_run_without_an_actor_says_what_is_lacking_and_is_given_up_in_the_end(
 
 
 # What the command sends, and takes.
+
+
+@pytest.mark.parametrize("noted", ["", "127.0.0.1:{port}"], ids=["RAY_ADDRESS", "noted by a cluster that was killed"])
+def test_a_cluster_that_does_not_answer_is_said_at_once(
+    free_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: str
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text(noted.format(port=free_port))
+    monkeypatch.setenv("RAY_ADDRESS", "" if noted else f"127.0.0.1:{free_port}")
+    with pytest.raises(ConnectionError, match=f"127.0.0.1:{free_port} does not answer"):
+        check_listens(own_address())
 
 
 def test_settings_are_sent_without_secrets() -> None:

@@ -36,6 +36,7 @@ RETRIES = {
     ]
 }
 RIGHT = "right"
+_TOLD_BYTES = 120
 Ask = Callable[[], str]
 
 
@@ -58,7 +59,7 @@ class HttpClient:
             self._connection.close()
             return type(error).__name__
         if response.status != http.client.OK:
-            return f"status {response.status}"
+            return f"status {response.status} {found[:_TOLD_BYTES].decode('ascii', 'replace')}"
         return RIGHT if self._expected in found else "another text"
 
 
@@ -83,7 +84,7 @@ class GrpcClient:
         try:
             found: bytes = self._call(self._body, timeout=self._plan["timeout_s"])
         except self._failure as error:
-            return str(error.code())
+            return f"{error.code()} {error.details()}"[:_TOLD_BYTES]
         return RIGHT if self._expected in found else "another text"
 
 

@@ -32,6 +32,7 @@ _TRANSIENT_CLASSES: Final = frozenset(
     {
         "ClientConnectionError",
         "ClientPayloadError",
+        "ConnectionError",
         "HTTPClientError",
         "IncompleteRead",
         "IncompleteReadError",

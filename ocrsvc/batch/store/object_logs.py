@@ -20,8 +20,7 @@ _WHOLE_BYTES: Final = 4 * 1024 * 1024
 
 _READ_AT_ONCE: Final = 8
 _AHEAD_BYTES: Final = 64 * 1024
-_MOST_AHEAD: Final = 256
-_READ_TRIES: Final = 5
+_READ_TRIES: Final = 10
 _MANY_CHUNKS: Final = 300
 """With so many, what processes that died have left in small chunks is merged at the start."""
 
@@ -33,11 +32,15 @@ class _Listed:
     chunks: list[Chunk]
     begins: list[int]
     listing: int
+    has_gap: bool
 
     @classmethod
     def of(cls, chunks: Iterable[Chunk], listing: int) -> _Listed:
-        cover = list(covering(chunks))
-        return cls(cover, [chunk.begin for chunk in cover], listing)
+        found = list(chunks)
+        cover = list(covering(found))
+        # A listing of several requests may miss a merge between two of them.
+        has_gap = max((chunk.end for chunk in found), default=0) > (cover[-1].end if cover else 0)
+        return cls(cover, [chunk.begin for chunk in cover], listing, has_gap)
 
     @property
     def end(self) -> int:
@@ -86,7 +89,8 @@ class ObjectLogs:
                         continue
                     known, self._logs[name] = self._logs.get(name), _Listed.of(chunks, listing)
                     if known is not None and name in self._followed:
-                        grown += [(name, chunk) for chunk in self._logs[name].chunks if chunk.begin >= known.end]
+                        new = (chunk for chunk in self._logs[name].chunks if chunk.begin >= known.end)
+                        grown += [(name, chunk) for chunk in new if chunk.end - chunk.begin <= _AHEAD_BYTES]
         self._read_ahead(grown)
         return sorted(found)
 
@@ -151,7 +155,7 @@ class ObjectLogs:
         """
         with self._lock:
             known = self._logs.get(name)
-            if known is not None and (offset < known.end or known.listing == self._listings):
+            if known is not None and (offset < known.end or (known.listing == self._listings and not known.has_gap)):
                 return known
         return self._list_one(name)
 
@@ -181,9 +185,15 @@ class ObjectLogs:
                 self._listings += 1
                 return found, self._listings
 
-    def _read_ahead(self, grown: Sequence[tuple[str, Chunk]]) -> None:
-        """Read what other owners have written since, all at once; what is gone by now is not missed yet."""
-        small = [(name, chunk) for name, chunk in grown if chunk.end - chunk.begin <= _AHEAD_BYTES][:_MOST_AHEAD]
+    def _read_ahead(self, wanted: Iterable[tuple[str, Chunk]]) -> None:
+        """Have small chunks in memory, reading several at once; what is gone by now is not missed yet."""
+        small: list[tuple[str, Chunk]] = []
+        size = 0
+        for name, chunk in wanted:
+            size += chunk.end - chunk.begin
+            if size > _CACHE_BYTES // 2:
+                break
+            small.append((name, chunk))
         if len(small) > 1:
             with ThreadPoolExecutor(min(_READ_AT_ONCE, len(small))) as threads:
                 list(threads.map(lambda one: self._try_piece(*one), small))
@@ -196,10 +206,11 @@ class ObjectLogs:
         """Merge the small chunks of all logs. Also of those that are being written: their bytes stay the same."""
         with self._lock:
             self._logs |= {name: _Listed.of(chunks, self._listings) for name, chunks in found.items()}
-        for name, chunks in found.items():
+        runs = [(name, run) for name, chunks in found.items() for run in small_runs(chunks)]
+        self._read_ahead((name, chunk) for name, run in runs for chunk in run)
+        for name, run in runs:
             with contextlib.suppress(OSError):
-                for run in small_runs(chunks):
-                    self.merge(name, run)
+                self.merge(name, run)
 
     def _join(self, name: str, chunks: Sequence[Chunk], offset: int, size: int) -> bytes:
         """The bytes asked for, out of the chunks that hold them. Raises FileNotFoundError if one is gone."""

@@ -6,7 +6,9 @@ import logging
 import os
 import socket
 import sys
+import tempfile
 import warnings
+from pathlib import Path
 from typing import Any, Final
 
 from ocrsvc.batch.readers.ray_cluster.cluster_request import ADDRESS_PREFIX
@@ -41,7 +43,7 @@ def connect(on: str) -> Any:
         raise BadOption("--on ray needs Ray, which is not installed.", "pip install 'ocrsvc[ray]'") from error
     address = on if on.startswith(ADDRESS_PREFIX) else "auto"
     try:
-        _check_listens(os.environ.get("RAY_ADDRESS", "") if address == "auto" else address)
+        check_listens(own_address() if address == "auto" else address)
         with warnings.catch_warnings(action="ignore"):
             ray.init(address, namespace="ocrsvc", log_to_driver=False, logging_level=logging.ERROR)
     except _FAILURES as error:
@@ -51,15 +53,30 @@ def connect(on: str) -> Any:
             "Start one (`ray start --head`), or name it: --on ray://HOST:10001, or RAY_ADDRESS=HOST:6379.",
         ) from error
     # Ray prints the last lines of the logs of a node that died, whatever was asked above.
-    vars(sys.modules.get("ray._private.worker", sys))["_worker_logs_enabled"] = False
+    if (worker := sys.modules.get("ray._private.worker")) is not None:
+        vars(worker)["_worker_logs_enabled"] = False
     return ray
 
 
-def _check_listens(address: str) -> None:
-    """Raises OSError where nobody listens: Ray itself would try for minutes."""
+def own_address() -> str:
+    """Where Ray looks for the cluster of this machine; "" where it finds out by itself.
+
+    Its file is not removed when a cluster is killed.
+    """
+    folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    noted = Path(folder, "ray", "ray_current_cluster")
+    return os.environ.get("RAY_ADDRESS") or (noted.read_text("utf-8").strip() if noted.exists() else "")
+
+
+def check_listens(address: str) -> None:
+    """Raises ConnectionError where nobody listens: Ray itself would try for minutes."""
     host, _, port = address.removeprefix(ADDRESS_PREFIX).rpartition(":")
-    if host and port.isdecimal():
+    if not host or not port.isdecimal():
+        return
+    try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    except OSError as error:
+        raise ConnectionError(f"{host}:{port} does not answer ({error.strerror or error}).") from error
 
 
 def _named(on: str) -> str:
