@@ -25,6 +25,7 @@ from statistics import median
 
 from bench.machine import print_machine
 from bench.pages import tiny_png
+from bench.ray_nodes import nodes_of_ray
 
 from ocrsvc.batch.page_reader import PageReader
 from ocrsvc.batch.readers.opening import ReaderRequest, open_reader
@@ -38,7 +39,7 @@ from ocrsvc.batch.tasks import PageGroup, SourceFile
 NODES = 2
 ACTORS = 4
 IN_FLIGHT = (4, 50, 100, 200)
-STORE_BYTES = 80 * 2**20
+CPUS = 200
 
 
 def main() -> None:
@@ -49,7 +50,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     args = parser.parse_args()
     print_machine()
-    with tempfile.TemporaryDirectory(prefix="ray") as folder, two_nodes(folder) as address:
+    with tempfile.TemporaryDirectory(prefix="ray") as folder, nodes_of_ray(folder, NODES, CPUS) as address:
         os.environ["RAY_ADDRESS"] = address
         path = Path(folder, "page.png")
         path.write_bytes(tiny_png())
@@ -127,22 +128,6 @@ def started(in_flight: int, latency_s: float) -> Iterator[PageReader]:
         yield reader
     finally:
         reader.close()
-
-
-@contextmanager
-def two_nodes(folder: str) -> Iterator[str]:
-    """The address of a cluster of two nodes, as long as the block runs."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    from ray.cluster_utils import Cluster
-
-    node = {"num_cpus": 200, "object_store_memory": STORE_BYTES}
-    cluster = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False, "temp_dir": folder})
-    try:
-        for _ in range(NODES - 1):
-            cluster.add_node(**node)
-        yield cluster.address
-    finally:
-        cluster.shutdown()
 
 
 if __name__ == "__main__":

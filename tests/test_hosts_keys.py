@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import os
 import shutil
 import subprocess
 import threading
@@ -83,8 +82,6 @@ def place(tmp_path: Path) -> Iterator[Place]:
         try:
             network = stack.enter_context(open_network())
         except NetworkUnavailable as error:
-            if os.environ.get("CI"):
-                pytest.fail(str(error))
             pytest.skip(str(error))
         redis, clients = stack.enter_context(running_redis(network, tmp_path)), network.add("clients")
         url = f"redis://{redis.address}:{REDIS_PORT}/0"

@@ -33,6 +33,7 @@ from ocrsvc.batch.run_events import (
     RunEvent,
     RunEvents,
     SameContent,
+    Woken,
 )
 from ocrsvc.batch.same_contents import SameContents
 from ocrsvc.batch.tasks import PageGroup, PageResult
@@ -41,7 +42,7 @@ from ocrsvc.errors import DamagedLedger, EngineUnavailable
 MOST_FAILURES: Final = 100
 """Tries in a row that fail and are not the pages' fault: whatever reads is broken, and the run ends before pages do."""
 
-_WAIT_S: Final = 0.2
+_WAIT_S: Final = 1.0
 _WAIT_FOR_OTHERS_S: Final = 2.0
 
 
@@ -83,6 +84,8 @@ class Run:
     def drain(self) -> None:
         """Begin no more pages; for any thread and for signal handlers."""
         self._drain.set()
+        # It may be put into while a handler interrupts who takes from it.
+        self._events.put(Woken())
 
     def execute(self) -> RunOutcome:
         """Do all of it.

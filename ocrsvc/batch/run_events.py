@@ -72,6 +72,13 @@ class Failure:
     error: BaseException
 
 
-RunEvent = PageRead | FileHashed | SameContent | GroupEnded | PartWritten | PartNotWritten | ResultsLost | Failure
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """The run is to look whether it goes on."""
+
+
+RunEvent = (
+    Woken | PageRead | FileHashed | SameContent | GroupEnded | PartWritten | PartNotWritten | ResultsLost | Failure
+)
 RunEvents = SimpleQueue[RunEvent]
 """Its size is bounded by the pages of the groups that were begun."""

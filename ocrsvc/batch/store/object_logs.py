@@ -20,7 +20,7 @@ _WHOLE_BYTES: Final = 4 * 1024 * 1024
 
 _READ_AT_ONCE: Final = 8
 _AHEAD_BYTES: Final = 64 * 1024
-_READ_TRIES: Final = 5
+_READ_TRIES: Final = 10
 _MANY_CHUNKS: Final = 300
 """With so many, what processes that died have left in small chunks is merged at the start."""
 
@@ -32,11 +32,15 @@ class _Listed:
     chunks: list[Chunk]
     begins: list[int]
     listing: int
+    has_gap: bool
 
     @classmethod
     def of(cls, chunks: Iterable[Chunk], listing: int) -> _Listed:
-        cover = list(covering(chunks))
-        return cls(cover, [chunk.begin for chunk in cover], listing)
+        found = list(chunks)
+        cover = list(covering(found))
+        # A listing of several requests may miss a merge between two of them.
+        has_gap = max((chunk.end for chunk in found), default=0) > (cover[-1].end if cover else 0)
+        return cls(cover, [chunk.begin for chunk in cover], listing, has_gap)
 
     @property
     def end(self) -> int:
@@ -151,7 +155,7 @@ class ObjectLogs:
         """
         with self._lock:
             known = self._logs.get(name)
-            if known is not None and (offset < known.end or known.listing == self._listings):
+            if known is not None and (offset < known.end or (known.listing == self._listings and not known.has_gap)):
                 return known
         return self._list_one(name)
 
