@@ -127,7 +127,7 @@ def test_pages_of_a_service_that_falls_silent_are_read_by_another(pages: Path, t
             done.wait(60)
         return answer_of_pages([1])
 
-    command = ["batch", str(pages), "--out", str(tmp_path / "out"), "--at-once", "4", "--on"]
+    command = ["batch", str(pages), "--out", str(tmp_path / "out"), "--at-once", "2", "--on"]
     with replying(silent_later) as silent, replying(lambda _: answer_of_pages([1])) as good:
         try:
             assert run([*command, f"{silent},{good}"]) == 0
