@@ -158,3 +158,23 @@ def test_odd_numbers_are_refused(option: str, capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit):
         run(["batch", "pages", "--dry-run", option])
     assert option.partition("=")[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "said"),
+    [
+        ("--attempts", "0", "no whole number from 1 to 1000000000"),
+        ("--at-once", "1001", "no whole number from 1 to 1000"),
+        ("--machines", "9" * 5000, "no whole number from 1 to 1000000"),
+        ("--actors", "1.5", "no whole number"),
+        ("--patience", "-3", "no number of seconds"),
+        ("--cpus-per-actor", "nan", "no number from 0"),
+        ("--price-per-hour", "1e9", "no price"),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused(
+    argument: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(["batch", "pages", "--dry-run", argument, value])
+    assert said in capsys.readouterr().err

@@ -15,9 +15,10 @@ from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS
 from ocrsvc.cli.batch_cluster import add_cluster_arguments, cluster_request_of
 from ocrsvc.cli.batch_dry_run import add_dry_run_arguments, estimate
 from ocrsvc.cli.batch_report import make_report, make_report_at_end
+from ocrsvc.cli.batch_services import add_service_arguments, service_access_of
 from ocrsvc.cli.batch_sources import add_source_arguments, source_request_of
+from ocrsvc.cli.number_arguments import whole_number
 from ocrsvc.cli.reading_options import add_reading_options, options_of
-from ocrsvc.cli.service_access import add_service_arguments, service_access_of
 from ocrsvc.errors import BadOption, DamagedLedger, StoreUnavailable
 from ocrsvc.system.thread_plan import set_library_environment
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 HELP: Final = "read many files into one output, each page once, whatever dies meanwhile"
 _FORMATS: Final = ", ".join(BATCH_FORMATS)
 _PART_PAGES: Final = 500
+_COUNT: Final = whole_number()
 _MORE_TO_READ: Final = 75
 _MOST_PROBLEMS: Final = 20
 _SOME_FAILED: Final = 1
@@ -41,10 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DEST", help="folder of the output and the ledger, or its URL (s3://…)")
     parser.add_argument("--on", default="local", help="who reads: local, URL[,URL…], ray, or ray://HOST:PORT")
     parser.add_argument("--format", default="jsonl", help=f"output formats, separated by commas: {_FORMATS}")
-    parser.add_argument("--attempts", type=_positive, default=3, help="tries of a page before it has failed (3)")
-    parser.add_argument("--part-pages", type=_positive, default=_PART_PAGES, help="pages of a file of the output (500)")
+    parser.add_argument("--attempts", type=_COUNT, default=3, help="tries of a page before it has failed (3)")
+    parser.add_argument("--part-pages", type=_COUNT, default=_PART_PAGES, help="pages of a file of the output (500)")
     parser.add_argument("--shard", metavar="I/N", help="work on every Nth part from the Ith (from 0) alone")
-    parser.add_argument("--limit", type=_positive, help="stop after so many pages; the same command goes on")
+    parser.add_argument("--limit", type=_COUNT, help="stop after so many pages; the same command goes on")
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0, not 1, when pages have failed")
     parser.add_argument(
         "--keep-going", action="store_true", help="fail pages also when 100 tries in a row fail, and do not end then"
@@ -169,12 +171,6 @@ def _shard_of(text: str | None) -> tuple[int, int]:
     if match is None or int(match[1]) >= int(match[2]):
         raise BadOption(f"--shard is {text!r}: accepted is I/N with I from 0 to N - 1, such as 0/8.")
     return int(match[1]), int(match[2])
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
-    return int(text)
 
 
 def _report(outcome: RunOutcome) -> int:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from ocrsvc.batch.readers.ray_cluster.cluster_request import ClusterRequest
+from ocrsvc.cli.number_arguments import amount, whole_number
 from ocrsvc.errors import BadOption
 
+_COUNT = whole_number()
+_AMOUNT = amount(1e9, "number from 0")
 # What has an argument of its own, or is the run's to say.
 _OWN = ("num_cpus", "num_gpus", "max_restarts", "max_task_retries", "max_concurrency", "name", "lifetime", "namespace")
 
@@ -18,9 +20,9 @@ _OWN = ("num_cpus", "num_gpus", "max_restarts", "max_task_retries", "max_concurr
 def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare them."""
     group = parser.add_argument_group("a Ray cluster (--on ray)")
-    group.add_argument("--actors", type=_count, metavar="N", help="actors; left out, as many as there is room for")
-    group.add_argument("--cpus-per-actor", type=_amount, default=1.0, metavar="N", help="CPUs of each, or a part (1)")
-    group.add_argument("--gpus-per-actor", type=_amount, default=0.0, metavar="N", help="GPUs of each, or a part (0)")
+    group.add_argument("--actors", type=_COUNT, metavar="N", help="actors; left out, as many as there is room for")
+    group.add_argument("--cpus-per-actor", type=_AMOUNT, default=1.0, metavar="N", help="CPUs of each, or a part (1)")
+    group.add_argument("--gpus-per-actor", type=_AMOUNT, default=0.0, metavar="N", help="GPUs of each, or a part (0)")
     group.add_argument(
         "--actor-options",
         default="{}",
@@ -29,7 +31,7 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--actor-wait",
-        type=_amount,
+        type=_AMOUNT,
         default=600.0,
         metavar="S",
         help="seconds without any actor before giving up (600)",
@@ -53,19 +55,3 @@ def _options_of(text: str) -> Mapping[str, Any]:
         if name in options:
             raise BadOption(f"--actor-options has {name}, which `ocrsvc batch` says itself.")
     return options
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
-    return int(text)
-
-
-def _amount(text: str) -> float:
-    try:
-        amount = float(text)
-    except ValueError:
-        amount = math.nan
-    if not 0 <= amount < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0")
-    return amount

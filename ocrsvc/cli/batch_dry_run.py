@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
+from ocrsvc.cli.number_arguments import amount, whole_number
+
 if TYPE_CHECKING:
     from ocrsvc.batch.dry_run import Pace, SourceCounts
     from ocrsvc.batch.start import BatchRequest
@@ -23,12 +25,12 @@ def add_dry_run_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--machines",
-        type=_machines,
+        type=whole_number(1_000_000),
         help="with --dry-run: how many machines such as this would read, or times as many as --on names",
     )
     parser.add_argument(
         "--price-per-hour",
-        type=_price,
+        type=amount(1e9, "price"),
         help="with --dry-run: of this machine, or of all that --on names, in any currency",
     )
 
@@ -53,7 +55,7 @@ def estimate(request: BatchRequest, machines: int | None, price: float | None) -
 
 def _table(counts: SourceCounts) -> list[str]:
     from ocrsvc.batch.dry_run import kinds_by_pages
-    from ocrsvc.batch.progress.words import bytes_of
+    from ocrsvc.batch.progress.formatting import bytes_of
 
     rows = [("kind", "files", "pages", "bytes")]
     rows += [
@@ -69,7 +71,7 @@ def _table(counts: SourceCounts) -> list[str]:
 
 
 def _estimate(pages: int, pace: Pace, names: tuple[str, str], machines: int | None, price: float | None) -> list[str]:
-    from ocrsvc.batch.progress.words import count_of, duration_of, rate_of
+    from ocrsvc.batch.progress.formatting import count_of, duration_of, rate_of
 
     hours = pace.seconds_for(pages) / 3600
     failed = f", {pace.failed} of them could not be read" if pace.failed else ""
@@ -82,19 +84,3 @@ def _estimate(pages: int, pace: Pace, names: tuple[str, str], machines: int | No
     if price is not None:
         lines.append(f"{'price':22} {hours * price:,.2f} ({hours:,.2g} hours at {price:g})")
     return lines
-
-
-def _machines(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to 1000000")
-    return int(text)
-
-
-def _price(text: str) -> float:
-    try:
-        price = float(text)
-    except ValueError:
-        price = -1.0
-    if not 0 <= price < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no price")
-    return price

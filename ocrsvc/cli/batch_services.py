@@ -1,4 +1,4 @@
-"""Arguments that say how services are asked that read the pages of a batch run."""
+"""Arguments of `ocrsvc batch` about services that read its pages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ocrsvc.cli import api_key
+from ocrsvc.cli.number_arguments import amount, whole_number
 
 if TYPE_CHECKING:
     from ocrsvc.batch.readers.opening import ServiceAccess
@@ -16,14 +17,14 @@ def add_service_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare them."""
     parser.add_argument(
         "--patience",
-        type=_seconds,
+        type=amount(1e9, "number of seconds"),
         default=300.0,
         metavar="SECONDS",
         help="with --on URL: how long no service may answer before the run stops (300)",
     )
     parser.add_argument(
         "--at-once",
-        type=_count,
+        type=whole_number(1000),
         default=16,
         metavar="N",
         help="with --on URL: files under way at each service, until it refuses one (16)",
@@ -40,15 +41,3 @@ def service_access_of(args: argparse.Namespace) -> ServiceAccess:
 
     own = None if args.cert is None else (args.cert, args.cert_key or args.cert)
     return ServiceAccess(api_key.read_key(args.key_file), args.ca, own, args.patience, args.at_once)
-
-
-def _seconds(text: str) -> float:
-    if not text.replace(".", "", 1).isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
-    return float(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to 1000")
-    return int(text)
