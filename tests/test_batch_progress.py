@@ -12,12 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from ocrsvc.batch.ledger.ledger_log import FinishedPart
+from ocrsvc.batch.progress.formatting import bytes_of, duration_of, failures_of, rate_of, share_of
 from ocrsvc.batch.progress.line_display import LineDisplay, line_of
 from ocrsvc.batch.progress.run_counts import MOST_WORKERS, OTHERS, RunCounts
 from ocrsvc.batch.progress.run_metrics import address_of
 from ocrsvc.batch.progress.showing import showing
 from ocrsvc.batch.progress.terminal_display import drawn
-from ocrsvc.batch.progress.words import bytes_of, duration_of, failures_of, rate_of, share_of
 from ocrsvc.batch.tasks import PageGroup, PageResult, SourceFile
 from ocrsvc.errors import BadOption
 

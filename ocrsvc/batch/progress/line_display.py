@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Final, TextIO
 
+from ocrsvc.batch.progress.formatting import count_of, duration_of, failures_of, rate_of, share_of
 from ocrsvc.batch.progress.run_counts import RunCounts, RunSnapshot
-from ocrsvc.batch.progress.words import count_of, duration_of, failures_of, rate_of, share_of
 
 INTERVAL_S: Final = 10.0
 

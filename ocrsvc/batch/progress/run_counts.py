@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ocrsvc.batch.ledger.ledger_log import FinishedPart
-from ocrsvc.batch.progress.words import without_password
+from ocrsvc.batch.objects.url import without_secrets
 from ocrsvc.batch.tasks import PageGroup, PageResult
 
 WINDOW_S: Final = 30.0
@@ -162,7 +162,7 @@ class RunCounts:
         )
 
     def _count_worker(self, result: PageResult, pages: int = 1, failed: int | None = None) -> None:
-        name = without_password(result.worker)
+        name = without_secrets(result.worker)
         if name not in self._workers and len(self._workers) >= MOST_WORKERS:
             name = OTHERS
         had = self._workers.get(name, WorkerCounts())

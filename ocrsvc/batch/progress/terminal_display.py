@@ -11,8 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ocrsvc.batch.progress.formatting import bytes_of, count_of, duration_of, failures_of, rate_of, share_of
 from ocrsvc.batch.progress.run_counts import RunCounts, RunSnapshot, WorkerCounts
-from ocrsvc.batch.progress.words import bytes_of, count_of, duration_of, failures_of, rate_of, share_of
 
 _REFRESHES_PER_S: Final = 4
 _MOST_WORKERS: Final = 12

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import orjson
 
+from ocrsvc.batch.objects.url import without_secrets
 from ocrsvc.batch.plan import PlanTotals
-from ocrsvc.batch.progress.words import bytes_of, count_of, duration_of, rate_of, share_of, without_password
+from ocrsvc.batch.progress.formatting import bytes_of, count_of, duration_of, rate_of, share_of
 from ocrsvc.batch.report.page_table import OwnerFacts
 from ocrsvc.batch.report.plots import figure
 from ocrsvc.batch.report.run_plots import plots_of, seconds_of
@@ -76,7 +77,7 @@ def to_html(content: ReportContent) -> Iterator[str]:
 
 def _text(value: object) -> str:
     """A value as text of the page, without passwords of addresses."""
-    text = without_password(str(value))
+    text = without_secrets(str(value))
     return escape(text if len(text) <= _MOST_VALUE else f"{text[:_MOST_VALUE]}…")
 
 

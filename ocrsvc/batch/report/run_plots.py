@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ocrsvc.batch.progress.words import duration_of, rate_of, share_of
+from ocrsvc.batch.progress.formatting import duration_of, rate_of, share_of
 from ocrsvc.batch.report.plots import Plot
 from ocrsvc.batch.report.run_summary import Histogram, RunSummary
 

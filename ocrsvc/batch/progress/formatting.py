@@ -1,17 +1,8 @@
-"""How progress says counts, rates and times."""
+"""Formats counts, rates, times and sizes of a run for people."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Final
-
-_PASSWORD: Final = re.compile(r"(://)[^/@\s]+@")
-
-
-def without_password(text: str) -> str:
-    """A text with stars where an address has a user's name or password."""
-    return _PASSWORD.sub(r"\1***@", text)
 
 
 def count_of(number: int, name: str) -> str:
