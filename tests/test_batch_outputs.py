@@ -18,7 +18,10 @@ from batch_outputs_support import READER, box, line, page, results, tree, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ocrsvc.batch.outputs.contract import WrittenFile
 from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, check_formats, open_writers
+from ocrsvc.batch.outputs.source_listing import check_listed, row_of
+from ocrsvc.batch.store.file_digest import check_file
 from ocrsvc.batch.store.local_store import LocalStore
 from ocrsvc.batch.verification import verify
 from ocrsvc.cli.main import run
@@ -268,3 +271,24 @@ def test_the_command_writes_all_formats_of_the_same_pages(
         f"pdf/_files/pdf-00000.jsonl: {other}",
         "text/_files/text-00001.jsonl: text/in/2.png.txt is not there.",
     ]
+
+
+class CountingStore(LocalStore):
+    """Notes the names that were read, each as often as it was."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.reads: list[str] = []
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
+        self.reads.append(name)
+        return super().read(name, offset, size)
+
+
+def test_files_that_are_checked_take_one_read_each(tmp_path: Path) -> None:
+    store, output = CountingStore(tmp_path), WrittenFile("a.txt", 4, hashlib.sha256(b"text").hexdigest())
+    (tmp_path / "a.txt").write_bytes(b"text")
+    (tmp_path / "list.jsonl").write_bytes(row_of("a.png", output))
+    assert list(check_listed(store, "list.jsonl")) == []
+    assert check_file(store, "a.txt", 4, output.sha256[:32]) is None
+    assert store.reads == ["list.jsonl", "a.txt", "a.txt"]

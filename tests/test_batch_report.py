@@ -22,9 +22,9 @@ from support import run_beside_benchmarks
 
 from ocrsvc.batch.ledger.ledger_log import LEDGER, LedgerLog
 from ocrsvc.batch.ledger.owner import Owner
-from ocrsvc.batch.report.page_records import PageRecords
 from ocrsvc.batch.report.page_table import PageTable, read_page_table
 from ocrsvc.batch.report.pictures import MOST_BYTES, SIDE_PX, TIME_S, PictureMaker
+from ocrsvc.batch.report.record_lookup import RecordLookup
 from ocrsvc.batch.report.run_summary import MOST_PAGES, summarize
 from ocrsvc.batch.store.local_store import LocalStore
 from ocrsvc.batch.tasks import PageResult, SourceFile
@@ -220,11 +220,11 @@ def test_histograms_hold_every_page_once(table: tuple[LocalStore, PageTable]) ->
 
 def test_a_record_is_found_in_the_results_and_one_that_is_gone_is_empty(table: tuple[LocalStore, PageTable]) -> None:
     store, pages = table
-    assert PageRecords(store, pages).find(2, 0, "a", 1) == {"text": "2"}
-    assert PageRecords(store, pages).find(5, 0, "a", 1) == {}
+    assert RecordLookup(store, pages).find(2, 0, "a", 1) == {"text": "2"}
+    assert RecordLookup(store, pages).find(5, 0, "a", 1) == {}
     for log in store.log_names("_ocrsvc/results/"):
         store.delete_log(log)
-    assert PageRecords(store, pages).find(2, 0, "a", 1) == {}
+    assert RecordLookup(store, pages).find(2, 0, "a", 1) == {}
 
 
 @pytest.mark.parametrize("name", ["pages-00000.jsonl", "pages-00000.jsonl.gz"])
@@ -235,10 +235,10 @@ def test_a_record_whose_results_are_gone_is_found_in_the_output(
     lines = b"".join(b'{"source":"a","page":%d,"text":"page %d"}\n' % (number, number) for number in range(1, 30))
     (tmp_path / name).write_bytes(gzip.compress(lines) if name.endswith("gz") else lines)
     pages.finished[0] = name
-    assert PageRecords(store, pages).find(5, 0, "a", 2) == {"source": "a", "page": 2, "text": "page 2"}
-    assert PageRecords(store, pages).find(5, 0, "a", 30) == {}
+    assert RecordLookup(store, pages).find(5, 0, "a", 2) == {"source": "a", "page": 2, "text": "page 2"}
+    assert RecordLookup(store, pages).find(5, 0, "a", 30) == {}
     (tmp_path / name).write_bytes(b"\x1f\x8b\x08 torn")
-    assert PageRecords(store, pages).find(5, 0, "a", 2) == {}
+    assert RecordLookup(store, pages).find(5, 0, "a", 2) == {}
 
 
 def test_a_finished_run_shows_what_was_read(folder: Path, tmp_path: Path) -> None:
@@ -309,7 +309,9 @@ def test_a_source_that_is_gone_is_no_failure() -> None:
 
 
 def test_a_large_ledger_takes_little_memory_and_time() -> None:
-    code = "import batch_report; print(batch_report.main(['--pages', '60000', '--most-mb', '200', '--most-cpu-s', '5']))"
+    code = (
+        "import batch_report; print(batch_report.main(['--pages', '60000', '--most-mb', '200', '--most-cpu-s', '5']))"
+    )
     said = run_beside_benchmarks(code)
     assert said.split()[-1] == "0", said
 

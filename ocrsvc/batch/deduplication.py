@@ -11,6 +11,7 @@ from typing import Final
 import orjson
 
 from ocrsvc.batch.ledger.content_index import DIGEST_BYTES, ContentIndex
+from ocrsvc.batch.page_record import record_head
 from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.tasks import PageGroup, PageResult, SourceFile
 from ocrsvc.errors import OcrsvcError
@@ -89,13 +90,9 @@ def copied_result(record: bytes, source: SourceFile, file: SourceFile, number: i
         source: What the record names.
         file, number, index: The page that it is for: its file, its number there from 1, and in the plan from 0.
     """
-    head = _head(source.name, number)
+    head = record_head(source.name, number)
     assert record.startswith(head), "every record begins with its source and page"
     lines = orjson.loads(record)["lines"]
     confidence = sum(line["confidence"] for line in lines) / max(1, len(lines))
-    copy = _head(file.name, number) + record[len(head) :]
+    copy = record_head(file.name, number) + record[len(head) :]
     return PageResult(index, copy, "", False, 0.0, confidence, len(lines), COPIED)
-
-
-def _head(name: str, number: int) -> bytes:
-    return orjson.dumps({"source": name, "page": number})[:-1]

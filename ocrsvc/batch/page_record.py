@@ -14,6 +14,16 @@ _PAGE_KEYS: Final = ("width", "height", "angle", "text", "lines", "regions", "ta
 """Of the native API's page. Who read it is the run's, not the page's; how long that took differs from time to time."""
 
 
+def record_head(source: str, number: int) -> bytes:
+    """How the record of a page begins, whatever became of it.
+
+    Args:
+        source: The file's name, as results call it.
+        number: Of the page in it, from 1.
+    """
+    return orjson.dumps({"source": source, "page": number})[:-1] + b","
+
+
 def result_of(group: PageGroup, number: int, page: Mapping[str, Any], seconds: float, worker: str) -> PageResult:
     """The result of a page that was read.
 

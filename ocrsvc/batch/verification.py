@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-import orjson
-
 from ocrsvc.batch.ledger.entries import PageState
 from ocrsvc.batch.ledger.ledger import Ledger, unpack_finished
-from ocrsvc.batch.ledger.ledger_log import DIGEST_CHARACTERS, FinishedPart
+from ocrsvc.batch.ledger.ledger_log import FinishedPart
 from ocrsvc.batch.outputs.source_listing import check_listed, is_listing
+from ocrsvc.batch.page_record import record_head
 from ocrsvc.batch.plan import Plan, read_plan
 from ocrsvc.batch.store.contract import Store
+from ocrsvc.batch.store.file_digest import check_file, pieces_of
 
-_CHUNK_BYTES: Final = 4 * 1024 * 1024
 _JSON_LINES: Final = re.compile(r"(.*/)?pages-\d+\.jsonl")
 _NO_ERROR: Final = b'"error":null}'
 
@@ -93,25 +91,14 @@ def _check_content(store: Store, plan: Plan, ledger: Ledger, part: int, name: st
 
 def _check_files(store: Store, part: FinishedPart) -> list[str]:
     """What is wrong with the files of a part, by their sizes and digests."""
-    problems = []
-    for name, (size, digest) in part.files.items():
-        found, hashed = 0, hashlib.sha256()
-        try:
-            for chunk in _chunks(store, name):
-                found += len(chunk)
-                hashed.update(chunk)
-        except FileNotFoundError:
-            problems.append(f"{name} is not there.")
-            continue
-        if (found, hashed.hexdigest()[:DIGEST_CHARACTERS]) != (size, digest):
-            problems.append(f"{name} is not what was written: it has {found} bytes, and {size} were written.")
-    return problems
+    found = (check_file(store, name, size, digest) for name, (size, digest) in part.files.items())
+    return [problem for problem in found if problem]
 
 
 def _check_lines(store: Store, plan: Plan, ledger: Ledger, part: int, name: str) -> Iterator[str]:
     """The first line of JSON Lines that is not the page that the plan has there, or not as the ledger says."""
     expected = _expected_lines(plan, ledger, part)
-    for number, line in enumerate(_lines(_chunks(store, name)), 1):
+    for number, line in enumerate(_lines(pieces_of(store, name)), 1):
         page = next(expected, None)
         if page is None:
             yield f"line {number} and those behind it are of no page of the plan."
@@ -131,22 +118,13 @@ def _expected_lines(plan: Plan, ledger: Ledger, part: int) -> Iterator[tuple[byt
     """How the line of each page begins, and whether it was read."""
     for first, file in plan.files_of(part):
         for at, number in enumerate(file.pages):
-            values: Mapping[str, object] = {"source": file.name, "page": number}
-            yield orjson.dumps(values)[:-1] + b",", bool(ledger.states[first + at] == PageState.DONE)
+            yield record_head(file.name, number), bool(ledger.states[first + at] == PageState.DONE)
 
 
-def _chunks(store: Store, name: str) -> Iterator[bytes]:
-    offset, chunk = 0, bytes(_CHUNK_BYTES)
-    while len(chunk) == _CHUNK_BYTES:
-        chunk = store.read(name, offset, _CHUNK_BYTES)
-        yield chunk
-        offset += len(chunk)
-
-
-def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
     rest = b""
-    for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
         yield from lines
     if rest:
         yield rest

@@ -46,6 +46,9 @@ PAGE: Final = np.dtype("<u4")
 CONTENT: Final = np.dtype([("page", "<u4"), ("digest", "V16")])
 """The number in the plan of a file's first page, and the BLAKE2b digest of the file's content."""
 
+CONFIDENCE_SCALE: Final = 65535
+"""What a confidence of 1 is in an entry."""
+
 ENTRY: Final = np.dtype(
     [
         ("page", "<u4"),
@@ -63,6 +66,6 @@ ENTRY: Final = np.dtype(
 )
 """What became of a page, in 32 bytes.
 
-page: its number in the plan. state: DONE or FAILED. confidence: of 65535. offset, size: of its record in the results
-log. since: seconds since the owner began. worker, reason: numbers of names, 0 for none.
+page: its number in the plan. state: DONE or FAILED. confidence: of CONFIDENCE_SCALE. offset, size: of its record in the
+results log. since: seconds since the owner began. worker, reason: numbers of names, 0 for none.
 """

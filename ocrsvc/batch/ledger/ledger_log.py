@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from ocrsvc.batch.ledger.entries import CONTENT, ENTRY, LEASE, PAGE, FrameKind, PageState
+from ocrsvc.batch.ledger.entries import CONFIDENCE_SCALE, CONTENT, ENTRY, LEASE, PAGE, FrameKind, PageState
 from ocrsvc.batch.ledger.frames import to_frame
 from ocrsvc.batch.ledger.owner import Owner
 from ocrsvc.batch.store.contract import AppendLog, Store
@@ -110,7 +110,7 @@ class LedgerLog:
                 result.index,
                 state,
                 min(attempts, 255),
-                round(result.confidence * 65535),
+                round(result.confidence * CONFIDENCE_SCALE),
                 result.lines,
                 result.seconds,
                 offset,

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 import orjson
 
 from ocrsvc.batch.outputs.contract import WrittenFile
 from ocrsvc.batch.store.contract import Store
+from ocrsvc.batch.store.file_digest import check_file
 from ocrsvc.errors import OcrsvcError
 
 # Behind the folder of the format; what reads folders of data passes over names that begin so.
 _FOLDER: Final = "_files/"
-_CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 
 def listing_name(folder: str, name: str, part: int) -> str:
@@ -49,18 +48,5 @@ def check_listed(store: Store, name: str) -> Iterator[str]:
     """Sentences about the files of a list that are not what was written. Raises OSError."""
     for line in store.read(name).splitlines():
         row = orjson.loads(line)
-        if "file" in row:
-            yield from _check_file(store, row)
-
-
-def _check_file(store: Store, row: Mapping[str, Any]) -> Iterator[str]:
-    size, digest = 0, hashlib.sha256()
-    try:
-        while chunk := store.read(row["file"], size, _CHUNK_BYTES):
-            size += len(chunk)
-            digest.update(chunk)
-    except FileNotFoundError:
-        yield f"{row['file']} is not there."
-        return
-    if (size, digest.hexdigest()) != (row["bytes"], row["sha256"]):
-        yield f"{row['file']} is not what was written: it has {size} bytes, and {row['bytes']} were written."
+        if "file" in row and (problem := check_file(store, row["file"], row["bytes"], row["sha256"])):
+            yield problem

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from ocrsvc.batch.ledger.entries import PageState
+from ocrsvc.batch.ledger.entries import CONFIDENCE_SCALE, PageState
 from ocrsvc.batch.report.page_table import OwnerFacts, PageTable
 
 MOST_BINS: Final = 80
@@ -18,7 +18,6 @@ MOST_FILES: Final = 20
 MOST_WORKERS: Final = 40
 MOST_PAGES: Final = 12
 """Slowest, and least confident."""
-_CONFIDENCE: Final = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +162,7 @@ def _quantiles(seconds: np.ndarray) -> tuple[float, float, float, float]:
 
 def _confidence(values: np.ndarray) -> Histogram:
     edges = np.linspace(0.0, 1.0, 21)
-    return Histogram(edges.tolist(), np.histogram(values / np.float32(_CONFIDENCE), edges)[0].tolist())
+    return Histogram(edges.tolist(), np.histogram(values / np.float32(CONFIDENCE_SCALE), edges)[0].tolist())
 
 
 def _reasons(table: PageTable, failed: np.ndarray) -> list[Reason]:

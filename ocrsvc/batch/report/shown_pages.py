@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ocrsvc.batch.ledger.entries import CONFIDENCE_SCALE
 from ocrsvc.batch.plan import Plan
-from ocrsvc.batch.report.page_records import PageRecords
 from ocrsvc.batch.report.page_table import PageTable
 from ocrsvc.batch.report.pictures import Picture, PictureMaker
+from ocrsvc.batch.report.record_lookup import RecordLookup
 from ocrsvc.batch.store.contract import Store
 from ocrsvc.batch.tasks import SourceFile
 
 _TEXT: Final = 200
-_CONFIDENCE: Final = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class PageFinder:
 
     def __init__(self, store: Store, plan: Plan, table: PageTable, pictures: PictureMaker) -> None:
         self._plan, self._table, self._pictures = plan, table, pictures
-        self._records = PageRecords(store, table)
+        self._records = RecordLookup(store, table)
         self._part = -1
         self._files: list[tuple[int, SourceFile]] = []
 
@@ -61,7 +61,7 @@ class PageFinder:
         return ShownPage(
             file.name if file.total == 1 else f"{file.name}, page {number}",
             float(row["seconds"]),
-            float(row["confidence"]) / _CONFIDENCE,
+            float(row["confidence"]) / CONFIDENCE_SCALE,
             int(row["lines"]),
             int(row["attempts"]),
             _text_of(self._records.find(page, self._part, file.name, number)),

@@ -5,21 +5,24 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from gzip import BadGzipFile, GzipFile
 from typing import Any, Final
 
 import orjson
 
-from ocrsvc.batch.ledger.frames import HEAD_BYTES, read_frames
+from ocrsvc.batch.ledger.ledger import read_result
+from ocrsvc.batch.page_record import record_head
 from ocrsvc.batch.report.page_table import PageTable
 from ocrsvc.batch.store.contract import Store
+from ocrsvc.errors import DamagedLedger
 
 _MOST_FILE_BYTES: Final = 64_000_000
 """Of a file of the output; a larger one is not looked at."""
 _MOST_LINE_BYTES: Final = 16_000_000
 
 
-class PageRecords:
+class RecordLookup:
     """Finds records; holds those of one part that are asked for."""
 
     def __init__(self, store: Store, table: PageTable) -> None:
@@ -42,21 +45,18 @@ class PageRecords:
         row = self._table.rows[page]
         if not row["log"]:
             return None
-        log = self._table.logs[row["log"]]
-        try:
-            data = self._store.read_log(log, int(row["offset"]), int(row["size"]) + HEAD_BYTES)
-        except FileNotFoundError:
-            return None
-        return next((record for _, record, _ in read_frames(data)), None)
+        with suppress(DamagedLedger):
+            return read_result(self._store, self._table.logs[row["log"]], int(row["offset"]), int(row["size"]))
+        return None
 
     def _from_output(self, file: str, name: str, number: int) -> bytes | None:
         """A line of JSON Lines; its file may be another's by now, so that nothing is taken for granted."""
         if not file:
             return None
-        wanted = b'"source":' + orjson.dumps(name) + b',"page":%d,' % number
+        head = record_head(name, number)
         try:
             # Looked for by its first bytes: what is not wanted is not parsed.
-            return next((line for line in self._lines(file) if line.startswith(wanted, 1)), None)
+            return next((line for line in self._lines(file) if line.startswith(head)), None)
         except (FileNotFoundError, BadGzipFile, EOFError, zlib.error):
             return None
 
