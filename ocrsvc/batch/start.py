@@ -124,6 +124,9 @@ def open_run(
         owner = Owner.this_process()
         ledger.note_ended(owner)
         with _own_log(store, owner, identity) as log:
+            # Of two that begin at the same time, at least one sees the other's log.
+            ledger.refresh()
+            _check_reader(ledger, identity)
             writers, unfinished = (open_writers(request.outputs, identity, folder) for folder in ("", UNFINISHED))
             context = RunContext(store, plan, ledger, owner, log, reader, writers, cache.load, unfinished)
             work = Run(context, request.run, progress)
@@ -153,10 +156,11 @@ def _own_log(store: Store, owner: Owner, identity: Mapping[str, str]) -> Iterato
 
 
 def _check_reader(ledger: Ledger, identity: Mapping[str, str]) -> None:
-    """Raises RunChanged if another engine or model, or one with other settings, has read pages of this run."""
+    """Raises RunChanged if another engine or model, or one with other settings, reads or has read pages of this run."""
     for log in ledger.owners():
         had = log.facts.get("reader", {})
-        if any(had[key] != identity[key] for key in had.keys() & identity.keys()):
+        has_read = log.results > 0 or not log.is_over
+        if has_read and any(had[key] != identity[key] for key in had.keys() & identity.keys()):
             raise RunChanged(
                 f"This run was begun with {_named(had)}, and now {_named(identity)} would read.",
                 "Read on with the same engine, model and settings, or take another destination.",
