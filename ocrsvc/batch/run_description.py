@@ -14,6 +14,7 @@ from ocrsvc.errors import DamagedLedger, RunChanged
 
 RUN_FILE: Final = "_ocrsvc/run.json"
 _FORMAT: Final = 1
+_MOST_SHOWN: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +78,27 @@ class RunDescription:
 
     def check_same(self, asked: RunDescription, address: str) -> None:
         """Raises RunChanged, naming what differs, if a command asks for something else than this run."""
-        for name in ("sources", "options", "outputs", "planning"):
-            had, wanted = getattr(self, name), getattr(asked, name)
-            # What comes from a file has lists where the command has tuples.
-            if orjson.dumps(had, option=orjson.OPT_SORT_KEYS) != orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS):
-                raise RunChanged(
-                    f"The run in {address} began with the {name} {_shown(had)}; now {_shown(wanted)} are asked for.",
-                    "Repeat the first command to go on with it, or take another destination.",
-                )
+        had, wanted = self._choices(), asked._choices()
+        differing = [name for name in had | wanted if had.get(name) != wanted.get(name)]
+        if differing:
+            began, now = (
+                ", ".join(f"{name} {_shown(choices.get(name))}" for name in differing) for choices in (had, wanted)
+            )
+            raise RunChanged(
+                f"The run in {address} began with {began}; now it is {now}.",
+                "Repeat the first command to go on with it, or take another destination.",
+            )
+
+    def _choices(self) -> dict[str, Any]:
+        """All that must stay the same, by its name, as it is read from a file: with lists for tuples."""
+        sources = [_without_slash(source) for source in self.sources]
+        own: dict[str, Any] = {"sources": sources, "format": self.outputs, **self.planning, **self.options}
+        return dict(orjson.loads(orjson.dumps(own)))
+
+
+def _without_slash(source: str) -> str:
+    """A folder's name as it is without the slash that shells add; an address differs by it."""
+    return source if "://" in source else source.rstrip("/") or source
 
 
 def _file_of(revision: int) -> str:
@@ -93,4 +107,5 @@ def _file_of(revision: int) -> str:
 
 
 def _shown(value: object) -> str:
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()[:400]
+    shown = "not given" if value is None else orjson.dumps(value).decode()
+    return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}…"

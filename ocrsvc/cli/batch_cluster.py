@@ -31,7 +31,7 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
         "--actor-wait",
         type=_amount,
         default=600.0,
-        metavar="S",
+        metavar="SECONDS",
         help="seconds without any actor before giving up (600)",
     )
 
