@@ -83,4 +83,58 @@ def test_other_options_are_refused(pages: Path, tmp_path: Path, capsys: pytest.C
     command = ["batch", str(pages), "--out", str(tmp_path / "out")]
     assert run(command) == 0
     assert run([*command, "--line"]) == 65
-    assert "began with the options" in capsys.readouterr().err
+    assert "began with detect true; now it is detect false." in capsys.readouterr().err
+
+
+def test_a_slash_at_the_end_of_a_folder_is_no_other_source(pages: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run(["batch", f"{pages}/", "--out", str(out), "--limit", "4"]) == 75
+    assert run(["batch", str(pages), "--out", str(out)]) == 0
+
+
+@pytest.mark.parametrize("wrong", [["--mask", "foo"], ["--model", "foo"], ["--on", "foo"], ["--region", "1,2"]])
+def test_a_command_that_is_wrong_leaves_nothing_that_the_right_one_meets(
+    pages: Path, tmp_path: Path, wrong: list[str]
+) -> None:
+    out = tmp_path / "out"
+    assert run(["batch", str(pages), "--out", str(out), *wrong]) == 65
+    assert run(["batch", str(pages), "--out", str(out)]) == 0
+
+
+def test_it_says_at_the_end_what_all_commands_have_read(
+    pages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (pages / "0.png").write_text("no image")
+    out = tmp_path / "out"
+    command = ["batch", str(pages), "--out", str(out), "--no-report"]
+    assert run([*command, "--limit", "3"]) == 75
+    first = capsys.readouterr().err
+    assert "2 pages read, 1 failed (unsupported_image 1), in " in first
+    assert "3 of 7 pages, 2 read and 1 failed" in first
+    assert f"there is more to be read into {out}" in first
+    # Pages that an earlier command could not read count for the exit code, too.
+    assert run(command) == 1
+    last = capsys.readouterr().err
+    assert "4 pages read, 0 failed, in " in last
+    assert "7 of 7 pages, 6 read and 1 failed" in last
+    assert f"all is in {out}" in last
+    assert run([*command, "--exit-zero"]) == 0
+
+
+def test_sources_without_pages_are_said_to_have_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "texts").mkdir()
+    assert run(["batch", str(tmp_path / "texts"), "--out", str(tmp_path / "out")]) == 0
+    assert "there is no page to read" in capsys.readouterr().err
+
+
+def test_help_is_in_groups_and_a_wrong_argument_is_not_hidden_behind_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(["batch", "--help"])
+    shown = capsys.readouterr().out
+    ungrouped = shown[shown.index("\noptions:") : shown.index("\nsources:")]
+    assert [line.split()[0] for line in ungrouped.splitlines() if line.startswith("  -")] == ["-h,"]
+    with pytest.raises(SystemExit):
+        run(["batch", "pages", "--limit", "0"])
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) < 6
+    assert said[-1] == "ocrsvc batch: error: argument --limit: '0' is no whole number above 0"

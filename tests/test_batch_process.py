@@ -11,12 +11,14 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 from support import ROOT, wait_until
 
+from ocrsvc.batch import start
 from ocrsvc.batch.ledger.entries import FrameKind
 from ocrsvc.batch.ledger.frames import read_frames
 from ocrsvc.cli.main import run
@@ -142,4 +144,29 @@ def test_another_engine_or_other_settings_that_change_results_are_refused(
     assert "fake_text=more" in capsys.readouterr().err
     monkeypatch.delenv("OCRSVC_FAKE_TEXT")
     monkeypatch.setenv("OCRSVC_LOG_LEVEL", "error")
+    assert run(command) == 0
+
+
+def test_another_process_that_began_at_the_same_time_with_other_settings_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
+    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
+    draw_pages(tmp_path / "pages", 3)
+    command = ["batch", str(tmp_path / "pages"), "--out", str(tmp_path / "out"), "--no-report"]
+    check, codes = start._check_reader, list[int]()
+
+    def check_before_another(*arguments: Any) -> None:
+        monkeypatch.setattr(start, "_check_reader", check)
+        check(*arguments)
+        with monkeypatch.context() as other:
+            other.setenv("OCRSVC_FAKE_TEXT", "more")
+            codes.append(run([*command, "--limit", "1"]))
+
+    monkeypatch.setattr(start, "_check_reader", check_before_another)
+    assert run(command) == 65
+    assert "fake_text=more" in capsys.readouterr().err
+    assert codes == [75]
+    # Who read nothing and has ended refuses nobody.
+    monkeypatch.setenv("OCRSVC_FAKE_TEXT", "more")
     assert run(command) == 0

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from batch_sources_support import document, plan, png, write_tar
 
+from ocrsvc.batch import planning, start
+from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.sources.source_changes import SourceChanges, find_changes
 from ocrsvc.batch.sources.source_request import SourceRequest
+from ocrsvc.batch.tasks import SourceFile
 from ocrsvc.cli.main import run
 from ocrsvc.errors import RunChanged
 
@@ -80,7 +84,7 @@ def test_files_that_are_left_out_are_not_new(folder: Path) -> None:
 
 
 def test_the_error_says_how_many_and_names_some() -> None:
-    with pytest.raises(RunChanged, match=r"2 new, 1 changed and 0 missing files, such as a\.png"):
+    with pytest.raises(RunChanged, match=r"2 new, 1 changed, such as a\.png"):
         SourceChanges(2, 0, 1, ["a.png"]).check_none("there")
 
 
@@ -95,7 +99,7 @@ def test_a_command_is_refused_and_goes_on_as_planned(
     shutil.copy(folder / "0.png", folder / "9.png")
     os.utime(folder / "2.png", (1, 1))
     assert run(command) == 65
-    assert "1 new, 1 changed and 0 missing files" in capsys.readouterr().err
+    assert "1 new, 1 changed, such as" in capsys.readouterr().err
     assert run([*command, "--as-planned"]) == 75
 
 
@@ -117,6 +121,58 @@ def test_new_files_are_added_behind_the_others(
     assert sources_in(out) == before + added
     assert run(command) == run([*command, "--update"]) == run(["batch", "--verify", "--out", str(out)]) == 0
     assert sources_in(out) == before + added
+
+
+def test_of_two_updates_at_once_one_counts_and_the_run_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
+    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
+    out = folder.parent / "out"
+    command = ["batch", str(folder), "--out", str(out), "--part-pages", "3", "--no-report"]
+    assert run(command) == 0
+    before = sources_in(out)
+    shutil.copy(folder / "0.png", folder / "0a.png")
+    find, codes = planning.find_new, list[int]()
+
+    def find_while_another_updates(*arguments: Any) -> Iterator[SourceFile]:
+        monkeypatch.setattr(planning, "find_new", find)
+        files = list(find(*arguments))
+        codes.append(run([*command, "--update"]))
+        shutil.copy(folder / "0.png", folder / "0b.png")
+        yield from files
+
+    monkeypatch.setattr(planning, "find_new", find_while_another_updates)
+    assert run([*command, "--update"]) == 65
+    assert "Another process has planned" in capsys.readouterr().err
+    assert codes == [0]
+    assert sources_in(out) == [*before, f"{folder}/0a.png"]
+    assert run([*command, "--update"]) == run(["batch", "--verify", "--out", str(out)]) == 0
+    assert sources_in(out) == [*before, f"{folder}/0a.png", f"{folder}/0b.png"]
+
+
+def test_a_process_that_knows_an_older_plan_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
+    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
+    out = folder.parent / "out"
+    command = ["batch", str(folder), "--out", str(out), "--part-pages", "3", "--no-report"]
+    assert run([*command, "--limit", "1"]) == 75
+    opened, codes = start.open_plan, list[int]()
+
+    def open_before_an_update(*arguments: Any) -> Plan:
+        monkeypatch.setattr(start, "open_plan", opened)
+        plan = opened(*arguments)
+        shutil.copy(folder / "0.png", folder / "0a.png")
+        codes.append(run([*command, "--update"]))
+        return plan
+
+    monkeypatch.setattr(start, "open_plan", open_before_an_update)
+    assert run(command) == 65
+    assert "more pages since another process gave --update" in capsys.readouterr().err
+    assert codes == [0]
+    assert run(command) == run(["batch", "--verify", "--out", str(out)]) == 0
 
 
 def test_a_changed_file_is_refused_with_update_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

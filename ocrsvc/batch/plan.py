@@ -160,11 +160,16 @@ def read_plan(store: Store) -> Plan:
     return plan
 
 
-def remove_other_plans(store: Store, plan: Plan) -> None:
-    """Remove the plans of processes that died before they began a run, or began it at the same time as another."""
-    for file in list(store.files(PLANS)):
-        if file.name.removesuffix(_INDEX) != plan.name:
-            store.delete(file.name)
+def plan_names(store: Store) -> set[str]:
+    """The plans that a store holds, also those that no run names. Raises OSError."""
+    return {file.name.removesuffix(_INDEX) for file in store.files(PLANS)}
+
+
+def remove_plans(store: Store, names: Iterable[str]) -> None:
+    """Remove plans by their names; nothing happens for those that are not there. Raises OSError."""
+    for name in names:
+        store.delete(name)
+        store.delete(name + _INDEX)
 
 
 def _parts(files: Iterable[SourceFile], part_pages: int) -> Iterator[list[SourceFile]]:

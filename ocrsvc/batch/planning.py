@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ocrsvc.batch.ledger.ledger import Ledger
 from ocrsvc.batch.ledger.owner import Owner
-from ocrsvc.batch.plan import Plan, read_plan, remove_other_plans, write_plan
+from ocrsvc.batch.plan import Plan, plan_names, read_plan, remove_plans, write_plan
 from ocrsvc.batch.run_description import RunDescription
 from ocrsvc.batch.sources.opening import find_sources
 from ocrsvc.batch.sources.planning_counts import PlanningCounts
@@ -36,8 +36,7 @@ def open_plan(store: Store, request: BatchRequest, counts: PlanningCounts) -> Pl
     described = RunDescription.read(store)
     if described is None:
         plan = write_plan(store, find_sources(request.sources, counts), request.part_pages)
-        if replace(asked, plan=plan.totals.digest, plan_file=plan.name).write(store):
-            remove_other_plans(store, plan)
+        if _take_effect(store, asked, plan):
             return plan
         # Another process has begun the same run meanwhile: its plan stands.
         described = RunDescription.read(store) or asked
@@ -61,9 +60,27 @@ def _extend(store: Store, request: BatchRequest, described: RunDescription, plan
     _check_idle(store, plan)
     new = find_new(plan.all_files(), request.sources, counts)
     longer = write_plan(store, new, request.part_pages, after=plan)
-    replace(described, plan=longer.totals.digest, plan_file=longer.name).rewrite(store)
-    remove_other_plans(store, longer)
+    if longer.totals == plan.totals:
+        remove_plans(store, [longer.name])
+        return plan
+    if not _take_effect(store, replace(described, revision=described.revision + 1), longer, plan):
+        raise RunChanged(
+            f"Another process has planned the new files of the run in {store.address} meanwhile.",
+            "Give the same command again without --update.",
+        )
     return longer
+
+
+def _take_effect(store: Store, described: RunDescription, plan: Plan, before: Plan | None = None) -> bool:
+    """Have a run go by a plan, unless another process was first; whether it does. Removes what cannot count any more.
+
+    A plan that was there before this revision of the run was not written for a later one: whoever stands still in here
+    for a day removes nothing that is needed. A process that has just begun with the plan before may still read it.
+    """
+    others = plan_names(store) - {plan.name, before.name if before else ""}
+    is_first = replace(described, plan=plan.totals.digest, plan_file=plan.name).write(store)
+    remove_plans(store, others if is_first else [plan.name])
+    return is_first
 
 
 def _check_idle(store: Store, plan: Plan) -> None:

@@ -120,7 +120,7 @@ class Run:
 
     def _work(self) -> None:
         """The loop: keep the threads busy, take what they give, commit now and then."""
-        self._progress.planned(sum(len(self._plan.pages_of(part)) for part in self._own), self._count_left())
+        self._progress.planned(self._count_planned(), self._count(PageState.PLANNED))
         while True:
             self._begin_groups()
             if self._threads.in_flight or self._being_written:
@@ -142,6 +142,8 @@ class Run:
         if self._pages.is_at_limit:
             self._write_unfinished()
         self._outcome.is_complete = self._parts.is_complete()
+        self._outcome.planned = self._count_planned()
+        self._outcome.all_done, self._outcome.all_failed = self._count(PageState.DONE), self._count(PageState.FAILED)
 
     def _write_unfinished(self) -> None:
         """At a limit: what was read of parts that are not finished, beside the output."""
@@ -266,7 +268,7 @@ class Run:
         for part in self._parts.commit():
             self._pages.drop(part)
         self._committed = self._clock()
-        self._progress.committed(self._committed, self._count_left())
+        self._progress.committed(self._committed, self._count(PageState.PLANNED))
         if self._same and not self._is_apart:
             results, unread = self._same.take(self._parts)
             for group in unread:
@@ -276,11 +278,15 @@ class Run:
         if self._may_remove:
             self._removal.remove_sometimes()
 
-    def _count_left(self) -> int:
-        """Pages of the shard that are neither done nor failed."""
+    def _count_planned(self) -> int:
+        """Pages of the shard."""
+        return sum(len(self._plan.pages_of(part)) for part in self._own)
+
+    def _count(self, state: PageState) -> int:
+        """Pages of the shard that are in a state."""
         if self._own.step == 1:
-            return int((self._ledger.states == PageState.PLANNED).sum())
-        return sum(int((self._ledger.known_states(part) == PageState.PLANNED).sum()) for part in self._own)
+            return int((self._ledger.states == state).sum())
+        return sum(int((self._ledger.known_states(part) == state).sum()) for part in self._own)
 
     def _write(self, part: int) -> None:
         """Have a part written whose pages were all read or have failed."""

@@ -44,12 +44,17 @@ class RunOutcome:
         done: Pages that this owner read, or copied.
         copied: Pages of these whose results were copied from a file of the same content.
         failed: Pages that failed, by error code.
+        planned, all_done, all_failed: Pages of its shard, and how many of them were read and have failed, whoever
+            tried them.
         is_complete: Whether all parts of its shard are in the output.
     """
 
     done: int = 0
     copied: int = 0
     failed: Counter[str] = field(default_factory=Counter)
+    planned: int = 0
+    all_done: int = 0
+    all_failed: int = 0
     is_complete: bool = False
 
 

@@ -14,6 +14,7 @@ from ocrsvc.errors import DamagedLedger, RunChanged
 
 RUN_FILE: Final = "_ocrsvc/run.json"
 _FORMAT: Final = 1
+_MOST_SHOWN: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class RunDescription:
         plan: Digest of the plan.
         plan_file: The plan's name in the store.
         ocrsvc: Version that began it.
+        revision: How often it was planned: 1, and one more with each --update.
     """
 
     sources: tuple[str, ...]
@@ -37,46 +39,73 @@ class RunDescription:
     plan: str = ""
     plan_file: str = ""
     ocrsvc: str = __version__
+    revision: int = 1
 
     def write(self, store: Store) -> bool:
-        """Begin the run, unless another process just did; whether it was this one."""
-        return store.create(RUN_FILE, self._to_json())
-
-    def rewrite(self, store: Store) -> None:
-        """Put this in the place of what the run was described as."""
-        with store.writing(RUN_FILE) as output:
-            output.write(self._to_json())
+        """Have the run be this, unless another process has written this revision; whether the store holds this one."""
+        if store.create(_file_of(self.revision), self._to_json()):
+            return True
+        # An object store may have done it, and its answer been lost.
+        written = self._read(store, self.revision)
+        return written is not None and written.plan_file == self.plan_file
 
     def _to_json(self) -> bytes:
         return orjson.dumps({"format": _FORMAT} | asdict(self), option=orjson.OPT_INDENT_2)
 
     @classmethod
     def read(cls, store: Store) -> Self | None:
-        """The run that the store holds, if any. Raises DamagedLedger."""
+        """The run that the store holds, in its last revision, if any. Raises DamagedLedger."""
+        found, revision = None, 1
+        while (described := cls._read(store, revision)) is not None:
+            found, revision = described, revision + 1
+        return found
+
+    @classmethod
+    def _read(cls, store: Store, revision: int) -> Self | None:
+        name = _file_of(revision)
         try:
-            values = orjson.loads(store.read(RUN_FILE))
+            values = orjson.loads(store.read(name))
         except FileNotFoundError:
             return None
         except orjson.JSONDecodeError as error:
-            raise DamagedLedger(f"{RUN_FILE} in {store.address} is no JSON.", "Take another destination.") from error
+            raise DamagedLedger(f"{name} in {store.address} is no JSON.", "Take another destination.") from error
         if values.pop("format", None) != _FORMAT:
             raise DamagedLedger(
-                f"{RUN_FILE} in {store.address} has another format.", "Go on with the version that wrote it."
+                f"{name} in {store.address} has another format.", "Go on with the version that wrote it."
             )
         values["sources"], values["outputs"] = tuple(values["sources"]), tuple(values["outputs"])
         return cls(**values)
 
     def check_same(self, asked: RunDescription, address: str) -> None:
         """Raises RunChanged, naming what differs, if a command asks for something else than this run."""
-        for name in ("sources", "options", "outputs", "planning"):
-            had, wanted = getattr(self, name), getattr(asked, name)
-            # What comes from a file has lists where the command has tuples.
-            if orjson.dumps(had, option=orjson.OPT_SORT_KEYS) != orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS):
-                raise RunChanged(
-                    f"The run in {address} began with the {name} {_shown(had)}; now {_shown(wanted)} are asked for.",
-                    "Repeat the first command to go on with it, or take another destination.",
-                )
+        had, wanted = self._choices(), asked._choices()
+        differing = [name for name in had | wanted if had.get(name) != wanted.get(name)]
+        if differing:
+            began, now = (
+                ", ".join(f"{name} {_shown(choices.get(name))}" for name in differing) for choices in (had, wanted)
+            )
+            raise RunChanged(
+                f"The run in {address} began with {began}; now it is {now}.",
+                "Repeat the first command to go on with it, or take another destination.",
+            )
+
+    def _choices(self) -> dict[str, Any]:
+        """All that must stay the same, by its name, as it is read from a file: with lists for tuples."""
+        sources = [_without_slash(source) for source in self.sources]
+        own: dict[str, Any] = {"sources": sources, "format": self.outputs, **self.planning, **self.options}
+        return dict(orjson.loads(orjson.dumps(own)))
+
+
+def _without_slash(source: str) -> str:
+    """A folder's name as it is without the slash that shells add; an address differs by it."""
+    return source if "://" in source else source.rstrip("/") or source
+
+
+def _file_of(revision: int) -> str:
+    """Each revision is a file of its own, which one process alone can create."""
+    return RUN_FILE if revision == 1 else RUN_FILE.replace(".json", f"-{revision}.json")
 
 
 def _shown(value: object) -> str:
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()[:400]
+    shown = "not given" if value is None else orjson.dumps(value).decode()
+    return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}…"

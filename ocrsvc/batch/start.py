@@ -14,12 +14,14 @@ from ocrsvc.batch.ledger.ledger_log import LedgerLog
 from ocrsvc.batch.ledger.owner import Owner
 from ocrsvc.batch.outputs.output_formats import check_formats, open_writers
 from ocrsvc.batch.page_reader import PageReader
+from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.planning import open_plan
 from ocrsvc.batch.progress.contract import Progress
 from ocrsvc.batch.readers.opening import ReaderRequest, ServiceAccess, open_reader
 from ocrsvc.batch.readers.ray_cluster.cluster_request import ClusterRequest
 from ocrsvc.batch.run import Run
 from ocrsvc.batch.run_context import RunContext, RunSettings
+from ocrsvc.batch.run_description import RunDescription
 from ocrsvc.batch.sources.loading import SourceLoader
 from ocrsvc.batch.sources.opening import find_sources
 from ocrsvc.batch.sources.planning_counts import PlanningCounts
@@ -107,23 +109,25 @@ def open_run(
         OcrsvcError, OSError: It cannot begin.
     """
     check_formats(request.outputs, request.options)
-    plan = open_plan(store, request, PlanningCounts() if counts is None else counts)
-    ledger = Ledger(store, plan)
-    ledger.refresh()
-    if request.retry_failed:
-        ledger.forget_failures()
-    for file in list(store.files(UNFINISHED)):
-        store.delete(file.name)
     load = SourceLoader(request.sources.most_file_bytes)
     cache = FileCache(load, keeps_all=request.run.dedupe)
     reader = open_reader(_reader_request(request, cache.load))
     work: Run | None = None
     try:
-        identity = dict(reader.start())
+        plan, identity = _plan_and_start(store, request, reader, PlanningCounts() if counts is None else counts)
+        ledger = Ledger(store, plan)
+        ledger.refresh()
+        if request.retry_failed:
+            ledger.forget_failures()
+        for file in list(store.files(UNFINISHED)):
+            store.delete(file.name)
         _check_reader(ledger, identity)
         owner = Owner.this_process()
         ledger.note_ended(owner)
         with _own_log(store, owner, identity) as log:
+            # Of two that begin at the same time, at least one sees the other's log.
+            ledger.refresh()
+            _check_reader(ledger, identity)
             writers, unfinished = (open_writers(request.outputs, identity, folder) for folder in ("", UNFINISHED))
             context = RunContext(store, plan, ledger, owner, log, reader, writers, cache.load, unfinished)
             work = Run(context, request.run, progress)
@@ -134,6 +138,17 @@ def open_run(
         if work is not None:
             work.join(_JOIN_S)
         load.close()
+
+
+def _plan_and_start(
+    store: Store, request: BatchRequest, reader: PageReader, counts: PlanningCounts
+) -> tuple[Plan, dict[str, str]]:
+    """The plan, and who reads; what the reader refuses is not written down as the options of a new run."""
+    if RunDescription.read(store) is None:
+        identity = dict(reader.start())
+        return open_plan(store, request, counts), identity
+    plan = open_plan(store, request, counts)
+    return plan, dict(reader.start())
 
 
 @contextmanager
@@ -153,10 +168,11 @@ def _own_log(store: Store, owner: Owner, identity: Mapping[str, str]) -> Iterato
 
 
 def _check_reader(ledger: Ledger, identity: Mapping[str, str]) -> None:
-    """Raises RunChanged if another engine or model, or one with other settings, has read pages of this run."""
+    """Raises RunChanged if another engine or model, or one with other settings, reads or has read pages of this run."""
     for log in ledger.owners():
         had = log.facts.get("reader", {})
-        if any(had[key] != identity[key] for key in had.keys() & identity.keys()):
+        has_read = log.results > 0 or not log.is_over
+        if has_read and any(had[key] != identity[key] for key in had.keys() & identity.keys()):
             raise RunChanged(
                 f"This run was begun with {_named(had)}, and now {_named(identity)} would read.",
                 "Read on with the same engine, model and settings, or take another destination.",

@@ -13,11 +13,12 @@ from ocrsvc.settings.api_key import API_KEY_VARIABLE
 _MOST_LETTERS: Final = 1000
 
 
-def add_argument(parser: argparse.ArgumentParser) -> None:
+def add_argument(parser: argparse._ActionsContainer) -> None:
     """Declare the option that names the file."""
     parser.add_argument(
         "--key-file",
         type=Path,
+        metavar="FILE",
         help=f"file that holds the API key of the service; by default the variable {API_KEY_VARIABLE} does, if any",
     )
 

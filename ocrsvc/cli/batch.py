@@ -17,6 +17,7 @@ from ocrsvc.cli.batch_dry_run import add_dry_run_arguments, estimate
 from ocrsvc.cli.batch_report import make_report, make_report_at_end
 from ocrsvc.cli.batch_services import add_service_arguments, service_access_of
 from ocrsvc.cli.batch_sources import add_source_arguments, source_request_of
+from ocrsvc.cli.batch_summary import summary_of
 from ocrsvc.cli.number_arguments import whole_number
 from ocrsvc.cli.reading_options import add_reading_options, options_of
 from ocrsvc.errors import BadOption, DamagedLedger, StoreUnavailable
@@ -24,11 +25,14 @@ from ocrsvc.system.thread_plan import set_library_environment
 
 if TYPE_CHECKING:
     from ocrsvc.batch.run import Run
-    from ocrsvc.batch.run_context import RunOutcome
     from ocrsvc.batch.start import BatchRequest
     from ocrsvc.batch.store.contract import Store
 
 HELP: Final = "read many files into one output, each page once, whatever dies meanwhile"
+_USAGE: Final = """%(prog)s SOURCE… --out DEST [OPTION…]
+       %(prog)s SOURCE… --dry-run [OPTION…]
+       %(prog)s --verify --out DEST
+       %(prog)s --report --out DEST"""
 _FORMATS: Final = ", ".join(BATCH_FORMATS)
 _PART_PAGES: Final = 500
 _COUNT: Final = whole_number()
@@ -39,35 +43,56 @@ _SOME_FAILED: Final = 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `ocrsvc batch`."""
+    parser.usage = _USAGE
     add_source_arguments(parser)
-    parser.add_argument("--out", metavar="DEST", help="folder of the output and the ledger, or its URL (s3://…)")
-    parser.add_argument("--on", default="local", help="who reads: local, URL[,URL…], ray, or ray://HOST:PORT")
-    parser.add_argument("--format", default="jsonl", help=f"output formats, separated by commas: {_FORMATS}")
-    parser.add_argument("--attempts", type=_COUNT, default=3, help="tries of a page before it has failed (3)")
-    parser.add_argument("--part-pages", type=_COUNT, default=_PART_PAGES, help="pages of a file of the output (500)")
-    parser.add_argument("--shard", metavar="I/N", help="work on every Nth part from the Ith (from 0) alone")
-    parser.add_argument("--limit", type=_COUNT, help="stop after so many pages; the same command goes on")
-    parser.add_argument("--exit-zero", action="store_true", help="exit with 0, not 1, when pages have failed")
-    parser.add_argument(
-        "--keep-going", action="store_true", help="fail pages also when 100 tries in a row fail, and do not end then"
+    _add_output_arguments(parser.add_argument_group("output"))
+    _add_going_on_arguments(parser.add_argument_group("going on, and pages that fail"))
+    group = parser.add_argument_group("who reads")
+    group.add_argument(
+        "--on", default="local", metavar="WHO", help="local (the default), URL[,URL…], ray, ray://HOST:PORT"
     )
-    parser.add_argument("--retry-failed", action="store_true", help="try pages that have failed again")
-    parser.add_argument("--dedupe", action="store_true", help="read files of the same content once")
-    parser.add_argument(
+    group.add_argument("--shard", metavar="I/N", help="work on every Nth part from the Ith (from 0) alone")
+    add_service_arguments(parser)
+    add_cluster_arguments(parser)
+    add_reading_options(parser.add_argument_group("how pages are read"))
+    _add_progress_arguments(parser.add_argument_group("progress and report"))
+    add_dry_run_arguments(parser)
+
+
+def _add_output_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--out", metavar="DEST", help="folder of the output and the ledger, or its URL (s3://…)")
+    group.add_argument(
+        "--format",
+        default="jsonl",
+        metavar="FORMAT[,FORMAT…]",
+        help=f"{_FORMATS}; jsonl, if left out",
+    )
+    group.add_argument(
+        "--part-pages", type=_COUNT, metavar="N", default=_PART_PAGES, help="pages of a file of the output (500)"
+    )
+    group.add_argument("--dedupe", action="store_true", help="read files of the same content once")
+    group.add_argument(
         "--verify", action="store_true", help="read nothing: check that every page is in the output of DEST once"
     )
-    add_cluster_arguments(parser)
-    add_service_arguments(parser)
-    parser.add_argument("--quiet", action="store_true", help="show no progress")
-    parser.add_argument(
-        "--metrics-port", metavar="PORT", help="tell Prometheus how it goes, on 127.0.0.1; or HOST:PORT"
+
+
+def _add_going_on_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--limit", type=_COUNT, metavar="N", help="stop after N pages; the same command goes on")
+    group.add_argument("--attempts", type=_COUNT, metavar="N", default=3, help="tries of a page before it fails (3)")
+    group.add_argument("--retry-failed", action="store_true", help="try pages that have failed again")
+    group.add_argument(
+        "--keep-going", action="store_true", help="fail pages also when 100 tries in a row fail, and do not end then"
     )
-    parser.add_argument("--no-report", action="store_true", help="write no report at the end")
-    parser.add_argument(
+    group.add_argument("--exit-zero", action="store_true", help="exit with 0, not 1, when pages have failed")
+
+
+def _add_progress_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--quiet", action="store_true", help="show no progress")
+    group.add_argument("--metrics-port", metavar="[HOST:]PORT", help="tell Prometheus how it goes, on 127.0.0.1")
+    group.add_argument("--no-report", action="store_true", help="write no report at the end")
+    group.add_argument(
         "--report", action="store_true", help="write the report of the run in DEST again, and nothing else"
     )
-    add_dry_run_arguments(parser)
-    add_reading_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -107,13 +132,17 @@ def run(args: argparse.Namespace) -> int:
             f"{store.address} cannot be read or written: {error.strerror or error}.",
             "Mend that, and give the same command again: what was read is kept.",
         ) from error
+    for sentence in summary_of(outcome, store.address, progress.snapshot().elapsed_s):
+        print(f"ocrsvc: {sentence}", file=sys.stderr)
     if not args.no_report:
         make_report_at_end(store)
-    code = _report(outcome)
-    return 0 if code == _SOME_FAILED and args.exit_zero else code
+    if not outcome.is_complete:
+        return _MORE_TO_READ
+    return _SOME_FAILED if outcome.all_failed and not args.exit_zero else 0
 
 
 def _verify(store: Store) -> int:
+    from ocrsvc.batch.progress.formatting import count_of
     from ocrsvc.batch.verification import verify
 
     try:
@@ -125,10 +154,11 @@ def _verify(store: Store) -> int:
     for problem in found.problems[:_MOST_PROBLEMS]:
         print(problem)
     print(
-        f"{found.pages} pages in {found.parts} parts: {found.done} read, {found.failed} failed; "
-        f"{found.finished} parts are in the output, {len(found.problems)} problems"
+        f"{count_of(found.pages, 'page')} in {count_of(found.parts, 'part')}: {found.done:,} read, {found.failed:,} "
+        f"failed; {found.finished:,} in the output, {count_of(len(found.problems), 'problem')}"
     )
     if found.problems:
+        print("The output was changed or removed after it was written: read into another destination.")
         return DamagedLedger.exit_code
     if not found.is_complete:
         return _MORE_TO_READ
@@ -173,16 +203,6 @@ def _shard_of(text: str | None) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _report(outcome: RunOutcome) -> int:
-    failed = sum(outcome.failed.values())
-    copied = f", {outcome.copied} of them copied from files of the same content" if outcome.copied else ""
-    print(f"ocrsvc: {outcome.done} pages read{copied}, {failed} failed", file=sys.stderr)
-    if not outcome.is_complete:
-        print("ocrsvc: there is more to be read: give the same command again", file=sys.stderr)
-        return _MORE_TO_READ
-    return _SOME_FAILED if failed else 0
-
-
 @contextmanager
 def _draining(work: Run) -> Iterator[None]:
     """SIGINT and SIGTERM have the run stop after what is being read; the second one ends the process."""
@@ -190,7 +210,8 @@ def _draining(work: Run) -> Iterator[None]:
     def drain(number: int, _frame: object) -> None:
         for other in (signal.SIGINT, signal.SIGTERM):
             signal.signal(other, signal.SIG_DFL)
-        print(f"\nocrsvc: {signal.Signals(number).name}: finishing what is being read", file=sys.stderr)
+        name = signal.Signals(number).name
+        print(f"\nocrsvc: {name}: finishing what is being read; once more ends at once", file=sys.stderr)
         work.drain()
 
     before = {number: signal.signal(number, drain) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -33,7 +33,7 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
         "--actor-wait",
         type=_AMOUNT,
         default=600.0,
-        metavar="S",
+        metavar="SECONDS",
         help="seconds without any actor before giving up (600)",
     )
 

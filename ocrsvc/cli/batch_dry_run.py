@@ -18,19 +18,22 @@ _OTHERS: Final = ("what reads now", "times as much")
 
 def add_dry_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare its arguments."""
-    parser.add_argument(
+    group = parser.add_argument_group("what it will take")
+    group.add_argument(
         "--dry-run",
         action="store_true",
         help="count files and pages, read a few, estimate time and cost; write nothing",
     )
-    parser.add_argument(
+    group.add_argument(
         "--machines",
         type=whole_number(1_000_000),
+        metavar="N",
         help="with --dry-run: how many machines such as this would read, or times as many as --on names",
     )
-    parser.add_argument(
+    group.add_argument(
         "--price-per-hour",
         type=amount(1e9, "price"),
+        metavar="PRICE",
         help="with --dry-run: of this machine, or of all that --on names, in any currency",
     )
 
@@ -74,8 +77,8 @@ def _estimate(pages: int, pace: Pace, names: tuple[str, str], machines: int | No
     from ocrsvc.batch.progress.formatting import count_of, duration_of, rate_of
 
     hours = pace.seconds_for(pages) / 3600
-    failed = f", {pace.failed} of them could not be read" if pace.failed else ""
-    rate = f"{rate_of(pace.pages_per_s)} pages/s (± {pace.spread:.0%}), {pace.at_once} at once"
+    failed = f" ({pace.failed} failed)" if pace.failed else ""
+    rate = f"{rate_of(pace.pages_per_s)} pages/s (± {pace.spread * 100:.0f} %), {pace.at_once} at once"
     lines = ["", f"{count_of(pace.pages, 'page')} read{failed}: {rate}"]
     shown = [1] if machines == 1 else [1, machines] if machines else [1, 10, 100]
     for count in shown:

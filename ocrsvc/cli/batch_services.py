@@ -15,24 +15,25 @@ if TYPE_CHECKING:
 
 def add_service_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare them."""
-    parser.add_argument(
+    group = parser.add_argument_group("services (--on URL[,URL…])")
+    group.add_argument(
         "--patience",
         type=amount(1e9, "number of seconds"),
         default=300.0,
         metavar="SECONDS",
-        help="with --on URL: how long no service may answer before the run stops (300)",
+        help="how long no service may answer before the run stops (300)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--at-once",
         type=whole_number(1000),
         default=16,
         metavar="N",
-        help="with --on URL: files under way at each service, until it refuses one (16)",
+        help="files under way at each service, until it refuses one (16)",
     )
-    api_key.add_argument(parser)
-    parser.add_argument("--ca", type=Path, metavar="FILE", help="authority of the services' certificates, in PEM")
-    parser.add_argument("--cert", type=Path, metavar="FILE", help="own certificate for services that ask, in PEM")
-    parser.add_argument("--cert-key", type=Path, metavar="FILE", help="its key; by default in the same file")
+    api_key.add_argument(group)
+    group.add_argument("--ca", type=Path, metavar="FILE", help="authority of the services' certificates, in PEM")
+    group.add_argument("--cert", type=Path, metavar="FILE", help="own certificate for services that ask, in PEM")
+    group.add_argument("--cert-key", type=Path, metavar="FILE", help="its key; by default in the same file")
 
 
 def service_access_of(args: argparse.Namespace) -> ServiceAccess:

@@ -22,16 +22,25 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         "or Arrow file, on this machine or at a URL such as s3://bucket/scans/",
     )
     group = parser.add_argument_group("sources")
-    group.add_argument("--column", help="column of Parquet and Arrow files that holds the images; found, if left out")
+    group.add_argument(
+        "--column", metavar="NAME", help="column of Parquet and Arrow files that holds the images; found, if left out"
+    )
     group.add_argument("--include", action="append", default=[], metavar="PATTERN", help="only names such as '*.png'")
     group.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="no names such as '*_old*'")
     group.add_argument("--sample", metavar="N|P%", help="read so many pages, or about that share of them, by chance")
-    group.add_argument("--seed", type=int, default=0, help="another number gives another sample (0)")
+    group.add_argument("--seed", type=_whole, metavar="N", default=0, help="another number gives another sample (0)")
     group.add_argument(
         "--as-planned", action="store_true", help="go on with what was planned, whatever became of the sources since"
     )
     group.add_argument("--update", action="store_true", help="read files, too, that are new since the run was planned")
     group.add_argument("--sorted", action="store_true", help="in the order of names over all sources")
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
 
 
 def source_request_of(args: argparse.Namespace, environment: Mapping[str, str]) -> SourceRequest:

@@ -8,7 +8,7 @@ from typing import Literal
 from ocrsvc.client.request import Options
 
 
-def add_reading_options(parser: argparse.ArgumentParser) -> None:
+def add_reading_options(parser: argparse._ActionsContainer) -> None:
     """Declare them."""
     parser.add_argument(
         "--rotate",

@@ -21,7 +21,7 @@ from ocrsvc.batch.ledger.owner import Owner
 from ocrsvc.batch.ledger.owner_log import OwnerLog
 from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.store.contract import Store
-from ocrsvc.errors import DamagedLedger
+from ocrsvc.errors import DamagedLedger, RunChanged
 
 _READ_BYTES: Final = 64 * 1024 * 1024
 _PLACE: Final = np.dtype([("log", "<u4"), ("offset", "<u4"), ("size", "<u4")])
@@ -239,6 +239,11 @@ class Ledger:
         log.results = number
         log.begun.difference_update(entries["page"].tolist())
         pages = entries["page"]
+        if len(pages) and int(pages.max()) >= len(self.states):
+            raise RunChanged(
+                f"The run in {self._store.address} has more pages since another process gave --update.",
+                "Give the same command again: what was read is kept.",
+            )
         better = (entries["state"] == PageState.DONE) | (self.states[pages] != PageState.DONE)
         pages, entries = pages[better], entries[better]
         self.states[pages], self.attempts[pages] = entries["state"], entries["attempts"]

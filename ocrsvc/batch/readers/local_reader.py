@@ -47,8 +47,10 @@ class LocalReader:
         self._settings, self._options, self._load, self._page_limit_s = settings, options, load, page_limit_s
 
     def start(self) -> Mapping[str, str]:
-        """As PageReader.start."""
+        """As PageReader.start. Raises UnknownModel, too: what the options name is not there, for no page."""
         self._reader.start()
+        with self._reader.one_version(self._options, self._page_limit_s, _CONTEXT):
+            pass
         engine = self._reader.describe()
         chosen = " ".join(f"{name}={getattr(self._settings, name)}" for name in RESULT_SETTINGS)
         return {"engine": engine.name, "model": engine.model, "version": engine.version, "settings": chosen}

@@ -74,11 +74,11 @@ class ArrowTable:
             # Each pass has a place in the file of its own.
             with open_file(self._address) as opened:
                 for batch in self._open(opened, number):
-                    yield column.values_of(batch.column(0))
+                    yield _checked(batch.column(0), column)
             return
         file = self._open(self._opened, number)
         for at in range(int(np.searchsorted(self._batch_starts(), row)) if row else 0, file.num_record_batches):
-            yield column.values_of(file.get_batch(at).column(0))
+            yield _checked(file.get_batch(at).column(0), column)
 
     def _batch_starts(self) -> Any:
         """The first row of each batch of a file, and behind them the count of all rows; read once."""
@@ -93,3 +93,9 @@ class ArrowTable:
         if self._is_stream:
             return self._ipc.open_stream(opened, options=options)
         return self._ipc.open_file(opened, options=options)
+
+
+def _checked(values: Any, column: ImageColumn) -> Any:
+    """The array of images, whose offsets are inside it: Arrow does not look, and would read any memory or crash."""
+    values.validate(full=True)
+    return column.values_of(values)

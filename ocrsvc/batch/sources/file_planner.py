@@ -10,6 +10,7 @@ from ocrsvc.batch.sources.address_access import access_of
 from ocrsvc.batch.sources.archive import Member
 from ocrsvc.batch.sources.archive_kinds import archive_kind, open_archive
 from ocrsvc.batch.sources.file_access import FoundFile
+from ocrsvc.batch.sources.linked_files import linked_address, problem_of_linked
 from ocrsvc.batch.sources.loading import FAILURE, LINKED, SourceLoader
 from ocrsvc.batch.sources.locator import Locator
 from ocrsvc.batch.sources.page_count import (
@@ -30,6 +31,8 @@ from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, choose, parse_ranges
 
 _FIRST: Final = range(1, 2)
+# Archives may say any size, and the plan's sum of ten million of them has 64 bits.
+_MOST_SAID_BYTES: Final = 1 << 40
 
 
 class FilePlanner:
@@ -133,16 +136,21 @@ class FilePlanner:
 
     def _plan_linked(self, table: FoundFile, member: Member, ranges: Ranges) -> Iterator[SourceFile]:
         """What is planned of a file that a table names: it is called by its row, so that rows may name one file."""
-        name, path = table.name + member.name, member.path
-        is_whole = "://" in path or path.startswith("/")
-        address = path if is_whole else f"{table.address.rpartition('/')[0]}/{path}"
+        name, address = table.name + member.name, linked_address(table.address, member.path)
         if not self._is_wanted(address):
+            return
+        # Whoever made the table must not choose what else of this machine and its network is read.
+        if problem := problem_of_linked(table.address, address, may_lead_away=self._column is not None):
+            yield self._failure(name, Locator(table.address, FAILURE, f"{name}: {problem}"), table.version)
             return
         locator = Locator(address, LINKED, table.address)
         try:
             now = access_of(address).look_at(address)
         except OSError:
             yield self._failure(name, locator, "")
+            return
+        except BadOption as error:
+            yield self._failure(name, Locator(table.address, FAILURE, f"{name}: {error.detail}"), table.version)
             return
         file = FoundFile(address, name, now.size, now.version, is_named=True)
         yield from self._plan_file(file, locator, ranges)
@@ -169,7 +177,7 @@ class FilePlanner:
         pages = _FIRST if is_first else choose(ranges, total)
         if pages:
             numbers = pages if isinstance(pages, range) else tuple(pages)
-            yield SourceFile(name, locator.to_text(), version, size, total, numbers)
+            yield SourceFile(name, locator.to_text(), version, min(size, _MOST_SAID_BYTES), total, numbers)
         else:
             self._counts.without_pages += 1
 

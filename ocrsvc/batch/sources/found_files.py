@@ -120,7 +120,7 @@ def _parse(entry: bytes, where: str) -> tuple[str, Ranges | None]:
     try:
         values = orjson.loads(entry)
         source, pages = values["source"], values.get("pages")
-        if not isinstance(source, str) or not source or _is_list(source):
+        if not isinstance(source, str) or not source or _is_list(source) or "\0" in source:
             raise ValueError(source)
         return source, None if pages is None else _ranges_of(pages)
     except (ValueError, KeyError, TypeError) as error:

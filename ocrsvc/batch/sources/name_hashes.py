@@ -22,12 +22,18 @@ class NameHashes:
     def add(self, name: str) -> bool:
         """Add a name; whether it was not there."""
         value = hash(name)
-        if value in self._recent or any(_has(values, value) for values in self._sorted):
+        if self._holds(value):
             return False
         self._recent.add(value)
         if len(self._recent) >= _MOST_RECENT:
             self._settle()
         return True
+
+    def __contains__(self, name: str) -> bool:
+        return self._holds(hash(name))
+
+    def _holds(self, value: int) -> bool:
+        return value in self._recent or any(_has(values, value) for values in self._sorted)
 
     def _settle(self) -> None:
         """Sort what came last, and merge what is not larger than it: there are few arrays, and each grows rarely."""

@@ -16,6 +16,9 @@ from ocrsvc.errors import BrokenArchive, SourceGone
 
 _MOST_MEMORY_BYTES: Final = 128 * 1024 * 1024
 """What xz's and Zstandard's own windows may take."""
+_FREE_BYTES: Final = 1 << 30
+"""What may be unpacked however small the archive is."""
+_MOST_RATIO: Final = 1000
 _PIECE_BYTES: Final = 256 * 1024
 
 
@@ -49,13 +52,27 @@ def _zstandard(file: BinaryIO) -> ByteStream:
 
 
 class _Unpacked:
-    """A stream whose failures are BrokenArchive, and which closes its file."""
+    """A stream whose failures are BrokenArchive, which closes its file, and which unpacks no bomb to its end.
+
+    A megabyte of bzip2 may unpack to a terabyte, which would take the planning hours.
+    """
 
     def __init__(self, stream: ByteStream, file: io.IOBase | BinaryIO) -> None:
         self._stream, self._file = stream, file
+        self._unpacked_bytes = 0
 
     def read(self, size: int, /) -> bytes:
-        """As ByteStream.read."""
+        """As ByteStream.read. Raises BrokenArchive."""
+        piece = self._read(size)
+        self._unpacked_bytes += len(piece)
+        if self._unpacked_bytes > max(_FREE_BYTES, _MOST_RATIO * self._file.tell()):
+            raise BrokenArchive(
+                f"The archive unpacks to more than {_MOST_RATIO} times its size, as no archive of images does.",
+                "Leave it out; or unpack it, and name its folder.",
+            )
+        return piece
+
+    def _read(self, size: int) -> bytes:
         try:
             return self._stream.read(size)
         except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:

@@ -27,6 +27,8 @@ class RandomAccess:
     def read_at(self, offset: int, size: int) -> bytes:
         """So many bytes from there, fewer only at the end of the file. Raises OSError."""
         pieces: list[bytes] = []
+        # An archive may name a place that no file can have, which the system's calls do not take.
+        size = min(size, self.size - offset) if offset >= 0 else 0
         while size > 0 and (piece := self._read_some(offset, size)):
             pieces.append(piece)
             offset, size = offset + len(piece), size - len(piece)

@@ -58,10 +58,12 @@ class SourceChanges:
         if not (self.new or self.missing or self.changed):
             return
         names = f", such as {', '.join(self.examples)}" if self.examples else ""
+        counts = (self.new, "new"), (self.changed, "changed"), (self.missing, "missing")
+        said = ", ".join(f"{count} {what}" for count, what in counts if count)
+        update = "Add new files with --update, g" if self.new else "G"
         raise RunChanged(
-            f"The sources have changed since the run in {address} was planned: {self.new} new, {self.changed} "
-            f"changed and {self.missing} missing files{names}.",
-            "Add new files with --update, go on whatever has changed with --as-planned, or take another destination.",
+            f"Files have changed since the run in {address} was planned: {said}{names}.",
+            f"{update}o on whatever has changed with --as-planned, or take another destination.",
         )
 
     def _exemplify(self, file: FoundFile) -> None:

@@ -93,7 +93,7 @@ class TableArchive:
     def _paths(self, column: ImageColumn) -> Iterator[Member]:
         for row, value in self._values(column):
             path = value.as_py()
-            if path is None:
+            if not path:
                 yield Member(f"#{row}", "", 0, problem="The row has no path.", is_image=True)
             else:
                 yield Member(f"#{row}", "", 0, path=path, is_image=True)
@@ -128,7 +128,7 @@ def failures_of_table() -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, IndexError) as error:
+    except (pa.ArrowException, IndexError, UnicodeDecodeError) as error:
         raise _broken(error) from error
     except OSError as error:
         # pyarrow says so what is wrong with the content; a file that cannot be read has a number.

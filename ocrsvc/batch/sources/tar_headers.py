@@ -16,6 +16,8 @@ BLOCK_BYTES: Final = 512
 _MOST_EXTENSION_BYTES: Final = 1024 * 1024
 _ZEROS: Final = bytes(BLOCK_BYTES)
 _PAX_RECORD: Final = re.compile(rb"(\d{1,7}) ([^=]{1,255})=", re.DOTALL)
+# More bytes than any file has; what is longer is no number.
+_PAX_SIZE: Final = re.compile(rb"[0-9]{1,20}")
 
 ReadAt = Callable[[int, int], bytes]
 """So many bytes at an offset, fewer at the end."""
@@ -65,7 +67,7 @@ def read_headers(read_at: ReadAt) -> Iterator[TarEntry]:
                 pax = _parse_pax(extension, offset)
         elif kind != b"K":
             content += _sparse_bytes(read_at, content) if kind == b"S" and header[482] else 0
-            size = int(pax[b"size"]) if pax.get(b"size", b"").isdigit() else size
+            size = int(pax[b"size"]) if _PAX_SIZE.fullmatch(pax.get(b"size", b"")) else size
             name = pax.get(b"path") or long_name or _name_of(header)
             what = "sparse file" if any(key.startswith(b"GNU.sparse") for key in pax) else _kind_of(kind, name)
             if what != "folder":
