@@ -163,7 +163,7 @@ def test_odd_numbers_are_refused(option: str, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("argument", "value", "said"),
     [
-        ("--attempts", "0", "no whole number from 1 to 1000000000"),
+        ("--attempts", "0", "no whole number above 0"),
         ("--at-once", "1001", "no whole number from 1 to 1000"),
         ("--machines", "9" * 5000, "no whole number from 1 to 1000000"),
         ("--actors", "1.5", "no whole number"),

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Final
+
+_MOST_DIGITS: Final = 18
 
 
-def whole_number(most: int = 10**9) -> Callable[[str], int]:
-    """Parses a whole number from 1 to `most`; what else there is raises ArgumentTypeError."""
+def whole_number(most: int | None = None) -> Callable[[str], int]:
+    """Parses a whole number from 1, to `most` if that is given; what else there is raises ArgumentTypeError."""
+    accepted = "above 0" if most is None else f"from 1 to {most}"
 
     def parse(text: str) -> int:
-        if not text.isdecimal() or len(text) > len(str(most)) or not 1 <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {most}")
-        return int(text)
+        number = int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else 0
+        if number < 1 or (most is not None and number > most):
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number {accepted}")
+        return number
 
     return parse
 
