@@ -139,9 +139,8 @@ def each(*works: Callable[[], object]) -> None:
             work()
 
 
-def options(text: bytes) -> None:
-    values = (text, text.decode("utf-8", "replace"))
-    each(*(lambda name=name, value=value: read_options([(name, value)]) for name in OPTIONS for value in values))
+def options(value: str | bytes) -> None:
+    each(*(lambda name=name: read_options([(name, value)]) for name in OPTIONS))
 
 
 def foreign_options(text: bytes) -> None:
@@ -193,7 +192,8 @@ PARSERS: Final[Mapping[str, Parse]] = {
     "multipart file names": lambda text: parts(text, b"Content-Disposition: form-data; name=a; filename*=utf-8''"),
     "multipart header lines": lambda text: parts(text, b""),
     "multipart preamble": lambda text: split_parts(text + b"\r\n--x--", "multipart/form-data; boundary=x"),
-    "options": options,
+    "options": lambda text: options(text.decode("utf-8", "replace")),
+    "options in bytes": options,
     "options of other formats": foreign_options,
     "KServe v2 text": within_json(*KSERVE.replace("%s", '["%s"]').split("%s"))(kserve),
     "KServe v2 data": within_json(*KSERVE.split("%s"))(kserve),
