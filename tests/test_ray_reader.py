@@ -19,7 +19,7 @@ from support import clean_environment, wait_until
 from ocrsvc.cli.main import run
 
 _SOON_S = 60.0
-_PAGES = 60
+_PAGES = 120
 
 
 @pytest.fixture(scope="module")
