@@ -167,6 +167,8 @@ def test_a_terminal_shows_bar_rates_failures_and_workers(counts: RunCounts) -> N
 def test_passwords_of_workers_are_stars(counts: RunCounts) -> None:
     counts.page(replace(READ, worker="http://me:secret@host:8000"), 1)
     assert "http://***@host:8000" in counts.snapshot().workers
+    counts.page(replace(READ, worker="http://host:8000/?token=secret"), 1)
+    assert "secret" not in str(counts.snapshot().workers)
 
 
 def test_names_of_workers_are_text_and_not_markup(clock: Clock) -> None:
