@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from batch_support import (
     DoubleReader,
@@ -21,11 +22,15 @@ from hypothesis import strategies as st
 from support import wait_until
 
 from ocrsvc.batch.lease_clock import LEASE_S
+from ocrsvc.batch.ledger.entries import PageState
 from ocrsvc.batch.ledger.lease_table import LeaseTable
+from ocrsvc.batch.ledger.ledger import Ledger
+from ocrsvc.batch.ledger.ledger_log import FinishedPart, LedgerLog
 from ocrsvc.batch.ledger.owner import Owner
 from ocrsvc.batch.outputs.contract import FileResults, OutputWriter, WrittenFile
 from ocrsvc.batch.run_context import RunOutcome, RunSettings
 from ocrsvc.batch.store.contract import Store
+from ocrsvc.batch.tasks import PageGroup, SourceFile
 from ocrsvc.batch.verification import verify
 
 FILES = files_of(20)
@@ -190,3 +195,31 @@ def test_an_owner_whose_clock_is_a_day_ahead_keeps_a_part_for_one_lease() -> Non
     table.note(0, OWNERS[1], 1000.0 + 86400, 1000.0 + 86400 + LEASE_S, met=1000.0)
     assert table.holder(0, 1000.0 + LEASE_S - 1, OWNERS[0]) == OWNERS[1]
     assert table.holder(0, 1000.0 + LEASE_S, OWNERS[0]) is None
+
+
+def test_what_logs_say_counts_whatever_the_order_in_which_they_are_read() -> None:
+    store, files = MemoryStore(), files_of(5)
+    plan, here = begin(store, files, 5), Owner.this_process()
+    old, new = (LedgerLog(store, replace(here, name=name), {}) for name in ("1", "2"))
+    note_all(new, files, "0001")
+    new.note_finished(FinishedPart(0, 4, 1, {}))
+    new.commit()
+    # Who began first has read the page that the other failed on, twice at once, and has written the part last.
+    for reader in (DoubleReader(), DoubleReader(refused={"0001"})):
+        [result] = reader.read(PageGroup(files[1], (1,), (1,)))
+        old.note_page(result, 1, 0.0)
+    old.note_finished(FinishedPart(0, 5, 0, {}))
+    old.commit()
+    ledger = Ledger(store, plan)
+    ledger.refresh()
+    assert (ledger.states == PageState.DONE).all()
+    assert ledger.is_finished(0)
+
+
+def note_all(log: LedgerLog, files: Sequence[SourceFile], refused: str) -> None:
+    """Note a result of the only page of each file, a failure of the one that is refused."""
+    reader = DoubleReader(refused={refused})
+    for index, file in enumerate(files):
+        [result] = reader.read(PageGroup(file, (1,), (index,)))
+        log.note_page(result, 1, 0.0)
+    log.commit()
