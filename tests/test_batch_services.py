@@ -39,13 +39,14 @@ def two() -> Iterator[list[Server]]:
 
 @pytest.fixture
 def pages(tmp_path: Path) -> Path:
-    """A folder with images, a document of 20 pages, and a file that is neither."""
+    """A folder with images, a document of 20 pages, a file that is neither, and one that is empty."""
     folder = tmp_path / "pages"
     folder.mkdir()
     for number in range(30):
         write_image(folder / f"{number:02}.png", number)
     (folder / "document.tiff").write_bytes(tiff([30 + number for number in range(20)]))
     (folder / "neither.png").write_text("no image")
+    (folder / "none.png").write_bytes(b"")
     return folder
 
 
@@ -87,7 +88,7 @@ def test_the_output_is_that_of_this_process(pages: Path, tmp_path: Path, two: li
     assert run([*command, str(tmp_path / "local")]) == 1
     assert run([*command, str(tmp_path / "services"), "--on", urls(two)]) == 1
     assert output(tmp_path / "services") == output(tmp_path / "local")
-    assert failures(tmp_path / "services") == {"neither.png": "unsupported_image"}
+    assert failures(tmp_path / "services") == {"neither.png": "unsupported_image", "none.png": "broken_image"}
 
 
 def test_a_document_is_sent_once_for_a_group_of_its_pages(tmp_path: Path, two: list[Server]) -> None:
@@ -114,7 +115,7 @@ def test_a_service_that_dies_costs_no_page(pages: Path, tmp_path: Path, two: lis
         command = ["batch", str(pages), "--out", str(tmp_path / "out"), "--on", on]
         assert run(command) == 1
         thread.join()
-    assert failures(tmp_path / "out") == {"neither.png": "unsupported_image"}
+    assert failures(tmp_path / "out") == {"neither.png": "unsupported_image", "none.png": "broken_image"}
 
 
 def test_pages_of_a_service_that_falls_silent_are_read_by_another(pages: Path, tmp_path: Path) -> None:
@@ -150,7 +151,7 @@ def test_when_all_are_gone_the_run_stops_and_goes_on_later(
     # What reads now has the same name as what read before.
     assert run([*command, urls(two)]) == 1
     assert len(output(out).splitlines()) == 51
-    assert failures(out) == {"neither.png": "unsupported_image"}
+    assert failures(out) == {"neither.png": "unsupported_image", "none.png": "broken_image"}
 
 
 def test_services_that_are_not_there_stop_the_run_before_it_begins(
@@ -216,7 +217,7 @@ def test_a_key_that_is_refused_stops_the_run_and_one_that_is_right_goes_on(
     assert run(command) == 77
     (tmp_path / "key").write_text(key)
     assert run([*command, "--key-file", str(tmp_path / "key")]) == 1
-    assert failures(tmp_path / "out") == {"neither.png": "unsupported_image"}
+    assert failures(tmp_path / "out") == {"neither.png": "unsupported_image", "none.png": "broken_image"}
 
 
 def test_a_service_that_begins_to_read_with_another_model_stops_the_run(
