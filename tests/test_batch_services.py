@@ -39,14 +39,13 @@ def two() -> Iterator[list[Server]]:
 
 @pytest.fixture
 def pages(tmp_path: Path) -> Path:
-    """A folder with images, a document of 20 pages, a file that is neither, and one that is empty."""
+    """A folder with images, a document of 20 pages, and a file that is neither."""
     folder = tmp_path / "pages"
     folder.mkdir()
     for number in range(30):
         write_image(folder / f"{number:02}.png", number)
     (folder / "document.tiff").write_bytes(tiff([30 + number for number in range(20)]))
     (folder / "neither.png").write_text("no image")
-    (folder / "none.png").write_bytes(b"")
     return folder
 
 
@@ -84,6 +83,7 @@ def urls(servers: list[Server]) -> str:
 
 @pytest.mark.parametrize("options", [[], ["--characters", "--tables"], ["--region", "2,2,16,10"]])
 def test_the_output_is_that_of_this_process(pages: Path, tmp_path: Path, two: list[Server], options: list[str]) -> None:
+    (pages / "none.png").write_bytes(b"")
     command = ["batch", str(pages), *options, "--out"]
     assert run([*command, str(tmp_path / "local")]) == 1
     assert run([*command, str(tmp_path / "services"), "--on", urls(two)]) == 1
@@ -115,7 +115,7 @@ def test_a_service_that_dies_costs_no_page(pages: Path, tmp_path: Path, two: lis
         command = ["batch", str(pages), "--out", str(tmp_path / "out"), "--on", on]
         assert run(command) == 1
         thread.join()
-    assert failures(tmp_path / "out") == {"neither.png": "unsupported_image", "none.png": "broken_image"}
+    assert failures(tmp_path / "out") == {"neither.png": "unsupported_image"}
 
 
 def test_pages_of_a_service_that_falls_silent_are_read_by_another(pages: Path, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_when_all_are_gone_the_run_stops_and_goes_on_later(
     # What reads now has the same name as what read before.
     assert run([*command, urls(two)]) == 1
     assert len(output(out).splitlines()) == 51
-    assert failures(out) == {"neither.png": "unsupported_image", "none.png": "broken_image"}
+    assert failures(out) == {"neither.png": "unsupported_image"}
 
 
 def test_services_that_are_not_there_stop_the_run_before_it_begins(
@@ -168,6 +168,16 @@ def test_a_file_that_breaks_every_connection_costs_itself_alone(pages: Path, tmp
         (pages / "document.tiff").unlink()
         assert run([*command, "--on", url]) == 1
     assert failures(tmp_path / "out") == {"poison.png": "unreachable"}
+
+
+def test_a_page_with_a_confidence_that_is_no_number_costs_itself_alone(pages: Path, tmp_path: Path) -> None:
+    (pages / "document.tiff").unlink()
+    wrong = answer_of_pages([1]).replace(b'"lines": []', b'"lines": [{"text": "a", "confidence": null}]')
+    assert b"null" in wrong
+    with replying(lambda body: wrong if body == b"no image" else answer_of_pages([1])) as url:
+        command = ["batch", str(pages), "--out", str(tmp_path / "out"), "--attempts", "1", "--on", url]
+        assert run(command) == 1
+    assert failures(tmp_path / "out").keys() == {"neither.png"}
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +227,7 @@ def test_a_key_that_is_refused_stops_the_run_and_one_that_is_right_goes_on(
     assert run(command) == 77
     (tmp_path / "key").write_text(key)
     assert run([*command, "--key-file", str(tmp_path / "key")]) == 1
-    assert failures(tmp_path / "out") == {"neither.png": "unsupported_image", "none.png": "broken_image"}
+    assert failures(tmp_path / "out") == {"neither.png": "unsupported_image"}
 
 
 def test_a_service_that_begins_to_read_with_another_model_stops_the_run(
