@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import pytest
 from batch_support import (
     DoubleReader,
     MemoryStore,
@@ -32,6 +33,7 @@ from ocrsvc.batch.run_context import RunOutcome, RunSettings
 from ocrsvc.batch.store.contract import Store
 from ocrsvc.batch.tasks import PageGroup, SourceFile
 from ocrsvc.batch.verification import verify
+from ocrsvc.errors import EngineUnavailable
 
 FILES = files_of(20)
 SOON_S = 20.0
@@ -164,6 +166,38 @@ def test_a_part_that_was_written_too_late_is_written_again_with_what_is_known_si
     assert [line["error"] for line in output(store)] == [None] * 5
     assert is_each_page_once(store, files)
     assert not verify(store).problems
+
+
+def test_an_owner_that_cannot_go_on_has_written_its_part_before_others_may_take_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, files = MemoryStore(), files_of(10)
+    plan = begin(store, files, 5)
+    is_writing, has_ended, seen = threading.Event(), threading.Event(), list[bool]()
+    end = LedgerLog.end
+    monkeypatch.setattr(LedgerLog, "end", lambda log: (has_ended.set(), end(log)))
+
+    class WaitingWriter:
+        def __init__(self, writer: OutputWriter) -> None:
+            self._writer = writer
+
+        def write(self, store: Store, part: int, files: Iterator[FileResults]) -> list[WrittenFile]:
+            is_writing.set()
+            seen.append(has_ended.wait(0.3))
+            return self._writer.write(store, part, files)
+
+    def fail(name: str) -> None:
+        if name == "0005":
+            assert is_writing.wait(SOON_S)
+            raise EngineUnavailable("No engine.")
+
+    with (
+        pytest.raises(EngineUnavailable),
+        opened(store, plan, DoubleReader(before=fail), wrap=WaitingWriter) as run,
+    ):
+        run.execute()
+    assert has_ended.is_set()
+    assert seen == [False]
 
 
 OWNERS = [Owner(f"owner-{number}", "host", "", "", number, "", 0.0) for number in range(3)]
