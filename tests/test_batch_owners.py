@@ -175,7 +175,12 @@ def test_an_owner_that_cannot_go_on_has_written_its_part_before_others_may_take_
     plan = begin(store, files, 5)
     is_writing, has_ended, seen = threading.Event(), threading.Event(), list[bool]()
     end = LedgerLog.end
-    monkeypatch.setattr(LedgerLog, "end", lambda log: (has_ended.set(), end(log)))
+
+    def note_end(log: LedgerLog) -> None:
+        has_ended.set()
+        end(log)
+
+    monkeypatch.setattr(LedgerLog, "end", note_end)
 
     class WaitingWriter:
         def __init__(self, writer: OutputWriter) -> None:

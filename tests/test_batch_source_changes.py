@@ -14,7 +14,7 @@ from batch_sources_support import document, plan, png, write_tar
 
 from ocrsvc.batch import planning, start
 from ocrsvc.batch.plan import Plan
-from ocrsvc.batch.sources.source_changes import SourceChanges, find_changes
+from ocrsvc.batch.sources.source_changes import SourceChanges, find_changes, find_new
 from ocrsvc.batch.sources.source_request import SourceRequest
 from ocrsvc.batch.tasks import SourceFile
 from ocrsvc.cli.main import run
@@ -133,7 +133,7 @@ def test_of_two_updates_at_once_one_counts_and_the_run_goes_on(
     assert run(command) == 0
     before = sources_in(out)
     shutil.copy(folder / "0.png", folder / "0a.png")
-    find, codes = planning.find_new, list[int]()
+    find, codes = find_new, list[int]()
 
     def find_while_another_updates(*arguments: Any) -> Iterator[SourceFile]:
         monkeypatch.setattr(planning, "find_new", find)
@@ -159,7 +159,7 @@ def test_a_process_that_knows_an_older_plan_says_so(
     out = folder.parent / "out"
     command = ["batch", str(folder), "--out", str(out), "--part-pages", "3", "--no-report"]
     assert run([*command, "--limit", "1"]) == 75
-    opened, codes = start.open_plan, list[int]()
+    opened, codes = planning.open_plan, list[int]()
 
     def open_before_an_update(*arguments: Any) -> Plan:
         monkeypatch.setattr(start, "open_plan", opened)
