@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from contextlib import suppress
 from typing import Literal
@@ -92,6 +93,26 @@ def test_a_page_that_kills_the_process_again_and_again_fails_and_the_others_are_
     failed = [(line["source"], line["error"]["code"]) for line in output(store) if line["error"]]  # type: ignore[index]
     assert failed == [("0007", "image_crashes_engine")]
     assert is_each_page_once(store, FILES)
+
+
+def test_a_page_that_failed_as_it_killed_processes_is_tried_again_when_that_is_asked() -> None:
+    store, files = MemoryStore(), files_of(1)
+
+    def die(_name: str) -> None:
+        raise Died
+
+    for _ in range(5):
+        with contextlib.suppress(Died):
+            execute(store, files, DoubleReader(before=die))
+        store = store.after()
+    assert [line["error"] is None for line in output(store)] == [False]
+    # It kills once more: that counts from its failure on.
+    with contextlib.suppress(Died):
+        execute(store, files, DoubleReader(before=die), retry_failed=True)
+    store = store.after()
+    assert execute(store, files, DoubleReader(), retry_failed=True).is_complete
+    assert [line["error"] for line in output(store)] == [None]
+    assert not verify(store).problems
 
 
 def test_a_reader_that_is_broken_ends_the_run_and_fails_no_page() -> None:

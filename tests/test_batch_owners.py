@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+import pytest
 from batch_support import (
     DoubleReader,
     MemoryStore,
@@ -21,12 +23,17 @@ from hypothesis import strategies as st
 from support import wait_until
 
 from ocrsvc.batch.lease_clock import LEASE_S
+from ocrsvc.batch.ledger.entries import PageState
 from ocrsvc.batch.ledger.lease_table import LeaseTable
+from ocrsvc.batch.ledger.ledger import Ledger
+from ocrsvc.batch.ledger.ledger_log import FinishedPart, LedgerLog
 from ocrsvc.batch.ledger.owner import Owner
 from ocrsvc.batch.outputs.contract import FileResults, OutputWriter, WrittenFile
 from ocrsvc.batch.run_context import RunOutcome, RunSettings
 from ocrsvc.batch.store.contract import Store
+from ocrsvc.batch.tasks import PageGroup, SourceFile
 from ocrsvc.batch.verification import verify
+from ocrsvc.errors import EngineUnavailable
 
 FILES = files_of(20)
 SOON_S = 20.0
@@ -161,6 +168,43 @@ def test_a_part_that_was_written_too_late_is_written_again_with_what_is_known_si
     assert not verify(store).problems
 
 
+def test_an_owner_that_cannot_go_on_has_written_its_part_before_others_may_take_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, files = MemoryStore(), files_of(10)
+    plan = begin(store, files, 5)
+    is_writing, has_ended, seen = threading.Event(), threading.Event(), list[bool]()
+    end = LedgerLog.end
+
+    def note_end(log: LedgerLog) -> None:
+        has_ended.set()
+        end(log)
+
+    monkeypatch.setattr(LedgerLog, "end", note_end)
+
+    class WaitingWriter:
+        def __init__(self, writer: OutputWriter) -> None:
+            self._writer = writer
+
+        def write(self, store: Store, part: int, files: Iterator[FileResults]) -> list[WrittenFile]:
+            is_writing.set()
+            seen.append(has_ended.wait(0.3))
+            return self._writer.write(store, part, files)
+
+    def fail(name: str) -> None:
+        if name == "0005":
+            assert is_writing.wait(SOON_S)
+            raise EngineUnavailable("No engine.")
+
+    with (
+        pytest.raises(EngineUnavailable),
+        opened(store, plan, DoubleReader(before=fail), wrap=WaitingWriter) as run,
+    ):
+        run.execute()
+    assert has_ended.is_set()
+    assert seen == [False]
+
+
 OWNERS = [Owner(f"owner-{number}", "host", "", "", number, "", 0.0) for number in range(3)]
 
 
@@ -190,3 +234,31 @@ def test_an_owner_whose_clock_is_a_day_ahead_keeps_a_part_for_one_lease() -> Non
     table.note(0, OWNERS[1], 1000.0 + 86400, 1000.0 + 86400 + LEASE_S, met=1000.0)
     assert table.holder(0, 1000.0 + LEASE_S - 1, OWNERS[0]) == OWNERS[1]
     assert table.holder(0, 1000.0 + LEASE_S, OWNERS[0]) is None
+
+
+def test_what_logs_say_counts_whatever_the_order_in_which_they_are_read() -> None:
+    store, files = MemoryStore(), files_of(5)
+    plan, here = begin(store, files, 5), Owner.this_process()
+    old, new = (LedgerLog(store, replace(here, name=name), {}) for name in ("1", "2"))
+    note_all(new, files, "0001")
+    new.note_finished(FinishedPart(0, 4, 1, {}))
+    new.commit()
+    # Who began first has read the page that the other failed on, twice at once, and has written the part last.
+    for reader in (DoubleReader(), DoubleReader(refused={"0001"})):
+        [result] = reader.read(PageGroup(files[1], (1,), (1,)))
+        old.note_page(result, 1, 0.0)
+    old.note_finished(FinishedPart(0, 5, 0, {}))
+    old.commit()
+    ledger = Ledger(store, plan)
+    ledger.refresh()
+    assert (ledger.states == PageState.DONE).all()
+    assert ledger.is_finished(0)
+
+
+def note_all(log: LedgerLog, files: Sequence[SourceFile], refused: str) -> None:
+    """Note a result of the only page of each file, a failure of the one that is refused."""
+    reader = DoubleReader(refused={refused})
+    for index, file in enumerate(files):
+        [result] = reader.read(PageGroup(file, (1,), (index,)))
+        log.note_page(result, 1, 0.0)
+    log.commit()

@@ -175,6 +175,15 @@ def test_output_that_is_not_what_the_ledger_says_is_a_problem(change: object) ->
     assert verify(store).problems == [f"{name} is not there."]
 
 
+def test_files_of_parts_that_the_run_does_not_have_are_a_problem() -> None:
+    store = MemoryStore()
+    execute(store, FILES, DoubleReader())
+    parts = len(list(store.files("pages-")))
+    store.contents[f"pages-{parts:05d}.jsonl"] = store.contents["pages-00000.jsonl"]
+    store.contents["pages-of-mine.jsonl"] = b""
+    assert verify(store).problems == [f"pages-{parts:05d}.jsonl is of no part of this run."]
+
+
 def test_a_run_that_has_more_to_read_is_no_problem() -> None:
     store = MemoryStore()
     execute(store, FILES, DoubleReader(), RunSettings(limit=12))

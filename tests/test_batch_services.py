@@ -83,11 +83,12 @@ def urls(servers: list[Server]) -> str:
 
 @pytest.mark.parametrize("options", [[], ["--characters", "--tables"], ["--region", "2,2,16,10"]])
 def test_the_output_is_that_of_this_process(pages: Path, tmp_path: Path, two: list[Server], options: list[str]) -> None:
+    (pages / "none.png").write_bytes(b"")
     command = ["batch", str(pages), *options, "--out"]
     assert run([*command, str(tmp_path / "local")]) == 1
     assert run([*command, str(tmp_path / "services"), "--on", urls(two)]) == 1
     assert output(tmp_path / "services") == output(tmp_path / "local")
-    assert failures(tmp_path / "services") == {"neither.png": "unsupported_image"}
+    assert failures(tmp_path / "services") == {"neither.png": "unsupported_image", "none.png": "broken_image"}
 
 
 def test_a_document_is_sent_once_for_a_group_of_its_pages(tmp_path: Path, two: list[Server]) -> None:
@@ -167,6 +168,16 @@ def test_a_file_that_breaks_every_connection_costs_itself_alone(pages: Path, tmp
         (pages / "document.tiff").unlink()
         assert run([*command, "--on", url]) == 1
     assert failures(tmp_path / "out") == {"poison.png": "unreachable"}
+
+
+def test_a_page_with_a_confidence_that_is_no_number_costs_itself_alone(pages: Path, tmp_path: Path) -> None:
+    (pages / "document.tiff").unlink()
+    wrong = answer_of_pages([1]).replace(b'"lines": []', b'"lines": [{"text": "a", "confidence": null}]')
+    assert b"null" in wrong
+    with replying(lambda body: wrong if body == b"no image" else answer_of_pages([1])) as url:
+        command = ["batch", str(pages), "--out", str(tmp_path / "out"), "--attempts", "1", "--on", url]
+        assert run(command) == 1
+    assert failures(tmp_path / "out").keys() == {"neither.png"}
 
 
 @pytest.fixture(scope="module")

@@ -43,6 +43,7 @@ MOST_FAILURES: Final = 100
 """Tries in a row that fail and are not the pages' fault: whatever reads is broken, and the run ends before pages do."""
 
 _WAIT_S: Final = 1.0
+_JOIN_S: Final = 10.0
 _WAIT_FOR_OTHERS_S: Final = 2.0
 
 
@@ -100,6 +101,8 @@ class Run:
         finally:
             self._threads.end()
             self._writing.end()
+            # The log's last word gives the parts to others: what is being written must not replace what they write.
+            self._writing.join(_JOIN_S)
         return self._outcome
 
     def join(self, timeout_s: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +17,7 @@ from ocrsvc.batch.store.contract import Store
 from ocrsvc.batch.store.file_digest import check_file, pieces_of
 
 _JSON_LINES: Final = re.compile(r"(.*/)?pages-\d+\.jsonl")
+_PART_FILE: Final = re.compile(r"((?:.*/)?pages-)(\d+)\..*")
 _NO_ERROR: Final = b'"error":null}'
 
 
@@ -62,7 +63,23 @@ def verify(store: Store) -> Verification:
         if ledger.is_finished(part):
             found.finished += 1
             found.problems += _check_part(store, plan, ledger, part, said[part])
+    formats = unpack_finished(next(iter(said.values()))[0]).files if said else ()
+    found.problems += _foreign_files(store, plan, formats)
     return found
+
+
+def _foreign_files(store: Store, plan: Plan, names: Iterable[str]) -> Iterator[str]:
+    """The files of the output that are of no part: another run left them, and whoever reads all reads pages twice.
+
+    Args:
+        store, plan: Of the run.
+        names: Of the files of any of its parts.
+    """
+    for match in filter(None, map(_PART_FILE.fullmatch, names)):
+        for file in store.files(match[1]):
+            other = _PART_FILE.fullmatch(file.name)
+            if other is not None and int(other[2]) >= plan.parts:
+                yield f"{file.name} is of no part of this run."
 
 
 def _check_part(store: Store, plan: Plan, ledger: Ledger, part: int, said: list[bytes]) -> list[str]:

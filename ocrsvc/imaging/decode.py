@@ -117,9 +117,14 @@ def decode_pixels(encoded: EncodedImage, *, gray: bool) -> Image:
     return Image(turn_upright(flatten(encoded.read(gray), gray=gray), encoded.orientation), encoded.format)
 
 
+def no_bytes() -> BrokenImage:
+    """What is wrong with a file that is empty."""
+    return BrokenImage("The image has no bytes.", "Send the content of an image file.")
+
+
 def _opener_of(raw: bytes) -> Callable[[bytes], EncodedImage]:
     if not raw:
-        raise BrokenImage("The image has no bytes.", "Send the content of an image file.")
+        raise no_bytes()
     for pattern, open_encoded_image in FORMATS:
         if pattern.match(raw):
             return open_encoded_image

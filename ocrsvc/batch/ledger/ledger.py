@@ -220,7 +220,9 @@ class Ledger:
                     self.contents.add(digest, page)
             case FrameKind.FINISHED:
                 part = unpack_finished(payload)
-                self.finished[part.part] = (part.done, part.failed)
+                # Failures become fewer, and the logs are not read in the order in which they were written.
+                if part.failed <= self.finished.get(part.part, (0, part.failed))[1]:
+                    self.finished[part.part] = (part.done, part.failed)
                 self._leases.forget(part.part)
                 self._on_finished(part.part, payload)
             case FrameKind.ENDED:
@@ -238,6 +240,9 @@ class Ledger:
             self._result_logs.append(name)
         log.results = number
         log.begun.difference_update(entries["page"].tolist())
+        self._forget_deaths(set(entries["page"][entries["state"] == PageState.FAILED].tolist()))
+        # Of a page that is named twice the last counts.
+        entries = entries[np.argsort(entries["state"] == PageState.DONE, kind="stable")]
         pages = entries["page"]
         if len(pages) and int(pages.max()) >= len(self.states):
             raise RunChanged(
@@ -249,6 +254,12 @@ class Ledger:
         self.states[pages], self.attempts[pages] = entries["state"], entries["attempts"]
         self._places["log"][pages] = place
         self._places["offset"][pages], self._places["size"][pages] = entries["offset"], entries["size"]
+
+    def _forget_deaths(self, failed: set[int]) -> None:
+        """A page that has failed is suspected no more: whoever tries it again begins to count anew."""
+        for log in self._logs.values() if failed else ():
+            if log.begun:
+                log.begun = log.begun - failed
 
     def _take_leases(self, log: OwnerLog, payload: bytes) -> None:
         if log.owner is not None:

@@ -54,8 +54,21 @@ def page_of(data: Data, number: int) -> Mapping[str, Any] | OcrsvcError:
         return ServerError(f"The answer has no page {number}.", "Check that the service is of this version.")
     if "error" in page:
         return error_of(int(page["error"].get("status", 500)), page["error"], None)
+    lines = page.get("lines")
+    if not isinstance(lines, list) or not all(_is_line(line) for line in lines):
+        return ServerError(
+            f"The answer's page {number} has a line without a text or a number as its confidence.",
+            "Look at what the engine of the services reads there; OCRSVC_ISOLATION=process finds such pages.",
+        )
     found: Mapping[str, Any] = page
     return found
+
+
+def _is_line(line: object) -> bool:
+    """Whether this is a line of text; an engine that is not isolated may give what is no number, in JSON null."""
+    return (
+        isinstance(line, dict) and isinstance(line.get("text"), str) and isinstance(line.get("confidence"), float | int)
+    )
 
 
 def _object_of(body: bytes) -> dict[str, Any]:

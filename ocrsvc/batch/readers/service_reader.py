@@ -30,6 +30,7 @@ from ocrsvc.errors import (
     ServicesGone,
     Unreachable,
 )
+from ocrsvc.imaging.decode import no_bytes
 
 PAGE_LIMIT_S: Final = 600.0
 """A page that takes longer has failed."""
@@ -127,6 +128,9 @@ class ServiceReader:
             body = self._load(group)
         except OcrsvcError as error:
             return _Failed(error)
+        if not body:
+            # A request without a body says nothing of the file, and what is said of it must be the same from all.
+            return _Failed(no_bytes())
         unanswered = 0
         while True:
             try:
