@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
+from ocrsvc.batch.visible_text import visible
+
 if TYPE_CHECKING:
     from ocrsvc.batch.dry_run import Pace, SourceCounts
     from ocrsvc.batch.start import BatchRequest
@@ -44,7 +46,7 @@ def estimate(request: BatchRequest, machines: int | None, price: float | None) -
 
     left_out = PlanningCounts()
     counts = count_sources(planned_files(request, left_out))
-    print("\n".join([*_table(counts), *left_out.to_sentences()]))
+    print(visible("\n".join([*_table(counts), *left_out.to_sentences()])))
     if not counts.sample:
         return 0
     with opened_reader(request) as reader:
