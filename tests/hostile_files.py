@@ -260,6 +260,38 @@ def _pdf_that_says_many_pages(count: int) -> bytes:
 
 _MARKER: Final = b"\xff\xe5" + struct.pack(">H", 65535) + bytes(65533)
 
+
+def _png_of_pixels(pixels: np.ndarray) -> bytes:
+    encoded: bytes = cv2.imencode(".png", pixels)[1].tobytes()
+    return encoded
+
+
+def _png_of_finders(pixels: int) -> bytes:
+    """The pattern in the corners of QR codes, side by side: any three of them may be a code."""
+    pattern = np.full((9, 9), 255, np.uint8)
+    for inset, shade in ((1, 0), (2, 255), (3, 0)):
+        pattern[inset:-inset, inset:-inset] = shade
+    side = int(pixels**0.5) // 9
+    return _png_of_pixels(np.tile(pattern, (side, side)))
+
+
+def _png_of_stripes(pixels: int) -> bytes:
+    side = int(pixels**0.5)
+    return _png_of_pixels(np.tile((np.arange(side) % 2 * 255).astype(np.uint8), (side, 1)))
+
+
+def _png_of_squares(pixels: int) -> bytes:
+    line = (np.arange(int(pixels**0.5)) % 2).astype(np.uint8)
+    return _png_of_pixels((line[:, None] ^ line) * np.uint8(255))
+
+
+CODES: Final[Mapping[str, HostileFile]] = {
+    "png_finders": HostileFile(_png_of_finders, 4_000_000, 90_000),
+    "png_stripes": HostileFile(_png_of_stripes, 49_000_000, 250_000),
+    "png_squares": HostileFile(_png_of_squares, 49_000_000, 250_000),
+}
+"""What programs that look for bar codes and QR codes take long for."""
+
 FILES: Final[Mapping[str, HostileFile]] = {
     "png_zeros_50_mp": HostileFile(png_of_zeros, 49_900_000, 250_000),
     "png_colour_zeros_50_mp": HostileFile(partial(png_of_zeros, colour=6), 49_900_000, 250_000),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import quote_plus
 
-from hostile_files import FILES, PDFS, jpeg, noise, pdf_of_noise, small_pdf
+from hostile_files import CODES, FILES, PDFS, jpeg, noise, pdf_of_noise, small_pdf
 from hostile_frames import FRAMES
 from hostile_models import messages_for_models
 from hostile_texts import FORMS, JSON_VALUES, MULTIPARTS, PRESSES, TEXTS
@@ -173,6 +173,9 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     _json("paddle_serving", "/ocr/prediction", b'{"value":["AAAA"],"key":'),
     _json("umi_ocr", "/api/ocr", b'{"base64":'),
     _json("umi_ocr", "/api/ocr", b'{"base64":"AAAA","options":'),
+    _json("umi_ocr", "/api/qrcode", b'{"base64":'),
+    _json("umi_ocr", "/api/qrcode", b'{"text":'),
+    _json("umi_ocr", "/api/qrcode", b'{"text":"a","options":'),
     _json("umi_ocr", "/api/doc/result", b'{"id":'),
     _file("umi_ocr", "/api/doc/upload", "file", reads_pdf=True),
     _json("ocr_space", "/parse/image", b'{"base64Image":', reads_pdf=True),
@@ -299,6 +302,15 @@ def _large_table(size: int) -> Iterable[bytes]:
     return request("/v1/ocr?format=tsv", "application/pdf", small_pdf(max(1, size // 400_000)))
 
 
+def _of_codes() -> Iterator[Entry]:
+    """Images that look for long as if they had codes on them; and parts of pages."""
+    for name, file in CODES.items():
+        path = "/v1/ocr?barcodes=only&region=0,1,1000000,1000000"
+        endpoints = (_raw("native", "/v1/ocr?barcodes=true"), _raw("native", path))
+        sent = [_once(partial(endpoint.send_file, file.make), file.amount, file.short) for endpoint in endpoints]
+        yield Entry(f"codes {name}", "native", tuple(sent))
+
+
 _UNREAD: Final[tuple[tuple[str, str, MakePieces], ...]] = (
     ("answers with pictures, unread", "paddlex", _pdf_with_pictures),
     ("answers with a picture, unread", "trwebocr", _drawn_noise),
@@ -308,6 +320,7 @@ _UNREAD: Final[tuple[tuple[str, str, MakePieces], ...]] = (
 
 def _special() -> Iterator[Entry]:
     """What fits one format only."""
+    yield from _of_codes()
     yield Entry("binary elements", "kserve_v2", (_once(_of_elements),))
     upload = next(endpoint for endpoint in ENDPOINTS if endpoint.path == "/api/doc/upload")
     documents = _once(partial(upload.send_file, small_pdf), 1, 1)

@@ -195,6 +195,19 @@ def test_an_arrow_file_whose_offsets_lead_out_of_it_is_not_followed(tmp_path: Pa
         load(file)
 
 
+def test_a_parquet_file_of_empty_rows_is_one_page_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    from ocrsvc.batch.sources import parquet_file
+
+    monkeypatch.setattr(parquet_file, "_FREE_ROWS", 1000)
+    parquet.write_table(pa.table({"image": pa.nulls(100_000, pa.binary())}), tmp_path / "t.parquet")
+    (file,) = plan(tmp_path / "t.parquet")
+    with pytest.raises(BrokenArchive, match="100000 rows"):
+        load(file)
+
+
 def test_a_list_with_a_nul_in_a_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_bytes(orjson.dumps({"source": "a\0b.png"}) + b"\n")
     with pytest.raises(BadOption, match="entry 1"):

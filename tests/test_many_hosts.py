@@ -273,3 +273,10 @@ def test_models_and_operators_are_not_reached_through_a_proxy(place: Place) -> N
         for path in [*closed, "/metrics", "//metrics", "/ops/quarantine", "/%6detrics"]
     }
     assert set(statuses.values()) == {403}, statuses
+    # The service takes %2F for a slash; Envoy refuses such a path.
+    hidden = {
+        (name, path): ask(place, name, "POST", path.replace("/", "%2F").replace("%2F", "/", 1)).status
+        for name in PROXIES
+        for path in [*closed, "/ops/quarantine"]
+    }
+    assert set(hidden.values()) <= {400, 403}, hidden

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS
+from ocrsvc.batch.visible_text import visible
 from ocrsvc.cli.batch_cluster import add_cluster_arguments, cluster_request_of
 from ocrsvc.cli.batch_dry_run import add_dry_run_arguments, estimate
 from ocrsvc.cli.batch_report import make_report, make_report_at_end
@@ -125,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
             _draining(work),
         ):
             for sentence in counts.to_sentences():
-                print(f"ocrsvc: {sentence}", file=sys.stderr)
+                print(visible(f"ocrsvc: {sentence}"), file=sys.stderr)
             outcome = work.execute()
     except OSError as error:
         raise StoreUnavailable(
@@ -152,7 +153,7 @@ def _verify(store: Store) -> int:
     except OSError as error:
         raise StoreUnavailable(f"{store.address} cannot be read: {error.strerror or error}.") from error
     for problem in found.problems[:_MOST_PROBLEMS]:
-        print(problem)
+        print(visible(problem))
     print(
         f"{count_of(found.pages, 'page')} in {count_of(found.parts, 'part')}: {found.done:,} read, {found.failed:,} "
         f"failed; {found.finished:,} in the output, {count_of(len(found.problems), 'problem')}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
+from ocrsvc.batch.visible_text import visible
 from ocrsvc.cli.number_arguments import amount, whole_number
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def estimate(request: BatchRequest, machines: int | None, price: float | None) -
 
     left_out = PlanningCounts()
     counts = count_sources(planned_files(request, left_out))
-    print("\n".join([*_table(counts), *left_out.to_sentences()]))
+    print(visible("\n".join([*_table(counts), *left_out.to_sentences()])))
     if not counts.sample:
         return 0
     with opened_reader(request) as reader:

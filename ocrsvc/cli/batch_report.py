@@ -6,6 +6,7 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from ocrsvc.batch.visible_text import visible
 from ocrsvc.errors import OcrsvcError
 
 if TYPE_CHECKING:
@@ -28,4 +29,4 @@ def make_report_at_end(store: Store) -> None:
     try:
         make_report(store)
     except (OcrsvcError, OSError) as error:
-        print(f"ocrsvc: the report could not be written: {error}", file=sys.stderr)
+        print(visible(f"ocrsvc: the report could not be written: {error}"), file=sys.stderr)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from ocrsvc import __version__
+from ocrsvc.batch.visible_text import visible
 from ocrsvc.cli import (
     batch,
     check,
@@ -46,7 +47,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _end_after_broken_pipe()
     except OcrsvcError as error:
-        print(f"ocrsvc: {error}", file=sys.stderr)
+        print(visible(f"ocrsvc: {error}"), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 import orjson
 
+from ocrsvc.batch.visible_text import visible
 from ocrsvc.cli.api_key import add_argument, read_key
 from ocrsvc.cli.reading_options import add_reading_options, options_of
 from ocrsvc.cli.tls_arguments import add_tls_arguments
@@ -219,5 +220,5 @@ def _report(file: Path, answer: Answered) -> int:
         failed = {"": answer}
     for page, error in failed.items():
         said = f"{error.detail} {_KEY_REMEDY}" if isinstance(error, KeyMissing) else error
-        print(f"ocrsvc: {file}{page}: {said}", file=sys.stderr, flush=True)
+        print(visible(f"ocrsvc: {file}{page}: {said}"), file=sys.stderr, flush=True)
     return next((error.exit_code for error in failed.values()), 0)

@@ -22,6 +22,7 @@ PRIORITY_HEADER: Final = "X-Priority"
 # Left over of the deadline for the response to arrive.
 _MARGIN: Final = 0.05
 _LONGEST_MARGIN_S: Final = 0.5
+_USER: Final = re.compile(r"(?<=//)[^\s]*@|\A[^/\s]*@")
 
 
 ImageInput: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | NDArray[np.uint8]"
@@ -91,8 +92,13 @@ def key_header(key: str) -> dict[str, str]:
 def address_of(url: str) -> str:
     """The address itself, if requests can go there; raises BadOption."""
     if not re.match(r"https?://[^/\s]", url):
-        raise BadOption(f"{url!r} is not the address of a service.", "Write it as http://host:port.")
+        raise BadOption(f"{without_user(url)!r} is not the address of a service.", "Write it as http://host:port.")
     return url
+
+
+def without_user(text: str) -> str:
+    """A text without the users, passwords and queries of its addresses, which errors and logs must not show."""
+    return _USER.sub("***@", text.partition("?")[0])
 
 
 def body_of(picture: ImageInput) -> bytes:

@@ -17,6 +17,9 @@ from typing import Any, Final
 from ocrsvc import errors
 from ocrsvc.errors import CallerError, OcrsvcError, Refused, ServerError
 
+_MOST_DIGITS: Final = 9
+_MOST_LETTERS: Final = 4000
+
 Point = tuple[float, float]
 Data = Mapping[str, Any]
 
@@ -205,8 +208,9 @@ def parsed(status: int, retry_after: str | None, body: bytes) -> Data:
 def error_of(status: int, data: Data, retry_after: str | None) -> OcrsvcError:
     """The error that a problem stands for, by its code; by the status for one that is unknown here."""
     kind = _KINDS.get(str(data.get("code")), _by_status(status))
-    detail = str(data.get("detail") or f"The answer has the status {status} and no explanation.")
-    remedy = str(data.get("remedy", ""))
+    # Whoever answers may say megabytes.
+    detail = str(data.get("detail") or f"The answer has the status {status} and no explanation.")[:_MOST_LETTERS]
+    remedy = str(data.get("remedy", ""))[:_MOST_LETTERS]
     error = kind(detail, remedy, retry_after_s(retry_after)) if issubclass(kind, Refused) else kind(detail, remedy)
     if data.get("id"):
         error.add_note(f"The request was {data['id']}.")
@@ -216,14 +220,18 @@ def error_of(status: int, data: Data, retry_after: str | None) -> OcrsvcError:
 def retry_after_s(value: str | None) -> int:
     """Seconds of a Retry-After header, which may be a number or a date (RFC 9110); 1 when it says nothing."""
     if value and value.isdecimal():
-        return int(value)
+        # More digits than an integer is parsed from are no number of seconds either.
+        return int(value[:_MOST_DIGITS])
     try:
         moment = parsedate_to_datetime(value or "")
-    except ValueError:
+    except (ValueError, OverflowError):
         return 1
     # Without a zone, a date of HTTP is in UTC.
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(0, math.ceil((moment - datetime.now(UTC)).total_seconds()))
+    try:
+        return max(0, math.ceil((moment - datetime.now(UTC)).total_seconds()))
+    except OverflowError:
+        return 1
 
 
 def _by_status(status: int) -> type[OcrsvcError]:

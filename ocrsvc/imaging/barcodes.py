@@ -1,7 +1,9 @@
 """Finds and decodes bar codes and QR codes on an image, and draws them, with zxing-cpp.
 
 OpenCV's own detectors were tried first: its better one for QR codes needs 3 s for a page with 100 of them and 99 s for
-400. zxing-cpp's time grows with the pixels.
+400. zxing-cpp's time grows with the pixels; and with the corners of QR codes that an image shows, nearly with their
+square: 2.3 s of CPU for 48,400 of them in 2000x2000 pixels, 10 s for 108,900 in 3000x3000. It cannot be ended: the
+request is answered at its deadline all the same, and where engines are isolated in processes, that one is ended.
 """
 
 from __future__ import annotations

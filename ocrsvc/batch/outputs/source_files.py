@@ -11,6 +11,7 @@ from ocrsvc.batch.outputs.hashed_writing import HashedFile, hashed_writing
 from ocrsvc.batch.outputs.source_listing import listing_name, row_of, row_of_failure
 from ocrsvc.batch.outputs.source_paths import source_path
 from ocrsvc.batch.store.contract import Store
+from ocrsvc.batch.visible_text import visible
 from ocrsvc.errors import CallerError, SourceGone
 
 LOGGER: Final = logging.getLogger("ocrsvc.batch")
@@ -50,6 +51,6 @@ class SourceFiles:
             with hashed_writing(store, self._folder + source_path(source, self._ending)) as output:
                 self._write_file(results, output)
         except (CallerError, SourceGone) as error:
-            LOGGER.warning("%s has no file in the format %s: %s", source, self._name, error)
+            LOGGER.warning("%s has no file in the format %s: %s", visible(source), self._name, visible(str(error)))
             return row_of_failure(source, error)
         return row_of(source, output.written())

@@ -14,6 +14,9 @@ from ocrsvc.errors import OcrsvcError, ServerError, Unreachable
 
 # What stands before services answers so when it reaches none.
 _OF_PROXIES: Final = (502, 503, 504)
+# Of the output's 32 bits.
+_MOST: Final = (1 << 31) - 1
+_CORNERS, _AXES = 4, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +52,48 @@ def identity_of(answered: Answered) -> Mapping[str, str]:
 
 def page_of(data: Data, number: int) -> Mapping[str, Any] | OcrsvcError:
     """A page as the service gives it, or its error."""
-    page = next((each for each in data["pages"] if each.get("page") == number), None)
+    page = next((each for each in data["pages"] if isinstance(each, dict) and each.get("page") == number), None)
     if page is None:
         return ServerError(f"The answer has no page {number}.", "Check that the service is of this version.")
     if "error" in page:
-        return error_of(int(page["error"].get("status", 500)), page["error"], None)
-    lines = page.get("lines")
-    if not isinstance(lines, list) or not all(_is_line(line) for line in lines):
-        return ServerError(
-            f"The answer's page {number} has a line without a text or a number as its confidence.",
-            "Look at what the engine of the services reads there; OCRSVC_ISOLATION=process finds such pages.",
-        )
+        return _error_of(page["error"])
+    if not _is_page(page):
+        return ServerError(f"What the answer says of page {number} is no page.", "Check the address of the service.")
     found: Mapping[str, Any] = page
     return found
 
 
-def _is_line(line: object) -> bool:
-    """Whether this is a line of text; an engine that is not isolated may give what is no number, in JSON null."""
+def _error_of(said: object) -> OcrsvcError:
+    data = said if isinstance(said, dict) else {}
+    status = data.get("status", 500)
+    return error_of(status if isinstance(status, int) else 500, data, None)
+
+
+def _is_page(page: Data) -> bool:
+    """Whether it has what every page has: what else came would end the run where its output is written."""
+    lines = page.get("lines")
     return (
-        isinstance(line, dict) and isinstance(line.get("text"), str) and isinstance(line.get("confidence"), float | int)
+        isinstance(page.get("text"), str)
+        and all(type(page.get(name)) is int and 0 <= page[name] <= _MOST for name in ("width", "height", "angle"))
+        and isinstance(lines, list)
+        and all(map(_is_line, lines))
+        and all(isinstance(page.get(name, []), list) for name in ("regions", "tables", "barcodes", "masked"))
+    )
+
+
+def _is_line(line: object) -> bool:
+    if not isinstance(line, dict):
+        return False
+    confidence, box = line.get("confidence"), line.get("box")
+    return (
+        isinstance(line.get("text"), str)
+        and isinstance(confidence, float | int)
+        and 0 <= confidence <= 1
+        and isinstance(box, list)
+        and len(box) == _CORNERS
+        and all(isinstance(corner, list) and len(corner) == _AXES for corner in box)
+        and all(isinstance(place, float | int) for corner in box for place in corner)
+        and isinstance(line.get("words") or [], list)
     )
 
 

@@ -20,6 +20,7 @@ from ocrsvc.batch.report.run_plots import plots_of, seconds_of
 from ocrsvc.batch.report.run_summary import Reason, RunSummary
 from ocrsvc.batch.report.shown_pages import ShownPage
 from ocrsvc.batch.run_description import RunDescription
+from ocrsvc.batch.visible_text import visible
 
 _MOST_OWNERS: Final = 40
 _MOST_SOURCES: Final = 20
@@ -77,7 +78,7 @@ def to_html(content: ReportContent) -> Iterator[str]:
 
 def _text(value: object) -> str:
     """A value as text of the page, without passwords of addresses."""
-    text = without_secrets(str(value))
+    text = visible(without_secrets(str(value)))
     return escape(text if len(text) <= _MOST_VALUE else f"{text[:_MOST_VALUE]}…")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -11,10 +12,13 @@ from ocrsvc.batch.sources.address_access import open_file
 from ocrsvc.batch.sources.image_column import ImageColumn
 from ocrsvc.batch.sources.row_cursors import Batches
 from ocrsvc.batch.sources.table import failures_of_table
+from ocrsvc.errors import BrokenArchive
 
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 _MOST_BATCH_ROWS: Final = 4096
 _BUFFER_BYTES: Final = 1024 * 1024
+# So many rows may be empty, or the same.
+_FREE_ROWS: Final = 1_000_000
 
 
 class ParquetTable:
@@ -32,6 +36,7 @@ class ParquetTable:
             with failures_of_table():
                 # A column's pages one after another, and not whole chunks, which may have gigabytes.
                 self._file = parquet.ParquetFile(self._opened, pre_buffer=False, buffer_size=_BUFFER_BYTES)
+            _check_rows(int(self._file.metadata.num_rows), self._opened.seek(0, os.SEEK_END))
         except BaseException:
             self._opened.close()
             raise
@@ -87,3 +92,9 @@ class ParquetTable:
         described = self._metadata.row_group(group)
         chunks = (described.column(number) for number in range(described.num_columns))
         return sum(int(chunk.total_uncompressed_size) for chunk in chunks if chunk.path_in_schema == column.path)
+
+
+def _check_rows(rows: int, size_bytes: int) -> None:
+    """Raises BrokenArchive for more rows than bytes: 40 kB may hold 20 million rows without anything in them."""
+    if rows < 0 or rows > max(_FREE_ROWS, size_bytes):
+        raise BrokenArchive(f"It says that it has {rows} rows in {size_bytes} bytes.", "Leave empty rows out.")

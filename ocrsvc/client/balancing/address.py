@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeGuard
 from urllib.parse import SplitResult, urlsplit
 
-from ocrsvc.client.request import address_of
+from ocrsvc.client.request import address_of, without_user
 from ocrsvc.errors import BadOption
 
 DNS_PREFIX: Final = "dns+"
@@ -88,14 +88,15 @@ def _parsed(url: str) -> Address:
         return _address(url, parts, parts.port or _PORTS[parts.scheme])
     except ValueError as error:
         raise BadOption(
-            f"{url!r} is not the address of a service: {error}.", "Write it as http://host:port."
+            f"{without_user(url)!r} is not the address of a service: {without_user(str(error))}.",
+            "Write it as http://host:port.",
         ) from error
 
 
 def _address(url: str, parts: SplitResult, port: int) -> Address:
     if not parts.hostname or parts.username is not None or parts.query or parts.fragment:
         raise BadOption(
-            f"{url!r} holds more than the address of a service.",
+            f"{without_user(url)!r} holds more than the address of a service.",
             "Write it as http://host:port, with a path if need be.",
         )
     return Address(parts.scheme, parts.hostname, parts.hostname, port, parts.path.rstrip("/"))
