@@ -37,5 +37,14 @@ class HttpObjects(FsspecObjects):
             raise OSError(errno.ENOTSUP, f"HEAD {self._protocol}://{path}: the server does not say how large it is")
         return object_of(info, path)
 
+    def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """As FsspecObjects._call; fsspec says of each HEAD that failed, for whatever reason, that there is no file."""
+        try:
+            return super()._call(method, *args, **kwargs)
+        except FileNotFoundError as error:
+            if isinstance(error.__cause__, Exception) and not isinstance(error.__cause__, FileNotFoundError):
+                raise error.__cause__ from None
+            raise
+
     def _ask_for_parts(self, path: str) -> bool:
         return bool(self._send("HEAD", path, "info", self._path(path)).get("partial"))
