@@ -121,6 +121,25 @@ def test_it_says_at_the_end_what_all_commands_have_read(
     assert run([*command, "--exit-zero"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--sample", "0"], "--sample is '0': accepted are a number of pages from 1"),
+        (["--sample", "0%"], "--sample is '0%': accepted"),
+        (["--format", "text,pdf,text"], "--format is 'text,pdf,text', which has text twice."),
+        (["--machines", "2"], "--machines and --price-per-hour are for --dry-run alone."),
+        (["--actors", "2"], "--actors is for a Ray cluster, and --on is 'local'."),
+        (["--verify", "--report"], "--verify and --report are asked for."),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_refused_by_name(
+    pages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: list[str], said: str
+) -> None:
+    assert run(["batch", str(pages), "--out", str(tmp_path / "out"), *wrong]) == 65
+    assert said in capsys.readouterr().err
+    assert run(["batch", "", "--out", str(tmp_path / "out")]) == 65
+
+
 def test_sources_without_pages_are_said_to_have_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "texts").mkdir()
     assert run(["batch", str(tmp_path / "texts"), "--out", str(tmp_path / "out")]) == 0

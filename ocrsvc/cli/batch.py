@@ -169,6 +169,15 @@ def _check_what(args: argparse.Namespace) -> None:
     """Raises BadOption where the command lacks what it needs."""
     if not (args.sources or args.report or args.verify):
         raise BadOption("No source is named.", "Name files or folders that are to be read.")
+    if "" in args.sources:
+        raise BadOption("A source is empty: ''.", "Name files or folders that are to be read.")
+    modes = [name for name in ("--dry-run", "--verify", "--report") if getattr(args, name[2:].replace("-", "_"))]
+    if len(modes) > 1:
+        raise BadOption(f"{' and '.join(modes)} are asked for.", "Give one of them.")
+    if not args.dry_run and (args.machines is not None or args.price_per_hour is not None):
+        raise BadOption("--machines and --price-per-hour are for --dry-run alone.", "Add --dry-run, or leave them out.")
+    if args.actors is not None and not args.on.startswith("ray"):
+        raise BadOption(f"--actors is for a Ray cluster, and --on is {args.on!r}.", "Add --on ray, or leave it out.")
     if not args.out and not args.dry_run:
         raise BadOption("--out is missing.", "Name the folder for the output and the ledger.")
 

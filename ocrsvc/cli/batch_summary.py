@@ -30,7 +30,7 @@ def summary_of(outcome: RunOutcome, address: str, elapsed_s: float) -> Iterator[
     if outcome.is_complete:
         yield f"all is in {address}"
         if failed:
-            yield "the same command with --retry-failed tries those again that have failed"
+            yield "why pages failed is in the output as `error`; the same command with --retry-failed tries them again"
     else:
         yield f"there is more to be read into {address}: give the same command again"
 

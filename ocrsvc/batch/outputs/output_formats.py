@@ -87,8 +87,9 @@ def check_formats(names: Sequence[str], options: Mapping[str, Any]) -> None:
     for name in names:
         if name not in BATCH_FORMATS:
             raise BadOption(f"--format is {name!r}: accepted are {', '.join(BATCH_FORMATS)}, separated by commas.")
-    if len(set(names)) < len(names):
-        raise BadOption("--format names a format twice.")
+    for name in set(names):
+        if names.count(name) > 1:
+            raise BadOption(f"--format is {','.join(names)!r}, which has {name} twice.", "Name each format once.")
     if "parquet:word" in names and not (options.get("words") or options.get("characters")):
         raise BadOption("--format parquet:word has a row for each word, and words are not asked for.", "Add --words.")
     if "pdf" in names and options.get("mask"):

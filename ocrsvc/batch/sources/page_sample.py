@@ -33,8 +33,8 @@ class Sample:
         """What --sample says, such as "1000" or "2.5%". Raises BadOption."""
         match = _ANSWER.fullmatch(text)
         share = float(match["share"]) / 100 if match and match["share"] else None
-        if match is None or (share is not None and share > 1):
-            raise BadOption(f"--sample is {text!r}: accepted are a number of pages, or a share such as 2.5%.")
+        if match is None or (share or 0) > 1 or not (share or int(match["count"] or 0)):
+            raise BadOption(f"--sample is {text!r}: accepted are a number of pages from 1, or a share such as 2.5%.")
         return cls(int(match["count"]) if share is None else None, share)
 
 
