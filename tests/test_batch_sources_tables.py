@@ -12,6 +12,7 @@ import pytest
 from batch_sources_support import document, load, plan, png
 
 from ocrsvc.batch.sources.loading import SourceLoader
+from ocrsvc.batch.sources.opening import find_sources
 from ocrsvc.batch.sources.planning_counts import PlanningCounts
 from ocrsvc.batch.sources.row_cursors import RowCursors
 from ocrsvc.batch.sources.source_changes import find_changes
@@ -98,9 +99,14 @@ def test_the_column_can_be_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("column", [None, "number", "nothing"])
 def test_a_table_without_such_a_column_is_a_page_that_fails(tmp_path: Path, column: str | None) -> None:
     path = write_table(tmp_path / "t.parquet", pa.table({"number": [1], "text": ["a"]}), "parquet")
-    (file,) = plan(path, column=column)
+    counts = PlanningCounts()
+    (file,) = find_sources(SourceRequest((str(path),), column=column), counts)
     with pytest.raises(BrokenArchive, match=r"its columns are number \(int64\), text \(string\)"):
         load(file)
+    (sentence,) = counts.to_sentences()
+    assert sentence.startswith(
+        f"1 file: cannot be read, counted as a page that fails, such as {path}: It has no column"
+    )
 
 
 @pytest.mark.parametrize("keep", [0.1, 0.6, 0.99])

@@ -182,6 +182,7 @@ class FilePlanner:
             self._counts.without_pages += 1
 
     def _broken(self, found: FoundFile, detail: str) -> SourceFile:
+        self._counts.first_unreadable = self._counts.first_unreadable or detail.rstrip(".")
         return self._failure(found.name, Locator(found.address, FAILURE, detail), found.version)
 
     def _failure(self, name: str, locator: Locator, version: str) -> SourceFile:

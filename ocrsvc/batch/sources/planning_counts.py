@@ -18,6 +18,7 @@ class PlanningCounts:
     Attributes:
         skipped: Files that are no images by name and content, by kind: ".json", "hidden", "folder links" and the like.
         unreadable: Files, folders and archives that were planned as one page that fails with its reason.
+        first_unreadable: What is wrong with the first of them that is a file or an archive.
         named_twice: Files that were found again, and are planned once.
         without_pages: Documents that have none of the pages asked for.
         left_out: Files that --include or --exclude leave out.
@@ -26,6 +27,7 @@ class PlanningCounts:
 
     skipped: Counter[str] = field(default_factory=Counter)
     unreadable: int = 0
+    first_unreadable: str = ""
     named_twice: int = 0
     without_pages: int = 0
     left_out: int = 0
@@ -35,9 +37,10 @@ class PlanningCounts:
         """What people should know of it, in their words; nothing of what did not happen."""
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.skipped.most_common(_MOST_TOLD))
         kinds += ", and others" if len(self.skipped) > _MOST_TOLD else ""
+        such_as = f", such as {self.first_unreadable}" if self.first_unreadable else ""
         told = [
             (self.skipped.total(), f"no image by name and content, left out ({kinds})"),
-            (self.unreadable, "cannot be read, counted as a page that fails"),
+            (self.unreadable, f"cannot be read, counted as a page that fails{such_as}"),
             (self.named_twice, "named twice, read once"),
             (self.without_pages, "without the pages asked for"),
             (self.left_out, "left out by --include or --exclude"),
