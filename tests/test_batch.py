@@ -143,7 +143,15 @@ def test_arguments_that_cannot_be_meant_are_refused_by_name(
 def test_sources_without_pages_are_said_to_have_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "texts").mkdir()
     assert run(["batch", str(tmp_path / "texts"), "--out", str(tmp_path / "out")]) == 0
-    assert "there is no page to read" in capsys.readouterr().err
+    assert "there is no page to read\n" in capsys.readouterr().err
+
+
+def test_a_shard_without_pages_says_so(pages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["batch", str(pages), "--part-pages", "4", "--out", str(tmp_path / "out"), "--shard"]
+    assert run([*command, "2/3"]) == 0
+    assert "the run has fewer parts than --shard 2/3 needs" in capsys.readouterr().err
+    assert run([*command, "0/3", "--limit", "1"]) == 75
+    assert "1 of 4 pages of this shard, 1 read and 0 failed" in capsys.readouterr().err
 
 
 def test_help_is_in_groups_and_a_wrong_argument_is_not_hidden_behind_it(capsys: pytest.CaptureFixture[str]) -> None:

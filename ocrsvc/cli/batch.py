@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
             f"{store.address} cannot be read or written: {error.strerror or error}.",
             "Mend that, and give the same command again: what was read is kept.",
         ) from error
-    for sentence in summary_of(outcome, store.address, progress.snapshot().elapsed_s):
+    for sentence in summary_of(outcome, store.address, progress.snapshot().elapsed_s, args.shard):
         print(f"ocrsvc: {sentence}", file=sys.stderr)
     if not args.no_report:
         make_report_at_end(store)

@@ -11,24 +11,26 @@ if TYPE_CHECKING:
     from ocrsvc.batch.run_context import RunOutcome
 
 
-def summary_of(outcome: RunOutcome, address: str, elapsed_s: float) -> Iterator[str]:
+def summary_of(outcome: RunOutcome, address: str, elapsed_s: float, shard: str | None) -> Iterator[str]:
     """Sentences for people.
 
     Args:
         outcome: How it went.
         address: Of the destination.
         elapsed_s: Since this command began to read.
+        shard: What --shard says.
     """
     if outcome.is_complete and not outcome.planned:
-        yield f"there is no page to read; nothing is in {address}"
+        yield "there is no page to read" + (f": the run has fewer parts than --shard {shard} needs" if shard else "")
         return
     yield _own_pages(outcome, elapsed_s)
     done, failed = outcome.all_done, outcome.all_failed
     if (done, failed) != (outcome.done, sum(outcome.failed.values())) or not outcome.is_complete:
         finished, planned = done + failed, count_of(outcome.planned, "page")
-        yield f"by all commands so far: {finished:,} of {planned}, {done:,} read and {failed:,} failed"
+        where = " of this shard" if shard else ""
+        yield f"by all commands so far: {finished:,} of {planned}{where}, {done:,} read and {failed:,} failed"
     if outcome.is_complete:
-        yield f"all is in {address}"
+        yield f"all{' of this shard' if shard else ''} is in {address}"
         if failed:
             yield "why pages failed is in the output as `error`; the same command with --retry-failed tries them again"
     else:
