@@ -28,6 +28,8 @@ class TerminalDisplay:
             get_renderable=self._draw, console=console, refresh_per_second=_REFRESHES_PER_S, redirect_stdout=False
         )
         self._live.start()
+        # rich hides it, and nobody would show it again when a second Ctrl-C ends the process.
+        console.show_cursor()
 
     def close(self) -> None:
         """Leave the last state on the screen."""
