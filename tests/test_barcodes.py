@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 from web_support import as_base64, json_of
 
 from ocrsvc.app import create_app
-from ocrsvc.errors import BadOption
+from ocrsvc.errors import BadOption, DeadlineExceeded
 from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
 from ocrsvc.imaging.barcodes import MOST_TEXT, draw_barcode, find_barcodes
 from ocrsvc.pipeline.read import Reader
@@ -67,6 +67,32 @@ def test_a_code_is_read_in_every_direction(kind: str, turn: int | None) -> None:
     page = page_with(("Lager 7", kind))
     found = find_barcodes(page if turn is None else np.asarray(cv2.rotate(page, turn), np.uint8))
     assert [(code.type, code.text) for code in found] == [(kind, "Lager 7")]
+
+
+def test_codes_of_a_large_page_are_found_once_wherever_they_stand() -> None:
+    small = draw_barcode("small", "QRCode").repeat(4, 0).repeat(4, 1)
+    large = draw_barcode("large", "QRCode").repeat(60, 0).repeat(60, 1)
+    page = np.full((4200, 3600), 255, np.uint8)
+    places = [(0, 0), (1480, 960), (3300, 4000), (1000, 30)]
+    for x, y in places:
+        page[y : y + small.shape[0], x : x + small.shape[1]] = small
+    page[1500 : 1500 + large.shape[0], 1700 : 1700 + large.shape[1]] = large
+    found = find_barcodes(page)
+    assert [code.text for code in found].count("large") == 1
+    corners = sorted(code.box[0] for code in found if code.text == "small")
+    assert len(corners) == len(places)
+    assert np.abs(np.array(corners) - np.array(sorted(places)) - 16).max() <= 8
+
+
+def test_the_search_on_a_large_page_ends_when_nobody_waits_any_more() -> None:
+    calls = iter([None, None])
+
+    def gone_at_the_third() -> None:
+        if next(calls, DeadlineExceeded("late")) is not None:
+            raise DeadlineExceeded("late")
+
+    with pytest.raises(DeadlineExceeded):
+        find_barcodes(np.full((4200, 3600), 255, np.uint8), gone_at_the_third)
 
 
 def test_codes_come_beside_the_text_from_top_to_bottom(reader: Reader) -> None:

@@ -44,8 +44,7 @@ class AnalysingHandle:
             if task.options.tables:
                 page = replace(page, tables=find_tables(task.image.pixels, page, task.check))
             if task.options.barcodes:
-                task.check()
-                page = replace(page, barcodes=find_barcodes(task.image.pixels))
+                page = replace(page, barcodes=find_barcodes(task.image.pixels, task.check))
         except OcrsvcError as error:
             return error
         return page
