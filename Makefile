@@ -32,9 +32,10 @@ $(STAMP): pyproject.toml constraints.txt
 serve: install
 	@exec $(BIN)/gunicorn -c gunicorn.conf.py wsgi:app $(ARGS)
 
-# Two at a time, file by file: most of it waits for servers, browsers and workers that come and go.
+# Three at a time, file by file: most of it waits for servers, browsers and workers that come and go. The order is that of
+# tests/conftest.py, long files first.
 test: install $(MODELS)
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Without them the tests of models say that they are skipped; on CI they fail.
 $(MODELS): $(STAMP) tests/models.txt
@@ -59,7 +60,7 @@ load: install
 # Without those that take long (make soak, make chaos), need a GPU, install other services to compare with, or make a file anew.
 APART := $(patsubst %,benchmarks/%.py,soak chaos chaos_faults image systemd_unit upgrade hostile endurance fuzz \
   schemathesis_run clients gpu peers paired_cpu peers_table accuracy_doc unwarping_model layout_model models_accuracy \
-  page_times regions)
+  page_times regions turboocr_suite)
 bench: install
 	@for script in $(filter-out $(APART),$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \

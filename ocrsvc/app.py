@@ -11,6 +11,7 @@ from flask import Flask
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.access.routes import routes_of
 from ocrsvc.adapters.context import AdapterContext
+from ocrsvc.api.jobs import add_jobs
 from ocrsvc.api.native import make_api
 from ocrsvc.api.operators import make_operators, make_ops
 from ocrsvc.api.web_page import make_page
@@ -22,6 +23,7 @@ from ocrsvc.http.request import Request
 from ocrsvc.http.request_metrics import RequestMetrics, install_request_metrics, metrics_of_one_process
 from ocrsvc.http.responses import cut_accepted
 from ocrsvc.http.security_headers import install_security_headers
+from ocrsvc.http.url_files import url_files_of
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.model_api.model import make_model
 from ocrsvc.pipeline.read import Reader
@@ -76,12 +78,15 @@ def create_app(
     if limits.guard is not None:
         # As Flask documents for middleware.
         app.wsgi_app = guarded(app.wsgi_app, limits.guard)  # type: ignore[method-assign]
-    app.register_blueprint(make_api(reader))
-    app.register_blueprint(make_ops(reader, gate))
+    url_files = url_files_of(settings)
+    api = make_api(reader, url_files, settings)
+    add_jobs(api, settings, reader, tasks, url_files)
+    app.register_blueprint(api)
+    app.register_blueprint(make_ops(reader, gate, fetches_urls=url_files.is_on))
     app.register_blueprint(make_operators(settings, reader, request_metrics, gate))
     model = make_model(settings, reader, request_metrics.store, request_metrics.worker_metrics)
     app.register_blueprint(make_page(has_models=settings.models is not None))
-    context = AdapterContext(settings, reader, model, tasks)
+    context = AdapterContext(settings, reader, model, tasks, url_files)
     for name in settings.dialects:
         app.register_blueprint(resolve(adapters()[name].http)(context))
     app.before_request(cut_accepted)

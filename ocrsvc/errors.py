@@ -6,6 +6,7 @@ The steps of one request, and the errors that belong to each:
               KeysUnavailable)-----------------------------------------------> upload
     upload --(NothingSent, BadBase64, BadOption, BodyTooLarge, BodyTimeout,
               RequestStopsWorker)--------------------------------------------> bytes
+    URL    --(UrlRefused, UrlUnavailable)------------------------------------> bytes
     bytes  --(UnsupportedImage, BrokenImage, EncryptedDocument,
               ImageTooLarge, TooManyPages, ResourcesExhausted)---------------> image
     image  --(UnknownModel, ModelUnavailable, QueueFull, TooManyAtOnce,
@@ -166,6 +167,21 @@ class BadOption(CallerError):
     title = "An option is wrong"
 
 
+class UrlRefused(BadOption):
+    """The URL is wrong, or leads to a host that this service does not ask; none was asked."""
+
+    code = "url_refused"
+    title = "The URL is not asked"
+
+
+class UrlUnavailable(CallerError):
+    """No file could be had from the URL, or nobody is there to be called back."""
+
+    status = 422
+    code = "url_unavailable"
+    title = "The URL cannot be fetched"
+
+
 class UnknownModel(CallerError):
     """There is no model, version, label, tier or language of this name."""
 
@@ -254,6 +270,57 @@ class RequestStopsWorker(CallerError):
     title = "This request stops the service's workers"
 
 
+class KeyReused(CallerError):
+    """Another job was sent with the same Idempotency-Key before."""
+
+    status = 422
+    code = "idempotency_key_reused"
+    title = "The Idempotency-Key belongs to another job"
+
+
+class JobNotDone(CallerError):
+    """The result of a job is asked for before it is read; later it is there."""
+
+    status = 409
+    code = "job_not_done"
+    title = "The job is not done"
+    retryable = True
+    exit_code = 75
+
+
+class JobFailed(CallerError):
+    """The result of a job is asked for that has failed."""
+
+    status = 409
+    code = "job_failed"
+    title = "The job has failed"
+
+
+class KeysNeeded(CallerError):
+    """What is asked for is there for API keys only, and this service wants none."""
+
+    status = 403
+    code = "keys_needed"
+    title = "Only with API keys"
+    exit_code = 77
+
+
+class JobsOff(CallerError):
+    """The service takes in no documents that are read while nobody waits."""
+
+    status = 501
+    code = "jobs_off"
+    title = "No jobs are taken in"
+
+
+class UnknownJob(CallerError):
+    """There is no job of this name, or it is not this caller's."""
+
+    status = 404
+    code = "unknown_job"
+    title = "No such job"
+
+
 class ClientGone(CallerError):
     """The client has closed its connection; nobody reads the answer. The status is nginx's, for logs only."""
 
@@ -322,6 +389,14 @@ class TooManyAtOnce(Refused):
     status = 429
     code = "too_many_at_once"
     title = "Too many requests at once"
+
+
+class TooManyJobs(Refused):
+    """This caller has as many jobs, or pages of jobs, waiting as one caller may."""
+
+    status = 429
+    code = "too_many_jobs"
+    title = "Too many jobs at once"
 
 
 class QuotaExceeded(Refused):

@@ -36,6 +36,10 @@ Spaces = Literal["auto", "model", "visible"]
 Words = bool | Literal["segmented"]
 Barcodes = bool | Literal["only"]
 
+TextLayer = Literal["ignore", "auto", "only", "merge"]
+LineSource = Literal["text_layer", "ocr"]
+"""Where a line comes from: the text that a PDF has itself, or the engine."""
+
 MaskKind = Literal["id", "phone", "card", "mail", "own"]
 MASK_KINDS: Final[tuple[MaskKind, ...]] = get_args(MaskKind)
 """What can be masked in an answer; own are the patterns of the operator."""
@@ -103,6 +107,9 @@ class ReadOptions:
         barcodes: True asks for the bar codes on the page as well; "only" asks for them and for no text.
         region: The part of each page that is read: x, y, width and height in pixels of the page as displayed; None is
             all of it. What of it lies outside the page is left out.
+        text_layer: What becomes of the text that a page of a PDF has itself. "ignore": nothing, the engine reads the
+            drawn page. "auto": it is taken where it is sound, and the engine reads pages on which much stands besides.
+            "merge": the engine reads whatever stands besides. "only": it is all that is taken, and no engine reads.
         mask: What is to be masked in the answer; engines and the result cache never know.
         model: The model that is to read, as `model_repository/wanted_model.py` parses it; None leaves it to `tier` and
             `lang`, and without those to the service.
@@ -124,6 +131,7 @@ class ReadOptions:
     layout: bool = False
     barcodes: Barcodes = False
     region: Rectangle | None = None
+    text_layer: TextLayer = "ignore"
     mask: tuple[MaskKind, ...] = ()
     model: str | None = None
     tier: str | None = None
@@ -159,12 +167,29 @@ class ReadTask:
         options: How.
         deadline: Monotonic seconds from which nobody waits for the answer.
         check: The engine calls it between passes over the image and between lines.
+        own: Text that the page has already, in the frame of the image; None where that was not asked for.
     """
 
     image: Image
     options: ReadOptions = field(default_factory=ReadOptions)
     deadline: float = math.inf
     check: Check = no_check
+    own: OwnText | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnText:
+    """The text that a page of a PDF has itself, as far as it was found to be what the page shows.
+
+    Attributes:
+        lines: In reading order.
+        angle: Clockwise degrees by which the page is turned for them to be upright; 0 without lines.
+        is_all: Nothing else is to be read on the page.
+    """
+
+    lines: tuple[Line, ...]
+    angle: int = 0
+    is_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,12 +324,14 @@ class Line:
         confidence: In [0, 1].
         box: Where it stands.
         words: In the order of the text; None where they were not asked for, or where the engine knows none.
+        source: Where it comes from; None unless the text layer was asked for.
     """
 
     text: str
     confidence: float
     box: Box
     words: tuple[Word, ...] | None = None
+    source: LineSource | None = None
 
 
 @dataclass(frozen=True, slots=True)

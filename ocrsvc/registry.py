@@ -69,6 +69,7 @@ class AdapterEntry:
             have the same path.
         takes_forms: Whether its clients send forms, or the image itself as the body: where several have the same path,
             such a request is meant for this adapter.
+        yields_paths: Whether another adapter answers where nothing but the path tells them apart.
         slow_paths: Beginnings of paths that may take time without using the engine, as downloads do.
         stores_documents: Whether it takes in documents that are read while nobody waits.
         health_paths: Whole paths, and gRPC methods, that the format defines for health checks: they are answered
@@ -88,6 +89,7 @@ class AdapterEntry:
     grpc: str | None = None
     members: tuple[str, ...] = ()
     takes_forms: bool = False
+    yields_paths: bool = False
     slow_paths: tuple[str, ...] = ()
     stores_documents: bool = False
     health_paths: tuple[str, ...] = ()
@@ -196,12 +198,45 @@ _ADAPTERS: Final = (
         key_body_paths=("/parse/image", "/Parse/Image"),
     ),
     AdapterEntry(
+        "docling",
+        5001,
+        "ocrsvc.adapters.docling.http:make_docling",
+        yields_paths=True,
+        slow_paths=("/v1/status/", "/v1/result/", "/v1alpha/status/", "/v1alpha/result/"),
+        stores_documents=True,
+        health_paths=("/health",),
+        job_paths=tuple(
+            f"/{version}/{path}"
+            for version in ("v1", "v1alpha")
+            for path in ("convert/file/async", "convert/source/async", "status/", "result/")
+        ),
+    ),
+    AdapterEntry(
         "turboocr",
         8000,
         "ocrsvc.adapters.turboocr.http:make_turboocr",
+        "ocrsvc.adapters.turboocr.grpc:GRPC_SERVICE",
         members=("image",),
         # TurboOCR's health, liveness and readiness.
-        health_paths=("/health", "/health/live", "/health/ready"),
+        health_paths=("/health", "/health/live", "/health/ready", "/ocr.OCRService/Health"),
+    ),
+    AdapterEntry(
+        "mistral",
+        None,
+        "ocrsvc.adapters.mistral.http:make_mistral",
+        # Its path is that of the native API, which knows no such member.
+        members=("document",),
+        slow_paths=("/v1/files",),
+        stores_documents=True,
+    ),
+    AdapterEntry(
+        "azure_read",
+        None,
+        "ocrsvc.adapters.azure_read.http:make_azure_read",
+        slow_paths=("/documentintelligence/", "/formrecognizer/"),
+        stores_documents=True,
+        job_paths=("/documentintelligence/", "/formrecognizer/"),
+        key_field="Ocp-Apim-Subscription-Key",
     ),
 )
 

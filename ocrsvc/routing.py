@@ -15,7 +15,7 @@ from werkzeug.routing import Rule
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.http.access import check_format
-from ocrsvc.http.request import Request, current_request, request
+from ocrsvc.http.request import Request, current_request
 from ocrsvc.registry import adapters, adapters_at
 from ocrsvc.settings.settings import Settings
 
@@ -35,14 +35,15 @@ def choose_by_head(app: Flask, settings: Settings) -> None:
 
     @app.before_request
     def choose_adapter() -> None:
-        here = _adapters_at(request.environ.get("SERVER_PORT", ""), settings.usual_ports)
-        if request.url_rule is not None:
-            rivals = shared.get((request.url_rule.rule, request.method))
+        asked = current_request()
+        here = _adapters_at(asked.environ.get("SERVER_PORT", ""), settings.usual_ports)
+        if asked.url_rule is not None:
+            rivals = shared.get((asked.url_rule.rule, asked.method))
             if rivals:
-                request.url_rule = rivals[by_head(request, here.intersection(rivals) or rivals)]
-        elif len(owners := here or _owners(rules, request.path)) == 1:
+                asked.url_rule = rivals[by_head(asked, here.intersection(rivals) or rivals)]
+        elif len(owners := here or _owners(rules, asked.path)) == 1:
             # Nothing matched; the failure is answered by the blueprint that the rule names.
-            request.url_rule = rules[next(iter(owners))][0]
+            asked.url_rule = rules[next(iter(owners))][0]
 
 
 def choose_by_key(app: Flask, settings: Settings, gate: AccessGate) -> None:
@@ -68,16 +69,19 @@ def choose_by_body(app: Flask, settings: Settings) -> None:
 
     @app.before_request
     def choose_adapter_again() -> None:
-        if request.url_rule is None or request.method != "POST":
+        asked = current_request()
+        if asked.url_rule is None or asked.method != "POST":
             return
-        rivals = shared.get((request.url_rule.rule, request.method), {})
-        here = _adapters_at(request.environ.get("SERVER_PORT", ""), settings.usual_ports)
+        rivals = shared.get((asked.url_rule.rule, asked.method))
+        if not rivals:
+            return
+        here = _adapters_at(asked.environ.get("SERVER_PORT", ""), settings.usual_ports)
         left: Collection[str] = here.intersection(rivals) or rivals
-        if request.key is not None and request.key.adapters is not None:
-            left = request.key.adapters.intersection(left)
+        if asked.key is not None and asked.key.adapters is not None:
+            left = asked.key.adapters.intersection(left)
         if len(left) > 1:
-            name = next((name for name in _by_body(request) if name in left), None)
-            request.url_rule = rivals[name] if name else request.url_rule
+            name = next((name for name in _by_body(asked, left) if name in left), None)
+            asked.url_rule = rivals[name] if name else asked.url_rule
 
 
 def by_head(asked: Request, rivals: Collection[str]) -> str:
@@ -86,13 +90,19 @@ def by_head(asked: Request, rivals: Collection[str]) -> str:
         return next(iter(rivals))
     if asked.method != "POST":
         # The service's own page tells browsers and programs apart by itself.
-        return "page" if "page" in rivals else min(rivals)
+        return "page" if "page" in rivals else min(rivals, key=_rank)
     forms = _taking_forms().intersection(rivals) if asked.mimetype in FORMS else ()
-    return min(forms or rivals)
+    return min(forms or rivals, key=_rank)
 
 
-def _by_body(asked: Request) -> Iterator[str]:
-    """The adapters that this body fits, best first."""
+def _rank(name: str) -> tuple[bool, str]:
+    """By their names, those last that yield their paths to others."""
+    entry = adapters().get(name)
+    return (entry is not None and entry.yields_paths, name)
+
+
+def _by_body(asked: Request, left: Collection[str]) -> Iterator[str]:
+    """The adapters that this body fits, best first; by its members those that are left."""
     if asked.mimetype == "multipart/form-data":
         yield from _taking_forms()
         return
@@ -100,7 +110,8 @@ def _by_body(asked: Request) -> Iterator[str]:
     # What cannot be read, its adapter reports.
     with suppress(OcrsvcError):
         raw, members = asked.content.raw, asked.content.members
-        yield from (name for name, entry in adapters().items() if not members.keys().isdisjoint(entry.members))
+        told = ((name, entry.members) for name, entry in adapters().items() if name in left)
+        yield from (name for name, wanted in told if not members.keys().isdisjoint(wanted))
     if asked.mimetype == "application/x-www-form-urlencoded" or raw is not None:
         yield from _taking_forms()
 

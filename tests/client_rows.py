@@ -238,11 +238,57 @@ def _ocr_space_wrapper(place: Place, module: Path) -> str:
     return run(place, ["node", "-e", code])
 
 
+def _docling(place: Place, python: Path) -> str:
+    return run(place, [python, _SCRIPTS / "docling_client.py", place.url, "page.png", "document.pdf"])
+
+
+def _open_webui(place: Place, module: Path) -> str:
+    return run(place, [sys.executable, _SCRIPTS / "open_webui_loader.py", module, place.url, "document.pdf"])
+
+
 def _turboocr_curl(place: Place, curl: Path) -> str:
     raw = ["-X", "POST", f"{place.url}/ocr/raw", "--data-binary", "@page.png", "-H", "Content-Type: image/png"]
     sent = json.dumps({"image": _page_as_base64(place)})
     plain = ["-X", "POST", f"{place.url}/ocr", "-H", "Content-Type: application/json", "-d", sent]
     return run(place, [curl, "-sS", *raw]) + run(place, [curl, "-sS", *plain])
+
+
+def _turboocr_sdk(protocol: str) -> Callable[[Place, Path], str]:
+    def call(place: Place, python: Path) -> str:
+        where = place.url if protocol == "http" else place.grpc
+        return run(place, [python, _SCRIPTS / "turboocr_sdk.py", protocol, where, "page.png", "document.pdf"])
+
+    return call
+
+
+def _mistralai(part: str) -> Callable[[Place, Path], str]:
+    def call(place: Place, python: Path) -> str:
+        return run(place, [python, _SCRIPTS / "mistralai_sdk.py", part, place.url])
+
+    return call
+
+
+def _litellm(place: Place, python: Path) -> str:
+    # It asks another host for prices otherwise.
+    return run(place, [python, _SCRIPTS / "litellm_ocr.py", place.url], {"LITELLM_LOCAL_MODEL_COST_MAP": "True"})
+
+
+def _open_webui_mistral(place: Place, loader: Path) -> str:
+    command = [fetch_clients.OPEN_WEBUI.place(), _SCRIPTS / "open_webui_mistral.py", loader, place.url]
+    return run(place, command, {"PYTHONPATH": str(_SCRIPTS / "stand_ins")})
+
+
+def _librechat(place: Place, crud: Path) -> str:
+    modules = fetch_clients.ESBUILD.place().parent
+    return run(place, ["node", _SCRIPTS / "librechat_mistral.js", crud, place.url, modules])
+
+
+def _azure_sdk(place: Place, python: Path) -> str:
+    return run(place, [python, _SCRIPTS / "azure_read_sdk.py", place.url])
+
+
+def _paperless_remote(place: Place, parser: Path) -> str:
+    return run(place, [fetch_clients.AZURE_READ.place(), _SCRIPTS / "paperless_remote.py", parser, place.url])
 
 
 def _native_curl(place: Place, curl: Path) -> str:
@@ -392,6 +438,32 @@ CLIENTS: Final = (
     ),
     Client("turboocr-curl", "turboocr", "curl, as in its README", _CURL, _turboocr_curl, said=(SIZE, "bounding_box")),
     Client(
+        "turboocr-sdk",
+        "turboocr",
+        "turboocr, its Python SDK: all twelve calls",
+        fetch_clients.TURBOOCR,
+        _turboocr_sdk("http"),
+        said=(
+            *("health: True", "capabilities: True", f"image: {SIZE} {SIZE}", f"base64: {SIZE}", f"pixels: {SIZE}"),
+            *("batch: [None, 'IMAGE_DECODE_FAILED']", "pdf: 177x88 88 ocr", "searchable: b'%PDF-' b'%PDF-'"),
+            *("stream: ['meta', 'page', 'end']", "to_markdown: True True", f"page_markdown: {SIZE}"),
+            *("pdf_markdown: <!-- page 1 --> 1", "refused: IMAGE_DECODE_FAILED"),
+        ),
+        repeats=False,
+    ),
+    Client(
+        "turboocr-sdk-grpc",
+        "turboocr",
+        "turboocr's GrpcClient, by the stub of its proto: all that it has",
+        fetch_clients.TURBOOCR,
+        _turboocr_sdk("grpc"),
+        said=(
+            *("health: True", f"image: {SIZE}", f"pixels: {SIZE}", "batch: 2", "pdf: 177x88 88"),
+            *("searchable: b'%PDF-'", "refused: IMAGE_DECODE_FAILED"),
+        ),
+        repeats=False,
+    ),
+    Client(
         "kserve_v2-triton-http",
         "kserve_v2",
         "tritonclient over HTTP",
@@ -468,6 +540,101 @@ CLIENTS: Final = (
         _perf_analyzer("-i", "grpc", "--service-kind", "tfserving"),
         said=_MEASURED,
         answered=("serving_default", "texts"),
+    ),
+    Client(
+        "mistral-sdk-ocr",
+        "mistral",
+        "mistralai: ocr.process with data URLs",
+        fetch_clients.MISTRALAI,
+        _mistralai("ocr"),
+        said=(SIZE, "word_confidence_scores", "refused: 400"),
+        answered=(SIZE, '"usage_info"', "word_confidence_scores"),
+        refused=1,
+    ),
+    Client(
+        "mistral-sdk-files",
+        "mistral",
+        "mistralai: files.upload, retrieve, list, download, get_signed_url, delete, and ocr.process of a file",
+        fetch_clients.MISTRALAI,
+        _mistralai("files"),
+        said=(SIZE, "deleted: True"),
+        repeats=False,
+    ),
+    Client(
+        "mistral-litellm",
+        "mistral",
+        "litellm.ocr with a document_url, an image_url and a file",
+        fetch_clients.LITELLM,
+        _litellm,
+        said=(SIZE, "pages_processed=1", "refused:"),
+        answered=(SIZE, '"usage_info"'),
+        refused=1,
+    ),
+    Client(
+        "mistral-open_webui",
+        "mistral",
+        "Open WebUI's MistralLoader: upload, signed URL, OCR, delete; and a data URL",
+        fetch_clients.OPEN_WEBUI_MISTRAL,
+        _open_webui_mistral,
+        said=(SIZE, "'total_pages': 1", "'deleted': True"),
+        also=fetch_clients.OPEN_WEBUI,
+        repeats=False,
+    ),
+    Client(
+        "docling-client",
+        "docling",
+        "DoclingServiceClient of docling (health, version, convert, convert_all, submit of an archive, poll)",
+        fetch_clients.DOCLING,
+        _docling,
+        said=(
+            "ok ocrsvc",
+            f".png: {SIZE}",
+            ".pdf: 177x88",
+            f"all: ['{SIZE}', '177x88', '{SIZE}']",
+            "zip: ['page.html', 'page.md', 'page.txt']",
+            "job: success, then success",
+            "refused: Task submission failed. (status=422",
+        ),
+        # It asks after tasks, whose names nobody knows beforehand.
+        repeats=False,
+    ),
+    Client(
+        "docling-open_webui",
+        "docling",
+        "DoclingLoader of Open WebUI",
+        fetch_clients.OPEN_WEBUI_LOADERS,
+        _open_webui,
+        said=("177x88", "refused: Error calling Docling"),
+        answered=("177x88", "md_content", "DoclingDocument"),
+        refused=1,
+    ),
+    Client(
+        "mistral-librechat",
+        "mistral",
+        "LibreChat's uploadMistralOCR (upload, signed URL, OCR, delete) and uploadAzureMistralOCR (a data URL)",
+        fetch_clients.LIBRECHAT_MISTRAL,
+        _librechat,
+        also=fetch_clients.ESBUILD,
+        repeats=False,
+    ),
+    Client(
+        "azure_read-sdk",
+        "azure_read",
+        "azure-ai-documentintelligence: begin_analyze_document, get_analyze_result_pdf, delete_analyze_result",
+        fetch_clients.AZURE_READ,
+        _azure_sdk,
+        said=(SIZE, "b'%PDF-'", "gone: NotFound", "markdown inch", "refused: 415"),
+        repeats=False,
+    ),
+    Client(
+        "azure_read-paperless",
+        "azure_read",
+        "paperless-ngx's remote parser, engine azureai",
+        fetch_clients.PAPERLESS_REMOTE,
+        _paperless_remote,
+        said=(f"{SIZE}\n", "b'%PDF-'"),
+        also=fetch_clients.AZURE_READ,
+        repeats=False,
     ),
     Client("native-curl", "native", "curl", _CURL, _native_curl, said=(SIZE, '"engine"')),
 )

@@ -13,6 +13,45 @@ import pytest
 from support import Server, run_server
 
 _LEAVING_S = 5.0
+# Files that take more than 10 s begin first, so that no process is left with one when the others have ended.
+_LONG_FILES = (
+    "hostile",
+    "recycling",
+    "upgrades",
+    "isolated_server",
+    "gpu_imaging",
+    "os_faults",
+    "overload",
+    "deploy",
+    "models_server",
+    "event_loop",
+    "fuzz",
+    "ray_reader",
+    "openvino",
+    "locustfiles",
+    "ops_page",
+    "server",
+    "client",
+    "model_swap_server",
+    "web_page",
+    "client_several",
+    "request_framing",
+    "operators",
+    "hosts_keys",
+    "many_hosts",
+    "unwarp",
+    "wheel",
+    "plugins",
+    "telemetry_recycling",
+    "mcp",
+    "adapters",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of the long files come first, the longest file first; else the order stays."""
+    places = {f"test_{name}.py": place for place, name in enumerate(_LONG_FILES)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 def pytest_configure() -> None:

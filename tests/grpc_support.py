@@ -22,7 +22,10 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.metrics_store import MetricsStore
 
-ORDER = ("inference.proto", "tensorflow.proto", "tensorflow_serving.proto", "pipeline_serving.proto", "health.proto")
+ORDER = (
+    *("inference.proto", "tensorflow.proto", "tensorflow_serving.proto", "pipeline_serving.proto", "turboocr.proto"),
+    "health.proto",
+)
 MESSAGES = Messages(*ORDER)
 V2 = "/inference.GRPCInferenceService/"
 UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]

@@ -45,11 +45,11 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 def _png(width: int, height: int, chunks: bytes = b"", colour: int = 0) -> bytes:
     header = _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0))
     samples = {0: 1, 2: 3, 6: 4}[colour]
-    pixels = _deflated(bytes(width * samples + 1), height)
+    pixels = deflated(bytes(width * samples + 1), height)
     return b"\x89PNG\r\n\x1a\n" + header + chunks + _chunk(b"IDAT", pixels) + _chunk(b"IEND", b"")
 
 
-def _deflated(piece: bytes, times: int) -> bytes:
+def deflated(piece: bytes, times: int) -> bytes:
     """So many pieces, packed without ever being in memory together."""
     packer = zlib.compressobj(9)
     return b"".join([packer.compress(piece) for _ in range(times)]) + packer.flush()
@@ -71,11 +71,11 @@ def _png_of_data_chunks(count: int) -> bytes:
 
 
 def _png_of_packed_text(unpacked: int) -> bytes:
-    return _png(64, 32, _chunk(b"zTXt", b"a\0\0" + _deflated(bytes(1 << 20), max(1, unpacked >> 20))) * 4)
+    return _png(64, 32, _chunk(b"zTXt", b"a\0\0" + deflated(bytes(1 << 20), max(1, unpacked >> 20))) * 4)
 
 
 def _png_of_packed_profile(unpacked: int) -> bytes:
-    return _png(64, 32, _chunk(b"iCCP", b"a\0\0" + _deflated(bytes(1 << 20), max(1, unpacked >> 20))))
+    return _png(64, 32, _chunk(b"iCCP", b"a\0\0" + deflated(bytes(1 << 20), max(1, unpacked >> 20))))
 
 
 def _gif_of_frames(count: int) -> bytes:
@@ -178,11 +178,11 @@ def pdf_of(objects: Iterable[bytes], root: int = 1) -> bytes:
     return bytes(file + end % (len(starts) + 1, table, len(starts) + 1, root, len(file)))
 
 
-def _stream(members: bytes, data: bytes) -> bytes:
+def stream(members: bytes, data: bytes) -> bytes:
     return b"<<%b/Length %d>>stream\n%b\nendstream" % (members, len(data), data)
 
 
-def _pdf_of_pages(count: int, page: bytes = b"", *more: bytes) -> bytes:
+def pdf_of_pages(count: int, page: bytes = b"", *more: bytes) -> bytes:
     """Each page has the same members; `more` are the objects from number 3 on, before the pages."""
     first = 3 + len(more)
     kids = b" ".join(b"%d 0 R" % number for number in range(first, first + count))
@@ -193,7 +193,7 @@ def _pdf_of_pages(count: int, page: bytes = b"", *more: bytes) -> bytes:
 
 def small_pdf(pages: int = 1) -> bytes:
     """Empty pages: the least that costs a place among stored documents."""
-    return _pdf_of_pages(pages)
+    return pdf_of_pages(pages)
 
 
 def _noise_side(size: int) -> int:
@@ -214,30 +214,30 @@ def pdf_of_noise(size: int, pages: int = 10) -> bytes:
     members = (
         b"/Type/XObject/Subtype/Image/Width %d/Height %d/ColorSpace/DeviceGray/BitsPerComponent 8/Filter/DCTDecode"
     )
-    content = _stream(b"", b"595 0 0 842 0 0 cm /I Do")
+    content = stream(b"", b"595 0 0 842 0 0 cm /I Do")
     page = b"/Resources<</XObject<</I 3 0 R>>>>/Contents 4 0 R"
-    return _pdf_of_pages(pages, page, _stream(members % (side, side), data), content)
+    return pdf_of_pages(pages, page, stream(members % (side, side), data), content)
 
 
 def _pdf_with_a_content_bomb(unpacked: int) -> bytes:
-    packed = _deflated(b"0 0 m 9 9 l S\n" * 1000, max(1, unpacked // 14_000))
-    return _pdf_of_pages(1, b"/Contents 3 0 R", _stream(b"/Filter/FlateDecode", packed))
+    packed = deflated(b"0 0 m 9 9 l S\n" * 1000, max(1, unpacked // 14_000))
+    return pdf_of_pages(1, b"/Contents 3 0 R", stream(b"/Filter/FlateDecode", packed))
 
 
 def _pdf_with_nested_bombs(unpacked: int) -> bytes:
-    packed = zlib.compress(zlib.compress(_deflated(bytes(1 << 20), max(1, unpacked >> 20)), 9), 9)
+    packed = zlib.compress(zlib.compress(deflated(bytes(1 << 20), max(1, unpacked >> 20)), 9), 9)
     filters = b"/Filter[/FlateDecode/FlateDecode/FlateDecode]"
-    return _pdf_of_pages(1, b"/Contents 3 0 R", _stream(filters, packed))
+    return pdf_of_pages(1, b"/Contents 3 0 R", stream(filters, packed))
 
 
 def _pdf_with_an_object_stream(unpacked: int) -> bytes:
-    packed = _deflated(b" " * (1 << 20), max(1, unpacked >> 20))
+    packed = deflated(b" " * (1 << 20), max(1, unpacked >> 20))
     members = b"/Type/ObjStm/N 1000000/First 16000000/Filter/FlateDecode"
-    return _pdf_of_pages(1, b"/Contents 3 0 R", _stream(members, packed))
+    return pdf_of_pages(1, b"/Contents 3 0 R", stream(members, packed))
 
 
 def _pdf_with_an_object_of_arrays(size: int) -> bytes:
-    return _pdf_of_pages(1, b"/Resources 3 0 R", b"[" * (size // 2) + b"]" * (size // 2))
+    return pdf_of_pages(1, b"/Resources 3 0 R", b"[" * (size // 2) + b"]" * (size // 2))
 
 
 def _pdf_in_a_circle(count: int) -> bytes:

@@ -7,6 +7,8 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from hostile_files import FILES, PDFS, jpeg
+from hostile_text_layers import pdf_of_text
 from hostile_wire import Conversation
 from hpack import Encoder
 
@@ -14,6 +16,7 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RESET, SETTINGS, _, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 METHOD: Final = "/inference.GRPCInferenceService/ModelInfer"
+TURBOOCR: Final = "/ocr.OCRService/"
 STREAM_METHOD: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 _FRAME_BYTES: Final = 1 << 14
@@ -116,11 +119,11 @@ def _large_message(size: int) -> Iterator[bytes]:
         sent += _FRAME_BYTES
 
 
-def _fields_of_a_message(field: bytes) -> Callable[[int], Iterator[bytes]]:
+def _fields_of_a_message(field: bytes, path: str = METHOD) -> Callable[[int], Iterator[bytes]]:
     """A message that repeats one small field."""
 
     def pieces(size: int) -> Iterator[bytes]:
-        yield greeting() + call(1, field * (size // len(field)))
+        yield greeting() + call(1, field * (size // len(field)), path)
 
     return pieces
 
@@ -131,6 +134,44 @@ def _small_window(_size: int) -> Iterator[bytes]:
     yield b"".join(call(stream, b"", "/inference.GRPCInferenceService/ServerMetadata") for stream in range(1, 101, 2))
     for _ in range(100):
         yield b"".join(frame(WINDOW, 0, stream, struct.pack(">I", 1)) for stream in range(1, 101, 2))
+
+
+def _bytes_field(number: int, data: bytes) -> bytes:
+    """A field of bytes in a message of protobuf."""
+    return bytes([number << 3 | 2]) + _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    written = bytearray()
+    while value > 127:
+        written.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*written, value])
+
+
+def _turboocr_file(method: str, make: Callable[[int], bytes]) -> Callable[[int], Iterator[bytes]]:
+    """A call of TurboOCR's with a file."""
+
+    def pieces(size: int) -> Iterator[bytes]:
+        yield greeting() + call(1, _bytes_field(1, make(size)), TURBOOCR + method)
+
+    return pieces
+
+
+def _turboocr_images(size: int) -> Iterator[bytes]:
+    """A batch of images that are all small and good."""
+    one = _bytes_field(1, jpeg())
+    yield greeting() + call(1, one * (size // len(one)), TURBOOCR + "RecognizeBatch")
+
+
+def _turboocr_pixels(size: int) -> Iterator[bytes]:
+    """Fewer pixels than it says, as wide and high as may be, and then as many as it says."""
+    side = 16384
+    sizes = b"".join(bytes([number << 3]) + _varint(side) for number in (7, 8)) + b"\x48\x03"
+    lying = _bytes_field(6, bytes(size)) + sizes
+    honest = _bytes_field(6, bytes(size // 3 * 3)) + b"\x38" + _varint(size // 3) + b"\x40\x01\x48\x03"
+    yield greeting() + call(1, lying, TURBOOCR + "Recognize")
+    yield call(3, honest, TURBOOCR + "Recognize")
 
 
 _KSERVE_INPUT: Final = b"\x2a\x00"
@@ -186,6 +227,19 @@ FRAMES: Final[Mapping[str, Conversation]] = {
     "message_of_contents": _talk(_fields_of_a_message(_RAW_CONTENT), 3 * _MB, 100_000),
     "message_of_nested_inputs": _talk(_fields_of_a_message(_NESTED), 3 * _MB, 100_000),
     "message_of_varints": _talk(_fields_of_a_message(b"\xff"), 3 * _MB, 100_000),
+    "turboocr_empty_images": _talk(
+        _fields_of_a_message(b"\x0a\x00", TURBOOCR + "RecognizeBatch"), 3 * _MB, 100_000
+    ),
+    "turboocr_images": _talk(_turboocr_images, 10 * _MB, 100_000),
+    "turboocr_pixels": _talk(_turboocr_pixels, 20 * _MB, 100_000),
+    "turboocr_pdf_content": _talk(
+        _turboocr_file("RecognizePDF", PDFS["pdf_content"].make), PDFS["pdf_content"].amount, PDFS["pdf_content"].short
+    ),
+    "turboocr_pdf_text": _talk(_turboocr_file("RecognizePDF", pdf_of_text), 2 * _MB, 10_000),
+    "turboocr_markdown": _talk(
+        _turboocr_file("RecognizeMarkdown", FILES["png_zeros_50_mp"].make),
+        FILES["png_zeros_50_mp"].amount, FILES["png_zeros_50_mp"].short,
+    ),
     "small_window": _talk(_small_window, pause_s=0.1, connections=10),
     "silent": _talk(lambda _: iter([b""]), connections=120, short_connections=24, hold_s=30.0),
     "silent_after_greeting": _talk(lambda _: iter([greeting()]), connections=120, short_connections=24, hold_s=30.0),

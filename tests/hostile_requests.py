@@ -14,6 +14,7 @@ from urllib.parse import quote_plus
 from hostile_files import CODES, FILES, PDFS, jpeg, noise, pdf_of_noise, small_pdf
 from hostile_frames import FRAMES
 from hostile_models import messages_for_models
+from hostile_text_layers import TEXT_LAYERS
 from hostile_texts import FORMS, JSON_VALUES, MULTIPARTS, PRESSES, TEXTS
 from hostile_wire import CONVERSATIONS, Conversation, MakePieces, header_conversations, query_conversations, request
 
@@ -139,6 +140,7 @@ def _in_a_tensor(content: bytes) -> bytes:
 
 
 _TENSOR: Final = b'{"inputs":[{"name":"image","datatype":"BYTES","shape":[1],"data":'
+_ANALYZE: Final = "/documentintelligence/documentModels/prebuilt-read:analyze"
 _INFER: Final = "/v2/models/ocr/infer"
 _PREDICT: Final = "/v1/models/ocr:predict"
 _NO_HEADER: Final = b"Inference-Header-Content-Length: 0"
@@ -156,6 +158,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     _file("native", "/v1/ocr", "file", reads_pdf=True),
     _raw("native", "/v1/ocr", reads_pdf=True),
     _raw("native", "/v1/ocr?format=tsv", "application/octet-stream", reads_pdf=True),
+    _raw("native", "/v1/ocr/picture", "application/octet-stream", reads_pdf=True),
     _json("trwebocr", "/api/tr-run/", b'{"img":'),
     _form("trwebocr", "/api/tr-run/", "img"),
     _file("trwebocr", "/api/tr-run/", "file"),
@@ -181,9 +184,18 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     _json("ocr_space", "/parse/image", b'{"base64Image":', reads_pdf=True),
     _form("ocr_space", "/parse/image", "base64Image"),
     _file("ocr_space", "/parse/image?isOverlayRequired=true", "file", reads_pdf=True),
+    _json("docling", "/v1/convert/source", b'{"sources":[{"base64_string":', b"}]}", reads_pdf=True),
+    _json("docling", "/v1/convert/source", b'{"sources":', b"}"),
+    _json("docling", "/v1/convert/source", b'{"sources":[{"base64_string":"AAAA"}],"options":', b"}"),
+    _form("docling", "/v1/convert/file", "to_formats"),
+    _file("docling", "/v1/convert/file", "files", reads_pdf=True),
     _json("turboocr", "/ocr", b'{"image":'),
     _json("turboocr", "/ocr/batch", b'{"images":[', b"]}"),
     _raw("turboocr", "/ocr/raw"),
+    _raw("turboocr", "/ocr/pdf"),
+    _raw("turboocr", "/ocr/markdown"),
+    _raw("turboocr", "/ocr/stream"),
+    _json("turboocr", "/ocr/pdf", b'{"pdf":'),
     _raw("turboocr", "/ocr/pixels", "", b"X-Width: 1000", b"X-Height: 1000", b"X-Channels: 3"),
     _json("kserve_v2", _INFER, _TENSOR + b"[", b"]}]}"),
     _json("kserve_v2", _INFER, _TENSOR, b"}]}"),
@@ -196,6 +208,14 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     _json("tfserving", _PREDICT, b'{"instances":'),
     _json("tfserving", _PREDICT, b'{"inputs":'),
     _json("kserve_v1", "/v1/models/ocr:predict", b'{"instances":[{"image":{"b64":', b"}}]}"),
+    _json("mistral", "/v1/ocr", b'{"document":{"type":"document_url","document_url":', b"}}", reads_pdf=True),
+    _json("mistral", "/v1/ocr", b'{"document":{"type":"image_url","image_url":{"url":', b"}}}", reads_pdf=True),
+    _json("mistral", "/v1/ocr", b'{"document":{"type":"file","file_id":', b"}}"),
+    _json("mistral", "/v1/ocr", b'{"document":{"image_url":"data:,AAAA"},"pages":'),
+    _file("mistral", "/v1/files", "file"),
+    _json("azure_read", f"{_ANALYZE}?output=pdf", b'{"base64Source":', reads_pdf=True),
+    _json("azure_read", _ANALYZE, b'{"urlSource":'),
+    _raw("azure_read", _ANALYZE, "application/octet-stream", reads_pdf=True),
 )
 FORMATS: Final = tuple(dict.fromkeys(endpoint.format for endpoint in ENDPOINTS))
 
@@ -311,7 +331,38 @@ def _of_codes() -> Iterator[Entry]:
         yield Entry(f"codes {name}", "native", tuple(sent))
 
 
+def _large_document(path: str, size: int) -> Iterable[bytes]:
+    return request(path, "application/pdf", small_pdf(max(1, size // 400_000)))
+
+
+# Ways in which the native API answers files that others do not: each hostile document is sent to each of them.
+_ANSWERS: Final = {
+    "searchable": "/v1/ocr?format=pdf&pages=1",
+    "zipped": "/v1/ocr?format=json,text,tsv,hocr,alto,md,pdf&pages=1",
+    "streamed": "/v1/ocr?format=ndjson",
+    "pictured": "/v1/ocr/picture?page=1",
+    "own text of": "/v1/ocr?format=pdf&text_layer=auto&pages=1",
+    "job with": "/v1/jobs?format=json,pdf&pages=1",
+}
+_TAKES_JOBS: Final = {"/api/doc/upload": "umi_ocr", "/v1/jobs": "native", "/v1/convert/file/async": "docling"}
+_MANY: Final = Conversation(partial(_large_document, "/v1/ocr?format=ndjson"), 4_000_000, 400_000)
+
+
+def _of_answers() -> Iterator[Entry]:
+    """Documents, and pictures that are large once they are decoded, in every form of an answer; and their clients."""
+    pictures = {name: FILES[name] for name in ("png_zeros_50_mp", "jpeg_scans_50_mp")}
+    for answer, path in _ANSWERS.items():
+        endpoint = _raw("native", path, "application/octet-stream")
+        for name, file in {**PDFS, **TEXT_LAYERS, **pictures}.items():
+            sent = _once(partial(endpoint.send_file, file.make), file.amount, file.short)
+            yield Entry(f"{answer} {name}", "native", (sent,))
+    begun = replace(_MANY, connections=100, short_connections=10, hold_s=0.2)
+    yield Entry("100 streams that are left at once", "native", (begun,))
+
+
 _UNREAD: Final[tuple[tuple[str, str, MakePieces], ...]] = (
+    ("answers in pieces, unread", "native", partial(_large_document, "/v1/ocr?format=ndjson")),
+    ("answers as PDF, unread", "native", partial(_large_document, "/v1/ocr?format=pdf")),
     ("answers with pictures, unread", "paddlex", _pdf_with_pictures),
     ("answers with a picture, unread", "trwebocr", _drawn_noise),
     ("answers as TSV, unread", "native", _large_table),
@@ -321,11 +372,13 @@ _UNREAD: Final[tuple[tuple[str, str, MakePieces], ...]] = (
 def _special() -> Iterator[Entry]:
     """What fits one format only."""
     yield from _of_codes()
+    yield from _of_answers()
     yield Entry("binary elements", "kserve_v2", (_once(_of_elements),))
-    upload = next(endpoint for endpoint in ENDPOINTS if endpoint.path == "/api/doc/upload")
-    documents = _once(partial(upload.send_file, small_pdf), 1, 1)
     yield Entry("names of models", "kserve_v2", tuple(map(_once, messages_for_models())))
-    yield Entry("200 small documents", "umi_ocr", (replace(documents, connections=200, short_connections=10),))
+    for path, format_name in _TAKES_JOBS.items():
+        upload = _file(format_name, path, "files" if format_name == "docling" else "file")
+        documents = _once(partial(upload.send_file, small_pdf), 1, 1)
+        yield Entry("200 small documents", format_name, (replace(documents, connections=200, short_connections=10),))
     for name, format_name, make in _UNREAD:
         unread = Conversation(make, 3_000_000, 20_000, connections=6, short_connections=2, reads=False, hold_s=30.0)
         yield Entry(name, format_name, (unread,))

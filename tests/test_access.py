@@ -132,13 +132,15 @@ REFUSALS: dict[str, Any] = {
     "paddle_serving": lambda body, status: body["code"] == {401: 16, 403: 7, 429: 8}[status],
     "umi_ocr": lambda body, _status: body["code"] == 903,
     "ocr_space": lambda body, _status: body["IsErroredOnProcessing"] is True and len(body["ErrorMessage"]) == 1,
+    "docling": lambda body, _status: set(body) == {"detail"},
     "turboocr": lambda body, _status: set(body["error"]) == {"code", "message"},
     "kserve_v2": lambda body, _status: set(body) == {"error"},
     "tfserving": lambda body, _status: set(body) == {"error"},
     "kserve_v1": lambda body, _status: set(body) == {"error"},
+    "mistral": lambda body, status: body["object"] == "error" and body["raw_status_code"] == status,
 }
-# Shares its path with PaddleX, whose shape it gets until its body is known.
-SHAPE = {"turboocr": "paddlex"}
+# They share their paths with PaddleX and the native API, whose shapes they get until the body is known.
+SHAPE = {"turboocr": "paddlex", "mistral": "api"}
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {**SENT, "api": (OCR, {"json": {"image": B64}})}
 
 

@@ -136,3 +136,24 @@ def test_a_key_that_is_added_again_has_not_its_predecessors_documents(place: Pla
     for task_id in (read, waiting):
         assert place.ask("anna", task_id)["code"] == UNKNOWN
     assert place.keys.usage().today == before
+
+
+def test_jobs_are_there_for_the_key_that_left_them_and_their_pages_count_for_it(place: Place) -> None:
+    def ask(name: str, method: str, path: str = "", **more: Any) -> Any:
+        return place.client.open(f"/v1/jobs{path}", method=method, headers=bearer(place.keys.secrets[name]), **more)
+
+    ids = [
+        json_of(ask("anna", "POST", data={"file": (io.BytesIO(pdf(*[GRAY] * pages)), "a.pdf")}))["id"]
+        for pages in (1, 2)
+    ]
+    with place.working():
+        wait_until(lambda: all(task.is_done() for task in place.tasks.all()))
+    assert place.keys.usage().today == 3
+    assert [job["id"] for job in json_of(ask("anna", "GET"))["jobs"]] == ids[::-1]
+    assert [job["id"] for job in json_of(ask("anna", "GET", "?limit=1"))["jobs"]] == ids[1:]
+    assert json_of(ask("berta", "GET"))["jobs"] == []
+    for method, path in (("GET", ""), ("GET", "/pages"), ("GET", "/result"), ("DELETE", "")):
+        assert ask("berta", method, f"/{ids[0]}{path}").status_code == 404
+    assert ask("anna", "GET", f"/{ids[0]}/result").status_code == 200
+    place.keys.add("clara", "read")
+    assert [ask("clara", *asked).status_code for asked in (("POST",), ("GET", f"/{ids[0]}"))] == [403, 403]

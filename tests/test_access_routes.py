@@ -25,7 +25,13 @@ HEALTH = {
     *("/healthz", "/readyz", "/health", "/health/live", "/health/ready"),
     *("/v2/health/live", "/v2/health/ready", "/v2/models/ocr/ready", "/v2/models/ocr/versions/1/ready"),
 }
-RPC_HEALTH = {"/grpc.health.v1.Health/Check", f"{V2}ServerLive", f"{V2}ServerReady", f"{V2}ModelReady"}
+RPC_HEALTH = {
+    "/grpc.health.v1.Health/Check",
+    f"{V2}ServerLive",
+    f"{V2}ServerReady",
+    f"{V2}ModelReady",
+    "/ocr.OCRService/Health",
+}
 # Below these roots an adapter has a table of its own.
 INNER = (
     *("/v2/models", "/v2/models/stats", "/v2/models/ocr", "/v2/models/ocr/config", "/v2/models/ocr/infer"),

@@ -44,8 +44,9 @@ def place(tmp_path_factory: pytest.TempPathFactory, recorder: Recorder) -> Itera
     for name in PAGES:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(picture())
-    # The document demo's own name for its file.
-    Image.new("L", (64, 32), 200).save(folder / "XXXXX.pdf")
+    # The first is the name in Umi-OCR's document demo.
+    for name in ("XXXXX.pdf", "document.pdf"):
+        Image.new("L", (64, 32), 200).save(folder / name)
     with ExitStack() as stack:
         free = frozenset(port for port in HARD_WIRED if _is_free(port))
         other = _started(stack, {"OCRSVC_TRWEBOCR_BOXES": "poly"})

@@ -142,6 +142,7 @@ def test_more_pages_than_the_limit_are_refused_with_the_limit_and_a_way_out(clie
     problem = json_of(post(client, tiff([40] * 6)))
     assert (problem["status"], problem["code"]) == (413, "too_many_pages")
     assert "OCRSVC_MAX_PAGES" in problem["detail"]
+    assert "/v1/jobs" in problem["remedy"]
     assert "pages=1-4" in problem["remedy"]
 
 

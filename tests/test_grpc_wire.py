@@ -47,6 +47,7 @@ ALL = [
     "tensorflow.proto",
     "tensorflow_serving.proto",
     "pipeline_serving.proto",
+    "turboocr.proto",
     "health.proto",
 ]
 

@@ -36,6 +36,7 @@ from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.decode import PixelLimits, open_encoded_image
 from ocrsvc.imaging.document import is_pdf, may_have_pages, open_document
 from ocrsvc.imaging.page_ranges import parse_ranges
+from ocrsvc.outgoing.url import MAX_URL_CHARS, parse_url
 from ocrsvc.registry import adapters
 from ocrsvc.settings.settings import Settings
 
@@ -94,6 +95,8 @@ PARSERS: Final[dict[str, Run]] = {
     "is_pdf": is_pdf,
     "may_have_pages": may_have_pages,
     "open_picture": lambda data: open_encoded_image(data, _LIMITS),
+    "parse_url": lambda data: parse_url(data[-MAX_URL_CHARS:].decode("latin-1")),
+    "parse_url whole": lambda data: parse_url(data.decode("latin-1")),
     "request_id": lambda data: Request({"HTTP_X_REQUEST_ID": data.decode("latin-1")}, Settings()).id,
     "allowed_s": lambda data: allowed_s(data.decode("latin-1"), 60.0),
     "parse_priority": lambda data: parse_priority(data.decode("latin-1")),
@@ -101,7 +104,7 @@ PARSERS: Final[dict[str, Run]] = {
     "grpc-message": lambda data: escaped(data.decode("latin-1")),
     **{
         f"option {name}": lambda data, name=name: read_options([(name, data)])  # type: ignore[misc]  # bound at once
-        for name in ("rotate", "max_side", "min_confidence", "pages", "lines", "unknown")
+        for name in ("rotate", "max_side", "min_confidence", "pages", "lines", "format", "unknown")
     },
 }
 

@@ -8,7 +8,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,9 +22,11 @@ from ocrsvc.app import create_app
 from ocrsvc.errors import QueueFull
 from ocrsvc.jobs import runner as tasks_runner
 from ocrsvc.jobs import store
+from ocrsvc.jobs.begun_pages import OPENING, BegunPages
 from ocrsvc.jobs.eviction import Bounds, Need, Stored, displaced
 from ocrsvc.jobs.runner import Runner
-from ocrsvc.jobs.store import StorageFull, Task, Tasks, storing
+from ocrsvc.jobs.store import StorageFull, Tasks, storing
+from ocrsvc.jobs.task import Task
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -111,8 +113,8 @@ def clock() -> Clock:
 
 @pytest.fixture
 def small(tmp_path: Path, clock: Clock) -> Tasks:
-    """Room for 1,000 bytes."""
-    return Tasks(tmp_path, most_bytes=1000, keep_s=100.0, clock=clock)
+    """Room for 100,000 bytes."""
+    return Tasks(tmp_path, most_bytes=100_000, keep_s=100.0, clock=clock)
 
 
 def test_one_caller_cannot_keep_others_out(small: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,24 +130,24 @@ def test_one_caller_cannot_keep_others_out(small: Tasks, monkeypatch: pytest.Mon
 
 
 def test_files_that_are_made_displace_others_of_the_same_caller(small: Tasks) -> None:
-    old, made = small.add(bytes(300), {}, "a"), small.add(bytes(300), {}, "a")
+    old, made = small.add(bytes(30_000), {}, "a"), small.add(bytes(30_000), {}, "a")
     old.finish("success")
     made.finish("success")
-    small.put_result_file(made, "a.txt", bytes(500))
-    assert (old.is_there(), made.result_file("a.txt")) == (False, bytes(500))
+    small.put_result_file(made, "a.txt", bytes(50_000))
+    assert (old.is_there(), made.result_file("a.txt")) == (False, bytes(50_000))
     with pytest.raises(QueueFull):
-        small.put_result_file(made, "b.txt", bytes(500))
+        small.put_result_file(made, "b.txt", bytes(50_000))
 
 
 def test_what_is_too_old_makes_room(small: Tasks, clock: Clock) -> None:
-    small.add(bytes(600), {})
+    small.add(bytes(60_000), {})
     clock.now_s += 101
-    new = small.add(bytes(600), {})
+    new = small.add(bytes(60_000), {})
     assert small.all() == [new]
 
 
 def test_a_clock_on_the_wall_that_jumps_clears_nothing(small: Tasks) -> None:
-    task = small.add(bytes(600), {})
+    task = small.add(bytes(60_000), {})
     for moved_s in (0, 2**33):
         os.utime(task.folder / "file", (moved_s, moved_s))
         small.sweep()
@@ -153,14 +155,14 @@ def test_a_clock_on_the_wall_that_jumps_clears_nothing(small: Tasks) -> None:
 
 
 def test_who_holds_the_store_for_too_long_keeps_nobody_waiting(small: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr("ocrsvc.jobs.files._LOCK_WAIT_S", 0.05)
     kept = small.add(b"1", {})
     with ThreadPoolExecutor(1) as pool, small._locked():
         waiting = pool.submit(small.add, b"2", {}), pool.submit(small.put_result_file, kept, "a", b"3")
         errors = [future.exception(timeout=10.0) for future in waiting]
     assert [type(error) for error in errors] == [QueueFull, QueueFull]
     assert small.all() == [kept]
-    assert {path.name for path in small.folder.iterdir()} == {".door", kept.id}
+    assert {path.name for path in small.folder.iterdir()} == {".lock", kept.id}
 
 
 def test_a_document_is_written_before_the_store_is_held(small: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +185,7 @@ def test_what_a_dead_process_was_adding_is_removed_and_what_a_living_one_adds_is
     for name in (dead, living, cleared):
         (small.folder / name).mkdir()
     task = small.add(b"1", {})
-    assert {path.name for path in small.folder.iterdir()} == {".door", living, task.id}
+    assert {path.name for path in small.folder.iterdir()} == {".lock", living, task.id}
 
 
 # A disk without room
@@ -210,7 +212,7 @@ def files_of(folder: Path) -> set[str]:
 @pytest.mark.usefixtures("full_disk")
 def test_a_document_for_which_the_disk_has_no_room_leaves_nothing(small: Tasks) -> None:
     with pytest.raises(StorageFull), storing():
-        small.add(bytes(600), {})
+        small.add(bytes(60_000), {})
     assert files_of(small.folder) == set()
 
 
@@ -220,7 +222,7 @@ def test_a_result_for_which_the_disk_has_no_room_leaves_nothing(small: Tasks, re
     request.getfixturevalue("full_disk")
     for write in (
         lambda: task.finish("success"),
-        lambda: task.begin(1),
+        lambda: BegunPages(task).begin(1),
         lambda: small.put_result_file(task, "a", b"1234"),
     ):
         with pytest.raises(OSError, match="No space"):
@@ -286,7 +288,7 @@ def test_a_full_disk_is_reported_once_and_tried_again_ever_later(
     monkeypatch.setattr(tasks_runner, "_POLL_S", 0.001)
     real = Task.add_page
 
-    def add_page(task: Task, page: object) -> None:
+    def add_page(task: Task, page: Mapping[str, object]) -> None:
         if len(pauses) < 8:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(task, page)
@@ -311,7 +313,7 @@ def test_a_document_whose_end_cannot_be_written_is_laid_down(
 ) -> None:
     tasks = Tasks(tmp_path, 10**6, 100.0)
     task = tasks.add(DOCUMENT, {"numbers": numbers, "options": {}})
-    (task.folder / "begun.json").write_bytes(b"[1, 1]")
+    (task.folder / "begun.json").write_bytes(b'{"1": 1}')
 
     def finish(*_: object) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -322,3 +324,50 @@ def test_a_document_whose_end_cannot_be_written_is_laid_down(
     with pytest.raises(StorageFull):
         Runner(tasks, reader, 10.0, lambda: False)._read(task)
     assert task.state() == ("waiting", "")
+
+
+def begun(task: Task, number: int, times: int) -> None:
+    """So often processes began this, and did not come back."""
+    (task.folder / "begun.json").write_bytes(b'{"%d": %d}' % (number, times))
+
+
+def test_a_file_whose_making_ends_every_process_is_left_out_in_the_end(
+    reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = Tasks(tmp_path, 10**6, 100.0)
+    about = {"numbers": [1], "options": {}, "formats": ["pdf", "text"], "count": 1}
+    task, made = tasks.add(DOCUMENT, about), []
+    runner = Runner(tasks, reader, 10.0, lambda: False)
+
+    def killed(_tasks: Tasks, _task: Task, name: str, _check: object) -> None:
+        made.append(name)
+        if name == "pdf":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(tasks_runner, "make_result", killed)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            runner._read(task)
+    runner._read(task)
+    assert (made, task.state()[0]) == (["pdf", "pdf", "pdf", "text"], "success")
+
+
+def test_a_document_whose_opening_ends_every_process_fails_in_the_end(reader: Reader, tmp_path: Path) -> None:
+    tasks = Tasks(tmp_path, 10**6, 100.0)
+    runner = Runner(tasks, reader, 10.0, lambda: False)
+    hard, easy = (tasks.add(DOCUMENT, {"numbers": [1], "options": {}}) for _ in range(2))
+    begun(hard, OPENING, 3)
+    begun(easy, OPENING, 2)
+    runner._read_all()
+    assert (hard.state()[0], easy.state()[0], hard.count_pages(), easy.count_pages()) == ("failure", "success", 0, 1)
+
+
+def test_a_loss_of_power_that_leaves_a_note_empty_or_a_page_damaged_costs_no_job(
+    reader: Reader, tmp_path: Path
+) -> None:
+    tasks = Tasks(tmp_path, 10**6, 100.0)
+    task = tasks.add(DOCUMENT, {"numbers": [1], "options": {}})
+    (task.folder / "begun.json").write_bytes(b"")
+    (task.folder / "pages.jsonl").write_bytes(b'{"number": 1, "pa\x01": }\n')
+    Runner(tasks, reader, 10.0, lambda: False)._read_all()
+    assert (task.state()[0], task.count_pages()) == ("success", 1)

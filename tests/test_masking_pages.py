@@ -227,7 +227,9 @@ def test_a_masked_part_that_is_none_is_refused(part: list[object]) -> None:
 def test_no_form_of_an_answer_has_what_is_masked() -> None:
     masked = mask_page(page(line(f"ID: {PERSON}", words=True), line(CARD, 1)), ALL)
     written = [form.write([masked], INFO) for form in OUTPUT_FORMATS.values()]
-    assert all(PERSON not in text and "4111" not in text and STARS in text for text in written)
+    # In Markdown a star that marks nothing has a backslash before it.
+    stars = [text.replace("\\*", "*") for text in written]
+    assert all(PERSON not in text and "4111" not in text and STARS in text for text in stars)
 
 
 def test_a_picture_pdf_shows_the_picture_and_has_the_text_beneath() -> None:

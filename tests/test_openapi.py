@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
@@ -15,6 +16,7 @@ from web_support import as_base64, client_raising, json_of, picture, running_app
 
 from ocrsvc import errors
 from ocrsvc.api.openapi import KEY_ERRORS, READING_ERRORS, openapi
+from ocrsvc.api.openapi_jobs import JOB_ERRORS
 from ocrsvc.http.options import OPTIONS, read_options
 from ocrsvc.records import ReadOptions
 
@@ -52,7 +54,7 @@ def test_the_description_is_valid_openapi_and_served_as_written(served: Any) -> 
 
 def test_every_path_is_described_and_every_description_is_a_path(app: Flask, served: Any) -> None:
     routes = {
-        (rule.rule, method.lower())
+        (re.sub("<(.*?)>", r"{\1}", rule.rule), method.lower())
         for rule in app.url_map.iter_rules()
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
         if rule.endpoint.partition(".")[0] in {"api", "ops"}
@@ -84,7 +86,7 @@ def leaves(error: type[errors.OcrsvcError]) -> set[type[errors.OcrsvcError]]:
 
 def test_every_error_that_answers_a_request_is_described(served: Any) -> None:
     answering = (leaves(errors.CallerError) | leaves(errors.ServerError)) - leaves(errors.OperatorError)
-    described_errors = {*READING_ERRORS, *KEY_ERRORS}
+    described_errors = {*READING_ERRORS, *KEY_ERRORS, *JOB_ERRORS}
     assert {error for error in answering if error.__module__ == errors.__name__} <= described_errors
     described = responses(served, "/v1/ocr", "post")
     for error in READING_ERRORS:

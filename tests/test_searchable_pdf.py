@@ -243,6 +243,41 @@ def test_words_that_are_not_those_of_the_line_are_left_out(words: Sequence[str])
     assert pieces == [("ab c", 0, 1)]
 
 
+@needs_poppler
+@pytest.mark.parametrize("climb", [-14, 14])
+@pytest.mark.parametrize("has_words", [False, True])
+def test_words_of_a_line_that_climbs_are_found_whole(climb: int, *, has_words: bool) -> None:
+    texts = ["Exposure", "without", "intermediate", "protection", "hospitalised"]
+    boxes = [tilted(60 * at, 60 * at + 56, climb / 300) for at in range(5)]
+    words = tuple(map(Word, texts, [1.0] * 5, boxes)) if has_words else None
+    read = Page(320, 120, 0, (Line(" ".join(texts), 1, tilted(0, 296, climb / 300), words),))
+    made = images_pdf(png(picture(320, 120)), read=read)
+    assert " ".join(by_poppler(made)[0]).split() == " ".join(by_pdfium(made)[0]).split() == texts
+    with pypdfium2.PdfDocument(made) as document:
+        found = document[0].get_textpage()
+        heights = [found.get_charbox(found.get_text_range().index(word[:4]) + 1)[1] for word in texts]
+    # The lower side of each word is where it is on the page, to half a point.
+    steps = np.diff(heights)
+    assert np.allclose(steps, -60 * 0.36 * climb / 300, atol=0.5)
+
+
+def tilted(left: float, right: float, slope: float) -> Box:
+    """Of a line 14 pixels high."""
+    return (
+        (left, 50 + left * slope),
+        (right, 50 + right * slope),
+        (right, 64 + right * slope),
+        (left, 64 + left * slope),
+    )
+
+
+@needs_poppler
+def test_a_hyphen_at_the_end_of_a_line_stays_and_joins_no_other_words() -> None:
+    read = Page(200, 100, 0, (line("an inter-"), line("viewed man", 40)))
+    made = images_pdf(png(picture(200, 100)), read=read)
+    assert by_pdfium(made) == by_poppler(made) == [["an inter\u2010", "viewed man"]]
+
+
 RIGHT_TO_LEFT = ("שלום עולם, 12.5%", "مرحبا بالعالم")
 
 

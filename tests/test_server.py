@@ -81,6 +81,7 @@ def test_the_plan_is_reported_at_the_start() -> None:
         server.wait_for(
             r"ocrsvc \d\S+ engine=fake device=\w+ plan: workers=1 threads=9 engine_threads=3 library_threads=1"
         )
+        server.wait_for("Jobs and uploaded files are kept until the service ends")
 
 
 def test_gunicorns_flags_win_over_the_settings() -> None:

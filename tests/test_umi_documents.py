@@ -34,9 +34,11 @@ from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, QueueFull,
 from ocrsvc.formats.text_pdf import text_pdf
 from ocrsvc.jobs import runner as tasks_runner
 from ocrsvc.jobs import store
-from ocrsvc.jobs.folder import PREFIX, make_folder, remove_folder
+from ocrsvc.jobs.begun_pages import MOST_TRIES, BegunPages
+from ocrsvc.jobs.folder import LASTING, PREFIX, make_folder, remove_folder
 from ocrsvc.jobs.runner import Runner
-from ocrsvc.jobs.store import MOST_TRIES, Task, Tasks
+from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.task import Task
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
 from ocrsvc.registry import adapters
@@ -105,7 +107,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    settings = Settings(max_pages=12)
+    settings = Settings(job_pages=12)
     reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
     tasks = Tasks(tmp_path_factory.mktemp("tasks"), 10**8, 3600.0)
     reader.start()
@@ -361,15 +363,15 @@ def test_what_was_cleared_is_gone(place: Place) -> None:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Tasks:
-    return Tasks(tmp_path, most_bytes=1000, keep_s=100.0)
+    return Tasks(tmp_path, most_bytes=100_000, keep_s=100.0)
 
 
 def test_no_more_bytes_are_kept_than_may_be(small: Tasks) -> None:
-    task = small.add(bytes(600), {})
+    task = small.add(bytes(60_000), {})
     with pytest.raises(QueueFull):
-        small.add(bytes(600), {})
+        small.add(bytes(60_000), {})
     small.clear(task)
-    assert small.add(bytes(600), {}).data() == bytes(600)
+    assert small.add(bytes(60_000), {}).data() == bytes(60_000)
 
 
 def test_no_more_tasks_are_kept_than_may_be(small: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,8 +385,8 @@ def test_no_more_tasks_are_kept_than_may_be(small: Tasks, monkeypatch: pytest.Mo
 def test_what_a_process_left_that_died_while_it_took_a_document_in_makes_room(small: Tasks) -> None:
     left = small.folder / f".{uuid.uuid4().hex}"
     left.mkdir()
-    (left / "file").write_bytes(bytes(900))
-    assert small.add(bytes(600), {}).data() == bytes(600)
+    (left / "file").write_bytes(bytes(90_000))
+    assert small.add(bytes(60_000), {}).data() == bytes(60_000)
     assert not left.exists()
 
 
@@ -422,7 +424,7 @@ def test_a_page_that_ends_whoever_reads_it_is_left_out_in_the_end(place: Place) 
     task_id = place.upload(grays(2))["data"]
     task = place.tasks.find(task_id)
     assert task is not None
-    assert [task.begin(1) for _ in range(MOST_TRIES)] == [0, 1, 2]
+    assert [BegunPages(task).begin(1) for _ in range(MOST_TRIES)] == [0, 1, 2]
     with place.working():
         wait_until(lambda: place.ask(task_id)["is_done"])
     assert [page["code"] for page in place.ask(task_id, is_data=True)["data"]] == [902, 100]
@@ -454,9 +456,9 @@ def test_a_page_that_is_never_read_in_time_ends_as_an_error(place: Place, monkey
 
 def test_a_page_that_was_laid_down_in_good_order_is_as_suspect_as_before(small: Tasks) -> None:
     task = small.add(b"1", {})
-    assert [task.begin(1), task.begin(1)] == [0, 1]
-    task.forget_begin(1)
-    assert task.begin(1) == 1
+    assert [BegunPages(task).begin(1), BegunPages(task).begin(1)] == [0, 1]
+    BegunPages(task).forget(1)
+    assert BegunPages(task).begin(1) == 1
 
 
 class HeldEngine(KnownEngine):
@@ -496,7 +498,7 @@ def test_a_page_that_was_late_once_is_read_when_it_is_offered_again(
     def read(*_: object) -> NoReturn:
         raise next(outcomes)
 
-    monkeypatch.setattr(place.reader, "read", read)
+    monkeypatch.setattr(place.reader, "_begin", read)
     body = place.ask(place.read(grays(1)), is_data=True)
     assert [page["data"] for page in body["data"]] == ["broken"]
 
@@ -529,7 +531,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, P
     with run_server({"OCRSVC_TASKS_DIR": str(folder), "OCRSVC_FAKE_LATENCY_S": "0.15"}, ["-w", "2"]) as server:
         server.wait_for("READY in", count=2)
         yield server, folder
-    assert list(folder.iterdir()) == []
+    assert [path.name for path in folder.iterdir()] == [LASTING]
 
 
 def reading_pid(task: Path) -> int:

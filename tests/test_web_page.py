@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 import pytest
 from browser_support import Open, in_browser, launched_browser, opening
-from documents import tiff
+from documents import GRAY, pdf, tiff
 from flask.testing import FlaskClient
 from models_support import make_several
 from PIL import Image
@@ -28,10 +28,12 @@ from playwright.sync_api import (
     expect,
 )
 from support import ROOT, run_server
-from web_support import client_raising, json_of
+from web_support import client_raising, json_of, running_app
 
 from ocrsvc.api.openapi import READING_ERRORS
-from ocrsvc.api.web_page import FOLDER, TABS
+from ocrsvc.api.page_pictures import LONGEST_PX
+from ocrsvc.api.web_page import FILES, FOLDER, TABS
+from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
 from ocrsvc.errors import ClientGone, NotReady
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
 
@@ -57,10 +59,11 @@ def client() -> FlaskClient:
 def test_a_browser_gets_the_page(client: FlaskClient, path: str) -> None:
     response = client.get(path, headers={"Accept": BROWSER_ACCEPT})
     assert (response.status_code, response.content_type) == (200, "text/html; charset=utf-8")
-    head, tail = (FOLDER / "index.html").read_text(encoding="utf-8").split(TABS)
+    head, rest = (FOLDER / "index.html").read_text(encoding="utf-8").split(TABS)
     assert response.text.startswith(head)
-    assert response.text.endswith(tail)
-    assert [f'data-tab="{name}"' in response.text for name in OUTPUT_FORMATS] == [True] * len(OUTPUT_FORMATS)
+    assert response.text.endswith(rest.split(FILES)[1])
+    places = [f'data-{"tab" if name in OUTPUT_FORMATS else "file"}="{name}"' for name in DOCUMENT_FORMATS]
+    assert [place in response.text for place in places] == [True] * len(places)
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/json", ""])
@@ -96,8 +99,8 @@ def test_nothing_else_is_served(client: FlaskClient, path: str) -> None:
     assert client.get(path).status_code == 404
 
 
-def test_the_whole_page_is_below_seventy_kilobytes() -> None:
-    assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 70_000
+def test_the_whole_page_is_below_ninety_kilobytes() -> None:
+    assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 90_000
 
 
 def test_both_languages_have_the_same_words() -> None:
@@ -112,6 +115,37 @@ def test_every_error_of_the_api_has_a_chinese_title() -> None:
     # An answer that nobody reads needs none.
     codes = {error.code for error in READING_ERRORS if error is not ClientGone}
     assert codes - set(re.findall(r"(\w+): '", titles)) == set()
+
+
+@pytest.fixture(scope="module")
+def reading() -> Iterator[FlaskClient]:
+    with running_app() as app:
+        yield app.test_client()
+
+
+def test_a_page_of_a_document_comes_as_a_picture_no_larger_than_a_screen(reading: FlaskClient) -> None:
+    sent = pdf(b"", GRAY, size=(2000, 1000))
+    answer = reading.post("/v1/ocr/picture?page=2", data=sent, content_type="application/octet-stream")
+    assert (answer.status_code, answer.content_type) == (200, "image/jpeg")
+    with Image.open(io.BytesIO(answer.data)) as drawn:
+        assert drawn.size == (LONGEST_PX, LONGEST_PX // 2)
+        assert drawn.getpixel((800, 400)) == pytest.approx((128, 128, 128), abs=3)
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "status", "code"),
+    [
+        ("page=3", pdf(b"", GRAY), 422, "broken_image"),
+        ("page=0", pdf(b""), 400, "bad_option"),
+        ("page=one", pdf(b""), 400, "bad_option"),
+        ("page=" + "9" * 5000, pdf(b""), 400, "bad_option"),
+        ("", b"text", 415, "unsupported_image"),
+        ("", b"", 400, "nothing_sent"),
+    ],
+)
+def test_what_has_no_picture_is_refused(reading: FlaskClient, query: str, body: bytes, status: int, code: str) -> None:
+    answer = reading.post(f"/v1/ocr/picture?{query}", data=body, content_type="application/octet-stream")
+    assert (answer.status_code, json_of(answer)["code"]) == (status, code)
 
 
 # In a browser
@@ -215,7 +249,7 @@ def test_many_images_are_read_three_at_a_time(opened: Open) -> None:
     page.route("**/v1/ocr*", hold_three)
     put(page, *(png(100 + number) for number in range(7)))
     wait_for(page, "waiting", 4)
-    expect(page.locator("#count")).to_have_text("0 of 7 images")
+    expect(page.locator("#count")).to_have_text("0 of 7 files")
     assert len(held) == 3
     for route in held[:3]:
         route.continue_()
@@ -353,7 +387,7 @@ def test_on_a_phone_everything_fits_and_the_camera_is_offered(opened: Open) -> N
 @in_browser
 def test_a_chinese_browser_gets_chinese_and_a_choice_is_remembered(opened: Open) -> None:
     page = opened(locale="zh-CN")
-    expect(page.locator("#choose")).to_have_text("选择图片")
+    expect(page.locator("#choose")).to_have_text("选择文件")
     assert page.locator("html").get_attribute("lang") == "zh-CN"
     put(page, png(), {"name": "a.png", "mimeType": "image/png", "buffer": b"text"})
     page.locator("#items .pick").nth(1).click()
@@ -361,7 +395,7 @@ def test_a_chinese_browser_gets_chinese_and_a_choice_is_remembered(opened: Open)
     page.get_by_role("button", name="English").click()
     expect(page.get_by_role("alert")).to_contain_text("Not an image that this service reads")
     page.reload()
-    expect(page.locator("#choose")).to_have_text("Choose images")
+    expect(page.locator("#choose")).to_have_text("Choose files")
 
 
 @in_browser
@@ -436,6 +470,9 @@ def test_what_was_read_can_be_saved(opened: Open) -> None:
     name, text = saved(page, "#save")
     assert (name, json.loads(text)) == ("120.json", answered.value.json())
     with page.expect_download() as download:
+        page.get_by_role("button", name="Searchable PDF").click()
+    assert (download.value.suggested_filename, Path(download.value.path()).read_bytes()[:5]) == ("120.pdf", b"%PDF-")
+    with page.expect_download() as download:
         page.locator("#save-picture").click()
     with Image.open(download.value.path()) as drawn:
         assert drawn.size == (120, 40)
@@ -454,10 +491,10 @@ def test_every_format_has_a_tab_that_asks_the_service_once(
     for tab in (form.label, "Text", form.label):
         page.get_by_role("tab", name=tab, exact=True).click()
     expect(page.locator("#panel pre")).to_contain_text("120x40")
-    written = httpx.post(f"{address}/v1/ocr", params={"format": name}, content=png()["buffer"]).text
+    written = httpx.post(f"{address}/v1/ocr", params={"format": name, "words": "true"}, content=png()["buffer"]).text
     assert saved(page, "#save") == (f"120{form.suffix}", written)
     assert page.locator("#panel pre").text_content() == written
-    assert asked == [f"{address}/v1/ocr?rotate=auto&format={name}"]
+    assert asked == [f"{address}/v1/ocr?rotate=auto&words=true&format={name}"]
 
 
 @in_browser
@@ -479,16 +516,16 @@ def test_a_format_is_asked_of_the_pages_that_were_read(opened: Open) -> None:
     page = opened()
 
     def fail_one(route: Route) -> None:
-        answer = route.fetch().json()
+        answer = route.fetch(headers={**route.request.headers, "accept": "application/json"}).json()
         answer["pages"][1] = {"page": 2, "error": {"title": "Broken", "code": "broken_image", "status": 422}}
         route.fulfill(json=answer)
 
-    page.route(re.compile(r"/v1/ocr\?rotate=auto$"), fail_one)
+    page.route(re.compile(r"/v1/ocr\?rotate=auto&words=true$"), fail_one)
     put(page, {"name": "three.tif", "mimeType": "image/tiff", "buffer": tiff([120, 121, 122])})
     wait_for(page, "done")
     with page.expect_request("**/v1/ocr?*format=tsv") as asked:
         page.get_by_role("tab", name="TSV").click()
-    assert asked.value.url.endswith("?rotate=auto&pages=1%2C3&format=tsv")
+    assert asked.value.url.endswith("?rotate=auto&words=true&pages=1%2C3&format=tsv")
     expect(page.locator("#panel pre")).to_contain_text("122x32")
 
 
@@ -552,7 +589,7 @@ def test_options_and_turns_reach_the_service(opened: Open) -> None:
     page.locator("[name=min_confidence]").fill("40")
     with page.expect_request("**/v1/ocr*") as first:
         put(page, png())
-    assert first.value.url.endswith("?rotate=auto&max_side=500&min_confidence=0.4&detect=false")
+    assert first.value.url.endswith("?rotate=auto&words=true&max_side=500&min_confidence=0.4&detect=false")
     wait_for(page, "done")
     with page.expect_request("**/v1/ocr*") as second:
         page.get_by_label("Turn right").click()
@@ -573,11 +610,21 @@ def test_boxes_fit_a_photo_that_its_exif_turns(opened: Open) -> None:
 
 
 @in_browser
-def test_a_file_that_the_browser_cannot_show_is_drawn_from_what_was_read(opened: Open) -> None:
+def test_a_page_that_the_browser_cannot_show_is_a_picture_of_the_services(opened: Open) -> None:
     page = opened()
-    file = io.BytesIO()
-    Image.new("L", (120, 40), 255).save(file, "TIFF")
-    put(page, {"name": "a.tif", "mimeType": "image/tiff", "buffer": file.getvalue()})
+    put(page, {"name": "a.tif", "mimeType": "image/tiff", "buffer": tiff([120, 130])})
+    expect(page.locator(".sheet img")).to_be_visible()
+    assert page.evaluate("document.querySelector('.sheet img').naturalWidth") == 120
+    page.get_by_role("button", name="Next page").click()
+    page.wait_for_function("() => document.querySelector('.sheet img')?.naturalWidth === 130")
+    expect(page.locator(".sheet text").first).to_be_hidden()
+
+
+@in_browser
+def test_a_page_without_a_picture_is_drawn_from_what_was_read(opened: Open) -> None:
+    page = opened()
+    page.route("**/v1/ocr/picture*", lambda route: route.abort())
+    put(page, {"name": "a.pdf", "mimeType": "application/pdf", "buffer": pdf(b"", GRAY)})
     expect(page.locator("#panel")).to_contain_text("This browser cannot show the file")
     expect(page.locator(".sheet text").first).to_be_visible()
 
@@ -585,16 +632,54 @@ def test_a_file_that_the_browser_cannot_show_is_drawn_from_what_was_read(opened:
 @in_browser
 def test_the_pages_of_a_document_are_shown_one_after_the_other(opened: Open) -> None:
     page = opened()
-    put(page, {"name": "a.tif", "mimeType": "image/tiff", "buffer": tiff([120, 130])})
-    expect(page.locator("#leaf")).to_have_text("1 / 2")
+    put(page, {"name": "a.tif", "mimeType": "image/tiff", "buffer": tiff([120, 130, 140])})
+    expect(page.locator("#leaf")).to_have_value("1")
+    expect(page.locator("#leaf-of")).to_have_text("/ 3")
     expect(page.locator(".lines button").first).to_contain_text("120x32")
     page.get_by_role("button", name="Next page").press("Enter")
-    expect(page.locator("#leaf")).to_have_text("2 / 2")
     expect(page.locator(".lines button").first).to_contain_text("130x32")
-    expect(page.get_by_role("button", name="Page before")).to_be_focused()
+    page.get_by_label("Page number").fill("3")
+    page.get_by_label("Page number").press("Enter")
+    expect(page.locator(".lines button").first).to_contain_text("140x32")
+    page.locator(".frame").press("PageUp")
+    expect(page.locator("#leaf")).to_have_value("2")
+    page.get_by_role("button", name="Page before").press("Enter")
+    expect(page.get_by_role("button", name="Next page")).to_be_focused()
     page.get_by_role("tab", name="Text").click()
     expect(page.locator("#panel")).to_contain_text("120x32")
-    expect(page.locator("#panel")).to_contain_text("130x32")
+    expect(page.locator("#panel")).to_contain_text("140x32")
+
+
+@in_browser
+def test_words_of_the_line_that_is_pointed_at_are_shown(opened: Open) -> None:
+    page = opened()
+
+    def add_words(route: Route) -> None:
+        answer = route.fetch().json()
+        line = answer["pages"][0]["lines"][0]
+        (x0, y0), _, (x1, y1), _ = line["box"]
+        middle = (x0 + x1) / 2
+        line["words"] = [
+            {"text": text, "confidence": sure, "box": [[left, y0], [right, y0], [right, y1], [left, y1]]}
+            for text, sure, left, right in (("one", 0.987, x0, middle), ("two", 0.5, middle, x1))
+        ]
+        route.fulfill(json=answer)
+
+    page.route("**/v1/ocr*", add_words)
+    put(page, png())
+    box = page.locator(".sheet polygon").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + box["height"] / 2)
+    expect(page.locator("#word")).to_have_text("two 50 %")
+    expect(page.locator(".sheet .words polygon")).to_have_count(2)
+    page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + box["height"] / 2)
+    expect(page.locator("#word")).to_have_text("one 98 %")
+    page.mouse.move(0, 0)
+    expect(page.locator("#word")).to_be_hidden()
+    page.locator(".lines button").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#said")).to_have_text("two 50 %")
 
 
 @in_browser

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ocrsvc.engines.ppocr.pipeline.word_split import open_jieba, word_begins
+from ocrsvc.imaging.word_split import open_jieba, word_begins
 
 
 def words(text: str) -> list[str]:

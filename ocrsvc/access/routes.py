@@ -21,6 +21,9 @@ HEALTH_PATHS: Final[Mapping[str, str]] = {
 
 _FORMS: Final = ("multipart/form-data", "application/x-www-form-urlencoded")
 
+JOBS: Final = "/v1/jobs"
+"""Where the native API's paths of jobs begin; those of formats are in the registry."""
+
 OPERATORS: Final = ("/ops", "/metrics")
 """Where operators' paths begin."""
 
@@ -41,7 +44,7 @@ class Routes:
         self.health = frozenset(HEALTH_PATHS).union(*(entry.health_paths for entry in entries))
         of_models = (path for entry in entries for path in entry.operate_paths) if has_models else ()
         self._operate = (*OPERATORS, *of_models)
-        self._jobs = tuple(path for entry in entries for path in entry.job_paths)
+        self._jobs = (JOBS, *(path for entry in entries for path in entry.job_paths))
         self._key_fields = {entry.name: entry.key_field for entry in entries}
         self.key_headers = tuple(dict.fromkeys(field.upper() for field in self._key_fields.values() if field))
         self._key_body_paths = frozenset(path for entry in entries for path in entry.key_body_paths)

@@ -5,71 +5,83 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, cast
 
 from flask import Blueprint, Response
 
+from ocrsvc.api.document_responses import DocumentResponses, SentFile
 from ocrsvc.api.model_list import add_model_list
-from ocrsvc.errors import BadOption, OcrsvcError
+from ocrsvc.api.page_pictures import add_page_pictures
+from ocrsvc.api.sent_files import file_names, option_fields, sent_files
+from ocrsvc.api.streaming import respond_by_page
+from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
+from ocrsvc.document_output.several_files import JSON, JSON_TYPE, PDF, page_without_words
+from ocrsvc.errors import OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict, stages_to_dict, timing_to_dict
-from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
 from ocrsvc.http.error_responses import failure_of, problem_dict
 from ocrsvc.http.options import RequestedOptions, read_options
-from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import JSON_TYPE, as_json, read_pages
+from ocrsvc.http.responses import as_json, read_pages
+from ocrsvc.http.stream_forms import STREAM_FORMS
+from ocrsvc.http.url_files import UrlFiles
 from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading, total_of
-from ocrsvc.serving.work_queue import Priority
-
-IMAGE_FIELDS: Final = ("file", "files", "image", "images", "img")
+from ocrsvc.records import ReadOptions
+from ocrsvc.serving.work_queue import RequestContext
+from ocrsvc.settings.settings import Settings
 
 Outcome = Reading | OcrsvcError
 
 
-def make_api(reader: Reader) -> Blueprint:
+def make_api(reader: Reader, url_files: UrlFiles, settings: Settings) -> Blueprint:
     """POST /v1/ocr and GET /v1/ocr/models over a reader."""
     api = Blueprint("api", __name__)
     add_model_list(api, reader)
+    add_page_pictures(api, reader)
+    responses = DocumentResponses(reader, settings.pdf_dpi)
 
     @api.post("/v1/ocr")
     def ocr() -> Response:
         began_s = time.monotonic()
-        asked = read_options(_option_fields(request.content))
+        asked = read_options(option_fields(request.content, url_files))
+        asked = replace(asked, formats=asked.formats or (_accepted(),))
         request.wants_stages = asked.stages
-        files = _read(reader, request.content.images(IMAGE_FIELDS, IMAGE_FIELDS), asked)
+        images = sent_files(request.content, url_files)
+        if (form := STREAM_FORMS.get(asked.formats[0])) is not None:
+            pages = reader.read_files_by_page(images, asked.read, request.left_s, _context(asked), asked.pages)
+            return respond_by_page(pages, asked, form, len(images), began_s)
+        files = _read(reader, images, asked)
         _raise_if_all_failed(files)
-        form = OUTPUT_FORMATS.get(asked.format or _accepted())
-        if form is not None:
-            return _as_text(files, form)
-        return _as_json(files, asked, total_s=time.monotonic() - began_s)
+        if asked.formats == (JSON,):
+            return as_json(_answer(files, asked, total_s=time.monotonic() - began_s))
+        sent = list(map(SentFile, images, file_names(request.content, len(images)), files))
+        return responses.respond(sent, asked, lambda: _answer(files, asked, total_s=time.monotonic() - began_s))
 
     return api
 
 
-def _option_fields(content: Content) -> list[tuple[str, object]]:
-    """What is neither an image nor a file; raises BadOption for a file in a field that is not read."""
-    for part in content.files:
-        if part.name not in IMAGE_FIELDS:
-            raise BadOption(
-                f"A file came in the field {part.name[:40]!r}, which is not read.",
-                f"Send files in the field {IMAGE_FIELDS[0]!r}.",
-            )
-    return [(name, value) for name, value in content.fields if name not in IMAGE_FIELDS]
-
-
 def _read(reader: Reader, images: Sequence[bytes | OcrsvcError], asked: RequestedOptions) -> list[FileRead]:
     """What was read of each file, in order; the error of a lone image is raised."""
-    context = replace(request.context, priority=_priority(asked))
+    context, options = _context(asked), _options_for(asked)
     if len(images) == 1 and isinstance(images[0], bytes) and asked.pages == ALL:
-        return [read_pages(reader, images[0], asked.read, request.left_s, context)]
-    return reader.read_files(images, asked.read, request.left_s, context, asked.pages)
+        return [read_pages(reader, images[0], options, request.left_s, context)]
+    return reader.read_files(images, options, request.left_s, context, asked.pages)
 
 
-def _priority(asked: RequestedOptions) -> Priority:
-    return request.allowed_priority(asked.priority) if asked.priority else request.priority
+def _options_for(asked: RequestedOptions) -> ReadOptions:
+    """How pages are read for these formats: PDF places words, Markdown has tables."""
+    options = asked.read
+    if PDF in asked.formats and not options.wants_words:
+        options = replace(options, words=True)
+    if "md" in asked.formats:
+        options = replace(options, tables=True)
+    return options
+
+
+def _context(asked: RequestedOptions) -> RequestContext:
+    priority = request.allowed_priority(asked.priority) if asked.priority else request.priority
+    return replace(request.context, priority=priority)
 
 
 def _raise_if_all_failed(files: Sequence[FileRead]) -> None:
@@ -80,26 +92,16 @@ def _raise_if_all_failed(files: Sequence[FileRead]) -> None:
 def _accepted() -> str:
     """The form that the header Accept asks for by its name, else JSON; so browsers, which take any XML, get JSON."""
     if request.environ.get("HTTP_ACCEPT", "*/*") == "*/*":
-        return "json"
-    names = {JSON_TYPE: "json"} | {form.media_type: name for name, form in OUTPUT_FORMATS.items()}
+        return JSON
+    names = {JSON_TYPE: JSON} | {form.media_type: name for name, form in DOCUMENT_FORMATS.items()}
+    names |= {form.media_type: name for name, form in STREAM_FORMS.items()}
     return names[request.accept_mimetypes.best_match(names, JSON_TYPE)]
 
 
-def _as_text(files: Sequence[FileRead], form: OutputFormat) -> Response:
-    """No form but JSON has a place to say that a page failed, so one failure fails the whole."""
-    for file in files:
-        for _, error in file.errors:
-            raise error
-    numbered = [(number, cast(Reading, outcome)) for number, _, outcome in _numbered_pages(files)]
-    pages = [replace(reading.page, number=number) for number, reading in numbered]
-    response = Response(form.write(pages, numbered[0][1].engine), content_type=f"{form.media_type}; charset=utf-8")
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    return response
-
-
-def _as_json(files: Sequence[FileRead], asked: RequestedOptions, *, total_s: float) -> Response:
+def _answer(files: Sequence[FileRead], asked: RequestedOptions, *, total_s: float) -> dict[str, object]:
+    """What JSON says."""
     readings = [reading for file in files for reading in file.readings]
-    answer = {
+    answer: dict[str, object] = {
         "id": request.id,
         "engine": readings[0].engine,
         "pages": [_page(outcome, number, asked) | source for number, source, outcome in _numbered_pages(files)],
@@ -108,7 +110,7 @@ def _as_json(files: Sequence[FileRead], asked: RequestedOptions, *, total_s: flo
     }
     if asked.stages:
         answer["timing"] = {**timing_to_dict(total_of(readings, total_s)), **stages_to_dict(request.ledger.seconds())}
-    return as_json(answer)
+    return answer
 
 
 def _numbered_pages(files: Sequence[FileRead]) -> list[tuple[int, dict[str, object], Outcome]]:
@@ -128,5 +130,6 @@ def _numbered_pages(files: Sequence[FileRead]) -> list[tuple[int, dict[str, obje
 
 def _page(outcome: Outcome, number: int, asked: RequestedOptions) -> dict[str, object]:
     if isinstance(outcome, Reading):
-        return page_to_dict(outcome.page, number, asked.read, lines=asked.lines)
+        page = outcome.page if asked.read.wants_words else page_without_words(outcome.page)
+        return page_to_dict(page, number, asked.read, lines=asked.lines)
     return {"page": number, "error": problem_dict(failure_of(outcome), request.id)}

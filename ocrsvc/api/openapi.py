@@ -1,32 +1,35 @@
 """The OpenAPI 3.1 description of the native API.
 
-Options and errors come from where they are declared; paths are written here, shapes in openapi_schemas.py, and both are
-held against the running service by tests.
+Options and errors come from where they are declared; paths are written here, shapes in openapi_schemas.py,
+jobs in openapi_jobs.py, and all are held against the running service by tests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from ocrsvc import __version__, errors
-from ocrsvc.api.openapi_schemas import COUNT, ID, TEXT, Node, record, ref, schemas
-from ocrsvc.formats.output_formats import OUTPUT_FORMATS
-from ocrsvc.http.error_responses import PROBLEM_TYPE
-from ocrsvc.http.options import OPTIONS, Option
+from ocrsvc.api.document_responses import FAILED_HEADER
+from ocrsvc.api.openapi_jobs import job_paths, job_schemas
+from ocrsvc.api.openapi_parts import Errors, bodies, get, headers, option_schema, parameter, problem_responses
+from ocrsvc.api.openapi_schemas import ID, TEXT, Node, record, ref, schemas
+from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
+from ocrsvc.document_output.several_files import ZIP_TYPE
+from ocrsvc.http.options import OPTIONS
 from ocrsvc.http.request import ID_HEADER, PRIORITY_HEADER, TIMEOUT_HEADER, TIMING_HEADER
+from ocrsvc.http.stream_forms import STREAM_FORMS, StreamForm
 from ocrsvc.masking.kinds import HEADER as MASK_HEADER
 from ocrsvc.masking.kinds import PATTERN
 from ocrsvc.serving.work_queue import PRIORITIES
 from ocrsvc.telemetry.trace_context import PARENT_HEADER, STATE_HEADER
-
-Errors = Sequence[type[errors.OcrsvcError]]
 
 READING_ERRORS: Final[Errors] = (
     errors.CallerError,
     errors.NothingSent,
     errors.BadBase64,
     errors.BadOption,
+    errors.UrlRefused,
+    errors.UrlUnavailable,
     errors.UnknownModel,
     errors.BodyTimeout,
     errors.BodyTooLarge,
@@ -49,14 +52,6 @@ READING_ERRORS: Final[Errors] = (
 )
 """What POST /v1/ocr may answer instead of a reading; OcrsvcError stands for the unexpected."""
 
-_BASE64: Final[Node] = {
-    "type": "string",
-    "description": "Base64 of an image file; a data URI, the URL-safe alphabet and missing padding are understood.",
-}
-_BASE64_OR_MORE: Final[Node] = {"oneOf": [_BASE64, {"type": "array", "minItems": 1, "items": _BASE64}]}
-_BINARY: Final[Node] = {"contentMediaType": "application/octet-stream", "description": "An image file."}
-
-
 KEY_ERRORS: Final[Errors] = (
     errors.KeyMissing,
     errors.KeyRefused,
@@ -74,8 +69,8 @@ _KEY_SCHEMES: Final[Node] = {
 }
 
 
-def openapi(*, wants_keys: bool = False) -> Node:
-    """The whole description; `wants_keys` where requests want API keys."""
+def openapi(*, wants_keys: bool = False, fetches_urls: bool = False) -> Node:
+    """The whole description; `wants_keys` where requests want API keys, `fetches_urls` where they may name URLs."""
     schemes = {"securitySchemes": _KEY_SCHEMES} if wants_keys else {}
     return {
         "openapi": "3.1.0",
@@ -87,53 +82,64 @@ def openapi(*, wants_keys: bool = False) -> Node:
         },
         "servers": [{"url": "/"}],
         **({"security": [{name: []} for name in _KEY_SCHEMES]} if wants_keys else {}),
-        "paths": _paths(KEY_ERRORS if wants_keys else (), {"security": []} if wants_keys else {}),
+        "paths": _paths(
+            KEY_ERRORS if wants_keys else (), {"security": []} if wants_keys else {}, fetches_urls=fetches_urls
+        ),
         "components": {
-            "schemas": schemas(),
+            "schemas": schemas() | job_schemas(),
             "headers": {"RequestId": {"description": "Id of the request.", "schema": ID}},
             **schemes,
         },
     }
 
 
-def _paths(key_errors: Errors, opened: Node) -> Node:
+def _paths(key_errors: Errors, opened: Node, *, fetches_urls: bool) -> Node:
     """Each path; `opened` are the members of an operation that wants no key."""
     listing_errors: Errors = [errors.NotReady, *key_errors]
     return {
-        "/v1/ocr": {"post": _ocr([*READING_ERRORS, *key_errors])},
+        "/v1/ocr": {"post": _ocr([*READING_ERRORS, *key_errors], fetches_urls=fetches_urls)},
         "/v1/ocr/models": {
-            "get": _get("models", "The models that requests may name.", ref("ModelList"), listing_errors)
+            "get": get("models", "The models that requests may name.", ref("ModelList"), listing_errors)
         },
-        "/healthz": {"get": _get("healthz", "The process is alive.", _state("ok")) | opened},
+        "/v1/ocr/picture": {"post": _picture([*READING_ERRORS, *key_errors])},
+        **job_paths(key_errors, fetches_urls=fetches_urls),
+        "/healthz": {"get": get("healthz", "The process is alive.", _state("ok")) | opened},
         "/readyz": {
-            "get": _get("readyz", "An engine is warm in this worker.", _state("ready"), [errors.NotReady]) | opened,
+            "get": get("readyz", "An engine is warm in this worker.", _state("ready"), [errors.NotReady]) | opened,
         },
-        "/version": {"get": _get("version", "What answers here.", ref("Version"), key_errors)},
-        "/openapi.json": {"get": _get("openapi", "This description.", {"type": "object"}, key_errors)},
+        "/version": {"get": get("version", "What answers here.", ref("Version"), key_errors)},
+        "/openapi.json": {"get": get("openapi", "This description.", {"type": "object"}, key_errors)},
     }
 
 
-def _ocr(failures: Errors) -> Node:
+def _ocr(failures: Errors, *, fetches_urls: bool) -> Node:
+    options = {name: option_schema(option) for name, option in OPTIONS.items()}
     return {
         "operationId": "ocr",
         "summary": "Read one or more page images or documents.",
-        "parameters": [_parameter(name, option) for name, option in OPTIONS.items()] + _header_parameters(),
+        "parameters": [parameter(name, option) for name, option in OPTIONS.items()] + _header_parameters(),
         "requestBody": {
             "required": True,
             "description": "The options may also be fields of the form or members of the JSON object.",
-            "content": _bodies(),
+            "content": bodies(options, fetches_urls=fetches_urls),
         },
-        "responses": {"200": _read_response()} | _problem_responses(failures),
+        "responses": {"200": _read_response()} | problem_responses(failures),
     }
 
 
-def _parameter(name: str, option: Option) -> Node:
-    return {"name": name, "in": "query", "description": option.help, "schema": _option_schema(option)}
-
-
-def _option_schema(option: Option) -> Node:
-    default = {"true": True, "false": False}.get(option.default or "", option.default)
-    return dict(option.schema) | ({} if default is None else {"default": default})
+def _picture(failures: Errors) -> Node:
+    number = {"type": "integer", "minimum": 1, "maximum": 9_999_999, "default": 1}
+    jpeg = {"image/jpeg": {"schema": {"type": "string", "contentMediaType": "image/jpeg"}}}
+    return {
+        "operationId": "picture",
+        "summary": "One page of a document as a picture; nothing is read.",
+        "parameters": [
+            {"name": "page", "in": "query", "description": "The number of the page, from 1.", "schema": number}
+        ],
+        "requestBody": {"required": True, "description": "The file.", "content": {"application/octet-stream": {}}},
+        "responses": {"200": {"description": "The page.", "headers": headers(), "content": jpeg}}
+        | problem_responses(failures),
+    }
 
 
 def _header_parameters() -> list[Node]:
@@ -175,76 +181,42 @@ def _trace_parameters() -> list[Node]:
     ]
 
 
-def _bodies() -> Node:
-    options = {name: _option_schema(option) for name, option in OPTIONS.items()}
-    images = {"image": _BASE64_OR_MORE, "images": _BASE64_OR_MORE}
-    files = {"file": {"oneOf": [_BINARY, {"type": "array", "minItems": 1, "items": _BINARY}]}}
-    return {
-        "multipart/form-data": {
-            "schema": _asking(files | images, options),
-            "encoding": {"file": {"contentType": "image/*"}},
-        },
-        "application/json": {"schema": _asking(images, options)},
-        "application/x-www-form-urlencoded": {"schema": _asking(images, options)},
-        "image/*": {"schema": _BINARY},
-        "application/pdf": {"schema": _BINARY},
-        "application/octet-stream": {"schema": _BINARY},
-    }
-
-
-def _asking(images: Node, options: Node) -> Node:
-    """An object with one image at least, and options."""
-    return {
-        "type": "object",
-        "properties": images | options,
-        "anyOf": [{"required": [name]} for name in images],
-        "additionalProperties": False,
-    }
-
-
 def _read_response() -> Node:
     return {
         "description": "The pages, in the order of the images.",
-        "headers": _headers() | _timing_headers(),
+        "headers": headers() | _timing_headers() | _file_headers(),
         "content": {"application/json": {"schema": ref("Answer")}}
         | {
-            form.media_type: {"schema": {"type": "string", "description": f"With format={name}: {form.help}."}}
-            for name, form in OUTPUT_FORMATS.items()
+            form.media_type: {"schema": _file(form.writer) | {"description": f"With format={name}: {form.help}."}}
+            for name, form in DOCUMENT_FORMATS.items()
+        }
+        | {ZIP_TYPE: {"schema": _file("zip") | {"description": "With several formats: a file for each."}}}
+        | {form.media_type: {"schema": _parts_schema(name, form)} for name, form in STREAM_FORMS.items()},
+    }
+
+
+def _parts_schema(name: str, form: StreamForm) -> Node:
+    event = {"event": {"enum": ["page", "end", "error"]}, "data": TEXT}
+    return {
+        **({"type": "object", "properties": event} if name == "sse" else {"type": "string"}),
+        "description": f"With format={name}: {form.help}. Each part is a page as in JSON with pages_total and "
+        'pages_wanted, and the last is {"end": …}, or {"error": …} where the answer ends early.',
+    }
+
+
+def _file(writer: str) -> Node:
+    """The schema of a file that a writer of its own makes, or of text."""
+    return {"contentMediaType": "application/octet-stream"} if writer else {"type": "string"}
+
+
+def _file_headers() -> Node:
+    return {
+        "Content-Disposition": {"description": "A name for the file, of the one that was sent.", "schema": TEXT},
+        FAILED_HEADER: {
+            "description": "Pages that could not be read, as the option pages takes them; with other forms than JSON.",
+            "schema": TEXT,
         },
     }
-
-
-def _get(operation: str, summary: str, schema: Node, failures: Errors = ()) -> Node:
-    answer = {
-        "description": summary,
-        "headers": _headers(),
-        "content": {"application/json": {"schema": schema}},
-    }
-    return {
-        "operationId": operation,
-        "summary": summary,
-        "responses": {"200": answer} | _problem_responses([*failures, errors.OcrsvcError]),
-    }
-
-
-def _problem_responses(failures: Errors) -> Node:
-    """One response for each status, naming its codes."""
-    statuses = sorted({failure.status for failure in failures})
-    return {str(status): _problem_response([f for f in failures if f.status == status]) for status in statuses}
-
-
-def _problem_response(failures: Errors) -> Node:
-    retry = {"Retry-After": {"description": "Seconds after which a retry is worth it.", "schema": COUNT}}
-    headers = _headers() | (retry if any(issubclass(failure, errors.Refused) for failure in failures) else {})
-    return {
-        "description": "; ".join(f"{failure.code}: {failure.title}" for failure in failures),
-        "headers": headers,
-        "content": {PROBLEM_TYPE: {"schema": ref("Problem")}},
-    }
-
-
-def _headers() -> Node:
-    return {ID_HEADER: {"$ref": "#/components/headers/RequestId"}}
 
 
 def _timing_headers() -> Node:

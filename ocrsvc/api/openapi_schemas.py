@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 from ocrsvc.model_repository.description import Tier
 from ocrsvc.model_serving.model_status import STATES
-from ocrsvc.records import MASK_KINDS, RegionType
+from ocrsvc.records import MASK_KINDS, LineSource, RegionType
 from ocrsvc.telemetry.ledger import STAGES
 
 Node = dict[str, Any]
@@ -216,7 +216,8 @@ def _cell() -> Node:
 
 def _line() -> Node:
     words = list_of(ref("Word")) | {"description": "In the order of the text; where they are asked for and known."}
-    return record(_boxed_text() | {"words": words}, optional=("words",))
+    source = {"enum": list(get_args(LineSource)), "description": "Where it comes from; unless text_layer is ignore."}
+    return record(_boxed_text() | {"words": words, "source": source}, optional=("words", "source"))
 
 
 def _word() -> Node:

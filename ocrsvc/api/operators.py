@@ -38,11 +38,15 @@ _LIBRARIES: Final = (
 )
 
 
-def make_ops(reader: Reader, gate: AccessGate | None = None) -> Blueprint:
-    """GET /healthz, /readyz, /version and /openapi.json over a reader, and over a gate where requests want keys."""
+def make_ops(reader: Reader, gate: AccessGate | None = None, *, fetches_urls: bool = False) -> Blueprint:
+    """GET /healthz, /readyz, /version and /openapi.json over a reader, and over a gate where requests want keys.
+
+    The description has URLs in place of files where they are fetched.
+    """
     ops = Blueprint("ops", __name__)
     libraries = _library_versions()
-    description = orjson.dumps(openapi(wants_keys=gate is not None), option=orjson.OPT_INDENT_2)
+    described = openapi(wants_keys=gate is not None, fetches_urls=fetches_urls)
+    description = orjson.dumps(described, option=orjson.OPT_INDENT_2)
 
     @ops.get("/healthz")
     def healthz() -> Response:

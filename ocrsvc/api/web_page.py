@@ -1,7 +1,8 @@
 """The web page at `/`, the operators' page at `/ops`, and a JSON description for programs that ask at `/`.
 
 Their files lie in `static/` and `static_ops/`: read once, when the application is made. Browsers revalidate them on
-every visit, because a page and its scripts belong to one version. The web page gets a tab for each output format.
+every visit, because a page and its scripts belong to one version. The web page gets a tab for each output format, and a
+button for each other file that can be made of a document.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from flask import Blueprint, Response, request
 from markupsafe import Markup
 
 from ocrsvc import __version__
+from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
 
 FOLDER: Final = Path(__file__).parent / "static"
@@ -31,6 +33,11 @@ TAB: Final = Markup(
     '<button type="button" role="tab" id="tab-{0}" aria-controls="panel" data-tab="{0}" data-suffix="{1.suffix}" '
     'data-type="{1.media_type}">{1.label}</button>'
 )
+FILES: Final = "<!-- a button for each other file -->"
+FILE: Final = Markup(
+    '<button type="button" data-t="make_{0}" data-file="{0}" data-suffix="{1.suffix}" data-type="{1.media_type}">'
+    "{1.label}</button>"
+)
 FORM: Final = '<form id="settings">'
 ASKING_FORM: Final = '<form id="settings" data-models>'
 # Nothing but the page's own files runs; images are those that the user chose.
@@ -42,7 +49,7 @@ BANNER: Final = {"name": "ocrsvc", "version": __version__, "read": "POST /v1/ocr
 
 
 def make_page(*, has_models: bool = False) -> Blueprint:
-    """The routes GET / (and /index.html, as TrWebOCR has it) and GET /static/….
+    """The routes GET / (and /index.html, as TrWebOCR has it), and GET /static/….
 
     Args:
         has_models: Whether the page asks which models there are to choose from.
@@ -85,9 +92,9 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 def _with_tabs(page: str) -> str:
     """The page with a tab for each output format; plain text has a tab in the file, for it is no request of its own."""
-    return page.replace(
-        TABS, "".join(TAB.format(name, form) for name, form in OUTPUT_FORMATS.items() if name != "text")
-    )
+    tabs = (TAB.format(name, form) for name, form in OUTPUT_FORMATS.items() if name != "text")
+    others = (FILE.format(name, form) for name, form in DOCUMENT_FORMATS.items() if name not in OUTPUT_FORMATS)
+    return page.replace(TABS, "".join(tabs)).replace(FILES, "".join(others))
 
 
 def _wants_html() -> bool:

@@ -14,7 +14,9 @@ from ocrsvc.cli import (
     batch,
     check,
     health,
+    job,
     keys,
+    mcp,
     metrics,
     models,
     optimize,
@@ -69,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     for command in (
         read,
         batch,
+        job,
         serve,
         settings,
         check,
@@ -78,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         recycle,
         metrics,
         tune,
+        mcp,
         optimize,
         models,
     ):

@@ -36,6 +36,13 @@ def add_reading_options(parser: argparse._ActionsContainer) -> None:
         help="find bar codes and QR codes too, or only them; JSON has them",
     )
     parser.add_argument("--region", metavar="X,Y,WIDTH,HEIGHT", help="the part of each page that is read, in pixels")
+    parser.add_argument(
+        "--text-layer",
+        choices=("ignore", "auto", "only", "merge"),
+        default="ignore",
+        help="the text that a page of a PDF has itself: nothing of it, what is sound of it, nothing else, or it and "
+        "whatever else stands on the page; see docs/text_layer.md",
+    )
     parser.add_argument("--layout", action="store_true", help="find regions too; JSON has them")
     parser.add_argument("--tables", action="store_true", help="find tables too; JSON has them")
     parser.add_argument(
@@ -56,6 +63,7 @@ def options_of(args: argparse.Namespace) -> Options:
         "unwarp": not args.no_unwarp,
         "barcodes": args.barcodes,
         "region": args.region,
+        "text_layer": args.text_layer,
         "layout": args.layout,
         "tables": args.tables,
         "spaces": args.spaces,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import uuid
 from collections import deque
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -20,11 +21,13 @@ from ocrsvc.client.balanced_services import AsyncBalancedServices, BalancedServi
 from ocrsvc.client.balancing.address import is_one
 from ocrsvc.client.balancing.balancer import HostState
 from ocrsvc.client.balancing.rules import Rules
+from ocrsvc.client.jobs import Job, JobFields, JobState, jobs_of, submit
 from ocrsvc.client.model_list import ModelList
 from ocrsvc.client.one_service import AsyncOneService, OneService
+from ocrsvc.client.page_stream import StreamedPage
 from ocrsvc.client.request import ImageInput, Options, Priority, body_of, own_headers
 from ocrsvc.client.response import Answer
-from ocrsvc.errors import OcrsvcError
+from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.tls.client_context import client_context
 
 TIMEOUT_S: Final = 120.0
@@ -120,9 +123,72 @@ class Client:
             left.set()
             pool.shutdown(cancel_futures=True)
 
+    def stream(
+        self, file: ImageInput, *, timeout_s: float | None = None, **options: Unpack[Options]
+    ) -> Iterator[StreamedPage]:
+        """The pages of a file, each as soon as it is read; to leave the loop early stops the reading.
+
+        Args:
+            file, timeout_s, options: As for `read`; the time holds for all pages.
+
+        Raises:
+            BadOption: There are several services: an answer that has begun cannot go to another.
+            OcrsvcError: As `read`; also what ends an answer that has begun.
+        """
+        if not isinstance(self._service, OneService):
+            raise BadOption("Pages are streamed by one service.", "Make a client with one address.")
+        return self._service.stream(body_of(file), options, timeout_s or self._timeout_s)
+
     def models(self, *, timeout_s: float | None = None) -> ModelList:
         """The models that the service has. Raises as `read`."""
         return self._service.models(timeout_s or self._timeout_s)
+
+    def submit_job(
+        self,
+        document: ImageInput,
+        *,
+        formats: Sequence[str] = (),
+        name: str = "",
+        callback: str = "",
+        callback_secret: str = "",
+        idempotency_key: str | None = None,
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Job:
+        """Leave a document with the service, which reads it while nobody waits; see docs/jobs.md.
+
+        Args:
+            document: As the picture of `read`.
+            formats: Files that the service makes as soon as it has read the last page.
+            name: What the document is called.
+            callback, callback_secret: URL that is told the end of the job, and what signs that.
+            idempotency_key: Who sends the same again with the same key gets the same job; None makes one up, so that
+                a try that is sent again after a broken connection makes no second job.
+            timeout_s: For leaving it there, and for each question of the job.
+            options: As of `read`.
+
+        Raises:
+            BadOption: The client is one of several services; a job lies with one.
+            OcrsvcError: As `read`.
+        """
+        key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
+        own = JobFields(tuple(formats), name, callback, callback_secret, key)
+        return submit(self._one.send, body_of(document), options, own, timeout_s or self._timeout_s)
+
+    def job(self, job_id: str) -> Job:
+        """A job that was left before. Raises BadOption as `submit_job`."""
+        return Job(job_id, self._one.send, self._timeout_s)
+
+    def jobs(self, most: int = 20) -> list[JobState]:
+        """The newest jobs of the API key, at most a hundred. Raises as `submit_job`."""
+        return jobs_of(self._one.send, self._timeout_s, most)
+
+    @property
+    def _one(self) -> OneService:
+        """Raises BadOption."""
+        if isinstance(self._service, OneService):
+            return self._service
+        raise BadOption("This client asks several services, and a job lies with one.", "Make a client of that one.")
 
     def states(self) -> tuple[HostState, ...]:
         """How each of several services is now; nothing is known of an only one."""

@@ -14,8 +14,9 @@ import httpx
 
 from ocrsvc.client.balancing.balancer import HostState
 from ocrsvc.client.model_list import MODELS_PATH, ModelList, model_list_of
+from ocrsvc.client.page_stream import FORMAT, StreamedPage, pages_of
 from ocrsvc.client.request import PATH, Options, address_of, headers_of, query_of
-from ocrsvc.client.response import Answer, answer_of
+from ocrsvc.client.response import Answer, answer_of, parsed
 from ocrsvc.client.retry_policy import Tries
 from ocrsvc.client.transport.opening import remedy_of
 from ocrsvc.errors import DeadlineExceeded, OcrsvcError, Unreachable
@@ -53,12 +54,41 @@ class OneService:
                 if left.wait(tries.pause_s(error)):
                     raise
 
+    def stream(self, body: bytes, options: Options, timeout_s: float) -> Iterator[StreamedPage]:
+        """As `Client.stream`; tried again until an answer has begun."""
+        tries = Tries(timeout_s)
+        while True:
+            try:
+                response = self._begin_stream(body, options, tries.left_s())
+                break
+            except OcrsvcError as error:
+                time.sleep(tries.pause_s(error))
+        with _translated(timeout_s), closing(response):
+            yield from pages_of(_within(response.iter_bytes(), tries.left_s()))
+
     def models(self, timeout_s: float) -> ModelList:
         """As `Client.models`."""
         tries = Tries(timeout_s)
         while True:
             try:
                 return self._ask_for_models(tries.left_s())
+            except OcrsvcError as error:
+                time.sleep(tries.pause_s(error))
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str],
+        timeout_s: float,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """The body of the answer to one request, sent again as `read` is. Raises OcrsvcError."""
+        tries = Tries(timeout_s)
+        while True:
+            try:
+                return self._exchange(method, path, params, tries.left_s(), body, headers or {})
             except OcrsvcError as error:
                 time.sleep(tries.pause_s(error))
 
@@ -70,6 +100,25 @@ class OneService:
         """Close the connections."""
         self._http.close()
 
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str],
+        left_s: float,
+        body: bytes,
+        headers: Mapping[str, str],
+    ) -> bytes:
+        """One try. Raises OcrsvcError."""
+        sent, timeout = {**headers_of(left_s), **headers}, _timeout_of(left_s)
+        with _translated(left_s):
+            response = self._http.request(
+                method, path, params=dict(params), content=body or None, headers=sent, timeout=timeout
+            )
+        if response.status_code // 100 != 2:
+            parsed(response.status_code, response.headers.get("Retry-After"), response.content)
+        return response.content
+
     def _ask_for_models(self, left_s: float) -> ModelList:
         """One try. Raises OcrsvcError."""
         with _translated(left_s):
@@ -78,16 +127,23 @@ class OneService:
 
     def _send(self, body: bytes, options: Options, left_s: float) -> Answer:
         """One try. Raises OcrsvcError."""
-        end_s = time.monotonic() + left_s
         request = self._http.build_request("POST", PATH, content=body, **_arguments(options, left_s))
         with _translated(left_s), closing(self._http.send(request, stream=True)) as response:
-            pieces = []
-            for piece in response.iter_bytes():
-                pieces.append(piece)
-                # httpx bounds each wait, not their sum.
-                if time.monotonic() > end_s:
-                    raise TimeoutError
-        return answer_of(response.status_code, response.headers.get("Retry-After"), b"".join(pieces))
+            data = b"".join(_within(response.iter_bytes(), left_s))
+        return answer_of(response.status_code, response.headers.get("Retry-After"), data)
+
+    def _begin_stream(self, body: bytes, options: Options, left_s: float) -> httpx.Response:
+        """One try: an answer in pieces that has begun. Raises OcrsvcError."""
+        arguments = _arguments(options, left_s)
+        arguments["params"] = {**arguments["params"], "format": FORMAT}
+        request = self._http.build_request("POST", PATH, content=body, **arguments)
+        with _translated(left_s):
+            response = self._http.send(request, stream=True)
+            if response.status_code != httpx.codes.OK:
+                with closing(response):
+                    data = b"".join(_within(response.iter_bytes(), left_s))
+                parsed(response.status_code, response.headers.get("Retry-After"), data)
+        return response
 
 
 class AsyncOneService:
@@ -135,6 +191,15 @@ class AsyncOneService:
             async with asyncio.timeout(left_s):
                 response = await self._http.post(PATH, content=body, **_arguments(options, left_s))
         return answer_of(response.status_code, response.headers.get("Retry-After"), response.content)
+
+
+def _within(pieces: Iterator[bytes], left_s: float) -> Iterator[bytes]:
+    """The same pieces; httpx bounds each wait, not their sum. Raises TimeoutError."""
+    end_s = time.monotonic() + left_s
+    for piece in pieces:
+        yield piece
+        if time.monotonic() > end_s:
+            raise TimeoutError
 
 
 def _arguments_of(url: str, headers: Mapping[str, str], tls: SSLContext | None) -> dict[str, Any]:

@@ -46,6 +46,7 @@ class Options(TypedDict, total=False):
     layout: bool | None
     barcodes: bool | Literal["true", "only"] | None
     region: str | None
+    text_layer: Literal["ignore", "auto", "only", "merge"] | None
     tables: bool | None
     spaces: Literal["auto", "model", "visible"] | None
     words: bool | Literal["segmented"] | None

@@ -87,12 +87,14 @@ class Line:
         confidence: In [0, 1].
         box: Its four corners, clockwise from where reading starts.
         words: In the order of the text; None where they were not asked for, or where the engine knows none.
+        source: "text_layer" or "ocr" where the option `text_layer` was sent; empty where it was not.
     """
 
     text: str
     confidence: float
     box: tuple[Point, ...]
     words: tuple[Word, ...] | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +287,7 @@ def _table_of(data: Data) -> Table:
 
 def _line_of(data: Data) -> Line:
     words = tuple(map(_word_of, data["words"])) if "words" in data else None
-    return Line(data["text"], data["confidence"], _box_of(data), words)
+    return Line(data["text"], data["confidence"], _box_of(data), words, data.get("source", ""))
 
 
 def _word_of(data: Data) -> Word:

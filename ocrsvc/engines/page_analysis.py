@@ -12,6 +12,7 @@ from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.barcodes import find_barcodes
 from ocrsvc.imaging.regions import assign_lines
 from ocrsvc.imaging.tables import find_tables
+from ocrsvc.imaging.text_layer.merging import merge_text, own_page, without_text
 from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page, ReadTask
@@ -27,11 +28,12 @@ class AnalysingHandle:
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
         """See engines.contract.Handle."""
-        with_text = [task for task in tasks if task.options.barcodes != "only"]
-        pages = iter(self._handle.read(with_text) if with_text else [])
+        known = [_known_page(task) for task in tasks]
+        asked = [_for_engine(task) for task, page in zip(tasks, known, strict=True) if page is None]
+        pages = iter(self._handle.read(asked) if asked else [])
         return [
-            self._analyse(task, _without_text(task) if task.options.barcodes == "only" else next(pages))
-            for task in tasks
+            self._analyse(task, _with_own(task, next(pages)) if page is None else page)
+            for task, page in zip(tasks, known, strict=True)
         ]
 
     def _analyse(self, task: ReadTask, page: Page | OcrsvcError) -> Page | OcrsvcError:
@@ -50,9 +52,22 @@ class AnalysingHandle:
         return page
 
 
-def _without_text(task: ReadTask) -> Page:
-    """A page that no engine has read."""
-    return Page(task.image.width, task.image.height, 0, ())
+def _known_page(task: ReadTask) -> Page | None:
+    """The page where no engine is to read: no text is wanted, or all there is stands in the document."""
+    if task.options.barcodes == "only":
+        return Page(task.image.width, task.image.height, 0, ())
+    return own_page(task.image, task.own) if task.own is not None and task.own.is_all else None
+
+
+def _for_engine(task: ReadTask) -> ReadTask:
+    """The task without what the document says itself."""
+    if task.own is None:
+        return task
+    return replace(task, image=without_text(task.image, task.own) if task.own.lines else task.image, own=None)
+
+
+def _with_own(task: ReadTask, page: Page | OcrsvcError) -> Page | OcrsvcError:
+    return page if task.own is None or isinstance(page, OcrsvcError) else merge_text(page, task.own)
 
 
 class AnalysingEngine:

@@ -97,10 +97,12 @@ def _box_to_list(box: Box) -> list[list[float]]:
 
 
 def _lines_to_dicts(lines: Sequence[Line]) -> list[dict[str, object]]:
-    """The lines, those with words with them."""
+    """The lines, with their words and where they come from, if these are known."""
     words = iter(_words_to_dicts([word for line in lines for word in line.words or ()]))
     return [
-        answer if line.words is None else answer | {"words": list(islice(words, len(line.words)))}
+        answer
+        | ({} if line.words is None else {"words": list(islice(words, len(line.words)))})
+        | ({} if line.source is None else {"source": line.source})
         for line, answer in zip(lines, _to_dicts(lines), strict=True)
     ]
 

@@ -53,5 +53,12 @@ OUTPUT_FORMATS: Final = {
     ),
     "hocr": OutputFormat("text/vnd.hocr+html", ".hocr", "hOCR", "hOCR 1.2", "ocrsvc.formats.hocr:write_hocr"),
     "alto": OutputFormat("application/alto+xml", ".alto.xml", "ALTO", "ALTO XML 4", "ocrsvc.formats.alto:write_alto"),
+    "md": OutputFormat(
+        "text/markdown",
+        ".md",
+        "Markdown",
+        "headings, paragraphs, lists and tables as Markdown",
+        "ocrsvc.formats.markdown:write_markdown",
+    ),
 }
 """By name, as the option `format` has it, in the order in which they are listed to people."""

@@ -13,6 +13,7 @@ from ocrsvc.records import (
     Cell,
     Character,
     Line,
+    LineSource,
     MaskedPart,
     Page,
     Region,
@@ -22,6 +23,7 @@ from ocrsvc.records import (
 )
 
 _TYPES: Final = get_args(RegionType)
+_SOURCES: Final = get_args(LineSource)
 _ANGLES: Final = (0, 90, 180, 270)
 _NUMBERS: Final = 8  # of a box: four corners
 
@@ -59,8 +61,11 @@ def _pack_box(box: Box) -> list[float]:
 
 
 def _pack_line(line: Line) -> list[object]:
-    """Text, confidence, corners, and the words if there is a list of them."""
-    return _pack_text(line) + ([] if line.words is None else [[_pack_word(word) for word in line.words]])
+    """Text, confidence, corners, the words if there is a list of them, and its source if that is known."""
+    words = None if line.words is None else [_pack_word(word) for word in line.words]
+    if line.source is not None:
+        return [*_pack_text(line), words, line.source]
+    return _pack_text(line) + ([] if words is None else [words])
 
 
 def _pack_word(word: Word) -> list[object]:
@@ -161,7 +166,12 @@ def _unpack_line(row: Any) -> Line:
             return Line(text, confidence, box)
         case [list(words)]:
             return Line(text, confidence, box, tuple(_unpack_word(word) for word in words))
-    raise InvalidData("a line with something else than words")
+        case [None, str(source)] if source in _SOURCES:
+            return Line(text, confidence, box, None, cast(LineSource, source))
+        case [list(words), str(source)] if source in _SOURCES:
+            unpacked = tuple(_unpack_word(word) for word in words)
+            return Line(text, confidence, box, unpacked, cast(LineSource, source))
+    raise InvalidData("a line with something else than words and a source")
 
 
 def _unpack_word(row: Any) -> Word:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -37,6 +37,8 @@ _QUICK_BYTES: Final = 1 << 14
 _EXEMPT_CALLS: Final = 4
 # Clients read it as a number of 32 bits.
 _MOST_RETRY_MS: Final = 2**31 - 1
+_RETRY: Final = "grpc-retry-pushback-ms"
+_NO_FIELDS: Final[Mapping[str, str]] = {}
 
 
 class Calls:
@@ -242,12 +244,12 @@ class Calls:
         failure = failure_of(error)
         stream.record.error = error
         retry_ms = str(min(error.retry_after_s * 1000, _MOST_RETRY_MS)) if isinstance(error, Refused) else ""
-        self._end(stream, failure.code, failure.message, retry_ms)
+        self._end(stream, failure.code, failure.message, {_RETRY: retry_ms, **stream.method.error_fields(error)})
 
-    def _end(self, stream: Stream, code: Code, message: str, retry_ms: str = "") -> None:
+    def _end(self, stream: Stream, code: Code, message: str, more: Mapping[str, str] = _NO_FIELDS) -> None:
         if stream.trailers is not None:
             return
-        fields = {"grpc-status": str(int(code)), "grpc-message": escaped(message), "grpc-retry-pushback-ms": retry_ms}
+        fields = {"grpc-status": str(int(code)), "grpc-message": escaped(message), **more}
         stream.trailers = [(name, value) for name, value in fields.items() if value]
         stream.record.code = code
         if stream.ended:

@@ -57,6 +57,11 @@ class Call:
         return max(0.0, self.deadline - time.monotonic())
 
 
+def no_fields(_error: BaseException) -> Mapping[str, str]:
+    """For methods whose status says everything."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
     """One method.
@@ -69,6 +74,7 @@ class Method:
         streaming: Whether requests come, and responses go, as many as the client likes, in the same order.
         adapter: The name of the API adapter, under which its calls are counted.
         scope: What an API key must allow for it.
+        error_fields: What the trailers of a call say besides the status when it fails with this error.
     """
 
     request: Any
@@ -77,6 +83,7 @@ class Method:
     streaming: bool = False
     adapter: str = "grpc"
     scope: Scope = "read"
+    error_fields: Callable[[BaseException], Mapping[str, str]] = no_fields
 
 
 Methods = Mapping[str, Method]

@@ -7,12 +7,14 @@ admitted. What a request holds is given back when it ends, whatever way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any, Final
 
 from flask import Flask
-from werkzeug.wsgi import get_path_info
+from werkzeug.wsgi import ClosingIterator, get_path_info
 
 from ocrsvc.http.request import Environ, request
+from ocrsvc.http.sending import STREAMS
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.serving.memory_budget import SharedLimits, make_shared_limits
 from ocrsvc.serving.request_guard import RequestGuard
@@ -60,8 +62,11 @@ def guarded(application: Callable[..., Iterable[bytes]], guard: RequestGuard) ->
     """A WSGI application whose requests are on record while they are worked on; see serving.request_guard."""
 
     def run(environ: Environ, start_response: Any) -> Iterable[bytes]:
-        with guard.request(loggable_path(get_path_info(environ))):
-            return application(environ, start_response)
+        with ExitStack() as stack:
+            stack.enter_context(guard.request(loggable_path(get_path_info(environ))))
+            answer = application(environ, start_response)
+            # An answer in pieces is worked on until it is closed.
+            return ClosingIterator(answer, stack.pop_all().close) if environ.get(STREAMS) else answer
 
     return run
 

@@ -102,7 +102,7 @@ def finish(response: Response) -> Response:
     response.headers[ID_HEADER] = request.id
     if (trace := request.trace) is not None:
         response.headers.extend(trace.headers())
-    if request.wants_stages:
+    if request.wants_stages and not request.is_streaming:
         response.headers[TIMING_HEADER] = server_timing(request.ledger.seconds())
     response.headers.setdefault("Cache-Control", "no-store")
     request.response = response
@@ -127,6 +127,10 @@ def _settled(response: Response) -> Response:
     """The answer, once its pages are counted for its key; a refusal where they cannot be."""
     pages = request.pages
     if pages is None:
+        return response
+    if request.is_streaming:
+        # They are counted at its end.
+        response.headers.extend(pages.headers)
         return response
     try:
         pages.settle(succeeded=response.status_code < 400)

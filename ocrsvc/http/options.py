@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Any, Final, get_args
 
+from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
 from ocrsvc.errors import BadOption
-from ocrsvc.formats.output_formats import OUTPUT_FORMATS
 from ocrsvc.http.field_values import as_text, parse_decimal, parse_flag
+from ocrsvc.http.stream_forms import STREAM_FORMS
 from ocrsvc.imaging import rectangle
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, PATTERN, Ranges, parse_ranges
 from ocrsvc.imaging.rectangle import parse_rectangle
@@ -19,23 +20,28 @@ from ocrsvc.model_repository import language_tag, wanted_model
 from ocrsvc.model_repository.description import Tier
 from ocrsvc.model_repository.language_tag import parse_language
 from ocrsvc.model_repository.wanted_model import parse_wanted_model
-from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, Barcodes, ModelChoice, ReadOptions, Rotate, Words
+from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, Barcodes, ModelChoice, ReadOptions, Rotate, TextLayer, Words
 from ocrsvc.serving.work_queue import PRIORITIES, Priority
 
 _ROTATIONS: Final = get_args(Rotate)
 _TIERS: Final = get_args(Tier)
-_FORMATS: Final = ("json", *OUTPUT_FORMATS)
+_FORMATS: Final = ("json", *DOCUMENT_FORMATS)
+OTHER_NAMES: Final = {"txt": "text"}
+"""Of formats."""
 SEGMENTED: Final = "segmented"
 ONLY: Final = "only"
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedOptions:
-    """What one request asks for: of the reader, of the answer, and of the queue (None: as its header says)."""
+    """What one request asks for: of the reader, of the answer, and of the queue (None: as its header says).
+
+    Of formats, each is there once; none leaves it to the header Accept.
+    """
 
     read: ReadOptions
     lines: bool
-    format: str | None
+    formats: tuple[str, ...]
     pages: Ranges
     priority: Priority | None
     stages: bool = False
@@ -88,6 +94,24 @@ def parse_words(text: str) -> Words:
 def parse_barcodes(text: str) -> Barcodes:
     """The option `barcodes`. Raises ValueError."""
     return "only" if text.lower() == ONLY else parse_flag(text)
+
+
+def parse_formats(text: str) -> tuple[str, ...]:
+    """The option `format`: one or more, each once, in the order in which they are sent. Raises ValueError."""
+    names = [name.strip() for name in text.lower().split(",")]
+    names = [OTHER_NAMES.get(name, name) for name in names]
+    if text.strip().lower() in STREAM_FORMS:
+        return (text.strip().lower(),)
+    if not all(name in _FORMATS for name in names):
+        raise ValueError(text)
+    return tuple(dict.fromkeys(names))
+
+
+def _formats_schema() -> dict[str, object]:
+    name = "|".join((*_FORMATS, *OTHER_NAMES))
+    return {
+        "anyOf": [{"enum": [*_FORMATS, *STREAM_FORMS]}, {"type": "string", "pattern": f"^(?:{name})(?:,(?:{name}))*$"}]
+    }
 
 
 def _parse_model(text: str) -> str:
@@ -166,6 +190,14 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "The part of each page that is read, in pixels of the page as displayed; what of it lies outside the page is "
         "left out. Boxes stay in pixels of the whole page.",
     ),
+    "text_layer": _choice(
+        get_args(TextLayer),
+        "ignore, auto, only or merge",
+        "ignore",
+        "What becomes of the text that a page of a PDF has itself: ignore reads every page as it is drawn; auto takes "
+        "sound text as it is and has the engine read the rest of pages on which much else stands; merge has it read "
+        "whatever else stands; only takes the PDF's text alone. Each line's source says where it comes from.",
+    ),
     "tables": _bool("false", "Find the page's tables: rows, columns and cells, HTML and Markdown, in JSON."),
     "spaces": _choice(
         ("auto", "model", "visible"),
@@ -215,12 +247,14 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "out, the service decides.",
     ),
     "lines": _bool("true", "Give the list of lines with boxes and confidences in JSON; false gives the text alone."),
-    "format": _choice(
-        _FORMATS,
-        "one of " + ", ".join(_FORMATS),
+    "format": Option(
+        parse_formats,
+        f"one or more of {', '.join(_FORMATS)}, separated by commas, or {' or '.join(STREAM_FORMS)} alone; txt is text",
+        _formats_schema(),
         None,
-        f"The form of the answer: JSON; {'; '.join(form.help for form in OUTPUT_FORMATS.values())}. "
-        "Left out, the header Accept decides, else JSON.",
+        f"The form of the answer: JSON; {'; '.join(form.help for form in DOCUMENT_FORMATS.values())}. Several come as "
+        f"a zip. Alone: {'; '.join(form.help for form in STREAM_FORMS.values())}. Left out, the header Accept decides, "
+        "else JSON.",
     ),
     "pages": Option(
         parse_ranges,
@@ -262,10 +296,10 @@ def read_options(sent: Iterable[tuple[str, object]]) -> RequestedOptions:
         BadOption: A name is unknown, a value is not accepted, or an option is given twice with different values.
     """
     values = _parse_all(sent)
-    lines, answer_format, priority = values.pop("lines", True), values.pop("format", None), values.pop("priority", None)
+    lines, formats, priority = values.pop("lines", True), values.pop("format", ()), values.pop("priority", None)
     pages: Ranges = values.pop("pages", ALL)
     stages = values.pop("timing", None) == "stages"
-    return RequestedOptions(ReadOptions(**values), lines, answer_format, pages, priority, stages)
+    return RequestedOptions(ReadOptions(**values), lines, formats, pages, priority, stages)
 
 
 def _parse_all(sent: Iterable[tuple[str, object]]) -> dict[str, Any]:

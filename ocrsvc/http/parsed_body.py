@@ -25,7 +25,7 @@ class Part:
 
     Attributes:
         name: Name of the field.
-        filename: The client's name of the file, used in responses only; None for a field that is no file.
+        filename: The client's name of the file, used to name answers only; None for a field that is no file.
         data: The content, as sent.
     """
 
@@ -99,6 +99,11 @@ class Content:
         if not images:
             raise self._nothing_sent(file_fields)
         return images
+
+    def file_names(self, file_fields: Collection[str]) -> list[str]:
+        """The names that the client gave the first of `images`: "" for a body that is one; none for those of text."""
+        files = [part.filename or "" for part in self.files if part.name in file_fields and part.data]
+        return [*([] if self.raw is None else [""]), *files]
 
     def _nothing_sent(self, file_fields: Collection[str]) -> NothingSent:
         names = {part.name for part in self.files} | {name for name, _ in self.fields}

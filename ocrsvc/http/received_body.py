@@ -174,6 +174,9 @@ class ReceivedBody:
         began_s: When the head of the request was there.
         error: Why there is no body; raised by `take`.
         client_name: The name of the key that its client's certificate stands for; None for none.
+        push: Sends what has not left of the answer so far, waits for the client so many seconds at most, and returns
+            how many bytes have still not left; for the request's thread, where the answer leaves in pieces. Raises
+            ClientGone.
     """
 
     def __init__(
@@ -190,6 +193,7 @@ class ReceivedBody:
         self.began_s = clock()
         self.error: OcrsvcError | None = None
         self.client_name: str | None = None
+        self.push: Callable[[float], int] = int
         self._sock = sock
         self._request = request
         self._length = length

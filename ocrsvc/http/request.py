@@ -19,11 +19,11 @@ from ocrsvc.http.options import CHOICE_OPTIONS, choice_of
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.received_body import ReceivedBody
 from ocrsvc.masking.kinds import kinds_of_header
-from ocrsvc.records import MaskKind, ModelChoice
+from ocrsvc.records import Check, MaskKind, ModelChoice
 from ocrsvc.serving.memory_budget import Budget, Share, network_of, unlimited
 from ocrsvc.serving.page_account import UNCOUNTED
 from ocrsvc.serving.request_guard import take_body
-from ocrsvc.serving.work_queue import PRIORITIES, Priority, RequestContext
+from ocrsvc.serving.work_queue import PRIORITIES, Priority, RequestContext, make_check
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.ledger import Ledger
 from ocrsvc.telemetry.trace_context import TraceContext, request_id_of
@@ -58,6 +58,8 @@ class Request(flask.Request):
         admitted_caller: The caller under whose name it counts; None for nobody.
         failures: What its response reports: its own failure, or those of single images in it.
         response: The response, once it is complete; None where there is none.
+        is_streaming: Whether its response leaves piece by piece.
+        stream_code, streamed_bytes: What ended such a response, empty where nothing did, and its bytes.
     """
 
     def __init__(self, environ: Environ, settings: Settings, memory: Budget | None = None) -> None:
@@ -76,6 +78,9 @@ class Request(flask.Request):
         self.admitted_caller: str | None = None
         self.failures: list[OcrsvcError] = []
         self.response: flask.Response | None = None
+        self.is_streaming = False
+        self.stream_code = ""
+        self.streamed_bytes = 0
         self.max_body_bytes = settings.max_body_bytes
         self._settings = settings
         self._content: Content | OcrsvcError | None = None
@@ -144,6 +149,10 @@ class Request(flask.Request):
         """How the reader is to treat it: by its headers, until the client hangs up. Raises BadOption."""
         pages = self.pages or UNCOUNTED
         return RequestContext(self.priority, self.is_gone, self.share, pages, self.mask, self.ledger, self.choice)
+
+    def make_check(self) -> Check:
+        """A function that work for it calls now and then; it raises DeadlineExceeded, ClientGone once nobody waits."""
+        return make_check(self.context, self.deadline, time.monotonic)
 
     def is_gone(self) -> bool:
         """Whether the client has closed its connection; False where the connection is not known.

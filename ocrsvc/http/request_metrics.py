@@ -136,7 +136,7 @@ def _count_failures(ended: Request, worker_metrics: WorkerMetrics, status: int) 
         if isinstance(failure, Refused):
             worker_metrics.count(REFUSED, failure.code)
     if status < _FAILED:
-        return _SUCCESS
+        return ended.stream_code or _SUCCESS
     return ended.failures[-1].code if ended.failures else f"http_{status}"
 
 
@@ -161,7 +161,7 @@ def _event(ended: Request, response: Response, adapter: str, code: str, seconds:
         status=response.status_code,
         code=code,
         bytes_in=min(ended.content_length or 0, _MOST_BYTES),
-        bytes_out=response.calculate_content_length() or 0,
+        bytes_out=ended.streamed_bytes or response.calculate_content_length() or 0,
         seconds=seconds,
         trace_id=ended.trace.trace_id if ended.trace is not None else "",
         key=ended.key.name if ended.key is not None else "",

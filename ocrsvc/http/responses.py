@@ -80,7 +80,7 @@ def cut_accepted() -> None:
 
 
 def is_url(text: object) -> bool:
-    """Whether a text is an address, not base64. Addresses are never fetched: a caller could reach others' hosts so."""
+    """Whether a text is an address, not base64; `UrlFiles` alone fetches one."""
     head = text[:8].lower() if isinstance(text, str | bytes) else ""
     if isinstance(head, bytes):
         head = head.decode("latin-1")

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import Final
 
-from ocrsvc.errors import BadOption, TooManyPages, UnsupportedImage
+from ocrsvc.errors import BadOption, BrokenImage, TooManyPages, UnsupportedImage
 from ocrsvc.imaging.decode import FORMATS, SUPPORTED, PixelLimits, check_size, open_encoded_image
 from ocrsvc.imaging.encoded_image import EncodedImage
+from ocrsvc.imaging.engine_view import clip_region
 from ocrsvc.imaging.gif_and_tiff import open_tiff
 from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
 from ocrsvc.imaging.pdf import Pdf
+from ocrsvc.imaging.text_layer.copied_text import PageFrame
+from ocrsvc.imaging.text_layer.ink import look_frame
+from ocrsvc.imaging.text_layer.own_text import CHARACTER_BYTES, MOST_CHARACTERS, OwnPage, own_text
 from ocrsvc.imaging.tiff_pages import begin_with, find_pages
-from ocrsvc.records import Image
+from ocrsvc.records import Image, OwnText, ReadOptions
 from ocrsvc.system.child_process import Check
 
 TakeMemory = Callable[[int], object]
@@ -66,6 +70,28 @@ class Document:
         """The page's key in the result cache: bytes that are equal only for the same page."""
         del number
         return self._data
+
+    def own_page(self, number: int, options: ReadOptions, check: Check, take: TakeMemory) -> OwnPage | None:
+        """The text that a page of a PDF has itself, and how large the page is; None of an image.
+
+        Args:
+            number: From 1.
+            options: Say which of the text is wanted; `text_layer` is not "ignore".
+            check: Asked meanwhile.
+            take: Asked for what finding the text takes; it is needed no longer than this takes.
+
+        Raises:
+            BadOption: The region lies outside of the page, or an image has no text of its own, and no other is wanted.
+            BrokenImage, ImageTooLarge: As for drawing the page; damage of the text alone counts where no other is
+                wanted, else the page has none.
+        """
+        del number, check, take
+        if options.text_layer == "only":
+            raise BadOption(
+                "text_layer=only reads the text that a PDF has, and this file is an image.",
+                "Send text_layer=auto, which reads both.",
+            )
+        return None
 
     def close(self) -> None:
         """Give everything back."""
@@ -141,7 +167,7 @@ def chosen_pages(document: Document, ranges: Ranges, most: int, *, cut: bool) ->
         asked = "" if ranges == ALL else f", of which {len(numbers)} are asked for"
         raise TooManyPages(
             f"This {document.kind} has {document.count} pages{asked}; the limit is {most} (OCRSVC_MAX_PAGES).",
-            f"Ask for fewer at a time, as with pages=1-{most}.",
+            f"Ask for fewer at a time, as with pages=1-{most}, or leave it as a job: POST /v1/jobs.",
         )
     return numbers[:most]
 
@@ -195,6 +221,30 @@ class _PdfDocument(Document):
 
     def key(self, number: int) -> bytes:
         return b"pdf %d %d %d %d " % (number, self._dpi, self._most_pixels, self._limits.max_side) + self._digest
+
+    def own_page(self, number: int, options: ReadOptions, check: Check, take: TakeMemory) -> OwnPage:
+        check()
+        width, height = self._pdf.measure(number, self._dpi, self._limits.max_side, check)
+        if options.region is not None:
+            options = replace(options, region=clip_region(options.region, width, height))
+        look = look_frame(width, height, self._dpi)
+        frame = PageFrame(width, height) if options.text_layer == "only" else look
+        try:
+            return OwnPage(width, height, self._own_text(number, frame, options, check, take))
+        except BrokenImage:
+            if options.text_layer == "only":
+                raise
+            return OwnPage(width, height, OwnText(()))
+
+    def _own_text(self, number: int, frame: PageFrame, options: ReadOptions, check: Check, take: TakeMemory) -> OwnText:
+        count = self._pdf.count_characters(number, check)
+        if count > MOST_CHARACTERS:
+            raise BrokenImage(
+                f"Page {number} of this PDF has {count} characters; {MOST_CHARACTERS} are taken of a page.",
+                "Send text_layer=ignore, which reads the page as it is drawn.",
+            )
+        take(CHARACTER_BYTES * count + frame.small_width * frame.small_height)
+        return own_text(self._pdf.characters(number, count, frame, check), options)
 
     def close(self) -> None:
         self._pdf.close()

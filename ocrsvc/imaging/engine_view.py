@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from ocrsvc.errors import BadOption
-from ocrsvc.imaging.geometry import move_page, restore_page, shrink, turn
-from ocrsvc.records import Image, Page, ReadOptions, Rectangle
+from ocrsvc.imaging.geometry import Quads, map_boxes, move_page, restore_page, shrink, turn, turn_points
+from ocrsvc.records import Image, OwnText, Page, ReadOptions, Rectangle
 
 
 class EngineView:
@@ -28,7 +28,7 @@ class EngineView:
         self._options = options
         self._degrees = 0 if options.rotate == "auto" else int(options.rotate)
         self.makes_copy = bool(self._degrees) or options.max_side is not None or options.region is not None
-        self._size_px = (0, 0)
+        self._size_px = self._seen_px = (0, 0)
         self._region: Rectangle | None = None
 
     @property
@@ -41,7 +41,7 @@ class EngineView:
         """What the engine is to see of this image. Raises BadOption where the rectangle lies outside of it."""
         self._size_px = (image.width, image.height)
         if self._options.region is not None:
-            self._region = _clip(self._options.region, image)
+            self._region = clip_region(self._options.region, image.width, image.height)
         kind, pixels = image.format, image.pixels
         # The caller has let go of it: it need not stay while there are copies.
         del image
@@ -52,7 +52,20 @@ class EngineView:
         pixels = turn(pixels, self._degrees)
         if self._options.max_side is not None:
             pixels, _ = shrink(pixels, self._options.max_side)
+        self._seen_px = (int(pixels.shape[1]), int(pixels.shape[0]))
         return Image(pixels, kind)
+
+    def apply_to_text(self, own: OwnText) -> OwnText:
+        """Text of the image that was given to `apply` last, where the engine would see it."""
+        x, y, width, height = self._region or (0, 0, *self._size_px)
+        turned = (height, width) if self._degrees in (90, 270) else (width, height)
+        scale = np.array(self._seen_px, np.float32) / np.array(turned, np.float32)
+
+        def move(quads: Quads) -> Quads:
+            moved = turn_points(quads - np.array([x, y], np.float32), self._degrees, width, height)
+            return np.asarray(moved * scale, np.float32)
+
+        return replace(own, lines=map_boxes(own.lines, move), angle=(own.angle - self._degrees) % 360)
 
     def restore(self, page: Page) -> Page:
         """The engine's page in the frame of the image that was given to `apply` last."""
@@ -62,12 +75,12 @@ class EngineView:
         return move_page(restore_page(page, self._degrees, width, height), x, y, *self._size_px)
 
 
-def _clip(region: Rectangle, image: Image) -> Rectangle:
-    """The part of a rectangle that lies in the image."""
+def clip_region(region: Rectangle, page_width: int, page_height: int) -> Rectangle:
+    """The part of a rectangle that lies on a page of so many pixels. Raises BadOption where there is none."""
     x, y, width, height = region
-    if x >= image.width or y >= image.height:
+    if x >= page_width or y >= page_height:
         raise BadOption(
-            f"The region {x},{y},{width},{height} lies outside the page of {image.width} x {image.height} pixels.",
+            f"The region {x},{y},{width},{height} lies outside the page of {page_width} x {page_height} pixels.",
             "Give x, y, width and height in pixels of the page as displayed.",
         )
-    return x, y, min(width, image.width - x), min(height, image.height - y)
+    return x, y, min(width, page_width - x), min(height, page_height - y)

@@ -20,6 +20,8 @@ import numpy as np
 
 from ocrsvc.errors import BrokenImage, EncryptedDocument, ImageTooLarge, OcrsvcError
 from ocrsvc.imaging.encoded_image import broken
+from ocrsvc.imaging.pdf_characters import room_bytes
+from ocrsvc.imaging.text_layer.copied_text import CopiedText, PageFrame
 from ocrsvc.records import Pixels
 from ocrsvc.system.child_process import Check, ChildFailed, ChildLate, ChildProcess, resources_exhausted
 from ocrsvc.system.shared_memory import READ_ONLY, open_memory
@@ -29,6 +31,8 @@ LEAST_DPI: Final = 72
 """Below this nothing small is legible; a page that does not fit its limits at this resolution is too large."""
 PAGE_LIMIT_S: Final = 10.0
 """For opening the file, and for each page; a scan of 50 megapixels takes a second or two."""
+TEXT_LIMIT_S: Final = 5.0
+"""For finding a page's characters: a page of ten thousand takes some milliseconds."""
 # A scan of 50 megapixels needs less than half of it; what is drawn lies in the canvas, and is counted apart.
 _MEMORY_BYTES: Final = 144 << 20
 _BYTES_PER_PIXEL: Final = 4
@@ -99,9 +103,7 @@ class Pdf:
         """
         width, height = self.measure(number, dpi, longest_side, check)
         size_bytes = width * height * _BYTES_PER_PIXEL
-        with resources_exhausted():
-            if os.fstat(self._canvas).st_size < size_bytes:
-                os.ftruncate(self._canvas, size_bytes)
+        self._grow_canvas(size_bytes)
         request = f"draw {number} {width} {height} {self._most_pixels}"
         self._ask(request, f"Page {number} of the PDF", check, "drawn", 0)
         with resources_exhausted(), mmap.mmap(self._canvas, size_bytes, access=mmap.ACCESS_READ) as canvas:
@@ -110,9 +112,45 @@ class Pdf:
             del pixels
         return np.asarray(drawn, np.uint8)
 
+    def count_characters(self, number: int, check: Check) -> int:
+        """How many characters a page has, which `characters` gives next.
+
+        Raises:
+            BrokenImage: It is damaged, or has so many that they take longer than TEXT_LIMIT_S.
+            ResourcesExhausted: There is no process for it.
+        """
+        (count,) = self._ask(f"text {number}", f"The text of page {number}", check, "characters", 1, TEXT_LIMIT_S)
+        return int(count)
+
+    def characters(self, number: int, count: int, frame: PageFrame, check: Check) -> CopiedText:
+        """The characters of the page that was asked for last, and a small drawing of it.
+
+        Args:
+            number: Of that page, from 1.
+            count: How many they are.
+            frame: How large the page is drawn.
+            check: As for `measure`.
+
+        Raises:
+            As `draw` does.
+        """
+        text_bytes = room_bytes(count)
+        self._grow_canvas(text_bytes + frame.small_width * frame.small_height)
+        sides = (frame.width, frame.height, frame.small_width, frame.small_height)
+        request = " ".join(map(str, ("copy", *sides, self._most_pixels)))
+        objects, images, *matrix = self._ask(request, f"Page {number} of the PDF", check, "copied", 8)
+        with resources_exhausted():
+            data = os.pread(self._canvas, text_bytes + frame.small_width * frame.small_height, 0)
+        return CopiedText(data, count, int(objects), int(images), tuple(matrix), frame)
+
     def close(self) -> None:
         """End the child, and give everything back."""
         self._opened.close()
+
+    def _grow_canvas(self, size_bytes: int) -> None:
+        with resources_exhausted():
+            if os.fstat(self._canvas).st_size < size_bytes:
+                os.ftruncate(self._canvas, size_bytes)
 
     def _start(self, check: Check) -> int:
         """A child that has the file open; how many pages that has."""
@@ -120,7 +158,9 @@ class Pdf:
         (count,) = self._ask("open", "The PDF", check, "pages", 1)
         return min(int(count), _MOST_PAGES)
 
-    def _ask(self, request: str, what: str, check: Check, word: str, count: int) -> Sequence[float]:
+    def _ask(
+        self, request: str, what: str, check: Check, word: str, count: int, limit_s: float | None = None
+    ) -> Sequence[float]:
         """Ask the child, a new one where the last has ended.
 
         Args:
@@ -128,18 +168,20 @@ class Pdf:
             what: What the request is about, for people.
             check: Asked meanwhile.
             word, count: The answer expected, and how many numbers it has.
+            limit_s: Seconds that it may take; None is PAGE_LIMIT_S.
 
         Returns:
             These numbers.
         """
+        limit_s = PAGE_LIMIT_S if limit_s is None else limit_s
         if self._child is None or not self._child.is_open:
             self._start(check)
         assert self._child is not None, "it was started"
         try:
-            said, numbers = self._child.ask(request, PAGE_LIMIT_S, check)
+            said, numbers = self._child.ask(request, limit_s, check)
         except ChildLate as late:
             raise BrokenImage(
-                f"{what} takes longer than {PAGE_LIMIT_S:g} seconds to draw.", "Send the page as an image."
+                f"{what} takes longer than {limit_s:g} seconds to draw or read.", "Send the page as an image."
             ) from late
         except ChildFailed as failure:
             raise _crash(what) from failure

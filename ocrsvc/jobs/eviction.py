@@ -22,6 +22,7 @@ class Stored:
         size: Bytes of all its files.
         came_s: Monotonic seconds.
         is_done: Whether nothing more is to be read.
+        pages: That were asked for.
     """
 
     id: str
@@ -29,6 +30,7 @@ class Stored:
     size: int
     came_s: float
     is_done: bool
+    pages: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Reads the documents in the job store: one thread of each worker, one page after the other, at batch priority.
+"""Reads the documents in the job store: one thread of each worker, one document at a time, at batch priority.
 
 It takes whichever job is free, so that what a worker leaves behind, because it was replaced or died, is continued by
 another one after the last page that was written.
@@ -7,29 +7,22 @@ another one after the last page that was written.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from ocrsvc.access.gate import AccessGate
-from ocrsvc.access.request_pages import RequestPages
-from ocrsvc.errors import ClientGone, DeadlineExceeded, KeyRefused, OcrsvcError, QuotaExceeded, Refused
-from ocrsvc.formats.page_serialization import pack_page
-from ocrsvc.imaging.document import DocumentPage
-from ocrsvc.jobs.store import MOST_TRIES, StorageFull, Task, Tasks, storing
+from ocrsvc.errors import ClientGone, OcrsvcError, QuotaExceeded, Refused
+from ocrsvc.jobs.begun_pages import MOST_TRIES, OPENING, BegunPages
+from ocrsvc.jobs.job_reading import JobReading
+from ocrsvc.jobs.job_result import make_result
+from ocrsvc.jobs.store import StorageFull, Tasks, storing
+from ocrsvc.jobs.task import Task
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.readings import Reading
-from ocrsvc.records import ReadOptions
-from ocrsvc.serving.work_queue import NeverStarted, RequestContext, client_gone
+from ocrsvc.serving.work_queue import RequestContext, client_gone
 from ocrsvc.telemetry.loggable import loggable_error
-
-if TYPE_CHECKING:
-    # Loaded where there is a model repository alone.
-    from ocrsvc.model_serving.loaded_models import Lease
 
 LOGGER: Final = logging.getLogger("ocrsvc.tasks")
 _POLL_S: Final = 1.0
@@ -81,6 +74,8 @@ class Runner:
 
     def _run(self) -> None:
         rounds = 0
+        # An earlier service may have left some.
+        self._tasks.added.set()
         while not self._is_stopping():
             self._tasks.added.wait(_POLL_S)
             self._tasks.added.clear()
@@ -126,80 +121,52 @@ class Runner:
         context = RequestContext("batch", lambda: self._is_stopping() or not task.is_there())
         try:
             with storing():
-                about = task.about()
-                options = ReadOptions(**about["options"])
-                with (
-                    self._reader.open_document(task.data(), math.inf, context) as document,
-                    self._reader.one_version(options, self._page_s, context) as lease,
-                ):
-                    for number in about["numbers"][task.count_pages() :]:
-                        row = self._read_page(task, DocumentPage(document, number), about, context, lease)
-                        task.add_page({"number": number, **row})
+                JobReading(task, self._reader, self._page_s, context, self._gate, self._give_way).read()
+                self._make_files(task, context)
         except StorageFull:
             raise
         except QuotaExceeded as error:
-            task.finish("failure", str(error))
+            self._fail(task, error)
         except (ClientGone, Refused):
             return
         except OcrsvcError as error:
-            task.finish("failure", str(error))
+            self._fail(task, error)
         except Exception as error:
             if not task.is_there():
                 return
             LOGGER.error("a document cannot be read", exc_info=loggable_error(error))
-            task.finish("failure", "Something went wrong here; it is in the service's log.")
+            self._fail(task, OcrsvcError("Something went wrong here; it is in the service's log."))
         else:
             task.finish("success")
+            self._tasks.note("done")
 
-    def _read_page(
-        self,
-        task: Task,
-        page: DocumentPage,
-        about: Mapping[str, Any],
-        context: RequestContext,
-        lease: Lease | None,
-    ) -> dict[str, Any]:
-        """What is written of a page, tried again while others come first, and a few times where it takes too long.
+    def _make_files(self, task: Task, context: RequestContext) -> None:
+        """Those that were asked for; who fetches one that could not be made learns why. Raises ClientGone, OSError."""
 
-        Raises:
-            ClientGone: This process ends, or the task was cleared.
-            KeyRefused: The key of who left the document is not valid any more.
-            QuotaExceeded: It has no pages left.
-        """
-        why = f"The page was begun {MOST_TRIES} times and never finished, and is left out."
-        times = task.begin(page.number)
-        while times < MOST_TRIES:
+        def check() -> None:
+            if context.is_gone():
+                raise client_gone()
+
+        begun = BegunPages(task)
+        for place, name in enumerate(task.about().get("formats", ())):
+            number = OPENING - 1 - place
+            if begun.times(number) >= MOST_TRIES:
+                LOGGER.error("no file was made of job %s format=%s: whoever makes it ends", task.id, name)
+                continue
+            begun.begin(number)
             try:
-                if context.is_gone():
-                    raise client_gone()
-                read = self._read_counted(page, about, context, lease)
-                return {"page": pack_page(read.page), "took_s": read.timing.total_s, "at_s": time.time()}
+                make_result(self._tasks, task, name, check)
             except ClientGone:
-                task.forget_begin(page.number)
+                begun.forget(number)
                 raise
-            except (KeyRefused, QuotaExceeded):
-                task.forget_begin(page.number)
-                raise
-            except (Refused, NeverStarted):
-                self._stopped.wait(_POLL_S)
-            except DeadlineExceeded as late:
-                # A page that is too slow for us counts like one that ends us.
-                times, why = task.begin(page.number), str(late)
             except OcrsvcError as error:
-                return {"error": str(error)}
-        return {"error": why}
+                LOGGER.info("no file was made of job %s format=%s code=%s", task.id, name, error.code)
+            begun.end(number)
 
-    def _read_counted(
-        self, page: DocumentPage, about: Mapping[str, Any], context: RequestContext, lease: Lease | None
-    ) -> Reading:
-        """One page, which counts for the key of who left the document. Raises OcrsvcError."""
-        options = ReadOptions(**about["options"])
-        if self._gate is None or about.get("key") is None:
-            return self._reader.read(page, options, self._page_s, context, lease)
-        pages = RequestPages(self._gate.resume(about["key"]))
-        try:
-            read = self._reader.read(page, options, self._page_s, replace(context, pages=pages), lease)
-            pages.settle(succeeded=True)
-            return read
-        finally:
-            pages.release()
+    def _fail(self, task: Task, error: OcrsvcError) -> None:
+        task.finish("failure", str(error), error.code)
+        self._tasks.note("failed")
+
+    def _give_way(self) -> None:
+        """Others come first."""
+        self._stopped.wait(_POLL_S)

@@ -1,25 +1,17 @@
 """The job store: documents on disk that are read while no client is connected.
 
-In files, because any worker may be asked, and because a worker that dies must lose nothing. The service has one folder
-of its own, made by the arbiter and removed with it; each task is a folder in it:
+In files, because any worker may be asked, and because a worker that dies, or a whole service, must lose nothing. A
+service has one folder (see folder.py); each task is a folder in it (see task.py), which appears, and goes, by renaming.
 
-    file          what was sent
-    task.json     what is asked
-    taken.json    whose it is, and when it came on the monotonic clock, which no correction of the time of day moves
-    lock          held (flock) by the process that reads it, so that its death frees it
-    begun.json    the page that is being read, and how often it was begun
-    pages.jsonl   what was read, a line a page, in order; a line without its end was being written, and does not count
-    done.json     how it ended
-    told          how many pages were returned to a caller who asks only for what is new
-    out/          files made of the result
-
-A task appears, and goes, by the renaming of its folder; the files in it are written beside their place and renamed.
+Where the store is durable, a document that was accepted and a job that is said to be done are on the disk (fsync)
+before anybody is told. Pages survive the death of any process; after a loss of power those of the last moments may be
+read again, and each is there once in any case.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
+import logging
 import os
 import re
 import shutil
@@ -27,34 +19,33 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from itertools import islice
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Final, Literal, TypeVar
+from typing import Final, TypeVar
 
 import orjson
 
-from ocrsvc.errors import QueueFull, Refused
-from ocrsvc.jobs.eviction import Bounds, Need, Stored, displaced
+from ocrsvc.errors import KeyReused, QueueFull, Refused, TooManyJobs
+from ocrsvc.jobs.eviction import Bounds, Need, displaced
+from ocrsvc.jobs.files import locked, put, sync
+from ocrsvc.jobs.task import Taken, Task
+from ocrsvc.jobs.uploaded_files import UploadedFiles
 
-MOST_TASKS: Final = 200
-MOST_TRIES: Final = 3
-"""How often a page may be begun that is never finished: by then it is what ends the processes that read it."""
+LOGGER: Final = logging.getLogger("ocrsvc.tasks")
+MOST_TASKS: Final = 1000
+DAMAGED: Final = "damaged-"
+"""How the folder of a job begins that cannot be understood: it is kept for who looks into it, and nobody reads it."""
 
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BESIDE: Final = re.compile(r"\.((?P<pid>[0-9]{1,9})-)?[0-9a-f]{32}")
 _RETRY_S: Final = 30
 _AGAIN: Final = "Send it again later."
-# Others need milliseconds, unless a disk or a process has stopped.
-_LOCK_WAIT_S: Final = 5.0
-_LOCK_CHECK_S: Final = 0.02
 _LACKS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS)
-_COUNTER_DIGITS: Final = 8
-_LOCK_FILE: Final = ".door"
+_LOCK_FILE: Final = ".lock"
+_UPLOADS_PART: Final = 4
 
 T = TypeVar("T")
-State = Literal["waiting", "running", "success", "failure"]
 
 
 class StorageFull(Refused):
@@ -76,169 +67,73 @@ def storing() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """One document, as it lies in its folder; any method may raise FileNotFoundError once it was cleared."""
+class CallerLimits:
+    """What one caller may have in the store that is not read yet: jobs, and pages of all of them together."""
 
-    folder: Path
-
-    @property
-    def id(self) -> str:
-        """Random, and the only thing that a caller needs to know."""
-        return self.folder.name
-
-    def about(self) -> Any:
-        """What was asked."""
-        return self._get("task.json")
-
-    def data(self) -> bytes:
-        """What was sent."""
-        return (self.folder / "file").read_bytes()
-
-    def came_at_s(self) -> float:
-        """When it came, in seconds of the clock on the wall; for people."""
-        return (self.folder / "file").stat().st_mtime
-
-    def came_s(self) -> float:
-        """When it came, in monotonic seconds."""
-        return float(self._get("taken.json")[1])
-
-    def stored(self) -> Stored:
-        """What it takes of the store, and whose it is."""
-        caller, came_s = self._get("taken.json")
-        size = sum(_size(Path(place) / name) for place, _, names in os.walk(self.folder) for name in names)
-        return Stored(self.id, caller, size, came_s, self.is_done())
-
-    def is_there(self) -> bool:
-        """Whether nobody has cleared it."""
-        return self.folder.exists()
-
-    def is_done(self) -> bool:
-        """Whether nothing more will be read."""
-        return (self.folder / "done.json").exists()
-
-    def state(self) -> tuple[State, str]:
-        """How far it is, and for a failure why."""
-        with suppress(FileNotFoundError):
-            state, why = self._get("done.json")
-            return state, why
-        return ("running" if (self.folder / "begun.json").exists() else "waiting"), ""
-
-    def finish(self, state: Literal["success", "failure"], why: str = "") -> None:
-        """Nothing more will be read."""
-        self._put("done.json", orjson.dumps([state, why]))
-
-    def pages(self, after: int = 0) -> list[Any]:
-        """What was written for each page, in order, from the one on that has `after` before it."""
-        try:
-            with (self.folder / "pages.jsonl").open("rb") as lines:
-                return [orjson.loads(line) for line in islice(lines, after, None) if line.endswith(b"\n")]
-        except FileNotFoundError:
-            return []
-
-    def count_pages(self) -> int:
-        """How many pages were written."""
-        with suppress(FileNotFoundError), (self.folder / "pages.jsonl").open("rb") as lines:
-            return sum(line.endswith(b"\n") for line in lines)
-        return 0
-
-    def add_page(self, page: object) -> None:
-        """Write one more; only for who has claimed the task. Whoever claims it next cuts off what a failure left."""
-        with (self.folder / "pages.jsonl").open("ab") as pages:
-            pages.write(orjson.dumps(page) + b"\n")
-
-    def begin(self, number: int) -> int:
-        """Note that a page is begun; how often it was before, by processes that did not come back."""
-        times = 0
-        with suppress(FileNotFoundError):
-            begun, count = self._get("begun.json")
-            times = count if begun == number else 0
-        self._put("begun.json", orjson.dumps([number, times + 1]))
-        return times
-
-    def release(self) -> None:
-        """Nobody reads it now, and that is not its fault. Needs no space on the disk."""
-        (self.folder / "begun.json").unlink(missing_ok=True)
-
-    def forget_begin(self, number: int) -> None:
-        """The page was released in good order, and is to be begun by another process: the last time does not count."""
-        _, times = self._get("begun.json")
-        self._put("begun.json", orjson.dumps([number, times - 1]))
-
-    @contextmanager
-    def claim(self) -> Iterator[bool]:
-        """Whether the task is this process's own within the block, and nobody else's."""
-        with (self.folder / "lock").open("ab") as lock:
-            if not _try_lock(lock):
-                yield False
-                return
-            self._cut_half_a_line()
-            yield True
-
-    def take_unreported(self) -> list[Any]:
-        """The pages that were not taken before, by any worker."""
-        counter = os.open(self.folder / "told", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(counter, fcntl.LOCK_EX)
-            before = int(os.pread(counter, _COUNTER_DIGITS, 0) or 0)
-            pages = self.pages(before)
-            os.pwrite(counter, b"%0*d" % (_COUNTER_DIGITS, before + len(pages)), 0)
-        finally:
-            os.close(counter)
-        return pages
-
-    def put_result_file(self, name: str, data: bytes) -> None:
-        """Keep a file that was made of the result; the name must be that of a file and nothing else."""
-        (self.folder / "out").mkdir(exist_ok=True)
-        self._put(f"out/{name}", data)
-
-    def result_file(self, name: str) -> bytes | None:
-        """A file that was made of the result; None for a name that none has, whatever stands in it."""
-        with suppress(FileNotFoundError):
-            return next((file.read_bytes() for file in (self.folder / "out").iterdir() if file.name == name), None)
-        return None
-
-    def _cut_half_a_line(self) -> None:
-        with suppress(FileNotFoundError), (self.folder / "pages.jsonl").open("r+b") as pages:
-            pages.truncate(pages.read().rfind(b"\n") + 1)
-
-    def _get(self, name: str) -> Any:
-        return orjson.loads((self.folder / name).read_bytes())
-
-    def _put(self, name: str, data: bytes) -> None:
-        beside = self.folder / f".{uuid.uuid4().hex}"
-        try:
-            beside.write_bytes(data)
-            beside.rename(self.folder / name)
-        except OSError:
-            beside.unlink(missing_ok=True)
-            raise
+    jobs: int = MOST_TASKS
+    pages: int = 1 << 40
 
 
 class Tasks:
     """The tasks of a service, seen by one of its processes.
 
     Args:
-        folder: See `make_folder`.
+        folder: See `open_folder`.
         most_bytes: Of all files together; more are refused.
         keep_s: How long a task is kept after it came.
         clock: Monotonic seconds, the same in all processes.
+        limits: For each caller.
+        is_durable: Whether tasks are to survive a loss of power.
 
     Attributes:
-        folder, most_bytes: As given.
+        folder, most_bytes, is_durable: As given.
         added: Set when this process added a task.
+        uploads: Files that are uploaded to be read later; they may take a quarter of `most_bytes`, beside it.
+        note: Told what became of tasks here: "accepted", "deleted", "displaced", "expired", and by others that read
+            and tell them "done", "failed" and how callbacks went.
     """
 
     def __init__(
-        self, folder: Path, most_bytes: int, keep_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        folder: Path,
+        most_bytes: int,
+        keep_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        limits: CallerLimits | None = None,
+        *,
+        is_durable: bool = False,
     ) -> None:
         self.folder, self.most_bytes, self._keep_s, self._clock = folder, most_bytes, keep_s, clock
+        self._limits, self.is_durable = limits or CallerLimits(), is_durable
         self.added = threading.Event()
+        self.uploads = UploadedFiles(folder / "uploads", most_bytes // _UPLOADS_PART, keep_s)
+        self.note: Callable[[str], object] = bool
 
-    def add(self, data: bytes, about: Mapping[str, object], caller: str = "") -> Task:
-        """Take in a document of a caller, for which others may have to go (see `shares`).
+    def add(
+        self,
+        data: bytes,
+        about: Mapping[str, object],
+        caller: str = "",
+        *,
+        pages: int = 1,
+        repeat: str = "",
+        content: str = "",
+        more: Mapping[str, object] | None = None,
+    ) -> Task:
+        """Take in a document of a caller, for which others may have to go (see eviction.py).
+
+        Args:
+            data: What was sent.
+            about: What is asked; its `key` is the identity of the API key that the document was left with.
+            caller: With whom it shares the store.
+            pages: How many are asked for.
+            repeat, content: See `Taken`: a job that is there with the same of both is what comes back.
+            more: Further files of the task, by name, as JSON.
 
         Raises:
             QueueFull: There is no space for it, or others are stored that take too long.
+            TooManyJobs: The caller has as many as one may have.
+            KeyReused: There is another job under the same `repeat`.
             OSError: It cannot be stored; nothing is left of it.
         """
         beside = self.folder / f".{os.getpid()}-{uuid.uuid4().hex}"
@@ -246,22 +141,68 @@ class Tasks:
             beside.mkdir(0o700)
             # Before the lock, which nobody may hold for as long as a large file takes on a slow disk.
             (beside / "file").write_bytes(data)
-            (beside / "task.json").write_bytes(orjson.dumps(about))
+            for name, value in {"task.json": about, **(more or {})}.items():
+                put(beside / name, orjson.dumps(value), is_durable=False)
+            self._sync(*beside.iterdir())
             with self._locked():
+                if repeat and (found := self._same(repeat, content)):
+                    shutil.rmtree(beside, ignore_errors=True)
+                    return found
+                self._check_limits(caller, pages)
                 self._clear_for(Need(caller, len(data)))
-                (beside / "taken.json").write_bytes(orjson.dumps([caller, self._clock()]))
-                task = Task(beside.rename(self.folder / str(uuid.uuid4())))
+                came = (self._clock(), time.time(), boot_id())
+                taken = Taken(caller, pages, *came, repeat, content, _text_or_none(about.get("key")))
+                (beside / "taken.json").write_bytes(orjson.dumps(asdict(taken)))
+                self._sync(beside / "taken.json", beside)
+                task = self._task(beside.rename(self.folder / str(uuid.uuid4())))
+                self._sync(self.folder)
         except BaseException:
             shutil.rmtree(beside, ignore_errors=True)
             raise
         self.added.set()
+        self.note("accepted")
         return task
 
     def put_result_file(self, task: Task, name: str, data: bytes) -> None:
         """Keep a file that was made of the result of a task, under the conditions of `add`."""
         with self._locked():
-            self._clear_for(Need(task.stored().caller, len(data), document=task.id))
+            self._clear_for(Need(task.taken().caller, len(data), document=task.id))
             task.put_result_file(name, data)
+
+    def keep_result_file(self, task: Task, made: Path, name: str) -> Path:
+        """The same for a file that lies in the task's own folder already; where it lies then."""
+        # Before the lock, as in `add`.
+        self._sync(made)
+        with self._locked():
+            # What it takes is among what the task takes.
+            self._clear_for(Need(task.taken().caller, 0, document=task.id))
+            (task.folder / "out").mkdir(exist_ok=True)
+            return made.rename(task.folder / "out" / name)
+
+    def _check_limits(self, caller: str, pages: int) -> None:
+        """Raises TooManyJobs."""
+        waiting = [taken for taken in _seen(self.waiting(), Task.taken) if taken.caller == caller]
+        asked = sum(taken.pages for taken in waiting) + pages
+        if len(waiting) < self._limits.jobs and asked <= self._limits.pages:
+            return
+        raise TooManyJobs(
+            f"{len(waiting)} documents of this caller wait already, and with this one {asked} pages would; the limits "
+            f"are {self._limits.jobs} (OCRSVC_JOBS_WAITING) and {self._limits.pages} (OCRSVC_JOBS_WAITING_PAGES).",
+            "Wait until some of them are read, or delete them.",
+            _RETRY_S,
+        )
+
+    def _same(self, repeat: str, content: str) -> Task | None:
+        """The task that was sent with the same key before. Raises KeyReused for another one with that key."""
+        for taken, task in self._each(lambda task: (task.taken(), task)):
+            if taken.repeat != repeat:
+                continue
+            if taken.content != content:
+                raise KeyReused(
+                    "Another job was sent with this Idempotency-Key.", "Send each job with a key of its own."
+                )
+            return task
+        return None
 
     def _clear_for(self, need: Need) -> None:
         """Clear what has to go. Raises QueueFull when that is not enough."""
@@ -275,29 +216,31 @@ class Tasks:
                 _RETRY_S,
             )
         for document in gone:
-            self.clear(Task(self.folder / document.id))
+            self.clear(self._task(self.folder / document.id), "displaced")
 
     def find(self, name: object) -> Task | None:
         """The task with this id; None for any other text, and for what is no text."""
         if not isinstance(name, str) or not _ID.fullmatch(name):
             return None
-        task = Task(self.folder / name)
+        task = self._task(self.folder / name)
         return task if task.is_there() else None
 
     def all(self) -> list[Task]:
         """All that are kept."""
-        return [Task(Path(entry)) for entry in self._entries() if _ID.fullmatch(entry.name)]
+        return [self._task(Path(entry)) for entry in self._entries() if _ID.fullmatch(entry.name)]
 
     def waiting(self) -> list[Task]:
         """Those that are not done, the oldest first."""
-        found = self._each(lambda task: (task.came_s(), task.id, task))
-        return [task for *_, task in sorted(found) if not task.is_done()]
+        unread = [task for task in self.all() if not task.is_done()]
+        found = _seen(unread, lambda task: (task.came_s(), task.id, task))
+        return [task for *_, task in sorted(found, key=lambda row: row[:2])]
 
-    def clear(self, task: Task) -> None:
-        """Remove a task, also while it is read: its reader finds out by itself."""
+    def clear(self, task: Task, why: str = "deleted") -> None:
+        """Remove a task, also while it is read: its reader finds out by itself. `why` is noted."""
         gone = self.folder / f".{uuid.uuid4().hex}"
         with suppress(FileNotFoundError):
             task.folder.rename(gone)
+            self.note(why)
         shutil.rmtree(gone, ignore_errors=True)
 
     def sweep(self) -> None:
@@ -308,7 +251,45 @@ class Tasks:
                 shutil.rmtree(entry, ignore_errors=True)
         for came_s, task in self._each(lambda task: (task.came_s(), task)):
             if self._clock() - came_s > self._keep_s:
-                self.clear(task)
+                self.clear(task, "expired")
+        self.uploads.sweep()
+
+    def begin_again(self, wall: Callable[[], float] = time.time) -> None:
+        """For the service that has just opened the folder: what an earlier one left.
+
+        What was not taken in to the end is removed, and what a loss of power damaged is set aside. The ages of tasks
+        that came before this boot are translated, once, by the clock on the wall: from then on no correction of it
+        counts.
+        """
+        for entry in self._entries():
+            if _BESIDE.fullmatch(entry.name):
+                shutil.rmtree(entry, ignore_errors=True)
+        self.uploads.begin_again()
+        for task in self.all():
+            self._put_right(task)
+        boot, now_s, now_at_s = boot_id(), self._clock(), wall()
+        for taken, task in self._each(lambda task: (task.taken(), task)):
+            if taken.boot != boot:
+                came_s = now_s - max(0.0, now_at_s - taken.came_at_s)
+                task.put("taken.json", asdict(replace(taken, came_s=came_s, boot=boot)))
+
+    def _put_right(self, task: Task) -> None:
+        """Remove what was being written when all ended, or set the job aside where it cannot be understood."""
+        task.remove_unfinished_files()
+        try:
+            for look in (Task.taken, Task.about, Task.end):
+                look(task)
+        except (FileNotFoundError, ValueError):
+            LOGGER.error("job %s is damaged: it is kept as %s%s, and not read", task.id, DAMAGED, task.id)
+            task.folder.rename(self.folder / f"{DAMAGED}{task.id}")
+
+    def _task(self, folder: Path) -> Task:
+        return Task(folder, self.is_durable)
+
+    def _sync(self, *paths: Path) -> None:
+        if self.is_durable:
+            for path in paths:
+                sync(path)
 
     def _entries(self) -> list[os.DirEntry[str]]:
         with suppress(FileNotFoundError):
@@ -317,34 +298,27 @@ class Tasks:
 
     def _each(self, look: Callable[[Task], T]) -> list[T]:
         """What is seen at each task that is not cleared meanwhile."""
-        seen = []
-        for task in self.all():
-            with suppress(FileNotFoundError):
-                seen.append(look(task))
-        return seen
+        return _seen(self.all(), look)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """No other process takes one in meanwhile. Raises QueueFull when another, which may be frozen, does not end."""
-        until_s = time.monotonic() + _LOCK_WAIT_S
-        with (self.folder / _LOCK_FILE).open("ab") as lock:
-            while not _try_lock(lock):
-                if time.monotonic() >= until_s:
-                    raise QueueFull("Other documents are being stored, and that takes long.", _AGAIN, _RETRY_S)
-                time.sleep(_LOCK_CHECK_S)
-            yield
+    def _locked(self) -> AbstractContextManager[None]:
+        """No other process takes one in meanwhile. Raises as `locked`."""
+        return locked(self.folder / _LOCK_FILE, "documents")
 
 
-def _try_lock(file: IO[bytes]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def boot_id() -> str:
+    """Of this boot of the machine; empty where the system does not tell."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return ""
 
 
-def _size(file: Path) -> int:
-    try:
-        return file.lstat().st_size
-    except FileNotFoundError:
-        return 0
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _seen(tasks: list[Task], look: Callable[[Task], T]) -> list[T]:
+    seen = []
+    for task in tasks:
+        with suppress(FileNotFoundError):
+            seen.append(look(task))
+    return seen

@@ -17,13 +17,16 @@ USAGE_S: Final = 15.0
 
 def read_usage(tasks: Tasks) -> Iterator[tuple[Metric, float]]:
     """How many documents there are, and of the disk what they take, may take, and leave; raises OSError."""
-    sizes = []
+    sizes, waiting = [], 0
     for task in tasks.all():
         # One that is cleared meanwhile counts no more.
         with suppress(FileNotFoundError):
-            sizes.append(task.stored().size)
+            stored = task.stored()
+            sizes.append(stored.size)
+            waiting += not stored.is_done
     disk = os.statvfs(tasks.folder)
     yield metrics.TASKS, len(sizes)
+    yield metrics.TASKS_WAITING, waiting
     yield metrics.TASKS_BYTES, sum(sizes)
     yield metrics.TASKS_LIMIT, tasks.most_bytes
     yield metrics.TASKS_DISK_FREE, disk.f_bavail * disk.f_frsize

@@ -233,19 +233,22 @@ def _tls() -> Iterator[Panel]:
 
 def _state() -> Iterator[Panel]:
     denied = (Query(f"sum by (kind) ({_of(metrics.DENIED)})", "{{kind}}"),)
-    yield Panel("Inputs refused because they crash", "short", denied, width=6)
+    yield Panel("Inputs refused because they crash", "short", denied, width=4)
     disk = (
         Query(_of(metrics.TASKS_BYTES), "{{instance}} documents"),
         Query(_of(metrics.TASKS_LIMIT), "{{instance}} limit"),
         Query(_of(metrics.TASKS_DISK_FREE), "{{instance}} free"),
     )
     yield Panel("Disk space of documents", "bytes", disk, width=6)
-    yield Panel("Documents", "short", (Query(_of(metrics.TASKS), "{{instance}}"),), width=6)
+    kept = Query(_of(metrics.TASKS), "{{instance}}"), Query(_of(metrics.TASKS_WAITING), "{{instance}} not read yet")
+    yield Panel("Documents", "short", kept, width=4)
+    became = (Query(f"sum by (event) ({_of(metrics.JOBS)})", "{{event}}"),)
+    yield Panel("Jobs since the start", "short", became, width=5)
     keys = (
         Query(f"max({_of(metrics.KEYS)})", "valid"),
         Query(f"max({_of(metrics.KEYS_NEAR_QUOTA)})", "near their quota"),
     )
-    yield Panel("API keys", "short", keys, width=6)
+    yield Panel("API keys", "short", keys, width=5)
     up = (Query(f"time() - {_of(metrics.STARTED)}", "{{instance}}"),)
     yield Panel("Up since", "s", up, "stat", 6, 6)
     build = (Query(f"count by (version) ({_of(metrics.BUILD)})", "{{version}}"),)

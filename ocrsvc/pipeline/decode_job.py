@@ -6,18 +6,21 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import cast
+from typing import Final, cast
 
 from ocrsvc.engines.contract import EngineTraits, Handle
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.decode import decode_pixels
 from ocrsvc.imaging.encoded_image import EncodedImage
 from ocrsvc.imaging.engine_view import EngineView
+from ocrsvc.imaging.text_layer.merging import with_sources
 from ocrsvc.pipeline.read_context import ReadRequest
 from ocrsvc.readings import Timing
-from ocrsvc.records import DecodedPage, FileTask, Image, Page, ReadTask, Task
+from ocrsvc.records import DecodedPage, FileTask, Image, OwnText, Page, ReadTask, Rotate, Task
 from ocrsvc.serving.request_guard import decoding_for
 from ocrsvc.serving.work_queue import Served
+
+_ROTATIONS: Final[dict[int, Rotate]] = {0: "0", 90: "90", 180: "180", 270: "270"}
 
 PageSource = EncodedImage | Image | bytes
 """A page's file, with a header that was held against the limits; the image, where it was drawn from a document, whose
@@ -31,6 +34,7 @@ class DecodeJob:
         request: What it is a page of.
         traits: Of the engine.
         number: In its document, from 1.
+        own: Text that the page has itself; None where that was not asked for.
         image_only: Only the decoded image is wanted, in colour.
 
     Attributes:
@@ -47,7 +51,13 @@ class DecodeJob:
     """
 
     def __init__(
-        self, request: ReadRequest, traits: EngineTraits, number: int = 1, *, image_only: bool = False
+        self,
+        request: ReadRequest,
+        traits: EngineTraits,
+        number: int = 1,
+        own: OwnText | None = None,
+        *,
+        image_only: bool = False,
     ) -> None:
         self.request, self.traits, self.number, self._image_only = request, traits, number, image_only
         self.gray = traits.wants_gray and not image_only
@@ -56,7 +66,11 @@ class DecodeJob:
         self.pixel_bytes = self.most_bytes = 0
         self.is_ahead, self.decode_s, self._began_s = False, 0.0, time.monotonic()
         self.permit, self.keeps_permit = ExitStack(), False
-        self._view = EngineView(request.options)
+        self._own, options = own, request.options
+        if own is not None and own.lines and options.rotate == "auto":
+            # How the page stands is known.
+            options = replace(options, rotate=_ROTATIONS[own.angle])
+        self._view = EngineView(options)
         self._task: ReadTask | None = None
         self.lease = None if request.lease is None else request.lease.again()
 
@@ -106,6 +120,8 @@ class DecodeJob:
         else:
             page = self._view.restore(page)
         engine_s = served.run_s if self.is_ahead else max(0.0, served.run_s - self.decode_s)
+        if self.request.options.text_layer != "ignore":
+            page = with_sources(page)
         timing = Timing(self.decode_s, served.queue_s, engine_s, time.monotonic() - self._began_s)
         return replace(page, number=self.number), timing
 
@@ -118,9 +134,9 @@ class DecodeJob:
             self.lease.close()
 
     def _make_task(self) -> ReadTask:
-        return ReadTask(
-            self._view.apply(self._take_image()), self._view.left, self.request.deadline, self.request.check
-        )
+        image = self._view.apply(self._take_image())
+        own = None if self._own is None else self._view.apply_to_text(self._own)
+        return ReadTask(image, self._view.left, self.request.deadline, self.request.check, own)
 
     def _take_image(self) -> Image:
         """The decoded image, which nothing else keeps then."""

@@ -41,6 +41,32 @@ class FileRead:
         return [(number, outcome) for number, outcome in self.pages if isinstance(outcome, OcrsvcError)]
 
 
+@dataclass(frozen=True, slots=True)
+class PageRead:
+    """One page of a file, as soon as it is read.
+
+    Attributes:
+        number: In the file, from 1; 1 where the file could not be opened.
+        total: Pages that the file has.
+        chosen: How many of them are read.
+        outcome: What was read, or why it was not.
+        file: Which of the request's files it is of, from 1.
+    """
+
+    number: int
+    total: int
+    chosen: int
+    outcome: Reading | OcrsvcError
+    file: int = 1
+
+
+def numbered_pages(chosen: Sequence[tuple[str, int, Sequence[int]]]) -> Iterator[tuple[int, int]]:
+    """Which file each page is of, from 0, and its number in it; of `chosen`, which grows while files are opened."""
+    for file, (_, _, numbers) in enumerate(chosen):
+        for number in numbers:
+            yield file, number
+
+
 class Documents:
     """Opens documents for any thread: PDFs, which have a process each, a few at once.
 

@@ -67,6 +67,11 @@ class EngineLifecycle:
         self.is_leaving: Callable[[], bool] = bool
 
     @property
+    def settings(self) -> Settings:
+        """The effective settings."""
+        return self._settings
+
+    @property
     def ready(self) -> bool:
         """Whether the engine is warm, and the service is not about to end: what load balancers are told."""
         return self._is_open and not self.is_leaving()

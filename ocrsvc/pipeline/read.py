@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,14 +18,15 @@ from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.pipeline.answer_masking import AnswerMasking
 from ocrsvc.pipeline.decode_job import DecodeJob
-from ocrsvc.pipeline.documents import Documents, FileRead
+from ocrsvc.pipeline.documents import Documents, FileRead, PageRead, numbered_pages
 from ocrsvc.pipeline.engine_lifecycle import EngineLifecycle, ModelsOpener
+from ocrsvc.pipeline.own_pages import find_own_page, whole_page
 from ocrsvc.pipeline.page_decoder import PageDecoder
 from ocrsvc.pipeline.page_phases import phases_of
 from ocrsvc.pipeline.read_ahead import Begun, QueuedPage, Source, read_ahead
 from ocrsvc.pipeline.read_context import ReadRequest, make_read_request
 from ocrsvc.readings import Reading, Timing
-from ocrsvc.records import Image, Page, ReadOptions
+from ocrsvc.records import Image, OwnText, Page, ReadOptions
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from ocrsvc.model_serving.loaded_models import Lease
 
 LOGGER: Final = logging.getLogger("ocrsvc.reader")
+# Of a document that nobody waits for, beside one page.
+_AHEAD_BYTES: Final = 64 << 20
 
 
 class Reader(EngineLifecycle):
@@ -117,24 +120,36 @@ class Reader(EngineLifecycle):
         request.context.pages.take()
         page = data if isinstance(data, DocumentPage) else DocumentPage(Document(data, self._limits), 1)
         if self._result_cache is None or not self._is_open or not request.context.pages.may_cache:
-            return self._queue(page, request)
+            return self._read_or_queue(page, request)
         began_s = time.monotonic()
         request.context.ledger.enter("decode")
         digest = "" if request.lease is None else request.lease.version.digest
         key = self._result_cache.key_of(page, request.options, self._engine_info(request), digest)
         found = self._result_cache.get(key)
         if found is None:
-            return self._queue(page, request, key)
+            return self._read_or_queue(page, request, key)
         request.context.ledger.enter("answer")
         timing = Timing(0.0, 0.0, 0.0, time.monotonic() - began_s)
         return self._answer(self._masking.masked(found, request), timing, request, from_cache=True)
 
-    def _queue(self, page: DocumentPage, request: ReadRequest, key: bytes = b"") -> QueuedPage:
+    def _read_or_queue(self, page: DocumentPage, request: ReadRequest, key: bytes = b"") -> Begun:
+        """Answer with a page's own text where that is all there is; no engine has to do with it then."""
+        began_s, own = time.monotonic(), find_own_page(page, request)
+        if (found := whole_page(own, page.number, request)) is None:
+            return self._queue(page, request, key, None if own is None else own.text)
+        if self._result_cache is not None and key:
+            self._result_cache.put(key, found)
+        seconds = time.monotonic() - began_s
+        return self._answer(self._masking.masked(found, request), Timing(seconds, 0.0, 0.0, seconds), request)
+
+    def _queue(
+        self, page: DocumentPage, request: ReadRequest, key: bytes = b"", own: OwnText | None = None
+    ) -> QueuedPage:
         """Admit first, then decode: a request that cannot be served costs no decoding."""
         executor = self._running()
         ledger = request.context.ledger
         ledger.enter("decode")
-        job = DecodeJob(request, self._traits(request), page.number)
+        job = DecodeJob(request, self._traits(request), page.number, own)
         try:
             with executor.admit(request.context) as place:
                 self._decoder.open(page, job, executor.queue.waiting_bytes)
@@ -213,14 +228,84 @@ class Reader(EngineLifecycle):
             outcomes = iter(self._outcomes(pages, request))
         return [FileRead(kind, total, tuple(zip(numbers, outcomes, strict=False))) for kind, total, numbers in chosen]
 
+    def read_by_page(
+        self,
+        file: bytes,
+        options: ReadOptions,
+        limit_s: float,
+        context: RequestContext = DEFAULT_CONTEXT,
+        ranges: Ranges = ALL,
+        most: int | None = None,
+    ) -> Generator[PageRead, None, None]:
+        """Read the pages of a file, and yield each in order as soon as it is read; `close` it to give up the rest.
+
+        Arguments, and what is raised, as for `read_files`.
+        """
+        yield from self.read_files_by_page([file], options, limit_s, context, ranges, most)
+
+    def read_files_by_page(
+        self,
+        files: Sequence[bytes | OcrsvcError],
+        options: ReadOptions,
+        limit_s: float,
+        context: RequestContext = DEFAULT_CONTEXT,
+        ranges: Ranges = ALL,
+        most: int | None = None,
+    ) -> Generator[PageRead, None, None]:
+        """As `read_by_page`, of several files one after the other."""
+        chosen: list[tuple[str, int, Sequence[int]]] = []
+        with (
+            self._request(options, limit_s, context) as request,
+            closing(self._documents.pages(files, ranges, most, request, chosen)) as pages,
+            closing(self._each_outcome(pages, request)) as outcomes,
+        ):
+            places = numbered_pages(chosen)
+            for outcome in outcomes:
+                file, number = next(places)
+                _, total, numbers = chosen[file]
+                yield PageRead(number, total, len(numbers), outcome, file + 1)
+
+    def read_ahead(
+        self,
+        pages: Iterable[DocumentPage],
+        options: ReadOptions,
+        page_s: float,
+        begin_page: Callable[[DocumentPage], RequestContext],
+        lease: Lease | None,
+    ) -> Generator[Reading | OcrsvcError, None, None]:
+        """Read pages of a document that nobody waits for, one more on its way than engine threads; `close` it early.
+
+        Args:
+            pages: Taken one by one, when they are begun, and none while those before it need more than 64 MiB.
+            options, page_s: How they are read, and the seconds that each may take, its wait included.
+            begin_page: Gives the context of each page, just before it is begun; what it raises is what came of it.
+            lease: From `one_version`, which is to stay open.
+
+        Raises:
+            ClientGone: Nobody wants them any more.
+        """
+
+        def begin(page: Source) -> Begun:
+            assert isinstance(page, DocumentPage)
+            request = make_read_request(options, page_s, begin_page(page))
+            return self._begin(replace(request, lease=lease), page)
+
+        yield from read_ahead(pages, begin, self._finish, places=self._plan.engine_threads + 1, most_bytes=_AHEAD_BYTES)
+
     def _outcomes(self, pages: Iterable[Source], request: ReadRequest) -> list[Reading | OcrsvcError]:
+        """All of `_each_outcome`."""
+        return list(self._each_outcome(pages, request))
+
+    def _each_outcome(
+        self, pages: Iterable[Source], request: ReadRequest
+    ) -> Generator[Reading | OcrsvcError, None, None]:
         """The reading or error of each page, in order.
 
         One request holds no more places than there are engine threads, and begins no page while those before it need a
         quarter of all memory for requests.
         """
         begin, most_bytes = partial(self._begin, request), request.context.share.budget_bytes // 4
-        return list(read_ahead(pages, begin, self._finish, places=self._plan.engine_threads, most_bytes=most_bytes))
+        yield from read_ahead(pages, begin, self._finish, places=self._plan.engine_threads, most_bytes=most_bytes)
 
     def open_document(
         self, file: bytes, limit_s: float, context: RequestContext = DEFAULT_CONTEXT

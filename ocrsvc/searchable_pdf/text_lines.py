@@ -3,37 +3,41 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
 from ocrsvc.imaging.bidirectional_text import visual_order
-from ocrsvc.records import Page
+from ocrsvc.records import LineSource, Page
 from ocrsvc.searchable_pdf.page_text import PageText, Piece, TextLine
 
 _LEAST_GAP: Final = 0.25
 """Between two words, of the height of their line; below 0.15 poppler joins them."""
 
+_OWN: Final[LineSource] = "text_layer"
+_HYPHENATED: Final = re.compile(r"[^\W\d_]-$")
+
 Corners = Sequence[Sequence[float]]
 Words = Sequence[tuple[str, Corners]]
 
 
-def text_of(page: Page) -> PageText:
-    """What is written over a page that was read."""
+def text_of(page: Page, *, is_over_own: bool = False) -> PageText:
+    """What is written over a page that was read; where it has text of its own, only what was read beside that."""
     lines = [
         _line_of(line.text, line.box, [(word.text, word.box) for word in line.words or ()])
         for line in page.lines
-        if line.text
+        if line.text and not (is_over_own and line.source == _OWN)
     ]
     return PageText(page.number, page.width, page.height, lines)
 
 
-def text_of_record(page: Mapping[str, Any]) -> PageText:
+def text_of_record(page: Mapping[str, Any], *, is_over_own: bool = False) -> PageText:
     """The same of a page as `formats.json_values` has it."""
     lines = [
         _line_of(line["text"], line["box"], [(word["text"], word["box"]) for word in line.get("words", ())])
         for line in page["lines"]
-        if line["text"]
+        if line["text"] and not (is_over_own and line.get("source") == _OWN)
     ]
     return PageText(page["page"], page["width"], page["height"], lines)
 
@@ -46,7 +50,16 @@ def _line_of(text: str, box: Corners, words: Words) -> TextLine:
     flat = [float(number) for corner in box for number in corner]
     if (shown := visual_order(text)) != text:
         return flat, [(shown, 0.0, 1.0)]
-    return flat, _pieces_of(text, box, words) or [(text, 0.0, 1.0)]
+    return flat, _with_firm_hyphen(_pieces_of(text, box, words) or [(text, 0.0, 1.0)])
+
+
+def _with_firm_hyphen(pieces: list[Piece]) -> list[Piece]:
+    """A hyphen at the end of a line is U+2010: behind the other one poppler joins whatever word stands next.
+
+    In columns that is often another column's.
+    """
+    text, begin, end = pieces[-1]
+    return [*pieces[:-1], (f"{text[:-1]}\u2010", begin, end)] if _HYPHENATED.search(text) else pieces
 
 
 def _pieces_of(text: str, box: Corners, words: Words) -> list[Piece]:

@@ -25,6 +25,7 @@ from ocrsvc.settings.groups.masking import MaskingSettings
 from ocrsvc.settings.groups.model_key import ModelKeySettings
 from ocrsvc.settings.groups.model_swap import ModelSwapSettings
 from ocrsvc.settings.groups.models import ModelSettings
+from ocrsvc.settings.groups.outgoing import OutgoingSettings
 from ocrsvc.settings.groups.result_cache import CacheSettings
 from ocrsvc.settings.groups.service import ServiceSettings
 from ocrsvc.settings.groups.tls import TlsSettings
@@ -42,6 +43,7 @@ class Settings(
     CacheSettings,
     IsolationSettings,
     JobSettings,
+    OutgoingSettings,
     LimitSettings,
     WorkerSettings,
     AccessSettings,

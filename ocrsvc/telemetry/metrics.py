@@ -43,7 +43,7 @@ SERVICE_FAULTS: Final = (
 """Codes of failures that are not the caller's: those whose status is 500, 503 or 504."""
 
 
-CALLERS_LIMITS: Final = ("too_many_at_once", "quota_exceeded")
+CALLERS_LIMITS: Final = ("too_many_at_once", "too_many_jobs", "quota_exceeded")
 """Codes of refusals of which one caller has had enough; a service with room to spare refuses them too."""
 
 
@@ -182,6 +182,14 @@ TASKS_LIMIT: Final = Metric(
     "Disk space that documents may take (OCRSVC_TASKS_BYTES).",
     unit="bytes",
 )
+JOBS: Final = Metric(
+    "ocrsvc_jobs",
+    "counter",
+    "Documents that are read while nobody waits, by what became of them: accepted, done, failed, deleted, displaced by "
+    "others, expired; and of their callbacks: callback_delivered, callback_failed (tried again), callback_given_up.",
+    ("event",),
+)
+TASKS_WAITING: Final = Metric("ocrsvc_tasks_waiting", "reading", "Documents that are not read yet; up to 15 s old.")
 TASKS_DISK_FREE: Final = Metric(
     "ocrsvc_tasks_disk_free_bytes",
     "reading",
@@ -249,7 +257,7 @@ COUNTED: Final = (
     *(WAITING, STUCK, MODEL_SECONDS, MODEL_STAGE_SECONDS, MODEL_LAST, BOOT_FAILURES),
     *(VERSION_REQUESTS, VERSION_IMAGES, VERSION_SECONDS),
     *(MODEL_SWAPS, MODEL_REFUSALS, MODEL_REFUSED, MODEL_PROOF_SECONDS),
-    *(TASKS, TASKS_BYTES, TASKS_LIMIT, TASKS_DISK_FREE, KEYS, KEYS_NEAR_QUOTA),
+    *(TASKS, TASKS_WAITING, TASKS_BYTES, TASKS_LIMIT, TASKS_DISK_FREE, JOBS, KEYS, KEYS_NEAR_QUOTA),
     *(TLS_HANDSHAKES, TLS_READS, TLS_NOT_AFTER),
     *(MODELS_LOADED, MODELS_BYTES, MODELS_LIMIT, MODEL_LEASES, MODEL_LOADS, MODEL_LOAD_SECONDS, MODEL_UNLOADS),
     *(EVENTS_DROPPED, LINES_DROPPED, SPANS, SPANS_DROPPED, SERIES_DROPPED),
@@ -278,7 +286,10 @@ SECTIONS: Final = (
     ),
     ("Memory", (WORKER_RSS, WORKER_RSS_LIMIT, MEMORY_USED, MEMORY_LIMIT)),
     ("GPUs", (WORKER_GPU, GPU_MEMORY_USED, GPU_MEMORY_TOTAL, GPU_UTILIZATION)),
-    ("Inputs refused, and documents on disk", (DENIED, TASKS, TASKS_BYTES, TASKS_LIMIT, TASKS_DISK_FREE)),
+    (
+        "Inputs refused, and documents on disk",
+        (DENIED, TASKS, TASKS_WAITING, TASKS_BYTES, TASKS_LIMIT, TASKS_DISK_FREE, JOBS),
+    ),
     ("API keys", (KEYS, KEYS_NEAR_QUOTA)),
     ("TLS", (TLS_HANDSHAKES, TLS_READS, TLS_NOT_AFTER)),
     (

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     # records needs numpy, which must not come into the arbiter.
     from ocrsvc.readings import Reading
 
-SERIES: Final = 2048
+SERIES: Final = 4096
 """Series that one block may hold: twice what all formats can make, of which a fraction is ever used. What comes after
 them is not counted, and SERIES_DROPPED says so."""
 

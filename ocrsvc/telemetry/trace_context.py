@@ -7,6 +7,7 @@ begins. Both headers cost linear time, and what is kept of them is bounded.
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 
 # Ids are no secrets. Python seeds it anew in each process; asking the system takes 12 us here, for five ids a request.
@@ -23,6 +24,9 @@ LONGEST_STATE: Final = 512
 """Characters of tracestate that are passed on, as many as the specification asks for; more members are left out."""
 
 _LONGEST_READ: Final = 4096
+# Of a UUID.
+_VERSION_7: Final = 7 << 76
+_VARIANT: Final = 2 << 62
 _MOST_MEMBERS: Final = 32
 _LONGEST_PARENT: Final = 256
 # Version, trace id, parent id and flags; a later version may append fields.
@@ -111,4 +115,12 @@ def new_span_id() -> str:
 
 def request_id_of(sent: str) -> str:
     """The header X-Request-Id if it is at most 128 visible ASCII characters, else a new id."""
-    return sent if _SANE_ID.fullmatch(sent) else f"{getrandbits(128):032x}"
+    return sent if _SANE_ID.fullmatch(sent) else _new_request_id()
+
+
+def _new_request_id() -> str:
+    """A UUID of version 7 (RFC 9562), as TurboOCR's clients expect it: later ones sort after earlier ones."""
+    milliseconds = time.time_ns() // 1_000_000
+    number = milliseconds << 80 | _VERSION_7 | getrandbits(12) << 64 | _VARIANT | getrandbits(62)
+    text = f"{number:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

@@ -25,7 +25,7 @@ from ocrsvc.system.gpu import GpuMemoryReader, open_gpu_memory_reader
 from ocrsvc.system.gpu_devices import VISIBLE, pin_gpu
 from ocrsvc.system.memory import read_rss_bytes
 from ocrsvc.system.thread_plan import device_for
-from ocrsvc.telemetry.metrics import LINES_DROPPED, STUCK, WAITING
+from ocrsvc.telemetry.metrics import JOBS, LINES_DROPPED, STUCK, WAITING
 from ocrsvc.telemetry.sampler import Sampler
 from ocrsvc.telemetry.worker_limits import Limits
 from ocrsvc.telemetry.worker_table import Head, State
@@ -230,14 +230,21 @@ def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Read
     """Read the documents that nobody waits for, until this worker is to go."""
     if service.tasks is None:
         return
+    from ocrsvc.jobs.deliveries import make_deliveries
     from ocrsvc.jobs.runner import Runner
 
     def is_leaving() -> bool:
         return worker.entry.state == State.DRAINING or not worker.alive
 
-    runner = Runner(service.tasks, reader, service.settings.deadline_s, is_leaving, service.worker.gate)
+    metrics, settings = service.worker.metrics, service.settings
+    service.tasks.note = partial(metrics.count, JOBS)
+    runner = Runner(service.tasks, reader, settings.deadline_s, is_leaving, service.worker.gate)
     runner.start()
     service.worker.closing.callback(runner.stop, _STOP_S)
+    deliveries = make_deliveries(service.tasks, settings)
+    if deliveries is not None:
+        deliveries.start()
+        service.worker.closing.callback(deliveries.stop, _STOP_S)
 
 
 def _note_ready(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import select
 import socket
 import struct
 import sys
@@ -11,6 +12,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from gunicorn.http.body import ChunkedReader, LengthReader
@@ -18,6 +20,7 @@ from gunicorn.http.errors import InvalidHeader
 from gunicorn.http.parser import RequestParser
 from gunicorn.workers import gthread
 
+from ocrsvc.errors import ClientGone
 from ocrsvc.http.head_check import HeadCheck
 from ocrsvc.http.received_body import Pace, ReceivedBody
 from ocrsvc.serving.memory_budget import Budget, Share
@@ -30,6 +33,7 @@ which clients that do not read would hold outside of every account."""
 SMALL_BODY_BYTES: Final = 1 << 16
 """Up to here a body that nobody wants is received all the same: a new connection would cost both sides more."""
 
+_PIECES_AT_ONCE: Final = 64
 _RESET: Final = struct.pack("ii", 1, 0)
 _TIMEOUT_HEADER: Final = "X-REQUEST-TIMEOUT"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -204,8 +208,8 @@ class Sender:
         unsent: What the kernel has not taken yet, for the event loop.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+    def __init__(self, sock: socket.socket, tls: TlsSocket | None = None) -> None:
+        self._sock, self._tls = sock, tls
         self._head: bytes | None = None
         self.unsent: deque[memoryview] = deque()
 
@@ -215,24 +219,48 @@ class Sender:
             self._head = data
             return
         head, self._head = self._head, b""
-        self._send([head, data] if head else [data])
+        self.unsent.extend(memoryview(piece) for piece in (head, data) if piece)
+        self._send()
 
     def flush(self) -> None:
         """Send a head that nothing follows. Raises OSError."""
         if self._head:
             self.sendall(b"")
 
-    def _send(self, pieces: list[bytes]) -> None:
-        sent = 0
-        if not self.unsent:
-            try:
+    def push(self, limit_s: float) -> int:
+        """Send what is left, and wait for the client so long at most; the bytes that are still left. Raises ClientGone.
+
+        For an answer in pieces, between which much time passes: what stays here leaves with the next piece.
+        """
+        end_s = time.monotonic() + limit_s
+        poll = select.poll()
+        poll.register(self._sock, select.POLLOUT)
+        try:
+            while self._left_bytes and poll.poll(max(0.0, 1000 * (end_s - time.monotonic()))):
+                self._send()
+        except OSError as error:
+            raise ClientGone("The client closed its connection before the end of its answer.") from error
+        return self._left_bytes
+
+    @property
+    def _left_bytes(self) -> int:
+        """What the kernel has not taken."""
+        return sum(map(len, self.unsent)) + (0 if self._tls is None else self._tls.unsent_bytes)
+
+    def _send(self) -> None:
+        """Send what the kernel takes at once. Raises OSError."""
+        pieces, sent = list(islice(self.unsent, _PIECES_AT_ONCE)), 0
+        with suppress(BlockingIOError):
+            if pieces:
                 sent = self._sock.sendmsg(pieces, [], socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                sent = 0
+            elif self._tls is not None:
+                self._tls.flush()
         for piece in pieces:
+            self.unsent.popleft()
             if sent < len(piece):
-                self.unsent.append(memoryview(piece)[sent:])
-            sent = max(0, sent - len(piece))
+                self.unsent.appendleft(piece[sent:])
+                return
+            sent -= len(piece)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)

@@ -102,7 +102,9 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
 
     def handle_request(self, req: Any, conn: Any) -> bool:
         """Pool thread: answer; what the client does not take at once is left to the loop."""
-        sender = Sender(conn.sock)
+        sender = Sender(conn.sock, conn.tls)
+        if conn.body is not None:
+            conn.body.push = sender.push
         try:
             keep = super().handle_request(req, SimpleNamespace(sock=sender, client=conn.client, server=conn.server))
             sender.flush()

@@ -23,8 +23,8 @@ from ocrsvc import __version__
 from ocrsvc.access.audit import audit_log_of
 from ocrsvc.access.opening import check_store, settle_rest
 from ocrsvc.errors import OcrsvcError, OperatorError, SettingsError
-from ocrsvc.jobs.folder import make_folder, remove_folder
-from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.folder import remove_folder
+from ocrsvc.jobs.opening import open_store
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import gpus_for, set_library_environment
@@ -146,7 +146,7 @@ def on_starting(server: LastingArbiter) -> None:
         if settings.models is not None:
             _check_policies(settings.models)
         if service.stores_documents():
-            service.tasks = Tasks(make_folder(settings.tasks_dir), settings.tasks_bytes, settings.tasks_s)
+            service.tasks = open_store(settings)
     except OperatorError as error:
         server.log.error("%s", error)
         sys.exit(error.exit_code)
@@ -155,6 +155,8 @@ def on_starting(server: LastingArbiter) -> None:
     for listener in service.grpc_listeners:
         server.log.info("Listening for gRPC at: %s", address_of(listener))
     server.log.info("ocrsvc %s engine=%s device=%s plan: %s", __version__, settings.engine, settings.device, plan)
+    if service.tasks is not None and settings.tasks_dir is None:
+        server.log.info("Jobs and uploaded files are kept until the service ends: OCRSVC_TASKS_DIR is not set.")
 
 
 def _check_policies(folder: Path) -> None:
@@ -227,7 +229,7 @@ def child_exit(server: LastingArbiter, worker: RecyclingWorker) -> None:
 def on_exit(server: LastingArbiter) -> None:
     """Arbiter, last, when all workers have ended."""
     service = current_service()
-    if service.tasks is not None:
+    if service.tasks is not None and not service.tasks.is_durable:
         remove_folder(service.tasks.folder)
     if service.settings.keys is not None:
         try:

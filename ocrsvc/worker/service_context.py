@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ocrsvc.access.page_counts import PageCounts
-from ocrsvc.access.routes import routes_of
+from ocrsvc.access.routes import JOBS, routes_of
 from ocrsvc.jobs.store import Tasks
 from ocrsvc.model_repository.model_key import ModelKey
 from ocrsvc.registry import adapters
@@ -227,16 +227,14 @@ class ServiceContext:
         """Where paths begin that may take time without the engine: of the adapters that are on, the list of models."""
         of_adapters = tuple(path for name in self.settings.dialects for path in adapters()[name].slow_paths)
         if self.settings.models is None:
-            return of_adapters
+            return (JOBS, *of_adapters)
         from ocrsvc.api.model_list import PATH
 
-        return (*of_adapters, PATH)
+        return (JOBS, *of_adapters, PATH)
 
     def stores_documents(self) -> bool:
         """Whether documents are taken in that nobody waits for."""
-        settings = self.settings
-        is_wanted = any(adapters()[name].stores_documents for name in settings.dialects)
-        return bool(is_wanted and settings.pdf_dpi and settings.tasks_bytes)
+        return bool(self.settings.tasks_bytes)
 
 
 @dataclass(slots=True)

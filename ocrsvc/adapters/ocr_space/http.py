@@ -27,6 +27,7 @@ from ocrsvc.http.responses import (
     read_pages,
     rotate_option,
 )
+from ocrsvc.http.url_files import UrlFiles
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.readings import Reading
 from ocrsvc.records import Line, Page, ReadOptions, Word
@@ -43,7 +44,7 @@ NO_OVERLAY: Final = "Text overlay is not provided as it is not requested"
 
 def make_ocr_space(context: AdapterContext) -> Blueprint:
     """POST /parse/image and GET /parse/imageurl over a reader, in both spellings."""
-    settings, reader = context.settings, context.reader
+    settings, reader, url_files = context.settings, context.reader, context.url_files
     blueprint = Blueprint("ocr_space", __name__)
     blueprint.register_error_handler(Exception, _failure)
 
@@ -53,7 +54,7 @@ def make_ocr_space(context: AdapterContext) -> Blueprint:
         began_s = time.monotonic()
         overlay = _flag(request.content, "isOverlayRequired") is True
         options = replace(_options(request.content, has_models=reader.has_models), words=overlay)
-        data = _image(request.content)
+        data = _image(request.content, url_files)
         file = read_pages(reader, data, options, request.left_s, request.context, most=settings.max_pages)
         return as_json(to_answer(file, time.monotonic() - began_s, overlay=overlay))
 
@@ -155,12 +156,15 @@ def _flag(content: Content, name: str) -> bool | None:
         raise BadOption(f"Value for parameter '{name}' is invalid: it is neither true nor false.") from error
 
 
-def _image(content: Content) -> bytes:
-    """A file under any name, else base64, with a data URI or without."""
+def _image(content: Content, url_files: UrlFiles) -> bytes:
+    """A file under any name, else at a URL where these are fetched, else base64, with a data URI or without."""
     data = content.any_file()
     if data is not None:
         return data
-    if content.text("url") or any(is_url(value) for name, value in content.fields if name == BASE64_FIELD):
+    url = content.text("url")
+    if url and url_files.is_on:
+        return url_files.fetch(url).data
+    if url or any(is_url(value) for name, value in content.fields if name == BASE64_FIELD):
         raise _no_addresses()
     return content.first_image((), (BASE64_FIELD,))
 

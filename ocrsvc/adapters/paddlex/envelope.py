@@ -24,6 +24,7 @@ from ocrsvc.adapters.paddlex.members import (
     parse_members,
     validation_error,
 )
+from ocrsvc.adapters.paddlex.word_boxes import frame_lines, to_word_members
 from ocrsvc.errors import CallerError, OcrsvcError
 from ocrsvc.formats.box_values import to_boxes, to_frames, to_scores, whole
 from ocrsvc.http.annotated_pages import drawn_page
@@ -131,18 +132,19 @@ def to_pruned(page: Page, members: Mapping[str, Any]) -> dict[str, object]:
         own = {"use_doc_orientation_classify": True, "use_doc_unwarping": False}
         # PaddleX reports by how much the page was turned anticlockwise to be upright.
         pruned["doc_preprocessor_res"] = {"model_settings": own, "angle": -page.angle % 360}
-    return pruned | {
+    pruned |= {
         "dt_polys": corners,
         "text_det_params": _det_params(members),
         "text_type": "general",
         "textline_orientation_angles": [0 if line_turns else -1] * len(lines),
         "text_rec_score_thresh": members.get("textRecScoreThresh") or 0.0,
-        "return_word_box": False,
+        "return_word_box": members.get("returnWordBox") is True,
         "rec_texts": [line.text for line in lines],
         "rec_scores": to_scores(lines),
         "rec_polys": corners,
         "rec_boxes": frames,
     }
+    return pruned | to_word_members(lines) if members.get("returnWordBox") else pruned
 
 
 def _members(body: bytes, share: Share) -> Mapping[str, Any]:
@@ -173,7 +175,9 @@ def _det_params(members: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _pictures(asked: PaddlexRequest, image: Image, page: Page, held: Share, check: Check) -> dict[str, orjson.Fragment]:
-    """The image with its lines framed, and the image as it is."""
+    """The image with its lines framed, or its words where they are asked for, and the image as it is."""
+    if asked.members.get("returnWordBox"):
+        page = replace(page, lines=frame_lines(page.lines))
     text = drawn_page(image, replace(page, lines=()), held, check)
     plain = orjson.Fragment(text)
     pictures = {"ocrImage": orjson.Fragment(drawn_page(image, page, held, check))}

@@ -19,7 +19,8 @@ HEALTHY: Final = "Healthy"
 
 def make_paddlex(context: AdapterContext) -> Blueprint:
     """POST /ocr and GET /health over a reader."""
-    reader = context.reader
+    reader, url_files = context.reader, context.url_files
+    fetch = (lambda url: url_files.fetch(url).data) if url_files.is_on else None
     blueprint = Blueprint("paddlex", __name__)
     blueprint.register_error_handler(Exception, _failure)
 
@@ -27,7 +28,7 @@ def make_paddlex(context: AdapterContext) -> Blueprint:
     def ocr() -> Response:
         members = _members(request.content)
         g.log_id = members.get("logId")
-        asked = parse_members(members, request.share)
+        asked = parse_members(members, request.share, fetch)
         return Response(success(asked, reader, request.left_s, request.context), content_type=JSON_TYPE)
 
     @blueprint.get("/health")

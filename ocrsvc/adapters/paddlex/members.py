@@ -68,24 +68,29 @@ def validation_error(kind: str, where: str, message: str) -> dict[str, str]:
     return {"type": kind, "loc": where, "msg": message}
 
 
-def parse_members(members: Mapping[str, Any], share: Share) -> PaddlexRequest:
+def parse_members(
+    members: Mapping[str, Any], share: Share, fetch: Callable[[str], bytes] | None = None
+) -> PaddlexRequest:
     """What a JSON object asks for; its file is counted in the share.
+
+    Args:
+        members: As sent.
+        share: The request's account of memory.
+        fetch: Gives the file at a URL, counted too; None where none is fetched.
 
     Raises:
         QueueFull: Other requests hold the memory that the file needs.
         WrongMembers: Members are missing or of the wrong type, or ask for what no engine here can do.
-        WrongFile: The file is an address, or not what `fileType` says.
+        WrongFile: The file is an address and none is fetched, or it is not what `fileType` says.
         CallerError: The file is not base64.
+        OcrsvcError: As `fetch`.
     """
     values, wrong = _checked(members)
-    wrong = wrong or [
-        validation_error("value_error", f"body.{name}", "This service cannot do that")
-        for name in ("useDocUnwarping", "returnWordBox")
-        if values.get(name)
-    ]
+    if not wrong and values.get("useDocUnwarping"):
+        wrong = [validation_error("value_error", "body.useDocUnwarping", "This service cannot do that")]
     if wrong:
         raise WrongMembers(*wrong)
-    data = _file(values.pop("file"), values.get("fileType"), share)
+    data = _file(values.pop("file"), values.get("fileType"), share, fetch)
     return PaddlexRequest(data, _options(values), values)
 
 
@@ -168,11 +173,14 @@ def _checked(members: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str,
     return values, wrong
 
 
-def _file(sent: str | bytes, kind: int | None, share: Share) -> bytes:
-    """The bytes in `file`, whose kind is read from themselves. Raises WrongFile, CallerError."""
+def _file(sent: str | bytes, kind: int | None, share: Share, fetch: Callable[[str], bytes] | None) -> bytes:
+    """The bytes in `file`, whose kind is read from themselves. Raises as `parse_members`."""
     if is_url(sent):
-        raise WrongFile(f"{INVALID_FILE}. Addresses are not fetched.", "Send the file itself, in base64.")
-    data = sent if isinstance(sent, bytes) and is_image(sent) else decode_base64(sent, share)
+        if fetch is None:
+            raise WrongFile(f"{INVALID_FILE}. Addresses are not fetched.", "Send the file itself, in base64.")
+        data = fetch(as_text(sent))
+    else:
+        data = sent if isinstance(sent, bytes) and is_image(sent) else decode_base64(sent, share)
     if kind is None and not is_image(data):
         raise WrongFile(f"{UNKNOWN_TYPE}.", "Send an image.")
     if kind == PDF and not is_pdf(data):
@@ -187,4 +195,5 @@ def _options(values: Mapping[str, Any]) -> ReadOptions:
         rotate=rotate_option(values.get("useDocOrientationClassify")),
         max_side=longest,
         min_confidence=values.get("textRecScoreThresh"),
+        characters=values.get("returnWordBox") is True,
     )

@@ -1,7 +1,7 @@
 """The API of rapidocr_api (RapidAI/RapidOCRAPI, port 9003) over HTTP.
 
 Its success response to the letter; its errors as FastAPI shapes them, with true statuses where the original answers
-500.
+500. `return_word_box` is RapidOCR's own flag, which the original does not hand on.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ocrsvc.http.field_values import as_text
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, is_wrong_path, rotate_option
-from ocrsvc.records import Page, ReadOptions
+from ocrsvc.records import Line, Page, ReadOptions
 
 FILE_FIELDS: Final = ("image_file",)
 TEXT_FIELDS: Final = ("image_data",)
-FLAGS: Final = ("use_det", "use_cls", "use_rec")
+FLAGS: Final = ("use_det", "use_cls", "use_rec", "return_word_box")
 
 BANNER: Final = "Welcome to RapidOCR API Server!"
 NOT_A_BOOL: Final = "Input should be a valid boolean, unable to interpret input"
@@ -59,12 +59,20 @@ def make_rapidocr_api(context: AdapterContext) -> Blueprint:
 
 
 def to_answer(page: Page) -> dict[str, dict[str, object]]:
-    """The lines under "0", "1", and so on."""
+    """The lines under "0", "1", and so on; those with words with them, as RapidOCR has them."""
     columns = zip(page.lines, to_boxes(page.lines).round(1).tolist(), to_scores(page.lines), strict=True)
     return {
-        str(number): {"rec_txt": line.text, "dt_boxes": box, "score": score}
+        str(number): {"rec_txt": line.text, "dt_boxes": box, "score": score} | _words_of(line)
         for number, (line, box, score) in enumerate(columns)
     }
+
+
+def _words_of(line: Line) -> dict[str, object]:
+    """Text, confidence and box of each word of a line, if it has any."""
+    if line.words is None:
+        return {}
+    columns = zip(line.words, to_scores(line.words), to_boxes(line.words).round(1).tolist(), strict=True)
+    return {"word_results": [[word.text, score, box] for word, score, box in columns]}
 
 
 def _options(content: Content) -> ReadOptions:
@@ -77,7 +85,8 @@ def _options(content: Content) -> ReadOptions:
         raise _BadField(
             "value_error", "use_rec", "Value error, without recognition there is nothing to answer", "false"
         )
-    return ReadOptions(rotate=rotate_option(flags["use_cls"]), detect=flags["use_det"] is not False)
+    words = flags["return_word_box"] is True
+    return ReadOptions(rotate=rotate_option(flags["use_cls"]), detect=flags["use_det"] is not False, words=words)
 
 
 def _flag(content: Content, name: str) -> bool | None:

@@ -25,7 +25,6 @@ from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadOptions
-from ocrsvc.serving.work_queue import make_check
 
 PATH: Final = "/api/tr-run/"
 DEFAULT_COMPRESS_PX: Final = 1600
@@ -110,7 +109,7 @@ def _max_side(content: Content) -> int | None:
 @contextmanager
 def _drawn(reader: Reader, data: bytes, page: Page) -> Iterator[bytes]:
     """The image with its lines framed, while its answer is made. Decoded again, because engines may see it in gray."""
-    check = make_check(request.context, request.deadline, time.monotonic)
+    check = request.make_check()
     with request.share.part() as held:
         with reader.decoded_image(data, limit_s=request.left_s, context=request.context) as image:
             picture = drawn_page(image, page, held, check, prefix=b"data:image/jpeg;base64,")

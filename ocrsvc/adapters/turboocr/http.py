@@ -1,103 +1,89 @@
-"""The API of TurboOCR (aiptimizer/TurboOCR, port 8000) over HTTP."""
+"""The API of TurboOCR (aiptimizer/TurboOCR, port 8000) over HTTP: that of its versions 2 to 4."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
 from flask import Blueprint, Response
-from werkzeug.datastructures import Headers
 
 from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.errors import (
-    BadBase64,
-    BadOption,
-    BrokenImage,
-    CallerError,
-    EngineFailed,
-    ImageTooLarge,
-    NothingSent,
-    NotReady,
-    OcrsvcError,
-    Refused,
-    UnsupportedImage,
+from ocrsvc.adapters.turboocr.answers import batch_answer, check_some_read
+from ocrsvc.adapters.turboocr.capabilities import capabilities_of
+from ocrsvc.adapters.turboocr.documents import DocumentCall, read_pdf, to_pages
+from ocrsvc.adapters.turboocr.failures import Coded, answer_failure
+from ocrsvc.adapters.turboocr.files import MARKDOWN_OPTIONS, FileMaker, degraded_by
+from ocrsvc.adapters.turboocr.page_values import to_results
+from ocrsvc.adapters.turboocr.parameters import (
+    PLAIN_DOCUMENT,
+    DocumentParameters,
+    PageParameters,
+    check_markdown_parameters,
+    document_parameters,
+    first_values,
+    output_parameters,
+    page_parameters,
 )
-from ocrsvc.formats.box_values import to_boxes, to_scores, whole
+from ocrsvc.adapters.turboocr.pixels import check_size, read_size, to_image_file
+from ocrsvc.adapters.turboocr.streaming import respond_by_page
+from ocrsvc.errors import NothingSent, NotReady
 from ocrsvc.http.body_parser import limited_parsing
-from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, read_images
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading
-from ocrsvc.records import Page, ReadOptions
+from ocrsvc.settings.settings import Settings
 
 HEALTHY: Final = "ok"
-MAX_SIDE_PX: Final = 16_384
-_WHOLE: Final = re.compile(r"[0-9]{1,9}")
-
-# The original's code for each error; the first that fits.
-CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
-    (NothingSent, "MISSING_IMAGE"),
-    (BadBase64, "BASE64_DECODE_FAILED"),
-    (UnsupportedImage, "IMAGE_DECODE_FAILED"),
-    (BrokenImage, "IMAGE_DECODE_FAILED"),
-    (ImageTooLarge, "DIMENSIONS_TOO_LARGE"),
-    (BadOption, "INVALID_PARAMETER"),
-    (NotReady, "NOT_READY"),
-    (Refused, "SERVER_BUSY"),
-    (EngineFailed, "INFERENCE_ERROR"),
-)
-
-
-class _Coded(CallerError):
-    """An error for which the original has a code, where ours have one for several."""
-
-    def __init__(self, code: str, detail: str) -> None:
-        super().__init__(detail)
-        self.original_code = code
-
-
-class _NoPdf(OcrsvcError):
-    """PDF files are not read."""
-
-    status = 501
-    code = "no_pdf"
-    title = "PDF files are not read"
+_PDF_FIELDS: Final = ("file", "pdf")
 
 
 def make_turboocr(context: AdapterContext) -> Blueprint:
-    """POST /ocr, /ocr/raw, /ocr/batch, /ocr/pixels and GET /health over a reader."""
-    reader = context.reader
+    """POST /ocr, /ocr/raw, /ocr/batch, /ocr/pixels, /ocr/pdf, /ocr/markdown and /ocr/stream over a reader.
+
+    And GET /health, /health/live, /health/ready and /capabilities.
+    """
+    reader, files = context.reader, FileMaker()
     blueprint = Blueprint("turboocr", __name__)
-    blueprint.register_error_handler(Exception, _failure)
+    blueprint.register_error_handler(Exception, answer_failure)
 
     @blueprint.post("/ocr")
     def ocr() -> Response:
-        return _read(reader, _content().first_image((), ("image",)))
+        asked = page_parameters(first_values(request.content.fields))
+        return _read(reader, request.content.first_image((), ("image",)), asked)
 
     @blueprint.post("/ocr/raw")
     def raw() -> Response:
-        return _read(reader, _raw_image(_content()))
+        asked = page_parameters(first_values(request.content.fields))
+        return _read(reader, _raw_image(request.content), asked)
 
     @blueprint.post("/ocr/pixels")
     def pixels() -> Response:
-        return _read(reader, _pixels())
+        sent = first_values(request.args.items(multi=True))
+        return _read(reader, _pixels(sent), page_parameters(sent))
 
     @blueprint.post("/ocr/batch")
     def batch() -> Response:
-        return _read_batch(reader, _content())
+        return _read_batch(reader, request.content)
 
     @blueprint.post("/ocr/pdf")
     def pdf() -> Response:
-        raise _NoPdf("PDF files are not read.", "Send each page as an image.")
+        return _read_pdf(reader, files, request.content)
 
-    _add_health(blueprint, reader)
+    @blueprint.post("/ocr/markdown")
+    def markdown() -> Response:
+        return _read_markdown(reader, files, request.content)
+
+    @blueprint.post("/ocr/stream")
+    def stream() -> Response:
+        return _stream(reader, request.content)
+
+    _add_health(blueprint, reader, context.settings)
     return blueprint
 
 
-def _add_health(blueprint: Blueprint, reader: Reader) -> None:
+def _add_health(blueprint: Blueprint, reader: Reader, settings: Settings) -> None:
     @blueprint.get("/health")
     @blueprint.get("/health/live")
     def health() -> Response:
@@ -109,108 +95,104 @@ def _add_health(blueprint: Blueprint, reader: Reader) -> None:
             raise NotReady("Pipeline not ready.")
         return health()
 
+    @blueprint.get("/capabilities")
+    def capabilities() -> Response:
+        return as_json(capabilities_of(settings))
 
-def _content() -> Content:
-    _check_parameters()
-    return request.content
+
+def _read(reader: Reader, data: bytes, asked: PageParameters) -> Response:
+    reading = reader.read(data, asked.read_options(), request.left_s, request.context)
+    return _timed(as_json(to_results(reading.page, asked)), [reading])
 
 
-def _read(reader: Reader, data: bytes) -> Response:
-    reading = reader.read(data, ReadOptions(), request.left_s, request.context)
-    response = as_json(to_results(reading.page))
-    response.headers["X-Inference-Time-Ms"] = f"{reading.timing.engine_s * 1000:.3f}"
+def _timed(response: Response, readings: Sequence[Reading]) -> Response:
+    """With the engine's time."""
+    engine_s = sum(reading.timing.engine_s for reading in readings)
+    response.headers["X-Inference-Time-Ms"] = f"{engine_s * 1000:.3f}"
     return response
-
-
-def _read_batch(reader: Reader, content: Content) -> Response:
-    if not content.members.get("images"):
-        raise _Coded("EMPTY_BATCH", "Empty images array")
-    return _batch(read_images(reader, content.images((), ("images",)), ReadOptions()))
 
 
 def _raw_image(content: Content) -> bytes:
     data = content.raw if content.raw is not None else content.any_file()
     if not data:
-        raise _Coded("EMPTY_BODY", "Empty body")
+        raise Coded("EMPTY_BODY", "Empty body")
     return data
 
 
-def _pixels() -> bytes:
+def _pixels(sent: dict[str, object]) -> bytes:
     """The body's bare pixels as an image file. Raises CallerError."""
-    _check_parameters()
-    header, size = to_pnm_header(request.headers)
+    size = read_size(sent, request.headers)
+    # A body that cannot be what it should is not kept.
+    size_bytes = check_size(*size)
     body = request.take_body()
-    if len(body) != size:
-        raise _Coded("BODY_SIZE_MISMATCH", f"Body size mismatch: expected {size} bytes, got {len(body)}")
-    with limited_parsing(request.share, size, request.deadline), request.share.holding(size):
-        request.share.take(size)
-        return header + (body if header.startswith(b"P5") else swap_colours(body))
+    with limited_parsing(request.share, size_bytes, request.deadline):
+        return to_image_file(body, size, request.share)
 
 
-def to_results(page: Page) -> dict[str, object]:
-    """Text, confidence and corners of each line."""
-    columns = zip(page.lines, to_scores(page.lines), whole(to_boxes(page.lines)).tolist(), strict=True)
-    return {"results": [{"text": line.text, "confidence": score, "bounding_box": box} for line, score, box in columns]}
-
-
-def to_pnm_header(headers: Headers) -> tuple[bytes, int]:
-    """What makes bare pixels an image file, and how many bytes they must be. Raises CallerError."""
-    width, height, channels = (_whole(headers, name) for name in ("X-Width", "X-Height", "X-Channels"))
-    if not width or not height or channels not in {1, 3}:
-        raise _Coded("INVALID_DIMENSIONS", "Invalid dimensions or channels")
-    if max(width, height) > MAX_SIDE_PX:
-        raise _Coded("DIMENSIONS_TOO_LARGE", f"Dimensions {width}x{height} exceed maximum of {MAX_SIDE_PX}")
-    return b"P%d\n%d %d\n255\n" % (5 if channels == 1 else 6, width, height), width * height * channels
-
-
-def swap_colours(pixels: bytes) -> bytes:
-    """Blue, green, red to red, green, blue, or back."""
-    swapped = np.empty((len(pixels) // 3, 3), np.uint8)
-    # numpy lets other threads run meanwhile.
-    swapped[:] = np.frombuffer(pixels, np.uint8).reshape(-1, 3)[:, ::-1]
-    return swapped.tobytes()
-
-
-def _whole(headers: Headers, name: str) -> int:
-    text = headers.get(name, "3" if name == "X-Channels" else "")
-    if not text:
-        raise _Coded("MISSING_HEADER", "Missing X-Width or X-Height headers")
-    if not _WHOLE.fullmatch(text):
-        raise _Coded("INVALID_HEADER", f"Invalid {name} header value")
-    return int(text)
-
-
-def _check_parameters() -> None:
-    """There is no model for the layout of a page here. Raises BadOption."""
-    if request.args.get("layout", "0") not in {"", "0"}:
-        raise BadOption("Layout detection is not available.", "Leave the parameter layout out.")
-
-
-def _batch(outcomes: list[Reading | OcrsvcError]) -> Response:
+def _read_batch(reader: Reader, content: Content) -> Response:
     """One entry an image; one that failed has no results, and says why. Raises the first error if all failed."""
-    errors = [outcome for outcome in outcomes if isinstance(outcome, OcrsvcError)]
-    if len(errors) == len(outcomes):
-        raise errors[0]
-    return as_json({"batch_results": [_entry(outcome) for outcome in outcomes]})
+    asked = page_parameters(first_values(content.fields))
+    if not content.members.get("images"):
+        raise Coded("EMPTY_BATCH", "Empty images array")
+    outcomes = read_images(reader, content.images((), ("images",)), asked.read_options())
+    check_some_read(outcomes)
+    entries, errors = batch_answer(outcomes, asked)
+    readings = [outcome for outcome in outcomes if isinstance(outcome, Reading)]
+    return _timed(as_json({"batch_results": entries, "errors": errors}), readings)
 
 
-def _entry(outcome: Reading | OcrsvcError) -> dict[str, object]:
-    return (
-        to_results(outcome.page)
-        if isinstance(outcome, Reading)
-        else {"results": [], **_error_members(outcome, failure_of(outcome))}
-    )
+def _call(reader: Reader, file: bytes, asked: DocumentParameters) -> DocumentCall:
+    return DocumentCall(reader, file, asked, request.deadline, request.context)
 
 
-def _error_members(error: Exception, failure: OcrsvcError) -> dict[str, object]:
-    code = next((code for kind, code in CODES if isinstance(error, kind)), failure.code.upper())
-    if isinstance(error, _Coded):
-        code = error.original_code
-    elif type(error) is CallerError:
-        code = "INVALID_JSON"
-    return {"error": {"code": code, "message": str(failure)}}
+def _read_pdf(reader: Reader, files: FileMaker, content: Content) -> Response:
+    sent = first_values(content.fields)
+    asked, output = document_parameters(sent), output_parameters(sent)
+    call = _call(reader, _pdf_of(content), asked)
+    read = read_pdf(call, output.form)
+    if output.form == "json":
+        return _timed(as_json({"pages": to_pages(call, read)}), read.readings)
+    if output.form == "pdf":
+        response = Response(files.pdf(call, read, output.min_confidence), content_type="application/pdf")
+        response.headers["Content-Disposition"] = 'attachment; filename="searchable.pdf"'
+    elif output.as_pages:
+        response = as_json({"pages": files.markdown_pages(call, read)})
+    else:
+        response = _markdown(files.whole_markdown(call, read))
+    if read.errors:
+        response.headers["X-OCR-Degraded"] = degraded_by(read)
+    return _timed(response, read.readings)
 
 
-def _failure(error: Exception) -> Response:
-    failure = failure_of(error)
-    return as_json(_error_members(error, failure), failure.status)
+def _read_markdown(reader: Reader, files: FileMaker, content: Content) -> Response:
+    check_markdown_parameters(first_values(content.fields))
+    call = _call(reader, _raw_image(content), PLAIN_DOCUMENT)
+    reading = reader.read(call.file, MARKDOWN_OPTIONS, call.left_s, call.context)
+    return _timed(_markdown(files.markdown(call, [reading.page], reading.engine)), [reading])
+
+
+def _markdown(text: str) -> Response:
+    response = Response(text, content_type="text/markdown; charset=utf-8")
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    return response
+
+
+def _stream(reader: Reader, content: Content) -> Response:
+    asked = document_parameters(first_values(content.fields))
+    return respond_by_page(_call(reader, _raw_image(content), asked))
+
+
+def _pdf_of(content: Content) -> bytes:
+    """The PDF, which is the body, a file of a form, or base64 in JSON. Raises CallerError."""
+    if content.raw is not None:
+        return content.raw
+    if found := next((part.data for part in content.files if part.name in _PDF_FIELDS and part.data), None):
+        return found
+    if request.mimetype == "multipart/form-data":
+        raise Coded("MISSING_FILE", "The form has no file in a field 'file' or 'pdf'")
+    if not request.content_length:
+        raise Coded("EMPTY_BODY", "Empty body")
+    try:
+        return content.first_image((), ("pdf",))
+    except NothingSent as error:
+        raise Coded("MISSING_PDF", 'The JSON has no member "pdf" with base64 in it') from error

@@ -18,7 +18,7 @@ from ocrsvc.errors import BrokenImage
 from ocrsvc.formats.page_serialization import unpack_page
 from ocrsvc.formats.text_pdf import text_pdf
 from ocrsvc.imaging.decode import PixelLimits
-from ocrsvc.jobs.store import Task
+from ocrsvc.jobs.task import Task
 from ocrsvc.records import Page
 from ocrsvc.searchable_pdf.image_pdf import ImagePdf
 from ocrsvc.searchable_pdf.page_image import page_image
@@ -80,7 +80,7 @@ def make_files(task: Task, sent: Mapping[str, Any], making: Making) -> tuple[str
 
 
 def _file_of(kind: str, task: Task, making: Making, *, ignores_blank: bool) -> bytes:
-    about, rows = task.about(), task.pages()
+    about, rows = task.about(), list(task.pages())
     if kind in {"pdfLayered", "pdfOneLayer"}:
         pages = [unpack_page(row["page"]) for row in rows if "page" in row]
         return text_pdf(pages, making.dpi) if kind == "pdfOneLayer" else _layered_pdf(task, pages, making)
@@ -101,8 +101,8 @@ def page_of(row: Mapping[str, Any], about: Mapping[str, Any], kind: str = "dict"
     if "error" in row:
         return {"code": ENGINE_FAILED, "data": row["error"], "score": 0, **named}
     asked = dict(about["asked"])
-    first = from_front(asked.get("tbpu.ignoreRangeStart", 1), asked["count"])
-    if not first <= number <= from_front(asked.get("tbpu.ignoreRangeEnd", -1), asked["count"]):
+    first = from_front(asked.get("tbpu.ignoreRangeStart", 1), about["count"])
+    if not first <= number <= from_front(asked.get("tbpu.ignoreRangeEnd", -1), about["count"]):
         asked.pop("tbpu.ignoreArea", None)
     answer = to_answer(unpack_page(row["page"]), {**asked, "data.format": kind}, row["took_s"])
     return {**answer, "timestamp": row["at_s"], **named}

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -37,22 +36,24 @@ from ocrsvc.errors import (
     UnknownModel,
     UnsupportedImage,
 )
-from ocrsvc.formats.drawing import draw_page, drawing_bytes
-from ocrsvc.http.admission import WITHOUT_ENGINE
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json
 from ocrsvc.imaging.document import is_pdf
-from ocrsvc.jobs.store import Task, Tasks, storing
+from ocrsvc.job_requests import job_view, owner_of_request
+from ocrsvc.jobs.intake import JobRequest, add_job, find_job
+from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.task import Task
+from ocrsvc.pipeline.masked_pictures import picture_maker
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Check, Page, ReadOptions
+from ocrsvc.records import Page
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.serving.memory_budget import Share
-from ocrsvc.serving.work_queue import deadline_passed
 from ocrsvc.settings.settings import Settings
 
 PATH: Final = "/api/doc/"
+SOURCE: Final = "umi_ocr"
 
 NOT_JSON, NO_ID, UNKNOWN_ID, NOT_THERE = 101, 102, 103, 101
 NO_FILE, BAD_KIND, BAD_OPTIONS, BAD_VALUE = 101, 103, 107, 108
@@ -73,7 +74,6 @@ _SENT_NAME_LETTERS: Final = 1000
 _NAME_BYTES: Final = 230
 _MAKE_WAITING: Final = 8
 _NOT_IN_NAMES: Final = re.compile(r'[\x00-\x1f\x7f\ud800-\udfff\\/:*?"<>|]')
-_READ_OPTIONS: Final = ("rotate", "max_side", "model", "tier", "lang")
 _MODES: Final = ("mixed", "fullPage", "imageOnly", "textOnly")
 
 
@@ -82,12 +82,7 @@ def add_documents(blueprint: Blueprint, settings: Settings, reader: Reader, task
     views = _DocumentViews(settings, reader, tasks)
 
     def add(method: str, path: str, name: str, view: Callable[..., Response]) -> None:
-        def answer(**names: str) -> Response:
-            with storing():
-                return view(**names)
-
-        setattr(answer, WITHOUT_ENGINE, True)
-        blueprint.add_url_rule(f"{PATH}{path}", f"documents_{name}", answer, methods=[method])
+        blueprint.add_url_rule(f"{PATH}{path}", f"documents_{name}", job_view(view), methods=[method])
 
     add("GET", "get_options", "options", views.options)
     add("POST", "upload", "upload", views.upload)
@@ -119,27 +114,17 @@ class _DocumentViews:
         name, options = name_of(part.filename or ""), _options_of(content.members.get("json"))
         if not is_pdf(part.data):
             raise Coded(BAD_KIND, f"[Error] '{name}' is not allowed: only PDF files are read here.")
-        with self._reader.open_document(part.data, request.left_s, request.context) as document:
-            count = document.count
-            numbers = numbers_of(options, count, self._settings.max_pages)
-            # They are counted when they are read; here a key learns at once that it has too few left.
-            request.context.pages.expect(len(numbers))
-        read = self._checked(to_read_options(options, has_models=self._reader.has_models))
-        about = {
-            "key": request.key.identity if request.key is not None else None,
-            "name": name,
-            "numbers": numbers,
-            "options": {"mask": request.context.mask, **{name: getattr(read, name) for name in _READ_OPTIONS}},
-            "asked": {**options, "count": count},
-        }
-        return as_json({"code": OK, "data": self._tasks.add(part.data, about, request.caller).id})
-
-    def _checked(self, options: ReadOptions) -> ReadOptions:
-        """With what the address asks for, because the document is read without it. Raises UnknownModel."""
-        if (choice := request.choice) is not None:
-            options = choice.apply(options)
-        self._reader.check_model(options)
-        return options
+        job = JobRequest(
+            part.data,
+            to_read_options(options, has_models=self._reader.has_models),
+            owner_of_request(),
+            name,
+            lambda count: numbers_of(options, count, self._settings.job_pages),
+            SOURCE,
+            options,
+        )
+        task = add_job(self._tasks, self._reader, self._settings, job, request.context, request.left_s)
+        return as_json({"code": OK, "data": task.id})
 
     def result(self) -> Response:
         """Report how far a task is, and what it has read."""
@@ -151,26 +136,19 @@ class _DocumentViews:
         """Make files of what was read, and return where they are."""
         sent = request.content.members
 
-        def check() -> None:
-            if not request.left_s:
-                raise deadline_passed()
-
-        with self._asked_for(sent) as task, self._make_limiter.take(check):
+        with self._asked_for(sent) as task, self._make_limiter.take(request.make_check()):
             with request.share.part() as held:
-                making = Making(self._settings.pdf_dpi, request.deadline, self._picture_maker(task, held, check))
+                making = Making(self._settings.pdf_dpi, request.deadline, self._picture_maker(task, held))
                 name, data = make_files(task, sent, making)
             self._tasks.put_result_file(task, name, data)
             url = f"{request.host_url}{PATH[1:]}download/{task.id}/{quote(name)}"
             return as_json({"code": OK, "data": url, "name": name})
 
-    def _picture_maker(self, task: Task, held: Share, check: Check) -> Callable[[Page], bytes]:
+    def _picture_maker(self, task: Task, held: Share) -> Callable[[Page], bytes]:
         """What draws a page of the task's document; the pictures stay in the account."""
 
         def picture_of(page: Page) -> bytes:
-            bare = replace(page, lines=())
-            decoded = self._reader.decoded_image(task.data(), page.number, request.left_s, request.context)
-            with decoded as image, held.holding(drawing_bytes(image.pixels, bare)):
-                picture = draw_page(image.pixels, bare, check)
+            picture = picture_maker(self._reader, task.data(), request.deadline, request.context)(page)
             # Once more in the file that is made of them.
             held.take(2 * len(picture))
             return picture
@@ -195,12 +173,7 @@ class _DocumentViews:
 
     def _find(self, sent_id: object) -> Task | None:
         """The task of this id; with keys, none that was left with another key."""
-        task = self._tasks.find(sent_id)
-        if task is None or request.key is None:
-            return task
-        with suppress(FileNotFoundError):
-            return task if task.about().get("key") == request.key.identity else None
-        return None
+        return find_job(self._tasks, sent_id, owner_of_request(), SOURCE)
 
     @contextmanager
     def _asked_for(self, sent: Mapping[str, Any]) -> Iterator[Task]:
@@ -246,7 +219,7 @@ def numbers_of(options: Mapping[str, Any], count: int, most: int) -> list[int]:
         raise Coded(NO_SUCH_PAGE, f"[Error] None of the pages asked for is there: the document has {count}.")
     if len(numbers) > most:
         raise TooManyPages(
-            f"{len(numbers)} pages are asked for; the limit is {most} (OCRSVC_MAX_PAGES).",
+            f"{len(numbers)} pages are asked for; the limit is {most} (OCRSVC_JOB_PAGES).",
             "Ask for fewer at a time, with pageRangeStart and pageRangeEnd.",
         )
     return numbers
@@ -298,7 +271,7 @@ def _progress(task: Task, sent: Mapping[str, Any]) -> dict[str, Any]:
     if why:
         answer["message"] = why
     if sent.get("is_data"):
-        rows = task.take_unreported() if sent.get("is_unread", True) else task.pages()
+        rows = task.take_unreported() if sent.get("is_unread", True) else list(task.pages())
         kind = "text" if sent.get("format") == "text" else "dict"
         pages = [page_of(row, about, kind) for row in rows]
         answer["data"] = "".join(page["data"] for page in pages if page["code"] == OK) if kind == "text" else pages

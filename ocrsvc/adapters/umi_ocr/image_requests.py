@@ -44,6 +44,8 @@ PARSERS: Final[Mapping[str, str]] = {
     "single_code": "单栏-保留缩进",
     "none": "不做处理",
 }
+WORDS: Final = "data.words"
+"""An option of this service alone: the original has none, and so it is not among those that are listed to clients."""
 FORMATS: Final = {"dict": "含有位置等信息的原始字典", "text": "纯文本"}
 
 
@@ -65,16 +67,29 @@ def to_answer(page: Page, options: Mapping[str, Any], spent_s: float) -> dict[st
         data: object = "".join(line.text + end for line, end in zip(lines, ends, strict=True))
     else:
         columns = zip(lines, scores, whole(to_boxes(lines)).tolist(), ends, strict=True)
-        data = [{"text": line.text, "score": score, "box": box, "end": end} for line, score, box, end in columns]
+        data = [
+            {"text": line.text, "score": score, "box": box, "end": end} | _words_of(line)
+            for line, score, box, end in columns
+        ]
     score = sum(scores) / len(scores)
     return {"code": OK, "data": data, "score": score, "time": round(spent_s, 4), "timestamp": time.time()}
+
+
+def _words_of(line: Line) -> dict[str, object]:
+    """The words of a line, if it has any, with the members of a line."""
+    if line.words is None:
+        return {}
+    columns = zip(line.words, to_scores(line.words, 4), whole(to_boxes(line.words)).tolist(), strict=True)
+    return {"words": [{"text": word.text, "score": score, "box": box} for word, score, box in columns]}
 
 
 def to_read_options(options: Mapping[str, Any], *, has_models: bool) -> ReadOptions:
     """What the options ask of the engine; a language only where there is a model repository. Raises BadOption."""
     side = options.get("ocr.limit_side_len")
     read = ReadOptions(
-        rotate=rotate_option(options.get("ocr.cls")), max_side=clamp_side_px(side) if side is not None else None
+        rotate=rotate_option(options.get("ocr.cls")),
+        max_side=clamp_side_px(side) if side is not None else None,
+        words=options.get(WORDS, False),
     )
     return with_language(read, options.get(LANGUAGE)) if has_models else read
 
@@ -158,6 +173,7 @@ CHECKS: Final[Mapping[str, Any]] = {
     "tbpu.parser": lambda value: isinstance(value, str) and value in PARSERS,
     "tbpu.ignoreArea": _are_areas,
     "data.format": lambda value: isinstance(value, str) and value in FORMATS,
+    WORDS: lambda value: isinstance(value, bool),
 }
 
 

@@ -1,4 +1,6 @@
-// How is one image sent to the service, and when is it sent again?
+// Sends one image to the service, and again where that helps.
+
+import { isStream, Stream, TYPE } from './stream.js';
 
 const TRIES = 10;
 const LONGEST_WAIT_S = 60;
@@ -19,15 +21,17 @@ export class Problem extends Error {
  * @param file what is sent, as it is
  * @param options query parameters
  * @param signal ends it, with an AbortError
- * @param tell called with ('sending', share), ('reading') and ('busy', seconds)
+ * @param tell called with ('sending', share), ('reading', seconds that sending took) and ('busy', seconds)
+ * @param take called with the answer so far whenever pages have come; without it they are waited for
+ * @param isFile whether a Blob is wanted
  * @throws Problem
  */
-export async function ask(file, options, signal, tell) {
+export async function ask(file, options, signal, tell, { take, isFile } = {}) {
   for (let attempt = 1; ; attempt += 1) {
     try {
-      return await send(file, options, signal, tell);
+      return await send(file, options, signal, tell, { take, isFile });
     } catch (error) {
-      if (!error.waitS || attempt === TRIES) throw error;
+      if (!error.waitS || error.hasPages || attempt === TRIES) throw error;
       tell('busy', Math.ceil(error.waitS));
       // Not all who were refused together come back together.
       await pause(error.waitS * (1 + Math.random() / 4), signal);
@@ -35,18 +39,25 @@ export async function ask(file, options, signal, tell) {
   }
 }
 
-function send(file, options, signal, tell) {
+function send(file, options, signal, tell, { take, isFile }) {
   return new Promise((resolve, reject) => {
     // fetch tells nothing of how far an upload has come.
     const request = new XMLHttpRequest();
     const stop = () => request.abort();
     const url = new URL('v1/ocr', document.baseURI);
+    const stream = new Stream();
+    const began = performance.now();
     url.search = new URLSearchParams(options);
     request.open('POST', url);
+    if (isFile) request.responseType = 'blob';
+    if (take) request.setRequestHeader('Accept', `${TYPE}, application/json;q=0.5`);
     request.setRequestHeader('Content-Type', file.type.startsWith('image/') ? file.type : 'application/octet-stream');
     request.upload.onprogress = (event) => tell('sending', event.loaded / (event.total || 1));
-    request.upload.onload = () => tell('reading');
-    request.onload = () => settle(request, Boolean(options.format), resolve, reject);
+    request.upload.onload = () => tell('reading', (performance.now() - began) / 1000);
+    request.onprogress = () => {
+      if (take && isStream(request) && stream.take(request.responseText)) take(stream.answer);
+    };
+    request.onload = () => settle(request, options, stream, resolve, reject);
     request.onerror = () => reject(new Problem({ code: 'offline' }));
     request.onabort = () => reject(new DOMException('cancelled', 'AbortError'));
     request.onloadend = () => signal.removeEventListener('abort', stop);
@@ -56,17 +67,36 @@ function send(file, options, signal, tell) {
   });
 }
 
-function settle(request, asText, resolve, reject) {
-  if (request.status === 200 && asText) return resolve(request.responseText);
-  const body = parse(request.responseText);
-  if (request.status === 200 && Array.isArray(body?.pages)) return resolve(body);
+async function settle(request, options, stream, resolve, reject) {
+  const isGood = request.status === 200;
+  if (request.responseType === 'blob') {
+    if (isGood) return resolve(request.response);
+  } else if (isGood && isStream(request)) {
+    return settleStream(request, stream, resolve, reject);
+  } else if (isGood && options.format) {
+    return resolve(request.responseText);
+  }
+  const body = parse(request.responseType === 'blob' ? await request.response.text() : request.responseText);
+  if (isGood && Array.isArray(body?.pages)) return resolve(body);
+  return reject(problemOf(request, body));
+}
+
+function settleStream(request, stream, resolve, reject) {
+  stream.take(request.responseText);
+  if (stream.isWhole && !stream.problem) return resolve(stream.answer);
+  const problem = stream.problem ? new Problem(stream.problem) : new Problem({ code: 'offline' });
+  problem.hasPages = stream.answer.pages.length > 0;
+  return reject(problem);
+}
+
+function problemOf(request, body) {
   const id = body?.id ?? request.getResponseHeader('X-Request-Id');
   const members = body?.title ? body : { code: 'strange', status: request.status };
   const busy = request.status === 429 || request.status === 503;
   const waitS = busy ? waitOf(request.getResponseHeader('Retry-After')) : 0;
   // Tomorrow's pages are nothing to wait for.
   const isOver = members.code === 'quota_exceeded' && waitS > LONGEST_WAIT_S;
-  return reject(new Problem({ ...members, id }, isOver ? 0 : Math.min(waitS, LONGEST_WAIT_S)));
+  return new Problem({ ...members, id }, isOver ? 0 : Math.min(waitS, LONGEST_WAIT_S));
 }
 
 function parse(text) {

@@ -1,4 +1,4 @@
-// How do results leave the page: onto the clipboard, into a file, as a picture with its boxes?
+// Takes results out of the page: to the clipboard, into a file, as a picture with its boxes.
 
 const COLOURS = ['#ff0000', '#008000', '#0000ff', '#800080'];
 

@@ -1,4 +1,4 @@
-// Which models and languages can be chosen?
+// Shows the models and languages that can be chosen.
 
 import { t } from './words.js';
 

@@ -1,8 +1,9 @@
-// Which images are there, where does each stand, and who is read next?
+// Holds the images: which there are, where each stands, and which is read next.
 
 import { ask, Problem } from './ask.js';
 import { copy, jsonOf, save, textsOf } from './keep.js';
 import { findModels, showModels } from './models.js';
+import { forget, isDocument } from './pictures.js';
 import * as view from './view.js';
 import { preferred, remember, speak, t } from './words.js';
 
@@ -70,10 +71,13 @@ function next() {
 
 async function read(item) {
   const controller = new AbortController();
+  view.stopAsking(item);
   Object.assign(item, { controller, answer: null, problem: null, share: 0, options: optionsFor(item), texts: {} });
   put(item, 'sending');
   try {
-    item.answer = await ask(item.file, item.options, controller.signal, (state, value) => tell(item, controller, state, value));
+    const take = isDocument(item) ? (answer) => grow(item, controller, answer) : undefined;
+    const told = (state, value) => tell(item, controller, state, value);
+    item.answer = await ask(item.file, item.options, controller.signal, told, { take });
     settle(item, controller, 'done');
   } catch (error) {
     if (error.name !== 'AbortError') item.problem = error instanceof Problem ? error : new Problem({ code: 'strange', status: error.name });
@@ -85,7 +89,17 @@ function tell(item, controller, state, value) {
   if (item.controller !== controller) return;
   if (state === 'sending') item.share = value;
   if (state === 'busy') item.waitS = value;
+  if (state === 'reading') item.sentS = value;
   put(item, state);
+}
+
+/** Pages of a document have come, while others are read. */
+function grow(item, controller, answer) {
+  if (item.controller !== controller) return;
+  item.answer = answer;
+  refreshItem(item);
+  refreshTray();
+  view.grow(item);
 }
 
 /** An answer that somebody else's try has overtaken counts no more. */
@@ -111,17 +125,17 @@ function cancel(item) {
 }
 
 function turn(degrees) {
-  const now = current.answer?.pages[0].angle ?? (Number(current.rotate) || 0);
+  const now = current.answer?.pages[0]?.angle ?? (Number(current.rotate) || 0);
   current.rotate = String((now + degrees + 360) % 360);
   again(current);
 }
 
 function optionsFor(item) {
   const form = new FormData($('settings'));
-  const options = { rotate: item.rotate ?? form.get('rotate') };
+  const options = { rotate: item.rotate ?? form.get('rotate'), words: 'true' };
   if (form.get('max_side')) options.max_side = form.get('max_side');
   if (Number(form.get('min_confidence'))) options.min_confidence = Number(form.get('min_confidence')) / 100;
-  if (form.get('pages').trim() && /pdf|tif/i.test(item.file.type || item.file.name)) options.pages = form.get('pages');
+  if (form.get('pages').trim() && isDocument(item)) options.pages = form.get('pages');
   for (const name of ['lang', 'model']) if (form.get(name)) options[name] = form.get(name);
   if (form.has('line')) options.detect = 'false';
   if (form.has('upright_boxes')) options.upright_boxes = 'true';
@@ -136,29 +150,41 @@ function put(item, state) {
 }
 
 function refresh(item) {
+  refreshItem(item);
+  if (item === current) view.show(item);
+  refreshTray();
+}
+
+function refreshItem(item) {
   const { element, state } = item;
   element.dataset.state = state;
   element.querySelector('.state').textContent = view.stateOf(item);
   const bar = element.querySelector('progress');
   bar.hidden = !UNDER_WAY.has(state);
   if (state === 'sending' && item.share < 1) bar.value = item.share;
+  else if (item.answer?.pages_wanted) bar.value = shareOf(item);
   else bar.removeAttribute('value');
   const word = t(isOpen(item) ? 'cancel_one' : 'remove', item.name);
   const button = element.querySelector('.drop-one');
   button.setAttribute('aria-label', word);
   button.title = word;
-  if (item === current) view.show(item);
-  refreshTray();
 }
 
 function refreshTray() {
   const done = items.filter((item) => !isOpen(item)).length;
-  $('count').textContent = t('count', done, items.length);
-  $('all').value = items.length ? done / items.length : 0;
+  const isLone = items.length === 1 && items[0].state !== 'done';
+  $('count').textContent = isLone ? view.stateOf(items[0]) : t('count', done, items.length);
+  $('all').value = items.length ? items.reduce((sum, item) => sum + shareOf(item), 0) / items.length : 0;
   $('all').hidden = $('cancel').hidden = done === items.length;
-  const answered = items.filter((item) => item.answer);
-  for (const button of document.querySelectorAll('.many')) button.hidden = answered.length < 2;
+  const isOne = answered().length < 2;
+  for (const button of document.querySelectorAll('.many')) button.hidden = isOne;
   $('again').disabled = items.length === 0;
+}
+
+/** How much of an image or document is done, of 1. */
+function shareOf(item) {
+  if (!isOpen(item)) return 1;
+  return item.answer?.pages_wanted ? item.answer.pages.length / item.answer.pages_wanted : 0;
 }
 
 function choose(item) {
@@ -184,7 +210,7 @@ function remove(item) {
   const at = items.indexOf(item);
   items.splice(at, 1);
   item.element.remove();
-  URL.revokeObjectURL(item.url);
+  letGo(item);
   const near = items[Math.min(at, items.length - 1)];
   if (!near) return empty();
   if (item === current) choose(near);
@@ -196,9 +222,15 @@ function clear() {
   for (const item of items.splice(0)) {
     cancel(item);
     item.element.remove();
-    URL.revokeObjectURL(item.url);
+    letGo(item);
   }
   empty();
+}
+
+function letGo(item) {
+  URL.revokeObjectURL(item.url);
+  view.stopAsking(item);
+  forget(item);
 }
 
 function empty() {
@@ -215,8 +247,9 @@ function announce(words) {
 }
 
 let hiding = 0;
-function say(words) {
+function say(words, { quietly } = {}) {
   announce(words);
+  if (quietly) return;
   $('toast').textContent = words;
   $('toast').hidden = false;
   clearTimeout(hiding);
@@ -249,7 +282,7 @@ function begin() {
   if ('models' in $('settings').dataset) findModels($('settings'));
 }
 
-const answered = () => items.filter((item) => item.answer);
+const answered = () => items.filter((item) => item.answer && !item.controller);
 
 function change(language) {
   speak(language);

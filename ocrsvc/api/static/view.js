@@ -1,25 +1,28 @@
-// How is one image shown beside what was read on it?
+// Shows one image beside what was read on it.
 
-import { copy, draw, save, stem, textOf } from './keep.js';
 import { ask, Problem } from './ask.js';
+import { copy, draw, save, stem, textOf } from './keep.js';
+import { makeFile, pagesOf, wholePages } from './made_files.js';
+import * as pointing from './pointing.js';
+import * as paper from './sheet.js';
 import { label, t, titleOf } from './words.js';
 
-const SVG = 'http://www.w3.org/2000/svg';
-const ZOOMS = [1, 1.5, 2, 3, 4, 6];
-// What a line's confidence must reach to look certain, and where it looks as doubtful as can be.
-const SURE = 0.97;
-const DOUBTFUL = 0.6;
+// A browser lays out megabytes of text for seconds, each time that it is shown.
+const MOST_SHOWN = 100_000;
+const MOST_PAGES_SHOWN = 10;
 
 const $ = (id) => document.getElementById(id);
 const frame = document.querySelector('.frame');
-const stage = document.querySelector('.stage');
 const sheet = document.querySelector('.sheet');
 
 let shown = null;
 let tab = 'lines';
-let zoom = 0;
 let leaf = 0;
-let size = null;
+// The page whose boxes are on the sheet.
+let drawn = null;
+let isUnseen = false;
+// What ends the requests for other formats, by the image.
+const asking = {};
 
 /**
  * Make the buttons of the view work.
@@ -31,46 +34,90 @@ let size = null;
 export function open({ turn, retry, say }) {
   $('left').onclick = () => turn(-90);
   $('right').onclick = () => turn(90);
-  $('smaller').onclick = () => magnify(-1);
-  $('larger').onclick = () => magnify(1);
-  $('boxes').onclick = () => $('boxes').setAttribute('aria-pressed', String(sheet.classList.toggle('bare') === false));
+  paper.open();
   $('save-picture').onclick = savePicture;
   $('page-before').onclick = () => leafTo(leaf - 1);
   $('page-after').onclick = () => leafTo(leaf + 1);
+  $('leaf').onchange = () => leafTo(shown.answer.pages.findIndex((page) => page.page === $('leaf').valueAsNumber));
+  frame.addEventListener('keydown', movePage);
   $('copy').onclick = () => toClipboard(content(), say);
   $('save').onclick = saveContent;
   for (const button of document.querySelectorAll('[data-tab]')) button.onclick = () => switchTo(button.dataset.tab);
   document.querySelector('.tabs').onkeydown = moveTab;
-  new ResizeObserver(fit).observe(frame);
-  tieTogether(sheet, say);
-  tieTogether($('panel'), say);
-  $('panel').addEventListener('keydown', moveLine);
+  for (const button of document.querySelectorAll('[data-file]')) button.onclick = () => makeFile(shown, button, say);
+  pointing.open((index) => pick(index, say), say);
   $('panel').addEventListener('click', (event) => event.target.closest('.problem button') && tryAgain(retry));
 }
 
 /** Show an image as it is now; it may be waiting, done or failed. */
 export function show(item) {
   const fresh = shown?.id !== item.id;
-  if (fresh) zoom = leaf = 0;
-  const before = fresh ? null : shown?.answer;
+  if (fresh) leaf = 0;
   shown = { ...item };
   $('detail').hidden = false;
   $('name').textContent = item.name;
-  if (item.answer) leaf = Math.min(leaf, item.answer.pages.length - 1);
-  if (fresh) showImage(item);
-  if (fresh || before !== item.answer) showBoxes(item);
+  if (item.answer) leaf = Math.min(leaf, Math.max(0, item.answer.pages.length - 1));
+  if (fresh) showPicture();
+  if (fresh || drawn !== pageOf(item.answer)) showPage();
   refresh();
+}
+
+/** More pages of a document are there: show the first, and how many there are. */
+export function grow(item) {
+  if (shown?.id !== item.id) return;
+  if (!drawn) show(item);
+  else refreshLeaves();
+}
+
+function showPicture() {
+  const { id } = shown;
+  isUnseen = false;
+  paper.showPicture(shown, pageOf(shown.answer)?.page, (isThere, image) => {
+    if (shown?.id !== id) return;
+    // Without a picture the boxes stand on what was read.
+    isUnseen = !isThere;
+    if (isThere) drawThumbnail(image);
+    else if (tab === 'lines') showPanel();
+  });
+}
+
+/** Of a document, whose file the browser cannot draw, the first page that was shown. */
+function drawThumbnail(image) {
+  const canvas = shown.element.querySelector('canvas');
+  if (canvas.dataset.drawn || !image.src.startsWith('blob:') || image.src === shown.url) return;
+  canvas.dataset.drawn = 'yes';
+  canvas.width = 224;
+  canvas.height = 168;
+  canvas.getContext('2d').drawImage(image, 0, 0, 224, (224 * image.naturalHeight) / image.naturalWidth);
+}
+
+function showPage() {
+  const page = pageOf(shown.answer);
+  if (page && !drawn && !document.querySelector('.sheet img')) showPicture();
+  drawn = page ?? null;
+  paper.showBoxes(page, page?.angle ?? (Number(shown.rotate) || 0));
 }
 
 /** Show another page of the same document. */
 function leafTo(other) {
-  leaf = other;
-  zoom = 0;
-  showImage(shown);
-  showBoxes(shown);
-  refresh();
+  if (shown.answer?.pages[other] && other !== leaf) {
+    leaf = other;
+    drawn = null;
+    paper.clear();
+    showPage();
+    if (tab === 'lines') showPanel();
+    $('panel').scrollTop = 0;
+  }
+  refreshLeaves();
   // A button that has become useless gives the focus to the other one.
   if (document.activeElement?.disabled) $(leaf ? 'page-before' : 'page-after').focus();
+}
+
+function movePage(event) {
+  const by = { PageDown: 1, PageUp: -1 }[event.key];
+  if (!by || !shown.answer?.pages[leaf + by]) return;
+  event.preventDefault();
+  leafTo(leaf + by);
 }
 
 /** Show the same again, in the language and the tab of now. */
@@ -82,35 +129,53 @@ export function refresh() {
     button.tabIndex = chosen ? 0 : -1;
   }
   $('panel').setAttribute('aria-labelledby', `tab-${tab}`);
-  $('panel').replaceChildren(body());
-  $('panel').setAttribute('aria-busy', String(content() === null && !$('panel').querySelector('.problem')));
-  for (const id of ['save-picture', 'boxes']) $(id).disabled = !shown.answer;
-  for (const id of ['copy', 'save']) $(id).disabled = content() === null;
-  if (pageOf(shown.answer)?.error) $('save-picture').disabled = true;
-  refreshLeaves(shown.answer?.pages ?? []);
-  $('facts').textContent = shown.answer ? facts(shown.answer) : '';
-  fit();
+  showPanel();
+  for (const id of ['copy', 'save']) $(id).disabled = !hasContent();
+  for (const button of document.querySelectorAll('[data-file]')) button.disabled = !isRead();
+  $('boxes').disabled = !shown.answer;
+  refreshLeaves();
+  paper.fit();
 }
 
-function refreshLeaves(pages) {
-  $('leaves').hidden = pages.length < 2;
-  $('leaf').textContent = pages.length < 2 ? '' : t('page_of', pages[leaf].page, shown.answer.pages_total);
+function showPanel() {
+  $('panel').replaceChildren(body());
+  $('panel').setAttribute('aria-busy', String(!hasContent() && !$('panel').querySelector('.problem')));
+}
+
+/** Where in the document its shown page is, and what is known of it. */
+function refreshLeaves() {
+  const pages = shown.answer?.pages ?? [];
   const [before, after] = [$('page-before'), $('page-after')];
+  $('leaves').hidden = pages.length < 2;
+  if (pages.length) $('leaf').value = pages[leaf].page;
+  $('leaf').max = pages.at(-1)?.page ?? 1;
+  $('leaf').style.width = `${String($('leaf').max).length + 2.2}ch`;
+  $('leaf-of').textContent = `/ ${shown.answer?.pages_total ?? pages.length}`;
   before.disabled = leaf === 0;
   after.disabled = leaf >= pages.length - 1;
+  $('save-picture').disabled = !pages.length || Boolean(pages[leaf].error);
+  $('facts').textContent = pages.length ? facts(shown.answer) : '';
+}
+
+/** End the requests for other formats of an image. */
+export function stopAsking({ id }) {
+  asking[id]?.abort();
+  delete asking[id];
 }
 
 export function hide() {
-  shown = null;
+  shown = drawn = null;
   $('detail').hidden = true;
-  sheet.replaceChildren();
+  paper.clear();
 }
 
 /** The word for where an image stands. */
 export function stateOf(item) {
   if (item.state === 'sending') return t('sending', Math.round(item.share * 100));
   if (item.state === 'busy') return t('busy', item.waitS);
+  if (item.state === 'reading' && item.answer) return t('reading_page', item.answer.pages.length + 1, item.answer.pages_wanted);
   if (item.state === 'done') return readOf(item.answer);
+  if (item.answer?.pages.length) return `${t(item.state)} · ${readOf(item.answer)}`;
   return t(item.state);
 }
 
@@ -122,6 +187,7 @@ function tryAgain(retry) {
 
 const pageOf = (answer) => answer?.pages[leaf];
 const linesOf = (answer) => pageOf(answer).lines ?? [];
+const isRead = () => Boolean(shown.answer?.pages.some((page) => !page.error)) && !shown.controller;
 
 /** How much was read on all pages, and on how many. */
 function readOf({ pages }) {
@@ -131,106 +197,33 @@ function readOf({ pages }) {
 
 function facts(answer) {
   const page = pageOf(answer);
-  const parts = [t('read', linesOf(answer).length), `${answer.timing.total_s.toFixed(2)} s`];
+  const parts = [t('read', linesOf(answer).length)];
+  if (answer.timing) parts.push(`${answer.timing.total_s.toFixed(2)} s`);
   if (page.width) parts.push(`${page.width} × ${page.height}`);
   if (page.angle) parts.push(t('turned', page.angle));
-  return [...parts, answer.engine.model === 'none' ? answer.engine.name : answer.engine.model].join(' · ');
-}
-
-// The picture
-
-function showImage(item) {
-  const image = new Image();
-  image.alt = '';
-  image.src = item.url;
-  image.onload = () => { if (shown?.id === item.id) { size ??= [image.naturalWidth, image.naturalHeight]; fit(); } };
-  image.onerror = () => { if (shown?.id === item.id) { sheet.classList.add('blank'); refresh(); } };
-  size = null;
-  // Where a browser shows documents as pictures, it shows their first page.
-  sheet.classList.toggle('blank', leaf > 0);
-  sheet.replaceChildren(image);
-}
-
-function showBoxes(item) {
-  sheet.querySelector('svg')?.remove();
-  if (!item.answer) return;
-  const page = pageOf(item.answer);
-  if (page.error) return;
-  size = [page.width, page.height];
-  const svg = document.createElementNS(SVG, 'svg');
-  svg.setAttribute('viewBox', `0 0 ${page.width} ${page.height}`);
-  svg.setAttribute('aria-hidden', 'true');
-  linesOf(item.answer).forEach((line, index) => svg.append(...boxOf(line, index)));
-  sheet.append(svg);
-}
-
-/** The frame of a line, and its text for a sheet whose picture cannot be shown. */
-function boxOf(line, index) {
-  const polygon = document.createElementNS(SVG, 'polygon');
-  polygon.setAttribute('points', line.box.map((point) => point.join()).join(' '));
-  polygon.dataset.i = index;
-  shade(polygon, line.confidence);
-  const [[x0, y0], [x1, y1], , [x3, y3]] = line.box;
-  const [width, height] = [Math.hypot(x1 - x0, y1 - y0), Math.hypot(x3 - x0, y3 - y0)];
-  const text = document.createElementNS(SVG, 'text');
-  const angle = (Math.atan2(y1 - y0, x1 - x0) * 180) / Math.PI;
-  text.setAttribute('transform', `translate(${x0} ${y0}) rotate(${angle}) translate(0 ${height * 0.8})`);
-  text.setAttribute('font-size', height * 0.8);
-  text.setAttribute('textLength', Math.max(1, width));
-  text.setAttribute('lengthAdjust', 'spacingAndGlyphs');
-  text.textContent = line.text;
-  return [text, polygon];
-}
-
-function shade(element, confidence) {
-  const doubt = Math.min(1, Math.max(0, (SURE - confidence) / (SURE - DOUBTFUL)));
-  element.style.setProperty('--doubt', `${Math.round(doubt * 100)}%`);
-}
-
-const angleOf = (item) => pageOf(item.answer)?.angle ?? (Number(item.rotate) || 0);
-
-/** The whole picture, upright, as large as the frame allows; times the zoom. */
-function fit() {
-  if (!shown) return;
-  const angle = angleOf(shown);
-  const [width, height] = size ?? [1, 1];
-  const [across, down] = angle % 180 ? [height, width] : [width, height];
-  const room = getComputedStyle(frame);
-  const wide = frame.clientWidth - parseFloat(room.paddingLeft) * 2;
-  const high = (parseFloat(room.maxHeight) || frame.clientHeight) - parseFloat(room.paddingTop) * 2;
-  const scale = Math.min(wide / across, high / down, 2) * ZOOMS[zoom];
-  stage.style.width = `${Math.floor(across * scale)}px`;
-  stage.style.height = `${Math.floor(down * scale)}px`;
-  sheet.style.width = `${width * scale}px`;
-  sheet.style.height = `${height * scale}px`;
-  sheet.style.transform = `translate(-50%, -50%) rotate(${angle}deg)`;
-  // A file that neither the browser nor the service can read has no sheet.
-  sheet.hidden = size === null;
-  $('smaller').disabled = zoom === 0;
-  $('larger').disabled = zoom === ZOOMS.length - 1;
-}
-
-function magnify(step) {
-  const [x, y] = [frame.scrollLeft + frame.clientWidth / 2, frame.scrollTop + frame.clientHeight / 2];
-  const before = ZOOMS[zoom];
-  zoom = Math.min(ZOOMS.length - 1, Math.max(0, zoom + step));
-  fit();
-  const ratio = ZOOMS[zoom] / before;
-  frame.scrollTo(x * ratio - frame.clientWidth / 2, y * ratio - frame.clientHeight / 2);
+  if (answer.engine) parts.push(answer.engine.model === 'none' ? answer.engine.name : answer.engine.model);
+  return parts.join(' · ');
 }
 
 async function savePicture() {
   const item = shown;
   const page = pageOf(item.answer);
   const name = item.answer.pages.length > 1 ? `${stem(item.name)}-${page.page}` : stem(item.name);
-  save(`${name}-boxes.png`, await draw(sheet.classList.contains('blank') ? new Image() : sheet.querySelector('img'), page));
+  save(`${name}-boxes.png`, await draw(paper.picture(), page));
 }
 
 // What was read
 
 function body() {
-  if (shown.problem) return problemOf(shown.problem);
-  if (!shown.answer) return waiting();
+  if (shown.problem && !pageOf(shown.answer)) return problemOf(shown.problem);
+  if (!pageOf(shown.answer)) return waiting();
+  if (!shown.problem) return bodyOfPage();
+  const both = document.createDocumentFragment();
+  both.append(problemOf(shown.problem), bodyOfPage());
+  return both;
+}
+
+function bodyOfPage() {
   if (tab !== 'lines') return written();
   if (pageOf(shown.answer).error) return problemOf({ members: pageOf(shown.answer).error });
   return linesOf(shown.answer).length ? listOf(linesOf(shown.answer)) : paragraph(t('no_lines'));
@@ -239,7 +232,7 @@ function body() {
 /** The answer in the format of the tab, or what stands in its way. */
 function written() {
   askFor(tab);
-  if (content() !== null) return plain(content());
+  if (hasContent()) return plain(preview());
   return shown.texts[tab] ? problemOf(shown.texts[tab]) : withBar(paragraph(t('reading')));
 }
 
@@ -267,15 +260,19 @@ function paragraph(words) {
 function plain(words) {
   const element = document.createElement('pre');
   element.tabIndex = 0;
-  element.textContent = words;
-  return element;
+  element.textContent = words.slice(0, MOST_SHOWN);
+  const isAll = words.length <= MOST_SHOWN && (tab !== 'json' || shown.answer.pages.length <= MOST_PAGES_SHOWN);
+  if (isAll) return element;
+  const both = document.createDocumentFragment();
+  both.append(paragraph(t('beginning')), element);
+  return both;
 }
 
 function listOf(lines) {
   const list = document.createElement('ol');
   list.className = 'lines';
   list.append(...lines.map(lineOf));
-  if (!sheet.classList.contains('blank')) return list;
+  if (!isUnseen) return list;
   const both = document.createDocumentFragment();
   both.append(list, paragraph(t('not_shown')));
   return both;
@@ -289,7 +286,7 @@ function lineOf(line, index) {
   text.textContent = line.text;
   share.textContent = Math.floor(line.confidence * 100);
   share.title = `${t('confidence')} ${line.confidence}`;
-  shade(button, line.confidence);
+  paper.shade(button, line.confidence);
   button.append(text, share);
   element.append(button);
   return element;
@@ -318,22 +315,24 @@ OWN.lines = OWN.text;
 
 /** The answer as the chosen tab shows it; null while it is not there. Other formats than these are the service's. */
 function content() {
-  if (!shown.answer) return null;
-  if (OWN[tab]) return OWN[tab].write(tab === 'json' ? shown.answer : wholePages(shown.answer));
-  return typeof shown.texts[tab] === 'string' ? shown.texts[tab] : null;
+  if (!hasContent()) return null;
+  return OWN[tab] ? OWN[tab].write(tab === 'json' ? shown.answer : wholePages(shown.answer)) : shown.texts[tab];
 }
 
-/** No form but JSON has a place for a page that failed. */
-const wholePages = (answer) => ({ ...answer, pages: answer.pages.filter((page) => !page.error) });
+const hasContent = () => Boolean(pageOf(shown.answer)) && (Boolean(OWN[tab]) || typeof shown.texts[tab] === 'string');
+
+/** As much of the content as is shown. */
+const preview = () =>
+  tab === 'json' ? OWN.json.write({ ...shown.answer, pages: shown.answer.pages.slice(0, MOST_PAGES_SHOWN) }) : content();
 
 /** Ask the service for the image in the format of a tab, once; `texts` of the image holds the text or the Problem. */
 async function askFor(format) {
   const { id, file, options, answer, texts } = shown;
-  if (OWN[format] || !answer || texts[format] !== undefined) return;
+  if (OWN[format] || !isRead() || texts[format] !== undefined) return;
   texts[format] = null;
-  const pages = answer.pages.some((page) => page.error) ? { pages: wholePages(answer).pages.map((page) => page.page).join() } : {};
+  const { signal } = (asking[id] ??= new AbortController());
   try {
-    texts[format] = await ask(file, { ...options, ...pages, format }, new AbortController().signal, () => {});
+    texts[format] = await ask(file, { ...options, ...pagesOf(shown), format }, signal, () => {});
   } catch (error) {
     texts[format] = error instanceof Problem ? error : new Problem({ code: 'strange', status: error.name });
   }
@@ -358,55 +357,11 @@ function moveTab(event) {
   $(`tab-${tab}`).focus();
 }
 
-// Lines and boxes
-
-/** Hovering, focusing and clicking do the same on a line and on its box. */
-function tieTogether(root, say) {
-  const indexOf = (event) => event.target.closest?.('[data-i]')?.dataset.i;
-  root.addEventListener('pointerover', (event) => mark(indexOf(event), root));
-  root.addEventListener('pointerleave', () => mark(undefined, root));
-  root.addEventListener('focusin', (event) => mark(indexOf(event), root));
-  root.addEventListener('click', (event) => indexOf(event) !== undefined && pick(indexOf(event), say));
-}
-
-function mark(index, from) {
-  for (const element of document.querySelectorAll('.on')) element.classList.remove('on');
-  if (index === undefined) return;
-  for (const element of document.querySelectorAll(`[data-i="${index}"]`)) element.classList.add('on');
-  const other = from === sheet ? $('panel') : frame;
-  bringIntoView(other, other.querySelector(`[data-i="${index}"]`));
-}
-
-/** Scroll a box of the page, never the page itself, until an element inside can be seen. */
-function bringIntoView(outer, inner) {
-  if (!inner) return;
-  const [seen, wanted] = [outer.getBoundingClientRect(), inner.getBoundingClientRect()];
-  const off = (low, high, from, to) => (low < from ? low - from - 8 : high > to ? high - to + 8 : 0);
-  outer.scrollBy(off(wanted.left, wanted.right, seen.left, seen.right), off(wanted.top, wanted.bottom, seen.top, seen.bottom));
-}
-
 function pick(index, say) {
   const button = $('panel').querySelector(`button[data-i="${index}"]`);
-  if (button) focusLine(button);
-  mark(index, sheet);
+  if (button) pointing.focusLine(button);
+  pointing.mark(index, sheet);
   toClipboard(linesOf(shown.answer)[index].text, say);
-}
-
-function focusLine(button) {
-  for (const other of $('panel').querySelectorAll('button[data-i]')) other.tabIndex = -1;
-  button.tabIndex = 0;
-  button.focus({ preventScroll: true });
-  if ($('panel').scrollHeight > $('panel').clientHeight) bringIntoView($('panel'), button);
-  else button.scrollIntoView({ block: 'nearest' });
-}
-
-function moveLine(event) {
-  const buttons = [...$('panel').querySelectorAll('button[data-i]')];
-  const at = buttons.indexOf(event.target);
-  const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: buttons.length - 1 }[event.key];
-  if (at < 0 || !buttons[to]) return;
-  event.preventDefault();
-  focusLine(buttons[to]);
 }
 
 async function toClipboard(words, say) {

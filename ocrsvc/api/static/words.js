@@ -1,10 +1,10 @@
-// Which words does the page use, in which language?
+// The texts of the page, in each language.
 
 const WORDS = {
   en: {
-    tagline: 'Text from images', language: 'Language', add: 'Add images', lead: 'Drop images here, or paste them',
+    tagline: 'Text from images', language: 'Language', add: 'Add images', lead: 'Drop images or PDFs here, or paste them',
     lead_touch: 'Photograph a page, or choose one',
-    choose: 'Choose images', photo: 'Take a photo', hint: 'or drop or paste them anywhere',
+    choose: 'Choose files', photo: 'Take a photo', hint: 'or drop or paste them anywhere',
     formats: 'JPEG, PNG, WebP, BMP, GIF, TIFF, PNM and PDF.',
     options: 'Options', rotate: 'Turn', rotate_0: 'not at all',
     max_side: 'Longest side, pixels', min_confidence: 'Leave out below',
@@ -23,11 +23,13 @@ const WORDS = {
     strange_title: 'An unexpected answer',
     strange_remedy: 'Something between this page and the service may have answered; tell the operator.',
     pages: 'Pages', page_before: 'Page before', page_after: 'Next page', which_pages: 'Pages of documents', all_pages: 'all, or 1-3,7',
-    page_of: (page, all) => `${page} / ${all}`,
+    page_number: 'Page number', make_pdf: 'Searchable PDF', making: 'Making it… stop', saved: 'Saved', not_made: 'The file could not be made',
+    beginning: 'Only the beginning is shown; Copy and Save take all of it.',
+    reading_page: (page, all) => `reading page ${Math.min(page, all)} of ${all}`,
     pages_read: (count) => (count === 1 ? '1 page' : `${count} pages`),
     sending: (share) => `sending ${share} %`,
     busy: (seconds) => `busy, again in ${seconds} s`,
-    count: (done, all) => (all === 1 ? '1 image' : `${done} of ${all} images`),
+    count: (done, all) => (all === 1 ? '1 file' : `${done} of ${all} files`),
     read: (count) => (count === 1 ? '1 line' : `${count} lines`),
     turned: (angle) => `turned by ${angle}°`,
     status: (status) => `The answer has the status ${status} and no explanation.`,
@@ -36,9 +38,9 @@ const WORDS = {
     errors: {},
   },
   zh: {
-    tagline: '图片文字识别', language: '语言', add: '添加图片', lead: '把图片拖到这里，或直接粘贴',
+    tagline: '图片文字识别', language: '语言', add: '添加图片', lead: '把图片或 PDF 拖到这里，或直接粘贴',
     lead_touch: '拍照或选择图片',
-    choose: '选择图片', photo: '拍照', hint: '也可随处拖放或粘贴',
+    choose: '选择文件', photo: '拍照', hint: '也可随处拖放或粘贴',
     formats: '支持 JPEG、PNG、WebP、BMP、GIF、TIFF、PNM 和 PDF。',
     options: '选项', rotate: '旋转', rotate_0: '不旋转',
     max_side: '最长边（像素）', min_confidence: '略去低于',
@@ -57,11 +59,13 @@ const WORDS = {
     strange_title: '意外的回答',
     strange_remedy: '可能是网页与服务之间的代理作出了回答，请告知管理员。',
     pages: '页', page_before: '上一页', page_after: '下一页', which_pages: '文档页码', all_pages: '全部，或 1-3,7',
-    page_of: (page, all) => `${page} / ${all}`,
+    page_number: '页码', make_pdf: '可搜索的 PDF', making: '生成中…停止', saved: '已保存', not_made: '无法生成文件',
+    beginning: '仅显示开头部分；复制和保存包含全部内容。',
+    reading_page: (page, all) => `正在识别第 ${Math.min(page, all)} / ${all} 页`,
     pages_read: (count) => `${count} 页`,
     sending: (share) => `上传 ${share}%`,
     busy: (seconds) => `服务繁忙，${seconds} 秒后重试`,
-    count: (done, all) => (all === 1 ? '1 张图片' : `已完成 ${done} / ${all} 张`),
+    count: (done, all) => (all === 1 ? '1 个文件' : `已完成 ${done} / ${all} 个文件`),
     read: (count) => `${count} 行`,
     turned: (angle) => `旋转 ${angle}°`,
     status: (status) => `回答的状态码是 ${status}，没有说明。`,
@@ -75,6 +79,7 @@ const WORDS = {
       model_unavailable: '模型无法载入', not_ready: '服务尚未就绪', nothing_sent: '没有收到图片', queue_full: '服务繁忙', too_many_at_once: '同时的请求过多',
       request_stops_worker: '这个请求会使服务进程停住', resources_exhausted: '服务资源不足',
       unknown_model: '没有这个模型或语言', model_unavailable: '模型暂时无法加载', unsupported_image: '不是本服务能识别的图片',
+      url_refused: '不允许获取这个地址', url_unavailable: '无法获取这个地址',
     },
   },
 };
@@ -113,7 +118,7 @@ export function remember(chosen) {
 
 /** Words for the elements under a root: data-t is the text, data-l the label, data-p the placeholder. */
 export function label(root) {
-  for (const element of root.querySelectorAll('[data-t]')) element.textContent = t(element.dataset.t);
+  for (const element of root.querySelectorAll('[data-t]')) element.textContent = t(element.dataset.t) ?? element.textContent;
   for (const element of root.querySelectorAll('[data-p]')) element.placeholder = t(element.dataset.p);
   for (const element of root.querySelectorAll('[data-l]')) {
     element.setAttribute('aria-label', t(element.dataset.l));

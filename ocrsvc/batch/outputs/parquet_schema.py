@@ -21,7 +21,7 @@ def _text(**more: pa.DataType) -> pa.StructType:
 
 _ERROR: Final = _struct(code=pa.string(), detail=pa.string(), remedy=pa.string())
 _WORD: Final = _text(characters=pa.list_(_text()))
-_LINE: Final = _text(words=pa.list_(_WORD))
+_LINE: Final = _text(words=pa.list_(_WORD), source=pa.string())
 _REGION: Final = _struct(type=pa.string(), confidence=pa.float64(), box=_BOX, lines=_NUMBERS)
 _CELL: Final = _struct(
     row=pa.int32(),

@@ -94,6 +94,7 @@ def _is_line(line: object) -> bool:
         and all(isinstance(corner, list) and len(corner) == _AXES for corner in box)
         and all(isinstance(place, float | int) for corner in box for place in corner)
         and isinstance(line.get("words") or [], list)
+        and isinstance(line.get("source", ""), str)
     )
 
 

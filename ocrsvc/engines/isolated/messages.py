@@ -20,7 +20,7 @@ from ocrsvc.engines.isolated.shared_area import SharedArea
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
 from ocrsvc.readings import EngineInfo
-from ocrsvc.records import DecodedPage, EngineTimes, FileTask, Image, Page, Pixels, ReadOptions, ReadTask, Task
+from ocrsvc.records import DecodedPage, EngineTimes, FileTask, Image, OwnText, Page, Pixels, ReadOptions, ReadTask, Task
 from ocrsvc.serving.work_queue import client_gone, deadline_passed
 
 MESSAGE_BYTES: Final = 1 << 15
@@ -55,8 +55,13 @@ def pack_tasks(tasks: Sequence[Task], area: SharedArea) -> bytes:
         data = np.frombuffer(task.data, np.uint8) if isinstance(task, FileTask) else task.image.pixels
         kind = None if isinstance(task, FileTask) else task.image.format
         deadline = task.deadline if math.isfinite(task.deadline) else None
-        rows.append([kind, offset, data.shape, task.options, deadline])
+        row = [kind, offset, data.shape, task.options, deadline]
         offset = area.put(offset, data)
+        if isinstance(task, ReadTask) and task.own is not None:
+            own = _pack_own(task.own)
+            row += [offset, len(own)]
+            offset = area.put(offset, own)
+        rows.append(row)
     area.has_begun = area.is_given_up = False
     return orjson.dumps(rows)
 
@@ -73,6 +78,8 @@ def _unpack_task(
     shape: list[int],
     chosen: dict[str, Any] | None,
     deadline: float | None,
+    own_offset: int = 0,
+    own_bytes: int = 0,
 ) -> Task:
     options, until_s = None if chosen is None else ReadOptions(**chosen), math.inf if deadline is None else deadline
 
@@ -87,7 +94,20 @@ def _unpack_task(
     if kind is None:
         return FileTask(data.tobytes(), options, until_s, check)
     assert options is not None, "an image that is decoded already is there to be read"
-    return ReadTask(Image(data, kind), options, until_s, check)
+    own = _unpack_own(area.get(own_offset, (own_bytes,))) if own_bytes else None
+    return ReadTask(Image(data, kind), options, until_s, check, own)
+
+
+def _pack_own(own: OwnText) -> Pixels:
+    """The text that a page has itself, as bytes; of any size, for the frame is the image's."""
+    packed = orjson.dumps([own.is_all, pack_page(Page(1, 1, own.angle, own.lines))])
+    return np.frombuffer(packed, np.uint8)
+
+
+def _unpack_own(packed: Pixels) -> OwnText:
+    is_all, row = orjson.loads(packed.tobytes())
+    page = unpack_page(row)
+    return OwnText(page.lines, page.angle, is_all)
 
 
 def pack_answers(answers: Sequence[Page | OcrsvcError], area: SharedArea) -> list[int]:

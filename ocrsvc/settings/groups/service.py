@@ -57,7 +57,7 @@ class ServiceSettings(SettingsGroup):
     )
     grpc_bind: Addresses = setting(
         (),
-        "Addresses to listen on for gRPC: KServe v2, TensorFlow Serving and Paddle Serving, all at each of them.",
+        "Addresses to listen on for gRPC: KServe v2, TensorFlow Serving, Paddle Serving and TurboOCR at each of them.",
         accepted="addresses separated by commas (in the file a list), each host:port, [IPv6]:port or unix:path",
     )
     hosts: Hosts = setting(

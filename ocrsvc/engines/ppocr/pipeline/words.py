@@ -13,9 +13,9 @@ from ocrsvc.engines.line_recognizer import LineText, Path
 from ocrsvc.engines.ppocr.pipeline.character_places import CharacterPlaces, Columns, place_characters
 from ocrsvc.engines.ppocr.pipeline.logical_order import by_path, by_steps
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
-from ocrsvc.engines.ppocr.pipeline.word_split import Segmenter, by_character, open_jieba, word_begins
 from ocrsvc.imaging.geometry import as_boxes, upright_boxes
 from ocrsvc.imaging.outline import Outline, parts_of
+from ocrsvc.imaging.word_split import Segmenter, by_character, open_jieba, word_begins
 from ocrsvc.records import Box, Character, Check, ReadOptions, Word
 
 OWN_ROWS: Final = 0.5

@@ -1,0 +1,212 @@
+"""Azure Document Intelligence: documentModels/prebuilt-read:analyze, its results, and searchable PDFs of them.
+
+A document is a job (`ocrsvc.jobs`), which any worker answers for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+from flask import Blueprint, Response
+
+from ocrsvc.adapters.azure_read.analyze_request import Asked, document_of, parse_query
+from ocrsvc.adapters.azure_read.analyze_result import ResultWriter, Take
+from ocrsvc.adapters.context import AdapterContext
+from ocrsvc.errors import CallerError, OcrsvcError, UnsupportedImage
+from ocrsvc.http.error_responses import failure_of
+from ocrsvc.http.parsed_body import is_image
+from ocrsvc.http.request import request
+from ocrsvc.http.responses import JSON_TYPE, as_json
+from ocrsvc.job_requests import ResultFiles, job_view, owner_of_request, store_of
+from ocrsvc.jobs.intake import JobRequest, add_job, find_job
+from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.task import State, Task
+
+PATHS: Final = ("/documentintelligence", "/formrecognizer")
+SOURCE: Final = "azure_read"
+STATES: Final[dict[State, str]] = {
+    "waiting": "notStarted",
+    "running": "running",
+    "success": "succeeded",
+    "failure": "failed",
+}
+
+_RETRY_S: Final = 1
+# Azure's own codes, by status; the inner one is ours, as words written together.
+_CODES: Final = {401: "401", 403: "403", 404: "NotFound", 409: "Conflict", 429: "429", 503: "ServiceUnavailable"}
+_WORD: Final = re.compile(r"(?:^|_)([a-z])")
+
+
+class _NoResult(CallerError):
+    """There is no result of this id, or no such file of it."""
+
+    status = 404
+    code = "not_found"
+    title = "No such result"
+
+
+def make_azure_read(context: AdapterContext) -> Blueprint:
+    """…:analyze and analyzeResults below both of Azure's prefixes, over the job store."""
+    blueprint = Blueprint("azure_read", __name__)
+    blueprint.register_error_handler(Exception, _failure)
+    blueprint.after_request(_with_request_id)
+    views = _Views(context)
+    for prefix in PATHS:
+        models = f"{prefix}/documentModels/<model>"
+        result = f"{models}/analyzeResults/<result_id>"
+        for method, path, view in (
+            ("POST", f"{models}:analyze", views.analyze),
+            ("GET", result, views.result),
+            ("GET", f"{result}/pdf", views.pdf),
+            ("DELETE", result, views.delete),
+        ):
+            name = f"{prefix[1:]}_{view.__name__}"
+            blueprint.add_url_rule(path, name, job_view(view), methods=[method])
+    return blueprint
+
+
+class _Views:
+    """The views, each called with the names in its path."""
+
+    def __init__(self, context: AdapterContext) -> None:
+        self._context = context
+        self._files = ResultFiles()
+
+    @property
+    def _tasks(self) -> Tasks:
+        """Raises JobsOff where there are none."""
+        return store_of(self._context.tasks)
+
+    def analyze(self, model: str) -> Response:
+        """Take in a document."""
+        tasks, context = self._tasks, self._context
+        document = document_of(request.content, context.url_files)
+        if not is_image(document):
+            raise UnsupportedImage(
+                "The document is no PDF and no image that is read.", "Send a PDF, TIFF, PNG or JPEG."
+            )
+        asked, options, ranges = parse_query(model, document)
+        job = JobRequest(
+            document,
+            options,
+            owner_of_request(),
+            pages=ranges,
+            source=SOURCE,
+            asked=asked.packed(),
+            formats=("pdf",) if asked.makes_pdf else (),
+        )
+        task = add_job(tasks, context.reader, context.settings, job, request.context, request.left_s)
+        response = Response(status=202)
+        prefix = request.path.lstrip("/").partition("/")[0]
+        where = f"{request.host_url}{prefix}/documentModels/{model}/analyzeResults/{task.id}"
+        response.headers["Operation-Location"] = f"{where}?api-version={asked.version}"
+        response.headers["Retry-After"] = str(_RETRY_S)
+        return response
+
+    def result(self, model: str, result_id: str) -> Response:
+        """How far a document is; when it is read, all of it."""
+        return self._of(model, result_id, self._result)
+
+    def pdf(self, model: str, result_id: str) -> Response:
+        """The searchable PDF."""
+        return self._of(model, result_id, self._pdf)
+
+    def delete(self, model: str, result_id: str) -> Response:
+        """Delete a result, also of a document that is being read."""
+
+        def clear(task: Task, _asked: Asked) -> Response:
+            self._tasks.clear(task)
+            return Response(status=204)
+
+        return self._of(model, result_id, clear)
+
+    def _of(self, model: str, result_id: str, respond: Callable[[Task, Asked], Response]) -> Response:
+        """Raises _NoResult where there is none, or not any more, or of another caller or model."""
+        task = find_job(self._tasks, result_id, owner_of_request(), SOURCE)
+        try:
+            if task is not None and (asked := Asked(**task.about()["asked"])).model == model:
+                return respond(task, asked)
+        except FileNotFoundError as error:
+            raise _no_result() from error
+        raise _no_result()
+
+    def _result(self, task: Task, asked: Asked) -> Response:
+        status, error = _status_of(task)
+        members: dict[str, Any] = {
+            "status": status,
+            "createdDateTime": _moment(task.came_at_s()),
+            "lastUpdatedDateTime": _moment(end.at_s if (end := task.end()) is not None else task.came_at_s()),
+        }
+        if error is not None:
+            members["error"] = error
+        if status == "succeeded":
+            result = ResultWriter(asked, self._context.settings.pdf_dpi, _taker()).write(task)
+            whole = b"".join((orjson.dumps(members)[:-1], b',"analyzeResult":', *result, b"}"))
+            return Response(whole, content_type=JSON_TYPE)
+        response = as_json(members)
+        if status != "failed":
+            response.headers["Retry-After"] = str(_RETRY_S)
+        return response
+
+    def _pdf(self, task: Task, asked: Asked) -> Response:
+        if not asked.makes_pdf or _status_of(task)[0] != "succeeded":
+            raise _NoResult("There is no PDF of this result.", "Analyze the document with output=pdf, and wait for it.")
+        response = Response(self._files.read(self._tasks, task, "pdf"), content_type="application/pdf")
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
+
+
+def _taker() -> Take:
+    """What takes memory for pieces of the answer. It raises QueueFull, DeadlineExceeded, ClientGone."""
+    check = request.make_check()
+
+    def take(size_bytes: int) -> None:
+        check()
+        request.share.take(size_bytes)
+
+    return take
+
+
+def _status_of(task: Task) -> tuple[str, dict[str, str] | None]:
+    """The status, and the error of a document that failed, or of which no page could be read."""
+    # In this order: one that ends in between is not done yet.
+    state, end = task.state()[0], task.end()
+    if end is None or state in {"waiting", "running"}:
+        return STATES[state], None
+    if end.state == "failure":
+        return "failed", {"code": _together(end.code or OcrsvcError.code), "message": end.why}
+    first = next(task.pages(), None)
+    if first is not None and len(task.log.failed()) == task.count_pages():
+        return "failed", {"code": _together(first["code"]), "message": first["error"]}
+    return "succeeded", None
+
+
+def _moment(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _no_result() -> _NoResult:
+    return _NoResult("There is no result of this id.", "It was deleted, it made room for others, or its time is over.")
+
+
+def _together(code: str) -> str:
+    """A code as Azure writes them: bad_option as BadOption."""
+    return _WORD.sub(lambda found: found[1].upper(), code)
+
+
+def _failure(error: Exception) -> Response:
+    failure = failure_of(error)
+    code = _CODES.get(failure.status) or ("InvalidRequest" if failure.status < 500 else "InternalServerError")
+    inner = {"code": _together(failure.code), "message": str(failure)}
+    response = as_json({"error": {"code": code, "message": str(failure), "innererror": inner}}, failure.status)
+    response.headers["x-ms-error-code"] = code
+    return response
+
+
+def _with_request_id(response: Response) -> Response:
+    response.headers["apim-request-id"] = request.id
+    return response

@@ -1,0 +1,135 @@
+"""Pages as Azure's results have them: lines, words and bar codes with polygons and their places in the content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ocrsvc.adapters.azure_read.spans import PageText, Span
+from ocrsvc.formats.placed_blocks import PlacedBlock
+from ocrsvc.records import Barcode, Box, Line, Page, Table, Word
+
+_INCH_DIGITS: Final = 4
+_PIXEL_DIGITS: Final = 1
+_CONFIDENCE_DIGITS: Final = 3
+_HALF_TURN, _TURN = 180, 360
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """In what lengths are told: inches of a PDF's page, pixels of an image."""
+
+    dpi: int | None
+
+    @property
+    def unit(self) -> str:
+        """As the result names it."""
+        return "pixel" if self.dpi is None else "inch"
+
+    def length(self, px: float) -> float:
+        """A length in pixels, in this unit."""
+        return round(px, _PIXEL_DIGITS) if self.dpi is None else round(px / self.dpi, _INCH_DIGITS)
+
+    def polygon(self, box: Box) -> list[float]:
+        """x and y of four corners, clockwise."""
+        return [self.length(number) for corner in box for number in corner]
+
+
+def page_members(page: Page, text: PageText, scale: Scale) -> dict[str, Any]:
+    """One page.
+
+    Args:
+        page: What was read.
+        text: Its part of the content, in which the lines stand in their order.
+        scale: In what lengths are told.
+    """
+    lines, words = _lines_and_words(page.lines, text, scale)
+    members: dict[str, Any] = {
+        "pageNumber": page.number,
+        "angle": _angle(page),
+        "width": scale.length(page.width),
+        "height": scale.length(page.height),
+        "unit": scale.unit,
+        "spans": [text.span(0, len(text.text))],
+        "words": words,
+        "lines": lines,
+    }
+    if page.barcodes:
+        members["barcodes"] = [_barcode(barcode, text, scale) for barcode in page.barcodes]
+    return members
+
+
+def paragraph_members(block: PlacedBlock, page: Page, spans: Sequence[Span], scale: Scale) -> dict[str, Any]:
+    """One block of a page, given where its lines stand in the content."""
+    own = [spans[line] for line in block.lines]
+    begin = min((span["offset"] for span in own), default=0)
+    end = max((span["offset"] + span["length"] for span in own), default=0)
+    members: dict[str, Any] = {
+        "content": block.text,
+        "boundingRegions": [{"pageNumber": page.number, "polygon": scale.polygon(block.frame(page))}],
+        "spans": [{"offset": begin, "length": end - begin}],
+    }
+    if block.block.level:
+        members["role"] = "title" if block.block.level == 1 else "sectionHeading"
+    return members
+
+
+def table_members(table: Table, number: int, scale: Scale) -> dict[str, Any]:
+    """One table of the page of this number."""
+    return {
+        "rowCount": table.rows,
+        "columnCount": table.columns,
+        "cells": [
+            {
+                "rowIndex": cell.row,
+                "columnIndex": cell.column,
+                "rowSpan": cell.row_span,
+                "columnSpan": cell.column_span,
+                "content": cell.text,
+                "boundingRegions": [{"pageNumber": number, "polygon": scale.polygon(cell.box)}],
+                "spans": [],
+            }
+            for cell in table.cells
+        ],
+        "boundingRegions": [{"pageNumber": number, "polygon": scale.polygon(table.box)}],
+        "spans": [],
+    }
+
+
+def _lines_and_words(
+    found: Iterable[Line], text: PageText, scale: Scale
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """All lines, and all words; a line whose engine knows none is one word."""
+    lines: list[dict[str, Any]] = []
+    words: list[dict[str, Any]] = []
+    end = 0
+    for line in found:
+        at, end = text.find(line.text, end)
+        lines.append({"content": line.text, "polygon": scale.polygon(line.box), "spans": [text.span(at, end)]})
+        for word in line.words or (line,):
+            begin, at = text.find(word.text, at)
+            words.append(_word(word, text.span(begin, at), scale))
+    return lines, words
+
+
+def _word(word: Word | Line, span: dict[str, int], scale: Scale) -> dict[str, Any]:
+    confidence = round(word.confidence, _CONFIDENCE_DIGITS)
+    return {"content": word.text, "polygon": scale.polygon(word.box), "confidence": confidence, "span": span}
+
+
+def _barcode(barcode: Barcode, text: PageText, scale: Scale) -> dict[str, Any]:
+    return {
+        "kind": barcode.type,
+        "value": barcode.text,
+        "polygon": scale.polygon(barcode.box),
+        # What it says is no part of the content.
+        "span": text.span(len(text.text), len(text.text)),
+        "confidence": 1.0,
+    }
+
+
+def _angle(page: Page) -> int:
+    """By how much the content is turned clockwise, from -179 to 180."""
+    turned = -page.angle % _TURN
+    return turned - _TURN if turned > _HALF_TURN else turned

@@ -1,0 +1,119 @@
+"""Writes what was read of a document as a DoclingDocument, the JSON of docling-core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+from typing import Final
+
+from ocrsvc.records import Box, Cell, Line, Page, Table
+
+# Newer programs read every older version; this is the oldest whose members are those below.
+VERSION: Final = "1.3.0"
+_BODY: Final = "#/body"
+_DIGITS: Final = 2
+
+
+def document_json(name: str, pages: Sequence[Page]) -> dict[str, object]:
+    """The document: lines as texts, tables as tables, in reading order, each with its page and place in pixels."""
+    texts: list[dict[str, object]] = []
+    tables: list[dict[str, object]] = []
+    order: list[dict[str, str]] = []
+    for page in pages:
+        for block in blocks_of(page):
+            of_kind = texts if isinstance(block, Line) else tables
+            reference = f"#/{'texts' if isinstance(block, Line) else 'tables'}/{len(of_kind)}"
+            order.append({"$ref": reference})
+            item = _text(block) if isinstance(block, Line) else _table(block)
+            of_kind.append({**_node(reference, _BODY), **item, "prov": [_place(block, page.number)]})
+    return {
+        "schema_name": "DoclingDocument",
+        "version": VERSION,
+        "name": PurePath(name).stem or name,
+        "furniture": {**_root("#/furniture", "furniture"), "children": []},
+        "body": {**_root(_BODY, "body"), "children": order},
+        "groups": [],
+        "texts": texts,
+        "pictures": [],
+        "tables": tables,
+        "key_value_items": [],
+        "form_items": [],
+        "pages": {str(page.number): _page(page) for page in pages},
+    }
+
+
+def blocks_of(page: Page) -> Iterator[Line | Table]:
+    """The lines in reading order; in place of those of a table, the table where its first line stands."""
+    table_of = {line: table for table in page.tables for cell in table.cells for line in cell.lines}
+    seen: set[int] = set()
+    for number, line in enumerate(page.lines):
+        table = table_of.get(number)
+        if table is None:
+            yield line
+        elif id(table) not in seen:
+            seen.add(id(table))
+            yield table
+
+
+def _root(reference: str, layer: str) -> dict[str, object]:
+    return {"self_ref": reference, "content_layer": layer, "name": "_root_", "label": "unspecified"}
+
+
+def _node(reference: str, parent: str) -> dict[str, object]:
+    return {"self_ref": reference, "parent": {"$ref": parent}, "children": [], "content_layer": "body"}
+
+
+def _text(line: Line) -> dict[str, object]:
+    return {"label": "text", "orig": line.text, "text": line.text}
+
+
+def _table(table: Table) -> dict[str, object]:
+    cells = [_cell(cell) for cell in table.cells]
+    return {
+        "label": "table",
+        "captions": [],
+        "references": [],
+        "footnotes": [],
+        "data": {"table_cells": cells, "num_rows": table.rows, "num_cols": table.columns},
+    }
+
+
+def _cell(cell: Cell) -> dict[str, object]:
+    return {
+        "bbox": _bbox(cell.box),
+        "row_span": cell.row_span,
+        "col_span": cell.column_span,
+        "start_row_offset_idx": cell.row,
+        "end_row_offset_idx": cell.row + cell.row_span,
+        "start_col_offset_idx": cell.column,
+        "end_col_offset_idx": cell.column + cell.column_span,
+        "text": cell.text,
+        "column_header": False,
+        "row_header": False,
+        "row_section": False,
+    }
+
+
+def _place(block: Line | Table, number: int) -> dict[str, object]:
+    letters = len(block.text) if isinstance(block, Line) else 0
+    return {"page_no": number, "bbox": _bbox(block.box), "charspan": [0, letters]}
+
+
+def _bbox(box: Box) -> dict[str, object]:
+    (left, top, right, bottom) = frame_of(box)
+    return {"l": left, "t": top, "r": right, "b": bottom, "coord_origin": "TOPLEFT"}
+
+
+def frame_of(box: Box) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of the upright frame around a box, in pixels."""
+    across, down = [x for x, _ in box], [y for _, y in box]
+    return (
+        round(min(across), _DIGITS),
+        round(min(down), _DIGITS),
+        round(max(across), _DIGITS),
+        round(max(down), _DIGITS),
+    )
+
+
+def _page(page: Page) -> dict[str, object]:
+    return {"size": {"width": page.width, "height": page.height}, "page_no": page.number}

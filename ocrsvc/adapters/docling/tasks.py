@@ -1,0 +1,153 @@
+"""The asynchronous half of docling-serve: documents that are taken in, asked after, and fetched when they are done."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import Any, Final
+
+from flask import Response
+
+from ocrsvc.adapters.docling.contents import Converted
+from ocrsvc.adapters.docling.conversion import Conversion, as_members, from_members
+from ocrsvc.adapters.docling.sources import ConvertRequest, request_of_form, request_of_json
+from ocrsvc.errors import BadOption, OcrsvcError
+from ocrsvc.formats.page_serialization import unpack_page
+from ocrsvc.http.request import request
+from ocrsvc.http.responses import as_json
+from ocrsvc.http.url_files import UrlFiles
+from ocrsvc.job_requests import owner_of_request
+from ocrsvc.jobs.intake import JobRequest, add_job, find_job
+from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.task import Task
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.serving.request_guard import waiting
+from ocrsvc.settings.settings import Settings
+
+SOURCE: Final = "docling"
+_STATES: Final = {"waiting": "pending", "running": "started", "success": "success", "failure": "failure"}
+_LONGEST_WAIT_S: Final = 10.0
+_LOOK_S: Final = 0.05
+# Each holds a thread of the worker; whoever finds none free is answered at once.
+_WAITING: Final = 2
+# Of a byte that a page takes on the disk, so many are held as objects, and while a format is written of them: measured.
+_PAGES_TIMES, _JSON_TIMES, _TEXT_TIMES = 13, 29, 11
+
+
+class TaskUnknown(OcrsvcError):
+    """There is no such task; docling's client knows it by this sentence."""
+
+    status = 404
+    code = "task_unknown"
+    title = "No such task"
+
+
+def unknown() -> TaskUnknown:
+    """The error of a task that is not there."""
+    return TaskUnknown("Task not found.")
+
+
+class TaskViews:
+    """The views of tasks; for any thread.
+
+    Args:
+        settings, reader: Those of the service.
+        tasks: Keeps the documents.
+        url_files: Fetches those that are named by a URL.
+    """
+
+    def __init__(self, settings: Settings, reader: Reader, tasks: Tasks, url_files: UrlFiles) -> None:
+        self._settings, self._reader, self._tasks, self._url_files = settings, reader, tasks, url_files
+        self._waiting = threading.BoundedSemaphore(_WAITING)
+
+    def take_form(self) -> Response:
+        """Take in a file of a form."""
+        return self._take(request_of_form(request.content))
+
+    def take_sources(self) -> Response:
+        """Take in a source of JSON."""
+        return self._take(request_of_json(request.content, self._url_files))
+
+    def _take(self, asked: ConvertRequest) -> Response:
+        if len(asked.documents) != 1:
+            raise BadOption("A task takes one document.", "Send each by itself, or all of them without async.")
+        document, conversion = asked.documents[0], asked.conversion
+        job = JobRequest(
+            document.data,
+            conversion.read_options(has_models=self._reader.has_models),
+            owner_of_request(),
+            document.filename,
+            conversion.ranges,
+            SOURCE,
+            as_members(conversion),
+        )
+        task = add_job(self._tasks, self._reader, self._settings, job, request.context, request.left_s)
+        return as_json(status_of(task))
+
+    def status(self, task_id: str) -> Response:
+        """How far a task is; with `wait` not before it is done, or so many seconds have passed."""
+        task = self.find(task_id)
+        try:
+            self._wait(task, request.args.get("wait", 0.0, float))
+            return as_json(status_of(task))
+        except FileNotFoundError as error:
+            raise unknown() from error
+
+    def _wait(self, task: Task, asked_s: float) -> None:
+        until_s = time.monotonic() + min(asked_s, _LONGEST_WAIT_S, request.left_s / 2)
+        if not asked_s > 0 or not self._waiting.acquire(blocking=False):
+            return
+        try:
+            with waiting():
+                while not task.is_done() and task.is_there() and time.monotonic() < until_s and not request.is_gone():
+                    time.sleep(_LOOK_S)
+        finally:
+            self._waiting.release()
+
+    def find(self, task_id: str) -> Task:
+        """The task of this id. Raises TaskUnknown, also for one of another key or format."""
+        task = find_job(self._tasks, task_id, owner_of_request(), SOURCE)
+        if task is None:
+            raise unknown()
+        return task
+
+
+def status_of(task: Task) -> dict[str, Any]:
+    """TaskStatusResponse of a task. Raises FileNotFoundError when it was cleared."""
+    state, why = task.state()
+    is_done = state in {"success", "failure"}
+    return {
+        "task_id": task.id,
+        "task_type": "convert",
+        "task_status": _STATES[state],
+        "task_position": None,
+        "task_meta": {
+            "num_docs": 1,
+            "num_processed": int(is_done),
+            "num_succeeded": int(state == "success"),
+            "num_failed": int(state == "failure"),
+        },
+        "error_message": why or None,
+        "failure": failure_of_task(why) if state == "failure" else None,
+    }
+
+
+def failure_of_task(why: str) -> dict[str, object]:
+    """PublicFailureInfo of a task that failed."""
+    return {"category": "backend_failure", "message": why, "retryable": False, "phase": "execution", "details": {}}
+
+
+def read_of(task: Task) -> tuple[Converted, Conversion]:
+    """What was read of a task, and how it is wanted. Raises FileNotFoundError when it was cleared."""
+    about, rows = task.about(), list(task.pages())
+    pages = [replace(unpack_page(row["page"]), number=row["number"]) for row in rows if "page" in row]
+    errors = [(row["number"], row["error"]) for row in rows if "error" in row]
+    return Converted(about["name"], pages, errors), from_members(about["asked"])
+
+
+def memory_of(task: Task) -> int:
+    """Bytes of memory that the answer of a task takes, about. Raises FileNotFoundError when it was cleared."""
+    formats = from_members(task.about()["asked"]).to_formats
+    times = _PAGES_TIMES + sum(_JSON_TIMES if name == "json" else _TEXT_TIMES for name in formats)
+    return times * task.log.size_bytes()

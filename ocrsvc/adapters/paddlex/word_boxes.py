@@ -1,0 +1,117 @@
+"""The words of lines as PaddleX groups them, for the member `returnWordBox`.
+
+A Chinese character is a group, a run of ASCII letters and digits is one, with a hyphen after one of them and a point
+before a digit, and so is a run of anything else, spaces included: put together, the groups are the line's text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.formats.box_values import to_boxes, to_frames, whole
+from ocrsvc.records import Box, Line
+
+Frames = NDArray[np.float64]
+"""(N, 4) left, top, right, bottom in pixels of the image as displayed."""
+
+_HAN, _LATIN, _OTHER = "cn", "en&num", "symbol"
+
+
+def to_word_members(lines: Sequence[Line]) -> dict[str, object]:
+    """What PaddleX adds for words: the groups of each line, and the upright frame of each.
+
+    Args:
+        lines: With words and their characters. A line of which the engine knows none is one group.
+    """
+    placed = [_groups_of(line) for line in lines]
+    return {
+        "text_word_boxes": [whole(frames).tolist() for _, frames in placed],
+        "text_word": [texts for texts, _ in placed],
+    }
+
+
+def frame_lines(lines: Sequence[Line]) -> tuple[Line, ...]:
+    """A line for each group of them, to be drawn."""
+    placed = (zip(*_groups_of(line), strict=True) for line in lines)
+    return tuple(Line(text, 1.0, _box_of(frame)) for text, frame in chain.from_iterable(placed) if text.strip())
+
+
+def _box_of(frame: NDArray[np.float64]) -> Box:
+    left, top, right, bottom = frame.tolist()
+    return (left, top), (right, top), (right, bottom), (left, bottom)
+
+
+def _groups_of(line: Line) -> tuple[list[str], Frames]:
+    """The groups of a line and the frame around each."""
+    characters = [character for word in line.words or () for character in word.characters]
+    places = _places(line.text, [character.text for character in characters])
+    if not places:
+        return [line.text], to_frames(to_boxes([line]))
+    begins = _begins(line.text)
+    frames = _with_gaps(to_frames(to_boxes(characters)), places)
+    joined = [np.minimum.reduceat(frames[:, :2], begins), np.maximum.reduceat(frames[:, 2:], begins)]
+    ends = [*begins[1:], len(line.text)]
+    return [line.text[begin:end] for begin, end in zip(begins, ends, strict=True)], np.hstack(joined)
+
+
+def _places(text: str, characters: Sequence[str]) -> list[int]:
+    """Which character each letter of a text belongs to, -1 for spaces; empty if they are not its characters."""
+    places: list[int] = []
+    for number, character in enumerate(characters):
+        while len(places) < len(text) and text[len(places)].isspace():
+            places.append(-1)
+        if not text.startswith(character, len(places)):
+            return []
+        places += [number] * len(character)
+    rest = text[len(places) :]
+    return [] if rest.strip() or not characters else places + [-1] * len(rest)
+
+
+def _with_gaps(frames: Frames, places: Sequence[int]) -> Frames:
+    """A frame for each letter of a text; a space takes what is between the letters beside it."""
+    at = np.array(places)
+    before = np.maximum.accumulate(at)
+    after = np.minimum.accumulate(np.where(at < 0, len(frames), at)[::-1])[::-1]
+    every: Frames = frames[at]
+    spaces = at < 0
+    # Beside the first and the last letter there is no other.
+    every[spaces] = _between(frames[np.maximum(before, 0)], frames[np.minimum(after, len(frames) - 1)])[spaces]
+    return every
+
+
+def _between(before: Frames, after: Frames) -> Frames:
+    """What is between two letters: along the line, whichever way it runs, and of both their extent across it."""
+    joined = np.hstack([np.minimum(before[:, :2], after[:, :2]), np.maximum(before[:, 2:], after[:, 2:])])
+    for low, high in ((0, 2), (1, 3)):
+        begin = np.minimum(before[:, high], after[:, high])
+        end = np.maximum(before[:, low], after[:, low])
+        apart = begin < end
+        joined[apart, low], joined[apart, high] = begin[apart], end[apart]
+    return joined
+
+
+def _begins(text: str) -> list[int]:
+    """Where the groups of a text begin."""
+    begins, before = [], ""
+    for place, letter in enumerate(text):
+        kind = _kind(letter, before, text[place + 1 : place + 2])
+        if kind != before or kind == _HAN:
+            begins.append(place)
+        before = kind
+    return begins
+
+
+def _kind(letter: str, before: str, after: str) -> str:
+    """Which kind of group a letter is in, from the kind before it and the letter after it."""
+    if "\u4e00" <= letter <= "\u9fff":
+        return _HAN
+    joins = before == _LATIN and (letter == "-" or (letter == "." and _is_latin(after) and after.isdigit()))
+    return _LATIN if joins or _is_latin(letter) else _OTHER
+
+
+def _is_latin(letter: str) -> bool:
+    return letter.isascii() and letter.isalnum()

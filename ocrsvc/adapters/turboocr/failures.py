@@ -1,0 +1,84 @@
+"""The errors of TurboOCR's API: its codes, and its statuses where ours are finer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flask import Response
+
+from ocrsvc.errors import (
+    BadBase64,
+    BadOption,
+    BodyTooLarge,
+    BrokenImage,
+    CallerError,
+    DeadlineExceeded,
+    EngineFailed,
+    ImageTooLarge,
+    NothingSent,
+    NotReady,
+    OcrsvcError,
+    Refused,
+    TooManyPages,
+    UnsupportedImage,
+)
+from ocrsvc.http.error_responses import failure_of
+from ocrsvc.http.responses import as_json
+
+# The original's code for each error; the first that fits.
+CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (NothingSent, "MISSING_IMAGE"),
+    (BadBase64, "BASE64_DECODE_FAILED"),
+    (UnsupportedImage, "IMAGE_DECODE_FAILED"),
+    (BrokenImage, "IMAGE_DECODE_FAILED"),
+    (ImageTooLarge, "DIMENSIONS_TOO_LARGE"),
+    (TooManyPages, "PDF_TOO_LARGE"),
+    (BadOption, "INVALID_PARAMETER"),
+    (NotReady, "NOT_READY"),
+    (DeadlineExceeded, "INFERENCE_TIMEOUT"),
+    (Refused, "SERVER_BUSY"),
+    (EngineFailed, "INFERENCE_ERROR"),
+)
+# The original answers 400 to all that a file can be wrong with.
+_BAD_FILES: Final = (UnsupportedImage, BrokenImage, ImageTooLarge, TooManyPages)
+
+
+class Coded(CallerError):
+    """An error for which the original has a code, where ours have one for several."""
+
+    def __init__(self, code: str, detail: str, remedy: str = "") -> None:
+        super().__init__(detail, remedy)
+        self.original_code = code
+
+
+def code_of(error: BaseException) -> str:
+    """The original's code for an error; our own in its spelling where it has none."""
+    if isinstance(error, Coded):
+        return error.original_code
+    if type(error) is CallerError:
+        return "INVALID_JSON"
+    own = error.code.upper() if isinstance(error, OcrsvcError) else "INFERENCE_ERROR"
+    return next((code for kind, code in CODES if isinstance(error, kind)), own)
+
+
+def status_of(failure: OcrsvcError) -> int:
+    """The HTTP status: 400 for a file that cannot be read, whatever is wrong with it."""
+    return 400 if isinstance(failure, _BAD_FILES) and not isinstance(failure, BodyTooLarge) else failure.status
+
+
+def as_original(error: OcrsvcError) -> OcrsvcError:
+    """The same error, as one of the request where it is of a file, for gRPC's status."""
+    if status_of(error) == error.status:
+        return error
+    return Coded(code_of(error), error.detail, error.remedy)
+
+
+def error_members(error: Exception, failure: OcrsvcError) -> dict[str, object]:
+    """What an answer says of an error."""
+    return {"error": {"code": code_of(error), "message": str(failure)}}
+
+
+def answer_failure(error: Exception) -> Response:
+    """Any exception as the original's error answer; for Flask's `errorhandler`."""
+    failure = failure_of(error)
+    return as_json(error_members(error, failure), status_of(failure))

@@ -1,0 +1,170 @@
+"""What was read of a page, as TurboOCR's JSON has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import numpy as np
+
+from ocrsvc.adapters.turboocr.parameters import PLAIN, DocumentParameters, Mode, PageParameters
+from ocrsvc.formats.box_values import to_boxes, to_scores, whole
+from ocrsvc.formats.table_markup import to_html
+from ocrsvc.imaging.geometry import restore_page
+from ocrsvc.records import Box, Cell, Page, Region, RegionType, Table
+
+CLASSES: Final[Mapping[RegionType, tuple[str, int]]] = {
+    "text": ("text", 22),
+    "title": ("paragraph_title", 17),
+    "figure": ("image", 14),
+    "figure_caption": ("figure_title", 7),
+    "table": ("table", 21),
+    "table_caption": ("figure_title", 7),
+    "header": ("header", 12),
+    "footer": ("footer", 8),
+    "reference": ("reference", 18),
+    "equation": ("display_formula", 5),
+}
+"""PP-DocLayoutV3's class, and its number, for each type of region."""
+
+# What the original calls the region of lines that its layout model has in none, and how sure it says to be of it.
+_REMAINDER: Final = ("SupplementaryRegion", -1)
+_REMAINDER_CONFIDENCE: Final = 1.0
+_NO_REGION: Final = -1
+
+
+def to_results(page: Page, asked: PageParameters = PLAIN, scale: float = 1.0) -> dict[str, object]:
+    """The lines, and what else is asked for.
+
+    Args:
+        page: What was read.
+        asked: What besides the text.
+        scale: By which boxes are multiplied.
+    """
+    answer: dict[str, object] = {"results": _lines(page, asked, scale)}
+    if asked.layout:
+        answer["layout"] = [_region(number, region, scale) for number, region in enumerate(page.regions)]
+    if asked.reading_order:
+        answer["reading_order"] = list(range(len(page.lines)))
+    if asked.blocks:
+        answer["blocks"] = _blocks(page, scale)
+    if asked.tables:
+        answer["tables"] = [_table(table, page.regions, scale) for table in page.tables]
+    return answer
+
+
+def to_document_page(page: Page, asked: DocumentParameters, drawn_dpi: float | None) -> dict[str, object]:
+    """A page of a document.
+
+    Args:
+        page: What was read, with its number.
+        asked: Of the document.
+        drawn_dpi: Pixels an inch at which the page was drawn; None where it is an image.
+    """
+    turned = -page.angle % 360 if asked.autorotate else 0
+    if turned:
+        sides = (page.height, page.width) if turned in {90, 270} else (page.width, page.height)
+        page = restore_page(page, turned, *sides)
+    scale = asked.dpi / drawn_dpi if drawn_dpi else 1.0
+    answer: dict[str, object] = {
+        "page": page.number,
+        "page_index": page.number - 1,
+        "dpi": asked.dpi,
+        "width": max(1, round(page.width * scale)),
+        "height": max(1, round(page.height * scale)),
+        **to_results(page, asked.page, scale),
+        "mode": mode_of(page, asked.mode),
+        "text_layer_quality": "trusted" if any(line.source == "text_layer" for line in page.lines) else "absent",
+    }
+    return answer | ({"orientation_deg": turned} if turned else {})
+
+
+def mode_of(page: Page, asked: Mode) -> Mode:
+    """How a page was read: by its own text, by the engine, or by both."""
+    sources = {line.source for line in page.lines}
+    if asked in {"ocr", "geometric"} or {"text_layer", "ocr"} <= sources:
+        return asked
+    return "geometric" if "text_layer" in sources else "ocr"
+
+
+def _lines(page: Page, asked: PageParameters, scale: float) -> list[dict[str, object]]:
+    columns = zip(page.lines, to_scores(page.lines), whole(to_boxes(page.lines) * scale).tolist(), strict=True)
+    found: list[dict[str, object]] = [
+        {"text": line.text, "confidence": score, "bounding_box": box}
+        | ({"source": "pdf"} if line.source == "text_layer" else {})
+        for line, score, box in columns
+    ]
+    if not asked.layout:
+        return found
+    regions = {line: number for number, region in enumerate(page.regions) for line in region.lines}
+    return [
+        {"id": number, **line, **({"layout_id": regions[number]} if number in regions else {})}
+        for number, line in enumerate(found)
+    ]
+
+
+def _region(number: int, region: Region, scale: float) -> dict[str, object]:
+    name, class_id = _class_of(region)
+    confidence = round(region.confidence, 5) if region.confidence else _REMAINDER_CONFIDENCE
+    box = _corners(region.box, scale)
+    return {"id": number, "class": name, "class_id": class_id, "confidence": confidence, "bounding_box": box}
+
+
+def _class_of(region: Region) -> tuple[str, int]:
+    return CLASSES[region.type] if region.confidence else _REMAINDER
+
+
+def _blocks(page: Page, scale: float) -> list[dict[str, object]]:
+    """The regions with text in them; they are in reading order."""
+    with_text = [(number, region) for number, region in enumerate(page.regions) if region.lines]
+    return [
+        {
+            "id": order,
+            "layout_id": number,
+            "class": _class_of(region)[0],
+            "bounding_box": _corners(region.box, scale),
+            "content": "\n".join(page.lines[line].text for line in region.lines),
+            "order_index": order,
+        }
+        for order, (number, region) in enumerate(with_text)
+    ]
+
+
+def _table(table: Table, regions: Iterable[Region], scale: float) -> dict[str, object]:
+    """A table, and the region that its middle is in; it is as sure as that."""
+    x, y = np.mean(table.box, axis=0)
+    number, confidence = next(
+        (
+            (number, region.confidence)
+            for number, region in enumerate(regions)
+            if region.type == "table" and _holds(region.box, float(x), float(y))
+        ),
+        (_NO_REGION, 1.0),
+    )
+    return {
+        "layout_id": number,
+        "html": to_html(table),
+        "confidence": round(confidence, 5),
+        "bounding_box": _corners(table.box, scale),
+        "cells": [_cell(cell, scale) for cell in table.cells],
+    }
+
+
+def _holds(box: Box, x: float, y: float) -> bool:
+    (left, top), (right, bottom) = np.min(box, axis=0), np.max(box, axis=0)
+    return bool(left <= x <= right and top <= y <= bottom)
+
+
+def _cell(cell: Cell, scale: float) -> dict[str, object]:
+    return {
+        "text": cell.text,
+        "bounding_box": _corners(cell.box, scale),
+        "row": cell.row,
+        "col": cell.column,
+        "rowspan": cell.row_span,
+        "colspan": cell.column_span,
+    }
+
+
+def _corners(box: Box, scale: float) -> list[list[int]]:
+    return [[round(x * scale), round(y * scale)] for x, y in box]

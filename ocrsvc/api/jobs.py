@@ -1,0 +1,262 @@
+"""The native API's jobs, /v1/jobs: documents that are read while nobody waits, over the job store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import orjson
+from flask import Blueprint, Response
+
+from ocrsvc.api.sent_files import option_fields, sent_files
+from ocrsvc.errors import BadOption, JobFailed, JobNotDone, KeysNeeded, OcrsvcError, UnknownJob
+from ocrsvc.http.field_values import as_text
+from ocrsvc.http.options import OPTIONS, OTHER_NAMES, read_options
+from ocrsvc.http.request import request
+from ocrsvc.http.responses import as_json
+from ocrsvc.http.url_files import UrlFiles
+from ocrsvc.job_requests import ResultFiles, job_view, owner_of_request, store_of
+from ocrsvc.jobs.callback import Callback
+from ocrsvc.jobs.intake import JobRequest, add_job, find_job, jobs_of
+from ocrsvc.jobs.job_result import (
+    JSON,
+    NDJSON,
+    disposition_of_result,
+    media_type_of,
+    options_for,
+    page_dicts,
+)
+from ocrsvc.jobs.job_status import PATH, STATES, job_status
+from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.task import Task
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.settings.settings import Settings
+
+KEY_HEADER: Final = "Idempotency-Key"
+SIGNING_HEADER: Final = "X-Callback-Secret"
+"""For who sends the document as the body, and no secret in the address, which logs keep."""
+SOURCE: Final = "api"
+CALLBACK_FIELDS: Final = ("callback", "callback_secret")
+JOB_FIELDS: Final = (*CALLBACK_FIELDS, "format", "name")
+
+DEFAULT_PAGES: Final = 20
+MOST_PAGES: Final = 100
+MOST_PAGES_BYTES: Final = 8 << 20
+"""Of one answer with pages: the page that passes it is its last."""
+DEFAULT_JOBS: Final = 20
+MOST_JOBS: Final = 100
+
+_RETRY_S: Final = 2
+NOT_OF_JOBS: Final = ("priority", "timing", "format")
+"""Options of a reading that are none of a job; its format is declared here."""
+JOB_OPTIONS: Final = (*(name for name in OPTIONS if name not in NOT_OF_JOBS), *JOB_FIELDS)
+
+
+def add_jobs(api: Blueprint, settings: Settings, reader: Reader, tasks: Tasks | None, url_files: UrlFiles) -> None:
+    """Add /v1/jobs to the native API; without a store every one of them is answered 501."""
+    views = _JobViews(settings, reader, tasks, url_files)
+
+    def add(method: str, path: str, name: str, view: Callable[..., Response]) -> None:
+        # Opening a document asks for no place in front of the engine.
+        api.add_url_rule(f"{PATH}{path}", f"jobs_{name}", job_view(view), methods=[method])
+
+    add("POST", "", "submit", views.submit)
+    add("GET", "", "list", views.list_own)
+    add("GET", "/<job_id>", "status", views.status)
+    add("GET", "/<job_id>/pages", "pages", views.pages)
+    add("GET", "/<job_id>/result", "result", views.result)
+    add("DELETE", "/<job_id>", "delete", views.delete)
+
+
+class _JobViews:
+    """The views, each called with the names in its path."""
+
+    def __init__(self, settings: Settings, reader: Reader, tasks: Tasks | None, url_files: UrlFiles) -> None:
+        self._settings, self._reader, self._stored, self._url_files = settings, reader, tasks, url_files
+        self._files = ResultFiles()
+
+    @property
+    def _tasks(self) -> Tasks:
+        """Raises JobsOff where there are none."""
+        return store_of(self._stored)
+
+    def submit(self) -> Response:
+        """Take in a document."""
+        tasks, fields = self._tasks, option_fields(request.content, self._url_files)
+        own = {name: value for name, value in fields if name in JOB_FIELDS and value is not None}
+        _check_fields(fields)
+        asked = read_options([field for field in fields if field[0] not in JOB_FIELDS])
+        formats = _formats_of(own.get("format"))
+        files = sent_files(request.content, self._url_files)
+        if len(files) != 1:
+            raise BadOption(f"{len(files)} files were sent, and a job has one.", "Send each as a job of its own.")
+        if isinstance(files[0], OcrsvcError):
+            raise files[0]
+        job = JobRequest(
+            files[0],
+            options_for(asked.read, formats),
+            owner_of_request(),
+            _name_of(own.get("name")),
+            asked.pages,
+            SOURCE,
+            {"lines": asked.lines, "words": asked.read.wants_words},
+            formats,
+            _callback_of(own),
+            request.headers.get(KEY_HEADER, ""),
+        )
+        task = add_job(tasks, self._reader, self._settings, job, request.context, request.left_s)
+        response = as_json(job_status(task), 202)
+        response.headers["Location"] = f"{PATH}/{task.id}"
+        return response
+
+    def list_own(self) -> Response:
+        """The jobs of the key that asks, the newest first."""
+        tasks, owner, jobs = self._tasks, owner_of_request(), []
+        if owner.key is None:
+            raise KeysNeeded(
+                "Jobs are listed for API keys only: without them nothing tells whose is which.",
+                "Keep the id that a job was answered with.",
+            )
+        for task in jobs_of(tasks, owner, _number("limit", DEFAULT_JOBS, 1, MOST_JOBS)):
+            with suppress(FileNotFoundError):
+                jobs.append(job_status(task))
+        return as_json({"jobs": jobs})
+
+    def status(self, job_id: str) -> Response:
+        """How a job is."""
+        task = self._find(job_id)
+        response = self._of(task, lambda: as_json(job_status(task)))
+        if not task.is_done():
+            response.headers["Retry-After"] = str(_RETRY_S)
+        return response
+
+    def pages(self, job_id: str) -> Response:
+        """What was read so far, from a page on."""
+        task, after = self._find(job_id), _number("after", 0, 0, 10**9)
+        most, form = _number("limit", DEFAULT_PAGES, 1, MOST_PAGES), request.args.get("format", _accepted())
+        if form not in {JSON, NDJSON}:
+            raise BadOption(f"The format of pages is {form[:40]!r}: accepted is json or ndjson.")
+        return self._of(task, lambda: _pages_response(task, after, most, form))
+
+    def result(self, job_id: str) -> Response:
+        """A file made of all pages."""
+        task, name = self._find(job_id), _format_of(request.args.get("format", JSON))
+        return self._of(task, lambda: self._made(task, name))
+
+    def _made(self, task: Task, name: str) -> Response:
+        end = task.end()
+        if end is None:
+            count, total = task.count_pages(), len(task.about()["numbers"])
+            raise JobNotDone(
+                f"{count} of {total} pages are read.", f"GET {PATH}/{task.id}/pages gives these; ask again later."
+            )
+        if end.state == "failure":
+            raise JobFailed(f"The job has failed: {end.why}", f"GET {PATH}/{task.id}/pages gives what was read.")
+
+        response = Response(self._files.read(self._tasks, task, name), content_type=_content_type(name))
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Content-Disposition"] = disposition_of_result(task, name)
+        return response
+
+    def delete(self, job_id: str) -> Response:
+        """Delete a job; one that is read ends within a page."""
+        self._tasks.clear(self._find(job_id))
+        return Response(status=204)
+
+    def _find(self, job_id: str) -> Task:
+        task = find_job(self._tasks, job_id, owner_of_request(), SOURCE)
+        if task is None:
+            raise _unknown(job_id)
+        return task
+
+    def _of(self, task: Task, respond: Callable[[], Response]) -> Response:
+        """Raises UnknownJob where the job was deleted meanwhile."""
+        try:
+            return respond()
+        except FileNotFoundError as error:
+            raise _unknown(task.id) from error
+
+
+def _unknown(job_id: str) -> UnknownJob:
+    return UnknownJob(
+        f"There is no job {job_id[:40]!r} of yours.",
+        "It was deleted, it made room for others, or its time is over (OCRSVC_TASKS_S).",
+    )
+
+
+def _check_fields(fields: list[tuple[str, object]]) -> None:
+    """Raises BadOption for an option that a job has not."""
+    for name, _ in fields:
+        if name not in JOB_OPTIONS:
+            raise BadOption(f"{name[:40]!r} is no option of a job.", f"The options are: {', '.join(JOB_OPTIONS)}.")
+
+
+def _formats_of(sent: object) -> tuple[str, ...]:
+    """The formats in a list of JSON, or in text with commas."""
+    names = sent if isinstance(sent, list) else as_text(sent).split(",") if sent else []
+    return tuple(dict.fromkeys(_format_of(as_text(name)) for name in names if as_text(name).strip()))
+
+
+def _format_of(text: str) -> str:
+    name = text.strip().lower()
+    return OTHER_NAMES.get(name, name)
+
+
+def _callback_of(own: dict[str, Any]) -> Callback | None:
+    """Raises BadOption for a secret without a callback."""
+    url, secret = (as_text(own.get(name, "")).strip() for name in CALLBACK_FIELDS)
+    secret = secret or request.headers.get(SIGNING_HEADER, "").strip()
+    if secret and not url:
+        raise BadOption("callback_secret was sent without callback.", "Send the URL that is to be told.")
+    return Callback(url, secret) if url else None
+
+
+def _name_of(sent: object) -> str:
+    """What the caller calls the file."""
+    named = as_text(sent) if sent else next((part.filename for part in request.content.files if part.filename), "")
+    return "".join(letter for letter in named[-200:] if letter.isprintable())
+
+
+def _number(name: str, default: int, least: int, most: int) -> int:
+    """A whole number in the query. Raises BadOption."""
+    text = request.args.get(name, "").strip()
+    if not text:
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) < 11 and least <= int(text) <= most):
+        raise BadOption(f"{name} is {text[:40]!r}: accepted is a whole number from {least} to {most}.")
+    return int(text)
+
+
+def _accepted() -> str:
+    return (
+        NDJSON
+        if request.accept_mimetypes.best_match(["application/json", media_type_of(NDJSON)]) == media_type_of(NDJSON)
+        else JSON
+    )
+
+
+def _pages_response(task: Task, after: int, most: int, form: str) -> Response:
+    # Before the pages: a job that ends meanwhile is asked once more.
+    state, total = STATES[task.state()[0]], len(task.about()["numbers"])
+    pages, size = [], 0
+    for page in page_dicts(task, after, most):
+        pages.append(orjson.dumps(page))
+        size += len(pages[-1])
+        request.share.take(len(pages[-1]))
+        if size > MOST_PAGES_BYTES:
+            break
+    upto = after + len(pages)
+    if form == NDJSON:
+        response = Response(b"".join(page + b"\n" for page in pages), content_type=media_type_of(NDJSON))
+    else:
+        head = orjson.dumps({"id": task.id, "state": state, "total": total, "next": upto})
+        response = Response(head[:-1] + b',"pages":[' + b",".join(pages) + b"]}", content_type=media_type_of(JSON))
+    if upto < total and state in {"waiting", "running", "done"}:
+        response.headers["Link"] = f'<{PATH}/{task.id}/pages?after={upto}>; rel="next"'
+    return response
+
+
+def _content_type(name: str) -> str:
+    media_type = media_type_of(name)
+    return f"{media_type}; charset=utf-8" if media_type.startswith("text/") or "xml" in media_type else media_type

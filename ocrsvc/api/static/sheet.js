@@ -1,0 +1,147 @@
+// Draws a page with the boxes of what was read on it.
+
+import { isDocument, pictureOf } from './pictures.js';
+import { drawWords, forgetWords } from './word_boxes.js';
+
+const SVG = 'http://www.w3.org/2000/svg';
+const ZOOMS = [1, 1.5, 2, 3, 4, 6];
+// What a line's confidence must reach to look certain, and where it looks as doubtful as can be.
+const SURE = 0.97;
+const DOUBTFUL = 0.6;
+
+const $ = (id) => document.getElementById(id);
+const frame = document.querySelector('.frame');
+const stage = document.querySelector('.stage');
+const sheet = document.querySelector('.sheet');
+
+let zoom = 0;
+let angle = 0;
+let size = null;
+let asking = null;
+let lines = [];
+
+/** Make its buttons work. */
+export function open() {
+  $('smaller').onclick = () => magnify(-1);
+  $('larger').onclick = () => magnify(1);
+  $('boxes').onclick = () => $('boxes').setAttribute('aria-pressed', String(sheet.classList.toggle('bare') === false));
+  new ResizeObserver(fit).observe(frame);
+}
+
+/** Whether there is no picture, so that the sheet shows what was read in its place. */
+export const isBlank = () => sheet.classList.contains('blank');
+
+/** The picture, if there is one. */
+export const picture = () => (isBlank() ? new Image() : sheet.querySelector('img'));
+
+/**
+ * Show the picture of a page, once there is one.
+ *
+ * @param item the image or document
+ * @param number of the page in it, from 1; none where nothing was read yet
+ * @param tell called when it turns out whether there is one
+ */
+export function showPicture(item, number, tell) {
+  asking?.abort();
+  asking = new AbortController();
+  [zoom, size] = [0, null];
+  clear();
+  sheet.classList.add('blank');
+  const { signal } = asking;
+  const fail = () => { if (!signal.aborted) tell(false); };
+  const fromService = () => pictureOf(item, number, signal).then((url) => load(url, signal, tell, fail), fail);
+  if (!isDocument(item)) load(item.url, signal, tell, () => (number ? fromService() : fail()));
+  else if (number) fromService();
+}
+
+function load(url, signal, tell, otherwise) {
+  const image = new Image();
+  image.alt = '';
+  image.onload = () => {
+    if (signal.aborted) return;
+    size ??= [image.naturalWidth, image.naturalHeight];
+    sheet.querySelector('img')?.remove();
+    sheet.prepend(image);
+    sheet.classList.remove('blank');
+    fit();
+    tell(true, image);
+  };
+  image.onerror = () => { if (!signal.aborted) otherwise(); };
+  image.src = url;
+}
+
+/** Show the boxes of a page's lines; the page turned so that it is upright. */
+export function showBoxes(page, turnedBy) {
+  angle = turnedBy;
+  sheet.querySelector('svg')?.remove();
+  forgetWords();
+  lines = page?.lines ?? [];
+  if (!page?.width) return fit();
+  size = [page.width, page.height];
+  const svg = document.createElementNS(SVG, 'svg');
+  svg.setAttribute('viewBox', `0 0 ${page.width} ${page.height}`);
+  svg.setAttribute('aria-hidden', 'true');
+  svg.append(...lines.flatMap(boxOf));
+  sheet.append(svg);
+  return fit();
+}
+
+/** Frame the words of a line, by its place among the page's. */
+export const showWords = (index) => drawWords(sheet.querySelector('svg'), lines[index]);
+
+export function clear() {
+  sheet.replaceChildren();
+  forgetWords();
+}
+
+/** The frame of a line, and its text for a sheet without a picture. */
+function boxOf(line, index) {
+  const polygon = document.createElementNS(SVG, 'polygon');
+  polygon.setAttribute('points', line.box.map((point) => point.join()).join(' '));
+  polygon.dataset.i = index;
+  shade(polygon, line.confidence);
+  const [[x0, y0], [x1, y1], , [x3, y3]] = line.box;
+  const [width, height] = [Math.hypot(x1 - x0, y1 - y0), Math.hypot(x3 - x0, y3 - y0)];
+  const text = document.createElementNS(SVG, 'text');
+  const slope = (Math.atan2(y1 - y0, x1 - x0) * 180) / Math.PI;
+  text.setAttribute('transform', `translate(${x0} ${y0}) rotate(${slope}) translate(0 ${height * 0.8})`);
+  text.setAttribute('font-size', height * 0.8);
+  text.setAttribute('textLength', Math.max(1, width));
+  text.setAttribute('lengthAdjust', 'spacingAndGlyphs');
+  text.textContent = line.text;
+  return [text, polygon];
+}
+
+/** Colour an element by how certain what it stands for is. */
+export function shade(element, confidence) {
+  const doubt = Math.min(1, Math.max(0, (SURE - confidence) / (SURE - DOUBTFUL)));
+  element.style.setProperty('--doubt', `${Math.round(doubt * 100)}%`);
+}
+
+/** The whole page, upright, as large as the frame allows; times the zoom. */
+export function fit() {
+  const [width, height] = size ?? [1, 1];
+  const [across, down] = angle % 180 ? [height, width] : [width, height];
+  const room = getComputedStyle(frame);
+  const wide = frame.clientWidth - parseFloat(room.paddingLeft) * 2;
+  const high = (parseFloat(room.maxHeight) || frame.clientHeight) - parseFloat(room.paddingTop) * 2;
+  const scale = Math.min(wide / across, high / down, 2) * ZOOMS[zoom];
+  stage.style.width = `${Math.floor(across * scale)}px`;
+  stage.style.height = `${Math.floor(down * scale)}px`;
+  sheet.style.width = `${width * scale}px`;
+  sheet.style.height = `${height * scale}px`;
+  sheet.style.transform = `translate(-50%, -50%) rotate(${angle}deg)`;
+  // A file that neither the browser nor the service can read has no sheet.
+  sheet.hidden = size === null;
+  $('smaller').disabled = zoom === 0;
+  $('larger').disabled = zoom === ZOOMS.length - 1;
+}
+
+function magnify(step) {
+  const [x, y] = [frame.scrollLeft + frame.clientWidth / 2, frame.scrollTop + frame.clientHeight / 2];
+  const before = ZOOMS[zoom];
+  zoom = Math.min(ZOOMS.length - 1, Math.max(0, zoom + step));
+  fit();
+  const ratio = ZOOMS[zoom] / before;
+  frame.scrollTo(x * ratio - frame.clientWidth / 2, y * ratio - frame.clientHeight / 2);
+}

@@ -1,0 +1,138 @@
+"""Answers of POST /v1/ocr whose pages leave as they are read; the last part says how it ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain
+
+import orjson
+from flask import Response
+
+from ocrsvc.errors import ClientGone, DeadlineExceeded, OcrsvcError
+from ocrsvc.formats.json_values import page_to_dict, stages_to_dict, timing_to_dict
+from ocrsvc.http.error_responses import failure_of, problem_dict
+from ocrsvc.http.options import RequestedOptions
+from ocrsvc.http.request import Request, current_request
+from ocrsvc.http.sending import SentPieces, stream_response
+from ocrsvc.http.stream_forms import StreamForm
+from ocrsvc.pipeline.documents import PageRead
+from ocrsvc.readings import EngineInfo, Reading, Timing
+
+Pages = Generator[PageRead, None, None]
+
+
+def respond_by_page(pages: Pages, asked: RequestedOptions, form: StreamForm, files: int, began_s: float) -> Response:
+    """The answer, which begins once the first page is read: until then it can be an error with its status.
+
+    Args:
+        pages: Of all files, as `Reader.read_files_by_page` gives them.
+        asked: What the request asks for.
+        form: In which the parts leave.
+        files: How many there are.
+        began_s: When the request was taken, monotonic.
+
+    Raises:
+        OcrsvcError: As reading raises; the error of a page that is the only one, or that is too late.
+    """
+    try:
+        first = next(pages)
+        is_alone = files == first.chosen == 1
+        if isinstance(first.outcome, OcrsvcError if is_alone else DeadlineExceeded):
+            raise first.outcome
+        stream = PageStream(current_request(), asked, form, files, began_s)
+        return stream_response(stream.pieces(chain((first,), pages)), form.media_type, pages.close)
+    except BaseException:
+        pages.close()
+        raise
+
+
+class PageStream:
+    """The parts of one answer; for the thread of its request.
+
+    Args:
+        request: Whose answer it is.
+        asked, form, files, began_s: As of `respond_by_page`.
+    """
+
+    def __init__(self, request: Request, asked: RequestedOptions, form: StreamForm, files: int, began_s: float) -> None:
+        self._request, self._asked, self._form, self._files = request, asked, form, files
+        self._began_s = began_s
+        self._sent = SentPieces(request)
+        self._read = self._failed = 0
+        self._timing = Timing(0.0, 0.0, 0.0, 0.0)
+        self._engine: EngineInfo | None = None
+
+    def pieces(self, pages: Iterable[PageRead]) -> Iterator[bytes]:
+        """A piece for each page, and one for the end: what ended an answer that has begun is told in it."""
+        try:
+            for page in pages:
+                yield from self._piece("page", self._page(page))
+            self._settle()
+            yield from self._piece("end", {"end": self._end()})
+        except (ClientGone, GeneratorExit) as error:
+            self._note_gone()
+            if isinstance(error, GeneratorExit):
+                raise
+        except Exception as error:  # noqa: BLE001  the edge of the web, once the status has left
+            failure = failure_of(error)
+            self._request.stream_code = failure.code
+            with suppress(OcrsvcError):
+                self._settle()
+            yield self._form.piece("error", orjson.dumps({"error": problem_dict(failure, self._request.id)}))
+        finally:
+            self._request.streamed_bytes = self._sent.count_bytes
+
+    def _piece(self, kind: str, part: dict[str, object]) -> Iterator[bytes]:
+        """Raises ClientGone, and QueueFull and BodyTooLarge where there is no memory for it."""
+        piece = self._form.piece(kind, orjson.dumps(part))
+        self._sent.take(len(piece))
+        yield piece
+        self._sent.note_sent(len(piece))
+
+    def _page(self, page: PageRead) -> dict[str, object]:
+        """The page as in JSON, and how many there are. Raises DeadlineExceeded: no page after it will be read."""
+        source = {} if self._files == 1 else {"source": {"file": page.file, "page": page.number}}
+        number = page.number if self._files == 1 else self._read + self._failed + 1
+        counts = {"pages_total": page.total, "pages_wanted": page.chosen}
+        if isinstance(page.outcome, Reading):
+            self._note_read(page.outcome)
+            values = page_to_dict(page.outcome.page, number, self._asked.read, lines=self._asked.lines)
+            return {**values, **source, **counts}
+        if isinstance(page.outcome, DeadlineExceeded):
+            raise page.outcome
+        self._failed += 1
+        error = problem_dict(failure_of(page.outcome), self._request.id)
+        return {"page": number, "error": error, **source, **counts}
+
+    def _note_read(self, reading: Reading) -> None:
+        self._read += 1
+        self._engine = self._engine or reading.engine
+        timing, page = self._timing, reading.timing
+        self._timing = Timing(
+            timing.decode_s + page.decode_s, timing.queue_s + page.queue_s, timing.engine_s + page.engine_s, 0.0
+        )
+
+    def _end(self) -> dict[str, object]:
+        timing = timing_to_dict(replace(self._timing, total_s=time.monotonic() - self._began_s))
+        stages = stages_to_dict(self._request.ledger.seconds()) if self._asked.stages else {}
+        return {
+            "id": self._request.id,
+            "engine": self._engine,
+            "pages_read": self._read,
+            "pages_failed": self._failed,
+            "timing": {**timing, **stages},
+        }
+
+    def _settle(self) -> None:
+        """Count the pages for the caller's key. Raises KeysUnavailable."""
+        if self._request.pages is not None:
+            self._request.pages.settle(succeeded=True)
+
+    def _note_gone(self) -> None:
+        """Nobody reads the rest; what was read counts."""
+        self._request.stream_code = ClientGone.code
+        with suppress(OcrsvcError):
+            self._settle()

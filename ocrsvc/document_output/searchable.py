@@ -1,0 +1,145 @@
+"""Searchable PDF of one document: its own pages with text over them, or a page for each picture."""
+
+from __future__ import annotations
+
+import heapq
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from tempfile import TemporaryFile
+from typing import BinaryIO, Final
+
+from ocrsvc.document_output.document_formats import Output
+from ocrsvc.document_output.result import DocumentResult, PictureOf
+from ocrsvc.errors import BrokenImage, CallerError, DeadlineExceeded
+from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.document import is_pdf, may_have_pages
+from ocrsvc.imaging.tiff_pages import find_pages
+from ocrsvc.records import Page
+from ocrsvc.searchable_pdf.image_pdf import ImagePdf
+from ocrsvc.searchable_pdf.page_image import page_image
+from ocrsvc.searchable_pdf.page_text import PageText
+from ocrsvc.searchable_pdf.text_layer import lay_text, pack_page
+from ocrsvc.searchable_pdf.text_lines import text_of
+from ocrsvc.system.child_process import Check
+
+# What is decoded here was held to limits when it was read.
+_LIMITS: Final = PixelLimits(1 << 40)
+_COPIED_BYTES: Final = 1 << 20
+
+NumberedText = tuple[int, PageText | CallerError]
+"""A page's number in its file, and its text, or why it could not be read."""
+
+
+def write_searchable_pdf(result: DocumentResult, output: Output, limit_s: float, check: Check) -> None:
+    """A `Writer` of document_formats.py."""
+    if is_pdf(result.file) and result.picture_of is None:
+        with TemporaryFile() as file:
+            file.write(result.file)
+            file.flush()
+            texts = (text_of(page, is_over_own=True) for page in result.pages)
+            lay_over_pages(file, texts, output, limit_s, check)
+    else:
+        write_pictures([result], output, limit_s, check)
+
+
+def lay_over_pages(file: BinaryIO, texts: Iterable[PageText], output: Output, limit_s: float, check: Check) -> None:
+    """The PDF with the text of pages that were read; all others, and a PDF without such pages, stay as they are.
+
+    Args:
+        file: The PDF, with a number of its own.
+        texts: Of pages, in any order.
+        output, limit_s, check: As of a `Writer`, which raises the same.
+    """
+    stop_s = time.monotonic() + limit_s
+    with TemporaryFile() as text, TemporaryFile() as laid:
+        for page in texts:
+            text.write(pack_page(page))
+            check()
+        text.flush()
+        if text.tell():
+            lay_text(file.fileno(), text.fileno(), laid.fileno(), _left_s(stop_s), check)
+        source = laid if text.tell() else file
+        source.seek(0)
+        shutil.copyfileobj(source, output, _COPIED_BYTES)
+
+
+def write_pictures(results: Iterable[DocumentResult], output: Output, limit_s: float, check: Check) -> None:
+    """One PDF of several documents, with a picture for each page: of image files, and of what has `picture_of`.
+
+    Arguments, and what is raised, as of a `Writer`.
+    """
+    stop_s = time.monotonic() + limit_s
+
+    def check_time() -> None:
+        check()
+        _left_s(stop_s)
+
+    pdf = ImagePdf(output)
+    for result in results:
+        if result.picture_of is None:
+            add_pictures(pdf, result.file, _texts_of(result), check_time)
+        else:
+            _add_masked(pdf, result, result.picture_of, check_time)
+    pdf.finish()
+
+
+def add_pictures(pdf: ImagePdf, file: bytes, pages: Iterable[NumberedText], check: Check) -> CallerError | None:
+    """A page for each of an image file's, with its text; blank for what cannot be shown.
+
+    Returns:
+        Why the last of them cannot be shown, if none of them can.
+    """
+    directories = find_pages(file) if may_have_pages(file) else []
+    shown, failure = 0, None
+    for number, text in pages:
+        check()
+        try:
+            _add_picture(pdf, file, directories[number - 1] if len(directories) > 1 else None, text)
+            shown += 1
+        except CallerError as error:
+            failure = error
+            pdf.add_blank_page()
+    return None if shown else failure or BrokenImage("None of its pages can be shown.")
+
+
+def _add_picture(pdf: ImagePdf, file: bytes, directory: int | None, text: PageText | CallerError) -> None:
+    if isinstance(text, PageText):
+        pdf.add_page(page_image(file, _LIMITS, directory), text)
+        return
+    if directory is not None:
+        raise text
+    # What could not be read may be what a decoder dies of.
+    pdf.add_page(page_image(file, _LIMITS, decodes=False), None)
+
+
+def _add_masked(pdf: ImagePdf, result: DocumentResult, picture_of: PictureOf, check: Check) -> None:
+    """Pictures with what is masked in black. Of a page that was not read nobody knows what is to be masked."""
+    for _, page in _pages_of(result):
+        check()
+        if page is None:
+            pdf.add_blank_page()
+            continue
+        picture = page_image(picture_of(page), _LIMITS)
+        pdf.add_page(replace(picture, dpi=(result.dpi, result.dpi)), text_of(page))
+
+
+def _texts_of(result: DocumentResult) -> Iterator[NumberedText]:
+    for number, page in _pages_of(result):
+        yield number, BrokenImage("This page could not be read.") if page is None else text_of(page)
+
+
+def _pages_of(result: DocumentResult) -> Iterator[tuple[int, Page | None]]:
+    """Those that were read and those that failed, in order."""
+    read: Iterator[tuple[int, Page | None]] = ((page.number, page) for page in result.pages)
+    failed: Sequence[tuple[int, Page | None]] = [(number, None) for number in sorted(result.failed)]
+    return heapq.merge(read, failed, key=lambda pair: pair[0])
+
+
+def _left_s(stop_s: float) -> float:
+    """Seconds until then, on the monotonic clock. Raises DeadlineExceeded when there are none."""
+    left_s = stop_s - time.monotonic()
+    if left_s <= 0:
+        raise DeadlineExceeded("Making a searchable PDF takes longer than there is time.", "Ask for fewer pages.")
+    return left_s

@@ -1,0 +1,317 @@
+"""Groups the lines of a page into blocks: headings, paragraphs, items of lists, tables; in the time of a sort."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, Literal
+
+from ocrsvc.records import Line, Page, Region, RegionType, Table
+
+Kind = Literal["heading", "paragraph", "item", "table"]
+
+_LEVELS: Final = ((1.8, 1), (1.45, 2), (1.22, 3))
+"""Least height of a heading's letters, of that of the page's other text, and its level."""
+_SECTION: Final = re.compile(r"§?\s?(\d{1,2}(?:\.\d{1,2}){1,4})\.?\s+[^\W\d_]{2}")
+_OF_SECTION: Final = ((3, 0.85), (2, 1.05))
+"""Of a section's number, how many parts it has, and how high its letters are at least."""
+_OTHER_SIZE: Final = 1.3
+_HEADING_LINES: Final = 3
+_HEADING_SIGNS: Final = 120
+_LEAST_CUT: Final = 25
+# Of the line's height, unless said otherwise.
+_INDENT: Final = (0.8, 8.0)
+_FREE_AT_END: Final = 2.0
+_FREE_SHARE, _FREE_SHARE_OPEN = 0.08, 0.25
+"""Of the width of the column, at the end of a paragraph; and of one without a sign that ends sentences."""
+_WIDER_GAP: Final = 0.45
+_MOST_GAP: Final = 2.5
+_OVERLAP: Final = 0.3
+_USUAL_PITCH: Final = 1.5
+
+BULLET: Final = re.compile(r"\s*(?:[•·●○◦▪■□◆◇►▶➢➤‣∙✓✔]\s*|[-–—*]\s+)(?=\S)")
+NUMBER: Final = re.compile(r"\s*(\d{1,3})([.)])\s+(?=\S)")
+_MARKED: Final = re.compile(
+    r"\s*(?:[(（](?:\d{1,3}|[a-zA-Z]|[ivx]{1,4}|[一二三四五六七八九十]{1,3})[)）]|[a-zA-Z]\)\s|[①-⑳]|\d{1,3}、"
+    r"|[一二三四五六七八九十]{1,3}、)"
+)
+_ENDED: Final = re.compile(r"[.!?:;。！？：；…”’\"」』)）]\s*$")
+_OPEN_END: Final = re.compile(r"[,;，；、。.!]$")
+_WORD: Final = re.compile(r"[a-z]")
+_LETTERS: Final = re.compile(r"[^\W\d_]")
+_NOT_PRINTED: Final[frozenset[RegionType]] = frozenset({"header", "footer"})
+_CJK: Final = re.compile("[\u2e80-\u9fff\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff]")
+
+
+@dataclass(slots=True)
+class Block:
+    """A part of a page that is written as one.
+
+    Attributes:
+        kind: What it is.
+        lines: Their texts; of a table none.
+        level: Of a heading, from 1.
+        table: Of a table.
+    """
+
+    kind: Kind
+    lines: list[str] = field(default_factory=list)
+    level: int = 0
+    table: Table | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A line on the upright page."""
+
+    text: str
+    left: float
+    top: float
+    right: float
+    bottom: float
+    size: float
+    region: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """What lines one below the other have in common: where they begin and end, and from one to the next."""
+
+    left: float
+    right: float
+    pitch: float
+
+
+def blocks_of(page: Page, body_px: float | None = None) -> list[Block]:
+    """The blocks of a page, in reading order.
+
+    Headers and footers are left out where regions say which they are. Tables stand where the first of their lines did.
+
+    Args:
+        page: With tables and regions, if they were found.
+        body_px: How high the lines of the document's running text are; None takes the page's.
+    """
+    body_px = body_px or body_height(page)
+    tables = _tables_by_line(page.tables)
+    blocks: list[Block] = []
+    written: set[int] = set()
+    run: list[_Placed] = []
+    for placed, number in _placed_lines(page):
+        if number in tables:
+            _add_run(blocks, run, page.regions, body_px)
+            run = []
+            table = tables[number]
+            if id(table) not in written:
+                written.add(id(table))
+                blocks.append(Block("table", table=table))
+        else:
+            run.append(placed)
+    _add_run(blocks, run, page.regions, body_px)
+    return blocks
+
+
+def body_height(page: Page) -> float:
+    """The height that half of the page's letters do not exceed, in pixels; 0 without letters."""
+    heights = sorted((_height_of(line), len(line.text)) for line in page.lines)
+    left = sum(count for _, count in heights) / 2
+    for height, count in heights:
+        left -= count
+        if left <= 0:
+            return height
+    return 0.0
+
+
+def _height_of(line: Line) -> float:
+    return math.dist(line.box[0], line.box[3])
+
+
+def _tables_by_line(tables: Sequence[Table]) -> dict[int, Table]:
+    """The tables that are worth their rules, by the lines in them; one row or column alone is running text."""
+    return {
+        line: table
+        for table in tables
+        if table.rows > 1 and table.columns > 1
+        for cell in table.cells
+        for line in cell.lines
+    }
+
+
+def _placed_lines(page: Page) -> Iterator[tuple[_Placed, int]]:
+    """The lines that are to be written, upright, with their numbers."""
+    regions = {line: at for at, region in enumerate(page.regions) for line in region.lines}
+    for number, line in enumerate(page.lines):
+        region = regions.get(number, -1)
+        text = " ".join(line.text.split())
+        if text and (region < 0 or page.regions[region].type not in _NOT_PRINTED):
+            frame = _frame_of(line, page)
+            yield _Placed(text, *frame, _height_of(line), region), number
+
+
+def _frame_of(line: Line, page: Page) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom on the page turned upright."""
+    match page.angle:
+        case 90:
+            points = [(page.height - y, x) for x, y in line.box]
+        case 180:
+            points = [(page.width - x, page.height - y) for x, y in line.box]
+        case 270:
+            points = [(y, page.width - x) for x, y in line.box]
+        case _:
+            points = list(line.box)
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    return min(xs), min(ys), max(xs), max(ys)
+
+
+def _add_run(blocks: list[Block], run: Sequence[_Placed], regions: Sequence[Region], body_px: float) -> None:
+    """The blocks of lines that no table divides."""
+    before: _Placed | None = None
+    for column, lines in _columns(run):
+        for line in lines:
+            level = _level_of(line, regions, body_px)
+            if level and before is not None and line is not lines[0] and not blocks[-1].level:
+                level = 0 if line.region == before.region and _flows_on(before, line, column) else level
+            if before is None or _begins(blocks[-1], before, line, level, column, lines[0]):
+                blocks.append(_block_of(line, level))
+            else:
+                blocks[-1].lines.append(line.text)
+            before = line
+    blocks[:] = _without_false_headings(blocks)
+
+
+def _block_of(line: _Placed, level: int) -> Block:
+    if level:
+        return Block("heading", [line.text], level)
+    is_item = bool(BULLET.match(line.text) or NUMBER.match(line.text) or _MARKED.match(line.text))
+    return Block("item" if is_item else "paragraph", [line.text])
+
+
+def _without_false_headings(blocks: Sequence[Block]) -> list[Block]:
+    """Large letters are a paragraph where they are too many, end as a clause does, or go on in small letters."""
+    kept: list[Block] = []
+    for block in blocks:
+        is_long = len(block.lines) > _HEADING_LINES or sum(map(len, block.lines)) > _HEADING_SIGNS
+        if block.kind == "heading" and (is_long or _OPEN_END.search(block.lines[-1])):
+            block.kind, block.level = "paragraph", 0
+        last = kept[-1] if kept else None
+        if last is not None and last.level and len(last.lines[-1]) > _LEAST_CUT and _WORD.match(block.lines[0]):
+            last.kind, last.level = "paragraph", 0
+            last.lines += block.lines
+        else:
+            kept.append(block)
+    return kept
+
+
+def _columns(run: Sequence[_Placed]) -> Iterator[tuple[_Column, Sequence[_Placed]]]:
+    """Lines that follow one below the other, with what they have in common."""
+    begin = 0
+    for at in range(1, len(run) + 1):
+        if at == len(run) or not _is_below(run[at - 1], run[at]):
+            lines = run[begin:at]
+            yield _column_of(lines), lines
+            begin = at
+
+
+def _is_below(one: _Placed, other: _Placed) -> bool:
+    wide = min(one.right, other.right) - max(one.left, other.left)
+    least = _OVERLAP * min(one.right - one.left, other.right - other.left)
+    size = max(one.size, other.size)
+    return (
+        wide > least
+        and other.top > one.top + 0.3 * min(one.size, other.size)
+        and other.top - one.bottom < _MOST_GAP * size
+    )
+
+
+def _column_of(lines: Sequence[_Placed]) -> _Column:
+    pitches = sorted(
+        (other.bottom - one.bottom) / max(1.0, one.size) for one, other in pairwise(lines) if _is_of_size(one, other)
+    )
+    middle = sorted(lines, key=lambda line: line.size)[len(lines) // 2]
+    # A line without height, which damaged documents have, is not even of its own size.
+    usual = [line for line in lines if _is_of_size(line, middle)] or lines
+    lefts, rights = sorted(line.left for line in usual), sorted(line.right for line in usual)
+    pitch = pitches[len(pitches) // 3] if pitches else _USUAL_PITCH
+    return _Column(lefts[len(lefts) // 4], rights[len(rights) * 9 // 10], pitch)
+
+
+def _pitch(one: _Placed, other: _Placed) -> float:
+    """From the middle of a line to that of the next, of their size."""
+    return (other.top + other.bottom - one.top - one.bottom) / max(1.0, one.size + other.size)
+
+
+def _is_of_size(one: _Placed, other: _Placed) -> bool:
+    return max(one.size, other.size) < _OTHER_SIZE * min(one.size, other.size)
+
+
+def _level_of(line: _Placed, regions: Sequence[Region], body_px: float) -> int:
+    """The level of the heading that a line is part of; 0 for none."""
+    ratio = line.size / body_px if body_px else 1.0
+    level = next((level for least, level in _LEVELS if ratio >= least), 0)
+    if section := _SECTION.match(line.text):
+        parts = section[1].count(".") + 1
+        if level or any(parts >= least and ratio >= size for least, size in _OF_SECTION):
+            level = parts
+    if line.region >= 0 and regions[line.region].confidence > 0:
+        return (level or 3) if regions[line.region].type == "title" else 0
+    return level if len(_LETTERS.findall(line.text)) > 1 else 0
+
+
+def _flows_on(before: _Placed, line: _Placed, column: _Column) -> bool:
+    """Whether a line whose letters are hardly larger goes on with a full line above it."""
+    is_like = line.size < _LEVELS[1][0] * before.size and _pitch(before, line) <= column.pitch + _WIDER_GAP / 2
+    return is_like and not _ENDED.search(before.text) and not _is_short(before, line, column)
+
+
+def _begins(block: Block, before: _Placed, line: _Placed, level: int, column: _Column, first: _Placed) -> bool:
+    """Whether a line begins a block, after the last line of this one."""
+    if level != block.level or line.region != before.region or block.kind == "table":
+        return True
+    if line is first:
+        return not _goes_on_elsewhere(block, before, line)
+    is_far = _pitch(before, line) > column.pitch + _WIDER_GAP
+    if level or is_far:
+        return is_far
+    if BULLET.match(line.text) or not (_is_of_size(before, line) or _flows_on(before, line, column)):
+        return True
+    is_apart = _is_indented(before, line, column, block) or _is_short(before, line, column)
+    if NUMBER.match(line.text) or _MARKED.match(line.text):
+        return is_apart or block.kind == "item" or bool(_ENDED.search(before.text))
+    return is_apart
+
+
+def _is_indented(before: _Placed, line: _Placed, column: _Column, block: Block) -> bool:
+    """Whether a line begins further right than the one before, or than its column; not within a hanging item."""
+    least, most = _INDENT
+    moved = line.left - before.left
+    if block.kind == "item" and len(block.lines) == 1 and moved > 0:
+        return False
+    if moved < -least * line.size and block.kind == "item":
+        return bool(_ENDED.search(before.text))
+    return least * line.size < moved < most * line.size and line.left - column.left > least * line.size
+
+
+def _is_short(before: _Placed, line: _Placed, column: _Column) -> bool:
+    """Whether the first word of a line would have had room in the line before."""
+    free = column.right - before.right
+    letter = (line.right - line.left) / max(1, len(line.text))
+    word = line.text if _CJK.match(line.text) is None else line.text[:2]
+    first = word.split(" ", 1)[0][:40]
+    needed = (len(first) + 1) * letter
+    share = _FREE_SHARE if _ENDED.search(before.text) else _FREE_SHARE_OPEN
+    return free > max(needed, _FREE_AT_END * before.size, share * (column.right - column.left))
+
+
+def _goes_on_elsewhere(block: Block, before: _Placed, line: _Placed) -> bool:
+    """Whether a paragraph goes on at the top of another column."""
+    if block.kind == "heading" or not _is_of_size(before, line) or _ENDED.search(before.text):
+        return False
+    is_hyphenated = before.text.endswith(("-", "\u00ad", "\u2010"))
+    is_below = line.top > before.top
+    return (is_hyphenated or not is_below) and bool(_WORD.match(line.text) or _is_chinese_join(before.text, line.text))
+
+
+def _is_chinese_join(one: str, other: str) -> bool:
+    return bool(_CJK.match(one[-1]) and _CJK.match(other[0])) and not _MARKED.match(other)

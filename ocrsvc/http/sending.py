@@ -1,0 +1,84 @@
+"""Answers that leave in pieces: their memory, and Flask's context, which lives until the last piece has left.
+
+Nobody waits for a client that reads slowly: what it has not taken is kept, in its request's account of memory, and the
+event loop sends it when all pieces are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, cast
+
+from flask import Response
+from flask.ctx import RequestContext
+from flask.globals import request_ctx
+
+from ocrsvc.http.request import Request, current_request
+
+STREAMS: Final = "ocrsvc.streams"
+"""Of WSGI's environ: whether the answer is made while it is sent."""
+
+# A client that reads gets all of a large piece at once; for one that does not, the rest waits until the next.
+_PUSH_S: Final = 0.1
+# Of the memory for requests, what slow readers leave waiting fills no more.
+_WAITING_SHARE: Final = 0.5
+
+
+class SentPieces:
+    """The pieces of one answer, in its request's account of memory. For the thread of the request.
+
+    Attributes:
+        count_bytes: Of all pieces so far.
+    """
+
+    def __init__(self, asked: Request) -> None:
+        self._share, self._received = asked.share, asked.received
+        self._held_bytes = 0
+        self.count_bytes = 0
+
+    def take(self, size_bytes: int) -> None:
+        """A piece is about to be made. Raises QueueFull and BodyTooLarge where there is no memory for it."""
+        self._share.take(size_bytes, _WAITING_SHARE)
+        self._held_bytes += size_bytes
+
+    def note_sent(self, size_bytes: int) -> None:
+        """A piece was yielded: what the client took of all of them is free again. Raises ClientGone."""
+        self.count_bytes += size_bytes
+        waiting_bytes = 0 if self._received is None else self._received.push(_PUSH_S)
+        self._share.give_back(self._held_bytes - waiting_bytes)
+        self._held_bytes = waiting_bytes
+
+
+def stream_response(pieces: Iterator[bytes], content_type: str, on_end: Callable[[], object]) -> Response:
+    """An answer that leaves piece by piece, in the thread of its request.
+
+    Args:
+        pieces: Made when they are sent; closed when the client goes.
+        content_type: The header.
+        on_end: Called at the end, whatever way.
+    """
+    asked = current_request()
+    asked.is_streaming = asked.environ[STREAMS] = True
+    response = Response(pieces, content_type=content_type)
+    # Whoever asked for its length would collect all pieces.
+    response.implicit_sequence_conversion = False
+    # nginx would, too.
+    response.headers["X-Accel-Buffering"] = "no"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.call_on_close(on_end)
+    response.call_on_close(_keep_context())
+    return response
+
+
+def _keep_context() -> Callable[[], object]:
+    """Keep Flask's context until what comes back is called: its ends, which count the request, run then.
+
+    Flask's own stream_with_context runs them twice, before the first piece and after the last.
+    """
+    context = cast(RequestContext, request_ctx._get_current_object())  # type: ignore[attr-defined]  # noqa: SLF001
+    asked = context.request
+    # To enter it matches the path again, and who answers it may have been chosen by more.
+    kept = asked.url_rule, asked.view_args, asked.routing_exception
+    context.push()
+    asked.url_rule, asked.view_args, asked.routing_exception = kept
+    return context.pop

@@ -1,0 +1,67 @@
+"""What requests about jobs have in common, whichever API they come by: whose a job is, views, and files of results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from flask.typing import ResponseReturnValue
+
+from ocrsvc.errors import JobsOff
+from ocrsvc.http.admission import WITHOUT_ENGINE
+from ocrsvc.http.request import request
+from ocrsvc.jobs.intake import JobOwner
+from ocrsvc.jobs.job_result import make_result
+from ocrsvc.jobs.store import Tasks, storing
+from ocrsvc.jobs.task import Task
+from ocrsvc.serving.limiter import Limiter
+
+_FILES_WAITING: Final = 8
+
+
+def owner_of_request() -> JobOwner:
+    """Whose the jobs of this thread's request are."""
+    return JobOwner(request.caller, request.key.identity if request.key is not None else None)
+
+
+def store_of(tasks: Tasks | None) -> Tasks:
+    """The job store. Raises JobsOff where there is none."""
+    if tasks is None:
+        raise JobsOff("This service takes in no documents to be read later (OCRSVC_TASKS_BYTES is 0).")
+    return tasks
+
+
+def job_view(view: Callable[..., ResponseReturnValue]) -> Callable[..., ResponseReturnValue]:
+    """A view that works on the store: it takes no place in front of the engine, and a full disk is a StorageFull."""
+
+    def answer(**names: str) -> ResponseReturnValue:
+        with storing():
+            return view(**names)
+
+    setattr(answer, WITHOUT_ENGINE, True)
+    return answer
+
+
+class ResultFiles:
+    """Makes files of results while their callers wait, one at a time: each takes a core, and a document's memory.
+
+    For any thread that serves a request.
+    """
+
+    def __init__(self) -> None:
+        self._limiter = Limiter(1, _FILES_WAITING)
+
+    def read(self, tasks: Tasks, task: Task, name: str) -> bytes:
+        """The file of a format, see `make_result`, for a response that begins with the next step.
+
+        Raises:
+            DeadlineExceeded, ClientGone: Nobody waits for it any more.
+            QueueFull: There is no memory for it, or too many wait.
+            OcrsvcError, FileNotFoundError: As `make_result`.
+        """
+        check = request.make_check()
+        with self._limiter.take(check):
+            made = make_result(tasks, task, name, check, request.left_s)
+        # Whoever finishes the response takes the same again, for as long as it lasts.
+        with request.share.holding(made.stat().st_size):
+            return made.read_bytes()

@@ -1,0 +1,162 @@
+"""Tells the ends of jobs to their callbacks: one thread of each worker, each message at least once, until it is taken.
+
+What is to be told lies with the job on the disk, so that any worker, also of a service that was started again, goes on
+with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Final
+
+import orjson
+
+from ocrsvc.errors import OcrsvcError
+from ocrsvc.jobs.callback import Delivery, headers_of
+from ocrsvc.jobs.files import try_lock
+from ocrsvc.jobs.job_status import STATES, job_status
+from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.task import CALLBACK, Task
+from ocrsvc.outgoing.policy import policy_of_callbacks
+from ocrsvc.outgoing.posting import post
+from ocrsvc.settings.settings import Settings
+from ocrsvc.telemetry.loggable import loggable_error
+
+LOGGER: Final = logging.getLogger("ocrsvc.tasks")
+Post = Callable[[str, bytes, Mapping[str, str], Callable[[], object]], int]
+"""Posts a body with headers to a URL, calling the last argument meanwhile; the status. Raises OcrsvcError."""
+
+_POLL_S: Final = 1.0
+_LOG_INTERVAL_S: Final = 60.0
+_LOCK: Final = "callback.lock"
+
+
+class Stopping(Exception):
+    """The thread is to end."""
+
+
+class Deliveries:
+    """A thread that tells what is to be told; `start` and `stop` it.
+
+    Args:
+        tasks: The jobs.
+        post: Sends a message.
+        most_tries: After how many a message is given up.
+        secret: Signs messages of jobs that name no secret; "" leaves them unsigned.
+        clock: The clock on the wall.
+    """
+
+    def __init__(
+        self, tasks: Tasks, post: Post, most_tries: int, secret: str, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._tasks, self._post, self._most_tries, self._secret, self._clock = tasks, post, most_tries, secret, clock
+        self._settled: set[str] = set()
+        self._quiet_until_s = 0.0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="callbacks", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Leave what was not told to others."""
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_POLL_S):
+            try:
+                self.deliver()
+            except Stopping:
+                return
+            except Exception as error:  # noqa: BLE001  a thread that ended would leave every later callback untold
+                self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        """What is wrong with the disk is logged now and then, not each time."""
+        now_s = time.monotonic()
+        if now_s >= self._quiet_until_s:
+            self._quiet_until_s = now_s + _LOG_INTERVAL_S
+            LOGGER.error("callbacks cannot be told; tried again later: %s", loggable_error(error))
+
+    def deliver(self) -> None:
+        """Tell what is due now. Raises OSError where the store cannot be read or written."""
+        tasks = self._tasks.all()
+        self._settled &= {task.id for task in tasks}
+        for task in tasks:
+            if task.id in self._settled:
+                continue
+            try:
+                with suppress(FileNotFoundError):
+                    self._look_at(task)
+            except (ValueError, TypeError) as error:
+                # Others are told all the same.
+                self._settled.add(task.id)
+                LOGGER.error("the callback of job %s cannot be understood: %s", task.id, loggable_error(error))
+
+    def _look_at(self, task: Task) -> None:
+        try:
+            delivery = Delivery(**task.get(CALLBACK))
+        except FileNotFoundError:
+            # It has none, and gets none.
+            self._settled.add(task.id)
+            return
+        if delivery.state != "waiting":
+            self._settled.add(task.id)
+        elif task.is_done() and delivery.is_due(self._clock()):
+            with (task.folder / _LOCK).open("ab") as lock:
+                # Another worker may have told it since.
+                if try_lock(lock) and (delivery := Delivery(**task.get(CALLBACK))).is_due(self._clock()):
+                    self._tell(task, delivery)
+
+    def _tell(self, task: Task, delivery: Delivery) -> None:
+        state = STATES[task.state()[0]]
+        sent_at_s, status, why = self._clock(), 0, ""
+        body = orjson.dumps({"type": f"job.{state}", "timestamp": int(sent_at_s), "data": job_status(task)})
+        headers = headers_of(f"msg_{task.id}", body, sent_at_s, delivery.secret or self._secret)
+        # A disk without room would have it sent without end: nothing is sent that is not noted before.
+        task.put(CALLBACK, asdict(delivery.begun(sent_at_s)))
+        try:
+            status = self._post(delivery.url, body, headers, self._check)
+            why = "" if 200 <= status < 300 else f"It answered {status}."
+        except OcrsvcError as error:
+            why = str(error)
+        except Stopping:
+            task.put(CALLBACK, asdict(delivery))
+            raise
+        except Exception as error:
+            LOGGER.error("the callback of job %s cannot be sent", task.id, exc_info=loggable_error(error))
+            why = "Something went wrong here; it is in the service's log."
+        after = delivery.after(status, why, self._clock(), self._most_tries, random.random())  # noqa: S311  no secret
+        if after.state != "waiting":
+            after = Delivery(**{**asdict(after), "secret": ""})
+        task.put(CALLBACK, asdict(after))
+        self._tasks.note("callback_failed" if after.state == "waiting" else f"callback_{after.state.replace(' ', '_')}")
+        if why:
+            LOGGER.info("callback of job %s failed try=%s state=%s", task.id, after.tries, after.state)
+
+    def _check(self) -> None:
+        """Raises Stopping."""
+        if self._stopped.is_set():
+            raise Stopping
+
+
+def make_deliveries(tasks: Tasks, settings: Settings) -> Deliveries | None:
+    """What tells the ends of jobs, as the settings say; None where no host is told anything."""
+    policy, limit_s = policy_of_callbacks(settings), settings.callback_s
+    if not policy.is_on:
+        return None
+
+    def send(url: str, body: bytes, headers: Mapping[str, str], check: Callable[[], object]) -> int:
+        return post(url, body, headers, policy, limit_s, check)
+
+    secret = settings.callback_secret
+    return Deliveries(tasks, send, settings.callback_tries, secret.get_secret_value() if secret is not None else "")

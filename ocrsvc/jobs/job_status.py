@@ -1,0 +1,54 @@
+"""How a job is, as JSON: what the native API answers, and what its callback is sent."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from ocrsvc.jobs.task import CALLBACK, State, Task
+
+PATH: Final = "/v1/jobs"
+STATES: Final[dict[State, str]] = {"waiting": "waiting", "running": "running", "success": "done", "failure": "failed"}
+"""What the native API calls the states of a task."""
+
+_MOST_FAILED: Final = 100
+
+
+def job_status(task: Task) -> dict[str, Any]:
+    """How a job is. Raises FileNotFoundError once it was deleted."""
+    about, taken, end, failed = task.about(), task.taken(), task.end(), task.log.failed()
+    where = f"{PATH}/{task.id}"
+    status: dict[str, Any] = {
+        "id": task.id,
+        "state": STATES[task.state()[0]],
+        "name": about["name"],
+        "pages": {
+            "total": len(about["numbers"]),
+            "done": task.count_pages(),
+            "failed": len(failed),
+            "in_document": about["count"],
+        },
+        "failed_pages": [about["numbers"][place] for place in failed[:_MOST_FAILED]],
+        "created_at": _moment(taken.came_at_s),
+        "started_at": _moment(task.started_at_s()),
+        "finished_at": _moment(end.at_s if end is not None else None),
+        "formats": about["formats"],
+        "links": {"self": where, "pages": f"{where}/pages", "result": f"{where}/result"},
+    }
+    if end is not None and end.state == "failure":
+        status["error"] = {"code": end.code, "detail": end.why}
+    with suppress(FileNotFoundError):
+        told = task.get(CALLBACK)
+        status["callback"] = {
+            "url": told["url"],
+            "state": told.get("state", "waiting"),
+            "tries": told.get("tries", 0),
+            "status": told.get("status", 0) or None,
+        }
+    return status
+
+
+def _moment(at_s: float | None) -> str | None:
+    """RFC 3339, by the clock on the wall."""
+    return None if at_s is None else datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")

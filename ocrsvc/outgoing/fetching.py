@@ -1,0 +1,162 @@
+"""Fetches a file from a URL that a caller names: redirects, sizes and encodings within the bounds of the policy."""
+
+from __future__ import annotations
+
+import io
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http.client import HTTPResponse
+from typing import Any, Final
+from urllib.parse import unquote
+
+from ocrsvc.errors import BodyTooLarge, UrlRefused, UrlUnavailable
+from ocrsvc.outgoing.deadline import Deadline
+from ocrsvc.outgoing.exchange import exchange
+from ocrsvc.outgoing.policy import REDIRECTS, OutgoingPolicy
+from ocrsvc.outgoing.url import Url, join_url
+
+_OK: Final = 200
+_REDIRECTING: Final = frozenset({301, 302, 303, 307, 308})
+_PIECE_BYTES: Final = 1 << 16
+_NAME_CHARS: Final = 200
+_NAME_IN_HEADER: Final = re.compile(r"filename\s*=\s*(?:\"([^\"]*)\"|([^\s;]+))", re.IGNORECASE)
+# Servers send these also where they were asked for none: gzip, and zlib's deflate.
+_WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedFile:
+    """A file from a URL.
+
+    Attributes:
+        data: Its bytes, decompressed.
+        name: As its server or its path calls it, without folders and control characters; may be empty.
+        media_type: As its server says, in lower case and without parameters; may be empty.
+    """
+
+    data: bytes
+    name: str
+    media_type: str
+
+
+def fetch_file(
+    url: str,
+    policy: OutgoingPolicy,
+    limit_s: float,
+    check: Callable[[], object] = bool,
+    take: Callable[[int], object] = bool,
+) -> FetchedFile:
+    """The file at a URL.
+
+    Args:
+        url: As the caller sent it.
+        policy: What may be asked, and how much of it is taken.
+        limit_s: Seconds that the caller has; the policy's own limit holds beside it.
+        check: Called at least four times a second; raises what ends it, as when nobody waits for the file any more.
+        take: Called with the bytes of each piece before it is kept; raises where there is no memory for it.
+
+    Raises:
+        UrlRefused: The URL is wrong, or leads to a host that is not asked, itself or by a redirect.
+        UrlUnavailable: The file cannot be had: no connection came about or may, or the server has no such file.
+        BodyTooLarge: It is larger than the policy allows.
+        DeadlineExceeded: The caller's time is over.
+        ResourcesExhausted: Too many names of hosts are looked up already.
+    """
+    deadline = Deadline(limit_s, policy.most_s, check)
+    at = policy.check_url(url)
+    for _ in range(REDIRECTS + 1):
+        with exchange("GET", at, {"Accept": "*/*"}, b"", policy, deadline) as response:
+            if response.status not in _REDIRECTING:
+                return _file_of(response, at, policy, take)
+            at = _next_url(at, response)
+    raise UrlUnavailable(f"The URL leads on more than {REDIRECTS} times.", "Send the address of the file itself.")
+
+
+def _next_url(at: Url, response: HTTPResponse) -> Url:
+    """Where a redirect leads; its host is checked when it is asked. Raises UrlRefused, UrlUnavailable."""
+    location = response.getheader("Location")
+    if not location:
+        raise UrlUnavailable("The URL leads on, and not to anywhere.", "Send the address of the file itself.")
+    found = join_url(at, location)
+    if at.scheme == "https" and found.scheme == "http":
+        raise UrlRefused("The URL leads from https to http.", "Send the address of the file itself.")
+    return found
+
+
+def _file_of(response: HTTPResponse, at: Url, policy: OutgoingPolicy, take: Callable[[int], object]) -> FetchedFile:
+    if response.status != _OK:
+        raise UrlUnavailable(
+            f"The host of the URL answers with the status {response.status}.", "Check the address, or who may read it."
+        )
+    data = io.BytesIO()
+    for piece in _decoded(response, policy.most_bytes):
+        if data.tell() + len(piece) > policy.most_bytes:
+            raise _too_large(policy.most_bytes)
+        take(len(piece))
+        data.write(piece)
+    media_type = response.headers.get_content_type() if "Content-Type" in response.headers else ""
+    return FetchedFile(data.getvalue(), _name_of(response, at), media_type)
+
+
+def _received(response: HTTPResponse, most_bytes: int) -> Iterator[bytes]:
+    """The body in pieces. Raises BodyTooLarge, UrlUnavailable, and as `exchange`."""
+    if response.length is not None and response.length > most_bytes:
+        raise _too_large(most_bytes)
+    left_bytes = most_bytes
+    while piece := response.read(_PIECE_BYTES):
+        left_bytes -= len(piece)
+        if left_bytes < 0:
+            raise _too_large(most_bytes)
+        yield piece
+    if response.length:
+        raise UrlUnavailable("The file at the URL is cut off.", "Try again, or send the file itself.")
+
+
+def _decoded(response: HTTPResponse, most_bytes: int) -> Iterator[bytes]:
+    """The body in pieces, decompressed; of each piece only so much at once as is wanted next."""
+    encoding = (response.getheader("Content-Encoding") or "identity").strip().lower()
+    if encoding == "identity":
+        yield from _received(response, most_bytes)
+        return
+    if encoding not in _WINDOW_BITS:
+        raise UrlUnavailable(
+            "The file at the URL comes in an encoding that was not asked for.", "Send the file itself."
+        )
+    decoder = zlib.decompressobj(_WINDOW_BITS[encoding])
+    try:
+        for packed in _received(response, most_bytes):
+            yield from _unpacked(decoder, packed)
+    except zlib.error as error:
+        raise UrlUnavailable("The file at the URL is packed wrongly.", "Send the file itself.") from error
+    if not decoder.eof:
+        raise UrlUnavailable("The file at the URL is cut off.", "Try again, or send the file itself.")
+
+
+def _unpacked(decoder: Any, packed: bytes) -> Iterator[bytes]:
+    """What a piece holds, in pieces. Raises zlib.error."""
+    while True:
+        piece = decoder.decompress(packed, _PIECE_BYTES)
+        if decoder.unused_data:
+            raise zlib.error("more follows behind its end")
+        yield piece
+        packed = decoder.unconsumed_tail
+        # A full piece may have left some behind inside.
+        if not packed and len(piece) < _PIECE_BYTES:
+            return
+
+
+def _name_of(response: HTTPResponse, at: Url) -> str:
+    """By the header Content-Disposition, else by the path."""
+    match = _NAME_IN_HEADER.search((response.getheader("Content-Disposition") or "")[:2000])
+    sent = (match[1] or match[2] or "") if match else ""
+    name = re.split(r"[/\\]", sent or unquote(at.file_name))[-1]
+    return "".join(letter for letter in name if letter.isprintable())[:_NAME_CHARS].strip(". ")
+
+
+def _too_large(most_bytes: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"The file at the URL is larger than the limit of {most_bytes} bytes (OCRSVC_URL_BYTES).",
+        "Send a smaller file, or ask the operator to raise the limit.",
+    )

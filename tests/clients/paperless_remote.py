@@ -1,0 +1,42 @@
+"""Runs paperless-ngx's unmodified remote parser, with its engine azureai, in an environment of its own.
+
+python paperless_remote.py PARSER_FILE ADDRESS
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+# What the test looks for.
+write = print
+
+
+def stand_in(name: str, **members: Any) -> None:
+    """What the parser imports of paperless-ngx and Django, which are not needed for anything else."""
+    package = name.partition(".")[0]
+    sys.modules.setdefault(package, ModuleType(package))
+    sys.modules[name] = ModuleType(name)
+    vars(sys.modules[name]).update(members)
+
+
+stand_in("documents.parsers", ParseError=RuntimeError)
+stand_in("paperless.version", __full_version_str__="3")
+stand_in(
+    "django.conf",
+    settings=SimpleNamespace(
+        REMOTE_OCR_ENGINE="azureai",
+        REMOTE_OCR_API_KEY="none",
+        REMOTE_OCR_ENDPOINT=sys.argv[2],
+        SCRATCH_DIR=Path("scratch").absolute(),
+    ),
+)
+Parser = runpy.run_path(sys.argv[1])["RemoteDocumentParser"]
+for name, kind in (("page.png", "image/png"), ("document.pdf", "application/pdf")):
+    assert Parser.score(kind, name) == 20
+    with Parser() as parser:
+        parser.parse(Path(name), kind)
+        write(parser.get_text(), parser.get_archive_path().read_bytes()[:5])

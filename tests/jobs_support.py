@@ -1,0 +1,127 @@
+"""A service whose jobs outlive it: started, asked, and killed with all its processes, again and again on one folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import requests
+from documents import pdf
+from support import ROOT, SERVE, Server
+
+WAIT_S = 60.0
+POLL_S = 0.02
+_BITS = 12
+
+
+def numbered_pdf(pages: int, size: tuple[float, float] = (72, 36)) -> bytes:
+    """A PDF of so many pages, no two alike: each shows its number as black squares; `size` is in points."""
+    side = min(size[0] / _BITS, size[1])
+    contents = []
+    for number in range(1, pages + 1):
+        bits = [bit for bit in range(_BITS) if number >> bit & 1]
+        squares = b" ".join(b"%.1f 0 %.1f %.1f re" % (bit * side, side, side) for bit in bits)
+        contents.append(b"0 g " + squares + b" f")
+    return pdf(*contents, size=size)
+
+
+class JobService:
+    """A service on one folder, which may be killed and started again.
+
+    Args:
+        folder: For OCRSVC_TASKS_DIR.
+        env: Further settings.
+        workers: How many it has.
+
+    Attributes:
+        folder: As given.
+        server: The one that runs now.
+    """
+
+    def __init__(self, folder: Path, env: Mapping[str, str], workers: int = 1) -> None:
+        self.folder = folder
+        self._env = {"OCRSVC_ENGINE": "fake", "OCRSVC_TASKS_DIR": str(folder), **env}
+        self._flags = ("-b", "127.0.0.1:0", "-w", str(workers))
+        self.server = self._start()
+
+    def restart(self, how: signal.Signals = signal.SIGKILL) -> float:
+        """Kill the arbiter and every process of it at once, and start it again; seconds until a worker is ready."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.server.pid, how)
+        self.server.kill()
+        began_s = time.monotonic()
+        self.server = self._start()
+        return time.monotonic() - began_s
+
+    def submit(self, data: bytes, **fields: str) -> str:
+        """Leave a document; the id of the job."""
+        sent = requests.post(f"{self.server.url}/v1/jobs", files={"file": ("a.pdf", data)}, data=fields, timeout=60)
+        assert sent.status_code == 202, sent.text
+        return str(sent.json()["id"])
+
+    def ask(self, path: str) -> Any:
+        """The JSON at a path below the jobs."""
+        answer = requests.get(f"{self.server.url}/v1/jobs/{path}", timeout=30)
+        answer.raise_for_status()
+        return answer.json()
+
+    def delete(self, job_id: str) -> None:
+        """Delete a job."""
+        assert requests.delete(f"{self.server.url}/v1/jobs/{job_id}", timeout=30).status_code == 204
+
+    def wait(self, job_id: str, is_so: Callable[[Any], bool]) -> Any:
+        """The job's status, once it is so. Raises TimeoutError."""
+        end_s = time.monotonic() + WAIT_S
+        while not is_so(job := self.ask(job_id)):
+            if time.monotonic() > end_s:
+                raise TimeoutError(f"not in {WAIT_S} s: {json.dumps(job)}\n{self.server.log[-2000:]}")
+            time.sleep(POLL_S)
+        return job
+
+    def pages(self, job_id: str) -> Iterator[Any]:
+        """Every page that was read, asked for a few at a time."""
+        after = 0
+        while pages := self.ask(f"{job_id}/pages?after={after}&limit=100")["pages"]:
+            yield from pages
+            after += len(pages)
+
+    def peak_bytes(self) -> int:
+        """The highest memory that any worker had since its start."""
+        return max((_status(pid, "VmHWM") for pid in self.server.workers()), default=0)
+
+    def _start(self) -> Server:
+        server = Server([*SERVE, *self._flags], self._env, ROOT)
+        server.wait_for("READY in")
+        return server
+
+
+def _status(pid: int, name: str) -> int:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith(name):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+@contextmanager
+def job_service(folder: Path, env: Mapping[str, str], workers: int = 1) -> Iterator[JobService]:
+    """A service that is killed when the block ends."""
+    service = JobService(folder, env, workers)
+    try:
+        yield service
+    finally:
+        service.server.kill()
+
+
+def check_once(pages: list[Any], count: int) -> tuple[int, int, bool]:
+    """How many pages are missing, how many are there more than once, and whether they are in order and no two alike."""
+    numbers = [page["page"] for page in pages]
+    texts = {page.get("text") for page in pages}
+    missing = count - len(set(numbers))
+    return missing, len(numbers) - len(set(numbers)), numbers == sorted(numbers) and len(texts) == len(pages)

@@ -1,0 +1,224 @@
+"""POST /v1/ocr that answers files: searchable PDF, several formats as a zip, their names, and pages that failed."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+import pikepdf
+import pypdfium2
+import pytest
+from documents import GRAY, pdf, tiff
+from flask.testing import FlaskClient
+from PIL import Image
+from web_support import json_of, picture
+
+from ocrsvc.app import create_app
+from ocrsvc.document_output.file_names import disposition_of, stem_of
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+PNG = picture(200, 72)
+JUNK = b"no image"
+SETTINGS = Settings(engine="fake", fake_text="call +49 30 901820 now", pdf_dpi=100)
+
+
+@contextmanager
+def client_with(settings: Settings) -> Iterator[FlaskClient]:
+    reader = Reader(settings, ThreadPlan(1, 4, 2))
+    reader.start()
+    try:
+        yield create_app(settings, reader).test_client()
+    finally:
+        reader.stop(5)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[FlaskClient]:
+    with client_with(SETTINGS) as client:
+        yield client
+
+
+def post(client: FlaskClient, query: str, *files: tuple[str, bytes], **more: Any) -> Any:
+    sent = {"file": [(io.BytesIO(data), name) for name, data in files]}
+    return client.post(f"/v1/ocr?{query}", data=sent, **more)
+
+
+def words_of(data: bytes) -> list[list[str]]:
+    """What pdfium finds on each page."""
+    with pypdfium2.PdfDocument(data) as document:
+        return [page.get_textpage().get_text_range().split() for page in document]
+
+
+def texts_of(answer: Any) -> list[list[str]]:
+    return [page["text"].split() for page in answer["pages"]]
+
+
+def members(data: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(data)) as packed:
+        return {name: packed.read(name) for name in packed.namelist()}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        [("a.pdf", pdf(GRAY, GRAY, size=(300, 72)))],
+        [("a.png", PNG)],
+        [("a.tif", tiff([200, 300]))],
+        [("a.png", PNG), ("b.tif", tiff([200, 300])), ("c.png", PNG)],
+    ],
+    ids=["PDF", "picture", "TIFF", "several pictures"],
+)
+def test_a_searchable_pdf_has_the_text_of_each_page(client: FlaskClient, files: list[tuple[str, bytes]]) -> None:
+    response = post(client, "format=pdf", *files)
+    assert (response.status_code, response.content_type) == (200, "application/pdf")
+    assert words_of(response.data) == texts_of(json_of(post(client, "", *files)))
+
+
+def test_a_searchable_pdf_comes_to_who_accepts_only_that(client: FlaskClient) -> None:
+    response = client.post("/v1/ocr", data=PNG, content_type="image/png", headers={"Accept": "application/pdf"})
+    assert response.content_type == "application/pdf"
+    assert response.headers["Content-Disposition"] == 'attachment; filename="document.pdf"'
+
+
+def test_text_of_a_part_of_a_page_lies_in_its_place_on_the_whole(client: FlaskClient) -> None:
+    whole = post(client, "format=pdf&region=100,36,100,36", ("a.png", PNG)).data
+    with pypdfium2.PdfDocument(whole) as document:
+        page = document[0]
+        wide, high = page.get_size()
+        text = page.get_textpage()
+        boxes = [text.get_rect(at) for at in range(text.count_rects())]
+        assert (round(wide), round(high)) == (72, 26)
+    assert boxes
+    assert all(left >= wide / 2 - 0.5 and top <= high / 2 + 0.5 for left, _, _, top in boxes)
+
+
+def test_several_formats_come_as_a_zip_with_a_file_each(client: FlaskClient) -> None:
+    response = post(client, "format=pdf,txt,json,hocr,txt", ("scan 1.png", PNG))
+    assert response.content_type == "application/zip"
+    assert response.headers["Content-Disposition"] == 'attachment; filename="scan 1.zip"'
+    files = members(response.data)
+    assert list(files) == ["scan 1.pdf", "scan 1.txt", "scan 1.json", "scan 1.hocr"]
+    answer = json.loads(files["scan 1.json"])
+    assert words_of(files["scan 1.pdf"]) == texts_of(answer)
+    assert files["scan 1.txt"].decode() == answer["pages"][0]["text"] + "\n"
+    assert "words" not in answer["pages"][0]["lines"][0]
+    alone = post(client, "format=hocr", ("scan 1.png", PNG))
+    assert (files["scan 1.hocr"].decode(), alone.headers["Content-Disposition"]) == (
+        alone.text,
+        'attachment; filename="scan 1.hocr"',
+    )
+
+
+def test_words_that_are_asked_for_are_in_every_format(client: FlaskClient) -> None:
+    files = members(post(client, "format=json,tsv,pdf&words=true", ("a.png", PNG)).data)
+    assert "words" in json.loads(files["a.json"])["pages"][0]["lines"][0]
+    assert any(row.startswith(b"5\t") for row in files["a.tsv"].splitlines())
+
+
+def test_a_pdf_among_several_files_gives_each_a_file_of_its_own(client: FlaskClient) -> None:
+    response = post(client, "format=pdf,txt", ("a.pdf", pdf(GRAY, size=(300, 72))), ("a.png", PNG))
+    files = members(response.data)
+    assert list(files) == ["1-a.pdf", "2-a.pdf", "document.txt"]
+    assert [text.split() for text in files["document.txt"].decode().split("\f")] == [
+        *words_of(files["1-a.pdf"]),
+        *words_of(files["2-a.pdf"]),
+    ]
+
+
+def test_a_page_that_failed_stays_without_text_and_is_named(client: FlaskClient) -> None:
+    broken = pdf(GRAY, GRAY, size=(200, 72)).replace(b"12 0 obj\n<< /Type /Page", b"12 0 obj\n<< /Type /Pagg")
+    response = post(client, "format=pdf", ("a.pdf", broken))
+    assert (response.status_code, response.headers["X-Failed-Pages"]) == (200, "2")
+    response = post(client, "format=pdf", ("a.png", PNG), ("b.png", JUNK), ("c.png", JUNK), ("d.png", PNG))
+    assert response.headers["X-Failed-Pages"] == "2-3"
+    assert [len(words) > 0 for words in words_of(response.data)] == [True, False, False, True]
+    assert post(client, "format=pdf", ("b.png", JUNK)).status_code == 415
+
+
+def test_beside_json_that_says_what_failed_text_is_of_the_pages_that_were_read(client: FlaskClient) -> None:
+    files = (("a.png", PNG), ("b.png", JUNK), ("c.png", PNG))
+    assert post(client, "format=pdf,txt", *files).status_code == 415
+    made = members(post(client, "format=tsv,json", *files).data)
+    assert [page["page"] for page in json.loads(made["document.json"])["pages"] if "error" in page] == [2]
+    rows = [row.split("\t") for row in made["document.tsv"].decode().splitlines()]
+    assert [row[1] for row in rows if row[0] == "1"] == ["1", "3"]
+
+
+@pytest.mark.parametrize("file", [("a.pdf", pdf(b"1 g 0 0 9999 9999 re f", size=(300, 72))), ("a.png", PNG)])
+def test_what_is_masked_is_neither_found_nor_seen(client: FlaskClient, file: tuple[str, bytes]) -> None:
+    part = json_of(post(client, "mask=phone", file))["pages"][0]["masked"][0]
+    response = post(client, "format=pdf&mask=phone", file)
+    assert "901820" not in " ".join(words_of(response.data)[0])
+    with pikepdf.open(io.BytesIO(response.data)) as document:
+        image = pikepdf.PdfImage(cast(pikepdf.Stream, document.pages[0].obj["/Resources"]["/XObject"]["/I"]))
+        pixels = np.asarray(image.as_pil_image().convert("L"))
+    (left, top), _, (right, bottom), _ = part["box"]
+    inside = pixels[int(top) + 1 : int(bottom), int(left) + 1 : int(right)]
+    assert inside.size
+    assert inside.max() < 40
+
+
+def test_a_page_that_was_not_read_is_blank_where_something_is_masked(client: FlaskClient) -> None:
+    jpeg_cut = picture(200, 72)[:-40]
+    response = post(client, "format=pdf&mask=phone", ("a.png", PNG), ("b.png", jpeg_cut))
+    with pikepdf.open(io.BytesIO(response.data)) as document:
+        assert "/XObject" in document.pages[0].obj["/Resources"]
+        assert "/XObject" not in document.pages[1].obj["/Resources"]
+
+
+def test_a_file_takes_no_more_memory_than_requests_may_hold() -> None:
+    noise = Image.fromarray(np.random.default_rng(1).integers(0, 256, (60, 80), np.uint8)).resize((320, 240))
+    file = io.BytesIO()
+    noise.save(file, "TIFF", save_all=True, append_images=[noise] * 39, compression="jpeg", quality=30)
+    with client_with(Settings(engine="fake", max_body_bytes=2_000_000, request_memory_bytes=2_000_000)) as small:
+        assert small.post("/v1/ocr?format=txt", data=file.getvalue()).status_code == 200
+        refused = json_of(small.post("/v1/ocr?format=pdf", data=file.getvalue()))
+    assert (refused["code"], "OCRSVC_REQUEST_MEMORY_BYTES" in refused["detail"]) == ("body_too_large", True)
+
+
+@pytest.mark.parametrize("value", ["pdf,", "pdf,xml", ",", "pdf;md"])
+def test_a_list_of_formats_that_holds_anything_else_is_refused(client: FlaskClient, value: str) -> None:
+    problem = json_of(client.post("/v1/ocr", query_string={"format": value}, data=PNG))
+    assert (problem["code"], "separated by commas" in problem["detail"]) == ("bad_option", True)
+
+
+@pytest.mark.parametrize(
+    ("sent", "stem"),
+    [
+        ("scan.jpg", "scan"),
+        ("archive.tar.gz", "archive.tar"),
+        ("C:\\Users\\me\\scan.PDF", "scan"),
+        ("../../etc/passwd", "passwd"),
+        ("..", "document"),
+        (".pdf", "pdf"),
+        ("", "document"),
+        ("合同 第1页.png", "合同 第1页"),
+        ('a"b\r\nX-Evil: 1.png', "a_bX-Evil_ 1"),
+        ("invoice\u202egnp.exe", "invoicegnp"),
+        ("nul.png", "_nul"),
+        ("Dr. No", "Dr. No"),
+        ("x" * 5000 + ".png", "x" * 150),
+        ("字" * 100, "字" * 50),
+    ],
+)
+def test_names_of_files_are_safe(sent: str, stem: str) -> None:
+    assert stem_of(sent) == stem
+
+
+@pytest.mark.parametrize(
+    ("name", "header"),
+    [
+        ("a b.pdf", 'attachment; filename="a b.pdf"'),
+        ("合同.pdf", "attachment; filename=\"document.pdf\"; filename*=UTF-8''%E5%90%88%E5%90%8C.pdf"),
+        ("Müller.pdf", "attachment; filename=\"Muller.pdf\"; filename*=UTF-8''M%C3%BCller.pdf"),
+    ],
+)
+def test_a_name_is_sent_so_that_every_client_understands_it(name: str, header: str) -> None:
+    assert disposition_of(name) == header

@@ -1,0 +1,247 @@
+"""Azure Document Intelligence: documents are taken in, read as jobs, and told with places, searchable PDFs included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pypdfium2
+import pytest
+from documents import BLACK, GRAY, pdf
+from flask.testing import FlaskClient
+from keys_support import bearer, keys_in
+from support import wait_until
+from web_support import CONFIDENCE, TEXT, KnownEngine, as_base64, json_of, picture, running_app
+
+from ocrsvc.adapters.azure_read.analyze_request import Asked
+from ocrsvc.adapters.azure_read.analyze_result import ResultWriter
+from ocrsvc.adapters.azure_read.pages import Scale, page_members
+from ocrsvc.adapters.azure_read.spans import PageText
+from ocrsvc.app import create_app
+from ocrsvc.errors import QueueFull
+from ocrsvc.jobs.runner import Runner
+from ocrsvc.jobs.store import Tasks
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.records import Box, Line, Page
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+PAGE = picture()
+SCAN = pdf(GRAY, BLACK, GRAY)
+READ = "/documentintelligence/documentModels/prebuilt-read"
+LAYOUT = "/documentintelligence/documentModels/prebuilt-layout"
+VERSION = "api-version=2024-11-30"
+NOWHERE = "00000000-0000-0000-0000-000000000000"
+WAIT_S = 30.0
+FIRST = [16.0, 8.0, 48.0, 8.0, 48.0, 16.0, 16.0, 16.0]
+"""The first line of the known page of 64 x 32 pixels."""
+
+
+@dataclass
+class Place:
+    """The adapter in this process, and what is behind it."""
+
+    client: FlaskClient
+    tasks: Tasks
+    reader: Reader
+
+    def analyze(self, data: bytes = PAGE, query: str = "", model: str = READ) -> Any:
+        """What a document is answered."""
+        kind = "application/octet-stream"
+        return self.client.post(f"{model}:analyze?{VERSION}&{query}", data=data, content_type=kind)
+
+    def read(self, data: bytes = PAGE, query: str = "", model: str = READ) -> Any:
+        """The address of a result that is there, and the answer that has it."""
+        where = self.analyze(data, query, model).headers["Operation-Location"]
+        with self.working():
+            wait_until(lambda: json_of(self.client.get(where))["status"] in {"succeeded", "failed"})
+        return where, json_of(self.client.get(where))
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Documents are read within the block."""
+        runner = Runner(self.tasks, self.reader, 10.0, bool)
+        runner.start()
+        try:
+            yield
+        finally:
+            runner.stop(5.0)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    settings = Settings()
+    reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
+    tasks = Tasks(tmp_path_factory.mktemp("tasks"), 10**8, 3600.0)
+    reader.start()
+    yield Place(create_app(settings, reader, tasks=tasks).test_client(), tasks, reader)
+    reader.stop(5.0)
+
+
+def test_a_document_waits_and_is_told_when_it_is_read(place: Place) -> None:
+    taken = place.analyze()
+    assert (taken.status_code, taken.headers["Retry-After"], taken.data) == (202, "1", b"")
+    where = taken.headers["Operation-Location"]
+    assert where.startswith(f"http://localhost{READ}/analyzeResults/")
+    assert where.endswith(f"?{VERSION}")
+    waiting = place.client.get(where)
+    assert (json_of(waiting)["status"], waiting.headers["Retry-After"]) == ("notStarted", "1")
+    assert waiting.headers["apim-request-id"] == waiting.headers["X-Request-Id"]
+    assert place.client.get(where.replace("?", "/pdf?")).status_code == 404
+    assert place.client.delete(where).status_code == 204
+    assert [place.client.get(where).status_code, place.client.delete(where).status_code] == [404, 404]
+
+
+def test_lines_and_words_have_places_on_the_page_and_in_the_content(place: Place) -> None:
+    _, answer = place.read()
+    result = answer["analyzeResult"]
+    assert (result["apiVersion"], result["modelId"]) == ("2024-11-30", "prebuilt-read")
+    assert (result["stringIndexType"], result["contentFormat"], result["styles"]) == ("textElements", "text", [])
+    (page,) = result["pages"]
+    assert [page[name] for name in ("pageNumber", "angle", "width", "height", "unit")] == [1, 0, 64, 32, "pixel"]
+    content = result["content"]
+    assert content.startswith(f"{TEXT}\n64x32 ")
+    assert page["spans"] == [{"offset": 0, "length": len(content)}]
+    assert page["lines"][0] == {"content": TEXT, "polygon": FIRST, "spans": [{"offset": 0, "length": len(TEXT)}]}
+    # The word of the known page is not in its line, and has the place where it was looked for.
+    assert page["words"][0]["confidence"] == round(CONFIDENCE, 3)
+    assert [_piece(content, line["spans"][0]) for line in page["lines"]] == [line["content"] for line in page["lines"]]
+    assert [paragraph["content"] for paragraph in result["paragraphs"]] == content.split("\n")
+    assert result["paragraphs"][0]["boundingRegions"] == [{"pageNumber": 1, "polygon": FIRST}]
+    assert "role" not in result["paragraphs"][0]
+
+
+def _piece(content: str, span: dict[str, int]) -> str:
+    return content[span["offset"] : span["offset"] + span["length"]]
+
+
+def test_pages_of_a_pdf_are_measured_in_inches_and_failed_ones_are_warnings(place: Place) -> None:
+    where, answer = place.read(SCAN, "output=pdf&pages=1-2")
+    result = answer["analyzeResult"]
+    (page,) = result["pages"]
+    with pypdfium2.PdfDocument(SCAN) as document:
+        width, height = document[0].get_size()
+    assert (page["unit"], page["width"], page["height"]) == ("inch", width / 72, height / 72)
+    (warning,) = result["warnings"]
+    assert (warning["code"], warning["target"]) == ("engine_failed", "page 2")
+    made = place.client.get(where.replace("?", "/pdf?"))
+    assert made.content_type == "application/pdf"
+    with pypdfium2.PdfDocument(made.data) as document:
+        assert len(document) == 3
+        assert TEXT in document[0].get_textpage().get_text_bounded()
+
+
+def test_a_document_of_which_no_page_can_be_read_has_failed(place: Place) -> None:
+    _, answer = place.read(picture(shade=0))
+    assert (answer["status"], answer["error"]["code"]) == ("failed", "EngineFailed")
+    assert "analyzeResult" not in answer
+
+
+def test_layouts_have_tables_regions_and_markdown(place: Place) -> None:
+    _, answer = place.read(PAGE, "outputContentFormat=markdown", LAYOUT)
+    result = answer["analyzeResult"]
+    assert (result["contentFormat"], result["modelId"]) == ("markdown", "prebuilt-layout")
+    (table,) = result["tables"]
+    assert (table["rowCount"], table["columnCount"], table["cells"][0]["content"]) == (1, 2, TEXT)
+    assert result["paragraphs"][0]["role"] in {"title", "sectionHeading"}
+    assert result["content"].startswith("#")
+
+
+def test_base64_and_older_paths_are_read_as_well(place: Place) -> None:
+    old = "/formrecognizer/documentModels/prebuilt-read"
+    sent = {"base64Source": as_base64(PAGE)}
+    taken = place.client.post(f"{old}:analyze?api-version=2023-07-31", json=sent)
+    where = taken.headers["Operation-Location"]
+    assert where.startswith(f"http://localhost{old}/analyzeResults/")
+    assert json_of(place.client.get(where))["status"] == "notStarted"
+    # A result is that of its model.
+    assert place.client.get(where.replace("read", "layout")).status_code == 404
+    place.client.delete(where)
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "status", "codes"),
+    [
+        (f"{READ}:analyze", {"data": b""}, 400, ("InvalidRequest", "NothingSent")),
+        (f"{READ}:analyze", {"json": {"urlSource": "http://x/a"}}, 400, ("InvalidRequest", "BadOption")),
+        (f"{READ}:analyze", {"json": {"base64Source": "!!!!"}}, 400, ("InvalidRequest", "BadBase64")),
+        (f"{READ}:analyze", {"data": b"no image"}, 415, ("InvalidRequest", "UnsupportedImage")),
+        (f"{READ}:analyze?pages=x", {"data": PAGE}, 400, ("InvalidRequest", "BadOption")),
+        (f"{READ}:analyze?pages=2", {"data": PAGE}, 400, ("InvalidRequest", "BadOption")),
+        (f"{READ}:analyze?features=keyValuePairs", {"data": PAGE}, 400, ("InvalidRequest", "BadOption")),
+        (f"{READ}:analyze?output=figures", {"data": PAGE}, 400, ("InvalidRequest", "BadOption")),
+        (f"{READ}:analyze?output=pdf&mask=phone", {"data": PAGE}, 400, ("InvalidRequest", "BadOption")),
+        (f"{READ}:analyze?stringIndexType=bytes", {"data": PAGE}, 400, ("InvalidRequest", "BadOption")),
+        (f"{READ}:analyze?api-version=latest", {"data": PAGE}, 400, ("InvalidRequest", "BadOption")),
+        (f"{READ[:-4]}invoice:analyze", {"data": PAGE}, 404, ("NotFound", "ModelNotFound")),
+    ],
+)
+def test_what_is_wrong_is_told_in_azures_shape(
+    place: Place, path: str, sent: dict[str, Any], status: int, codes: tuple[str, str]
+) -> None:
+    response = place.client.post(path, **sent)
+    error = json_of(response)["error"]
+    assert (response.status_code, (error["code"], error["innererror"]["code"])) == (status, codes)
+    assert response.headers["x-ms-error-code"] == codes[0]
+
+
+@pytest.mark.parametrize("path", ["", "/pdf"])
+def test_there_is_no_result_of_an_unknown_id(place: Place, path: str) -> None:
+    response = place.client.get(f"{READ}/analyzeResults/{NOWHERE}{path}")
+    assert (response.status_code, json_of(response)["error"]["code"]) == (404, "NotFound")
+
+
+def test_a_service_that_takes_no_documents_says_so() -> None:
+    with running_app(Settings()) as app:
+        response = app.test_client().post(f"{READ}:analyze", data=PAGE)
+    assert (response.status_code, json_of(response)["error"]["innererror"]["code"]) == (501, "JobsOff")
+
+
+def test_azures_own_header_has_the_key_and_results_are_of_the_key(tmp_path_factory: pytest.TempPathFactory) -> None:
+    tasks = Tasks(tmp_path_factory.mktemp("tasks"), 10**8, 3600.0)
+    with keys_in(tmp_path_factory.mktemp("keys")) as keys:
+        keys.add("one", "jobs")
+        keys.add("other", "jobs")
+        keys.add("reader")
+        with running_app(Settings(keys=keys.address), keys.gate, tasks) as app:
+            client = app.test_client()
+            own = {"Ocp-Apim-Subscription-Key": keys.secrets["one"]}
+            refused = client.post(f"{READ}:analyze", data=PAGE)
+            assert (refused.status_code, json_of(refused)["error"]["code"]) == (401, "401")
+            assert client.post(f"{READ}:analyze", data=PAGE, headers=bearer(keys.secrets["reader"])).status_code == 403
+            where = client.post(f"{READ}:analyze", data=PAGE, headers=own).headers["Operation-Location"]
+            statuses = [client.get(where, headers=bearer(keys.secrets[name])).status_code for name in ("one", "other")]
+            assert statuses == [200, 404]
+
+
+# Places.
+
+BOX: Box = ((0, 0), (1, 0), (1, 1), (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("index_type", "spans"),
+    [("unicodeCodePoint", [(5, 2), (8, 1)]), ("utf16CodeUnit", [(5, 4), (10, 1)])],
+)
+def test_places_are_counted_as_the_client_counts(index_type: str, spans: list[tuple[int, int]]) -> None:
+    page = Page(10, 10, 90, tuple(Line(text, 0.5, BOX) for text in ("😀😀", "b")))
+    members = page_members(page, PageText(page.text, 5, index_type), Scale(None))
+    found = [line["spans"][0] for line in members["lines"]]
+    assert [(span["offset"], span["length"]) for span in found] == spans
+    assert [word["span"] for word in members["words"]] == found
+    assert members["angle"] == -90
+
+
+def test_a_result_is_counted_before_it_is_kept(place: Place) -> None:
+    where, _ = place.read()
+    task = place.tasks.find(where.partition("analyzeResults/")[2].partition("?")[0])
+    assert task is not None
+
+    def take(size_bytes: int) -> None:
+        raise QueueFull(f"{size_bytes} bytes more.")
+
+    asked = Asked("prebuilt-read", "2024-11-30", "text", "textElements", False, False)
+    with pytest.raises(QueueFull):
+        ResultWriter(asked, 200, take).write(task)

@@ -1,0 +1,132 @@
+"""`ocrsvc read … -o FILE`: documents that are there whole or not at all, and how far reading is."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+import pypdfium2
+import pytest
+from documents import GRAY, pdf, tiff
+from test_api_files import SETTINGS, client_with
+from werkzeug.serving import make_server
+
+from ocrsvc.cli import main
+
+
+@pytest.fixture(autouse=True)
+def _fake_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
+    # It is for a process that has loaded no library yet.
+    monkeypatch.setattr("ocrsvc.cli.read_files.set_library_environment", lambda _environ: None)
+    monkeypatch.chdir(tmp_path)
+    Path("a.pdf").write_bytes(pdf(GRAY, GRAY, size=(300, 72)))
+    Path("b.tif").write_bytes(tiff([200, 300]))
+    Path("junk.png").write_bytes(b"no image")
+
+
+def read(*arguments: str) -> int:
+    return main.run(["read", *arguments])
+
+
+def pages_of(file: str) -> list[list[str]]:
+    with pypdfium2.PdfDocument(file) as document:
+        return [page.get_textpage().get_text_range().split() for page in document]
+
+
+def test_a_searchable_pdf_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert read("a.pdf", "--format", "pdf", "-o", "made.pdf") == 0
+    assert capsys.readouterr() == ("", "")
+    assert [len(words) for words in pages_of("made.pdf")] == [2, 2]
+    assert read("b.tif", "junk.png", "b.tif", "--format", "pdf", "-o", "made.pdf") == 65
+    assert [len(words) for words in pages_of("made.pdf")] == [2, 2, 2, 2]
+    assert capsys.readouterr().err.startswith("ocrsvc: junk.png: ")
+
+
+def test_several_formats_are_written_as_a_zip() -> None:
+    assert read("a.pdf", "--format", "md,json,txt", "-o", "made.zip") == 0
+    with zipfile.ZipFile("made.zip") as packed:
+        assert packed.namelist() == ["a.md", "a.json", "a.txt"]
+        assert b"words" not in packed.read("a.json")
+        assert packed.read("a.md").decode().count("<!-- page") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("a.pdf", "--format", "pdf", "-o", "a.pdf"),
+        ("b.tif", "a.pdf", "--format", "tsv", "-o", "link.pdf"),
+        ("a.pdf", "--format", "md", "-o", "nowhere/made.md"),
+        ("a.pdf", "--format", "md", "-o", "."),
+        ("a.pdf", "b.tif", "--format", "pdf", "-o", "made.pdf"),
+        ("a.pdf", "--format", "pdf", "--mask", "phone", "-o", "made.pdf"),
+        ("junk.png", "--format", "pdf", "-o", "made.pdf"),
+    ],
+)
+def test_nothing_is_written_where_something_is_wrong(arguments: tuple[str, ...]) -> None:
+    os.link("a.pdf", "link.pdf")
+    before = {file: file.read_bytes() for file in Path().iterdir()}
+    assert read(*arguments) == 65
+    assert {file: file.read_bytes() for file in Path().iterdir()} == before
+
+
+def test_what_is_there_stays_until_the_new_file_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("made.md").write_text("old")
+    Path("made.md").chmod(0o640)
+
+    def fail(*_arguments: object, **_more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ocrsvc.cli.read.write_documents", fail)
+        assert read("a.pdf", "--format", "md", "-o", "made.md") == 78
+    assert (Path("made.md").read_text(), len(list(Path().iterdir()))) == ("old", 4)
+    assert read("a.pdf", "--format", "md", "-o", "made.md") == 0
+    assert (Path("made.md").read_text() != "old", Path("made.md").stat().st_mode & 0o777) == (True, 0o640)
+
+
+def test_a_pdf_can_go_into_a_pipe_but_not_to_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert read("a.pdf", "--format", "pdf", "-o", "-") == 0
+    assert capfdbinary.readouterr().out.startswith(b"%PDF-")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert read("a.pdf", "--format", "pdf") == 65
+
+
+def test_a_terminal_shows_how_many_pages_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", shown)
+    assert read("a.pdf", "--format", "md", "-o", "made.md") == 0
+    assert [row.split("] ")[1].split()[0] for row in shown.getvalue().splitlines()] == ["1/2", "2/2"]
+
+
+@pytest.mark.parametrize("formats", ["xml", "pdf,", ""])
+def test_a_format_that_is_not_known_is_named(formats: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read("a.pdf", "--format", formats)
+    assert "is not one of json, text, tsv, hocr, alto, md, pdf" in capsys.readouterr().err
+
+
+def test_what_a_service_has_read_becomes_the_same_files() -> None:
+    with client_with(SETTINGS) as client:
+        server = make_server("127.0.0.1", 0, client.application, threaded=True)
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            url = f"http://127.0.0.1:{server.port}"
+            assert read("a.pdf", "--url", url, "--format", "pdf,md", "-o", "made.zip") == 0
+        finally:
+            server.shutdown()
+            serving.join()
+            server.server_close()
+        with zipfile.ZipFile("made.zip") as packed:
+            packed.extractall()
+        own = client.post("/v1/ocr?format=md", data=Path("a.pdf").read_bytes())
+        assert Path("a.md").read_bytes() == own.data
+        assert [len(words) for words in pages_of("a.pdf")] == [7, 7]

@@ -1,0 +1,304 @@
+"""docling-serve's API: documents answered at once, as archives, and as tasks that somebody asks after."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from documents import BLACK, GRAY, pdf
+from flask.testing import FlaskClient
+from outgoing_support import response, serving
+from support import wait_until
+from web_support import TEXT, KnownEngine, as_base64, json_of, picture, running_app
+
+from ocrsvc.adapters.docling.conversion import as_members, from_members, parse_conversion, values_of_form
+from ocrsvc.app import create_app
+from ocrsvc.jobs.page_log import PageLog
+from ocrsvc.jobs.runner import Runner
+from ocrsvc.jobs.store import Tasks
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.settings.load import read_settings
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+PNG = picture(64, 32)
+WHITE = b"1 g 0 0 10000 10000 re f"
+WAIT_S = 30.0
+SEEN = "200x100 auto True False None"
+
+
+@dataclass
+class Place:
+    """The adapter in this process, and what is behind it."""
+
+    client: FlaskClient
+    tasks: Tasks
+    reader: Reader
+
+    def convert(self, data: bytes, name: str = "a.pdf", path: str = "/v1/convert/file", **fields: Any) -> Any:
+        """The response to a form with one file."""
+        return self.client.post(path, data={"files": (io.BytesIO(data), name), **fields})
+
+    def task(self, data: bytes, **fields: Any) -> str:
+        """The id of a task that was taken in."""
+        response = self.convert(data, path="/v1/convert/file/async", **fields)
+        assert response.status_code == 200, response.text
+        task_id: str = json_of(response)["task_id"]
+        return task_id
+
+    def ask(self, task_id: str, wait: float = 0.0) -> Any:
+        """What the question for its status is answered."""
+        return json_of(self.client.get(f"/v1/status/poll/{task_id}?wait={wait}"))
+
+    def done(self, data: bytes, **fields: Any) -> str:
+        """The id of a task that is done."""
+        task_id = self.task(data, **fields)
+        with self.working():
+            wait_until(lambda: self.ask(task_id)["task_status"] in {"success", "failure"})
+        return task_id
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Tasks are read within the block."""
+        runner = Runner(self.tasks, self.reader, WAIT_S, lambda: False)
+        runner.start()
+        try:
+            yield
+        finally:
+            runner.stop(WAIT_S)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    settings = Settings(max_pages=12)
+    reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
+    tasks = Tasks(tmp_path_factory.mktemp("tasks"), 10**8, 3600.0)
+    reader.start()
+    yield Place(create_app(settings, reader, tasks=tasks).test_client(), tasks, reader)
+    reader.stop(5.0)
+
+
+def test_each_format_that_is_asked_for_is_answered_and_no_other(place: Place) -> None:
+    sent: Any = {"to_formats": ["md", "json", "html", "doctags"], "do_table_structure": "false"}
+    answer = json_of(place.convert(PNG, "folder/page one.png", **sent))
+    document = answer["document"]
+    assert (answer["status"], answer["errors"], document["filename"]) == ("success", [], "page one.png")
+    assert document["text_content"] is None
+    assert TEXT.splitlines()[0] in document["md_content"].replace("\\", "")
+    assert f"<p>{TEXT}</p>" in document["html_content"]
+    assert document["doctags_content"].startswith(f"<doctag><text><loc_125><loc_125><loc_375><loc_250>{TEXT}</text>\n")
+    first = document["json_content"]["texts"][0]
+    assert (first["text"], first["prov"][0]["page_no"]) == (TEXT, 1)
+    # As worked out by hand in web_support, for 64 x 32 pixels.
+    assert first["prov"][0]["bbox"] == {"l": 16, "t": 8, "r": 48, "b": 16, "coord_origin": "TOPLEFT"}
+
+
+def test_a_table_stands_where_its_lines_would(place: Place) -> None:
+    document = json_of(place.convert(PNG, to_formats=["json", "html", "doctags"]))["document"]
+    content = document["json_content"]
+    assert [child["$ref"] for child in content["body"]["children"]] == ["#/tables/0", "#/texts/0"]
+    data = content["tables"][0]["data"]
+    assert (data["num_rows"], data["num_cols"], data["table_cells"][0]["text"]) == (1, 2, TEXT)
+    assert f"<td>{TEXT}</td>" in document["html_content"]
+    assert f"<fcel>{TEXT}<ecel><nl></otsl>" in document["doctags_content"]
+
+
+def test_pages_are_parted_by_what_the_caller_names_and_blank_ones_are_left_out(place: Place) -> None:
+    sent: Any = {"to_formats": ["md", "json"], "md_page_break_placeholder": "<<break>>"}
+    document = json_of(place.convert(pdf(GRAY, WHITE, GRAY), **sent))["document"]
+    assert document["md_content"].count("<<break>>") == 1
+    pages = {item["prov"][0]["page_no"] for item in document["json_content"]["texts"]}
+    assert (pages, list(document["json_content"]["pages"])) == ({1, 3}, ["1", "2", "3"])
+
+
+@pytest.mark.parametrize("sent", [["2", "9223372036854775807"], "[2, 3]"])
+def test_only_the_pages_that_are_asked_for_are_read(place: Place, sent: object) -> None:
+    document = json_of(place.convert(pdf(GRAY, GRAY, GRAY), to_formats="json", page_range=sent))["document"]
+    assert list(document["json_content"]["pages"]) == ["2", "3"]
+
+
+def test_a_page_that_fails_leaves_the_others_unless_the_caller_wants_all_or_nothing(place: Place) -> None:
+    answer = json_of(place.convert(pdf(GRAY, BLACK)))
+    assert (answer["status"], [error["page_no"] for error in answer["errors"]]) == ("partial_success", [2])
+    assert SEEN in answer["document"]["md_content"]
+    answer = json_of(place.convert(pdf(GRAY, BLACK), abort_on_error="true"))
+    assert (answer["status"], answer["document"]["md_content"]) == ("failure", None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text_layer"),
+    [
+        ([], "ignore"),
+        ([("force_ocr", b"false")], "auto"),
+        ([("do_ocr", b"false"), ("force_ocr", b"true")], "only"),
+    ],
+)
+def test_a_pdfs_own_text_is_taken_where_that_is_asked_for(fields: list[tuple[str, object]], text_layer: str) -> None:
+    asked = parse_conversion(values_of_form(fields), None)
+    assert asked.read_options(has_models=False).text_layer == text_layer
+
+
+def test_without_ocr_no_engine_reads(place: Place) -> None:
+    answer = json_of(place.convert(pdf(GRAY), do_ocr="false"))
+    assert (answer["status"], answer["document"]["md_content"].strip()) == ("success", "")
+
+
+def test_what_is_no_document_fails_in_a_200(place: Place) -> None:
+    answer = json_of(place.convert(b"hello", "a.docx"))
+    assert answer["status"] == "failure"
+    assert "plain text" in answer["errors"][0]["error_message"]
+
+
+def test_several_files_come_as_an_archive_without_those_that_failed(place: Place) -> None:
+    files = [(io.BytesIO(data), name) for data, name in ((PNG, "a.png"), (PNG, "../a.png"), (b"no", "b.png"))]
+    response = place.client.post("/v1/convert/file", data={"files": files, "to_formats": ["text", "json"]})
+    packed = zipfile.ZipFile(io.BytesIO(response.data))
+    assert response.content_type == "application/zip"
+    assert packed.namelist() == ["a.txt", "a.json", "a_2.txt", "a_2.json"]
+    assert json.loads(packed.read("a.json"))["schema_name"] == "DoclingDocument"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"sources": [{"kind": "file", "base64_string": as_base64(PNG), "filename": "a.png"}]},
+        {"file_sources": [{"base64_string": as_base64(PNG), "filename": "a.png"}], "options": None, "target": None},
+        {"sources": [{"base64_string": as_base64(PNG), "filename": "a.png"}], "target": {"kind": "inbody"}},
+    ],
+)
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_sources_in_json_are_read_in_both_versions(place: Place, version: str, body: dict[str, Any]) -> None:
+    answer = json_of(place.client.post(f"/{version}/convert/source", json=body))
+    assert (answer["status"], answer["document"]["filename"]) == ("success", "a.png")
+
+
+REFUSED = [
+    ({"to_formats": ["md", "vtt"]}, "vtt"),
+    ({"pipeline": "vlm"}, "pipeline"),
+    ({"do_picture_description": "true"}, "do_picture_description"),
+    ({"image_export_mode": "none"}, "image_export_mode"),
+    ({"page_range": "3"}, "page_range"),
+    ({"page_range": ["3", "2"]}, "page_range"),
+    ({"ocr_lang": "!"}, "ocr_lang"),
+    ({"document_timeout": "soon"}, "document_timeout"),
+    ({"target_type": "s3"}, "'s3'"),
+    # Clients of docling look for these words, and go on without it.
+    ({"target_type": "presigned_url"}, "artifact storage to be configured"),
+]
+
+
+@pytest.mark.parametrize(("fields", "named"), REFUSED)
+@pytest.mark.parametrize("path", ["/v1/convert/file", "/v1/convert/file/async"])
+def test_what_cannot_be_done_is_refused_by_name(place: Place, path: str, fields: dict[str, Any], named: str) -> None:
+    response = place.convert(PNG, path=path, **fields)
+    assert response.status_code == 422
+    assert named in json_of(response)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"sources": []}, "sources"),
+        ({"sources": {}}, "sources"),
+        ({"sources": [1]}, "JSON object"),
+        ({"sources": [{"kind": "http", "url": "http://127.0.0.1/"}]}, "not fetched"),
+        ({"sources": [{"kind": "s3"}]}, "base64_string"),
+        ({"sources": [{"base64_string": "AAAA"}], "callbacks": [{"url": "http://x/"}]}, "callbacks"),
+        ({"sources": [{"base64_string": "AAAA"}], "options": []}, "to_formats"),
+        ({"sources": [{"base64_string": "AAAA"}], "options": [1]}, "options"),
+    ],
+)
+def test_sources_that_are_none_are_refused_by_name(place: Place, body: dict[str, Any], named: str) -> None:
+    response = place.client.post("/v1/convert/source", json=body)
+    if named == "to_formats":
+        # An empty list counts as nothing, as in every other format.
+        assert json_of(response)["status"] == "failure"
+        return
+    assert response.status_code == 422
+    assert named in json_of(response)["detail"]
+
+
+def test_an_address_is_read_where_the_operator_allows_it(tmp_path: Path) -> None:
+    settings = read_settings({"OCRSVC_URL_HOSTS": "127.0.0.1:*", "OCRSVC_URL_PRIVATE": "127.0.0.0/8"})
+    with serving(response(PNG)) as server, running_app(settings, tasks=Tasks(tmp_path, 10**8, 3600.0)) as app:
+        sources: list[dict[str, Any]] = [{"kind": "http", "url": f"{server.url}/folder/b.png"}]
+        answer = json_of(app.test_client().post("/v1/convert/source", json={"sources": sources}))
+        assert (answer["status"], answer["document"]["filename"]) == ("success", "b.png")
+        sources[0]["headers"] = {"Authorization": "secret"}
+        assert app.test_client().post("/v1/convert/source/async", json={"sources": sources}).status_code == 422
+        assert len(server.heads) == 1
+
+
+def test_a_task_is_asked_after_and_fetched(place: Place) -> None:
+    task_id = place.task(pdf(GRAY, BLACK), to_formats=["md", "json"], page_range=["1", "2"])
+    assert place.ask(task_id)["task_status"] == "pending"
+    early = place.client.get(f"/v1/result/{task_id}")
+    # The client takes these words for "not yet".
+    assert (early.status_code, json_of(early)["detail"].startswith("Task result not found")) == (404, True)
+    with place.working():
+        status = place.ask(task_id, wait=WAIT_S)
+    assert (status["task_status"], status["task_meta"]["num_succeeded"]) == ("success", 1)
+    answer = json_of(place.client.get(f"/v1/result/{task_id}"))
+    assert (answer["status"], [error["page_no"] for error in answer["errors"]]) == ("partial_success", [2])
+    assert SEEN in answer["document"]["md_content"]
+    assert answer["document"]["json_content"]["texts"][-1]["text"] == SEEN
+
+
+def test_a_task_comes_as_an_archive(place: Place) -> None:
+    response = place.client.get(f"/v1/result/{place.done(pdf(GRAY), target_type='zip')}")
+    assert zipfile.ZipFile(io.BytesIO(response.data)).namelist() == ["a.md"]
+
+
+@pytest.mark.parametrize("path", ["/v1/status/poll/{}", "/v1/result/{}"])
+def test_nobody_sees_a_task_that_is_none_or_of_another_format(place: Place, path: str) -> None:
+    upload = {"file": (io.BytesIO(pdf(GRAY)), "a.pdf"), "json": "{}"}
+    other = json_of(place.client.post("/api/doc/upload", data=upload))["data"]
+    for name in ("none", "%2e%2e", other):
+        response = place.client.get(path.format(name))
+        assert (response.status_code, json_of(response)) == (404, {"detail": "Task not found."})
+
+
+def test_a_task_takes_one_document(place: Place) -> None:
+    files = [(io.BytesIO(PNG), "a.png"), (io.BytesIO(PNG), "b.png")]
+    response = place.client.post("/v1/convert/file/async", data={"files": files})
+    assert (response.status_code, "one document" in json_of(response)["detail"]) == (422, True)
+
+
+def test_options_are_the_same_after_they_were_kept_with_a_task() -> None:
+    fields = [("to_formats", b"json"), ("to_formats", b"md"), ("ocr_lang", b'["en", "de"]'), ("page_range", b"[1,2]")]
+    asked = parse_conversion(values_of_form(fields), "zip")
+    assert (asked.to_formats, asked.lang, asked.last) == (("json", "md"), "auto", 2)
+    assert from_members(json.loads(json.dumps(as_members(asked)))) == asked
+
+
+def test_the_time_of_a_request_is_that_of_all_its_documents(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+    read = place.reader.read
+
+    def slow(data: bytes, options: Any, limit_s: float, context: Any) -> Any:
+        limits.append(limit_s)
+        reading = read(data, options, limit_s, context)
+        time.sleep(0.02)
+        return reading
+
+    monkeypatch.setattr(place.reader, "read", slow)
+    files = [(io.BytesIO(PNG), f"{number}.png") for number in range(3)]
+    response = place.client.post("/v1/convert/file", data={"files": files, "document_timeout": "5"})
+    assert response.status_code == 200, response.text
+    assert 5 >= limits[0] >= limits[1] + 0.02 >= limits[2] + 0.04
+
+
+def test_a_result_is_held_against_the_memory_for_requests(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    task_id = place.done(PNG)
+    assert place.client.get(f"/v1/result/{task_id}").status_code == 200
+    monkeypatch.setattr(PageLog, "size_bytes", lambda _log: 1 << 50)
+    response = place.client.get(f"/v1/result/{task_id}")
+    assert response.status_code == 413, response.text

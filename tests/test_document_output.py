@@ -1,0 +1,88 @@
+"""Files made of what was read of a document."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pypdfium2
+import pytest
+from documents import pdf, tiff
+
+from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS, write_document
+from ocrsvc.document_output.result import DocumentResult
+from ocrsvc.engines.fake import FakeEngine
+from ocrsvc.errors import DeadlineExceeded
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.readings import EngineInfo, Reading
+from ocrsvc.records import Page, ReadOptions, no_check
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+ENGINE = EngineInfo("fake", "fake", "1", "cpu", "fp32", "none")
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[Reader]:
+    settings = Settings(engine="fake")
+    reader = Reader(settings, ThreadPlan(1, 1, 1), lambda: FakeEngine(settings))
+    reader.start()
+    yield reader
+    reader.stop(5)
+
+
+def pages_of(reader: Reader, file: bytes) -> list[Page]:
+    with closing(reader.read_by_page(file, ReadOptions(), 60)) as read:
+        return [page.outcome.page for page in read if isinstance(page.outcome, Reading)]
+
+
+def made(name: str, file: bytes, pages: list[Page], limit_s: float = 60) -> bytes:
+    output = io.BytesIO()
+    write_document(name, DocumentResult(file, pages, len(pages), ENGINE), output, limit_s, no_check)
+    return output.getvalue()
+
+
+def test_pages_of_a_file_come_one_by_one_and_the_rest_can_be_given_up(reader: Reader) -> None:
+    read = reader.read_by_page(tiff([40, 50, 60]), ReadOptions(), 60)
+    first = next(read)
+    read.close()
+    assert (first.number, first.total, first.chosen) == (1, 3, 3)
+    assert [page.width for page in pages_of(reader, tiff([40, 50, 60]))] == [40, 50, 60]
+
+
+@pytest.mark.parametrize("file", [pdf(b"", b""), tiff([200, 300])], ids=["pdf", "tiff"])
+def test_a_searchable_pdf_has_the_text_of_each_page(reader: Reader, file: bytes, tmp_path: Path) -> None:
+    if shutil.which("pdftotext") is None:
+        pytest.skip("pdftotext is not installed (Debian: poppler-utils)")
+    pages = pages_of(reader, file)
+    (tmp_path / "made.pdf").write_bytes(made("pdf", file, pages))
+    found = subprocess.run(["pdftotext", "made.pdf", "-"], cwd=tmp_path, capture_output=True, check=True, text=True)
+    texts = found.stdout.split("\f")[:-1]
+    assert [text.split() for text in texts] == [page.text.split() for page in pages]
+
+
+def test_text_that_a_page_has_itself_is_not_written_over_it_again(reader: Reader) -> None:
+    file = pdf(b"BT /F 12 Tf 10 40 Td (own text) Tj ET", size=(300, 72))
+    (page,) = pages_of(reader, file)
+    first, *others = page.lines
+    lines = (replace(first, text="own text", source="text_layer"), *(replace(line, source="ocr") for line in others))
+    with pypdfium2.PdfDocument(made("pdf", file, [replace(page, lines=lines)])) as document:
+        found = document[0].get_textpage().get_text_range()
+    assert (found.count("own text"), others[0].text in found) == (1, True)
+
+
+@pytest.mark.parametrize("name", DOCUMENT_FORMATS)
+def test_every_format_can_be_made_of_an_image(reader: Reader, name: str) -> None:
+    file = tiff([200])
+    assert made(name, file, pages_of(reader, file))
+
+
+def test_a_searchable_pdf_that_comes_too_late_is_given_up(reader: Reader) -> None:
+    file = tiff([200])
+    with pytest.raises(DeadlineExceeded):
+        made("pdf", file, pages_of(reader, file), limit_s=0)

@@ -1,0 +1,289 @@
+"""The native API's jobs: taken in, paged through while they are read, made files of, deleted."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from documents import BLACK, GRAY, pdf
+from flask.testing import FlaskClient
+from support import wait_until
+from web_support import TEXT, KnownEngine, as_base64, json_of
+
+from ocrsvc.app import create_app
+from ocrsvc.jobs.runner import Runner
+from ocrsvc.jobs.store import CallerLimits, Tasks
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+SECRET = "whsec_" + base64.b64encode(b"a secret of 24 bytes, so").decode()
+THREE = pdf(GRAY, BLACK, GRAY)
+
+
+@dataclass
+class Place:
+    """The application in this process, and what is behind it."""
+
+    client: FlaskClient
+    tasks: Tasks
+    reader: Reader
+    settings: Settings
+
+    def submit(self, data: bytes = THREE, headers: Mapping[str, str] | None = None, **fields: Any) -> Any:
+        """What a form is answered."""
+        form = {"file": (io.BytesIO(data), "a.pdf"), **fields}
+        return self.client.post("/v1/jobs", data=form, headers=dict(headers or {}))
+
+    def get(self, path: str) -> Any:
+        """The JSON at a path below the jobs."""
+        return json_of(self.client.get(f"/v1/jobs/{path}"))
+
+    def read(self, data: bytes = THREE, **fields: Any) -> str:
+        """The id of a job that is over."""
+        job_id: str = json_of(self.submit(data, **fields))["id"]
+        with self.working():
+            wait_until(lambda: self.get(job_id)["finished_at"])
+        return job_id
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Jobs are read within the block."""
+        runner = Runner(self.tasks, self.reader, 10.0, bool)
+        runner.start()
+        try:
+            yield
+        finally:
+            runner.stop(5.0)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    settings = Settings(job_pages=12, callback_hosts=("told.example",), max_pages=2)
+    reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
+    tasks = Tasks(tmp_path_factory.mktemp("tasks"), 10**8, 3600.0, limits=CallerLimits(jobs=5, pages=24))
+    reader.start()
+    yield Place(create_app(settings, reader, tasks=tasks).test_client(), tasks, reader, settings)
+    reader.stop(5.0)
+
+
+@pytest.fixture
+def clean(place: Place, done: str) -> Iterator[Place]:
+    """The place, which has no job but `done` afterwards."""
+    yield place
+    for task in place.tasks.all():
+        if task.id != done:
+            place.tasks.clear(task)
+
+
+@pytest.fixture(scope="module")
+def done(place: Place) -> str:
+    """The id of a job of three pages, of which one cannot be read, and which nobody deletes before the module's end."""
+    return place.read(format="txt,json")
+
+
+# What is asked, and what comes back
+
+
+def test_a_job_tells_how_far_it_is(place: Place, done: str) -> None:
+    job = place.get(done)
+    assert (job["state"], job["name"], job["failed_pages"], job["formats"]) == ("done", "a.pdf", [2], ["text", "json"])
+    assert job["pages"] == {"total": 3, "done": 3, "failed": 1, "in_document": 3}
+    assert job["created_at"] <= job["started_at"] <= job["finished_at"]
+
+
+def test_a_new_job_waits_and_says_where_it_is(clean: Place) -> None:
+    answer = clean.submit(pages="2-3")
+    job = json_of(answer)
+    assert (answer.status_code, answer.headers["Location"], job["state"]) == (202, f"/v1/jobs/{job['id']}", "waiting")
+    assert (job["pages"]["total"], job["pages"]["in_document"]) == (2, 3)
+    result = clean.client.get(f"{job['links']['result']}?format=pdf")
+    assert (result.status_code, json_of(result)["code"]) == (409, "job_not_done")
+
+
+@pytest.mark.parametrize("send", ["raw", "json", "form"])
+def test_a_document_comes_in_each_of_the_native_ways(clean: Place, send: str) -> None:
+    ways: dict[str, dict[str, Any]] = {
+        "raw": {"data": THREE, "content_type": "application/pdf", "query_string": {"name": "b.pdf"}},
+        "json": {"json": {"file": as_base64(THREE), "name": "b.pdf", "format": ["json"]}},
+        "form": {"data": {"file": (io.BytesIO(THREE), "b.pdf")}},
+    }
+    answer = clean.client.post("/v1/jobs", **ways[send])
+    assert (answer.status_code, json_of(answer)["name"]) == (202, "b.pdf")
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"format": "docx"}, "bad_option"),
+        ({"format": "pdf", "mask": "phone"}, "bad_option"),
+        ({"rotate": "5"}, "bad_option"),
+        ({"priority": "batch"}, "bad_option"),
+        ({"words": "true", "url": "http://files.example/a.pdf"}, "bad_option"),
+        ({"pages": "9"}, "bad_option"),
+        ({"callback_secret": SECRET}, "bad_option"),
+        ({"callback": "https://told.example/x"}, "bad_option"),
+        ({"callback": "https://told.example/x", "callback_secret": "short"}, "bad_option"),
+        ({"callback": "https://told.example/x", "callback_secret": "whsec_no base64 at all"}, "bad_option"),
+        ({"callback": "https://other.example/x", "callback_secret": SECRET}, "url_refused"),
+        ({"callback": "file:///etc/passwd", "callback_secret": SECRET}, "url_refused"),
+    ],
+)
+def test_what_a_job_cannot_be_is_refused(place: Place, fields: dict[str, Any], code: str) -> None:
+    before = len(place.tasks.all())
+    answer = place.submit(**fields)
+    assert (answer.status_code // 100, json_of(answer)["code"]) == (4, code)
+    assert len(place.tasks.all()) == before
+
+
+def test_a_mask_in_the_header_is_seen_before_a_job_is_taken_in(place: Place) -> None:
+    answer = place.client.post(
+        "/v1/jobs?format=pdf", data=THREE, content_type="application/pdf", headers={"X-Mask": "phone"}
+    )
+    assert (answer.status_code, json_of(answer)["code"]) == (400, "bad_option")
+
+
+def test_the_options_of_a_job_are_named_to_who_sends_another(place: Place) -> None:
+    options = json_of(place.submit(timings="1"))["remedy"].rstrip(".").split(": ")[1].split(", ")
+    assert {"words", "callback", "name"} <= set(options)
+    assert not {"priority", "timing"} & set(options)
+
+
+def test_what_is_no_image_is_refused_at_once(place: Place) -> None:
+    answer = place.submit(b"no image at all")
+    assert (answer.status_code, json_of(answer)["code"]) == (415, "unsupported_image")
+
+
+def test_words_that_a_pdf_needs_are_not_in_json_unless_asked_for(clean: Place) -> None:
+    ids = clean.read(format="pdf"), clean.read(format="pdf", words="true")
+    lines = [clean.get(f"{job_id}/pages")["pages"][0]["lines"] for job_id in ids]
+    assert ["words" in line[0] for line in lines] == [False, True]
+
+
+def test_a_job_may_have_more_pages_than_a_request_and_no_more_than_its_own_limit(clean: Place) -> None:
+    assert clean.submit(pdf(*[GRAY] * 12)).status_code == 202
+    answer = clean.submit(pdf(*[GRAY] * 13))
+    assert (answer.status_code, json_of(answer)["code"], "OCRSVC_JOB_PAGES" in json_of(answer)["detail"]) == (
+        *(413, "too_many_pages", True),
+    )
+
+
+def test_a_caller_has_so_many_jobs_and_pages_waiting(tmp_path: Path, place: Place) -> None:
+    tasks = Tasks(tmp_path, 10**8, 3600.0, limits=CallerLimits(jobs=2, pages=7))
+    client = create_app(Settings(caller_header="X-Real-IP"), place.reader, tasks=tasks).test_client()
+
+    def submit(caller: str, pages: int) -> int:
+        form = {"file": (io.BytesIO(pdf(*[GRAY] * pages)), "a.pdf")}
+        return client.post("/v1/jobs", data=form, headers={"X-Real-IP": caller}).status_code
+
+    assert [submit("a", 4), submit("a", 4), submit("b", 7), submit("a", 3), submit("a", 1)] == [202, 429, 202, 202, 429]
+    tasks.all()[0].finish("success")
+    assert 202 in (submit("a", 1), submit("b", 1))
+
+
+# Pages while it is read, and files of all
+
+
+def test_pages_come_a_few_at_a_time(place: Place, done: str) -> None:
+    first = place.client.get(f"/v1/jobs/{done}/pages?limit=2")
+    body = json_of(first)
+    assert ([page["page"] for page in body["pages"]], body["next"], body["state"]) == ([1, 2], 2, "done")
+    assert (body["pages"][0]["text"].splitlines()[0], body["pages"][1]["error"]["code"]) == (TEXT, "engine_failed")
+    assert first.headers["Link"] == f'</v1/jobs/{done}/pages?after=2>; rel="next"'
+    rest = place.client.get(f"/v1/jobs/{done}/pages?after=2", headers={"Accept": "application/x-ndjson"})
+    assert [json.loads(line)["page"] for line in rest.data.splitlines()] == [3]
+    assert place.get(f"{done}/pages?after=99")["pages"] == []
+
+
+def test_pages_end_with_the_one_that_makes_them_too_many_bytes(
+    place: Place, done: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ocrsvc.api.jobs.MOST_PAGES_BYTES", 10)
+    assert [page["page"] for page in place.get(f"{done}/pages")["pages"]] == [1]
+
+
+@pytest.mark.parametrize("asked", ["after=-1", "limit=0", "limit=101", "after=x", "format=xml"])
+def test_wrong_questions_for_pages_are_refused(place: Place, done: str, asked: str) -> None:
+    assert place.client.get(f"/v1/jobs/{done}/pages?{asked}").status_code == 400
+
+
+def test_a_file_is_made_once_and_kept(place: Place, done: str) -> None:
+    task = place.tasks.find(done)
+    assert task is not None
+    assert {file.name for file in (task.folder / "out").iterdir()} == {"result.txt", "result.json"}
+    answer = place.client.get(f"/v1/jobs/{done}/result?format=txt")
+    assert answer.headers["Content-Disposition"] == 'attachment; filename="a.txt"'
+    assert answer.content_type == "text/plain; charset=utf-8"
+    assert answer.text.splitlines()[0] == TEXT
+    (task.folder / "out" / "result.txt").write_bytes(b"kept")
+    assert place.client.get(f"/v1/jobs/{done}/result?format=text").data == b"kept"
+
+
+@pytest.mark.parametrize(
+    ("name", "counted", "count"),
+    [("json", b'{"page":', 3), ("ndjson", b'{"page":', 3), ("hocr", b'class="ocr_page"', 2), ("pdf", b"%PDF-", 1)],
+)
+def test_a_result_has_every_page_that_was_read(place: Place, done: str, name: str, counted: bytes, count: int) -> None:
+    data = place.client.get(f"/v1/jobs/{done}/result?format={name}").data
+    assert data.count(counted) == count
+
+
+def test_a_job_that_fails_says_why(clean: Place) -> None:
+    job_id = json_of(clean.submit())["id"]
+    task = clean.tasks.find(job_id)
+    assert task is not None
+    task.put("task.json", {**task.about(), "options": {"of_tomorrow": 1}})
+    with clean.working():
+        wait_until(lambda: clean.get(job_id)["finished_at"])
+    job = clean.get(job_id)
+    assert (job["state"], "of_tomorrow" in job["error"]["detail"]) == ("failed", True)
+    result = clean.client.get(f"/v1/jobs/{job_id}/result")
+    assert (result.status_code, json_of(result)["code"]) == (409, "job_failed")
+
+
+# Whose is what
+
+
+def test_a_deleted_job_is_gone_and_its_reading_ends_within_a_page(clean: Place) -> None:
+    job_id = json_of(clean.submit())["id"]
+    assert clean.client.delete(f"/v1/jobs/{job_id}").status_code == 204
+    for path in ("", "/pages", "/result"):
+        assert json_of(clean.client.get(f"/v1/jobs/{job_id}{path}"))["code"] == "unknown_job"
+    assert clean.client.delete(f"/v1/jobs/{job_id}").status_code == 404
+
+
+@pytest.mark.parametrize("name", ["..", "x", "%2e%2e", ".lock", "0" * 36, "a" * 3000])
+def test_an_id_that_is_none_leads_nowhere(place: Place, name: str) -> None:
+    assert place.client.get(f"/v1/jobs/{name}").status_code == 404
+
+
+def test_jobs_of_other_formats_are_not_shown(clean: Place) -> None:
+    form = {"file": (io.BytesIO(THREE), "a.pdf"), "json": '{"pageList": [1, 2]}'}
+    of_umi = json_of(clean.client.post("/api/doc/upload", data=form))["data"]
+    assert clean.client.get(f"/v1/jobs/{of_umi}").status_code == 404
+    assert json_of(clean.client.post("/api/doc/result", json={"id": of_umi}))["code"] == 100
+
+
+def test_without_keys_nothing_is_listed_and_without_a_store_nothing_is_taken_in(place: Place) -> None:
+    listed = place.client.get("/v1/jobs")
+    assert (listed.status_code, json_of(listed)["code"]) == (403, "keys_needed")
+    off = create_app(Settings(), place.reader).test_client().post("/v1/jobs", data=THREE)
+    assert (off.status_code, json_of(off)["code"]) == (501, "jobs_off")
+
+
+def test_who_sends_a_job_again_with_its_key_gets_the_same(clean: Place) -> None:
+    def send(key: str, **fields: Any) -> Any:
+        return clean.submit(headers={"Idempotency-Key": key}, **fields)
+
+    first, again, other = send("one"), send("one"), send("two")
+    assert json_of(first)["id"] == json_of(again)["id"] != json_of(other)["id"]
+    changed = send("one", rotate="90")
+    assert (changed.status_code, json_of(changed)["code"]) == (422, "idempotency_key_reused")
+    assert send("x" * 256).status_code == 400

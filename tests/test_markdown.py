@@ -1,0 +1,252 @@
+"""Markdown of pages: headings, paragraphs, lists, tables, page breaks, and text that must not become markup."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ocrsvc.formats.markdown import join_lines, page_to_markdown
+from ocrsvc.formats.output_formats import OUTPUT_FORMATS
+from ocrsvc.readings import EngineInfo
+from ocrsvc.records import Box, Cell, Line, Page, Region, Table
+
+markdown_it = pytest.importorskip("markdown_it", reason="markdown-it-py is not installed (extra: dev)")
+
+ENGINE = EngineInfo("fake", "fake", "1", "cpu", "fp32", "none")
+BODY = 30
+LEFT = 100
+
+
+def box(left: float, top: float, right: float, bottom: float) -> Box:
+    return (left, top), (right, top), (right, bottom), (left, bottom)
+
+
+def line(text: str, top: float, *, left: float = LEFT, size: float = BODY, right: float | None = None) -> Line:
+    """A line whose letters are half as wide as high, Chinese ones as wide as high."""
+    wide = sum(size if ord(sign) > 0x2E80 else size / 2 for sign in text)
+    return Line(text, 0.9, box(left, top, right or left + wide, top + size))
+
+
+def page(*lines: Line, **more: object) -> Page:
+    return Page(1240, 1754, 0, lines, **more)  # type: ignore[arg-type]
+
+
+def below(texts: Sequence[str], *, pitch: float = 1.5, begin: float = 0, left: float = LEFT) -> list[Line]:
+    """Lines below each other."""
+    return [line(text, begin + at * pitch * BODY, left=left) for at, text in enumerate(texts)]
+
+
+FULL = "The quick brown fox jumps over the lazy dog and goes home"
+
+
+def test_lines_of_a_paragraph_are_joined_and_gaps_part_paragraphs() -> None:
+    first = below([FULL, FULL, "and sleeps."])
+    second = below(["Later " + FULL, "it wakes."], begin=6 * BODY)
+    assert page_to_markdown(page(*first, *second)) == (f"{FULL} {FULL} and sleeps.\n\nLater {FULL} it wakes.\n")
+
+
+def test_an_indent_or_a_short_last_line_begins_a_paragraph() -> None:
+    lines = [*below([FULL, FULL, FULL + "."]), line(FULL, 4.5 * BODY, left=LEFT + 2 * BODY, right=LEFT + 855)]
+    assert page_to_markdown(page(*lines)).count("\n\n") == 1
+    assert page_to_markdown(page(*below([FULL, FULL, "An end.", FULL, FULL]))).split("\n\n")[0].endswith("An end.")
+
+
+def test_chinese_lines_are_joined_without_a_blank() -> None:
+    lines = below(["暖风熏得游人醉这里是一个完整的长句子，它会", "在这里继续下去直到这一行结束为止这样就", "完了。"])
+    assert page_to_markdown(page(*lines)) == "".join(text.text for text in lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "joined"),
+    [
+        (["an exam-", "ple"], "an example"),
+        (["the North-", "South line"], "the North-South line"),
+        (["a state-of-the-", "art engine"], "a state-of-the-art engine"),
+        (["pages 10-", "20"], "pages 10- 20"),
+        (["soft\u00ad", "ware"], "software"),
+        (["中文", "继续"], "中文继续"),
+        (["使用 Python", "语言"], "使用 Python语言"),
+        (["한국어", "문장"], "한국어 문장"),
+        ([], ""),
+    ],
+)
+def test_words_and_sentences_go_on_in_the_next_line(lines: list[str], joined: str) -> None:
+    assert join_lines(lines) == joined
+
+
+def test_large_letters_are_headings_by_their_size() -> None:
+    lines = [
+        line("The Title", 0, size=2 * BODY),
+        line("1.2 A Section", 100, size=1.5 * BODY),
+        line("A Part", 170, size=1.3 * BODY),
+        *below([FULL, FULL, FULL + "."], begin=240),
+    ]
+    written = page_to_markdown(page(*lines))
+    assert written.startswith("# The Title\n\n## 1.2 A Section\n\n### A Part\n\nThe quick")
+
+
+def test_a_line_that_is_hardly_larger_stays_in_its_paragraph() -> None:
+    lines = below([FULL, FULL, FULL, FULL + "."])
+    lines[1] = line(FULL, 1.375 * BODY, size=1.25 * BODY, right=LEFT + 855)
+    assert page_to_markdown(page(*lines)).count("\n\n") == 0
+
+
+def test_bullets_and_numbers_become_lists() -> None:
+    lines = below(
+        ["We need:", "• apples that are", "  red", "• pears", "- plums", "1. first", "2. second", "4. fourth"]
+    )
+    assert page_to_markdown(page(*lines)).splitlines()[0] == "We need:"
+    html = markdown_it.MarkdownIt().render(page_to_markdown(page(*lines)))
+    assert html.count("<ul>") == 1
+    assert html.count("<li>") == 5
+    assert "<ol>" in html
+    assert "4. fourth" in html
+
+
+def test_letters_and_chinese_numbers_are_items_with_their_own_marks() -> None:
+    written = page_to_markdown(page(*below(["Either:", "a) this", "(b) that", "（一）甲", "①乙", "2、丙"])))
+    assert [row[2:] for row in written.splitlines() if row.startswith("- ")] == [
+        "a) this",
+        "(b) that",
+        "（一）甲",
+        "①乙",
+        "2、丙",
+    ]
+
+
+def test_a_table_stands_where_its_first_line_did() -> None:
+    lines = [line("Prices", 0), line("apple", 100), line("1 | 2", 100, left=400), line("After.", 300)]
+    cells = tuple(
+        Cell(row, column, 1, 1, box(0, 0, 1, 1), text, at)
+        for row, column, text, at in ((0, 0, "apple", (1,)), (0, 1, "1 | 2", (2,)), (1, 0, "", ()), (1, 1, "", ()))
+    )
+    table = Table(box(90, 90, 600, 200), 2, 2, cells)
+    assert page_to_markdown(page(*lines, tables=(table,))) == (
+        "Prices\n\n| apple | 1 \\| 2 |\n| --- | --- |\n|  |  |\n\nAfter.\n"
+    )
+
+
+def test_regions_name_titles_and_what_is_printed_around_the_text() -> None:
+    lines = [line("Running head", 0), line("A title", 100), line("Text.", 200), line("17", 1700)]
+    kinds = ("header", "title", "text", "footer")
+    regions = tuple(Region(kind, 0.9, one.box, (at,)) for at, (kind, one) in enumerate(zip(kinds, lines, strict=True)))  # type: ignore[arg-type]
+    assert page_to_markdown(page(*lines, regions=regions)) == "### A title\n\nText.\n"
+
+
+def test_columns_are_read_one_after_the_other_and_paragraphs_go_on_in_the_next() -> None:
+    one = below([FULL, FULL, "which is so dif-"], left=50)
+    other = below(["ferent there.", FULL], left=950)
+    assert "which is so different there." in page_to_markdown(page(*one, *other))
+
+
+def test_a_page_that_lies_on_its_side_is_written_as_it_is_read() -> None:
+    upright = page(*below([FULL, FULL, "An end.", FULL, FULL]))
+    turned = Page(
+        upright.height,
+        upright.width,
+        90,
+        tuple(
+            Line(each.text, 0.9, tuple((y, upright.width - x) for x, y in each.box))  # type: ignore[arg-type]
+            for each in upright.lines
+        ),
+    )
+    assert page_to_markdown(turned) == page_to_markdown(upright)
+
+
+def test_pages_of_a_document_are_parted_by_a_comment_with_their_number() -> None:
+    pages = [page(line("One.", 0), number=3), page(number=4), page(line("Two.", 0), number=7)]
+    assert OUTPUT_FORMATS["md"].write(pages, ENGINE) == "One.\n\n<!-- page 4 -->\n\n\n<!-- page 7 -->\n\nTwo.\n"
+
+
+def test_a_title_page_is_measured_by_the_text_of_the_pages_before() -> None:
+    text, title = page(*below([FULL] * 9)), page(line("Second Part", 0, size=2 * BODY), number=2)
+    assert OUTPUT_FORMATS["md"].write([text, title], ENGINE).endswith("# Second Part\n")
+
+
+HOSTILE = [
+    # A page may have signs that are none.
+    "\x01> a",
+    "\x02# a",
+    "<script>alert(1)</script>",
+    "<!-- page 9 -->",
+    "[text](javascript:alert(1))",
+    "![x](http://evil/)",
+    "<http://evil/>",
+    "&lt;b&gt; &#60;",
+    "**bold** _it_ `code` ~~no~~ $x$",
+    "# no heading",
+    "> no quotation",
+    "- - -",
+    "---",
+    "===",
+    "+ no list",
+    "12345. no list",
+    "    no code",
+    "[1]: http://evil/",
+    "| a | b |",
+    "a\\",
+    "```",
+    "~~~",
+    "- <b>",
+    "1. # x",
+    "\x00\x1b[31m",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_text_does_not_become_markup(text: str) -> None:
+    check_is_text(text)
+
+
+@given(st.text(max_size=60))
+def test_no_text_becomes_markup(text: str) -> None:
+    check_is_text(text)
+
+
+def check_is_text(text: str) -> None:
+    """What is shown has the text's signs, in paragraphs or items alone."""
+    written = page_to_markdown(page(line(text, 0), line("End.", 500)))
+    tokens = markdown_it.MarkdownIt("gfm-like", {"linkify": False}).parse(written)
+    assert {token.type.removesuffix("_open").removesuffix("_close") for token in tokens} <= {
+        "paragraph",
+        "inline",
+        "bullet_list",
+        "ordered_list",
+        "list_item",
+    }
+    children = [child for token in tokens for child in token.children or ()]
+    assert {child.type for child in children} <= {"text", "text_special"}
+
+
+def test_a_hostile_page_takes_linear_time() -> None:
+    def seconds(count: int) -> float:
+        lines = [line("- 1. [a](b) -" if at % 2 else "(a)" * 20, at % 97, left=at % 89) for at in range(count)]
+        read = page(*lines)
+        # What other tests have left would be looked through meanwhile.
+        gc.disable()
+        try:
+            began_s = time.process_time()
+            page_to_markdown(read)
+            return time.process_time() - began_s
+        finally:
+            gc.enable()
+
+    seconds(100)
+    assert seconds(8000) < 20 * max(0.01, seconds(1000))
+
+
+@pytest.mark.parametrize("text", ["# a", "    a", "+ a", "a"])
+def test_control_characters_hide_no_markup(text: str) -> None:
+    written = page_to_markdown(page(line("\x01" + text.replace(" ", "\0") + "\0", 100)))
+    shown = markdown_it.MarkdownIt("commonmark").render(written)
+    assert shown == f"<p>{text.strip()}</p>\n"
+
+
+def test_lines_without_height_are_written() -> None:
+    flat = [Line("a", 0.9, box(LEFT, top, LEFT, top)) for top in range(3)]
+    assert page_to_markdown(page(*flat)).split() == ["a", "a", "a"]

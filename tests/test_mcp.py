@@ -1,0 +1,281 @@
+"""`ocrsvc mcp`: its tools as the official SDK's own client calls them, in this process, over stdio and over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx2
+import pytest
+from documents import BLACK, GRAY, pdf
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server.mcpserver import MCPServer
+from outgoing_support import local_policy, response, serving
+from support import ROOT, Server, run_server
+from web_support import TEXT, KnownEngine, as_base64, picture
+
+from ocrsvc.cli.main import run
+from ocrsvc.mcp_server.page_sources import EnginePages, PageResult
+from ocrsvc.mcp_server.results import DocumentText, cut, shown
+from ocrsvc.mcp_server.server import Limits, make_server
+from ocrsvc.mcp_server.sources import Sources
+from ocrsvc.outgoing.policy import OutgoingPolicy
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.records import Page
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+T = TypeVar("T")
+SEEN = "200x100 auto True False None"
+PNG = picture(64, 32)
+# Packages may be beside the environment.
+_PATH = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+TOKEN = "a-token-of-the-test"
+
+
+def ask(server: Any, act: Callable[[Client], Awaitable[T]]) -> T:
+    """What a client of the SDK gets."""
+
+    async def asked() -> T:
+        async with Client(server, read_timeout_seconds=30) as client:
+            return await act(client)
+
+    return asyncio.run(asked())
+
+
+def call(server: Any, name: str, **arguments: object) -> tuple[bool, list[str]]:
+    """Whether the tool failed, and the texts that it gave."""
+    result = ask(server, lambda client: client.call_tool(name, arguments))
+    return result.is_error, [content.text for content in result.content if content.type == "text"]
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[Reader]:
+    reader = Reader(Settings(max_pages=100), ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
+    reader.start()
+    yield reader
+    reader.stop(5.0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some files, a link out of the folder, one within it, and a pipe."""
+    outside, folder = tmp_path_factory.mktemp("outside"), tmp_path_factory.mktemp("files")
+    (outside / "secret.png").write_bytes(PNG)
+    (folder / "page.png").write_bytes(PNG)
+    (folder / "three.pdf").write_bytes(pdf(GRAY, BLACK, GRAY))
+    (folder / "out.png").symlink_to(outside / "secret.png")
+    (folder / "outer").symlink_to(outside)
+    (folder / "in.png").symlink_to(folder / "page.png")
+    os.mkfifo(folder / "pipe")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sources(folder: Path) -> Sources:
+    return Sources([folder], 100_000, OutgoingPolicy(()), 5.0)
+
+
+@pytest.fixture(scope="module")
+def server(reader: Reader, sources: Sources) -> MCPServer:
+    return make_server(EnginePages(lambda: reader), sources, Limits(2, 1000))
+
+
+def test_the_tools_say_what_they_take(server: MCPServer) -> None:
+    tools = {tool.name: tool for tool in ask(server, lambda client: client.list_tools()).tools}
+    assert set(tools) == {"read_image", "read_document"}
+    assert set(tools["read_document"].input_schema["properties"]) == {"path", "base64", "url", "pages", "format"}
+    assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools.values())
+
+
+def test_an_image_is_read_by_path_and_as_base64(server: MCPServer) -> None:
+    for sent in ({"path": "page.png"}, {"path": "in.png"}, {"base64": as_base64(PNG)}):
+        assert call(server, "read_image", **sent) == (False, [f"{TEXT}\n64x32 auto True False None\n"])
+
+
+def test_lines_and_words_come_with_their_places_where_they_are_asked_for(server: MCPServer) -> None:
+    _, (_, lines) = call(server, "read_image", path="page.png", lines=True)
+    # As worked out by hand in web_support, for 64 x 32 pixels.
+    assert json.loads(lines)["lines"][0]["box"] == [[16, 8], [48, 8], [48, 16], [16, 16]]
+    assert "words" not in json.loads(lines)["lines"][0]
+    _, (_, words) = call(server, "read_image", path="page.png", words=True)
+    assert json.loads(words)["lines"][0]["words"][0]["text"] == "True"
+
+
+def test_a_document_is_read_in_parts_with_a_note_on_what_is_left(server: MCPServer) -> None:
+    failed, (text,) = call(server, "read_document", path="three.pdf")
+    assert not failed
+    assert text.startswith(f"--- page 1 of 3 ---\n{TEXT}\n{SEEN}\n")
+    assert "[This page cannot be read: A black page.]" in text
+    assert text.endswith("[1 more of the pages asked for were not read; call again with pages='3'.]")
+    assert call(server, "read_document", path="three.pdf", pages="3") == (
+        False,
+        [f"--- page 3 of 3 ---\n{TEXT}\n{SEEN}\n"],
+    )
+
+
+def test_each_page_is_told_as_progress(server: MCPServer) -> None:
+    told: list[tuple[float, float | None]] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        assert message == f"page {progress:g} of {total:g}"
+        told.append((progress, total))
+
+    sent = {"path": "three.pdf", "pages": "1-"}
+    ask(server, lambda client: client.call_tool("read_document", sent, progress_callback=note))
+    assert told == [(1, 2), (2, 2)]
+
+
+REFUSED = [
+    ({}, "Exactly one"),
+    ({"path": "page.png", "base64": "AAAA"}, "Exactly one"),
+    ({"path": "out.png"}, "not where files may be read"),
+    ({"path": "outer/secret.png"}, "not where files may be read"),
+    ({"path": "../x.png"}, "not where files may be read"),
+    ({"path": "/etc/passwd"}, "not where files may be read"),
+    ({"path": "none.png"}, "No such file"),
+    ({"path": "a\0b"}, "null"),
+    ({"path": "pipe"}, "no file"),
+    ({"path": "."}, "no file"),
+    ({"base64": "!"}, "base64"),
+    ({"base64": "A" * 200_000}, "larger"),
+    ({"base64": as_base64(b"hello")}, "plain text"),
+    ({"url": "http://127.0.0.1/"}, "not fetched"),
+    ({"path": "page.png", "pages": "0"}, "pages is"),
+]
+
+
+@pytest.mark.parametrize(("sent", "named"), REFUSED)
+def test_what_may_not_or_cannot_be_read_is_refused_by_name(
+    server: MCPServer, sent: dict[str, object], named: str
+) -> None:
+    failed, (text,) = call(server, "read_document", **sent)
+    assert (failed, named in text) == (True, True), text
+
+
+def test_a_file_that_is_too_large_is_not_read(sources: Sources, reader: Reader) -> None:
+    small = make_server(EnginePages(lambda: reader), replace(sources, most_bytes=10), Limits(1, 100))
+    failed, (text,) = call(small, "read_image", path="page.png")
+    assert (failed, "--most-bytes" in text) == (True, True)
+
+
+def test_an_address_is_read_where_the_operator_allows_it(sources: Sources, reader: Reader) -> None:
+    with serving(response(PNG)) as host:
+        asked = make_server(EnginePages(lambda: reader), replace(sources, policy=local_policy()), Limits(1, 100))
+        assert call(asked, "read_image", url=f"{host.url}/a.png")[0] is False
+
+
+def test_pages_that_do_not_fit_are_named_and_not_read() -> None:
+    whole = DocumentText("text", 10, ((1, 5),))
+    page = PageResult(1, 5, 3, Page(10, 10, 0, ()))
+    assert [whole.add(page), whole.add(replace(page, number=2))] == [True, False]
+    assert whole.text().endswith("[4 more of the pages asked for were not read; call again with pages='2-5'.]")
+    assert cut("abc", 3) == "abc"
+    assert cut("abcd", 3).startswith("abc\n[Cut after 3 of 4 letters")
+    assert shown([1, 2, 3, 7, 9, 10]) == "1-3,7,9-10"
+
+
+def test_a_call_that_is_cancelled_ends_within_a_page(sources: Sources) -> None:
+    ended = threading.Event()
+
+    class Endless:
+        def pages(self, *asked: Any, **_more: Any) -> Generator[PageResult, None, None]:
+            is_gone = asked[3]
+            try:
+                while not is_gone():
+                    yield PageResult(1, 9, 9, Page(1, 1, 0, ()))
+            finally:
+                ended.set()
+
+        def close(self) -> None:
+            pass
+
+    async def give_up(client: Client) -> None:
+        async def leave(progress: float, total: float | None, message: str | None) -> None:
+            del progress, total, message
+            task.cancel()
+
+        sent = {"base64": as_base64(PNG)}
+        task = asyncio.ensure_future(client.call_tool("read_document", sent, progress_callback=leave))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(ended.wait, 30)
+
+    ask(make_server(Endless(), sources, Limits(9, 1000)), give_up)
+
+
+def test_over_stdio_nothing_but_the_protocol_is_printed(folder: Path) -> None:
+    command = ["-m", "ocrsvc", "mcp", "--engine", "fake", "--folder", str(folder)]
+    started = StdioServerParameters(command=sys.executable, args=command, env=_PATH)
+    assert call(started, "read_image", path="page.png")[1][0].startswith("64x32\n")
+
+
+@pytest.fixture(scope="module")
+def over_http(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Server]]:
+    """The address of one that has a service read, and wants a token."""
+    token = tmp_path_factory.mktemp("token") / "token"
+    token.write_text(TOKEN)
+    with run_server({"OCRSVC_ENGINE": "fake"}) as service:
+        words = ["--http", "127.0.0.1:0", "--token-file", str(token), "--url", service.url, "--folder", str(folder)]
+        with closing(Mcp(["ocrsvc", "mcp", *words])) as served:
+            served.wait_for("MCP at")
+            yield served.url, service
+
+
+class Mcp(Server):
+    """`ocrsvc mcp --http`."""
+
+    def __init__(self, words: list[str]) -> None:
+        super().__init__(words, _PATH, ROOT)
+
+    def close(self) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        found = re.search(r"MCP at (\S+)", self.log)
+        assert found is not None
+        return found[1]
+
+
+def test_over_http_a_service_reads_for_who_has_the_token(over_http: tuple[str, Server]) -> None:
+    url, _ = over_http
+    assert httpx2.post(url, json={}).status_code == 401
+
+    async def asked() -> list[Any]:
+        http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30)
+        async with http, Client(streamable_http_client(url, http_client=http)) as client:
+            image = await client.call_tool("read_image", {"path": "page.png", "words": True})
+            whole = await client.call_tool("read_document", {"base64": as_base64(pdf(*[GRAY] * 7)), "pages": "2-"})
+            return [*image.content, *whole.content]
+
+    text, places, document = (content.text for content in asyncio.run(asked()))
+    assert text.startswith("64x32\n")
+    assert json.loads(places)["lines_total"] == 2
+    assert re.findall(r"--- page (\d) of 7 ---\n200x100", document) == list("234567")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--http", "0.0.0.0:0"], "--token-file"),
+        (["--http", "here"], "127.0.0.1:8765"),
+        (["--folder", "/none"], "no folder"),
+    ],
+)
+def test_what_cannot_be_served_stops_the_start(
+    words: list[str], named: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logging.basicConfig", lambda **_how: None)
+    assert run(["mcp", *words]) == 78
+    assert named in capfd.readouterr().err

@@ -1,0 +1,314 @@
+"""Mistral's OCR: documents from data URLs, uploaded files and signed URLs, on the path of the native API."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from documents import GRAY, pdf
+from flask.testing import FlaskClient
+from keys_support import Keys, bearer, keys_in
+from web_support import TEXT, as_base64, json_of, picture, running_app
+
+from ocrsvc.adapters.mistral.signed_urls import EXPIRES, SIGNATURE, SignatureRefused, file_id_of, query_of
+from ocrsvc.errors import BodyTooLarge, QueueFull
+from ocrsvc.jobs import uploaded_files as files_module
+from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.uploaded_files import UploadedFiles
+from ocrsvc.settings.settings import Settings
+
+PAGE = picture()
+DATA_URL = "data:image/png;base64," + as_base64(PAGE)
+SCAN = pdf(GRAY, GRAY, GRAY)
+KEEP_S = 3600
+NOWHERE = "00000000-0000-0000-0000-000000000000"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClient]:
+    tasks = Tasks(tmp_path_factory.mktemp("tasks"), 10**8, KEEP_S)
+    with running_app(Settings(), tasks=tasks) as app:
+        yield app.test_client()
+
+
+def ocr(client: FlaskClient, document: object, **more: object) -> Any:
+    return client.post("/v1/ocr", json={"model": "mistral-ocr-latest", "document": document, **more})
+
+
+def upload(client: FlaskClient, data: bytes = SCAN, **how: Any) -> Any:
+    form = {"file": (io.BytesIO(data), "scan.pdf"), "purpose": "ocr"}
+    return json_of(client.post("/v1/files", data=form, **how))
+
+
+# Reading.
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"type": "document_url", "document_url": DATA_URL},
+        {"type": "image_url", "image_url": DATA_URL},
+        {"type": "image_url", "image_url": {"url": DATA_URL, "detail": "high"}},
+        {"image_url": DATA_URL},
+    ],
+)
+def test_a_document_in_a_data_url_is_read(client: FlaskClient, document: object) -> None:
+    answer = json_of(ocr(client, document))
+    assert (answer["model"], answer["document_annotation"]) == ("mistral-ocr-latest", None)
+    assert answer["usage_info"] == {"pages_processed": 1, "doc_size_bytes": len(PAGE)}
+    (page,) = answer["pages"]
+    assert page["markdown"].replace("\\", "").startswith(TEXT)
+    assert (page["index"], page["images"]) == (0, [])
+    assert page["dimensions"] == {"dpi": Settings().pdf_dpi, "height": 32, "width": 64}
+
+
+@pytest.mark.parametrize(
+    ("pages", "read"), [(None, [0, 1, 2]), ([2, 0], [0, 2]), ("1-2", [1, 2]), ("0,2-9", [0, 2]), ([1], [1])]
+)
+def test_pages_count_from_nought(client: FlaskClient, pages: object, read: list[int]) -> None:
+    document = {"type": "document_url", "document_url": "data:application/pdf;base64," + as_base64(SCAN)}
+    assert [page["index"] for page in json_of(ocr(client, document, pages=pages))["pages"]] == read
+
+
+def test_tables_and_confidences_are_told_where_they_are_asked_for(client: FlaskClient) -> None:
+    document = {"type": "image_url", "image_url": DATA_URL}
+    (plain,) = json_of(ocr(client, document))["pages"]
+    assert not {"tables", "confidence_scores"} & set(plain)
+    (page,) = json_of(ocr(client, document, table_format="html", confidence_scores_granularity="word"))["pages"]
+    assert [(table["id"], table["format"]) for table in page["tables"]] == [("tbl-0.html", "html")]
+    assert page["tables"][0]["content"].startswith("<table>")
+    scores = page["confidence_scores"]
+    assert (scores["average_page_confidence_score"], scores["minimum_page_confidence_score"]) == (0.9877, 0.9877)
+    assert [(word["text"], word["confidence"]) for word in scores["word_confidence_scores"]] == [("True", 0.9877)]
+    (page,) = json_of(ocr(client, document, confidence_scores_granularity="page", include_blocks=True))["pages"]
+    places = ("top_left_x", "top_left_y", "bottom_right_x", "bottom_right_y")
+    # The first line of the known page.
+    block = page["blocks"][0]
+    assert (block["type"], block["content"], [block[place] for place in places]) == ("text", TEXT, [16, 8, 48, 16])
+    assert page["confidence_scores"] == {
+        "average_page_confidence_score": 0.7438,
+        "minimum_page_confidence_score": 0.5,
+    }
+
+
+WRONG: list[tuple[object, dict[str, object], int, str | None]] = [
+    ("text", {}, 400, "bad_option"),
+    ([], {}, 400, "bad_option"),
+    ({}, {}, 400, "bad_option"),
+    ({"type": "video"}, {}, 400, "bad_option"),
+    ({"type": "image_url"}, {}, 400, "nothing_sent"),
+    ({"type": "image_url", "image_url": {"url": 5}}, {}, 400, "nothing_sent"),
+    ({"type": "image_url", "image_url": "data:image/png;base64,!!!!"}, {}, 400, "bad_base64"),
+    ({"type": "document_url", "document_url": "https://example.com/a.pdf"}, {}, 400, None),
+    ({"type": "file", "file_id": NOWHERE}, {}, 404, "no_such_file"),
+    ({"type": "file", "file_id": "../x"}, {}, 404, "no_such_file"),
+    ({"type": "file", "file_id": 5}, {}, 400, "bad_option"),
+    ({"image_url": DATA_URL}, {"pages": "2-1"}, 400, "bad_option"),
+    ({"image_url": DATA_URL}, {"pages": [-1]}, 400, "bad_option"),
+    ({"image_url": DATA_URL}, {"pages": [True]}, 400, "bad_option"),
+    ({"image_url": DATA_URL}, {"pages": []}, 400, "bad_option"),
+    ({"image_url": DATA_URL}, {"table_format": "latex"}, 400, "bad_option"),
+    ({"image_url": DATA_URL}, {"document_annotation_format": {"type": "json_schema"}}, 400, "bad_option"),
+    ({"image_url": "data:image/png;base64," + as_base64(b"no image")}, {}, 415, "unsupported_image"),
+]
+
+
+@pytest.mark.parametrize(("document", "more", "status", "code"), WRONG)
+def test_what_is_wrong_is_told_in_mistrals_shape(
+    client: FlaskClient, document: object, more: dict[str, object], status: int, code: str | None
+) -> None:
+    response = ocr(client, document, **more)
+    answer = json_of(response)
+    assert (response.status_code, answer["object"], answer["raw_status_code"]) == (status, "error", status)
+    assert answer["message"]
+    assert code is None or answer["type"] == code
+
+
+def test_what_has_no_document_goes_to_the_native_api(client: FlaskClient) -> None:
+    answers = [
+        client.post("/v1/ocr", json={"image": as_base64(PAGE)}),
+        client.post("/v1/ocr", data=PAGE),
+        client.post("/v1/ocr", data={"file": (io.BytesIO(PAGE), "a.png")}),
+    ]
+    assert [json_of(answer)["pages_total"] for answer in answers] == [1, 1, 1]
+    refused = client.post("/v1/ocr", json={"image": 5})
+    assert (refused.status_code, refused.content_type) == (400, "application/problem+json")
+
+
+# Files.
+
+
+def test_a_file_is_uploaded_read_listed_and_deleted(client: FlaskClient) -> None:
+    file = upload(client)
+    assert (file["object"], file["bytes"], file["filename"], file["purpose"]) == ("file", len(SCAN), "scan.pdf", "ocr")
+    assert file["expires_at"] - file["created_at"] == KEEP_S
+    answer = json_of(ocr(client, {"type": "file", "file_id": file["id"]}))
+    assert len(answer["pages"]) == 3
+    assert client.get(f"/v1/files/{file['id']}/content").data == SCAN
+    assert json_of(client.get(f"/v1/files/{file['id']}"))["deleted"] is False
+    listed = json_of(client.get("/v1/files?page=0&page_size=5&search=scan"))
+    assert ([found["id"] for found in listed["data"]], listed["total"]) == ([file["id"]], 1)
+    assert json_of(client.get("/v1/files?page=1"))["data"] == []
+    deleted = json_of(client.delete(f"/v1/files/{file['id']}"))
+    assert deleted == {"id": file["id"], "object": "file", "deleted": True}
+    assert client.get(f"/v1/files/{file['id']}").status_code == 404
+    assert json_of(client.get("/v1/files"))["data"] == []
+
+
+def test_a_signed_url_is_read_and_fetched_whatever_the_host_is_called(client: FlaskClient) -> None:
+    file = upload(client)
+    url = json_of(client.get(f"/v1/files/{file['id']}/url?expiry=1"))["url"]
+    assert url.startswith(f"http://localhost/v1/files/{file['id']}/content?")
+    assert client.get(url).data == SCAN
+    behind_a_proxy = url.replace("http://localhost", "https://ocr.example.com:8443")
+    for sent in (url, behind_a_proxy):
+        assert len(json_of(ocr(client, {"type": "document_url", "document_url": sent}))["pages"]) == 3
+    for changed in (url[:-1] + ("1" if url[-1] == "0" else "0"), url.replace(f"{EXPIRES}=", f"{EXPIRES}=9")):
+        assert client.get(changed).status_code == 403
+        assert ocr(client, {"type": "document_url", "document_url": changed}).status_code == 403
+    client.delete(f"/v1/files/{file['id']}")
+    assert ocr(client, {"type": "document_url", "document_url": url}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "", 400),
+        ("GET", f"/{NOWHERE}", 404),
+        ("GET", "/..", 404),
+        ("GET", f"/{NOWHERE}/url", 404),
+        ("GET", f"/{NOWHERE}/content", 404),
+        ("GET", f"/{NOWHERE}/content?{SIGNATURE}=x&{EXPIRES}=9999999999", 403),
+        ("DELETE", f"/{NOWHERE}", 404),
+        ("GET", "?page=x", 400),
+        ("PUT", "", 405),
+    ],
+)
+def test_wrong_requests_for_files_are_told(client: FlaskClient, method: str, path: str, status: int) -> None:
+    response = client.open(f"/v1/files{path}", method=method)
+    assert (response.status_code, json_of(response)["object"]) == (status, "error")
+
+
+def test_an_upload_for_another_purpose_is_refused_and_so_is_a_wrong_expiry(client: FlaskClient) -> None:
+    form = {"file": (io.BytesIO(SCAN), "a.pdf"), "purpose": "fine-tune"}
+    assert client.post("/v1/files", data=form).status_code == 400
+    file = upload(client)
+    for hours in ("0", "99999", "x", "1.5"):
+        assert client.get(f"/v1/files/{file['id']}/url?expiry={hours}").status_code == 400
+    client.delete(f"/v1/files/{file['id']}")
+
+
+def test_with_keys_a_file_is_there_for_the_key_that_it_came_with_and_a_signed_url_for_any(tmp_path: Path) -> None:
+    tasks = Tasks(tmp_path, 10**8, 3600.0)
+    (tmp_path / "keys").mkdir()
+    with keys_in(tmp_path / "keys") as keys:
+        for name in ("one", "other"):
+            keys.add(name)
+        with running_app(Settings(keys=keys.address), keys.gate, tasks) as app:
+            _check_owners(app.test_client(), keys)
+
+
+def _check_owners(client: FlaskClient, keys: Keys) -> None:
+    own, other = (bearer(keys.secrets[name]) for name in ("one", "other"))
+    assert client.get("/v1/files").status_code == 401
+    file = upload(client, headers=own)
+    for path in ("", "/url", "/content"):
+        assert client.get(f"/v1/files/{file['id']}{path}", headers=other).status_code == 404
+    assert client.delete(f"/v1/files/{file['id']}", headers=other).status_code == 404
+    sent = {"document": {"type": "file", "file_id": file["id"]}}
+    assert client.post("/v1/ocr", json=sent, headers=other).status_code == 404
+    assert client.post("/v1/ocr", json=sent, headers=own).status_code == 200
+    assert [len(json_of(client.get("/v1/files", headers=asks))["data"]) for asks in (own, other)] == [1, 0]
+    url = json_of(client.get(f"/v1/files/{file['id']}/url", headers=own))["url"]
+    signed = {"document": {"type": "document_url", "document_url": url}}
+    assert client.post("/v1/ocr", json=signed, headers=other).status_code == 200
+
+
+def test_a_url_of_another_host_is_fetched_where_the_operator_allows_it() -> None:
+    document = {"type": "document_url", "document_url": "http://files.example/a.pdf"}
+    with running_app(Settings(url_hosts=("other.example",))) as app:
+        answer = json_of(ocr(app.test_client(), document))
+    assert (answer["type"], answer["raw_status_code"]) == ("url_refused", 400)
+
+
+def test_expired_files_go_when_jobs_are_swept(tmp_path: Path) -> None:
+    tasks = Tasks(tmp_path, 400, KEEP_S)
+    tasks.uploads = UploadedFiles(tmp_path / "uploads", 100, -1.0)
+    tasks.uploads.add(b"x", "a", "one", None)
+    tasks.sweep()
+    assert [entry.name for entry in (tmp_path / "uploads").iterdir()] == [".lock"]
+
+
+# The store.
+
+
+@dataclass
+class Clock:
+    """Seconds that stand still."""
+
+    now_s: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_signed_url_holds_as_long_as_it_says_and_no_longer_than_its_file(tmp_path: Path) -> None:
+    clock = Clock()
+    files = UploadedFiles(tmp_path / "files", 100, 2 * 3600, clock)
+    file = files.add(b"x", "a", "caller", None)
+    short, long = (f"http://x/v1/files/{file.id}/content?{query_of(files, file, hours)}" for hours in (1, 100))
+    assert file_id_of(short, files) == file_id_of(long, files) == file.id
+    # Another process knows the same secret, a service in another folder does not.
+    assert file_id_of(short, UploadedFiles(tmp_path / "files", 100, 1, clock)) == file.id
+    with pytest.raises(SignatureRefused):
+        file_id_of(short, UploadedFiles(tmp_path / "others", 100, 1, clock))
+    clock.now_s += 3600
+    with pytest.raises(SignatureRefused):
+        file_id_of(short, files)
+    assert file_id_of(long, files) == file.id
+    clock.now_s += 3600
+    with pytest.raises(SignatureRefused):
+        file_id_of(long, files)
+    assert files.find(file.id) is None
+
+
+@pytest.mark.parametrize("url", ["http://x/a", f"http://x/b?{SIGNATURE}=1", f"http://[?{SIGNATURE}", "x" * 9999])
+def test_other_urls_are_not_taken_for_signed_ones(tmp_path: Path, url: str) -> None:
+    assert file_id_of(url, UploadedFiles(tmp_path, 100, 1)) is None
+
+
+def test_files_are_bounded_shared_between_callers_and_removed_when_they_are_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    files = UploadedFiles(tmp_path / "files", 100, 60, clock)
+    with pytest.raises(BodyTooLarge):
+        files.add(bytes(101), "a", "one", None)
+    first, second = (files.add(bytes(40), name, "one", None) for name in ("a", "b"))
+    clock.now_s += 1
+    # A caller's own oldest file makes room; others' only where they hold more than their share.
+    files.add(bytes(40), "c", "one", None)
+    assert sorted(file.name for file in files.all()) in (["a", "c"], ["b", "c"])
+    files.add(bytes(40), "d", "other", None)
+    assert sorted(file.caller for file in files.all()) == ["one", "other"]
+    monkeypatch.setattr(files_module, "MOST_FILES", 2)
+    files.add(b"", "e", "other", None)
+    assert len(files.all()) == 2
+    clock.now_s += 60
+    (tmp_path / "files" / f".{2**22 + 1}-{'0' * 32}").mkdir()
+    files.sweep()
+    assert [entry.name for entry in (tmp_path / "files").iterdir()] == [".lock"]
+    files.remove(first)
+    files.remove(second)
+
+
+def test_a_store_that_another_process_holds_is_full_for_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = UploadedFiles(tmp_path, 100, 60)
+    monkeypatch.setattr("ocrsvc.jobs.files._LOCK_WAIT_S", 0.0)
+    with files._locked(), pytest.raises(QueueFull):
+        files.add(b"x", "a", "one", None)
+    assert [entry.name for entry in tmp_path.iterdir()] == [".lock"]

@@ -1,0 +1,176 @@
+"""The plug-in of OCRmyPDF: its contract of an engine, and whole runs of it, in its processes and by a service."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pikepdf
+import pypdfium2
+import pytest
+from documents import GRAY, pdf
+from ocrmypdf import OcrClass, OcrElement
+from ocrmypdf.exceptions import BadArgsError, InputFileError, MissingDependencyError, SubprocessOutputError
+from ocrmypdf.hocrtransform import HocrParser
+from ocrmypdf.pluginspec import OcrEngine
+from support import ROOT, clean_environment, run_server
+
+from ocrsvc import ocrmypdf_plugin
+from ocrsvc.errors import (
+    BadOption,
+    BrokenImage,
+    EngineFailed,
+    EngineUnavailable,
+    ImageTooLarge,
+    OcrsvcError,
+    QueueFull,
+    Unreachable,
+)
+from ocrsvc.ocrmypdf_engine.element_tree import orientation_of, skew_of, to_tree
+from ocrsvc.ocrmypdf_engine.page_reader import raised_as
+from ocrsvc.ocrmypdf_plugin import OcrsvcEngine
+from ocrsvc.records import Box, Line, Page, Word
+
+
+def box(left: float, top: float, right: float, bottom: float, down: float = 0.0) -> Box:
+    """A box whose right side stands so many pixels lower than its left one."""
+    return ((left, top), (right, top + down), (right, bottom + down), (left, bottom))
+
+
+WORDS = (
+    Word("one", 0.9, box(10, 10, 40, 20)),
+    Word("正", 0.8, box(50, 10, 60, 20)),
+    Word("品", 0.7, box(60, 10, 70, 20)),
+)
+PAGE = Page(100, 50, 0, (Line("one 正品", 0.9, box(10, 10, 70, 20), WORDS), Line("whole", 0.5, box(10, 30, 40, 40))))
+
+
+def test_it_is_an_engine_by_ocrmypdfs_contract() -> None:
+    options: Any = None
+    engine = ocrmypdf_plugin.get_ocr_engine(options)
+    assert isinstance(engine, OcrEngine)
+    assert str(engine) == engine.creator_tag(options) == f"ocrsvc {engine.version()}"
+    assert engine.supports_generate_ocr()
+    assert engine.languages(options) == set()
+
+
+@pytest.mark.parametrize(("asked", "is_ours"), [("auto", True), ("tesseract", False), ("none", False)])
+def test_another_engine_that_is_named_reads(asked: str, is_ours: bool) -> None:
+    options = type("Options", (), {"ocr_engine": asked})
+    assert isinstance(ocrmypdf_plugin.get_ocr_engine(options), OcrsvcEngine) is is_ours
+
+
+def test_characters_that_no_blank_parts_are_one_word_and_a_line_without_words_is_one() -> None:
+    tree = to_tree(PAGE, 300.0, 4)
+    assert (tree.ocr_class, tree.dpi, tree.page_number) == (OcrClass.PAGE, 300.0, 4)
+    lines = tree.iter_by_class(OcrClass.LINE)
+    assert [[word.text for word in line.children] for line in lines] == [["one", "正品"], ["whole"]]
+    joined = lines[0].children[1]
+    assert joined.bbox is not None
+    assert (joined.bbox.left, joined.bbox.right, joined.confidence) == (50, 70, 0.7)
+
+
+def test_a_page_without_text_has_no_paragraph() -> None:
+    blank = Page(10, 10, 0, ())
+    assert to_tree(blank, 72.0, 0).children == []
+    assert (orientation_of(blank), skew_of(blank)) == ((0, 0.0), 0.0)
+
+
+def test_a_line_that_runs_up_the_page_is_told_by_its_angle_and_one_that_leans_by_its_baseline() -> None:
+    up = Line("upwards", 0.9, ((10, 90), (10, 10), (20, 10), (20, 90)))
+    leaning = Line("leaning", 0.9, box(0, 10, 100, 20, down=10))
+    first, second = to_tree(Page(100, 100, 0, (up, leaning)), 72.0, 0).iter_by_class(OcrClass.LINE)
+    assert (first.textangle, first.baseline) == (90.0, None)
+    assert second.textangle is None
+    assert second.baseline is not None
+    # It falls by 10 pixels in 100, and at the left it stands 10 above the lowest corner.
+    assert (second.baseline.slope, second.baseline.intercept) == (0.1, -10)
+
+
+@pytest.mark.parametrize(("down", "degrees"), [(0, 0), (10, 5.711), (-10, -5.711)])
+def test_the_lean_of_a_page_is_that_of_most_lines(down: float, degrees: float) -> None:
+    lines = [Line("a line", 0.9, box(0, 10 * at, 100, 10 * at + 8, down)) for at in range(3)]
+    outlier = Line("a line", 0.9, box(0, 0, 100, 8, 70))
+    short = [Line("ab", 0.9, box(0, 0, 10, 8, 9))] * 5
+    assert skew_of(Page(100, 100, 0, (*lines, outlier, *short))) == pytest.approx(degrees, abs=0.001)
+
+
+def test_a_page_was_turned_the_other_way_than_it_was_turned_back() -> None:
+    assert orientation_of(Page(9, 9, 270, (Line("a", 0.5, box(0, 0, 1, 1)),))) == (90, 15.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (EngineUnavailable("No engine."), MissingDependencyError),
+        (BadOption("No such language."), BadArgsError),
+        (BrokenImage("Damaged."), InputFileError),
+        (ImageTooLarge("Large."), InputFileError),
+        (QueueFull("Full.", retry_after_s=3), SubprocessOutputError),
+        (Unreachable("Nobody there."), SubprocessOutputError),
+        (EngineFailed("Failed."), SubprocessOutputError),
+    ],
+)
+def test_failures_are_ocrmypdfs_with_our_sentence(error: OcrsvcError, raised: type[Exception]) -> None:
+    assert type(raised_as(error)) is raised
+    assert str(raised_as(error)) == f"ocrsvc: {error}"
+
+
+def test_a_service_that_cannot_be_one_is_told(tmp_path: Path) -> None:
+    options = type("Options", (), {"ocrsvc_url": "nowhere"})
+    (tmp_path / "page.png").write_bytes(b"")
+    with pytest.raises(BadArgsError, match="ocrsvc: "):
+        OcrsvcEngine.generate_ocr(tmp_path / "page.png", options)
+
+
+def ocrmypdf(*words: object, path: str = os.environ["PATH"]) -> subprocess.CompletedProcess[str]:
+    """What a run of it printed."""
+    command = [sys.executable, "-m", "ocrmypdf", "--plugin", "ocrsvc.ocrmypdf_plugin", "--output-type", "pdf"]
+    packages = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [*command, *map(str, words)],
+        env=clean_environment({"OCRSVC_ENGINE": "fake", "PATH": path, "PYTHONPATH": packages}),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def texts(file: Path) -> list[str]:
+    """The first line of each page."""
+    with pypdfium2.PdfDocument(file) as document:
+        return [page.get_textpage().get_text_range().splitlines()[0].strip() for page in document]
+
+
+def test_a_document_is_read_in_several_processes_without_tesseract(tmp_path: Path) -> None:
+    (tmp_path / "two.pdf").write_bytes(pdf(GRAY, GRAY))
+    words = ("--jobs", 2, "--sidecar", tmp_path / "text", tmp_path / "two.pdf", tmp_path / "out.pdf")
+    done = ocrmypdf(*words, path="")
+    assert done.returncode == 0, done.stderr
+    sizes = texts(tmp_path / "out.pdf")
+    assert len(sizes) == 2
+    assert sizes[0] in (tmp_path / "text").read_text()
+    with pikepdf.open(tmp_path / "out.pdf") as made:
+        assert "ocrsvc" in str(made.docinfo["/Creator"])
+
+
+def test_a_service_reads_for_the_other_renderer(tmp_path: Path) -> None:
+    (tmp_path / "one.pdf").write_bytes(pdf(GRAY))
+    words = ("--pdf-renderer", "sandwich", tmp_path / "one.pdf", tmp_path / "out.pdf")
+    with run_server({"OCRSVC_ENGINE": "fake"}) as server:
+        done = ocrmypdf("--ocrsvc-url", server.url, *words)
+        assert done.returncode == 0, done.stderr
+        # The fake engine's first line is the size of the image.
+        assert "x" in texts(tmp_path / "out.pdf")[0]
+
+
+def test_hocr_is_what_ocrmypdfs_own_parser_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ocrmypdf_plugin, "read_image", lambda *_asked: PAGE)
+    OcrsvcEngine.generate_hocr(tmp_path / "page.png", tmp_path / "hocr", tmp_path / "text", None)
+    tree: OcrElement = HocrParser(tmp_path / "hocr").parse()
+    assert [word.text for word in tree.iter_by_class(OcrClass.WORD)] == ["one", "正", "品", "whole"]
+    assert (tmp_path / "text").read_text() == "one 正品\nwhole\n"

@@ -1,0 +1,429 @@
+"""Addresses that callers name: which are asked, that the checked address is the one connected to, and the bounds."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import socket
+import ssl
+import threading
+import time
+import zlib
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+import pytest
+import trustme
+from outgoing_support import local_policy, open_policy, redirect, response, serving
+
+from ocrsvc.errors import BodyTooLarge, ClientGone, DeadlineExceeded, OcrsvcError, QueueFull, UrlRefused, UrlUnavailable
+from ocrsvc.outgoing.fetching import FetchedFile, fetch_file
+from ocrsvc.outgoing.policy import OutgoingPolicy, policy_of_callbacks, policy_of_files
+from ocrsvc.outgoing.posting import post
+from ocrsvc.outgoing.public_addresses import is_public
+from ocrsvc.outgoing.url import parse_url
+from ocrsvc.settings.load import read_settings
+
+PUBLIC = ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "2a00:1450:4001::1", "64:ff9b::8.8.8.8", "::ffff:8.8.8.8"]
+# Each is a way to this machine, to the networks around it, or to nothing.
+NOT_PUBLIC = [
+    *("127.0.0.1", "127.255.255.254", "0.0.0.0", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1"),
+    *("100.64.0.1", "100.100.100.200", "169.254.169.254", "169.254.170.2", "192.0.0.192", "168.63.129.16"),
+    *("192.0.2.1", "192.88.99.1", "198.18.0.1", "198.51.100.1", "203.0.113.1", "224.0.0.1", "239.1.1.1"),
+    *("240.0.0.1", "255.255.255.255", "::1", "::", "fe80::1", "fec0::1", "fc00::1", "fd00:ec2::254", "ff02::1"),
+    *("::ffff:127.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "64:ff9b::127.0.0.1", "64:ff9b::a9fe:a9fe"),
+    *("64:ff9b:1::8.8.8.8", "2002:7f00:1::1", "2002:808:808::1", "2001:0:4136:e378::1", "2001:db8::1", "3fff::1"),
+    *("100::1", "5f00::1", "4000::1"),
+]
+
+# Not one of these is read as any host.
+REFUSED_URLS = [
+    *("", "file:///etc/passwd", "ftp://example.org/a", "gopher://example.org/", "//example.org/", "example.org/a"),
+    *("javascript:alert(1)", "http:/example.org", "http:example.org", "http://", "http:///a", "http://?a", "http://#"),
+    *("http://user@example.org/", "http://user:pass@example.org/", "http://example.org@127.0.0.1/"),
+    *("http://127.0.0.1#@example.org/@", "http://127.0.0.1\\@example.org/", "http://example.org\\a"),
+    *("http://exam ple.org/", "http://example.org/a b", "http://example.org/\r\nHost: a", "http://example.org\t/"),
+    *("http://example.org:0/", "http://example.org:65536/", "http://example.org:80:80/", "http://example.org:+80/"),
+    *("http://2130706433/", "http://0177.0.0.1/", "http://0x7f.0.0.1/", "http://0x7f000001/", "http://127.1/"),
+    *("http://127.0.0.1.0/", "http://017700000001/", "http://127.0.0.01/", "http://1.2.3.4./", "http://0x/"),
+    *("http://[::1%25eth0]/", "http://[::1%eth0]/", "http://[127.0.0.1]/", "http://[::1/", "http://::1/", "http://[]/"),
+    *("http://%31%32%37.0.0.1/", "http://127。0。0。1/", "http://①②⑦.0.0.1/", "http://exämple.org/"),
+    *("http://.example.org/", "http://example..org/", "http://-example.org/", f"http://{'a' * 64}.org/"),
+    *("http://example.org/\ud800", "http://example.org/?\udfff"),
+    *("http://" + "a." * 127 + "org/", "http://example.org/" + "a" * 8192, "http://example.org:８０/"),
+]
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_an_address_of_the_internet_is_public(address: str) -> None:
+    assert is_public(ip_address(address))
+
+
+@pytest.mark.parametrize("address", NOT_PUBLIC)
+def test_no_other_address_is_public(address: str) -> None:
+    assert not is_public(ip_address(address))
+
+
+@pytest.mark.parametrize("text", REFUSED_URLS)
+def test_a_url_that_is_none_or_could_be_read_in_two_ways_is_refused(text: str) -> None:
+    # "#" ends what counts: whatever follows belongs to nobody.
+    with pytest.raises(UrlRefused):
+        open_policy("example.org").check_url(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "target"),
+    [
+        ("http://example.org", "example.org", 80, "/"),
+        ("HTTPS://Example.ORG./a%20b?c=d#e", "example.org", 443, "/a%20b?c=d"),
+        ("http://example.org:8080?q", "example.org", 8080, "/?q"),
+        ("http://192.0.2.1/ä", "192.0.2.1", 80, "/%C3%A4"),
+        ("https://[2001:DB8:0::1]:8443/", "2001:db8::1", 8443, "/"),
+        ("https://xn--exmple-cua.org/", "xn--exmple-cua.org", 443, "/"),
+    ],
+)
+def test_the_parts_of_a_url(text: str, host: str, port: int, target: str) -> None:
+    url = parse_url(text)
+    assert (url.host, url.port, url.target) == (host, port, target)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "allowed", "refused"),
+    [
+        ("example.org", "http://example.org https://EXAMPLE.org. https://example.org:443", "http://a.example.org"),
+        (
+            "example.org",
+            "http://example.org",
+            "http://example.org:8080 https://example.org:80 http://example.org.evil.net",
+        ),
+        ("*.example.org", "http://a.example.org https://a.b.example.org", "http://example.org http://badexample.org"),
+        ("example.org:8080", "http://example.org:8080 https://example.org:8080", "http://example.org"),
+        ("example.org:*", "http://example.org:1 https://example.org", "http://example.com"),
+        (
+            "[2001:db8::1],192.0.2.1",
+            "http://[2001:db8:0::1]/ http://192.0.2.1/",
+            "http://[2001:db8::2]/ http://192.0.2.2/",
+        ),
+        ("*.0.0.1", "", "http://127.0.0.1/"),
+        ("*", "http://example.org http://192.0.2.1/ https://[2001:db8::1]/", "http://example.org:22"),
+        ("", "", "http://example.org"),
+    ],
+)
+def test_hosts_are_asked_by_the_allow_list_alone(hosts: str, allowed: str, refused: str) -> None:
+    policy = policy_of_files(read_settings({"OCRSVC_URL_HOSTS": hosts}))
+    assert policy.is_on == bool(hosts)
+    for text in allowed.split():
+        policy.check_url(text)
+    for text in refused.split():
+        with pytest.raises(UrlRefused):
+            policy.check_url(text)
+
+
+def test_callbacks_have_a_list_and_networks_of_their_own() -> None:
+    settings = read_settings({"OCRSVC_CALLBACK_HOSTS": "a.example", "OCRSVC_CALLBACK_PRIVATE": "10.0.0.0/8"})
+    assert not policy_of_files(settings).is_on
+    policy = policy_of_callbacks(settings)
+    assert policy.allows(ip_address("10.1.2.3"))
+    assert not policy.allows(ip_address("192.168.1.1"))
+
+
+@pytest.mark.parametrize("text", ["http://example.org", "example.org/a", "a b", "*.", "*example.org", "a:0", "a:b"])
+def test_a_setting_that_names_no_hosts_stops_the_start(text: str) -> None:
+    with pytest.raises(OcrsvcError, match="OCRSVC_URL_HOSTS"):
+        read_settings({"OCRSVC_URL_HOSTS": text})
+
+
+def test_a_setting_that_names_no_networks_stops_the_start() -> None:
+    with pytest.raises(OcrsvcError, match="OCRSVC_URL_PRIVATE"):
+        read_settings({"OCRSVC_URL_PRIVATE": "10.0.0.1/8"})
+
+
+def test_a_file_is_fetched_with_its_name_and_type_and_nothing_of_the_caller_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    answer = response(b"page", "Content-Type: Image/PNG; a=b", 'Content-Disposition: inline; filename="../x/a b.png"')
+    with serving(answer) as server:
+        file = fetch_file(f"{server.url}/p?q=1#f", local_policy(), 5)
+    assert file == FetchedFile(b"page", "a b.png", "image/png")
+    lines = server.heads[0].decode().lower().split("\r\n")
+    assert lines[0] == "get /p?q=1 http/1.1"
+    assert sorted(line.partition(":")[0] for line in lines[1:] if line) == [
+        *("accept", "accept-encoding", "connection", "host", "user-agent"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("/a/b%20c.pdf?x", "b c.pdf"), ("/", ""), ("/..", ""), ("/a%2F..%5Cb", "b"), ("/%00%0a%1b[31m", "[31m")],
+)
+def test_a_file_is_named_by_the_end_of_its_path(path: str, name: str) -> None:
+    with serving(response(b"x")) as server:
+        assert fetch_file(server.url + path, local_policy(), 5).name == name
+
+
+def resolving(*answers: str) -> Any:
+    """Gives each name the addresses of its next answer: what a name server of an attacker's does."""
+    left = list(answers)
+
+    def look_up(_host: str) -> Any:
+        return [ip_address(text) for text in left.pop(0).split()]
+
+    return look_up
+
+
+def test_a_name_is_looked_up_once_and_the_checked_address_is_connected_to() -> None:
+    with serving(response(b"x"), host="127.0.0.2") as server:
+        policy = replace(
+            local_policy("rebind.example"),
+            private=(ip_network("127.0.0.2/32"),),
+            look_up=resolving("127.0.0.2"),
+        )
+        # A second look-up would fail the test: there is no second answer.
+        assert fetch_file(f"http://rebind.example:{server.port}/", policy, 5).data == b"x"
+        assert b"Host: rebind.example:%d\r\n" % server.port in server.heads[0]
+
+
+@pytest.mark.parametrize(
+    "addresses", ["127.0.0.1", "8.8.8.8 127.0.0.1", "8.8.8.8 ::1", "169.254.169.254", "::ffff:127.0.0.1", ""]
+)
+def test_a_name_of_which_one_address_is_not_public_is_not_connected_to(addresses: str) -> None:
+    with serving(response(b"secret")) as server:
+        policy = replace(open_policy("a.example"), look_up=resolving(addresses))
+        with pytest.raises(UrlUnavailable):
+            fetch_file(f"http://a.example:{server.port}/", policy, 5)
+        assert server.heads == []
+
+
+def test_an_address_of_this_machine_is_not_connected_to_although_it_is_public(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No machine of the tests has a public address: one of its own is taken for public instead.
+    monkeypatch.setattr("ocrsvc.outgoing.policy.is_public", lambda _address: True)
+    with serving(response(b"secret")) as server, pytest.raises(UrlUnavailable):
+        fetch_file(server.url, open_policy(), 5)
+    assert server.heads == []
+
+
+def test_one_answer_for_private_hosts_that_are_open_closed_or_unknown() -> None:
+    def unknown(_host: str) -> Any:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    with serving(response(b"secret")) as server:
+        ways = [
+            (f"http://127.0.0.1:{server.port}/", open_policy()),
+            ("http://127.0.0.1:1/", open_policy()),
+            ("http://10.255.255.1:1/", open_policy()),
+            ("http://gone.example/", replace(open_policy(), look_up=unknown)),
+            # Allowed, and closed.
+            ("http://127.0.0.1:1/", local_policy()),
+        ]
+        told = set()
+        for url, policy in ways:
+            with pytest.raises(UrlUnavailable) as caught:
+                fetch_file(url, policy, 5)
+            told.add(str(caught.value))
+    assert told == {"The host of the URL cannot be reached. Check the address, or send the file itself."}
+
+
+def test_the_operator_is_told_the_host_and_never_the_rest_of_the_url(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "ocrsvc.outgoing"), pytest.raises(UrlUnavailable):
+        fetch_file("http://127.0.0.1:1/secret?token=secret", open_policy(), 5)
+    assert "host=127.0.0.1" in caplog.text
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("location", "error"),
+    [
+        ("http://169.254.169.254/latest/meta-data", UrlUnavailable),
+        ("http://[::1]/", UrlUnavailable),
+        ("http://other.example/", UrlRefused),
+        ("http://user:pass@127.0.0.1/", UrlRefused),
+        ("file:///etc/passwd", UrlRefused),
+        ("//2130706433/", UrlRefused),
+        ("http://[", UrlRefused),
+        ("/" + "a" * 9000, UrlRefused),
+    ],
+)
+def test_where_a_redirect_leads_is_checked_again(location: str, error: type[OcrsvcError]) -> None:
+    policy = local_policy("127.0.0.1", "169.254.169.254", "[::1]")
+    with serving(redirect(location)) as server, pytest.raises(error):
+        fetch_file(server.url, policy, 5)
+    assert len(server.heads) == 1
+
+
+def test_a_name_that_a_redirect_leads_back_to_is_looked_up_and_checked_again() -> None:
+    with serving(redirect("http://a.example:1/")) as server:
+        policy = replace(local_policy("a.example"), look_up=resolving("127.0.0.1", "10.0.0.1"))
+        with pytest.raises(UrlUnavailable, match="cannot be reached"):
+            fetch_file(f"http://a.example:{server.port}/", policy, 5)
+
+
+def test_a_few_redirects_are_followed_and_a_loop_ends() -> None:
+    def lead_on(sock: socket.socket, head: bytes) -> None:
+        left = int(head.split()[1][1:])
+        sock.sendall(redirect(f"/{left - 1}") if left else response(b"x"))
+
+    with serving(lead_on) as server:
+        assert fetch_file(f"{server.url}/3", local_policy(), 5).data == b"x"
+        with pytest.raises(UrlUnavailable, match="more than 3 times"):
+            fetch_file(f"{server.url}/9", local_policy(), 5)
+
+
+def endless(piece: bytes) -> Any:
+    """Sends a head and then this, for ever."""
+
+    def answer(sock: socket.socket, _head: bytes) -> None:
+        sock.sendall(b"HTTP/1.1 200 OK\r\n")
+        while True:
+            sock.sendall(piece)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (response(b"x" * (1 << 20) + b"x"), BodyTooLarge),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", BodyTooLarge),
+        (endless(b"\r\n" + b"x" * 65536), BodyTooLarge),
+        (endless(b"Transfer-Encoding: chunked\r\n\r\n" + b"10000\r\n" + b"x" * 65536 + b"\r\n"), UrlUnavailable),
+        (endless(b"A: " + b"b" * 1000 + b"\r\n"), UrlUnavailable),
+        (endless(b"A: " + b"b" * 1000), UrlUnavailable),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 100_000, UrlUnavailable),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 1_000_000, UrlUnavailable),
+        (response(gzip.compress(bytes(1 << 26), mtime=0), "Content-Encoding: gzip"), BodyTooLarge),
+        (response(zlib.compress(bytes(1 << 26)), "Content-Encoding: deflate"), BodyTooLarge),
+        (response(gzip.compress(b"x", mtime=0)[:-4], "Content-Encoding: gzip"), UrlUnavailable),
+        (response(gzip.compress(b"x", mtime=0) * 2, "Content-Encoding: gzip"), UrlUnavailable),
+        (response(b"x", "Content-Encoding: gzip"), UrlUnavailable),
+        (response(b"x", "Content-Encoding: br"), UrlUnavailable),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", UrlUnavailable),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nx", UrlUnavailable),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nx", UrlUnavailable),
+        (response(b"", status="404 Not Found"), UrlUnavailable),
+        (response(b"", status="302 Found"), UrlUnavailable),
+        (b"SSH-2.0-OpenSSH_9.9\r\n", UrlUnavailable),
+        (b"", UrlUnavailable),
+    ],
+)
+def test_an_answer_that_is_too_large_or_broken_ends_within_its_bounds(answer: Any, error: type[OcrsvcError]) -> None:
+    taken: list[int] = []
+    with serving(answer) as server, pytest.raises(error):
+        fetch_file(server.url, local_policy(), 5, take=taken.append)
+    assert sum(taken) <= 1 << 20
+
+
+def test_a_packed_file_is_unpacked_within_the_bounds() -> None:
+    data = bytes(range(256)) * 4096
+    with serving(response(gzip.compress(data, mtime=0), "Content-Encoding: GZIP")) as server:
+        assert fetch_file(server.url, local_policy(), 5).data == data
+
+
+def drip(head: bytes) -> Any:
+    """Sends a beginning, and then a byte now and again."""
+
+    def answer(sock: socket.socket, _head: bytes) -> None:
+        sock.sendall(head)
+        for _ in range(100):
+            sock.sendall(b"x")
+            time.sleep(0.05)
+
+    return answer
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_a_server_that_drips_has_no_more_time_than_any_other(head: bytes) -> None:
+    with serving(drip(head)) as server:
+        began_s = time.monotonic()
+        with pytest.raises(UrlUnavailable, match="in time"):
+            fetch_file(server.url, replace(local_policy(), most_s=0.15), 5)
+        with pytest.raises(DeadlineExceeded):
+            fetch_file(server.url, local_policy(), 0.15)
+        assert time.monotonic() - began_s < 2
+
+
+def test_a_resolver_that_hangs_takes_no_longer_than_the_caller_has() -> None:
+    hanging = threading.Event()
+
+    def look_up(_host: str) -> Any:
+        hanging.wait()
+
+    policy = replace(local_policy("a.example"), look_up=look_up)
+    with pytest.raises(DeadlineExceeded):
+        fetch_file("http://a.example/", policy, 0.2)
+    hanging.set()
+
+
+def test_a_client_that_goes_ends_the_fetching() -> None:
+    def check() -> None:
+        if server.heads:
+            raise ClientGone("The client has gone.")
+
+    with serving(drip(b"HTTP/1.1 200 OK\r\n\r\n")) as server, pytest.raises(ClientGone):
+        fetch_file(server.url, local_policy(), 5, check=check)
+
+
+def test_memory_is_asked_for_before_a_piece_is_kept() -> None:
+    def take(_size_bytes: int) -> None:
+        raise QueueFull("There is none.")
+
+    with serving(response(b"x")) as server, pytest.raises(QueueFull):
+        fetch_file(server.url, local_policy(), 5, take=take)
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def tls_policy(authority: trustme.CA, host: str) -> OutgoingPolicy:
+    """One that trusts the authority, and takes every name for this machine's."""
+
+    def make() -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        return context
+
+    return replace(local_policy(host), tls=make, look_up=lambda _host: [ip_address("127.0.0.1")])
+
+
+@pytest.mark.parametrize(("certified", "is_good"), [("a.example", True), ("b.example", False), ("127.0.0.1", False)])
+def test_a_certificate_is_for_the_name_and_not_for_the_address(
+    authority: trustme.CA, certified: str, *, is_good: bool
+) -> None:
+    context, names = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), list[str | None]()
+    authority.issue_cert(certified).configure_cert(context)
+    context.sni_callback = lambda _wire, name, _context: names.append(name)
+    with serving(response(b"x"), tls=context) as server:
+        url, policy = f"https://a.example:{server.port}/", tls_policy(authority, "a.example")
+        if is_good:
+            assert fetch_file(url, policy, 5).data == b"x"
+        else:
+            with pytest.raises(UrlUnavailable, match="certificate"):
+                fetch_file(url, policy, 5)
+    assert names == ["a.example"]
+
+
+def test_a_redirect_from_https_to_http_is_not_followed(authority: trustme.CA) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("a.example").configure_cert(context)
+    with serving(redirect("http://a.example/"), tls=context) as server, pytest.raises(UrlRefused):
+        fetch_file(f"https://a.example:{server.port}/", tls_policy(authority, "a.example"), 5)
+
+
+def test_a_post_gives_the_status_and_follows_no_redirect() -> None:
+    with serving(redirect("http://127.0.0.1:1/")) as server:
+        status = post(f"{server.url}/hook", b"{}", {"Content-Type": "application/json"}, local_policy(), 5)
+    assert status == 302
+    head = server.heads[0].decode()
+    assert head.startswith("POST /hook HTTP/1.1\r\n")
+    assert "Content-Length: 2\r\n" in head
+    assert "Content-Type: application/json\r\n" in head
+
+
+def test_a_post_to_a_private_address_is_refused() -> None:
+    with serving(response(b"")) as server, pytest.raises(UrlUnavailable):
+        post(server.url, b"{}", {}, open_policy(), 5)
+    assert server.heads == []

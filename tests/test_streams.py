@@ -1,0 +1,277 @@
+"""Answers that leave page by page: when, how they end, and what a client that goes or does not read costs."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import pytest
+from flask.testing import FlaskClient
+from keys_support import bearer, keys_in
+from PIL import Image
+from support import Server, run_server, wait_until
+from web_support import picture, running_app
+
+from ocrsvc.client.client import Client
+from ocrsvc.client.page_stream import pages_of
+from ocrsvc.errors import DeadlineExceeded, QueueFull, ServerError, Unreachable, UnsupportedImage
+from ocrsvc.http.request import current_request
+from ocrsvc.http.sending import SentPieces
+from ocrsvc.serving.memory_budget import Budget, Share
+from ocrsvc.settings.settings import Settings
+from ocrsvc.worker.connection import Sender
+
+LATENCY_S = 0.15
+
+
+def tiff(pages: int, shade: int = 100) -> bytes:
+    """A document of so many small pages, none like another."""
+    images = [Image.new("RGB", (64, 32), (shade + number % 100, number // 100, 0)) for number in range(pages)]
+    file = io.BytesIO()
+    images[0].save(file, "TIFF", save_all=True, append_images=images[1:])
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    env = {
+        "OCRSVC_ENGINE": "fake",
+        "OCRSVC_FAKE_LATENCY_S": str(LATENCY_S),
+        "OCRSVC_WORKERS": "1",
+        "OCRSVC_ENGINE_THREADS": "1",
+        "OCRSVC_MAX_PAGES": "100",
+        "OCRSVC_OPS": "open",
+    }
+    with run_server(env) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[FlaskClient]:
+    with running_app(Settings()) as app:
+        yield app.test_client()
+
+
+def address_of(server: Server) -> tuple[str, int]:
+    parts = urlsplit(server.url)
+    return parts.hostname or "", parts.port or 0
+
+
+@contextmanager
+def asking(server: Server, body: bytes, query: str = "format=ndjson", **headers: str) -> Iterator[Any]:
+    """The response to a request, of which nothing but the head has been read."""
+    connection = http.client.HTTPConnection(*address_of(server), timeout=20)
+    try:
+        connection.request("POST", f"/v1/ocr?{query}", body, {"Content-Type": "image/tiff", **headers})
+        yield connection.getresponse()
+    finally:
+        connection.close()
+
+
+def parts_of(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def requests_with(server: Server, code: str) -> float:
+    """How many requests to the native API have ended so."""
+    connection = http.client.HTTPConnection(*address_of(server), timeout=20)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    match = re.search(rf'ocrsvc_requests_total{{code="{code}",door="api",status="200"}} (\S+)', text)
+    return float(match[1]) if match else 0.0
+
+
+def test_pages_leave_as_they_are_read_on_a_connection_that_is_kept(server: Server) -> None:
+    connection = http.client.HTTPConnection(*address_of(server), timeout=20)
+    for _ in range(2):
+        connection.request("POST", "/v1/ocr?format=ndjson", tiff(4), {"Content-Type": "image/tiff"})
+        response = connection.getresponse()
+        arrived_s = [time.monotonic() for _ in response]
+        # Each page takes the engine so long: the first does not wait for those after it.
+        assert arrived_s[-1] - arrived_s[0] > LATENCY_S
+        assert (response.getheader("Transfer-Encoding"), response.getheader("X-Accel-Buffering")) == ("chunked", "no")
+    connection.close()
+
+
+def test_the_pages_are_those_of_json_and_the_last_part_says_that_they_are_all(server: Server) -> None:
+    with asking(server, tiff(3), "format=ndjson&pages=2-&timing=stages") as response:
+        *pages, last = parts_of(response.read().decode())
+    with asking(server, tiff(3), "pages=2-") as response:
+        whole = json.load(response)
+    assert pages == [page | {"pages_total": 3, "pages_wanted": 2} for page in whole["pages"]]
+    end = last["end"]
+    assert (end["engine"], end["pages_read"], end["pages_failed"]) == (whole["engine"], 2, 0)
+    assert end["timing"]["total_s"] > 2 * LATENCY_S > 0
+    assert {"receive_s", "detect_s", "answer_s"} < set(end["timing"]["stages"])
+
+
+def test_old_clients_get_the_same_without_chunks_until_the_connection_ends(server: Server) -> None:
+    body = tiff(2)
+    with socket.create_connection(address_of(server), 20) as wire:
+        wire.sendall(b"POST /v1/ocr?format=ndjson HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        head, _, text = b"".join(iter(lambda: wire.recv(65536), b"")).partition(b"\r\n\r\n")
+    assert b"Transfer-Encoding" not in head
+    assert [next(iter(part)) for part in parts_of(text.decode())] == ["page", "page", "end"]
+
+
+def test_a_client_that_goes_stops_the_work_within_a_page(server: Server) -> None:
+    before = requests_with(server, "client_gone")
+    with asking(server, tiff(100)) as response:
+        response.readline()
+    began_s = time.monotonic()
+    with asking(server, tiff(1), "format=json") as response:
+        assert response.status == 200
+        response.read()
+    # The page under way, and its own.
+    assert time.monotonic() - began_s < 6 * LATENCY_S
+    wait_until(lambda: requests_with(server, "client_gone") == before + 1, "the request is counted")
+
+
+def test_the_deadline_ends_an_answer_with_an_error(server: Server) -> None:
+    before = requests_with(server, "deadline_exceeded")
+    with asking(server, tiff(20), **{"X-Request-Timeout": str(3 * LATENCY_S)}) as response:
+        assert response.status == 200
+        *pages, last = parts_of(response.read().decode())
+    assert 1 <= len(pages) <= 3
+    assert (last["error"]["code"], last["error"]["status"]) == ("deadline_exceeded", 504)
+    wait_until(lambda: requests_with(server, "deadline_exceeded") == before + 1, "the request is counted")
+
+
+def sent(client: FlaskClient, query: str = "", accept: str = "", **files: Any) -> Any:
+    data = {"file": [(io.BytesIO(file), "x") for file in files.values()]}
+    return client.post(f"/v1/ocr{query}", data=data, headers={"Accept": accept or "*/*"})
+
+
+def test_events_are_the_same_parts_by_name(client: FlaskClient) -> None:
+    response = sent(client, accept="text/event-stream", one=tiff(2), two=picture(8, 8))
+    assert response.content_type == "text/event-stream"
+    events = [event.splitlines() for event in response.text.split("\n\n")[:-1]]
+    assert [event[0] for event in events] == ["event: page"] * 3 + ["event: end"]
+    parts = [json.loads(event[1].removeprefix("data: ")) for event in events]
+    assert [part.get("source") for part in parts] == [
+        *({"file": 1, "page": 1}, {"file": 1, "page": 2}, {"file": 2, "page": 1}),
+        None,
+    ]
+    assert [part.get("page") for part in parts] == [1, 2, 3, None]
+
+
+@pytest.mark.parametrize("accept", ["application/x-ndjson", "application/x-ndjson, application/json;q=0.5"])
+def test_a_client_may_ask_by_what_it_accepts(client: FlaskClient, accept: str) -> None:
+    assert sent(client, accept=accept, one=picture()).content_type == "application/x-ndjson"
+
+
+def test_a_file_that_fails_leaves_the_others_alone(client: FlaskClient) -> None:
+    response = sent(client, "?format=ndjson", one=b"none", two=picture(8, 8))
+    failed, page, last = parts_of(response.text)
+    assert (failed["page"], failed["error"]["code"], page["page"]) == (1, "unsupported_image", 2)
+    assert (last["end"]["pages_read"], last["end"]["pages_failed"]) == (1, 1)
+
+
+@pytest.mark.parametrize(("file", "status"), [(b"none", 415), (b"\x89PNG\r\n\x1a\n", 422), (b"", 400)])
+def test_an_answer_that_cannot_begin_is_an_error_with_its_status(client: FlaskClient, file: bytes, status: int) -> None:
+    response = sent(client, "?format=ndjson", one=file)
+    assert (response.status_code, response.content_type) == (status, "application/problem+json")
+
+
+def test_an_unforeseen_failure_ends_the_answer_and_tells_nothing_of_itself(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("a secret")
+
+    monkeypatch.setattr("ocrsvc.api.streaming.page_to_dict", fail)
+    response = sent(client, "?format=ndjson", one=picture())
+    assert [part["error"]["code"] for part in parts_of(response.text)] == ["internal"]
+    assert "secret" not in response.text
+
+
+def test_the_pages_of_a_stream_count_for_its_key_when_it_ends_and_those_read_when_its_client_goes(
+    tmp_path: Path,
+) -> None:
+    with keys_in(tmp_path) as keys:
+        headers = bearer(keys.add(pages_a_day=6))
+        with running_app(Settings(keys=keys.address), keys.gate) as app:
+            client = app.test_client()
+
+            def begin() -> Any:
+                return client.post("/v1/ocr?format=ndjson", data=tiff(3), headers=headers, buffered=False)
+
+            assert len(list(begin().iter_encoded())) == 4
+            assert (keys.usage().today, keys.usage().reserved, keys.usage().requests) == (3, 0, 0)
+            left = begin()
+            next(left.iter_encoded())
+            left.close()
+            assert (keys.usage().today, keys.usage().reserved, keys.usage().requests) == (4, 0, 0)
+            refused = begin()
+            # Three of its six are left by those that were read.
+            assert (refused.status_code, refused.json["code"]) == (429, "quota_exceeded")
+
+
+def test_what_a_client_does_not_take_is_in_the_memory_of_its_request_and_leaves_room_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ocrsvc.http.sending._PUSH_S", 0.01)
+    budget, piece = Budget(8 << 20), bytes(1 << 20)
+    here, there = socket.socketpair()
+    with here, there, running_app(Settings()) as app, app.test_request_context(), Share(budget) as share:
+        with Share(budget) as other:
+            other.take(1)
+            sender, request = Sender(here), current_request()
+            request.share, request.received = share, cast(Any, SimpleNamespace(push=sender.push))
+            sent = SentPieces(request)
+            sender.sendall(b"head")
+            with suppress(QueueFull):
+                while sent.count_bytes < budget.total_bytes:
+                    sent.take(len(piece))
+                    sender.sendall(piece)
+                    sent.note_sent(len(piece))
+        assert 3 << 20 <= share.held_bytes == sum(map(len, sender.unsent)) < 4 << 20
+        there.setblocking(False)
+        while sender.unsent:
+            there.recv(1 << 20)
+            sent.note_sent(0)
+        assert share.held_bytes == 0
+
+
+def test_the_client_yields_pages_as_they_come_and_raises_what_ends_them(server: Server) -> None:
+    with Client(server.url, timeout_s=20) as client:
+        arrived_s = [
+            time.monotonic() for page in client.stream(tiff(4), pages="1-3") if (page.total, page.wanted) == (4, 3)
+        ]
+        assert len(arrived_s) == 3
+        assert arrived_s[-1] - arrived_s[0] > LATENCY_S
+        with pytest.raises(UnsupportedImage):
+            next(client.stream(b"none"))
+        pages = client.stream(tiff(20), timeout_s=4 * LATENCY_S)
+        assert [next(pages).number, next(pages).number] == [1, 2]
+        with pytest.raises(DeadlineExceeded):
+            list(pages)
+
+
+def test_an_answer_that_is_cut_off_is_told_from_one_that_ended() -> None:
+    page = b'{"page":1,"width":1,"height":1,"angle":0,"text":"a\xe2\x80\xa8b","pages_total":1,"pages_wanted":1}\n'
+    answer = page + b'{"end":{}}\n'
+    assert [one.number for one in pages_of(answer[at : at + 7] for at in range(0, len(answer), 7))] == [1]
+    with pytest.raises(Unreachable):
+        list(pages_of([page]))
+    with pytest.raises(ServerError):
+        list(pages_of([b"[]\n"]))
+
+
+def test_a_service_that_stops_lets_a_stream_end(server: Server) -> None:
+    # The last test of this server.
+    with asking(server, tiff(4)) as response:
+        response.readline()
+        server.process.terminate()
+        assert "end" in parts_of(response.read().decode())[-1]

@@ -1,0 +1,418 @@
+"""The text that a PDF has itself: which of it is taken, where it stands, and what is left to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import cv2
+import numpy as np
+import orjson
+import pytest
+from documents import GRAY
+from text_layer_pages import image, mapped, page_pdf, text, type3, with_image
+from web_support import picture, running_app
+
+from ocrsvc.client.response import answer_of
+from ocrsvc.engines.contract import EngineTraits
+from ocrsvc.engines.isolated.messages import pack_tasks, unpack_tasks
+from ocrsvc.engines.isolated.shared_area import SharedArea
+from ocrsvc.engines.page_analysis import AnalysingEngine
+from ocrsvc.errors import BadOption, BrokenImage, OcrsvcError
+from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
+from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.document import open_document
+from ocrsvc.imaging.pdf import Pdf
+from ocrsvc.imaging.text_layer.merging import merge_text
+from ocrsvc.imaging.text_layer.own_text import OwnPage
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.readings import EngineInfo
+from ocrsvc.records import Image, Line, OwnText, Page, ReadOptions, ReadTask
+from ocrsvc.searchable_pdf.text_lines import text_of
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+AUTO, ONLY, MERGE = (ReadOptions(text_layer=mode) for mode in ("auto", "only", "merge"))
+SENTENCE = b"The quick brown fox jumps over the lazy dog."
+
+
+class SeeingEngine:
+    """Reads one line in the middle of whatever is darker than its page, and keeps the tasks."""
+
+    traits = EngineTraits(wants_gray=True)
+
+    def __init__(self) -> None:
+        self.tasks: list[ReadTask] = []
+
+    def describe(self) -> EngineInfo:
+        return EngineInfo("seeing", "none", "1", "cpu", "fp32", "none")
+
+    def open_handle(self) -> SeeingEngine:
+        return self
+
+    def warm_up(self) -> None:
+        """Nothing is loaded."""
+
+    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        self.tasks += tasks
+        return [_seen(task) for task in tasks]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _seen(task: ReadTask) -> Page:
+    pixels = task.image.pixels
+    rows, columns = np.nonzero(pixels < 100)
+    if not len(rows):
+        return Page(task.image.width, task.image.height, 0, ())
+    left, top, right, bottom = (float(side) for side in (columns.min(), rows.min(), columns.max(), rows.max()))
+    box = ((left, top), (right, top), (right, bottom), (left, bottom))
+    return Page(task.image.width, task.image.height, 0, (Line("seen", 0.5, box),))
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[Reader, SeeingEngine]]:
+    engine = SeeingEngine()
+    reader = Reader(Settings(), ThreadPlan(1, 1, 1), engine_opener=lambda: AnalysingEngine(engine))
+    reader.start()
+    yield reader, engine
+    reader.stop(5.0)
+
+
+@pytest.fixture
+def pages(running: tuple[Reader, SeeingEngine]) -> Any:
+    reader, engine = running
+    engine.tasks.clear()
+
+    def read(file: bytes, options: ReadOptions = AUTO) -> list[Page]:
+        [found] = reader.read_files([file], options, 30.0)
+        assert not found.errors, found.errors
+        return [reading.page for reading in found.readings]
+
+    return read
+
+
+def said(page: Page) -> list[str]:
+    return [line.text for line in page.lines]
+
+
+def sources(page: Page) -> set[str | None]:
+    return {line.source for line in page.lines}
+
+
+def frame(line: Line) -> tuple[float, ...]:
+    xs, ys = zip(*line.box, strict=True)
+    return min(xs), min(ys), max(xs), max(ys)
+
+
+# What is taken
+
+
+def test_sound_text_is_taken_as_it_is_and_no_engine_reads(pages: Any, running: Any) -> None:
+    [page] = pages(page_pdf(text(SENTENCE) + text(b"Second line.", y=130)))
+    assert said(page) == [SENTENCE.decode(), "Second line."]
+    assert sources(page) == {"text_layer"}
+    assert {line.confidence for line in page.lines} == {1.0}
+    assert not running[1].tasks
+
+
+def test_without_the_option_pages_are_read_as_drawn_and_lines_say_nothing_of_their_source(
+    pages: Any, running: Any
+) -> None:
+    [page] = pages(page_pdf(text(SENTENCE)), ReadOptions())
+    assert (said(page), sources(page), len(running[1].tasks)) == (["seen"], {None}, 1)
+
+
+def test_boxes_frame_the_ink_of_the_page_as_it_is_drawn(pages: Any) -> None:
+    file = page_pdf(text(SENTENCE, size=11.5, x=33, y=77))
+    [[own], [drawn]] = (page.lines for page in (*pages(file), *pages(file, ReadOptions())))
+    # The one that sees pixels is strict about dark ones.
+    assert frame(own) == pytest.approx(frame(drawn), abs=4.0)
+
+
+@pytest.mark.parametrize("turn", [0, 90, 180, 270])
+@pytest.mark.parametrize("crop", [b"", b"/CropBox [10 20 280 190]", b"/UserUnit 2"])
+def test_boxes_follow_turned_and_cropped_pages(pages: Any, turn: int, crop: bytes) -> None:
+    file = page_pdf(text(SENTENCE), page=b"/Rotate %d %s" % (turn, crop))
+    [page] = pages(file)
+    [drawn] = pages(file, ReadOptions())
+    assert (said(page), page.angle) == ([SENTENCE.decode()], -turn % 360)
+    assert (page.width, page.height) == (drawn.width, drawn.height)
+    assert frame(page.lines[0]) == pytest.approx(frame(drawn.lines[0]), abs=4.0)
+
+
+def test_lines_that_run_upwards_begin_where_they_are_read_from(pages: Any) -> None:
+    upwards = b"BT /F 12 Tf 0 1 -1 0 100 20 Tm (Up along the edge) Tj ET\n"
+    [page] = pages(page_pdf(upwards + text(SENTENCE, y=30, x=110, size=6)))
+    line = next(line for line in page.lines if line.text == "Up along the edge")
+    (x0, y0), (x1, y1) = line.box[:2]
+    assert x0 == pytest.approx(x1)
+    assert y1 < y0 - 200
+
+
+def test_words_and_characters_stand_where_their_ink_is(pages: Any) -> None:
+    [page] = pages(page_pdf(text(b"Hi there, you", size=20)), replace(AUTO, characters=True))
+    [line] = page.lines
+    assert line.words is not None
+    assert [word.text for word in line.words] == ["Hi", "there,", "you"]
+    assert ["".join(one.text for one in word.characters) for word in line.words] == ["Hi", "there,", "you"]
+    rights = [word.box[1][0] for word in line.words]
+    lefts = [word.box[0][0] for word in line.words]
+    assert all(right < left for right, left in zip(rights, lefts[1:], strict=False))
+    # Helvetica's H begins at 77 thousandths, and the i behind it ends at 722 + 155: 44 pixels at 20 points.
+    assert rights[0] - lefts[0] == pytest.approx(44.4, abs=1.0)
+
+
+def test_text_printed_twice_for_boldness_or_a_shadow_is_one_line(pages: Any) -> None:
+    bold = text(SENTENCE) + text(SENTENCE, x=20.3) + text(b"Shadow", y=100, size=20) + text(b"Shadow", 21.5, 98.5, 20)
+    [page] = pages(page_pdf(bold))
+    assert said(page) == [SENTENCE.decode(), "Shadow"]
+
+
+def test_cells_apart_are_lines_of_their_own_and_pieces_side_by_side_are_one(pages: Any) -> None:
+    pieces = text(b"Name", y=150) + text(b"Amount", x=150, y=150)
+    pieces += b"BT /F 12 Tf 20 120 Td [(A) 20 (V) -300 (word) -250 (of) 10 (pieces)] TJ ET\n"
+    [page] = pages(page_pdf(pieces + text(b"now", x=118, y=120)))
+    assert said(page) == ["Name", "Amount", "AV word ofpieces now"]
+
+
+def test_ligatures_and_hyphens_are_letters_and_hyphens(pages: Any) -> None:
+    font, more = mapped({ord("A"): "ffi", ord("B"): "\ufb01", ord("C"): "\u00ad"})
+    [page] = pages(page_pdf(text(b"oAce and Bre exam-") + text(b"ple and hyC", y=130), font=font, more=more))
+    assert said(page) == ["office and fire exam-", "ple and hy-"]
+
+
+def test_a_page_without_anything_has_no_lines_and_needs_no_engine(pages: Any, running: Any) -> None:
+    blank, gray = pages(page_pdf(b"", GRAY))
+    assert (blank.lines, gray.lines, running[1].tasks) == ((), (), [])
+
+
+# What is not
+
+
+def wrongly_mapped() -> bytes:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    font, more = mapped({ord(one): other for one, other in zip(letters, letters[7:] + letters[:7], strict=True)})
+    said = (
+        b"Whoever takes the text of this page",
+        b"as it stands in the file will find",
+        b"that nobody could read a word of it",
+    )
+    lines = b"".join(text(line, y=160 - 20 * row) for row, line in enumerate(said))
+    return page_pdf(lines, font=font, more=more)
+
+
+def unmapped() -> bytes:
+    font, more = type3()
+    return page_pdf(text(b"ABCDEFGHIJ KLMNOP"), font=font, more=more)
+
+
+def privately_mapped() -> bytes:
+    font, more = mapped({code: chr(0xE000 + code) for code in range(0x21, 0x7F)})
+    return page_pdf(text(SENTENCE), font=font, more=more)
+
+
+def scanned() -> dict[str, Any]:
+    pixels = np.full((200, 300), 255, np.uint8)
+    cv2.putText(pixels, "SCANNED TEXT", (20, 100), cv2.FONT_HERSHEY_SIMPLEX, 1.0, 0, 2)
+    return with_image(pixels.tobytes(), 300, 200)
+
+
+def partly_unmapped() -> bytes:
+    font, more = mapped({ord("o"): "\ufffd"})
+    return page_pdf(text(SENTENCE), font=font, more=more)
+
+
+UNSOUND: dict[str, Callable[[], bytes]] = {
+    "letters that a wrong map makes of others": wrongly_mapped,
+    "a Type 3 font without names": unmapped,
+    "code points for private use": privately_mapped,
+    "the replacement character": partly_unmapped,
+    "invisible text over a scan": lambda: page_pdf(
+        image() + text(b"5canned tcxt", more=b"3 Tr", y=90, size=24), **scanned()
+    ),
+    "visible text under a scan": lambda: page_pdf(text(b"5canned tcxt", y=90, size=24) + image(), **scanned()),
+    "a scan alone": lambda: page_pdf(image(), **scanned()),
+}
+
+
+@pytest.mark.parametrize("kind", UNSOUND)
+def test_text_that_is_not_what_is_seen_is_left_to_the_engine(pages: Any, running: Any, kind: str) -> None:
+    [page] = pages(UNSOUND[kind]())
+    assert (said(page), sources(page)) == (["seen"], {"ocr"})
+    assert len(running[1].tasks) == 1
+
+
+def test_text_in_the_colour_of_the_paper_or_outside_of_it_is_not_taken(pages: Any, running: Any) -> None:
+    hidden = text(b"white on white", y=100, more=b"1 g") + text(b"below the page", y=-50) + text(b"0", x=400)
+    [page] = pages(page_pdf(text(SENTENCE, more=b"0 g") + hidden))
+    assert said(page) == [SENTENCE.decode()]
+    assert not running[1].tasks
+
+
+def test_white_text_on_a_dark_ground_is_taken(pages: Any) -> None:
+    [page] = pages(page_pdf(b"0 g 0 0 300 200 re f\n" + text(SENTENCE, more=b"1 g")))
+    assert said(page) == [SENTENCE.decode()]
+
+
+def test_text_outside_of_the_crop_box_is_not_taken(pages: Any) -> None:
+    [page] = pages(page_pdf(text(SENTENCE, y=100) + text(b"cut off", y=190), page=b"/CropBox [0 0 300 180]"))
+    assert said(page) == [SENTENCE.decode()]
+
+
+# Together
+
+
+def mixed(height: int = 100) -> bytes:
+    """A line of text, and a picture of text below it."""
+    return page_pdf(text(SENTENCE, y=160) + image(height=height, x=10, width=height * 3 // 2, y=20), **scanned())
+
+
+def test_what_is_seen_besides_is_read_without_the_text_and_put_in_order(pages: Any, running: Any) -> None:
+    for options in (AUTO, MERGE):
+        running[1].tasks.clear()
+        [page] = pages(mixed(), options)
+        assert [(line.text, line.source) for line in page.lines] == [(SENTENCE.decode(), "text_layer"), ("seen", "ocr")]
+        [task] = running[1].tasks
+        # The engine sees the picture and no letter of the text.
+        assert task.image.pixels[: task.image.height // 2].min() == 255
+
+
+def test_a_small_mark_is_read_by_merge_alone(pages: Any, running: Any) -> None:
+    small = text(SENTENCE, y=160) + b"0 g 20 20 9 8 re f 31 20 5 8 re f\n"
+    [page] = pages(page_pdf(small))
+    assert (sources(page), running[1].tasks) == ({"text_layer"}, [])
+    [page] = pages(page_pdf(small), MERGE)
+    assert sources(page) == {"text_layer", "ocr"}
+
+
+def test_only_takes_whatever_the_file_says_and_never_an_engine(pages: Any, running: Any) -> None:
+    found = [pages(make(), ONLY)[0] for make in (UNSOUND["invisible text over a scan"], UNSOUND["a scan alone"], mixed)]
+    assert [said(page) for page in found] == [["5canned tcxt"], [], [SENTENCE.decode()]]
+    assert not running[1].tasks
+
+
+def test_only_on_an_image_is_a_fault_of_the_caller_and_auto_reads_it(running: Any) -> None:
+    reader, _ = running
+    with pytest.raises(BadOption, match="is an image"):
+        reader.read(picture(), ONLY, 30.0)
+    page = reader.read(picture(shade=10), AUTO, 30.0).page
+    assert (said(page), sources(page)) == (["seen"], {"ocr"})
+
+
+def test_a_region_has_the_text_inside_it_alone(pages: Any, running: Any) -> None:
+    file = page_pdf(text(b"above", y=150) + text(b"left and right", y=50))
+    # Points to pixels: 200 / 72.
+    [page] = pages(file, replace(AUTO, region=(0, 300, 200, 255)))
+    assert said(page)[0].startswith("left")
+    assert "right" not in said(page)[0]
+    with pytest.raises(BadOption, match="outside the page"):
+        raise running[0].read_files([file], replace(AUTO, region=(5000, 0, 10, 10)), 30.0)[0].errors[0][1]
+
+
+def test_the_middle_of_a_line_that_is_read_beside_own_text_is_not_read_again() -> None:
+    own = OwnText((line_at("own text", 100, 100, 300, 120),))
+    read = [line_at("own tex", 105, 98, 296, 124), line_at("other", 100, 140, 300, 160)]
+    merged = merge_text(Page(400, 300, 0, tuple(read)), own)
+    assert said(merged) == ["own text", "other"]
+
+
+def line_at(said: str, *sides: float) -> Line:
+    left, top, right, bottom = sides
+    return Line(said, 1.0, ((left, top), (right, top), (right, bottom), (left, bottom)))
+
+
+# Scripts
+
+
+def test_hebrew_is_in_logical_order_whichever_way_its_glyphs_were_drawn(pages: Any) -> None:
+    font, more = mapped({ord("a") + at: chr(0x5D0 + at) for at in range(26)})
+    # Gimel, bet, alef from left to right, by one string; and alef first, each placed by itself.
+    placed = b"".join(text(b"%c" % (97 + at), 200 - 12 * at, 100, 20) for at in range(3))
+    [one] = pages(page_pdf(text(b"cba", size=20), font=font, more=more), ONLY)
+    [other] = pages(page_pdf(placed, font=font, more=more), ONLY)
+    assert (said(one), said(other)) == (["\u05d0\u05d1\u05d2"], ["\u05d0\u05d1\u05d2"])
+
+
+def test_characters_below_each_other_are_a_vertical_line_in_chinese_and_lines_of_one_in_digits(pages: Any) -> None:
+    font, more = mapped({ord("A"): "\u7e26", ord("B"): "\u66f8", ord("C"): "\u304d"})
+    column = b"".join(text(b"%c" % (65 + at), 100, 150 - 22 * at, 20) for at in range(3))
+    digits = b"".join(text(b"%d" % at, 200, 150 - 22 * at, 20) for at in range(3)).replace(b"/F", b"/S")
+    [page] = pages(page_pdf(column + digits, font=font, more=more), ONLY)
+    assert sorted(said(page)) == ["0", "1", "2", "\u7e26\u66f8\u304d"]
+
+
+# Limits
+
+
+@pytest.mark.parametrize("count", [100_000, 1_500_000])
+def test_a_page_of_very_many_characters_has_no_text_of_its_own(running: Any, count: int) -> None:
+    file = page_pdf(b"BT /F 1 Tf 20 100 Td " + b"(abcdefghij) Tj " * (count // 10) + b"ET")
+    with closing(open_document(file, PixelLimits(1 << 27), 200, bool, bool)) as document:
+        assert document.own_page(1, AUTO, bool, bool) == OwnPage(833, 555, OwnText(()))
+    [failed] = running[0].read_files([file], ONLY, 60.0)
+    [(_, error)] = failed.errors
+    assert isinstance(error, BrokenImage)
+
+
+def test_a_page_whose_text_crashes_what_finds_it_is_read_as_it_is_drawn(
+    pages: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> int:
+        raise BrokenImage("The text of page 1 makes the program crash.")
+
+    monkeypatch.setattr(Pdf, "count_characters", crash)
+    [page] = pages(page_pdf(text(SENTENCE)))
+    assert (said(page), sources(page)) == (["seen"], {"ocr"})
+
+
+# On its way
+
+
+def test_with_tables_the_page_is_drawn_for_them_and_its_own_text_is_in_the_cells(pages: Any, running: Any) -> None:
+    grid = b"1 w " + b"".join(b"20 %d m 280 %d l S " % (y, y) for y in (60, 100, 140, 180))
+    grid += b"".join(b"%d 60 m %d 180 l S " % (x, x) for x in (20, 150, 280))
+    cells = b"".join(text(b"cell%d" % at, 30 + 130 * (at % 2), 155 - 40 * (at // 2)) for at in range(6))
+    [page] = pages(page_pdf(grid + cells), replace(AUTO, tables=True))
+    assert not running[1].tasks
+    assert sources(page) == {"text_layer"}
+    assert [cell.text for cell in page.tables[0].cells] == [f"cell{at}" for at in range(6)]
+
+
+def test_pages_are_packed_with_their_sources_and_come_back(pages: Any) -> None:
+    [page] = pages(mixed(), replace(MERGE, characters=True))
+    packed = orjson.loads(orjson.dumps(pack_page(page)))
+    assert unpack_page(packed) == page
+    packed[4][0][-1] = "elsewhere"
+    with pytest.raises(InvalidData):
+        unpack_page(packed)
+
+
+def test_own_text_goes_to_an_engine_in_another_process() -> None:
+    own = OwnText((line_at("own", 1, 2, 3, 4),), 90, is_all=True)
+    task = ReadTask(Image(np.zeros((20, 30), np.uint8), "pdf"), AUTO, 9e9, own=own)
+    with closing(SharedArea()) as area:
+        [unpacked] = unpack_tasks(pack_tasks([task], area), area)
+        assert isinstance(unpacked, ReadTask)
+        assert unpacked.own == own
+        # What lies in the area must not be held when it is closed.
+        del unpacked
+
+
+def test_the_api_and_the_client_say_where_lines_come_from() -> None:
+    with running_app(Settings()) as app:
+        url = "/v1/ocr?text_layer=auto&words=true"
+        answer = app.test_client().post(url, data=page_pdf(text(SENTENCE)), content_type="application/pdf")
+        wrong = app.test_client().post("/v1/ocr?text_layer=some", data=b"", content_type="application/pdf")
+    [page] = answer_of(answer.status_code, None, answer.data).pages
+    assert [(line.source, len(line.words or ())) for line in page.lines] == [("text_layer", 9)]
+    assert wrong.status_code == 400
+
+
+def test_a_searchable_pdf_does_not_have_own_text_laid_over_it_again(pages: Any) -> None:
+    [page] = pages(mixed())
+    assert len(page.lines) == 2
+    assert [piece for _, pieces in text_of(page, is_over_own=True).lines for piece, *_ in pieces] == ["seen"]

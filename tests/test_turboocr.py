@@ -1,0 +1,350 @@
+"""TurboOCR's API over HTTP and gRPC: what is read, how it is told, and what is refused with its codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+import grpc
+import pytest
+from documents import pdf
+from flask.testing import FlaskClient
+from grpc_support import MESSAGES, UNLIMITED, calling, known_model, services_raising, serving, unary
+from web_support import TEXT, as_base64, client_raising, json_of, picture, running_app
+
+from ocrsvc import errors
+from ocrsvc.adapters.turboocr.pixels import swap_colours
+from ocrsvc.grpc_server.method import Methods
+from ocrsvc.settings.settings import Settings
+
+PNG = picture(64, 32)
+B64 = as_base64(PNG)
+SEEN = "64x32 auto True False None"
+# The boxes of web_support, worked out by hand for 64 x 32 pixels.
+FIRST, SECOND = [[16, 8], [48, 8], [48, 16], [16, 16]], [[32, 8], [40, 16], [32, 24], [24, 16]]
+FORM = "application/x-www-form-urlencoded"
+GRAY, BLACK = b"0.5 g 0 0 72 36 re f", b"0 g 0 0 72 36 re f"
+# Drawn at 200 dpi and told at 100: a page of 72 x 36 points is 100 x 50 pixels.
+PAGE_FIRST = [[25, 12], [75, 12], [75, 25], [25, 25]]
+ALL = "?layout=1&as_blocks=yes&tables=true"
+SERVICE = "/ocr.OCRService/"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[FlaskClient]:
+    with running_app(Settings(dialects=("turboocr",), max_pages=4, max_pixels=10_000_000)) as app:
+        yield app.test_client()
+
+
+@contextmanager
+def served(methods: Methods) -> Iterator[grpc.Channel]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    with serving(methods, listener), calling(listener.getsockname()[1], UNLIMITED) as opened:
+        yield opened
+
+
+@pytest.fixture
+def channel() -> Iterator[grpc.Channel]:
+    with known_model() as methods, served(methods) as opened:
+        yield opened
+
+
+def lines() -> list[dict[str, Any]]:
+    return [
+        {"text": TEXT, "confidence": 0.98765, "bounding_box": FIRST},
+        {"text": SEEN, "confidence": 0.5, "bounding_box": SECOND},
+    ]
+
+
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "json": ("/ocr", {"json": {"image": B64}}),
+    "raw": ("/ocr/raw", {"data": PNG, "content_type": "image/png"}),
+    "raw as curl sends it": ("/ocr/raw", {"data": PNG, "content_type": FORM}),
+    "gray pixels": (
+        "/ocr/pixels",
+        {"data": bytes([9]) * 2048, "headers": {"X-Width": "64", "X-Height": "32", "X-Channels": "1"}},
+    ),
+    "colour pixels": ("/ocr/pixels", {"data": bytes([9]) * 6144, "headers": {"X-Width": "64", "X-Height": "32"}}),
+    "size in the query": ("/ocr/pixels?width=64&height=32&channels=3&layout=0", {"data": bytes([9]) * 6144}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_sending_is_read(client: FlaskClient, way: str) -> None:
+    path, sent = WAYS[way]
+    response = client.post(path, **sent)
+    assert json_of(response) == {"results": lines()}
+    assert float(response.headers["X-Inference-Time-Ms"]) >= 0
+    assert UUID(response.headers["X-Request-Id"]).version == 7
+
+
+def test_pixels_are_in_the_order_blue_green_red() -> None:
+    assert swap_colours(bytes([1, 2, 3, 4, 5, 6])) == bytes([3, 2, 1, 6, 5, 4])
+
+
+def test_a_batch_is_answered_with_the_bad_ones_marked(client: FlaskClient) -> None:
+    response = client.post("/ocr/batch?layout=0", json={"images": [B64, "!!!!", B64]})
+    good, bad, other = json_of(response)["batch_results"]
+    assert good == other == {"results": lines()}
+    assert (bad["results"], bad["error"]["code"]) == ([], "BASE64_DECODE_FAILED")
+    assert json_of(response)["errors"] == [None, "BASE64_DECODE_FAILED", None]
+    assert float(response.headers["X-Inference-Time-Ms"]) >= 0
+
+
+@pytest.mark.parametrize(
+    "way", [("/ocr" + ALL, {"image": B64}), ("/ocr", {"image": B64, "as_blocks": True, "tables": 1})]
+)
+def test_regions_blocks_and_tables_refer_to_each_other(client: FlaskClient, way: tuple[str, dict[str, Any]]) -> None:
+    answer = json_of(client.post(way[0], json={"image": B64, **way[1]}))
+    assert [(line["id"], line["layout_id"]) for line in answer["results"]] == [(0, 0), (1, 0)]
+    region = {"id": 0, "class": "paragraph_title", "class_id": 17, "confidence": 0.75, "bounding_box": FIRST}
+    assert answer["layout"] == [region]
+    assert answer["reading_order"] == [0, 1]
+    block = {"id": 0, "layout_id": 0, "class": "paragraph_title", "bounding_box": FIRST, "order_index": 0}
+    assert answer["blocks"] == [{**block, "content": f"{TEXT}\n{SEEN}"}]
+    (table,) = answer["tables"]
+    assert (table["layout_id"], table["bounding_box"], len(table["cells"])) == (-1, FIRST, 2)
+    assert table["html"].startswith("<table><tr><td>")
+
+
+PDF_WAYS: dict[str, dict[str, Any]] = {
+    "raw": {"data": pdf(GRAY, GRAY), "content_type": "application/pdf"},
+    "without a type": {"data": pdf(GRAY, GRAY)},
+    "form": {"data": {"file": (io.BytesIO(pdf(GRAY, GRAY)), "a.pdf")}},
+    "form of another name": {"data": {"pdf": (io.BytesIO(pdf(GRAY, GRAY)), "a.pdf")}},
+    "json": {"json": {"pdf": as_base64(pdf(GRAY, GRAY))}},
+}
+
+
+@pytest.mark.parametrize("way", PDF_WAYS)
+def test_a_pdf_is_read_page_by_page_in_the_frame_that_is_asked_for(client: FlaskClient, way: str) -> None:
+    sent = dict(PDF_WAYS[way])
+    if isinstance(sent.get("data"), dict):
+        (name, (data, file)) = next(iter(sent["data"].items()))
+        sent = {"data": {name: (io.BytesIO(data.getvalue()), file)}}
+    response = client.post("/ocr/pdf?dpi=100", **sent)
+    first, second = json_of(response)["pages"]
+    assert (first["page"], first["page_index"], second["page"]) == (1, 0, 2)
+    assert (first["dpi"], first["width"], first["height"], first["mode"]) == (100, 100, 50, "ocr")
+    assert first["text_layer_quality"] == "absent"
+    assert first["results"][0] == {"text": TEXT, "confidence": 0.98765, "bounding_box": PAGE_FIRST}
+    assert float(response.headers["X-Inference-Time-Ms"]) >= 0
+
+
+def test_twice_the_resolution_is_twice_the_frame(client: FlaskClient) -> None:
+    page = json_of(client.post("/ocr/pdf?dpi=200&mode=nonsense&layout=1", data=pdf(GRAY)))["pages"][0]
+    assert (page["dpi"], page["width"], page["height"], page["mode"]) == (200, 200, 100, "ocr")
+    assert page["layout"][0]["bounding_box"] == [[50, 25], [150, 25], [150, 50], [50, 50]]
+
+
+def test_a_page_that_fails_leaves_the_others(client: FlaskClient) -> None:
+    good, bad = json_of(client.post("/ocr/pdf", data=pdf(GRAY, BLACK)))["pages"]
+    assert good["results"]
+    assert (bad["page"], bad["results"], bad["error"]["code"]) == (2, [], "INFERENCE_ERROR")
+
+
+def test_a_searchable_pdf_has_the_text_of_the_pages_that_were_read(client: FlaskClient) -> None:
+    response = client.post("/ocr/pdf?output=pdf&min_confidence=0.4", data=pdf(GRAY, BLACK))
+    assert (response.content_type, response.headers["X-OCR-Degraded"]) == ("application/pdf", "text(p2)")
+    assert response.data.startswith(b"%PDF-")
+
+
+def events_of(client: FlaskClient, path: str, data: bytes) -> list[dict[str, Any]]:
+    response = client.post(path, data=data)
+    assert (response.status_code, response.content_type) == (200, "application/x-ndjson")
+    return [json.loads(line) for line in response.data.splitlines()]
+
+
+def test_a_stream_has_an_event_for_each_page(client: FlaskClient) -> None:
+    begin, first, failed, end = events_of(client, "/ocr/stream?dpi=50&layout=1", pdf(GRAY, BLACK))
+    assert begin == {"event": "meta", "kind": "pdf", "pages": 2, "dpi": 50, "mode": "ocr"}
+    assert (first["event"], first["page_index"], first["width"], len(first["layout"])) == ("page", 0, 50, 1)
+    assert failed == {"event": "page_error", "page_index": 1, "code": "INFERENCE_ERROR"}
+    assert end == {"event": "end", "pages": 2, "failed": 1}
+
+
+def test_a_stream_of_an_image_has_its_own_pixels(client: FlaskClient) -> None:
+    begin, page, end = events_of(client, "/ocr/stream", PNG)
+    assert (begin["kind"], page["width"], page["results"], end["event"]) == ("image", 64, lines(), "end")
+
+
+def test_a_stream_that_cannot_begin_is_an_error(client: FlaskClient) -> None:
+    for sent, code in ((b"hello", "IMAGE_DECODE_FAILED"), (pdf(GRAY)[:100], "PDF_RENDER_FAILED"), (b"", "EMPTY_BODY")):
+        response = client.post("/ocr/stream", data=sent)
+        assert (response.status_code, json_of(response)["error"]["code"]) == (400, code)
+
+
+def test_markdown_is_made_of_an_image_and_of_a_pdf(client: FlaskClient) -> None:
+    response = client.post("/ocr/markdown?embed=1", data=PNG)
+    assert (response.content_type, "促销" in response.text) == ("text/markdown; charset=utf-8", True)
+    whole = client.post("/ocr/pdf?markdown=1", data=pdf(GRAY, BLACK, GRAY))
+    assert [line for line in whole.text.splitlines() if "page" in line] == ["<!-- page 1 -->", "<!-- page 3 -->"]
+    assert (whole.text.count("促销"), whole.headers["X-OCR-Degraded"]) == (2, "text(p2)")
+    pages = json_of(client.post("/ocr/pdf?markdown=1&as_pages=1", data=pdf(GRAY, BLACK)))["pages"]
+    assert (pages[0]["page_index"], "促销" in pages[0]["markdown"]) == (0, True)
+    assert pages[1] == {"page_index": 1, "markdown": "", "text_degraded": True}
+
+
+def test_a_pdfs_own_text_is_taken_in_the_modes_that_want_it(client: FlaskClient) -> None:
+    words = b"BT /F 12 Tf 6 14 Td (Own text) Tj ET"
+    own, none = (json_of(client.post("/ocr/pdf?mode=geometric", data=pdf(page)))["pages"][0] for page in (words, GRAY))
+    assert ([(line["text"], line["source"]) for line in own["results"]]) == [("Own text", "pdf")]
+    assert (own["mode"], own["text_layer_quality"]) == ("geometric", "trusted")
+    assert (none["results"], none["mode"], none["text_layer_quality"]) == ([], "geometric", "absent")
+    read = json_of(client.post("/ocr/pdf?mode=auto", data=pdf(b"0 g 8 8 20 10 re 40 8 20 10 re f")))["pages"][0]
+    assert (read["mode"], read["results"][0]["text"]) == ("ocr", TEXT)
+
+
+def test_capabilities_say_what_can_be_asked_for(client: FlaskClient) -> None:
+    told = json_of(client.get("/capabilities"))
+    assert (told["features"]["layout"], told["features"]["formulas"]) == (True, False)
+    assert told["pdf"] == {"modes": ["ocr", "geometric", "auto", "auto_verified"], "default_dpi": 100, "max_pages": 4}
+    assert {client.get(path).status_code for path in told["endpoints"]} == {200, 405}
+
+
+REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
+    ("/ocr", {"json": {"image": ""}}, 400, "MISSING_IMAGE"),
+    ("/ocr", {"json": {"image": "!!!!"}}, 400, "BASE64_DECODE_FAILED"),
+    ("/ocr", {"json": {"image": as_base64(b"hello")}}, 400, "IMAGE_DECODE_FAILED"),
+    ("/ocr", {"data": "x", "content_type": "application/json"}, 400, "INVALID_JSON"),
+    ("/ocr?layout=maybe", {"json": {"image": B64}}, 400, "INVALID_PARAMETER"),
+    ("/ocr?text=0&layout=1", {"json": {"image": B64}}, 400, "INVALID_PARAMETER"),
+    ("/ocr?formulas=1", {"json": {"image": B64}}, 400, "FORMULA_BACKEND_DISABLED"),
+    ("/ocr/raw", {}, 400, "EMPTY_BODY"),
+    ("/ocr/raw", {"data": b"\x89PNG\r\n\x1a\n"}, 400, "IMAGE_DECODE_FAILED"),
+    (
+        "/ocr/raw",
+        {"data": picture(64, 32).replace(b"\0\0\0\x40\0\0\0\x20", b"\0\0\xff\0\0\0\xff\0", 1)},
+        400,
+        "DIMENSIONS_TOO_LARGE",
+    ),
+    ("/ocr/batch", {"json": {"images": []}}, 400, "EMPTY_BATCH"),
+    ("/ocr/batch", {"json": {"images": ["!!!!"]}}, 400, "BASE64_DECODE_FAILED"),
+    ("/ocr/batch", {"data": "{", "content_type": "application/json"}, 400, "INVALID_JSON"),
+    ("/ocr/pixels", {"data": b"x"}, 400, "MISSING_DIMENSIONS"),
+    ("/ocr/pixels", {"data": b"x", "headers": {"X-Width": "-1", "X-Height": "1"}}, 400, "INVALID_HEADER"),
+    ("/ocr/pixels", {"data": b"x", "headers": {"X-Width": "0", "X-Height": "1"}}, 400, "INVALID_DIMENSIONS"),
+    ("/ocr/pixels", {"data": b"x", "headers": {"X-Width": "20000", "X-Height": "1"}}, 400, "DIMENSIONS_TOO_LARGE"),
+    ("/ocr/pixels", {"data": b"x", "headers": {"X-Width": "2", "X-Height": "1"}}, 400, "BODY_SIZE_MISMATCH"),
+    ("/ocr/pixels?width=2&height=1", {"data": b"x", "headers": {"X-Width": "3"}}, 400, "DIMENSION_CONFLICT"),
+    ("/ocr/pdf", {}, 400, "EMPTY_BODY"),
+    ("/ocr/pdf", {"data": b"hello"}, 400, "PDF_RENDER_FAILED"),
+    ("/ocr/pdf", {"data": pdf(GRAY)[:100]}, 400, "PDF_RENDER_FAILED"),
+    ("/ocr/pdf", {"data": pdf(*[GRAY] * 5)}, 400, "PDF_TOO_LARGE"),
+    ("/ocr/pdf", {"json": {"wrong": "abc"}}, 400, "MISSING_PDF"),
+    ("/ocr/pdf", {"data": {"wrong": (io.BytesIO(pdf(GRAY)), "a.pdf")}}, 400, "MISSING_FILE"),
+    ("/ocr/pdf?dpi=10", {"data": pdf(GRAY)}, 400, "INVALID_DPI"),
+    ("/ocr/pdf?dpi=x", {"data": pdf(GRAY)}, 400, "INVALID_DPI"),
+    ("/ocr/pdf?output=doc", {"data": pdf(GRAY)}, 400, "INVALID_PARAMETER"),
+    ("/ocr/pdf?output=pdf&min_confidence=nan", {"data": pdf(GRAY)}, 400, "INVALID_PARAMETER"),
+    ("/ocr/pdf?min_confidence=0.5", {"data": pdf(GRAY)}, 400, "INVALID_PARAMETER"),
+    ("/ocr/pdf?output=pdf&autorotate=1", {"data": pdf(GRAY)}, 400, "INVALID_PARAMETER"),
+    ("/ocr/markdown?embed=0", {"data": PNG}, 400, "INVALID_PARAMETER"),
+    ("/ocr/pdf?as_pages=1", {"data": pdf(GRAY)}, 400, "INVALID_PARAMETER"),
+    ("/ocr/pdf?images=inline", {"data": pdf(GRAY)}, 400, "INVALID_PARAMETER"),
+]
+
+
+@pytest.mark.parametrize(("path", "sent", "status", "code"), REFUSED)
+def test_what_is_wrong_has_the_originals_code(
+    client: FlaskClient, path: str, sent: dict[str, Any], status: int, code: str
+) -> None:
+    response = client.post(path, **sent)
+    assert (response.status_code, list(json_of(response))) == (status, ["error"])
+    assert json_of(response)["error"]["code"] == code
+
+
+TROUBLES = [
+    (errors.QueueFull("Full."), 503, "SERVER_BUSY", grpc.StatusCode.UNAVAILABLE),
+    (errors.DeadlineExceeded("Late."), 504, "INFERENCE_TIMEOUT", grpc.StatusCode.DEADLINE_EXCEEDED),
+    (errors.EngineFailed("No."), 500, "INFERENCE_ERROR", grpc.StatusCode.INTERNAL),
+    (errors.ImageTooLarge("Large."), 400, "DIMENSIONS_TOO_LARGE", grpc.StatusCode.INVALID_ARGUMENT),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "code", "rpc_status"), TROUBLES)
+def test_what_goes_wrong_here_has_the_same_code_over_both(
+    error: errors.OcrsvcError, status: int, code: str, rpc_status: grpc.StatusCode
+) -> None:
+    response = client_raising(error).post("/ocr/raw", data=PNG)
+    assert (response.status_code, json_of(response)["error"]["code"]) == (status, code)
+    _, methods = services_raising(error)
+    with served(methods) as opened, pytest.raises(grpc.RpcError) as caught:
+        call(opened, "Recognize", "OCRRequest", "OCRResponse", image=PNG)
+    assert trouble(caught.value) == (rpc_status, code)
+
+
+@pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready"])
+def test_it_is_healthy(client: FlaskClient, path: str) -> None:
+    assert client.get(path).text == "ok"
+
+
+def call(opened: grpc.Channel, method: str, request: str, response: str, **sent: Any) -> Any:
+    return unary(opened, SERVICE + method, f"ocr.{response}")(MESSAGES[f"ocr.{request}"](**sent), timeout=20)
+
+
+def trouble(error: Any) -> tuple[grpc.StatusCode, str]:
+    return error.code(), dict(error.trailing_metadata()).get("x-error-code", "")
+
+
+def test_an_image_and_bare_pixels_are_read_over_grpc(channel: grpc.Channel) -> None:
+    answer = call(channel, "Recognize", "OCRRequest", "OCRResponse", image=PNG, as_blocks=True)
+    told = json.loads(answer.json_response)
+    assert (answer.num_detections, list(answer.reading_order)) == (2, [0, 1])
+    assert ([line["text"] for line in told["results"]], len(told["blocks"])) == ([TEXT, SEEN], 1)
+    size = {"width": 64, "height": 32, "channels": 3}
+    answer = call(channel, "Recognize", "OCRRequest", "OCRResponse", pixels=bytes([9]) * 6144, **size)
+    assert json.loads(answer.json_response) == {"results": lines()}
+
+
+def test_a_batch_over_grpc_names_the_image_that_fails(channel: grpc.Channel) -> None:
+    answer = call(channel, "RecognizeBatch", "OCRBatchRequest", "OCRBatchResponse", images=[PNG, b"x"])
+    assert (answer.total_images, [one.error for one in answer.batch_results]) == (2, ["", "IMAGE_DECODE_FAILED"])
+
+
+def test_a_pdf_is_read_over_grpc(channel: grpc.Channel) -> None:
+    sent = {"pdf_data": pdf(GRAY, GRAY), "dpi": 100, "tables": True}
+    answer = call(channel, "RecognizePDF", "OCRPDFRequest", "OCRPDFResponse", **sent)
+    pages = [(page.page_number, page.width, page.height, page.dpi, page.mode) for page in answer.pages]
+    assert pages == [(1, 100, 50, 100, "ocr"), (2, 100, 50, 100, "ocr")]
+    assert json.loads(answer.pages[0].json_response)["results"][0]["bounding_box"] == PAGE_FIRST
+    answer = call(channel, "RecognizePDF", "OCRPDFRequest", "OCRPDFResponse", pdf_data=pdf(GRAY), output="pdf")
+    assert answer.document.startswith(b"%PDF-")
+    for more in ({}, {"as_pages": True}):
+        sent = {"pdf_data": pdf(GRAY), "markdown": True, **more}
+        assert "促销" in call(channel, "RecognizePDF", "OCRPDFRequest", "OCRPDFResponse", **sent).markdown
+    answer = call(channel, "RecognizeMarkdown", "OCRMarkdownRequest", "OCRMarkdownResponse", image=PNG)
+    assert "促销" in answer.markdown
+
+
+def test_health_over_grpc_carries_the_capabilities(channel: grpc.Channel) -> None:
+    answer = call(channel, "Health", "HealthRequest", "HealthResponse")
+    assert (answer.status, answer.response_mode) == ("ok", "json_bytes")
+    assert json.loads(answer.capabilities_json)["features"]["layout"]
+
+
+RPC_REFUSED = [
+    ("Recognize", "OCRRequest", {}, "MISSING_IMAGE"),
+    ("Recognize", "OCRRequest", {"pixels": b"x", "width": 2, "height": 1}, "BODY_SIZE_MISMATCH"),
+    ("Recognize", "OCRRequest", {"pixels": b"x", "width": -2, "height": 1}, "INVALID_DIMENSIONS"),
+    ("Recognize", "OCRRequest", {"image": PNG, "layout_only": True}, "INVALID_PARAMETER"),
+    ("Recognize", "OCRRequest", {"image": PNG, "formulas": True}, "FORMULA_BACKEND_DISABLED"),
+    ("RecognizeBatch", "OCRBatchRequest", {}, "EMPTY_BATCH"),
+    ("RecognizePDF", "OCRPDFRequest", {}, "MISSING_PDF"),
+    ("RecognizePDF", "OCRPDFRequest", {"pdf_data": b"x"}, "PDF_RENDER_FAILED"),
+    ("RecognizePDF", "OCRPDFRequest", {"pdf_data": b"x", "dpi": 9999}, "INVALID_DPI"),
+]
+
+
+@pytest.mark.parametrize(("method", "request_name", "sent", "code"), RPC_REFUSED)
+def test_what_is_wrong_over_grpc_has_its_code_in_the_trailers(
+    channel: grpc.Channel, method: str, request_name: str, sent: dict[str, Any], code: str
+) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        call(channel, method, request_name, request_name.replace("Request", "Response"), **sent)
+    assert trouble(caught.value) == (grpc.StatusCode.INVALID_ARGUMENT, code)

@@ -1,0 +1,149 @@
+"""URLs in place of files: off unless the operator names hosts, then read as files are, in each format with a place."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from outgoing_support import ScriptedServer, redirect, response, serving
+from support import wait_until
+from web_support import as_base64, json_of, picture, running_app
+
+from ocrsvc.settings.settings import Settings
+
+PNG = picture(8, 8)
+
+
+@pytest.fixture(scope="module")
+def files() -> Iterator[ScriptedServer]:
+    def answer(sock: Any, head: bytes) -> None:
+        path = head.split()[1]
+        wrong = redirect("http://10.0.0.1/") if path == b"/away" else response(b"", status="404 Not Found")
+        sock.sendall(response(PNG, "Content-Type: image/png") if path == b"/page.png" else wrong)
+
+    with serving(answer) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def on(files: ScriptedServer) -> Iterator[FlaskClient]:
+    settings = Settings(url_hosts=(f"127.0.0.1:{files.port}", "10.0.0.1"), url_private=("127.0.0.1/32",))
+    with running_app(settings) as app:
+        yield app.test_client()
+
+
+@pytest.fixture(scope="module")
+def off() -> Iterator[FlaskClient]:
+    with running_app(Settings()) as app:
+        yield app.test_client()
+
+
+# Each format that has a place for a URL, and what says that it was read.
+PLACES: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/ocr", {"json": {"url": "URL"}}, '"pages_total":1'),
+    ("/v1/ocr?url=URL", {}, '"pages_total":1'),
+    ("/v1/ocr?format=ndjson", {"json": {"url": "URL"}}, '"pages_read":1'),
+    ("/v1/ocr", {"json": {"url": "URL", "image": as_base64(PNG)}}, '"pages_total":2'),
+    ("/ocr", {"json": {"file": "URL"}}, "prunedResult"),
+    ("/parse/image", {"data": {"url": "URL"}}, "ParsedText"),
+    ("/v1/ocr", {"json": {"document": {"type": "document_url", "document_url": "URL"}}}, '"pages_processed":1'),
+    ("/v1/ocr", {"json": {"document": {"type": "image_url", "image_url": {"url": "URL"}}}}, '"pages_processed":1'),
+    ("/v1/convert/source", {"json": {"sources": [{"kind": "http", "url": "URL"}]}}, '"status":"success"'),
+]
+
+
+def asked(client: FlaskClient, path: str, sent: dict[str, Any], url: str) -> tuple[int, str]:
+    """Status and text of an answer, with this URL for that in the table."""
+    filled = json.loads(json.dumps(sent).replace("URL", url))
+    answer = client.post(path.replace("URL", url), **filled)
+    return answer.status_code, answer.text
+
+
+@pytest.mark.parametrize(("path", "sent", "seen"), PLACES)
+def test_a_url_is_read_as_its_file_is(
+    on: FlaskClient, files: ScriptedServer, path: str, sent: dict[str, Any], seen: str
+) -> None:
+    status, text = asked(on, path, sent, f"{files.url}/page.png")
+    assert (status, seen in text) == (200, True), text
+
+
+@pytest.mark.parametrize(("path", "sent", "_seen"), PLACES)
+@pytest.mark.parametrize("way", ["/missing", "/away", "http://[::1]/", "http://user@127.0.0.1/"])
+def test_what_cannot_be_had_from_a_url_is_refused_in_each_format(
+    on: FlaskClient, files: ScriptedServer, path: str, sent: dict[str, Any], _seen: str, way: str
+) -> None:
+    status, text = asked(on, path, sent, way if "://" in way else files.url + way)
+    # OCR.space reports what callers got wrong in a 200.
+    assert status in {400, 422} or '"IsErroredOnProcessing":true' in text
+    assert "URL" in text
+
+
+@pytest.mark.parametrize(("path", "sent", "_seen"), PLACES)
+def test_no_url_is_fetched_where_the_operator_names_no_host(
+    off: FlaskClient, files: ScriptedServer, path: str, sent: dict[str, Any], _seen: str
+) -> None:
+    before = len(files.heads)
+    status, text = asked(off, path, sent, f"{files.url}/page.png")
+    assert status in {400, 422} or "not fetched" in text
+    assert len(files.heads) == before
+
+
+def test_who_names_a_url_where_none_is_fetched_is_told_who_may_allow_it(off: FlaskClient) -> None:
+    problem = json_of(off.post("/v1/ocr", json={"url": "http://files.example/a.pdf"}))
+    assert (problem["status"], problem["code"]) == (400, "bad_option")
+    assert "OCRSVC_URL_HOSTS" in problem["remedy"]
+
+
+def test_the_description_of_a_service_has_urls_where_they_are_fetched(on: FlaskClient, off: FlaskClient) -> None:
+    found = [
+        "url" in schema_of(client)["properties"] and {"required": ["url"]} in schema_of(client)["anyOf"]
+        for client in (on, off)
+    ]
+    assert found == [True, False]
+
+
+def schema_of(client: FlaskClient) -> Any:
+    """Of a request to the native API in JSON."""
+    posted = client.get("/openapi.json").json["paths"]["/v1/ocr"]["post"]  # type: ignore[index]  # it is JSON
+    return posted["requestBody"]["content"]["application/json"]["schema"]
+
+
+@pytest.mark.parametrize("url", [["a", "b"], [], {}, 1])
+def test_one_url_is_one_text(on: FlaskClient, url: object) -> None:
+    answer = on.post("/v1/ocr", json={"url": url})
+    assert (answer.status_code, answer.json["code"] if answer.json else "") == (400, "bad_option")
+
+
+def test_a_file_that_is_too_large_is_refused() -> None:
+    with serving(response(bytes(2000))) as server:
+        settings = Settings(url_hosts=("127.0.0.1:*",), url_private=("127.0.0.1/32",), url_bytes=1024)
+        with running_app(settings) as app:
+            assert app.test_client().post("/v1/ocr", json={"url": server.url}).status_code == 413
+
+
+def test_no_more_files_are_fetched_at_once_than_leave_threads_to_others() -> None:
+    going_on, statuses = threading.Event(), list[int]()
+
+    def answer(sock: Any, _head: bytes) -> None:
+        going_on.wait(20)
+        sock.sendall(response(PNG))
+
+    with serving(answer) as server:
+        settings = Settings(url_hosts=("127.0.0.1:*",), url_private=("127.0.0.1/32",), url_fetches=1)
+        with running_app(settings) as app:
+
+            def ask() -> None:
+                statuses.append(app.test_client().post("/v1/ocr", json={"url": server.url}).status_code)
+
+            first = threading.Thread(target=ask)
+            first.start()
+            wait_until(lambda: server.heads, "the first file is asked for")
+            ask()
+            going_on.set()
+            first.join()
+            ask()
+    assert statuses == [503, 200, 200]

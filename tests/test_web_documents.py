@@ -1,0 +1,175 @@
+"""Documents on the web page: pages that come one by one, many pages, files that are made of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser_support import Open, in_browser, launched_browser, opening
+from held_answers import END, HeldAnswers, held_server, page_line
+from playwright.sync_api import Browser, FilePayload, Page, Route, expect
+
+PDF: FilePayload = {"name": "long.pdf", "mimeType": "application/pdf", "buffer": b"%PDF-1.7"}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[str, HeldAnswers]]:
+    with held_server() as server:
+        yield server
+
+
+@pytest.fixture
+def opened(browser: Browser, server: tuple[str, HeldAnswers]) -> Iterator[Open]:
+    with opening(browser, server[0]) as open_page:
+        yield open_page
+
+
+@pytest.fixture
+def held(server: tuple[str, HeldAnswers]) -> HeldAnswers:
+    held = server[1]
+    held.asked.clear()
+    held.gone.clear()
+    return held
+
+
+def put(page: Page) -> None:
+    page.set_input_files("#files", PDF)
+
+
+def state_of(page: Page) -> Any:
+    return page.locator("#items .state")
+
+
+@in_browser
+def test_pages_are_shown_as_they_come(opened: Open, held: HeldAnswers) -> None:
+    page = opened()
+    put(page)
+    held.send(page_line(1, 3))
+    expect(page.locator(".lines button").first).to_contain_text("page 1 line 0")
+    expect(state_of(page)).to_have_text("reading page 2 of 3")
+    expect(page.locator("#leaf-of")).to_have_text("/ 3")
+    expect(page.get_by_role("button", name="Searchable PDF")).to_be_disabled()
+    assert page.locator("#all").evaluate("(bar) => bar.value") == pytest.approx(1 / 3)
+    held.send(page_line(2, 3))
+    page.get_by_role("button", name="Next page").click()
+    expect(page.locator(".lines button").first).to_contain_text("page 2 line 0")
+    held.send({"page": 3, "error": {"title": "Broken", "code": "broken_image"}, "pages_total": 3, "pages_wanted": 3})
+    held.send(END)
+    held.send(None)
+    expect(state_of(page)).to_have_text("3 pages, 4 lines")
+    expect(page.locator(".lines button").first).to_contain_text("page 2 line 0")
+    expect(page.locator("#facts")).to_contain_text("1.50 s")
+    assert "application/x-ndjson" in held.accepted[-1]
+    assert held.asked == ["rotate=auto&words=true"]
+
+
+@in_browser
+def test_cancelling_ends_the_request_and_keeps_the_pages_that_came(opened: Open, held: HeldAnswers) -> None:
+    page = opened()
+    put(page)
+    held.send(page_line(1, 3))
+    held.send(page_line(2, 3))
+    expect(state_of(page)).to_have_text("reading page 3 of 3")
+    page.locator("#cancel").click()
+    expect(state_of(page)).to_have_text("cancelled · 2 pages, 4 lines")
+    expect(page.locator(".lines button").first).to_contain_text("page 1 line 0")
+    for _ in range(100):
+        # The server finds out by what it sends.
+        held.send(page_line(3, 3, lines=2000))
+        if held.gone.wait(0.05):
+            break
+    assert held.gone.is_set()
+    with page.expect_request("**/v1/ocr?*format=pdf") as asked:
+        page.get_by_role("button", name="Searchable PDF").click()
+    assert "pages=1-2&" in asked.value.url
+    held.send(None)
+
+
+@in_browser
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [({"error": {"title": "Took too long", "code": "x"}}, "Took too long"), (None, "The service cannot be reached")],
+)
+def test_what_ended_an_answer_early_is_reported_beside_the_pages_that_came(
+    opened: Open, held: HeldAnswers, last: object, said: str
+) -> None:
+    page = opened()
+    put(page)
+    held.send(page_line(1, 3))
+    held.send(last)
+    if last is not None:
+        held.send(None)
+    expect(page.get_by_role("alert")).to_contain_text(said)
+    expect(page.locator(".lines button").first).to_contain_text("page 1 line 0")
+    expect(state_of(page)).to_have_text("failed · 2 lines")
+
+
+@in_browser
+def test_a_hundred_pages_weigh_as_much_as_one(opened: Open, held: HeldAnswers) -> None:
+    page = opened()
+
+    def count_nodes() -> int:
+        count: int = page.evaluate("document.querySelectorAll('*').length")
+        return count
+
+    put(page)
+    held.send(page_line(1, 100, lines=60))
+    expect(page.locator(".lines button")).to_have_count(60)
+    with_one = count_nodes()
+    for number in range(2, 101):
+        held.send(page_line(number, 100, lines=60))
+    held.send(END)
+    held.send(None)
+    expect(state_of(page)).to_have_text("100 pages, 6000 lines")
+    field = page.get_by_label("Page number")
+    for number in (57, 100, 3):
+        field.fill(str(number))
+        field.press("Enter")
+        expect(page.locator(".lines button").first).to_contain_text(f"page {number} line 0")
+    assert count_nodes() == with_one
+    page.get_by_role("tab", name="JSON").click()
+    expect(page.locator("#panel")).to_contain_text("Only the beginning is shown")
+    assert len(page.locator("#panel pre").text_content() or "") == 100_000
+    with page.expect_download() as download:
+        page.locator("#save").click()
+    text = Path(download.value.path()).read_text(encoding="utf-8")
+    assert text.count('"angle": 0') == 100
+    assert len(re.findall(r'"pages_\w+"', text)) == 2
+
+
+@in_browser
+def test_a_searchable_pdf_is_saved_or_stopped_or_reported(opened: Open, held: HeldAnswers) -> None:
+    page = opened()
+    put(page)
+    for line in (page_line(1, 1), END, None):
+        held.send(line)
+    button = page.locator("[data-file=pdf]")
+    expect(button).to_be_enabled()
+    page.route("**/v1/ocr?*format=pdf", lambda route: route.fulfill(body=b"%PDF\xff", content_type="application/pdf"))
+    with page.expect_download() as download:
+        button.click()
+    assert (download.value.suggested_filename, Path(download.value.path()).read_bytes()) == ("long.pdf", b"%PDF\xff")
+    page.unroute_all()
+
+    waiting: list[Route] = []
+    page.route("**/v1/ocr?*format=pdf", lambda route: waiting.append(route))  # noqa: PLW0108  builtins cannot be handlers
+    button.click()
+    expect(button).to_have_text("Making it… stop")
+    button.click()
+    expect(page.locator("#said")).to_have_text("cancelled")
+    expect(button).to_have_text("Searchable PDF")
+    page.unroute_all()
+
+    problem = {"title": "No room", "code": "resources_exhausted_x"}
+    page.route("**/v1/ocr?*format=pdf", lambda route: route.fulfill(status=507, json=problem))
+    button.click()
+    expect(page.locator("#said")).to_have_text("No room")

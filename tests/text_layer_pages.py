@@ -1,0 +1,88 @@
+"""PDF pages with text of their own of many kinds, written by hand: fonts with and without maps, scans, turned pages."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+
+from documents import assemble, stream
+
+SIZE = (300, 200)
+"""Points of a page: 833 x 555 pixels at 200 dpi."""
+
+HELVETICA = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding %s >>"
+
+
+def page_pdf(
+    *contents: bytes,
+    page: bytes = b"",
+    font: bytes = HELVETICA % b"",
+    more: Mapping[int, bytes] | None = None,
+    resources: bytes = b"",
+    size: tuple[float, float] = SIZE,
+) -> bytes:
+    """A PDF with a page for each content stream.
+
+    Args:
+        contents: Content streams, in which /F is the font and /S the standard one.
+        page: More of each page's dictionary, as /Rotate 90.
+        font: The font.
+        more: Further objects, from number 50 on.
+        resources: More of each page's resources.
+        size: Points.
+    """
+    kids = b" ".join(b"%d 0 R" % (10 + 2 * index) for index in range(len(contents)))
+    objects = {1: b"<< /Type /Catalog /Pages 2 0 R >>", 3: font, 4: HELVETICA % b"", **(more or {})}
+    objects[2] = b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(contents))
+    for index, content in enumerate(contents):
+        number = 10 + 2 * index
+        objects[number] = (
+            b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 %g %g] /Contents %d 0 R "
+            b"/Resources << /Font << /F 3 0 R /S 4 0 R >> %s >> %s >>"
+        ) % (*size, number + 1, resources, page)
+        objects[number + 1] = stream(content)
+    return assemble(objects)
+
+
+def text(said: bytes, x: float = 20, y: float = 150, size: float = 12, more: bytes = b"") -> bytes:
+    """A line of text, as a part of a content stream; `more` are operators before it."""
+    escaped = said.replace(b"\\", b"\\\\").replace(b"(", b"\\(").replace(b")", b"\\)")
+    return b"BT /F %g Tf %s %g %g Td (%s) Tj ET\n" % (size, more, x, y, escaped)
+
+
+def mapped(pairs: Mapping[int, str]) -> tuple[bytes, dict[int, bytes]]:
+    """A font whose map to Unicode says these texts for these codes, and the object that the map is."""
+    rows = b"".join(b"<%02X> <%s>\n" % (code, said.encode("utf-16-be").hex().encode()) for code, said in pairs.items())
+    head = (
+        b"/CIDInit /ProcSet findresource begin 12 dict begin begincmap /CMapName /M def /CMapType 2 def\n"
+        b"1 begincodespacerange <00> <FF> endcodespacerange\n"
+    )
+    cmap = head + b"%d beginbfchar\n%sendbfchar endcmap end end" % (len(pairs), rows)
+    return HELVETICA % b"/ToUnicode 50 0 R", {50: stream(cmap)}
+
+
+def type3() -> tuple[bytes, dict[int, bytes]]:
+    """A font of bars, whose characters have names that mean nothing."""
+    glyphs = b" ".join(b"/g%d 51 0 R" % code for code in range(65, 91))
+    differences = b" ".join(b"/g%d" % code for code in range(65, 91))
+    font = (
+        b"<< /Type /Font /Subtype /Type3 /FontBBox [0 0 600 700] /FontMatrix [0.001 0 0 0.001 0 0] /FirstChar 65 "
+        b"/LastChar 90 /Widths [%s] /CharProcs << %s >> /Encoding << /Type /Encoding /Differences [65 %s] >> "
+        b"/Resources << >> >>"
+    ) % (b"600 " * 26, glyphs, differences)
+    return font, {51: stream(b"600 0 0 0 500 700 d1 0 0 100 700 re f 400 0 100 700 re f 0 300 500 80 re f")}
+
+
+def image(name: bytes = b"I", width: int = 300, height: int = 200, x: int = 0, y: int = 0) -> bytes:
+    """Draws the image of `with_image` over a part of the page, as a part of a content stream."""
+    return b"q %d 0 0 %d %d %d cm /%s Do Q\n" % (width, height, x, y, name)
+
+
+def with_image(pixels: bytes, width: int, height: int) -> dict[str, object]:
+    """Arguments of `page_pdf` that give each page a gray image of these rows."""
+    packed = zlib.compress(pixels)
+    body = (
+        b"<< /Type /XObject /Subtype /Image /Width %d /Height %d /ColorSpace /DeviceGray /BitsPerComponent 8 "
+        b"/Filter /FlateDecode /Length %d >>\nstream\n%s\nendstream"
+    ) % (width, height, len(packed), packed)
+    return {"more": {60: body}, "resources": b"/XObject << /I 60 0 R >>"}
