@@ -54,7 +54,7 @@ STAGES: Mapping[str, Sequence[str]] = {
     "order": ("engines.ppocr.pipeline.page:level_quads", "engines.ppocr.pipeline.page:reading_order"),
     "spaces": ("engines.ppocr.pipeline.page:decide_spaces",),
     "page": ("engines.ppocr.pipeline.page:_assemble", "engines.ppocr.pipeline.page:read_page"),
-    "encode": ("api.native:_as_json",),
+    "encode": ("api.native:_answer",),
 }
 
 

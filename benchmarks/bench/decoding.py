@@ -8,13 +8,14 @@ from typing import Any
 
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits, decode, decode_pixels
-from ocrsvc.imaging.document import chosen_pages, open_document
+from ocrsvc.imaging.document import Document, chosen_pages, open_document
 from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.model_serving.model_status import ModelList
 from ocrsvc.model_serving.only_model import only_model
-from ocrsvc.pipeline.documents import FileRead
+from ocrsvc.pipeline.documents import FileRead, PageRead
 from ocrsvc.readings import EngineInfo, Reading, Timing
 from ocrsvc.records import Image, Line, Page
+from ocrsvc.settings.settings import Settings
 
 MOST_PAGES = 50
 
@@ -26,6 +27,7 @@ class DecodingReader:
     has_models = False
 
     def __init__(self) -> None:
+        self.settings = Settings(max_pages=MOST_PAGES)
         self._limits = PixelLimits(1_000_000)
         self._info = EngineInfo("ready", "none", "1", "cpu", "none", "none")
 
@@ -48,6 +50,24 @@ class DecodingReader:
     ) -> list[FileRead]:
         """The pages of each by itself; no PDFs, whose child process would be what takes the time."""
         return [self._read_file(file, ranges, most) for file in files]
+
+    def read_by_page(self, file: bytes, *asked: Any) -> Iterator[PageRead]:
+        """The pages of one, one by one."""
+        yield from self.read_files_by_page([file], *asked)
+
+    def read_files_by_page(self, files: Sequence[bytes | OcrsvcError], *asked: Any) -> Iterator[PageRead]:
+        """Those of `read_files`, one by one."""
+        for at, file in enumerate(self.read_files(files, *asked), start=1):
+            for number, outcome in file.pages:
+                yield PageRead(number, file.total, len(file.pages), outcome, at)
+
+    def check_model(self, _options: object) -> None:
+        """Whatever model is named is there."""
+
+    @contextmanager
+    def open_document(self, file: bytes, *_asked: object) -> Iterator[Document]:
+        """The document, but for PDFs."""
+        yield open_document(file, self._limits, 0, bool, bool)
 
     @contextmanager
     def decoded_image(self, data: bytes, *_asked: object, **_more: object) -> Iterator[Image]:

@@ -44,6 +44,7 @@ class Exchange:
 def exchanges(image: bytes) -> list[Exchange]:
     """One or two requests for each format, all with the same image."""
     text = base64.b64encode(image).decode()
+    url = f"data:image/jpeg;base64,{text}"
     return [
         Exchange("native", "file", "/v1/ocr", *_file("file", image)),
         Exchange("native", "json", "/v1/ocr", JSON, _json(image=text)),
@@ -57,11 +58,13 @@ def exchanges(image: bytes) -> list[Exchange]:
         Exchange("paddle_serving", "", "/ocr/prediction", "", _json(key=["image"], value=[text])),
         Exchange("umi_ocr", "", "/api/ocr", JSON, _json(base64=text)),
         Exchange("ocr_space", "with overlay", "/parse/image?isOverlayRequired=true", *_file("file", image)),
+        Exchange("docling", "", "/v1/convert/file", *_file("files", image)),
         Exchange("turboocr", "json", "/ocr", JSON, _json(image=text)),
         Exchange("turboocr", "raw", "/ocr/raw", "image/jpeg", image),
         Exchange("kserve_v2", "json", "/v2/models/ocr/infer", "", _tensor(text)),
         Exchange("kserve_v2", "binary answer", "/v2/models/ocr/infer", "", _tensor(text, binary_data_output=True)),
         Exchange("tfserving", "rows", "/v1/models/ocr:predict", "", _json(instances=[{"b64": text}])),
+        Exchange("mistral", "", "/v1/ocr", JSON, _json(document={"type": "image_url", "image_url": url})),
         Exchange("tfserving", "columns", "/v1/models/ocr:predict", "", _json(inputs={"image": [{"b64": text}]})),
     ]
 

@@ -120,13 +120,7 @@ class _Sheet:
     def write(self, x: float, baseline: float, text: str, font: ImageFont.FreeTypeFont) -> float:
         """Draw one run without spaces at a point, note its words, and say where it ends."""
         self._draw.text((x, baseline), text, fill=self._ink, font=font, anchor="ls")
-        ascent, descent = font.getmetrics()
-        for begin, end in _spans(text):
-            left, right = (x + font.getlength(text[:place]) for place in (begin, end))
-            origin = np.array([left, baseline, left, baseline])
-            frame = np.array([left, baseline - ascent, right, baseline + descent])
-            bounds = np.array(font.getbbox(text[begin:end], anchor="ls")) + origin
-            self.words.append(Word(text[begin:end], _ink_of(text[begin:end], font) + origin, bounds, frame))
+        self.words += place_words(x, baseline, text, font)
         return x + font.getlength(text)
 
     def pixels(self) -> NDArray[np.uint8]:
@@ -135,8 +129,25 @@ class _Sheet:
 
     def page(self, name: str, kind: str, language: str) -> DrawnPage:
         """The page with those of its words that count."""
-        words = [word for word in self.words if any(map(str.isalnum, word.text))]
-        return DrawnPage(name, kind, self.pixels(), words, language)
+        return DrawnPage(name, kind, self.pixels(), counted(self.words), language)
+
+
+def counted(words: Sequence[Word]) -> list[Word]:
+    """Those with letters, digits or Chinese characters."""
+    return [word for word in words if any(map(str.isalnum, word.text))]
+
+
+def place_words(x: float, baseline: float, text: str, font: ImageFont.FreeTypeFont) -> list[Word]:
+    """The words of a text that is drawn at a point."""
+    ascent, descent = font.getmetrics()
+    words = []
+    for begin, end in _spans(text):
+        left, right = (x + font.getlength(text[:place]) for place in (begin, end))
+        origin = np.array([left, baseline, left, baseline])
+        frame = np.array([left, baseline - ascent, right, baseline + descent])
+        bounds = np.array(font.getbbox(text[begin:end], anchor="ls")) + origin
+        words.append(Word(text[begin:end], _ink_of(text[begin:end], font) + origin, bounds, frame))
+    return words
 
 
 def _ink_of(text: str, font: ImageFont.FreeTypeFont) -> Frame:
@@ -155,12 +166,13 @@ def is_han(character: str) -> bool:
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
-    """Where the words of a text without spaces begin and end."""
+    """Where the words of a text begin and end."""
     begin = 0
     for place in range(1, len(text) + 1):
-        if place == len(text) or is_han(text[place]) or is_han(text[place - 1]):
-            yield begin, place
-            begin = place
+        if place == len(text) or text[place] == " " or is_han(text[place]) or is_han(text[place - 1]):
+            if text[begin:place].strip():
+                yield begin, place
+            begin = place + 1 if text[place : place + 1] == " " else place
 
 
 def _face(file: Path, size: int) -> ImageFont.FreeTypeFont:
@@ -239,11 +251,12 @@ def slanted(page: DrawnPage, degrees: float) -> DrawnPage:
         points = corners @ matrix[:, :2].T + matrix[:, 2]
         return np.array([*points.min(axis=0), *points.max(axis=0)])
 
-    words = [_moved(word, moved) for word in page.words]
+    words = [move_word(word, moved) for word in page.words]
     return replace(page, name=f"{page.name}_slanted", kind="slanted", pixels=np.asarray(pixels, np.uint8), words=words)
 
 
-def _moved(word: Word, move: Callable[[Frame], Frame]) -> Word:
+def move_word(word: Word, move: Callable[[Frame], Frame]) -> Word:
+    """The word with its frames moved."""
     return replace(word, ink=move(word.ink), bounds=move(word.bounds), type=move(word.type))
 
 
@@ -254,7 +267,7 @@ def shrunk(page: DrawnPage, scale: float, quality: int) -> DrawnPage:
     pixels = np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR), np.uint8)
     rows, columns = pixels.shape[0] / page.pixels.shape[0], pixels.shape[1] / page.pixels.shape[1]
     by = np.array([columns, rows, columns, rows])
-    words = [_moved(word, by.__mul__) for word in page.words]
+    words = [move_word(word, by.__mul__) for word in page.words]
     return replace(page, name=f"{page.name}_low", kind="low", pixels=pixels, words=words)
 
 

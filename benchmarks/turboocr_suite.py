@@ -1,0 +1,117 @@
+"""Runs TurboOCR's own pytest suite (tests/integration, tests/regression) against this service over its real engine.
+
+    python benchmarks/turboocr_suite.py [--suite FOLDER] [-k EXPRESSION]
+
+The suite is fetched at the commit that benchmarks/data/turboocr_suite.json names, or taken from a folder that holds a
+checkout of it. Prints how many tests passed, failed and were skipped, and those that did not pass and are not expected
+to. Exit code 1 if there is one of these. Needs ten minutes on two idle cores, and network access for the first run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+from xml.etree import ElementTree as ET
+
+from bench.service import ROOT, free_port, started
+
+EXPECTED: Final = ROOT / "benchmarks" / "data" / "turboocr_suite.json"
+REPOSITORY: Final = "https://github.com/aiptimizer/TurboOCR"
+REQUIREMENTS: Final = ("pytest", "requests", "grpcio", "grpcio-tools", "Pillow", "numpy", "reportlab")
+FOLDER: Final = Path(os.environ.get("OCRSVC_CLIENTS") or Path.home() / ".cache" / "ocrsvc-clients").absolute()
+LIMIT_S: Final = 7_200
+
+
+def main() -> None:
+    """Run it, print what came of it, and end with 1 if something else than expected did not pass."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--suite", type=Path, help="a checkout of the suite; fetched without")
+    parser.add_argument("-k", default="", help="pytest's expression for the tests to run")
+    asked = parser.parse_args()
+    expected = json.loads(EXPECTED.read_text("utf-8"))
+    # The service would refuse it as a setting that it does not know.
+    os.environ.pop("OCRSVC_CLIENTS", None)
+    suite = asked.suite or fetched_suite(expected["commit"])
+    results = run_suite(suite.absolute(), environment(), asked.k)
+    print(dict(Counter(results.values())))
+    surprises = [name for name in results if results[name] != "passed" and not is_expected(name, expected)]
+    for name in surprises:
+        print(f"{results[name]}: {name}")
+    sys.exit(1 if surprises or not results else 0)
+
+
+def is_expected(name: str, expected: dict[str, Any]) -> bool:
+    """Whether a test is one of those that are named with the reason why they do not pass."""
+    return any(name.startswith(known) for known in expected["not_passed"])
+
+
+def fetched_suite(commit: str) -> Path:
+    """The checkout of this commit, fetched if it is not there."""
+    at = FOLDER / f"TurboOCR-{commit}"
+    if not (at / "tests").is_dir():
+        subprocess.run(["git", "clone", "--quiet", "--depth=1", "--branch", commit, REPOSITORY, at], check=True)
+    return at
+
+
+def environment() -> Path:
+    """The Python of an environment with what the suite imports, made if it is not there."""
+    python = FOLDER / "turboocr_suite" / "bin" / "python"
+    if not python.is_file():
+        subprocess.run([sys.executable, "-m", "venv", FOLDER / "turboocr_suite"], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *REQUIREMENTS], check=True)
+    return python
+
+
+def run_suite(suite: Path, python: Path, expression: str) -> dict[str, str]:
+    """passed, failed or skipped of each test, by its name."""
+    rpc = f"127.0.0.1:{free_port()}"
+    env = {
+        "OCRSVC_ENGINE": "ppocr",
+        "OCRSVC_DIALECTS": "turboocr",
+        "OCRSVC_GRPC_BIND": rpc,
+        # As many pages, and as much time, as TurboOCR gives.
+        "OCRSVC_MAX_PAGES": "2000",
+        "OCRSVC_DEADLINE_S": "300",
+    }
+    with started(env) as service, tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        # It uses a mark that its own configuration does not know.
+        command: list[str | Path] = [
+            python,
+            "-m",
+            "pytest",
+            "-q",
+            "-o",
+            "addopts=",
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={report}",
+        ]
+        command += ["-k", expression, "--server-url", service.url, "--grpc-target", rpc, "integration", "regression"]
+        # Its tests of a server on a CPU are run against the same one.
+        more = {**os.environ, "CPU_SERVER_URL": service.url, "PYTHONPATH": ""}
+        subprocess.run(command, cwd=suite / "tests", env=more, timeout=LIMIT_S, check=False)
+        return results_in(report)
+
+
+def results_in(report: Path) -> dict[str, str]:
+    """What pytest's report in JUnit's XML says of each test."""
+    found: dict[str, str] = {}
+    for case in ET.parse(report).iter("testcase"):
+        module, _, name = case.get("classname", "").rpartition(".")
+        file, of_class = (f"{module}.{name}", "") if name.startswith("test_") else (module, f"::{name}")
+        outcome = next((kind.tag for kind in case if kind.tag in {"failure", "error", "skipped"}), "passed")
+        test = f"{file.replace('.', '/')}.py{of_class}::{case.get('name')}"
+        found[test] = {"failure": "failed", "error": "failed"}.get(outcome, outcome)
+    return found
+
+
+if __name__ == "__main__":
+    main()
