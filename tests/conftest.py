@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -12,7 +13,9 @@ import hypothesis
 import pytest
 from support import Server, run_server
 
-_LEAVING_S = 5.0
+_LEAVING_S = 30.0
+_DAY_S = 86400.0
+_LONGEST_S = 90.0
 # Files that take more than 10 s begin first, so that no process is left with one when the others have ended.
 _LONG_FILES = (
     "hostile",
@@ -76,6 +79,14 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@pytest.fixture
+def one_day() -> None:
+    """A test of pages a day is over before midnight (UTC), at which they begin anew: just before, it waits for that."""
+    left_s = _DAY_S - time.time() % _DAY_S
+    if left_s < _LONGEST_S:
+        time.sleep(left_s)
 
 
 @pytest.fixture(autouse=True)

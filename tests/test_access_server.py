@@ -187,6 +187,7 @@ def test_a_call_with_a_wrong_key_ends_before_its_message(place: Place) -> None:
         assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
+@pytest.mark.usefixtures("one_day")
 def test_pages_over_grpc_count_and_a_limit_says_when_to_come_again(place: Place) -> None:
     metadata = (("authorization", f"Bearer {place.add('tensors', pages_a_day=3)}"),)
     with grpc.insecure_channel(place.rpc) as channel:
@@ -204,6 +205,7 @@ def test_pages_over_grpc_count_and_a_limit_says_when_to_come_again(place: Place)
         assert ready(MESSAGES["inference.ServerReadyRequest"]()).ready
 
 
+@pytest.mark.usefixtures("one_day")
 def test_the_python_client_sends_its_key_and_knows_the_refusals(place: Place) -> None:
     with Client(place.server.url, api_key=place.add("client", pages_a_day=1)) as client:
         assert client.read(PAGE).pages

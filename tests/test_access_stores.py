@@ -326,6 +326,7 @@ print(answered)
 """
 
 
+@pytest.mark.usefixtures("one_day")
 def test_no_page_is_lost_or_counted_twice_when_workers_are_killed(case: Case) -> None:
     quota = 20_000
     secret = add_key(case.store, KeyEntry("acme", limits=KeyLimits(pages_a_day=quota, concurrency=100)))

@@ -168,6 +168,7 @@ def use_up(asking: Asking, hosts: list[Host]) -> None:
         wait_until(is_silent, "the limit is reached on all hosts")
 
 
+@pytest.mark.usefixtures("one_day")
 def test_a_keys_limits_hold_over_hosts_though_one_dies_and_another_loses_the_store(place: Place) -> None:
     _, dying, parted = place.hosts
     with services(place.hosts):

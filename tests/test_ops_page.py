@@ -359,6 +359,7 @@ def test_a_service_without_keys_says_so() -> None:
 
 
 @in_browser
+@pytest.mark.usefixtures("one_day")
 def test_with_keys_a_browser_asks_for_one_and_the_page_shows_what_is_used(opened: Open, tmp_path: Path) -> None:
     with keys_in(tmp_path) as keys:
         operator, reader = keys.add("operator", "operate"), keys.add("reader", "read", pages_a_day=10)

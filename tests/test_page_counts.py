@@ -231,6 +231,7 @@ def send_pages(server: Server, secret: str, pages: int) -> None:
         assert answer.status_code == 200
 
 
+@pytest.mark.usefixtures("one_day")
 def test_a_service_counts_what_its_killed_workers_have_answered(tmp_path: Path) -> None:
     address = f"sqlite:{tmp_path}/keys.sqlite"
     with closing(open_store(address)) as store:
