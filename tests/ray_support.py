@@ -65,6 +65,9 @@ def two_nodes(folder: Path) -> Iterator[TwoNodes]:
 
 def _be_cluster(folder: str) -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Where Ray notes which cluster a machine is part of: it does not make the folder, and a user's own stays as it is.
+    os.environ["RAY_TMPDIR"] = folder
+    (Path(folder) / "ray").mkdir()
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": 1, "object_store_memory": _STORE_BYTES, "include_dashboard": False, "temp_dir": folder}

@@ -231,8 +231,13 @@ def test_hostile_text_is_parsed_in_linear_time(parser: str) -> None:
         if one_s > MOST_S:
             late[name] = f"{one_s:.3f} s"
         elif one_s > QUICK_S:
-            two_s = seconds(parse, flood(unit, 2 * SIZE), 2 * one_s)
-            if two_s > 3.5 * one_s:
+            # What is not linear stays so; a machine that is busy with something else does not.
+            for _ in range(3):
+                two_s = seconds(parse, flood(unit, 2 * SIZE), 2 * one_s)
+                if two_s <= 3.5 * one_s:
+                    break
+                one_s = seconds(parse, flood(unit, SIZE), QUICK_S)
+            else:
                 late[name] = f"{one_s:.3f} s, and twice as much {two_s:.3f} s"
     assert not late
 
