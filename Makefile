@@ -33,9 +33,14 @@ serve: install
 	@exec $(BIN)/gunicorn -c gunicorn.conf.py wsgi:app $(ARGS)
 
 # Three at a time, file by file: most of it waits for servers, browsers and workers that come and go. The order is that of
-# tests/conftest.py, long files first.
+# tests/conftest.py, long files first. What fails beside others is run again, alone: only what fails then fails the command,
+# and what does not is printed, since a test that a busy machine can fail is to be mended.
 test: install $(MODELS)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS) || { \
+	  [ $$? = 1 ] || exit 1; \
+	  echo "Those that failed are run again, alone, until one fails again."; \
+	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 1 -v; \
+	}
 
 # Without them the tests of models say that they are skipped; on CI they fail.
 $(MODELS): $(STAMP) tests/models.txt
