@@ -44,7 +44,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.app import create_app
 from ocrsvc.imaging.page_ranges import ACCEPTED
-from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 
@@ -79,8 +79,8 @@ def main() -> int:
     began_s = time.monotonic()
     _describe_bodies(tiny_png())
     with tempfile.TemporaryDirectory() as folder, keys_in(Path(folder)) as keys:
-        tasks = Tasks(Path(folder), 1 << 26, JOBS_S)
-        figures = {kind: _judge(kind, keys, tasks, asked.examples, asked.seed) for kind in KINDS}
+        jobs = JobStore(Path(folder), 1 << 26, JOBS_S)
+        figures = {kind: _judge(kind, keys, jobs, asked.examples, asked.seed) for kind in KINDS}
     print(f"{time.monotonic() - began_s:.0f} s")
     write_result("schemathesis", {"seed": asked.seed} | figures, asked.out)
     return 1 if any(found["failures"] or not found["cases"] for found in figures.values()) else 0
@@ -97,10 +97,10 @@ KINDS: Mapping[str, str | None] = {
 """What is sent: None where the service wants no keys, else the name of a key, or a text that is none."""
 
 
-def _judge(kind: str, keys: Keys, tasks: Tasks, examples: int, seed: int) -> dict[str, Any]:
+def _judge(kind: str, keys: Keys, jobs: JobStore, examples: int, seed: int) -> dict[str, Any]:
     """One run; its figures."""
     name = KINDS[kind]
-    schema = _schema(keys, tasks, name)
+    schema = _schema(keys, jobs, name)
     refusals = [refused_without_a_right_key.__name__, refused_for_another_scope.__name__]
     if name in {None, "right"}:
         left_out = refusals
@@ -151,16 +151,16 @@ def _describe_bodies(image: bytes) -> None:
     schemathesis.check(refused_for_another_scope)
 
 
-def _schema(keys: Keys, tasks: Tasks, name: str | None) -> Any:
+def _schema(keys: Keys, jobs: JobStore, name: str | None) -> Any:
     """The description as it is served, of a service that wants keys or, for None, does not."""
     reader = cast(Reader, DecodingReader())
     if name is None:
-        app = create_app(Settings(max_body_bytes=1 << 20), reader, tasks=tasks)
+        app = create_app(Settings(max_body_bytes=1 << 20), reader, jobs=jobs)
         schema = schemathesis.openapi.from_wsgi("/openapi.json", app)
     else:
         gate: AccessGate = keys.gate
         secrets = _secrets(keys)
-        app = create_app(Settings(max_body_bytes=1 << 20, keys=keys.address), reader, tasks=tasks, gate=gate)
+        app = create_app(Settings(max_body_bytes=1 << 20, keys=keys.address), reader, jobs=jobs, gate=gate)
         schema = schemathesis.openapi.from_wsgi("/openapi.json", app, headers=dict(bearer(secrets["right"])))
         if secret := secrets.get(name, name):
             schema.config.headers = dict(bearer(secret))

@@ -24,7 +24,7 @@ from ocrsvc.http.request_metrics import RequestMetrics, install_request_metrics,
 from ocrsvc.http.responses import cut_accepted
 from ocrsvc.http.security_headers import install_security_headers
 from ocrsvc.http.url_files import url_files_of
-from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.model_api.model import make_model
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.registry import adapters, resolve
@@ -46,7 +46,7 @@ def create_app(
     reader: Reader,
     request_metrics: RequestMetrics | None = None,
     limits: SharedLimits | None = None,
-    tasks: Tasks | None = None,
+    jobs: JobStore | None = None,
     gate: AccessGate | None = None,
 ) -> Flask:
     """The WSGI application over a reader, which may be started later.
@@ -57,7 +57,7 @@ def create_app(
         reader: Reads the images; shared by all threads.
         request_metrics: Where requests are counted; by default nobody but this application knows it.
         limits: What requests over gRPC share with those here; None shares nothing.
-        tasks: Where documents wait to be read while nobody is connected; None takes none in.
+        jobs: Where documents wait to be read while nobody is connected; None takes none in.
         gate: Admits requests by their API keys; None admits all, and is refused where the settings name keys.
 
     Raises:
@@ -80,13 +80,13 @@ def create_app(
         app.wsgi_app = guarded(app.wsgi_app, limits.guard)  # type: ignore[method-assign]
     url_files = url_files_of(settings)
     api = make_api(reader, url_files, settings)
-    add_jobs(api, settings, reader, tasks, url_files)
+    add_jobs(api, settings, reader, jobs, url_files)
     app.register_blueprint(api)
     app.register_blueprint(make_ops(reader, gate, fetches_urls=url_files.is_on))
     app.register_blueprint(make_operators(settings, reader, request_metrics, gate))
     model = make_model(settings, reader, request_metrics.store, request_metrics.worker_metrics)
     app.register_blueprint(make_page(has_models=settings.models is not None))
-    context = AdapterContext(settings, reader, model, tasks, url_files)
+    context = AdapterContext(settings, reader, model, jobs, url_files)
     for name in settings.dialects:
         app.register_blueprint(resolve(adapters()[name].http)(context))
     app.before_request(cut_accepted)

@@ -11,9 +11,9 @@ from ocrsvc.errors import JobsOff
 from ocrsvc.http.admission import WITHOUT_ENGINE
 from ocrsvc.http.request import request
 from ocrsvc.jobs.intake import JobOwner
+from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.job_result import make_result
-from ocrsvc.jobs.store import Tasks, storing
-from ocrsvc.jobs.task import Task
+from ocrsvc.jobs.store import JobStore, storing
 from ocrsvc.serving.limiter import Limiter
 
 _FILES_WAITING: Final = 8
@@ -24,11 +24,11 @@ def owner_of_request() -> JobOwner:
     return JobOwner(request.caller, request.key.identity if request.key is not None else None)
 
 
-def store_of(tasks: Tasks | None) -> Tasks:
+def store_of(jobs: JobStore | None) -> JobStore:
     """The job store. Raises JobsOff where there is none."""
-    if tasks is None:
+    if jobs is None:
         raise JobsOff("This service takes in no documents to be read later (OCRSVC_TASKS_BYTES is 0).")
-    return tasks
+    return jobs
 
 
 def job_view(view: Callable[..., ResponseReturnValue]) -> Callable[..., ResponseReturnValue]:
@@ -51,7 +51,7 @@ class ResultFiles:
     def __init__(self) -> None:
         self._limiter = Limiter(1, _FILES_WAITING)
 
-    def read(self, tasks: Tasks, task: Task, name: str) -> bytes:
+    def read(self, jobs: JobStore, job: Job, name: str) -> bytes:
         """The file of a format, see `make_result`, for a response that begins with the next step.
 
         Raises:
@@ -61,7 +61,7 @@ class ResultFiles:
         """
         check = request.make_check()
         with self._limiter.take(check):
-            made = make_result(tasks, task, name, check, request.left_s)
+            made = make_result(jobs, job, name, check, request.left_s)
         # Whoever finishes the response takes the same again, for as long as it lasts.
         with request.share.holding(made.stat().st_size):
             return made.read_bytes()

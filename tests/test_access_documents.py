@@ -18,7 +18,7 @@ from web_support import KnownEngine, json_of
 
 from ocrsvc.app import create_app
 from ocrsvc.jobs.runner import Runner
-from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -32,7 +32,7 @@ class Place:
 
     client: FlaskClient
     keys: Keys
-    tasks: Tasks
+    jobs: JobStore
     reader: Reader
 
     def upload(self, name: str, pages: int) -> Any:
@@ -48,7 +48,7 @@ class Place:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Documents are read within the block."""
-        runner = Runner(self.tasks, self.reader, 10.0, bool, self.keys.gate)
+        runner = Runner(self.jobs, self.reader, 10.0, bool, self.keys.gate)
         runner.start()
         try:
             yield
@@ -59,13 +59,13 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     with keys_in(tmp_path) as keys:
-        settings, tasks = Settings(keys=keys.address), Tasks(tmp_path / "tasks", 10**8, 3600.0)
-        tasks.folder.mkdir()
+        settings, jobs = Settings(keys=keys.address), JobStore(tmp_path / "jobs", 10**8, 3600.0)
+        jobs.folder.mkdir()
         reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
         reader.start()
         keys.add("anna", "jobs", pages_a_day=5)
         keys.add("berta", "jobs")
-        yield Place(create_app(settings, reader, tasks=tasks, gate=keys.gate).test_client(), keys, tasks, reader)
+        yield Place(create_app(settings, reader, jobs=jobs, gate=keys.gate).test_client(), keys, jobs, reader)
         reader.stop(5.0)
 
 
@@ -85,7 +85,7 @@ def test_a_document_of_more_pages_than_are_left_is_not_taken_in(
     place.keys.gate.admit(place.keys.secrets["anna"], "jobs", pages=2).settle(2)
     response = place.upload("anna", pages)
     assert (response.status_code, json_of(response)["code"]) == (status, code)
-    assert place.tasks.all() == []
+    assert place.jobs.all() == []
 
 
 def test_reading_ends_where_the_pages_of_the_key_do(place: Place) -> None:
@@ -102,10 +102,10 @@ def test_nothing_is_read_for_a_key_that_was_revoked(place: Place) -> None:
     task_id = json_of(place.upload("anna", 2))["data"]
     place.keys.revoke("anna")
     with place.working():
-        wait_until(place.tasks.all()[0].is_done)
-    task = place.tasks.find(task_id)
-    assert task is not None
-    assert (task.state()[0], task.count_pages()) == ("failure", 0)
+        wait_until(place.jobs.all()[0].is_done)
+    job = place.jobs.find(task_id)
+    assert job is not None
+    assert (job.state()[0], job.count_pages()) == ("failure", 0)
 
 
 def test_a_document_is_there_for_its_own_key_only(place: Place) -> None:
@@ -132,7 +132,7 @@ def test_a_key_that_is_added_again_has_not_its_predecessors_documents(place: Pla
     place.keys.add("anna", "jobs")
     before = place.keys.usage().today
     with place.working():
-        wait_until(lambda: all(task.is_done() for task in place.tasks.all()))
+        wait_until(lambda: all(job.is_done() for job in place.jobs.all()))
     for task_id in (read, waiting):
         assert place.ask("anna", task_id)["code"] == UNKNOWN
     assert place.keys.usage().today == before
@@ -147,7 +147,7 @@ def test_jobs_are_there_for_the_key_that_left_them_and_their_pages_count_for_it(
         for pages in (1, 2)
     ]
     with place.working():
-        wait_until(lambda: all(task.is_done() for task in place.tasks.all()))
+        wait_until(lambda: all(job.is_done() for job in place.jobs.all()))
     assert place.keys.usage().today == 3
     assert [job["id"] for job in json_of(ask("anna", "GET"))["jobs"]] == ids[::-1]
     assert [job["id"] for job in json_of(ask("anna", "GET", "?limit=1"))["jobs"]] == ids[1:]

@@ -17,7 +17,7 @@ from web_support import TEXT, running_app
 from ocrsvc.access.routes import routes_of
 from ocrsvc.grpc_server.access import CallAccess
 from ocrsvc.grpc_server.server import RpcServer
-from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.registry import adapters
 from ocrsvc.settings.settings import Settings
 
@@ -57,8 +57,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keys]:
 @pytest.fixture(scope="module")
 def app(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flask]:
     settings = Settings(keys=keys.address, ops="open")
-    tasks = Tasks(tmp_path_factory.mktemp("tasks"), 10**6, 60.0)
-    with running_app(settings, keys.gate, tasks) as running:
+    jobs = JobStore(tmp_path_factory.mktemp("jobs"), 10**6, 60.0)
+    with running_app(settings, keys.gate, jobs) as running:
         yield running
 
 

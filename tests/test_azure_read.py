@@ -22,7 +22,7 @@ from ocrsvc.adapters.azure_read.spans import PageText
 from ocrsvc.app import create_app
 from ocrsvc.errors import QueueFull
 from ocrsvc.jobs.runner import Runner
-from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page
 from ocrsvc.settings.settings import Settings
@@ -44,7 +44,7 @@ class Place:
     """The adapter in this process, and what is behind it."""
 
     client: FlaskClient
-    tasks: Tasks
+    jobs: JobStore
     reader: Reader
 
     def analyze(self, data: bytes = PAGE, query: str = "", model: str = READ) -> Any:
@@ -62,7 +62,7 @@ class Place:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Documents are read within the block."""
-        runner = Runner(self.tasks, self.reader, 10.0, bool)
+        runner = Runner(self.jobs, self.reader, 10.0, bool)
         runner.start()
         try:
             yield
@@ -74,9 +74,9 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     settings = Settings()
     reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
-    tasks = Tasks(tmp_path_factory.mktemp("tasks"), 10**8, 3600.0)
+    jobs = JobStore(tmp_path_factory.mktemp("jobs"), 10**8, 3600.0)
     reader.start()
-    yield Place(create_app(settings, reader, tasks=tasks).test_client(), tasks, reader)
+    yield Place(create_app(settings, reader, jobs=jobs).test_client(), jobs, reader)
     reader.stop(5.0)
 
 
@@ -200,12 +200,12 @@ def test_a_service_that_takes_no_documents_says_so() -> None:
 
 
 def test_azures_own_header_has_the_key_and_results_are_of_the_key(tmp_path_factory: pytest.TempPathFactory) -> None:
-    tasks = Tasks(tmp_path_factory.mktemp("tasks"), 10**8, 3600.0)
+    jobs = JobStore(tmp_path_factory.mktemp("jobs"), 10**8, 3600.0)
     with keys_in(tmp_path_factory.mktemp("keys")) as keys:
         keys.add("one", "jobs")
         keys.add("other", "jobs")
         keys.add("reader")
-        with running_app(Settings(keys=keys.address), keys.gate, tasks) as app:
+        with running_app(Settings(keys=keys.address), keys.gate, jobs) as app:
             client = app.test_client()
             own = {"Ocp-Apim-Subscription-Key": keys.secrets["one"]}
             refused = client.post(f"{READ}:analyze", data=PAGE)
@@ -236,12 +236,12 @@ def test_places_are_counted_as_the_client_counts(index_type: str, spans: list[tu
 
 def test_a_result_is_counted_before_it_is_kept(place: Place) -> None:
     where, _ = place.read()
-    task = place.tasks.find(where.partition("analyzeResults/")[2].partition("?")[0])
-    assert task is not None
+    job = place.jobs.find(where.partition("analyzeResults/")[2].partition("?")[0])
+    assert job is not None
 
     def take(size_bytes: int) -> None:
         raise QueueFull(f"{size_bytes} bytes more.")
 
     asked = Asked("prebuilt-read", "2024-11-30", "text", "textElements", False, False)
     with pytest.raises(QueueFull):
-        ResultWriter(asked, 200, take).write(task)
+        ResultWriter(asked, 200, take).write(job)

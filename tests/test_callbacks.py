@@ -17,26 +17,26 @@ from ocrsvc.errors import UrlUnavailable
 from ocrsvc.jobs import deliveries as deliveries_module
 from ocrsvc.jobs.callback import LONGEST_PAUSE_S, Callback, Delivery, first_delivery, headers_of
 from ocrsvc.jobs.deliveries import Deliveries
+from ocrsvc.jobs.job import CALLBACK, Job
 from ocrsvc.jobs.job_status import job_status
-from ocrsvc.jobs.store import Tasks
-from ocrsvc.jobs.task import CALLBACK, Task
+from ocrsvc.jobs.store import JobStore
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of 24 bytes, so").decode()
 
 
 @pytest.fixture
-def tasks(tmp_path: Path) -> Tasks:
-    return Tasks(tmp_path, 10**6, 3600.0)
+def jobs(tmp_path: Path) -> JobStore:
+    return JobStore(tmp_path, 10**6, 3600.0)
 
 
-def done_job(tasks: Tasks) -> Task:
+def done_job(jobs: JobStore) -> Job:
     """A job of one page that is read, and not told yet."""
     about = {"name": "a.pdf", "numbers": [1], "count": 1, "formats": []}
     told = first_delivery(Callback("https://told.example/x", SECRET))
-    task = tasks.add(b"a document", about, more={CALLBACK: told})
-    task.add_page({"number": 1, "error": "no"})
-    task.finish("success")
-    return task
+    job = jobs.add(b"a document", about, more={CALLBACK: told})
+    job.add_page({"number": 1, "error": "no"})
+    job.finish("success")
+    return job
 
 
 def delivered(status: int = 204) -> tuple[list[tuple[bytes, Mapping[str, str]]], Any]:
@@ -58,31 +58,31 @@ def verified(body: bytes, headers: Mapping[str, str]) -> bool:
     return hmac.compare_digest(headers["webhook-signature"], f"v1,{wanted}")
 
 
-def test_the_end_of_a_job_is_told_once_signed(tasks: Tasks) -> None:
-    task = done_job(tasks)
+def test_the_end_of_a_job_is_told_once_signed(jobs: JobStore) -> None:
+    job = done_job(jobs)
     sent, post = delivered()
     for _ in range(2):
-        Deliveries(tasks, post, 3, "").deliver()
+        Deliveries(jobs, post, 3, "").deliver()
     ((body, headers),) = sent
     assert verified(body, headers)
     assert not verified(body + b" ", headers)
     message = json.loads(body)
-    assert (message["type"], message["data"]["id"], message["data"]["pages"]["done"]) == ("job.done", task.id, 1)
-    assert job_status(task)["callback"]["state"] == "delivered"
-    assert SECRET.encode() not in b"".join(file.read_bytes() for file in task.folder.iterdir() if file.is_file())
-    assert SECRET not in json.dumps(job_status(task))
+    assert (message["type"], message["data"]["id"], message["data"]["pages"]["done"]) == ("job.done", job.id, 1)
+    assert job_status(job)["callback"]["state"] == "delivered"
+    assert SECRET.encode() not in b"".join(file.read_bytes() for file in job.folder.iterdir() if file.is_file())
+    assert SECRET not in json.dumps(job_status(job))
 
 
-def test_a_callback_that_is_not_taken_is_told_again_later_and_given_up_in_the_end(tasks: Tasks) -> None:
-    task = done_job(tasks)
+def test_a_callback_that_is_not_taken_is_told_again_later_and_given_up_in_the_end(jobs: JobStore) -> None:
+    job = done_job(jobs)
     now_s, (sent, post) = [1000.0], delivered(500)
-    told = Deliveries(tasks, post, 3, "", clock=lambda: now_s[0])
+    told = Deliveries(jobs, post, 3, "", clock=lambda: now_s[0])
     # Just before it is time, and when it is.
     for wait_s, expected in ((0, 1), (4.9, 1), (1.2, 2), (9.8, 2), (2.3, 3), (10**6, 3)):
         now_s[0] += wait_s
         told.deliver()
         assert len(sent) == expected
-    assert job_status(task)["callback"] == {
+    assert job_status(job)["callback"] == {
         "url": "https://told.example/x",
         "state": "given up",
         "tries": 3,
@@ -91,14 +91,14 @@ def test_a_callback_that_is_not_taken_is_told_again_later_and_given_up_in_the_en
     assert len({headers["webhook-id"] for _, headers in sent}) == 1
 
 
-def test_an_unreachable_callback_is_a_try_too(tasks: Tasks) -> None:
-    task = done_job(tasks)
+def test_an_unreachable_callback_is_a_try_too(jobs: JobStore) -> None:
+    job = done_job(jobs)
 
     def post(*_: object) -> int:
         raise UrlUnavailable("No connection.")
 
-    Deliveries(tasks, post, 3, "").deliver()
-    assert (job_status(task)["callback"]["tries"], job_status(task)["callback"]["status"]) == (1, None)
+    Deliveries(jobs, post, 3, "").deliver()
+    assert (job_status(job)["callback"]["tries"], job_status(job)["callback"]["status"]) == (1, None)
 
 
 def test_pauses_grow_up_to_an_hour_with_a_little_by_lot() -> None:
@@ -122,13 +122,13 @@ def test_a_message_without_a_secret_is_not_signed_and_a_plain_one_is_its_own_key
 
 
 def test_the_thread_goes_on_after_errors_that_are_logged_once_and_ends_when_asked(
-    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(deliveries_module, "_POLL_S", 0.005)
-    done_job(tasks)
-    begun, outcomes, every = threading.Event(), iter([OSError("gone")] * 3), tasks.all
+    done_job(jobs)
+    begun, outcomes, every = threading.Event(), iter([OSError("gone")] * 3), jobs.all
 
-    def fail_once() -> list[Task]:
+    def fail_once() -> list[Job]:
         for outcome in outcomes:
             raise outcome
         return every()
@@ -138,8 +138,8 @@ def test_the_thread_goes_on_after_errors_that_are_logged_once_and_ends_when_aske
         while True:
             check()
 
-    monkeypatch.setattr(tasks, "all", fail_once)
-    told = Deliveries(tasks, post, 3, "")
+    monkeypatch.setattr(jobs, "all", fail_once)
+    told = Deliveries(jobs, post, 3, "")
     told.start()
     assert begun.wait(10.0)
     told.stop(10.0)
@@ -148,31 +148,31 @@ def test_the_thread_goes_on_after_errors_that_are_logged_once_and_ends_when_aske
 
 
 def test_without_room_to_note_it_nothing_is_sent_and_what_fails_in_an_unforeseen_way_is_a_try(
-    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    damaged, task = done_job(tasks), done_job(tasks)
+    damaged, job = done_job(jobs), done_job(jobs)
     (damaged.folder / CALLBACK).write_bytes(b"")
     sent, post = delivered()
-    told = Deliveries(tasks, post, 3, "")
+    told = Deliveries(jobs, post, 3, "")
     with monkeypatch.context() as patched:
-        patched.setattr(Task, "put", lambda *_: Path("/dev/full").write_bytes(b"1"))
+        patched.setattr(Job, "put", lambda *_: Path("/dev/full").write_bytes(b"1"))
         for _ in range(3):
             with pytest.raises(OSError, match="No space"):
                 told.deliver()
     assert sent == []
-    fails = Deliveries(tasks, lambda *_: 1 // 0, 1, "")
+    fails = Deliveries(jobs, lambda *_: 1 // 0, 1, "")
     fails.deliver()
-    assert (task.get(CALLBACK)["state"], task.get(CALLBACK)["tries"]) == ("given up", 1)
+    assert (job.get(CALLBACK)["state"], job.get(CALLBACK)["tries"]) == ("given up", 1)
 
 
-def test_whoever_dies_while_a_callback_is_sent_leaves_a_try_and_the_next_one_due(tasks: Tasks) -> None:
-    task = done_job(tasks)
+def test_whoever_dies_while_a_callback_is_sent_leaves_a_try_and_the_next_one_due(jobs: JobStore) -> None:
+    job = done_job(jobs)
     now_s, seen = 1000.0, []
 
     def post(*_: object) -> int:
-        seen.append(Delivery(**task.get(CALLBACK)))
+        seen.append(Delivery(**job.get(CALLBACK)))
         return 204
 
-    Deliveries(tasks, post, 3, "", clock=lambda: now_s).deliver()
+    Deliveries(jobs, post, 3, "", clock=lambda: now_s).deliver()
     assert [(left.state, left.tries, left.due_at_s) for left in seen] == [("waiting", 1, 1005.0)]
-    assert Delivery(**task.get(CALLBACK)).tries == 1
+    assert Delivery(**job.get(CALLBACK)).tries == 1

@@ -23,7 +23,7 @@ from ocrsvc.adapters.docling.conversion import as_members, from_members, parse_c
 from ocrsvc.app import create_app
 from ocrsvc.jobs.page_log import PageLog
 from ocrsvc.jobs.runner import Runner
-from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
@@ -40,14 +40,14 @@ class Place:
     """The adapter in this process, and what is behind it."""
 
     client: FlaskClient
-    tasks: Tasks
+    jobs: JobStore
     reader: Reader
 
     def convert(self, data: bytes, name: str = "a.pdf", path: str = "/v1/convert/file", **fields: Any) -> Any:
         """The response to a form with one file."""
         return self.client.post(path, data={"files": (io.BytesIO(data), name), **fields})
 
-    def task(self, data: bytes, **fields: Any) -> str:
+    def job(self, data: bytes, **fields: Any) -> str:
         """The id of a task that was taken in."""
         response = self.convert(data, path="/v1/convert/file/async", **fields)
         assert response.status_code == 200, response.text
@@ -60,7 +60,7 @@ class Place:
 
     def done(self, data: bytes, **fields: Any) -> str:
         """The id of a task that is done."""
-        task_id = self.task(data, **fields)
+        task_id = self.job(data, **fields)
         with self.working():
             wait_until(lambda: self.ask(task_id)["task_status"] in {"success", "failure"})
         return task_id
@@ -68,7 +68,7 @@ class Place:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Tasks are read within the block."""
-        runner = Runner(self.tasks, self.reader, WAIT_S, lambda: False)
+        runner = Runner(self.jobs, self.reader, WAIT_S, lambda: False)
         runner.start()
         try:
             yield
@@ -80,9 +80,9 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     settings = Settings(max_pages=12)
     reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
-    tasks = Tasks(tmp_path_factory.mktemp("tasks"), 10**8, 3600.0)
+    jobs = JobStore(tmp_path_factory.mktemp("jobs"), 10**8, 3600.0)
     reader.start()
-    yield Place(create_app(settings, reader, tasks=tasks).test_client(), tasks, reader)
+    yield Place(create_app(settings, reader, jobs=jobs).test_client(), jobs, reader)
     reader.stop(5.0)
 
 
@@ -228,7 +228,7 @@ def test_sources_that_are_none_are_refused_by_name(place: Place, body: dict[str,
 
 def test_an_address_is_read_where_the_operator_allows_it(tmp_path: Path) -> None:
     settings = read_settings({"OCRSVC_URL_HOSTS": "127.0.0.1:*", "OCRSVC_URL_PRIVATE": "127.0.0.0/8"})
-    with serving(response(PNG)) as server, running_app(settings, tasks=Tasks(tmp_path, 10**8, 3600.0)) as app:
+    with serving(response(PNG)) as server, running_app(settings, jobs=JobStore(tmp_path, 10**8, 3600.0)) as app:
         sources: list[dict[str, Any]] = [{"kind": "http", "url": f"{server.url}/folder/b.png"}]
         answer = json_of(app.test_client().post("/v1/convert/source", json={"sources": sources}))
         assert (answer["status"], answer["document"]["filename"]) == ("success", "b.png")
@@ -238,7 +238,7 @@ def test_an_address_is_read_where_the_operator_allows_it(tmp_path: Path) -> None
 
 
 def test_a_task_is_asked_after_and_fetched(place: Place) -> None:
-    task_id = place.task(pdf(GRAY, BLACK), to_formats=["md", "json"], page_range=["1", "2"])
+    task_id = place.job(pdf(GRAY, BLACK), to_formats=["md", "json"], page_range=["1", "2"])
     assert place.ask(task_id)["task_status"] == "pending"
     early = place.client.get(f"/v1/result/{task_id}")
     # The client takes these words for "not yet".

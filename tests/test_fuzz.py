@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from support import ROOT, clean_environment
 from web_support import as_base64, picture, running_app
 
-from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.registry import adapters
 from ocrsvc.settings.settings import Settings
 
@@ -84,8 +84,8 @@ TYPES = st.sampled_from(
 @pytest.fixture(scope="module")
 def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, FlaskClient]]:
     ports = ("rapidocr_api", "paddlex", "turboocr")
-    tasks = Tasks(tmp_path_factory.mktemp("tasks"), 10**7, 3600.0)
-    with running_app(Settings(max_body_bytes=4096, usual_ports=ports), tasks=tasks) as app:
+    jobs = JobStore(tmp_path_factory.mktemp("jobs"), 10**7, 3600.0)
+    with running_app(Settings(max_body_bytes=4096, usual_ports=ports), jobs=jobs) as app:
         yield {name: app.test_client() for name in adapters()}
 
 

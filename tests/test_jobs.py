@@ -20,13 +20,13 @@ from web_support import KnownEngine, json_of
 
 from ocrsvc.app import create_app
 from ocrsvc.errors import QueueFull
-from ocrsvc.jobs import runner as tasks_runner
+from ocrsvc.jobs import runner as runner_module
 from ocrsvc.jobs import store
 from ocrsvc.jobs.begun_pages import OPENING, BegunPages
 from ocrsvc.jobs.eviction import Bounds, Need, Stored, displaced
+from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.runner import Runner
-from ocrsvc.jobs.store import StorageFull, Tasks, storing
-from ocrsvc.jobs.task import Task
+from ocrsvc.jobs.store import JobStore, StorageFull, storing
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -112,13 +112,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def small(tmp_path: Path, clock: Clock) -> Tasks:
+def small(tmp_path: Path, clock: Clock) -> JobStore:
     """Room for 100,000 bytes."""
-    return Tasks(tmp_path, most_bytes=100_000, keep_s=100.0, clock=clock)
+    return JobStore(tmp_path, most_bytes=100_000, keep_s=100.0, clock=clock)
 
 
-def test_one_caller_cannot_keep_others_out(small: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "MOST_TASKS", 4)
+def test_one_caller_cannot_keep_others_out(small: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MOST_JOBS", 4)
     first, *_, last = [small.add(b"%d" % number, {}, "hog") for number in range(4)]
     with pytest.raises(QueueFull):
         small.add(b"5", {}, "hog")
@@ -129,7 +129,7 @@ def test_one_caller_cannot_keep_others_out(small: Tasks, monkeypatch: pytest.Mon
     assert not first.is_there()
 
 
-def test_files_that_are_made_displace_others_of_the_same_caller(small: Tasks) -> None:
+def test_files_that_are_made_displace_others_of_the_same_caller(small: JobStore) -> None:
     old, made = small.add(bytes(30_000), {}, "a"), small.add(bytes(30_000), {}, "a")
     old.finish("success")
     made.finish("success")
@@ -139,22 +139,24 @@ def test_files_that_are_made_displace_others_of_the_same_caller(small: Tasks) ->
         small.put_result_file(made, "b.txt", bytes(50_000))
 
 
-def test_what_is_too_old_makes_room(small: Tasks, clock: Clock) -> None:
+def test_what_is_too_old_makes_room(small: JobStore, clock: Clock) -> None:
     small.add(bytes(60_000), {})
     clock.now_s += 101
     new = small.add(bytes(60_000), {})
     assert small.all() == [new]
 
 
-def test_a_clock_on_the_wall_that_jumps_clears_nothing(small: Tasks) -> None:
-    task = small.add(bytes(60_000), {})
+def test_a_clock_on_the_wall_that_jumps_clears_nothing(small: JobStore) -> None:
+    job = small.add(bytes(60_000), {})
     for moved_s in (0, 2**33):
-        os.utime(task.folder / "file", (moved_s, moved_s))
+        os.utime(job.folder / "file", (moved_s, moved_s))
         small.sweep()
-    assert small.waiting() == [task]
+    assert small.waiting() == [job]
 
 
-def test_who_holds_the_store_for_too_long_keeps_nobody_waiting(small: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_holds_the_store_for_too_long_keeps_nobody_waiting(
+    small: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ocrsvc.jobs.files._LOCK_WAIT_S", 0.05)
     kept = small.add(b"1", {})
     with ThreadPoolExecutor(1) as pool, small._locked():
@@ -165,7 +167,7 @@ def test_who_holds_the_store_for_too_long_keeps_nobody_waiting(small: Tasks, mon
     assert {path.name for path in small.folder.iterdir()} == {".lock", kept.id}
 
 
-def test_a_document_is_written_before_the_store_is_held(small: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_document_is_written_before_the_store_is_held(small: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[set[str]] = []
     alone = small._locked
 
@@ -178,14 +180,14 @@ def test_a_document_is_written_before_the_store_is_held(small: Tasks, monkeypatc
     assert "file" in written[0]
 
 
-def test_what_a_dead_process_was_adding_is_removed_and_what_a_living_one_adds_is_not(small: Tasks) -> None:
+def test_what_a_dead_process_was_adding_is_removed_and_what_a_living_one_adds_is_not(small: JobStore) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     dead, living, cleared = f".{child.pid}-{'a' * 32}", f".{os.getppid()}-{'b' * 32}", f".{'c' * 32}"
     for name in (dead, living, cleared):
         (small.folder / name).mkdir()
-    task = small.add(b"1", {})
-    assert {path.name for path in small.folder.iterdir()} == {".lock", living, task.id}
+    job = small.add(b"1", {})
+    assert {path.name for path in small.folder.iterdir()} == {".lock", living, job.id}
 
 
 # A disk without room
@@ -210,36 +212,36 @@ def files_of(folder: Path) -> set[str]:
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_a_document_for_which_the_disk_has_no_room_leaves_nothing(small: Tasks) -> None:
+def test_a_document_for_which_the_disk_has_no_room_leaves_nothing(small: JobStore) -> None:
     with pytest.raises(StorageFull), storing():
         small.add(bytes(60_000), {})
     assert files_of(small.folder) == set()
 
 
-def test_a_result_for_which_the_disk_has_no_room_leaves_nothing(small: Tasks, request: Any) -> None:
-    task = small.add(b"a document", {})
+def test_a_result_for_which_the_disk_has_no_room_leaves_nothing(small: JobStore, request: Any) -> None:
+    job = small.add(b"a document", {})
     before = files_of(small.folder)
     request.getfixturevalue("full_disk")
     for write in (
-        lambda: task.finish("success"),
-        lambda: BegunPages(task).begin(1),
-        lambda: small.put_result_file(task, "a", b"1234"),
+        lambda: job.finish("success"),
+        lambda: BegunPages(job).begin(1),
+        lambda: small.put_result_file(job, "a", b"1234"),
     ):
         with pytest.raises(OSError, match="No space"):
             write()
-    assert files_of(small.folder) - {f"{task.id}/out"} == before
+    assert files_of(small.folder) - {f"{job.id}/out"} == before
 
 
-def test_a_page_for_which_the_disk_has_no_room_is_not_written_in_part(small: Tasks) -> None:
-    task = small.add(b"a document", {})
-    task.add_page({"number": 1})
-    (task.folder / "pages.jsonl").rename(task.folder / "kept")
-    (task.folder / "pages.jsonl").symlink_to("/dev/full")
+def test_a_page_for_which_the_disk_has_no_room_is_not_written_in_part(small: JobStore) -> None:
+    job = small.add(b"a document", {})
+    job.add_page({"number": 1})
+    (job.folder / "pages.jsonl").rename(job.folder / "kept")
+    (job.folder / "pages.jsonl").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space"):
-        task.add_page({"number": 2})
-    (task.folder / "kept").rename(task.folder / "pages.jsonl")
-    task.add_page({"number": 3})
-    assert ([page["number"] for page in task.pages()], task.count_pages()) == ([1, 3], 2)
+        job.add_page({"number": 2})
+    (job.folder / "kept").rename(job.folder / "pages.jsonl")
+    job.add_page({"number": 3})
+    assert ([page["number"] for page in job.pages()], job.count_pages()) == ([1, 3], 2)
 
 
 def test_other_errors_are_not_taken_for_a_full_disk() -> None:
@@ -258,9 +260,9 @@ def reader() -> Iterator[Reader]:
 def test_who_fills_the_store_over_http_keeps_nobody_else_out(
     reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "MOST_TASKS", 3)
+    monkeypatch.setattr(store, "MOST_JOBS", 3)
     settings = Settings(caller_header="X-Real-IP")
-    client = create_app(settings, reader, tasks=Tasks(tmp_path, 10**6, 100.0)).test_client()
+    client = create_app(settings, reader, jobs=JobStore(tmp_path, 10**6, 100.0)).test_client()
 
     def upload(caller: str) -> int:
         form = {"file": (io.BytesIO(DOCUMENT), "a.pdf")}
@@ -271,7 +273,7 @@ def test_who_fills_the_store_over_http_keeps_nobody_else_out(
 
 @pytest.mark.usefixtures("full_disk")
 def test_a_full_disk_is_a_503_at_the_door(reader: Reader, tmp_path: Path) -> None:
-    app = create_app(Settings(), reader, tasks=Tasks(tmp_path, 10**6, 100.0))
+    app = create_app(Settings(), reader, jobs=JobStore(tmp_path, 10**6, 100.0))
     answer = app.test_client().post("/api/doc/upload", data={"file": (io.BytesIO(DOCUMENT), "a.pdf")})
     assert (answer.status_code, answer.headers["Retry-After"], json_of(answer)["code"]) == (503, "30", 903)
     assert files_of(tmp_path) == set()
@@ -281,21 +283,21 @@ def test_a_full_disk_is_reported_once_and_tried_again_ever_later(
     reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pauses: list[float] = []
-    tasks = Tasks(tmp_path, 10**6, 100.0)
-    task = tasks.add(DOCUMENT, {"numbers": [1], "options": {}})
-    runner = Runner(tasks, reader, 10.0, lambda: len(pauses) >= 9)
+    jobs = JobStore(tmp_path, 10**6, 100.0)
+    job = jobs.add(DOCUMENT, {"numbers": [1], "options": {}})
+    runner = Runner(jobs, reader, 10.0, lambda: len(pauses) >= 9)
     monkeypatch.setattr(runner._stopped, "wait", pauses.append)
-    monkeypatch.setattr(tasks_runner, "_POLL_S", 0.001)
-    real = Task.add_page
+    monkeypatch.setattr(runner_module, "_POLL_S", 0.001)
+    real = Job.add_page
 
-    def add_page(task: Task, page: Mapping[str, object]) -> None:
+    def add_page(job: Job, page: Mapping[str, object]) -> None:
         if len(pauses) < 8:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(task, page)
+        real(job, page)
         pauses.append(0.0)
 
-    monkeypatch.setattr(Task, "add_page", add_page)
-    with caplog.at_level(logging.ERROR, logger="ocrsvc.tasks"):
+    monkeypatch.setattr(Job, "add_page", add_page)
+    with caplog.at_level(logging.ERROR, logger="ocrsvc.jobs"):
         runner.start()
         wait_until(lambda: len(pauses) >= 9)
         runner.stop(5.0)
@@ -303,59 +305,59 @@ def test_a_full_disk_is_reported_once_and_tried_again_ever_later(
     assert [record.message.partition(":")[0] for record in caplog.records] == [
         "documents cannot be read; tried again later"
     ]
-    assert [page["number"] for page in task.pages() if "page" in page] == [1]
-    assert task.state() == ("success", "")
+    assert [page["number"] for page in job.pages() if "page" in page] == [1]
+    assert job.state() == ("success", "")
 
 
 @pytest.mark.parametrize("numbers", [[1], []])
 def test_a_document_whose_end_cannot_be_written_is_laid_down(
     reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: list[int]
 ) -> None:
-    tasks = Tasks(tmp_path, 10**6, 100.0)
-    task = tasks.add(DOCUMENT, {"numbers": numbers, "options": {}})
-    (task.folder / "begun.json").write_bytes(b'{"1": 1}')
+    jobs = JobStore(tmp_path, 10**6, 100.0)
+    job = jobs.add(DOCUMENT, {"numbers": numbers, "options": {}})
+    (job.folder / "begun.json").write_bytes(b'{"1": 1}')
 
     def finish(*_: object) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Task, "finish", finish)
+    monkeypatch.setattr(Job, "finish", finish)
     if not numbers:
         monkeypatch.setattr(Reader, "open_document", lambda *_: 1 / 0)
     with pytest.raises(StorageFull):
-        Runner(tasks, reader, 10.0, lambda: False)._read(task)
-    assert task.state() == ("waiting", "")
+        Runner(jobs, reader, 10.0, lambda: False)._read(job)
+    assert job.state() == ("waiting", "")
 
 
-def begun(task: Task, number: int, times: int) -> None:
+def begun(job: Job, number: int, times: int) -> None:
     """So often processes began this, and did not come back."""
-    (task.folder / "begun.json").write_bytes(b'{"%d": %d}' % (number, times))
+    (job.folder / "begun.json").write_bytes(b'{"%d": %d}' % (number, times))
 
 
 def test_a_file_whose_making_ends_every_process_is_left_out_in_the_end(
     reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tasks = Tasks(tmp_path, 10**6, 100.0)
+    jobs = JobStore(tmp_path, 10**6, 100.0)
     about = {"numbers": [1], "options": {}, "formats": ["pdf", "text"], "count": 1}
-    task, made = tasks.add(DOCUMENT, about), []
-    runner = Runner(tasks, reader, 10.0, lambda: False)
+    job, made = jobs.add(DOCUMENT, about), []
+    runner = Runner(jobs, reader, 10.0, lambda: False)
 
-    def killed(_tasks: Tasks, _task: Task, name: str, _check: object) -> None:
+    def killed(_jobs: JobStore, _job: Job, name: str, _check: object) -> None:
         made.append(name)
         if name == "pdf":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(tasks_runner, "make_result", killed)
+    monkeypatch.setattr(runner_module, "make_result", killed)
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
-            runner._read(task)
-    runner._read(task)
-    assert (made, task.state()[0]) == (["pdf", "pdf", "pdf", "text"], "success")
+            runner._read(job)
+    runner._read(job)
+    assert (made, job.state()[0]) == (["pdf", "pdf", "pdf", "text"], "success")
 
 
 def test_a_document_whose_opening_ends_every_process_fails_in_the_end(reader: Reader, tmp_path: Path) -> None:
-    tasks = Tasks(tmp_path, 10**6, 100.0)
-    runner = Runner(tasks, reader, 10.0, lambda: False)
-    hard, easy = (tasks.add(DOCUMENT, {"numbers": [1], "options": {}}) for _ in range(2))
+    jobs = JobStore(tmp_path, 10**6, 100.0)
+    runner = Runner(jobs, reader, 10.0, lambda: False)
+    hard, easy = (jobs.add(DOCUMENT, {"numbers": [1], "options": {}}) for _ in range(2))
     begun(hard, OPENING, 3)
     begun(easy, OPENING, 2)
     runner._read_all()
@@ -365,9 +367,9 @@ def test_a_document_whose_opening_ends_every_process_fails_in_the_end(reader: Re
 def test_a_loss_of_power_that_leaves_a_note_empty_or_a_page_damaged_costs_no_job(
     reader: Reader, tmp_path: Path
 ) -> None:
-    tasks = Tasks(tmp_path, 10**6, 100.0)
-    task = tasks.add(DOCUMENT, {"numbers": [1], "options": {}})
-    (task.folder / "begun.json").write_bytes(b"")
-    (task.folder / "pages.jsonl").write_bytes(b'{"number": 1, "pa\x01": }\n')
-    Runner(tasks, reader, 10.0, lambda: False)._read_all()
-    assert (task.state()[0], task.count_pages()) == ("success", 1)
+    jobs = JobStore(tmp_path, 10**6, 100.0)
+    job = jobs.add(DOCUMENT, {"numbers": [1], "options": {}})
+    (job.folder / "begun.json").write_bytes(b"")
+    (job.folder / "pages.jsonl").write_bytes(b'{"number": 1, "pa\x01": }\n')
+    Runner(jobs, reader, 10.0, lambda: False)._read_all()
+    assert (job.state()[0], job.count_pages()) == ("success", 1)

@@ -19,7 +19,7 @@ from web_support import TEXT, KnownEngine, as_base64, json_of
 
 from ocrsvc.app import create_app
 from ocrsvc.jobs.runner import Runner
-from ocrsvc.jobs.store import CallerLimits, Tasks
+from ocrsvc.jobs.store import CallerLimits, JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -33,7 +33,7 @@ class Place:
     """The application in this process, and what is behind it."""
 
     client: FlaskClient
-    tasks: Tasks
+    jobs: JobStore
     reader: Reader
     settings: Settings
 
@@ -56,7 +56,7 @@ class Place:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Jobs are read within the block."""
-        runner = Runner(self.tasks, self.reader, 10.0, bool)
+        runner = Runner(self.jobs, self.reader, 10.0, bool)
         runner.start()
         try:
             yield
@@ -68,9 +68,9 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     settings = Settings(job_pages=12, callback_hosts=("told.example",), max_pages=2)
     reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
-    tasks = Tasks(tmp_path_factory.mktemp("tasks"), 10**8, 3600.0, limits=CallerLimits(jobs=5, pages=24))
+    jobs = JobStore(tmp_path_factory.mktemp("jobs"), 10**8, 3600.0, limits=CallerLimits(jobs=5, pages=24))
     reader.start()
-    yield Place(create_app(settings, reader, tasks=tasks).test_client(), tasks, reader, settings)
+    yield Place(create_app(settings, reader, jobs=jobs).test_client(), jobs, reader, settings)
     reader.stop(5.0)
 
 
@@ -78,9 +78,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def clean(place: Place, done: str) -> Iterator[Place]:
     """The place, which has no job but `done` afterwards."""
     yield place
-    for task in place.tasks.all():
-        if task.id != done:
-            place.tasks.clear(task)
+    for job in place.jobs.all():
+        if job.id != done:
+            place.jobs.clear(job)
 
 
 @pytest.fixture(scope="module")
@@ -137,10 +137,10 @@ def test_a_document_comes_in_each_of_the_native_ways(clean: Place, send: str) ->
     ],
 )
 def test_what_a_job_cannot_be_is_refused(place: Place, fields: dict[str, Any], code: str) -> None:
-    before = len(place.tasks.all())
+    before = len(place.jobs.all())
     answer = place.submit(**fields)
     assert (answer.status_code // 100, json_of(answer)["code"]) == (4, code)
-    assert len(place.tasks.all()) == before
+    assert len(place.jobs.all()) == before
 
 
 def test_a_mask_in_the_header_is_seen_before_a_job_is_taken_in(place: Place) -> None:
@@ -176,15 +176,15 @@ def test_a_job_may_have_more_pages_than_a_request_and_no_more_than_its_own_limit
 
 
 def test_a_caller_has_so_many_jobs_and_pages_waiting(tmp_path: Path, place: Place) -> None:
-    tasks = Tasks(tmp_path, 10**8, 3600.0, limits=CallerLimits(jobs=2, pages=7))
-    client = create_app(Settings(caller_header="X-Real-IP"), place.reader, tasks=tasks).test_client()
+    jobs = JobStore(tmp_path, 10**8, 3600.0, limits=CallerLimits(jobs=2, pages=7))
+    client = create_app(Settings(caller_header="X-Real-IP"), place.reader, jobs=jobs).test_client()
 
     def submit(caller: str, pages: int) -> int:
         form = {"file": (io.BytesIO(pdf(*[GRAY] * pages)), "a.pdf")}
         return client.post("/v1/jobs", data=form, headers={"X-Real-IP": caller}).status_code
 
     assert [submit("a", 4), submit("a", 4), submit("b", 7), submit("a", 3), submit("a", 1)] == [202, 429, 202, 202, 429]
-    tasks.all()[0].finish("success")
+    jobs.all()[0].finish("success")
     assert 202 in (submit("a", 1), submit("b", 1))
 
 
@@ -215,14 +215,14 @@ def test_wrong_questions_for_pages_are_refused(place: Place, done: str, asked: s
 
 
 def test_a_file_is_made_once_and_kept(place: Place, done: str) -> None:
-    task = place.tasks.find(done)
-    assert task is not None
-    assert {file.name for file in (task.folder / "out").iterdir()} == {"result.txt", "result.json"}
+    job = place.jobs.find(done)
+    assert job is not None
+    assert {file.name for file in (job.folder / "out").iterdir()} == {"result.txt", "result.json"}
     answer = place.client.get(f"/v1/jobs/{done}/result?format=txt")
     assert answer.headers["Content-Disposition"] == 'attachment; filename="a.txt"'
     assert answer.content_type == "text/plain; charset=utf-8"
     assert answer.text.splitlines()[0] == TEXT
-    (task.folder / "out" / "result.txt").write_bytes(b"kept")
+    (job.folder / "out" / "result.txt").write_bytes(b"kept")
     assert place.client.get(f"/v1/jobs/{done}/result?format=text").data == b"kept"
 
 
@@ -237,9 +237,9 @@ def test_a_result_has_every_page_that_was_read(place: Place, done: str, name: st
 
 def test_a_job_that_fails_says_why(clean: Place) -> None:
     job_id = json_of(clean.submit())["id"]
-    task = clean.tasks.find(job_id)
-    assert task is not None
-    task.put("task.json", {**task.about(), "options": {"of_tomorrow": 1}})
+    job = clean.jobs.find(job_id)
+    assert job is not None
+    job.put("task.json", {**job.about(), "options": {"of_tomorrow": 1}})
     with clean.working():
         wait_until(lambda: clean.get(job_id)["finished_at"])
     job = clean.get(job_id)

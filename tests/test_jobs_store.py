@@ -17,7 +17,7 @@ from ocrsvc.jobs.job_result import make_result
 from ocrsvc.jobs.opening import open_store
 from ocrsvc.jobs.packed_options import pack_options, unpack_options
 from ocrsvc.jobs.page_log import INDEX, LINES, PageLog
-from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.records import ReadOptions
 from ocrsvc.settings.settings import Settings
 
@@ -60,18 +60,18 @@ def test_ages_are_kept_over_a_boot_by_the_clock_on_the_wall_and_from_then_on_by_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [5000.0]
-    tasks = Tasks(tmp_path, 10**6, keep_s=100.0, clock=lambda: now_s[0])
-    old, new = tasks.add(b"1", {}), tasks.add(b"2", {})
+    jobs = JobStore(tmp_path, 10**6, keep_s=100.0, clock=lambda: now_s[0])
+    old, new = jobs.add(b"1", {}), jobs.add(b"2", {})
     wall_s = old.came_at_s()
     old.put("taken.json", {**old.get("taken.json"), "came_at_s": wall_s - 90})
     monkeypatch.setattr("ocrsvc.jobs.store.boot_id", lambda: "another")
     # The monotonic clock begins anew, and 20 s have passed on the wall.
     now_s[0] = 7.0
-    tasks.begin_again(wall=lambda: wall_s + 20)
+    jobs.begin_again(wall=lambda: wall_s + 20)
     assert (round(old.came_s()), round(new.came_s())) == (7 - 110, 7 - 20)
-    tasks.begin_again(wall=lambda: wall_s + 10**9)
-    tasks.sweep()
-    assert tasks.all() == [new]
+    jobs.begin_again(wall=lambda: wall_s + 10**9)
+    jobs.sweep()
+    assert jobs.all() == [new]
 
 
 def test_a_log_that_lost_its_end_is_put_right(tmp_path: Path) -> None:
@@ -108,20 +108,20 @@ def test_every_option_of_reading_travels() -> None:
 
 
 def test_what_a_loss_of_power_or_a_kill_left_keeps_no_service_from_starting(tmp_path: Path) -> None:
-    tasks = Tasks(tmp_path, 10**6, 100.0)
-    damaged, whole = tasks.add(b"1", {}), tasks.add(b"2", {})
+    jobs = JobStore(tmp_path, 10**6, 100.0)
+    damaged, whole = jobs.add(b"1", {}), jobs.add(b"2", {})
     (damaged.folder / "taken.json").write_bytes(b"")
     whole.put_result_file("a.txt", b"made")
     (whole.folder / f".{os.getpid()}-0").touch()
     (whole.folder / "out" / ".0").touch()
-    kept, lost = (tasks.uploads.add(b"3", "a.pdf", "", None) for _ in range(2))
+    kept, lost = (jobs.uploads.add(b"3", "a.pdf", "", None) for _ in range(2))
     (lost.folder / "about.json").write_bytes(b"")
-    tasks.uploads.secret()
+    jobs.uploads.secret()
     uploads = tmp_path / "uploads"
     (uploads / ".signing").write_bytes(b"")
     # Its process has ended, and another one has its number.
     (uploads / f".{os.getpid()}-{'a' * 32}").mkdir()
-    after = Tasks(tmp_path, 10**6, 100.0)
+    after = JobStore(tmp_path, 10**6, 100.0)
     after.begin_again()
     after.sweep()
     assert (after.all(), after.uploads.all(), len(after.uploads.secret())) == ([whole], [kept], 32)
@@ -131,10 +131,10 @@ def test_what_a_loss_of_power_or_a_kill_left_keeps_no_service_from_starting(tmp_
 
 
 def test_what_died_while_it_made_a_file_leaves_nothing_that_the_next_one_does_not_remove(tmp_path: Path) -> None:
-    task = Tasks(tmp_path, 10**6, 100.0).add(b"1", {"options": {}, "numbers": [], "count": 0, "asked": {}})
-    task.finish("success")
-    left, others = task.folder / ".999999999-0", task.folder / f".{os.getpid()}-0"
+    job = JobStore(tmp_path, 10**6, 100.0).add(b"1", {"options": {}, "numbers": [], "count": 0, "asked": {}})
+    job.finish("success")
+    left, others = job.folder / ".999999999-0", job.folder / f".{os.getpid()}-0"
     left.touch()
     others.touch()
-    assert make_result(Tasks(tmp_path, 10**6, 100.0), task, "ndjson", bool).read_bytes() == b""
+    assert make_result(JobStore(tmp_path, 10**6, 100.0), job, "ndjson", bool).read_bytes() == b""
     assert (left.exists(), others.exists()) == (False, True)

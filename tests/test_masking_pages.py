@@ -33,7 +33,7 @@ from ocrsvc.grpc_server.method import Call
 from ocrsvc.grpc_services import make_services
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.jobs.runner import Runner
-from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.masking.kinds import kinds_of_header, parse_kinds
 from ocrsvc.masking.mask_page import mask_page
 from ocrsvc.masking.places import place_of
@@ -430,18 +430,18 @@ def test_kinds_are_read_in_any_order_and_with_blanks() -> None:
 
 
 def test_a_document_of_umi_ocr_is_masked_in_all_its_files(reader: Reader, tmp_path: Any) -> None:
-    tasks = Tasks(tmp_path, 1 << 26, 3600.0)
-    umi = create_app(Settings(), reader, tasks=tasks).test_client()
-    runner = Runner(tasks, reader, 30.0, lambda: False)
+    jobs = JobStore(tmp_path, 1 << 26, 3600.0)
+    umi = create_app(Settings(), reader, jobs=jobs).test_client()
+    runner = Runner(jobs, reader, 30.0, lambda: False)
     runner.start()
     try:
         file = pdf(b"BT /F 20 Tf 10 50 Td (secret beneath) Tj ET", size=(400, 100))
         form = {"file": (io.BytesIO(file), "a.pdf"), "json": "{}"}
-        task = json_of(umi.post("/api/doc/upload", data=form, headers={"X-Mask": "id"}))["data"]
-        while not json_of(umi.post("/api/doc/result", json={"id": task}))["is_done"]:
-            tasks.added.wait(0.01)
+        job = json_of(umi.post("/api/doc/upload", data=form, headers={"X-Mask": "id"}))["data"]
+        while not json_of(umi.post("/api/doc/result", json={"id": job}))["is_done"]:
+            jobs.added.wait(0.01)
         for kind in ("txt", "jsonl", "csv", "pdfOneLayer", "pdfLayered"):
-            made = json_of(umi.post("/api/doc/download", json={"id": task, "file_types": [kind]}))
+            made = json_of(umi.post("/api/doc/download", json={"id": job, "file_types": [kind]}))
             data = umi.get(made["data"].partition("localhost")[2]).data
             text = _text_of(data) if data.startswith(b"%PDF") else data.decode()
             assert STARS in text, kind

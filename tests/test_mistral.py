@@ -17,7 +17,7 @@ from web_support import TEXT, as_base64, json_of, picture, running_app
 from ocrsvc.adapters.mistral.signed_urls import EXPIRES, SIGNATURE, SignatureRefused, file_id_of, query_of
 from ocrsvc.errors import BodyTooLarge, QueueFull
 from ocrsvc.jobs import uploaded_files as files_module
-from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.jobs.uploaded_files import UploadedFiles
 from ocrsvc.settings.settings import Settings
 
@@ -30,8 +30,8 @@ NOWHERE = "00000000-0000-0000-0000-000000000000"
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClient]:
-    tasks = Tasks(tmp_path_factory.mktemp("tasks"), 10**8, KEEP_S)
-    with running_app(Settings(), tasks=tasks) as app:
+    jobs = JobStore(tmp_path_factory.mktemp("jobs"), 10**8, KEEP_S)
+    with running_app(Settings(), jobs=jobs) as app:
         yield app.test_client()
 
 
@@ -203,12 +203,12 @@ def test_an_upload_for_another_purpose_is_refused_and_so_is_a_wrong_expiry(clien
 
 
 def test_with_keys_a_file_is_there_for_the_key_that_it_came_with_and_a_signed_url_for_any(tmp_path: Path) -> None:
-    tasks = Tasks(tmp_path, 10**8, 3600.0)
+    jobs = JobStore(tmp_path, 10**8, 3600.0)
     (tmp_path / "keys").mkdir()
     with keys_in(tmp_path / "keys") as keys:
         for name in ("one", "other"):
             keys.add(name)
-        with running_app(Settings(keys=keys.address), keys.gate, tasks) as app:
+        with running_app(Settings(keys=keys.address), keys.gate, jobs) as app:
             _check_owners(app.test_client(), keys)
 
 
@@ -236,10 +236,10 @@ def test_a_url_of_another_host_is_fetched_where_the_operator_allows_it() -> None
 
 
 def test_expired_files_go_when_jobs_are_swept(tmp_path: Path) -> None:
-    tasks = Tasks(tmp_path, 400, KEEP_S)
-    tasks.uploads = UploadedFiles(tmp_path / "uploads", 100, -1.0)
-    tasks.uploads.add(b"x", "a", "one", None)
-    tasks.sweep()
+    jobs = JobStore(tmp_path, 400, KEEP_S)
+    jobs.uploads = UploadedFiles(tmp_path / "uploads", 100, -1.0)
+    jobs.uploads.add(b"x", "a", "one", None)
+    jobs.sweep()
     assert [entry.name for entry in (tmp_path / "uploads").iterdir()] == [".lock"]
 
 

@@ -18,7 +18,7 @@ from ocrsvc.app import create_app
 from ocrsvc.client.model_list import model_list_of
 from ocrsvc.errors import BadModel
 from ocrsvc.jobs.folder import make_folder, remove_folder
-from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.model_serving.model_status import ModelList
 from ocrsvc.model_serving.worker_models import WorkerModels
 from ocrsvc.pipeline.read import Reader
@@ -32,19 +32,19 @@ TENSOR = {"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data"
 
 
 @pytest.fixture(scope="module")
-def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tasks]:
-    folder = make_folder(tmp_path_factory.mktemp("tasks"))
-    yield Tasks(folder, 2**20, 60.0)
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobStore]:
+    folder = make_folder(tmp_path_factory.mktemp("jobs"))
+    yield JobStore(folder, 2**20, 60.0)
     remove_folder(folder)
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory, tasks: Tasks) -> Iterator[FlaskClient]:
+def client(tmp_path_factory: pytest.TempPathFactory, jobs: JobStore) -> Iterator[FlaskClient]:
     settings = read_settings(make_several(tmp_path_factory.mktemp("models")))
     reader = Reader(settings, ThreadPlan(1, 4, 2))
     reader.start()
     try:
-        yield create_app(settings, reader, tasks=tasks).test_client()
+        yield create_app(settings, reader, jobs=jobs).test_client()
     finally:
         reader.stop(5.0)
 
@@ -190,14 +190,14 @@ def _by_umi_ocr(client: FlaskClient, value: str) -> Any:
     return client.post("/api/ocr", json={"base64": BASE64, "options": {"ocr.language": value}})
 
 
-def test_a_document_left_with_umi_ocr_keeps_its_language(client: FlaskClient, tasks: Tasks) -> None:
+def test_a_document_left_with_umi_ocr_keeps_its_language(client: FlaskClient, jobs: JobStore) -> None:
     added = _left(client, "/api/doc/upload", "models/config_cyrillic.txt")
-    task = tasks.find(added["data"])
-    assert task is not None
-    assert task.about()["options"]["lang"] == "ru"
-    task = tasks.find(_left(client, "/api/doc/upload?model=east/2", None)["data"])
-    assert task is not None
-    assert task.about()["options"]["model"] == "east/2"
+    job = jobs.find(added["data"])
+    assert job is not None
+    assert job.about()["options"]["lang"] == "ru"
+    job = jobs.find(_left(client, "/api/doc/upload?model=east/2", None)["data"])
+    assert job is not None
+    assert job.about()["options"]["model"] == "east/2"
     assert _left(client, "/api/doc/upload", "models/config_korean.txt")["code"] == 108
     assert json_of(client.get("/api/doc/get_options"))["ocr.language"]["default"] == "models/config_chinese.txt"
 

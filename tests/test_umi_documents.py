@@ -32,13 +32,13 @@ from ocrsvc.adapters.umi_ocr.documents import name_of, numbers_of
 from ocrsvc.app import create_app
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, QueueFull, SettingsError
 from ocrsvc.formats.text_pdf import text_pdf
-from ocrsvc.jobs import runner as tasks_runner
+from ocrsvc.jobs import runner as runner_module
 from ocrsvc.jobs import store
 from ocrsvc.jobs.begun_pages import MOST_TRIES, BegunPages
 from ocrsvc.jobs.folder import LASTING, PREFIX, make_folder, remove_folder
+from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.runner import Runner
-from ocrsvc.jobs.store import Tasks
-from ocrsvc.jobs.task import Task
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
 from ocrsvc.registry import adapters
@@ -66,7 +66,7 @@ class Place:
     """The adapter in this process, and what is behind it."""
 
     client: FlaskClient
-    tasks: Tasks
+    jobs: JobStore
     reader: Reader
 
     def upload(self, data: bytes, name: str = "a.pdf", **options: Any) -> Any:
@@ -97,7 +97,7 @@ class Place:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Documents are read within the block."""
-        runner = Runner(self.tasks, self.reader, 10.0, bool)
+        runner = Runner(self.jobs, self.reader, 10.0, bool)
         runner.start()
         try:
             yield
@@ -109,9 +109,9 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     settings = Settings(job_pages=12)
     reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
-    tasks = Tasks(tmp_path_factory.mktemp("tasks"), 10**8, 3600.0)
+    jobs = JobStore(tmp_path_factory.mktemp("jobs"), 10**8, 3600.0)
     reader.start()
-    yield Place(create_app(settings, reader, tasks=tasks).test_client(), tasks, reader)
+    yield Place(create_app(settings, reader, jobs=jobs).test_client(), jobs, reader)
     reader.stop(5.0)
 
 
@@ -222,9 +222,9 @@ def test_files_are_not_made_before_everything_is_read(place: Place) -> None:
 def test_a_document_that_cannot_be_taken_is_reported_by_the_original_s_code(
     place: Place, data: bytes, options: dict[str, Any], code: int
 ) -> None:
-    before = len(place.tasks.all())
+    before = len(place.jobs.all())
     assert place.upload(data, **options)["code"] == code
-    assert len(place.tasks.all()) == before
+    assert len(place.jobs.all()) == before
 
 
 @pytest.mark.parametrize("form", [{}, {"file": "no file"}, {"json": "{}"}])
@@ -302,9 +302,9 @@ def test_what_the_original_was_recorded_to_answer_is_answered(place: Place, done
     "name", ["..", "../secret", "/etc/passwd", "%2e%2e", ".alive", "", "x" * 300, 5, None, ["a"], "a\0b", {"id": 1}]
 )
 def test_an_id_that_is_none_leads_nowhere(place: Place, name: object) -> None:
-    (place.tasks.folder.parent / "secret").mkdir(exist_ok=True)
+    (place.jobs.folder.parent / "secret").mkdir(exist_ok=True)
     assert place.ask(name)["code"] in {102, 103}
-    assert place.tasks.find(name) is None
+    assert place.jobs.find(name) is None
 
 
 @pytest.mark.parametrize("name", ["..%2Ffile", "%2e%2e%2ftask.json", "file", ".", "..", "..%2f..%2f.alive"])
@@ -355,34 +355,34 @@ def test_what_was_cleared_is_gone(place: Place) -> None:
     assert json_of(place.client.get(f"/api/doc/clear/{task_id}")) == {"code": 100, "data": "Success"}
     assert json_of(place.client.get(f"/api/doc/clear/{task_id}"))["code"] == 101
     assert place.ask(task_id)["code"] == 103
-    assert not (place.tasks.folder / task_id).exists()
+    assert not (place.jobs.folder / task_id).exists()
 
 
 # How much is kept, and how long
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Tasks:
-    return Tasks(tmp_path, most_bytes=100_000, keep_s=100.0)
+def small(tmp_path: Path) -> JobStore:
+    return JobStore(tmp_path, most_bytes=100_000, keep_s=100.0)
 
 
-def test_no_more_bytes_are_kept_than_may_be(small: Tasks) -> None:
-    task = small.add(bytes(60_000), {})
+def test_no_more_bytes_are_kept_than_may_be(small: JobStore) -> None:
+    job = small.add(bytes(60_000), {})
     with pytest.raises(QueueFull):
         small.add(bytes(60_000), {})
-    small.clear(task)
+    small.clear(job)
     assert small.add(bytes(60_000), {}).data() == bytes(60_000)
 
 
-def test_no_more_tasks_are_kept_than_may_be(small: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "MOST_TASKS", 2)
+def test_no_more_tasks_are_kept_than_may_be(small: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MOST_JOBS", 2)
     small.add(b"1", {})
     small.add(b"2", {})
     with pytest.raises(QueueFull):
         small.add(b"3", {})
 
 
-def test_what_a_process_left_that_died_while_it_took_a_document_in_makes_room(small: Tasks) -> None:
+def test_what_a_process_left_that_died_while_it_took_a_document_in_makes_room(small: JobStore) -> None:
     left = small.folder / f".{uuid.uuid4().hex}"
     left.mkdir()
     (left / "file").write_bytes(bytes(90_000))
@@ -391,7 +391,7 @@ def test_what_a_process_left_that_died_while_it_took_a_document_in_makes_room(sm
 
 
 def test_a_full_store_is_a_503_at_the_door(place: Place, tmp_path: Path) -> None:
-    app = create_app(Settings(), place.reader, tasks=Tasks(tmp_path, 10, 100.0))
+    app = create_app(Settings(), place.reader, jobs=JobStore(tmp_path, 10, 100.0))
     answer = app.test_client().post("/api/doc/upload", data={"file": (io.BytesIO(grays(1)), "a.pdf")})
     assert (answer.status_code, json_of(answer)["code"], "Retry-After" in answer.headers) == (503, 903, True)
 
@@ -422,9 +422,9 @@ def test_a_folder_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
 
 def test_a_page_that_ends_whoever_reads_it_is_left_out_in_the_end(place: Place) -> None:
     task_id = place.upload(grays(2))["data"]
-    task = place.tasks.find(task_id)
-    assert task is not None
-    assert [BegunPages(task).begin(1) for _ in range(MOST_TRIES)] == [0, 1, 2]
+    job = place.jobs.find(task_id)
+    assert job is not None
+    assert [BegunPages(job).begin(1) for _ in range(MOST_TRIES)] == [0, 1, 2]
     with place.working():
         wait_until(lambda: place.ask(task_id)["is_done"])
     assert [page["code"] for page in place.ask(task_id, is_data=True)["data"]] == [902, 100]
@@ -432,9 +432,9 @@ def test_a_page_that_ends_whoever_reads_it_is_left_out_in_the_end(place: Place) 
 
 def test_half_a_page_does_not_count_and_is_read_again(place: Place) -> None:
     task_id = place.upload(grays(2))["data"]
-    task = place.tasks.find(task_id)
-    assert task is not None
-    (task.folder / "pages.jsonl").write_bytes(b'{"number": 1, "pa')
+    job = place.jobs.find(task_id)
+    assert job is not None
+    (job.folder / "pages.jsonl").write_bytes(b'{"number": 1, "pa')
     assert place.ask(task_id)["processed_count"] == 0
     with place.working():
         wait_until(lambda: place.ask(task_id)["is_done"])
@@ -442,9 +442,9 @@ def test_half_a_page_does_not_count_and_is_read_again(place: Place) -> None:
 
 
 def test_a_page_that_is_never_read_in_time_ends_as_an_error(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks_runner, "_POLL_S", 0.01)
+    monkeypatch.setattr(runner_module, "_POLL_S", 0.01)
     task_id = place.upload(grays(1))["data"]
-    runner = Runner(place.tasks, place.reader, 0.0, bool)
+    runner = Runner(place.jobs, place.reader, 0.0, bool)
     runner.start()
     try:
         wait_until(lambda: place.ask(task_id)["is_done"])
@@ -454,11 +454,11 @@ def test_a_page_that_is_never_read_in_time_ends_as_an_error(place: Place, monkey
     assert (page["code"], "deadline" in page["data"]) == (902, True)
 
 
-def test_a_page_that_was_laid_down_in_good_order_is_as_suspect_as_before(small: Tasks) -> None:
-    task = small.add(b"1", {})
-    assert [BegunPages(task).begin(1), BegunPages(task).begin(1)] == [0, 1]
-    BegunPages(task).forget(1)
-    assert BegunPages(task).begin(1) == 1
+def test_a_page_that_was_laid_down_in_good_order_is_as_suspect_as_before(small: JobStore) -> None:
+    job = small.add(b"1", {})
+    assert [BegunPages(job).begin(1), BegunPages(job).begin(1)] == [0, 1]
+    BegunPages(job).forget(1)
+    assert BegunPages(job).begin(1) == 1
 
 
 class HeldEngine(KnownEngine):
@@ -492,7 +492,7 @@ def test_a_page_that_waits_behind_others_is_told_from_one_that_takes_too_long() 
 def test_a_page_that_was_late_once_is_read_when_it_is_offered_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks_runner, "_POLL_S", 0.01)
+    monkeypatch.setattr(runner_module, "_POLL_S", 0.01)
     outcomes = iter([DeadlineExceeded("late"), QueueFull("full"), NeverStarted("behind"), BrokenImage("broken")])
 
     def read(*_: object) -> NoReturn:
@@ -505,20 +505,20 @@ def test_a_page_that_was_late_once_is_read_when_it_is_offered_again(
 
 def test_a_task_that_cannot_be_understood_keeps_no_other_waiting(place: Place) -> None:
     ids = [place.upload(grays(1))["data"] for _ in range(2)]
-    (place.tasks.folder / ids[0] / "task.json").write_bytes(b"no JSON\n")
+    (place.jobs.folder / ids[0] / "task.json").write_bytes(b"no JSON\n")
     with place.working():
         wait_until(lambda: place.ask(ids[1])["is_done"])
-    task = place.tasks.find(ids[0])
-    assert task is not None
-    assert task.state()[0] == "failure"
-    place.tasks.clear(task)
+    job = place.jobs.find(ids[0])
+    assert job is not None
+    assert job.state()[0] == "failure"
+    place.jobs.clear(job)
 
 
-def test_two_processes_never_read_the_same_task(small: Tasks) -> None:
-    task = small.add(b"1", {})
-    with task.claim() as first, Task(task.folder).claim() as second:
+def test_two_processes_never_read_the_same_task(small: JobStore) -> None:
+    job = small.add(b"1", {})
+    with job.claim() as first, Job(job.folder).claim() as second:
         assert (first, second) == (True, False)
-    with task.claim() as third:
+    with job.claim() as third:
         assert third
 
 
@@ -534,9 +534,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, P
     assert [path.name for path in folder.iterdir()] == [LASTING]
 
 
-def reading_pid(task: Path) -> int:
+def reading_pid(job: Path) -> int:
     """The process that holds the task; 0 when none does."""
-    lock = task / "lock"
+    lock = job / "lock"
     if not lock.exists():
         return 0
     inode = lock.stat().st_ino
@@ -556,13 +556,13 @@ def test_a_task_whose_workers_end_is_finished_by_others_with_each_page_once(serv
 
     sent = requests.post(f"{server.url}/api/doc/upload", files={"file": ("a.pdf", grays(PAGES))}, timeout=10)
     task_id = sent.json()["data"]
-    (task,) = folder.glob(f"*/{task_id}")
+    (job,) = folder.glob(f"*/{task_id}")
     ended = set()
     # The second one leaves in good order.
     for how in (signal.SIGKILL, signal.SIGTERM):
         before = ask()["processed_count"]
         wait_until(partial(more_than, before + 1))
-        pid = wait_until(lambda: reading_pid(task))
+        pid = wait_until(lambda: reading_pid(job))
         assert pid in server.workers()
         os.kill(pid, how)
         ended.add(pid)

@@ -22,7 +22,7 @@ from ocrsvc.access.gate import AccessGate
 from ocrsvc.app import create_app
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
-from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import EngineInfo, Reading
 from ocrsvc.records import Cell, Character, Line, Page, ReadOptions, ReadTask, Region, Table, Word
@@ -116,14 +116,14 @@ def client_raising(error: Exception) -> FlaskClient:
 
 @contextmanager
 def running_app(
-    settings: Settings | None = None, gate: AccessGate | None = None, tasks: Tasks | None = None
+    settings: Settings | None = None, gate: AccessGate | None = None, jobs: JobStore | None = None
 ) -> Iterator[Flask]:
     """The application over a real reader with the known engine."""
     settings = settings or Settings()
     reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
     reader.start()
     try:
-        yield create_app(settings, reader, tasks=tasks, gate=gate)
+        yield create_app(settings, reader, jobs=jobs, gate=gate)
     finally:
         reader.stop(5.0)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ocrsvc.grpc_server.method import Methods
 from ocrsvc.grpc_server.protobuf import Messages
 from ocrsvc.http.url_files import UrlFiles
-from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.model_api.model import OcrModel
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
@@ -22,14 +22,14 @@ class AdapterContext:
         settings: The effective settings.
         reader: Reads images and documents.
         model: The same reader as a model with tensors; its requests are counted apart.
-        tasks: Keeps documents that are read while nobody waits; None where none are taken in.
+        jobs: Keeps documents that are read while nobody waits; None where none are taken in.
         url_files: Fetches files that requests name by URL; by default none.
     """
 
     settings: Settings
     reader: Reader
     model: OcrModel
-    tasks: Tasks | None = None
+    jobs: JobStore | None = None
     url_files: UrlFiles = field(default_factory=UrlFiles)
 
 

@@ -19,6 +19,7 @@ from ocrsvc.http.url_files import UrlFiles
 from ocrsvc.job_requests import ResultFiles, job_view, owner_of_request, store_of
 from ocrsvc.jobs.callback import Callback
 from ocrsvc.jobs.intake import JobRequest, add_job, find_job, jobs_of
+from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.job_result import (
     JSON,
     NDJSON,
@@ -28,8 +29,7 @@ from ocrsvc.jobs.job_result import (
     page_dicts,
 )
 from ocrsvc.jobs.job_status import PATH, STATES, job_status
-from ocrsvc.jobs.store import Tasks
-from ocrsvc.jobs.task import Task
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 
@@ -53,9 +53,9 @@ NOT_OF_JOBS: Final = ("priority", "timing", "format")
 JOB_OPTIONS: Final = (*(name for name in OPTIONS if name not in NOT_OF_JOBS), *JOB_FIELDS)
 
 
-def add_jobs(api: Blueprint, settings: Settings, reader: Reader, tasks: Tasks | None, url_files: UrlFiles) -> None:
+def add_jobs(api: Blueprint, settings: Settings, reader: Reader, jobs: JobStore | None, url_files: UrlFiles) -> None:
     """Add /v1/jobs to the native API; without a store every one of them is answered 501."""
-    views = _JobViews(settings, reader, tasks, url_files)
+    views = _JobViews(settings, reader, jobs, url_files)
 
     def add(method: str, path: str, name: str, view: Callable[..., Response]) -> None:
         # Opening a document asks for no place in front of the engine.
@@ -72,18 +72,18 @@ def add_jobs(api: Blueprint, settings: Settings, reader: Reader, tasks: Tasks | 
 class _JobViews:
     """The views, each called with the names in its path."""
 
-    def __init__(self, settings: Settings, reader: Reader, tasks: Tasks | None, url_files: UrlFiles) -> None:
-        self._settings, self._reader, self._stored, self._url_files = settings, reader, tasks, url_files
+    def __init__(self, settings: Settings, reader: Reader, jobs: JobStore | None, url_files: UrlFiles) -> None:
+        self._settings, self._reader, self._stored, self._url_files = settings, reader, jobs, url_files
         self._files = ResultFiles()
 
     @property
-    def _tasks(self) -> Tasks:
+    def _jobs(self) -> JobStore:
         """Raises JobsOff where there are none."""
         return store_of(self._stored)
 
     def submit(self) -> Response:
         """Take in a document."""
-        tasks, fields = self._tasks, option_fields(request.content, self._url_files)
+        jobs, fields = self._jobs, option_fields(request.content, self._url_files)
         own = {name: value for name, value in fields if name in JOB_FIELDS and value is not None}
         _check_fields(fields)
         asked = read_options([field for field in fields if field[0] not in JOB_FIELDS])
@@ -93,7 +93,7 @@ class _JobViews:
             raise BadOption(f"{len(files)} files were sent, and a job has one.", "Send each as a job of its own.")
         if isinstance(files[0], OcrsvcError):
             raise files[0]
-        job = JobRequest(
+        job_request = JobRequest(
             files[0],
             options_for(asked.read, formats),
             owner_of_request(),
@@ -105,77 +105,77 @@ class _JobViews:
             _callback_of(own),
             request.headers.get(KEY_HEADER, ""),
         )
-        task = add_job(tasks, self._reader, self._settings, job, request.context, request.left_s)
-        response = as_json(job_status(task), 202)
-        response.headers["Location"] = f"{PATH}/{task.id}"
+        job = add_job(jobs, self._reader, self._settings, job_request, request.context, request.left_s)
+        response = as_json(job_status(job), 202)
+        response.headers["Location"] = f"{PATH}/{job.id}"
         return response
 
     def list_own(self) -> Response:
         """The jobs of the key that asks, the newest first."""
-        tasks, owner, jobs = self._tasks, owner_of_request(), []
+        jobs, owner, found = self._jobs, owner_of_request(), []
         if owner.key is None:
             raise KeysNeeded(
                 "Jobs are listed for API keys only: without them nothing tells whose is which.",
                 "Keep the id that a job was answered with.",
             )
-        for task in jobs_of(tasks, owner, _number("limit", DEFAULT_JOBS, 1, MOST_JOBS)):
+        for job in jobs_of(jobs, owner, _number("limit", DEFAULT_JOBS, 1, MOST_JOBS)):
             with suppress(FileNotFoundError):
-                jobs.append(job_status(task))
-        return as_json({"jobs": jobs})
+                found.append(job_status(job))
+        return as_json({"jobs": found})
 
     def status(self, job_id: str) -> Response:
         """How a job is."""
-        task = self._find(job_id)
-        response = self._of(task, lambda: as_json(job_status(task)))
-        if not task.is_done():
+        job = self._find(job_id)
+        response = self._of(job, lambda: as_json(job_status(job)))
+        if not job.is_done():
             response.headers["Retry-After"] = str(_RETRY_S)
         return response
 
     def pages(self, job_id: str) -> Response:
         """What was read so far, from a page on."""
-        task, after = self._find(job_id), _number("after", 0, 0, 10**9)
+        job, after = self._find(job_id), _number("after", 0, 0, 10**9)
         most, form = _number("limit", DEFAULT_PAGES, 1, MOST_PAGES), request.args.get("format", _accepted())
         if form not in {JSON, NDJSON}:
             raise BadOption(f"The format of pages is {form[:40]!r}: accepted is json or ndjson.")
-        return self._of(task, lambda: _pages_response(task, after, most, form))
+        return self._of(job, lambda: _pages_response(job, after, most, form))
 
     def result(self, job_id: str) -> Response:
         """A file made of all pages."""
-        task, name = self._find(job_id), _format_of(request.args.get("format", JSON))
-        return self._of(task, lambda: self._made(task, name))
+        job, name = self._find(job_id), _format_of(request.args.get("format", JSON))
+        return self._of(job, lambda: self._made(job, name))
 
-    def _made(self, task: Task, name: str) -> Response:
-        end = task.end()
+    def _made(self, job: Job, name: str) -> Response:
+        end = job.end()
         if end is None:
-            count, total = task.count_pages(), len(task.about()["numbers"])
+            count, total = job.count_pages(), len(job.about()["numbers"])
             raise JobNotDone(
-                f"{count} of {total} pages are read.", f"GET {PATH}/{task.id}/pages gives these; ask again later."
+                f"{count} of {total} pages are read.", f"GET {PATH}/{job.id}/pages gives these; ask again later."
             )
         if end.state == "failure":
-            raise JobFailed(f"The job has failed: {end.why}", f"GET {PATH}/{task.id}/pages gives what was read.")
+            raise JobFailed(f"The job has failed: {end.why}", f"GET {PATH}/{job.id}/pages gives what was read.")
 
-        response = Response(self._files.read(self._tasks, task, name), content_type=_content_type(name))
+        response = Response(self._files.read(self._jobs, job, name), content_type=_content_type(name))
         response.headers["X-Content-Type-Options"] = "nosniff"
-        response.headers["Content-Disposition"] = disposition_of_result(task, name)
+        response.headers["Content-Disposition"] = disposition_of_result(job, name)
         return response
 
     def delete(self, job_id: str) -> Response:
         """Delete a job; one that is read ends within a page."""
-        self._tasks.clear(self._find(job_id))
+        self._jobs.clear(self._find(job_id))
         return Response(status=204)
 
-    def _find(self, job_id: str) -> Task:
-        task = find_job(self._tasks, job_id, owner_of_request(), SOURCE)
-        if task is None:
+    def _find(self, job_id: str) -> Job:
+        job = find_job(self._jobs, job_id, owner_of_request(), SOURCE)
+        if job is None:
             raise _unknown(job_id)
-        return task
+        return job
 
-    def _of(self, task: Task, respond: Callable[[], Response]) -> Response:
+    def _of(self, job: Job, respond: Callable[[], Response]) -> Response:
         """Raises UnknownJob where the job was deleted meanwhile."""
         try:
             return respond()
         except FileNotFoundError as error:
-            raise _unknown(task.id) from error
+            raise _unknown(job.id) from error
 
 
 def _unknown(job_id: str) -> UnknownJob:
@@ -236,11 +236,11 @@ def _accepted() -> str:
     )
 
 
-def _pages_response(task: Task, after: int, most: int, form: str) -> Response:
+def _pages_response(job: Job, after: int, most: int, form: str) -> Response:
     # Before the pages: a job that ends meanwhile is asked once more.
-    state, total = STATES[task.state()[0]], len(task.about()["numbers"])
+    state, total = STATES[job.state()[0]], len(job.about()["numbers"])
     pages, size = [], 0
-    for page in page_dicts(task, after, most):
+    for page in page_dicts(job, after, most):
         pages.append(orjson.dumps(page))
         size += len(pages[-1])
         request.share.take(len(pages[-1]))
@@ -250,10 +250,10 @@ def _pages_response(task: Task, after: int, most: int, form: str) -> Response:
     if form == NDJSON:
         response = Response(b"".join(page + b"\n" for page in pages), content_type=media_type_of(NDJSON))
     else:
-        head = orjson.dumps({"id": task.id, "state": state, "total": total, "next": upto})
+        head = orjson.dumps({"id": job.id, "state": state, "total": total, "next": upto})
         response = Response(head[:-1] + b',"pages":[' + b",".join(pages) + b"]}", content_type=media_type_of(JSON))
     if upto < total and state in {"waiting", "running", "done"}:
-        response.headers["Link"] = f'<{PATH}/{task.id}/pages?after={upto}>; rel="next"'
+        response.headers["Link"] = f'<{PATH}/{job.id}/pages?after={upto}>; rel="next"'
     return response
 
 

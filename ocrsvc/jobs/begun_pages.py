@@ -11,7 +11,7 @@ from typing import Final
 import orjson
 
 from ocrsvc.jobs.files import put
-from ocrsvc.jobs.task import BEGUN, Task
+from ocrsvc.jobs.job import BEGUN, Job
 
 OPENING: Final = 0
 """In place of the number of a page: the document is being opened. Below it are the files that are made of it."""
@@ -27,12 +27,12 @@ class BegunPages:
     that one alone.
     """
 
-    def __init__(self, task: Task) -> None:
-        self._task = task
+    def __init__(self, job: Job) -> None:
+        self._job = job
         self._times: dict[int, int] = {}
         # After a loss of power it may be empty; then nobody knows.
         with suppress(FileNotFoundError, ValueError):
-            self._times = {int(number): times for number, times in task.get(BEGUN).items()}
+            self._times = {int(number): times for number, times in job.get(BEGUN).items()}
 
     def times(self, number: int) -> int:
         """How often the page was begun and never finished."""
@@ -64,4 +64,4 @@ class BegunPages:
         self._times = {number: times for number, times in self._times.items() if times > 0}
         data = orjson.dumps({str(number): times for number, times in self._times.items()})
         # Not for a loss of power, which is no page's fault.
-        put(self._task.folder / BEGUN, data, is_durable=False)
+        put(self._job.folder / BEGUN, data, is_durable=False)

@@ -20,15 +20,15 @@ import orjson
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.jobs.callback import Delivery, headers_of
 from ocrsvc.jobs.files import try_lock
+from ocrsvc.jobs.job import CALLBACK, Job
 from ocrsvc.jobs.job_status import STATES, job_status
-from ocrsvc.jobs.store import Tasks
-from ocrsvc.jobs.task import CALLBACK, Task
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.outgoing.policy import policy_of_callbacks
 from ocrsvc.outgoing.posting import post
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.loggable import loggable_error
 
-LOGGER: Final = logging.getLogger("ocrsvc.tasks")
+LOGGER: Final = logging.getLogger("ocrsvc.jobs")
 Post = Callable[[str, bytes, Mapping[str, str], Callable[[], object]], int]
 """Posts a body with headers to a URL, calling the last argument meanwhile; the status. Raises OcrsvcError."""
 
@@ -45,7 +45,7 @@ class Deliveries:
     """A thread that tells what is to be told; `start` and `stop` it.
 
     Args:
-        tasks: The jobs.
+        jobs: The jobs.
         post: Sends a message.
         most_tries: After how many a message is given up.
         secret: Signs messages of jobs that name no secret; "" leaves them unsigned.
@@ -53,9 +53,9 @@ class Deliveries:
     """
 
     def __init__(
-        self, tasks: Tasks, post: Post, most_tries: int, secret: str, clock: Callable[[], float] = time.time
+        self, jobs: JobStore, post: Post, most_tries: int, secret: str, clock: Callable[[], float] = time.time
     ) -> None:
-        self._tasks, self._post, self._most_tries, self._secret, self._clock = tasks, post, most_tries, secret, clock
+        self._jobs, self._post, self._most_tries, self._secret, self._clock = jobs, post, most_tries, secret, clock
         self._settled: set[str] = set()
         self._quiet_until_s = 0.0
         self._stopped = threading.Event()
@@ -89,59 +89,59 @@ class Deliveries:
 
     def deliver(self) -> None:
         """Tell what is due now. Raises OSError where the store cannot be read or written."""
-        tasks = self._tasks.all()
-        self._settled &= {task.id for task in tasks}
-        for task in tasks:
-            if task.id in self._settled:
+        jobs = self._jobs.all()
+        self._settled &= {job.id for job in jobs}
+        for job in jobs:
+            if job.id in self._settled:
                 continue
             try:
                 with suppress(FileNotFoundError):
-                    self._look_at(task)
+                    self._look_at(job)
             except (ValueError, TypeError) as error:
                 # Others are told all the same.
-                self._settled.add(task.id)
-                LOGGER.error("the callback of job %s cannot be understood: %s", task.id, loggable_error(error))
+                self._settled.add(job.id)
+                LOGGER.error("the callback of job %s cannot be understood: %s", job.id, loggable_error(error))
 
-    def _look_at(self, task: Task) -> None:
+    def _look_at(self, job: Job) -> None:
         try:
-            delivery = Delivery(**task.get(CALLBACK))
+            delivery = Delivery(**job.get(CALLBACK))
         except FileNotFoundError:
             # It has none, and gets none.
-            self._settled.add(task.id)
+            self._settled.add(job.id)
             return
         if delivery.state != "waiting":
-            self._settled.add(task.id)
-        elif task.is_done() and delivery.is_due(self._clock()):
-            with (task.folder / _LOCK).open("ab") as lock:
+            self._settled.add(job.id)
+        elif job.is_done() and delivery.is_due(self._clock()):
+            with (job.folder / _LOCK).open("ab") as lock:
                 # Another worker may have told it since.
-                if try_lock(lock) and (delivery := Delivery(**task.get(CALLBACK))).is_due(self._clock()):
-                    self._tell(task, delivery)
+                if try_lock(lock) and (delivery := Delivery(**job.get(CALLBACK))).is_due(self._clock()):
+                    self._tell(job, delivery)
 
-    def _tell(self, task: Task, delivery: Delivery) -> None:
-        state = STATES[task.state()[0]]
+    def _tell(self, job: Job, delivery: Delivery) -> None:
+        state = STATES[job.state()[0]]
         sent_at_s, status, why = self._clock(), 0, ""
-        body = orjson.dumps({"type": f"job.{state}", "timestamp": int(sent_at_s), "data": job_status(task)})
-        headers = headers_of(f"msg_{task.id}", body, sent_at_s, delivery.secret or self._secret)
+        body = orjson.dumps({"type": f"job.{state}", "timestamp": int(sent_at_s), "data": job_status(job)})
+        headers = headers_of(f"msg_{job.id}", body, sent_at_s, delivery.secret or self._secret)
         # A disk without room would have it sent without end: nothing is sent that is not noted before.
-        task.put(CALLBACK, asdict(delivery.begun(sent_at_s)))
+        job.put(CALLBACK, asdict(delivery.begun(sent_at_s)))
         try:
             status = self._post(delivery.url, body, headers, self._check)
             why = "" if 200 <= status < 300 else f"It answered {status}."
         except OcrsvcError as error:
             why = str(error)
         except Stopping:
-            task.put(CALLBACK, asdict(delivery))
+            job.put(CALLBACK, asdict(delivery))
             raise
         except Exception as error:
-            LOGGER.error("the callback of job %s cannot be sent", task.id, exc_info=loggable_error(error))
+            LOGGER.error("the callback of job %s cannot be sent", job.id, exc_info=loggable_error(error))
             why = "Something went wrong here; it is in the service's log."
         after = delivery.after(status, why, self._clock(), self._most_tries, random.random())  # noqa: S311  no secret
         if after.state != "waiting":
             after = Delivery(**{**asdict(after), "secret": ""})
-        task.put(CALLBACK, asdict(after))
-        self._tasks.note("callback_failed" if after.state == "waiting" else f"callback_{after.state.replace(' ', '_')}")
+        job.put(CALLBACK, asdict(after))
+        self._jobs.note("callback_failed" if after.state == "waiting" else f"callback_{after.state.replace(' ', '_')}")
         if why:
-            LOGGER.info("callback of job %s failed try=%s state=%s", task.id, after.tries, after.state)
+            LOGGER.info("callback of job %s failed try=%s state=%s", job.id, after.tries, after.state)
 
     def _check(self) -> None:
         """Raises Stopping."""
@@ -149,7 +149,7 @@ class Deliveries:
             raise Stopping
 
 
-def make_deliveries(tasks: Tasks, settings: Settings) -> Deliveries | None:
+def make_deliveries(jobs: JobStore, settings: Settings) -> Deliveries | None:
     """What tells the ends of jobs, as the settings say; None where no host is told anything."""
     policy, limit_s = policy_of_callbacks(settings), settings.callback_s
     if not policy.is_on:
@@ -159,4 +159,4 @@ def make_deliveries(tasks: Tasks, settings: Settings) -> Deliveries | None:
         return post(url, body, headers, policy, limit_s, check)
 
     secret = settings.callback_secret
-    return Deliveries(tasks, send, settings.callback_tries, secret.get_secret_value() if secret is not None else "")
+    return Deliveries(jobs, send, settings.callback_tries, secret.get_secret_value() if secret is not None else "")

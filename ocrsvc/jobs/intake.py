@@ -1,7 +1,7 @@
 """Takes in documents that are read while nobody waits: what the native API and the adapters call. Read this file first.
 
-`add_job` takes one in, and `find_job` finds it again for whose it is. A task answers by its own methods (task.py:
-`about`, `state`, `end`, `count_pages`, `pages`), and `Tasks.clear` deletes it, also while it is read.
+`add_job` takes one in, and `find_job` finds it again for whose it is. A job answers by its own methods (job.py:
+`about`, `state`, `end`, `count_pages`, `pages`), and `JobStore.clear` deletes it, also while it is read.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import orjson
 from ocrsvc.errors import BadOption, TooManyPages
 from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
 from ocrsvc.jobs.callback import Callback, check_callback, first_delivery
+from ocrsvc.jobs.job import CALLBACK, Job
 from ocrsvc.jobs.job_result import check_format
 from ocrsvc.jobs.packed_options import pack_options
-from ocrsvc.jobs.store import Tasks
-from ocrsvc.jobs.task import CALLBACK, Task
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions, no_check
 from ocrsvc.serving.work_queue import RequestContext
@@ -75,24 +75,24 @@ class JobRequest:
 
 
 def add_job(
-    tasks: Tasks, reader: Reader, settings: Settings, job: JobRequest, context: RequestContext, limit_s: float
-) -> Task:
+    jobs: JobStore, reader: Reader, settings: Settings, job_request: JobRequest, context: RequestContext, limit_s: float
+) -> Job:
     """Take a document in; when this returns, it will be read, whatever dies meanwhile.
 
-    It is opened, so that what cannot be read is refused here, and none of its pages is read yet. `task.about()` has the
+    It is opened, so that what cannot be read is refused here, and none of its pages is read yet. `job.about()` has the
     members `source`, `name`, `key`, `count` (pages of the document), `numbers` (those that are read), `options`,
     `formats` and `asked`.
 
     Args:
-        tasks: `AdapterContext.tasks`; where that is None, no documents are taken in.
+        jobs: `AdapterContext.jobs`; where that is None, no documents are taken in.
         reader, settings: Those of the service.
-        job: The document.
+        job_request: The document, and what is asked of it.
         context: `request.context`: its masks are added to those of the options, its choice of a model is made now, and
             its pages are held against what the key has left.
         limit_s: Seconds for all this: `request.left_s`.
 
     Returns:
-        The task; for an Idempotency-Key that was sent before, the task that it was sent with.
+        The job; for an Idempotency-Key that was sent before, the job that it was sent with.
 
     Raises:
         UnsupportedImage, BrokenImage, EncryptedDocument: It cannot be opened.
@@ -104,70 +104,72 @@ def add_job(
         KeyReused: The Idempotency-Key was sent with something else.
         UrlRefused: The callback leads where this service does not go; BadOption: none is told anything, or unsigned.
     """
-    if job.callback is not None:
-        check_callback(job.callback, settings)
-    options = replace(job.options, mask=tuple(dict.fromkeys((*job.options.mask, *context.mask))))
+    if job_request.callback is not None:
+        check_callback(job_request.callback, settings)
+    options = replace(job_request.options, mask=tuple(dict.fromkeys((*job_request.options.mask, *context.mask))))
     if context.choice is not None:
         options = context.choice.apply(options)
-    for name in job.formats:
+    for name in job_request.formats:
         check_format(name, options)
     reader.check_model(options)
-    with reader.open_document(job.file, limit_s, context) as document:
+    with reader.open_document(job_request.file, limit_s, context) as document:
         count, kind = document.count, document.kind
         if kind == "image":
             # Its header alone.
             document.open(1, gray=False, check=no_check, take=bool)
-    numbers = _numbers(job, count, kind, settings.job_pages)
+    numbers = _numbers(job_request, count, kind, settings.job_pages)
     # They are counted when they are read; here a key learns at once that it has too few left.
     context.pages.expect(len(numbers))
     about = {
-        "source": job.source,
-        "name": job.name,
-        "key": job.owner.key,
+        "source": job_request.source,
+        "name": job_request.name,
+        "key": job_request.owner.key,
         "count": count,
         "numbers": numbers,
         "options": pack_options(options),
-        "formats": job.formats,
-        "asked": job.asked,
+        "formats": job_request.formats,
+        "asked": job_request.asked,
     }
-    repeat, content = _repeat(job), _content(job, about) if job.repeat else ""
-    more = {} if job.callback is None else {CALLBACK: first_delivery(job.callback)}
-    return tasks.add(job.file, about, job.owner.caller, pages=len(numbers), repeat=repeat, content=content, more=more)
+    repeat, content = _repeat(job_request), _content(job_request, about) if job_request.repeat else ""
+    more = {} if job_request.callback is None else {CALLBACK: first_delivery(job_request.callback)}
+    return jobs.add(
+        job_request.file, about, job_request.owner.caller, pages=len(numbers), repeat=repeat, content=content, more=more
+    )
 
 
-def find_job(tasks: Tasks, sent_id: object, owner: JobOwner, source: str | None = None) -> Task | None:
+def find_job(jobs: JobStore, sent_id: object, owner: JobOwner, source: str | None = None) -> Job | None:
     """The job of this id, if this caller may see it.
 
     Args:
-        tasks: All of them.
+        jobs: All of them.
         sent_id: What was sent as the id, of any type.
         owner: Who asks: with a key, only jobs that were left with the same key are there.
         source: The adapter that asks; None finds jobs of every adapter.
     """
-    task = tasks.find(sent_id)
-    if task is None:
+    job = jobs.find(sent_id)
+    if job is None:
         return None
     with suppress(FileNotFoundError):
-        about = task.about()
+        about = job.about()
         is_own = owner.key is None or about.get("key") == owner.key
-        return task if is_own and source in {None, about.get("source")} else None
+        return job if is_own and source in {None, about.get("source")} else None
     return None
 
 
-def jobs_of(tasks: Tasks, owner: JobOwner, most: int) -> list[Task]:
+def jobs_of(jobs: JobStore, owner: JobOwner, most: int) -> list[Job]:
     """The jobs that were left with a key, the newest first; none without a key, where ids are all that tells owners."""
     found = []
-    for task in tasks.all() if owner.key is not None else ():
+    for job in jobs.all() if owner.key is not None else ():
         with suppress(FileNotFoundError):
-            taken = task.taken()
+            taken = job.taken()
             if taken.key == owner.key:
-                found.append((-taken.came_s, task.id, task))
-    return [task for *_, task in sorted(found, key=lambda row: row[:2])[:most]]
+                found.append((-taken.came_s, job.id, job))
+    return [job for *_, job in sorted(found, key=lambda row: row[:2])[:most]]
 
 
-def _numbers(job: JobRequest, count: int, kind: str, most: int) -> list[int]:
+def _numbers(job_request: JobRequest, count: int, kind: str, most: int) -> list[int]:
     """The pages that are read. Raises BadOption, TooManyPages."""
-    numbers = list(job.pages(count) if callable(job.pages) else choose(job.pages, count))
+    numbers = list(job_request.pages(count) if callable(job_request.pages) else choose(job_request.pages, count))
     if not numbers:
         raise BadOption(f"None of the pages asked for is there: the {kind} has {count}.")
     if len(numbers) > most:
@@ -178,17 +180,19 @@ def _numbers(job: JobRequest, count: int, kind: str, most: int) -> list[int]:
     return numbers
 
 
-def _repeat(job: JobRequest) -> str:
+def _repeat(job_request: JobRequest) -> str:
     """What a job under the same key of the same caller has, too. Raises BadOption."""
-    if not job.repeat:
+    if not job_request.repeat:
         return ""
-    if len(job.repeat) > _MOST_REPEAT_LETTERS or not job.repeat.isprintable():
+    if len(job_request.repeat) > _MOST_REPEAT_LETTERS or not job_request.repeat.isprintable():
         raise BadOption(f"The Idempotency-Key is longer than {_MOST_REPEAT_LETTERS} characters, or not printable.")
-    owner = job.owner.key or job.owner.caller
-    return sha256(orjson.dumps([owner, job.source, job.repeat])).hexdigest()
+    owner = job_request.owner.key or job_request.owner.caller
+    return sha256(orjson.dumps([owner, job_request.source, job_request.repeat])).hexdigest()
 
 
-def _content(job: JobRequest, about: Mapping[str, object]) -> str:
+def _content(job_request: JobRequest, about: Mapping[str, object]) -> str:
     """What tells this job from others."""
-    to = None if job.callback is None else job.callback.url
-    return sha256(orjson.dumps([about, to], option=orjson.OPT_SORT_KEYS) + sha256(job.file).digest()).hexdigest()
+    to = None if job_request.callback is None else job_request.callback.url
+    return sha256(
+        orjson.dumps([about, to], option=orjson.OPT_SORT_KEYS) + sha256(job_request.file).digest()
+    ).hexdigest()

@@ -17,8 +17,8 @@ from ocrsvc.errors import ClientGone, DeadlineExceeded, KeyRefused, OcrsvcError,
 from ocrsvc.formats.page_serialization import pack_page
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.jobs.begun_pages import MOST_TRIES, OPENING, BegunPages
+from ocrsvc.jobs.job import ENGINE, Job
 from ocrsvc.jobs.packed_options import unpack_options
-from ocrsvc.jobs.task import ENGINE, Task
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading
 from ocrsvc.serving.work_queue import NeverStarted, RequestContext, client_gone
@@ -35,7 +35,7 @@ class JobReading:
     """One job that this process has claimed, while it is read; used by one thread.
 
     Args:
-        task: The job.
+        job: The job.
         reader: Reads its pages.
         page_s: Seconds that a page may take, its wait included.
         context: Its priority, and whether it is still wanted, here.
@@ -45,18 +45,18 @@ class JobReading:
 
     def __init__(
         self,
-        task: Task,
+        job: Job,
         reader: Reader,
         page_s: float,
         context: RequestContext,
         gate: AccessGate | None,
         wait: Callable[[], object],
     ) -> None:
-        self._task, self._reader, self._page_s, self._context = task, reader, page_s, context
+        self._job, self._reader, self._page_s, self._context = job, reader, page_s, context
         self._gate, self._wait = gate, wait
-        self._about = task.about()
+        self._about = job.about()
         self._options = unpack_options(self._about["options"])
-        self._begun = BegunPages(task)
+        self._begun = BegunPages(job)
         # Numbers of the pages on their way, with where each is counted.
         self._on_way: deque[tuple[int, RequestPages | None]] = deque()
         self._synced_s = time.monotonic()
@@ -72,9 +72,9 @@ class JobReading:
             OcrsvcError: The document cannot be opened, or no model reads it.
             OSError: It cannot be written what was read.
         """
-        self._task.note_start()
+        self._job.note_start()
         numbers: Sequence[int] = self._about["numbers"]
-        done = self._task.count_pages()
+        done = self._job.count_pages()
         if done == len(numbers):
             return
         with (
@@ -83,7 +83,7 @@ class JobReading:
         ):
             while done < len(numbers):
                 self._read_some(document, numbers[done:], lease)
-                done = self._task.count_pages()
+                done = self._job.count_pages()
 
     @contextmanager
     def _opened(self) -> Iterator[Document]:
@@ -93,7 +93,7 @@ class JobReading:
         self._begun.begin(OPENING)
         with ExitStack() as stack:
             try:
-                opening = self._reader.open_document(self._task.data(), math.inf, self._context)
+                opening = self._reader.open_document(self._job.data(), math.inf, self._context)
                 document = stack.enter_context(opening)
             finally:
                 self._begun.settle(OPENING)
@@ -159,15 +159,15 @@ class JobReading:
         if isinstance(outcome, OcrsvcError):
             return {"error": str(outcome), "code": outcome.code}
         if not self._knows_engine:
-            self._task.put(ENGINE, asdict(outcome.engine))
+            self._job.put(ENGINE, asdict(outcome.engine))
             self._knows_engine = True
         return {"page": pack_page(outcome.page), "took_s": outcome.timing.total_s, "at_s": time.time()}
 
     def _write(self, number: int, row: dict[str, object]) -> None:
-        self._task.add_page({"number": number, **row})
+        self._job.add_page({"number": number, **row})
         self._begun.end(number)
-        if self._task.is_durable and time.monotonic() - self._synced_s >= _SYNC_S:
-            self._task.log.sync()
+        if self._job.is_durable and time.monotonic() - self._synced_s >= _SYNC_S:
+            self._job.log.sync()
             self._synced_s = time.monotonic()
 
     def _end_first(self) -> None:
@@ -182,5 +182,5 @@ class JobReading:
         numbers = [number for number, _ in self._on_way]
         while self._on_way:
             self._end_first()
-        if self._task.is_there():
+        if self._job.is_there():
             self._begun.forget(*numbers)

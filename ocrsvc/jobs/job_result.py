@@ -19,9 +19,9 @@ from ocrsvc.document_output.several_files import page_without_words
 from ocrsvc.errors import BadOption
 from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.formats.page_serialization import unpack_page
+from ocrsvc.jobs.job import ENGINE, Job
 from ocrsvc.jobs.packed_options import unpack_options
-from ocrsvc.jobs.store import Tasks
-from ocrsvc.jobs.task import ENGINE, Task
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Check, Page, ReadOptions
 
@@ -44,24 +44,24 @@ MOST_S: Final = 3600.0
 class JobPages:
     """The pages of a job that were read, as often as they are gone through, one at a time in memory."""
 
-    task: Task
+    job: Job
 
     def __iter__(self) -> Iterator[Page]:
-        return (unpack_page(row["page"]) for row in self.task.pages() if "page" in row)
+        return (unpack_page(row["page"]) for row in self.job.pages() if "page" in row)
 
 
-def document_result(task: Task) -> DocumentResult:
+def document_result(job: Job) -> DocumentResult:
     """What the writers of `document_output` take; for a job that is done. Raises FileNotFoundError once it is gone."""
-    numbers, failed = task.about()["numbers"], task.log.failed()
-    count = task.count_pages() - len(failed)
+    numbers, failed = job.about()["numbers"], job.log.failed()
+    count = job.count_pages() - len(failed)
     missing = [numbers[place] for place in failed]
-    return DocumentResult(task.data(), JobPages(task), count, engine_of(task), missing)
+    return DocumentResult(job.data(), JobPages(job), count, engine_of(job), missing)
 
 
-def engine_of(task: Task) -> EngineInfo:
+def engine_of(job: Job) -> EngineInfo:
     """Which engine read it; NO_ENGINE where no page was read yet."""
     try:
-        return EngineInfo(**task.get(ENGINE))
+        return EngineInfo(**job.get(ENGINE))
     except FileNotFoundError:
         return NO_ENGINE
 
@@ -74,12 +74,12 @@ def page_dict(row: Mapping[str, Any], options: ReadOptions, *, lines: bool, word
     return page_to_dict(page if words else page_without_words(page), row["number"], options, lines=lines)
 
 
-def page_dicts(task: Task, after: int = 0, most: int | None = None) -> Iterator[dict[str, object]]:
+def page_dicts(job: Job, after: int = 0, most: int | None = None) -> Iterator[dict[str, object]]:
     """The pages of a job as `page_dict`, one at a time, from the one on that has `after` before it."""
-    about = task.about()
+    about = job.about()
     options, asked = unpack_options(about["options"]), about["asked"]
     words = asked.get("words", options.wants_words)
-    for row in task.log.read(after, most):
+    for row in job.log.read(after, most):
         yield page_dict(row, options, lines=asked.get("lines", True), words=words)
 
 
@@ -113,21 +113,21 @@ def file_name_of(name: str) -> str:
     return f"result{_suffix_of(name)}"
 
 
-def disposition_of_result(task: Task, name: str) -> str:
+def disposition_of_result(job: Job, name: str) -> str:
     """The header Content-Disposition of a format's file, which is named as the document. Raises FileNotFoundError."""
-    return disposition_of(f"{stem_of(task.about()['name'])}{_suffix_of(name)}")
+    return disposition_of(f"{stem_of(job.about()['name'])}{_suffix_of(name)}")
 
 
 def _suffix_of(name: str) -> str:
     return DOCUMENT_FORMATS[name].suffix if name in DOCUMENT_FORMATS else f".{name}"
 
 
-def make_result(tasks: Tasks, task: Task, name: str, check: Check, limit_s: float = MOST_S) -> Path:
+def make_result(jobs: JobStore, job: Job, name: str, check: Check, limit_s: float = MOST_S) -> Path:
     """The file of a format, made now unless it was before; for a job that is done, or about to be.
 
     Args:
-        tasks: Where room is made for it.
-        task: The job.
+        jobs: Where room is made for it.
+        job: The job.
         name: Of RESULT_FORMATS.
         check: Asked now and then; what it raises ends it.
         limit_s: Seconds within which it is worth having.
@@ -138,16 +138,16 @@ def make_result(tasks: Tasks, task: Task, name: str, check: Check, limit_s: floa
         OcrsvcError: As `write_document`.
         FileNotFoundError: The job was deleted.
     """
-    check_format(name, unpack_options(task.about()["options"]))
-    found = task.result_path(file_name_of(name))
+    check_format(name, unpack_options(job.about()["options"]))
+    found = job.result_path(file_name_of(name))
     if found is not None:
         return found
-    _remove_left(task.folder)
-    beside = task.folder / f".{os.getpid()}-{uuid.uuid4().hex}"
+    _remove_left(job.folder)
+    beside = job.folder / f".{os.getpid()}-{uuid.uuid4().hex}"
     try:
         with _buffered(beside) as output:
-            _write(task, name, output, limit_s, check)
-        return tasks.keep_result_file(task, beside, file_name_of(name))
+            _write(job, name, output, limit_s, check)
+        return jobs.keep_result_file(job, beside, file_name_of(name))
     finally:
         beside.unlink(missing_ok=True)
 
@@ -165,16 +165,16 @@ def _buffered(path: Path) -> Iterator[IO[bytes]]:
         yield output
 
 
-def _write(task: Task, name: str, output: Output, limit_s: float, check: Check) -> None:
+def _write(job: Job, name: str, output: Output, limit_s: float, check: Check) -> None:
     if name not in _MEDIA_TYPES:
-        write_document(name, document_result(task), output, limit_s, check)
+        write_document(name, document_result(job), output, limit_s, check)
         return
-    pages = (_checked(page, check) for page in page_dicts(task))
+    pages = (_checked(page, check) for page in page_dicts(job))
     if name == NDJSON:
         for page in pages:
             output.write(page + b"\n")
         return
-    head = {"id": task.id, "engine": asdict(engine_of(task)), "pages_total": task.about()["count"]}
+    head = {"id": job.id, "engine": asdict(engine_of(job)), "pages_total": job.about()["count"]}
     output.write(orjson.dumps(head)[:-1] + b',"pages":[')
     for place, page in enumerate(pages):
         output.write(b"," + page if place else page)

@@ -6,32 +6,32 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from ocrsvc.jobs.task import CALLBACK, State, Task
+from ocrsvc.jobs.job import CALLBACK, Job, State
 
 PATH: Final = "/v1/jobs"
 STATES: Final[dict[State, str]] = {"waiting": "waiting", "running": "running", "success": "done", "failure": "failed"}
-"""What the native API calls the states of a task."""
+"""What the native API calls the states of a job."""
 
 _MOST_FAILED: Final = 100
 
 
-def job_status(task: Task) -> dict[str, Any]:
+def job_status(job: Job) -> dict[str, Any]:
     """How a job is. Raises FileNotFoundError once it was deleted."""
-    about, taken, end, failed = task.about(), task.taken(), task.end(), task.log.failed()
-    where = f"{PATH}/{task.id}"
+    about, taken, end, failed = job.about(), job.taken(), job.end(), job.log.failed()
+    where = f"{PATH}/{job.id}"
     status: dict[str, Any] = {
-        "id": task.id,
-        "state": STATES[task.state()[0]],
+        "id": job.id,
+        "state": STATES[job.state()[0]],
         "name": about["name"],
         "pages": {
             "total": len(about["numbers"]),
-            "done": task.count_pages(),
+            "done": job.count_pages(),
             "failed": len(failed),
             "in_document": about["count"],
         },
         "failed_pages": [about["numbers"][place] for place in failed[:_MOST_FAILED]],
         "created_at": _moment(taken.came_at_s),
-        "started_at": _moment(task.started_at_s()),
+        "started_at": _moment(job.started_at_s()),
         "finished_at": _moment(end.at_s if end is not None else None),
         "formats": about["formats"],
         "links": {"self": where, "pages": f"{where}/pages", "result": f"{where}/result"},
@@ -39,7 +39,7 @@ def job_status(task: Task) -> dict[str, Any]:
     if end is not None and end.state == "failure":
         status["error"] = {"code": end.code, "detail": end.why}
     with suppress(FileNotFoundError):
-        told = task.get(CALLBACK)
+        told = job.get(CALLBACK)
         status["callback"] = {
             "url": told["url"],
             "state": told.get("state", "waiting"),

@@ -16,15 +16,15 @@ from typing import Final
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.errors import ClientGone, OcrsvcError, QuotaExceeded, Refused
 from ocrsvc.jobs.begun_pages import MOST_TRIES, OPENING, BegunPages
+from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.job_reading import JobReading
 from ocrsvc.jobs.job_result import make_result
-from ocrsvc.jobs.store import StorageFull, Tasks, storing
-from ocrsvc.jobs.task import Task
+from ocrsvc.jobs.store import JobStore, StorageFull, storing
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.serving.work_queue import RequestContext, client_gone
 from ocrsvc.telemetry.loggable import loggable_error
 
-LOGGER: Final = logging.getLogger("ocrsvc.tasks")
+LOGGER: Final = logging.getLogger("ocrsvc.jobs")
 _POLL_S: Final = 1.0
 _SWEEP_ROUNDS: Final = 60
 _FIRST_PAUSE_S: Final = 1.0
@@ -36,7 +36,7 @@ class Runner:
     """A thread that reads what waits; `start` it when the reader is ready, and `stop` it before the reader is.
 
     Args:
-        tasks: Where they are.
+        jobs: Where they are.
         reader: Reads their pages, at low priority.
         page_s: Seconds that a page may take, its wait included.
         is_leaving: Whether this process is to end, so that others should go on.
@@ -45,13 +45,13 @@ class Runner:
 
     def __init__(
         self,
-        tasks: Tasks,
+        jobs: JobStore,
         reader: Reader,
         page_s: float,
         is_leaving: Callable[[], bool],
         gate: AccessGate | None = None,
     ) -> None:
-        self._tasks, self._reader, self._page_s, self._is_leaving = tasks, reader, page_s, is_leaving
+        self._jobs, self._reader, self._page_s, self._is_leaving = jobs, reader, page_s, is_leaving
         self._gate = gate
         self._stopped = threading.Event()
         self._pause_s = 0.0
@@ -63,9 +63,9 @@ class Runner:
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """Leave the task that is under way to others."""
+        """Leave the job that is under way to others."""
         self._stopped.set()
-        self._tasks.added.set()
+        self._jobs.added.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
 
@@ -75,15 +75,15 @@ class Runner:
     def _run(self) -> None:
         rounds = 0
         # An earlier service may have left some.
-        self._tasks.added.set()
+        self._jobs.added.set()
         while not self._is_stopping():
-            self._tasks.added.wait(_POLL_S)
-            self._tasks.added.clear()
+            self._jobs.added.wait(_POLL_S)
+            self._jobs.added.clear()
             rounds += 1
             try:
                 with storing():
                     if rounds % _SWEEP_ROUNDS == 0:
-                        self._tasks.sweep()
+                        self._jobs.sweep()
                     self._read_all()
                 self._pause_s = 0.0
             except Exception as error:  # noqa: BLE001  a thread that ended would leave every later document unread
@@ -101,71 +101,71 @@ class Runner:
         self._stopped.wait(self._pause_s)
 
     def _read_all(self) -> None:
-        for task in self._tasks.waiting():
+        for job in self._jobs.waiting():
             if self._is_stopping():
                 return
-            with suppress(FileNotFoundError), task.claim() as is_ours:
-                if is_ours and task.state()[0] in {"waiting", "running"}:
-                    self._read(task)
+            with suppress(FileNotFoundError), job.claim() as is_ours:
+                if is_ours and job.state()[0] in {"waiting", "running"}:
+                    self._read(job)
 
-    def _read(self, task: Task) -> None:
-        """Read what is left of a task; one that meets a full disk, also at its very end, is left to be gone on with."""
+    def _read(self, job: Job) -> None:
+        """Read what is left of a job; one that meets a full disk, also at its very end, is left to be gone on with."""
         try:
             with storing():
-                self._read_remaining_pages(task)
+                self._read_remaining_pages(job)
         except StorageFull:
-            task.release()
+            job.release()
             raise
 
-    def _read_remaining_pages(self, task: Task) -> None:
-        context = RequestContext("batch", lambda: self._is_stopping() or not task.is_there())
+    def _read_remaining_pages(self, job: Job) -> None:
+        context = RequestContext("batch", lambda: self._is_stopping() or not job.is_there())
         try:
             with storing():
-                JobReading(task, self._reader, self._page_s, context, self._gate, self._give_way).read()
-                self._make_files(task, context)
+                JobReading(job, self._reader, self._page_s, context, self._gate, self._give_way).read()
+                self._make_files(job, context)
         except StorageFull:
             raise
         except QuotaExceeded as error:
-            self._fail(task, error)
+            self._fail(job, error)
         except (ClientGone, Refused):
             return
         except OcrsvcError as error:
-            self._fail(task, error)
+            self._fail(job, error)
         except Exception as error:
-            if not task.is_there():
+            if not job.is_there():
                 return
             LOGGER.error("a document cannot be read", exc_info=loggable_error(error))
-            self._fail(task, OcrsvcError("Something went wrong here; it is in the service's log."))
+            self._fail(job, OcrsvcError("Something went wrong here; it is in the service's log."))
         else:
-            task.finish("success")
-            self._tasks.note("done")
+            job.finish("success")
+            self._jobs.note("done")
 
-    def _make_files(self, task: Task, context: RequestContext) -> None:
+    def _make_files(self, job: Job, context: RequestContext) -> None:
         """Those that were asked for; who fetches one that could not be made learns why. Raises ClientGone, OSError."""
 
         def check() -> None:
             if context.is_gone():
                 raise client_gone()
 
-        begun = BegunPages(task)
-        for place, name in enumerate(task.about().get("formats", ())):
+        begun = BegunPages(job)
+        for place, name in enumerate(job.about().get("formats", ())):
             number = OPENING - 1 - place
             if begun.times(number) >= MOST_TRIES:
-                LOGGER.error("no file was made of job %s format=%s: whoever makes it ends", task.id, name)
+                LOGGER.error("no file was made of job %s format=%s: whoever makes it ends", job.id, name)
                 continue
             begun.begin(number)
             try:
-                make_result(self._tasks, task, name, check)
+                make_result(self._jobs, job, name, check)
             except ClientGone:
                 begun.forget(number)
                 raise
             except OcrsvcError as error:
-                LOGGER.info("no file was made of job %s format=%s code=%s", task.id, name, error.code)
+                LOGGER.info("no file was made of job %s format=%s code=%s", job.id, name, error.code)
             begun.end(number)
 
-    def _fail(self, task: Task, error: OcrsvcError) -> None:
-        task.finish("failure", str(error), error.code)
-        self._tasks.note("failed")
+    def _fail(self, job: Job, error: OcrsvcError) -> None:
+        job.finish("failure", str(error), error.code)
+        self._jobs.note("failed")
 
     def _give_way(self) -> None:
         """Others come first."""

@@ -1,7 +1,7 @@
 """The job store: documents on disk that are read while no client is connected.
 
 In files, because any worker may be asked, and because a worker that dies, or a whole service, must lose nothing. A
-service has one folder (see folder.py); each task is a folder in it (see task.py), which appears, and goes, by renaming.
+service has one folder (see folder.py); each job is a folder in it (see job.py), which appears, and goes, by renaming.
 
 Where the store is durable, a document that was accepted and a job that is said to be done are on the disk (fsync)
 before anybody is told. Pages survive the death of any process; after a loss of power those of the last moments may be
@@ -29,11 +29,11 @@ import orjson
 from ocrsvc.errors import KeyReused, QueueFull, Refused, TooManyJobs
 from ocrsvc.jobs.eviction import Bounds, Need, displaced
 from ocrsvc.jobs.files import locked, put, sync
-from ocrsvc.jobs.task import Taken, Task
+from ocrsvc.jobs.job import Job, Taken
 from ocrsvc.jobs.uploaded_files import UploadedFiles
 
-LOGGER: Final = logging.getLogger("ocrsvc.tasks")
-MOST_TASKS: Final = 1000
+LOGGER: Final = logging.getLogger("ocrsvc.jobs")
+MOST_JOBS: Final = 1000
 DAMAGED: Final = "damaged-"
 """How the folder of a job begins that cannot be understood: it is kept for who looks into it, and nobody reads it."""
 
@@ -70,26 +70,26 @@ def storing() -> Iterator[None]:
 class CallerLimits:
     """What one caller may have in the store that is not read yet: jobs, and pages of all of them together."""
 
-    jobs: int = MOST_TASKS
+    jobs: int = MOST_JOBS
     pages: int = 1 << 40
 
 
-class Tasks:
-    """The tasks of a service, seen by one of its processes.
+class JobStore:
+    """The jobs of a service, seen by one of its processes.
 
     Args:
         folder: See `open_folder`.
         most_bytes: Of all files together; more are refused.
-        keep_s: How long a task is kept after it came.
+        keep_s: How long a job is kept after it came.
         clock: Monotonic seconds, the same in all processes.
         limits: For each caller.
-        is_durable: Whether tasks are to survive a loss of power.
+        is_durable: Whether jobs are to survive a loss of power.
 
     Attributes:
         folder, most_bytes, is_durable: As given.
-        added: Set when this process added a task.
+        added: Set when this process added a job.
         uploads: Files that are uploaded to be read later; they may take a quarter of `most_bytes`, beside it.
-        note: Told what became of tasks here: "accepted", "deleted", "displaced", "expired", and by others that read
+        note: Told what became of jobs here: "accepted", "deleted", "displaced", "expired", and by others that read
             and tell them "done", "failed" and how callbacks went.
     """
 
@@ -119,7 +119,7 @@ class Tasks:
         repeat: str = "",
         content: str = "",
         more: Mapping[str, object] | None = None,
-    ) -> Task:
+    ) -> Job:
         """Take in a document of a caller, for which others may have to go (see eviction.py).
 
         Args:
@@ -128,7 +128,7 @@ class Tasks:
             caller: With whom it shares the store.
             pages: How many are asked for.
             repeat, content: See `Taken`: a job that is there with the same of both is what comes back.
-            more: Further files of the task, by name, as JSON.
+            more: Further files of the job, by name, as JSON.
 
         Raises:
             QueueFull: There is no space for it, or others are stored that take too long.
@@ -154,34 +154,34 @@ class Tasks:
                 taken = Taken(caller, pages, *came, repeat, content, _text_or_none(about.get("key")))
                 (beside / "taken.json").write_bytes(orjson.dumps(asdict(taken)))
                 self._sync(beside / "taken.json", beside)
-                task = self._task(beside.rename(self.folder / str(uuid.uuid4())))
+                job = self._job(beside.rename(self.folder / str(uuid.uuid4())))
                 self._sync(self.folder)
         except BaseException:
             shutil.rmtree(beside, ignore_errors=True)
             raise
         self.added.set()
         self.note("accepted")
-        return task
+        return job
 
-    def put_result_file(self, task: Task, name: str, data: bytes) -> None:
-        """Keep a file that was made of the result of a task, under the conditions of `add`."""
+    def put_result_file(self, job: Job, name: str, data: bytes) -> None:
+        """Keep a file that was made of the result of a job, under the conditions of `add`."""
         with self._locked():
-            self._clear_for(Need(task.taken().caller, len(data), document=task.id))
-            task.put_result_file(name, data)
+            self._clear_for(Need(job.taken().caller, len(data), document=job.id))
+            job.put_result_file(name, data)
 
-    def keep_result_file(self, task: Task, made: Path, name: str) -> Path:
-        """The same for a file that lies in the task's own folder already; where it lies then."""
+    def keep_result_file(self, job: Job, made: Path, name: str) -> Path:
+        """The same for a file that lies in the job's own folder already; where it lies then."""
         # Before the lock, as in `add`.
         self._sync(made)
         with self._locked():
-            # What it takes is among what the task takes.
-            self._clear_for(Need(task.taken().caller, 0, document=task.id))
-            (task.folder / "out").mkdir(exist_ok=True)
-            return made.rename(task.folder / "out" / name)
+            # What it takes is among what the job takes.
+            self._clear_for(Need(job.taken().caller, 0, document=job.id))
+            (job.folder / "out").mkdir(exist_ok=True)
+            return made.rename(job.folder / "out" / name)
 
     def _check_limits(self, caller: str, pages: int) -> None:
         """Raises TooManyJobs."""
-        waiting = [taken for taken in _seen(self.waiting(), Task.taken) if taken.caller == caller]
+        waiting = [taken for taken in _seen(self.waiting(), Job.taken) if taken.caller == caller]
         asked = sum(taken.pages for taken in waiting) + pages
         if len(waiting) < self._limits.jobs and asked <= self._limits.pages:
             return
@@ -192,54 +192,54 @@ class Tasks:
             _RETRY_S,
         )
 
-    def _same(self, repeat: str, content: str) -> Task | None:
-        """The task that was sent with the same key before. Raises KeyReused for another one with that key."""
-        for taken, task in self._each(lambda task: (task.taken(), task)):
+    def _same(self, repeat: str, content: str) -> Job | None:
+        """The job that was sent with the same key before. Raises KeyReused for another one with that key."""
+        for taken, job in self._each(lambda job: (job.taken(), job)):
             if taken.repeat != repeat:
                 continue
             if taken.content != content:
                 raise KeyReused(
                     "Another job was sent with this Idempotency-Key.", "Send each job with a key of its own."
                 )
-            return task
+            return job
         return None
 
     def _clear_for(self, need: Need) -> None:
         """Clear what has to go. Raises QueueFull when that is not enough."""
         self.sweep()
-        gone = displaced(self._each(Task.stored), need, Bounds(MOST_TASKS, self.most_bytes))
+        gone = displaced(self._each(Job.stored), need, Bounds(MOST_JOBS, self.most_bytes))
         if gone is None:
             raise QueueFull(
-                f"{MOST_TASKS} documents, or {self.most_bytes} bytes of them (OCRSVC_TASKS_BYTES), are kept already, "
+                f"{MOST_JOBS} documents, or {self.most_bytes} bytes of them (OCRSVC_TASKS_BYTES), are kept already, "
                 "and none of them has to make room for this caller.",
                 "Wait until those that you sent are done, or clear them.",
                 _RETRY_S,
             )
         for document in gone:
-            self.clear(self._task(self.folder / document.id), "displaced")
+            self.clear(self._job(self.folder / document.id), "displaced")
 
-    def find(self, name: object) -> Task | None:
-        """The task with this id; None for any other text, and for what is no text."""
+    def find(self, name: object) -> Job | None:
+        """The job with this id; None for any other text, and for what is no text."""
         if not isinstance(name, str) or not _ID.fullmatch(name):
             return None
-        task = self._task(self.folder / name)
-        return task if task.is_there() else None
+        job = self._job(self.folder / name)
+        return job if job.is_there() else None
 
-    def all(self) -> list[Task]:
+    def all(self) -> list[Job]:
         """All that are kept."""
-        return [self._task(Path(entry)) for entry in self._entries() if _ID.fullmatch(entry.name)]
+        return [self._job(Path(entry)) for entry in self._entries() if _ID.fullmatch(entry.name)]
 
-    def waiting(self) -> list[Task]:
+    def waiting(self) -> list[Job]:
         """Those that are not done, the oldest first."""
-        unread = [task for task in self.all() if not task.is_done()]
-        found = _seen(unread, lambda task: (task.came_s(), task.id, task))
-        return [task for *_, task in sorted(found, key=lambda row: row[:2])]
+        unread = [job for job in self.all() if not job.is_done()]
+        found = _seen(unread, lambda job: (job.came_s(), job.id, job))
+        return [job for *_, job in sorted(found, key=lambda row: row[:2])]
 
-    def clear(self, task: Task, why: str = "deleted") -> None:
-        """Remove a task, also while it is read: its reader finds out by itself. `why` is noted."""
+    def clear(self, job: Job, why: str = "deleted") -> None:
+        """Remove a job, also while it is read: its reader finds out by itself. `why` is noted."""
         gone = self.folder / f".{uuid.uuid4().hex}"
         with suppress(FileNotFoundError):
-            task.folder.rename(gone)
+            job.folder.rename(gone)
             self.note(why)
         shutil.rmtree(gone, ignore_errors=True)
 
@@ -249,15 +249,15 @@ class Tasks:
             found = _BESIDE.fullmatch(entry.name)
             if found and not (found["pid"] and Path("/proc", found["pid"]).exists()):
                 shutil.rmtree(entry, ignore_errors=True)
-        for came_s, task in self._each(lambda task: (task.came_s(), task)):
+        for came_s, job in self._each(lambda job: (job.came_s(), job)):
             if self._clock() - came_s > self._keep_s:
-                self.clear(task, "expired")
+                self.clear(job, "expired")
         self.uploads.sweep()
 
     def begin_again(self, wall: Callable[[], float] = time.time) -> None:
         """For the service that has just opened the folder: what an earlier one left.
 
-        What was not taken in to the end is removed, and what a loss of power damaged is set aside. The ages of tasks
+        What was not taken in to the end is removed, and what a loss of power damaged is set aside. The ages of jobs
         that came before this boot are translated, once, by the clock on the wall: from then on no correction of it
         counts.
         """
@@ -265,26 +265,26 @@ class Tasks:
             if _BESIDE.fullmatch(entry.name):
                 shutil.rmtree(entry, ignore_errors=True)
         self.uploads.begin_again()
-        for task in self.all():
-            self._put_right(task)
+        for job in self.all():
+            self._put_right(job)
         boot, now_s, now_at_s = boot_id(), self._clock(), wall()
-        for taken, task in self._each(lambda task: (task.taken(), task)):
+        for taken, job in self._each(lambda job: (job.taken(), job)):
             if taken.boot != boot:
                 came_s = now_s - max(0.0, now_at_s - taken.came_at_s)
-                task.put("taken.json", asdict(replace(taken, came_s=came_s, boot=boot)))
+                job.put("taken.json", asdict(replace(taken, came_s=came_s, boot=boot)))
 
-    def _put_right(self, task: Task) -> None:
+    def _put_right(self, job: Job) -> None:
         """Remove what was being written when all ended, or set the job aside where it cannot be understood."""
-        task.remove_unfinished_files()
+        job.remove_unfinished_files()
         try:
-            for look in (Task.taken, Task.about, Task.end):
-                look(task)
+            for look in (Job.taken, Job.about, Job.end):
+                look(job)
         except (FileNotFoundError, ValueError):
-            LOGGER.error("job %s is damaged: it is kept as %s%s, and not read", task.id, DAMAGED, task.id)
-            task.folder.rename(self.folder / f"{DAMAGED}{task.id}")
+            LOGGER.error("job %s is damaged: it is kept as %s%s, and not read", job.id, DAMAGED, job.id)
+            job.folder.rename(self.folder / f"{DAMAGED}{job.id}")
 
-    def _task(self, folder: Path) -> Task:
-        return Task(folder, self.is_durable)
+    def _job(self, folder: Path) -> Job:
+        return Job(folder, self.is_durable)
 
     def _sync(self, *paths: Path) -> None:
         if self.is_durable:
@@ -296,8 +296,8 @@ class Tasks:
             return list(os.scandir(self.folder))
         return []
 
-    def _each(self, look: Callable[[Task], T]) -> list[T]:
-        """What is seen at each task that is not cleared meanwhile."""
+    def _each(self, look: Callable[[Job], T]) -> list[T]:
+        """What is seen at each job that is not cleared meanwhile."""
         return _seen(self.all(), look)
 
     def _locked(self) -> AbstractContextManager[None]:
@@ -316,9 +316,9 @@ def _text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _seen(tasks: list[Task], look: Callable[[Task], T]) -> list[T]:
+def _seen(jobs: list[Job], look: Callable[[Job], T]) -> list[T]:
     seen = []
-    for task in tasks:
+    for job in jobs:
         with suppress(FileNotFoundError):
-            seen.append(look(task))
+            seen.append(look(job))
     return seen

@@ -143,13 +143,13 @@ def _load(service: ServiceContext, worker: RecyclingWorker) -> None:
 
 def _start_samplers(service: ServiceContext, reader: Reader) -> None:
     """Put what no event updates into the metrics, until this worker is to go."""
-    own, tasks, gate = service.worker, service.tasks, service.worker.gate
+    own, jobs, gate = service.worker, service.jobs, service.worker.gate
     samplers = [Sampler(own.metrics, lambda: ((WAITING, reader.waiting()), (STUCK, reader.stuck_threads())))]
-    if tasks is not None:
+    if jobs is not None:
         from ocrsvc.jobs.usage import USAGE_S, read_usage
 
         # A disk that does not answer must not hold up the others.
-        samplers.append(Sampler(own.metrics, lambda: read_usage(tasks), USAGE_S))
+        samplers.append(Sampler(own.metrics, lambda: read_usage(jobs), USAGE_S))
     if gate is not None:
         from ocrsvc.access.key_metrics import USAGE_S as KEYS_S
         from ocrsvc.access.key_metrics import read_key_counts
@@ -228,7 +228,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
 
 def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Reader) -> None:
     """Read the documents that nobody waits for, until this worker is to go."""
-    if service.tasks is None:
+    if service.jobs is None:
         return
     from ocrsvc.jobs.deliveries import make_deliveries
     from ocrsvc.jobs.runner import Runner
@@ -237,11 +237,11 @@ def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Read
         return worker.entry.state == State.DRAINING or not worker.alive
 
     metrics, settings = service.worker.metrics, service.settings
-    service.tasks.note = partial(metrics.count, JOBS)
-    runner = Runner(service.tasks, reader, settings.deadline_s, is_leaving, service.worker.gate)
+    service.jobs.note = partial(metrics.count, JOBS)
+    runner = Runner(service.jobs, reader, settings.deadline_s, is_leaving, service.worker.gate)
     runner.start()
     service.worker.closing.callback(runner.stop, _STOP_S)
-    deliveries = make_deliveries(service.tasks, settings)
+    deliveries = make_deliveries(service.jobs, settings)
     if deliveries is not None:
         deliveries.start()
         service.worker.closing.callback(deliveries.stop, _STOP_S)

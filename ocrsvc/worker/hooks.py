@@ -146,7 +146,7 @@ def on_starting(server: LastingArbiter) -> None:
         if settings.models is not None:
             _check_policies(settings.models)
         if service.stores_documents():
-            service.tasks = open_store(settings)
+            service.jobs = open_store(settings)
     except OperatorError as error:
         server.log.error("%s", error)
         sys.exit(error.exit_code)
@@ -155,7 +155,7 @@ def on_starting(server: LastingArbiter) -> None:
     for listener in service.grpc_listeners:
         server.log.info("Listening for gRPC at: %s", address_of(listener))
     server.log.info("ocrsvc %s engine=%s device=%s plan: %s", __version__, settings.engine, settings.device, plan)
-    if service.tasks is not None and settings.tasks_dir is None:
+    if service.jobs is not None and settings.tasks_dir is None:
         server.log.info("Jobs and uploaded files are kept until the service ends: OCRSVC_TASKS_DIR is not set.")
 
 
@@ -229,8 +229,8 @@ def child_exit(server: LastingArbiter, worker: RecyclingWorker) -> None:
 def on_exit(server: LastingArbiter) -> None:
     """Arbiter, last, when all workers have ended."""
     service = current_service()
-    if service.tasks is not None and not service.tasks.is_durable:
-        remove_folder(service.tasks.folder)
+    if service.jobs is not None and not service.jobs.is_durable:
+        remove_folder(service.jobs.folder)
     if service.settings.keys is not None:
         try:
             settle_rest(service.settings.keys, service.page_counts)

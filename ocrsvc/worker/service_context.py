@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ocrsvc.access.page_counts import PageCounts
 from ocrsvc.access.routes import JOBS, routes_of
-from ocrsvc.jobs.store import Tasks
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.model_repository.model_key import ModelKey
 from ocrsvc.registry import adapters
 from ocrsvc.serving.crash_denylist import CrashDenylist
@@ -71,7 +71,7 @@ class ServiceContext:
         model_key: Decrypts encrypted models; None without one.
         certificate_watch: Has the TLS certificates, and reads them again.
         grpc_listeners: Shared by all workers.
-        tasks: Documents that nobody waits for; None where none are taken in.
+        jobs: Documents that nobody waits for; None where none are taken in.
         page_counts: Pages of API keys that are counted, and not in the store yet.
         worker: This worker's own; in the arbiter what a process without gunicorn's hooks has.
     """
@@ -92,7 +92,7 @@ class ServiceContext:
         self.certificate_watch = CertificateWatch(self.controller.worker_table.head, self.metrics.common, log)
         self.model_key: ModelKey | None = None
         self.grpc_listeners: tuple[socket.socket, ...] = ()
-        self.tasks: Tasks | None = None
+        self.jobs: JobStore | None = None
         self.page_counts = PageCounts(secrets.token_hex(8), SLOTS)
         self.worker = WorkerContext(self.metrics.common, self.errors.recorder())
 
@@ -194,7 +194,7 @@ class ServiceContext:
             self.history,
             self._start_tracer(),
         )
-        return create_app(settings, worker.reader, requests, worker.limits, self.tasks, worker.gate)
+        return create_app(settings, worker.reader, requests, worker.limits, self.jobs, worker.gate)
 
     def head_check(self) -> HeadCheck | None:
         """What the event loop asks before it receives a body; None where no key is wanted."""

@@ -13,8 +13,8 @@ from ocrsvc.adapters.azure_read.pages import Scale, page_members, paragraph_memb
 from ocrsvc.adapters.azure_read.spans import PageText
 from ocrsvc.formats.page_serialization import unpack_page
 from ocrsvc.formats.placed_blocks import markdown_by_page, placed_blocks
+from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.job_result import engine_of
-from ocrsvc.jobs.task import Task
 from ocrsvc.records import Page
 
 Take = Callable[[int], object]
@@ -40,18 +40,18 @@ class ResultWriter:
         self._content: list[bytes] = []
         self._members: dict[str, list[bytes]] = {"pages": [], "paragraphs": [], "tables": [], "warnings": []}
 
-    def write(self, task: Task) -> list[bytes]:
+    def write(self, job: Job) -> list[bytes]:
         """The result of a job that is done, as JSON in pieces. Raises FileNotFoundError once it was deleted."""
-        pages = self._pages(task)
+        pages = self._pages(job)
         is_text = self._asked.content != MARKDOWN
-        texts = ((page, page.text) for page in pages) if is_text else markdown_by_page(pages, engine_of(task))
+        texts = ((page, page.text) for page in pages) if is_text else markdown_by_page(pages, engine_of(job))
         for page, text in texts:
             self._add_page(page, text)
         return list(self._pieces())
 
-    def _pages(self, task: Task) -> Iterator[Page]:
+    def _pages(self, job: Job) -> Iterator[Page]:
         """Those that were read; of each other one a warning says why not."""
-        for row in task.pages():
+        for row in job.pages():
             if "page" in row:
                 yield unpack_page(row["page"])
             else:

@@ -23,8 +23,8 @@ from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE, as_json
 from ocrsvc.job_requests import ResultFiles, job_view, owner_of_request, store_of
 from ocrsvc.jobs.intake import JobRequest, add_job, find_job
-from ocrsvc.jobs.store import Tasks
-from ocrsvc.jobs.task import State, Task
+from ocrsvc.jobs.job import Job, State
+from ocrsvc.jobs.store import JobStore
 
 PATHS: Final = ("/documentintelligence", "/formrecognizer")
 SOURCE: Final = "azure_read"
@@ -77,20 +77,20 @@ class _Views:
         self._files = ResultFiles()
 
     @property
-    def _tasks(self) -> Tasks:
+    def _jobs(self) -> JobStore:
         """Raises JobsOff where there are none."""
-        return store_of(self._context.tasks)
+        return store_of(self._context.jobs)
 
     def analyze(self, model: str) -> Response:
         """Take in a document."""
-        tasks, context = self._tasks, self._context
+        jobs, context = self._jobs, self._context
         document = document_of(request.content, context.url_files)
         if not is_image(document):
             raise UnsupportedImage(
                 "The document is no PDF and no image that is read.", "Send a PDF, TIFF, PNG or JPEG."
             )
         asked, options, ranges = parse_query(model, document)
-        job = JobRequest(
+        job_request = JobRequest(
             document,
             options,
             owner_of_request(),
@@ -99,10 +99,10 @@ class _Views:
             asked=asked.packed(),
             formats=("pdf",) if asked.makes_pdf else (),
         )
-        task = add_job(tasks, context.reader, context.settings, job, request.context, request.left_s)
+        job = add_job(jobs, context.reader, context.settings, job_request, request.context, request.left_s)
         response = Response(status=202)
         prefix = request.path.lstrip("/").partition("/")[0]
-        where = f"{request.host_url}{prefix}/documentModels/{model}/analyzeResults/{task.id}"
+        where = f"{request.host_url}{prefix}/documentModels/{model}/analyzeResults/{job.id}"
         response.headers["Operation-Location"] = f"{where}?api-version={asked.version}"
         response.headers["Retry-After"] = str(_RETRY_S)
         return response
@@ -118,33 +118,33 @@ class _Views:
     def delete(self, model: str, result_id: str) -> Response:
         """Delete a result, also of a document that is being read."""
 
-        def clear(task: Task, _asked: Asked) -> Response:
-            self._tasks.clear(task)
+        def clear(job: Job, _asked: Asked) -> Response:
+            self._jobs.clear(job)
             return Response(status=204)
 
         return self._of(model, result_id, clear)
 
-    def _of(self, model: str, result_id: str, respond: Callable[[Task, Asked], Response]) -> Response:
+    def _of(self, model: str, result_id: str, respond: Callable[[Job, Asked], Response]) -> Response:
         """Raises _NoResult where there is none, or not any more, or of another caller or model."""
-        task = find_job(self._tasks, result_id, owner_of_request(), SOURCE)
+        job = find_job(self._jobs, result_id, owner_of_request(), SOURCE)
         try:
-            if task is not None and (asked := Asked(**task.about()["asked"])).model == model:
-                return respond(task, asked)
+            if job is not None and (asked := Asked(**job.about()["asked"])).model == model:
+                return respond(job, asked)
         except FileNotFoundError as error:
             raise _no_result() from error
         raise _no_result()
 
-    def _result(self, task: Task, asked: Asked) -> Response:
-        status, error = _status_of(task)
+    def _result(self, job: Job, asked: Asked) -> Response:
+        status, error = _status_of(job)
         members: dict[str, Any] = {
             "status": status,
-            "createdDateTime": _moment(task.came_at_s()),
-            "lastUpdatedDateTime": _moment(end.at_s if (end := task.end()) is not None else task.came_at_s()),
+            "createdDateTime": _moment(job.came_at_s()),
+            "lastUpdatedDateTime": _moment(end.at_s if (end := job.end()) is not None else job.came_at_s()),
         }
         if error is not None:
             members["error"] = error
         if status == "succeeded":
-            result = ResultWriter(asked, self._context.settings.pdf_dpi, _taker()).write(task)
+            result = ResultWriter(asked, self._context.settings.pdf_dpi, _taker()).write(job)
             whole = b"".join((orjson.dumps(members)[:-1], b',"analyzeResult":', *result, b"}"))
             return Response(whole, content_type=JSON_TYPE)
         response = as_json(members)
@@ -152,10 +152,10 @@ class _Views:
             response.headers["Retry-After"] = str(_RETRY_S)
         return response
 
-    def _pdf(self, task: Task, asked: Asked) -> Response:
-        if not asked.makes_pdf or _status_of(task)[0] != "succeeded":
+    def _pdf(self, job: Job, asked: Asked) -> Response:
+        if not asked.makes_pdf or _status_of(job)[0] != "succeeded":
             raise _NoResult("There is no PDF of this result.", "Analyze the document with output=pdf, and wait for it.")
-        response = Response(self._files.read(self._tasks, task, "pdf"), content_type="application/pdf")
+        response = Response(self._files.read(self._jobs, job, "pdf"), content_type="application/pdf")
         response.headers["X-Content-Type-Options"] = "nosniff"
         return response
 
@@ -171,16 +171,16 @@ def _taker() -> Take:
     return take
 
 
-def _status_of(task: Task) -> tuple[str, dict[str, str] | None]:
+def _status_of(job: Job) -> tuple[str, dict[str, str] | None]:
     """The status, and the error of a document that failed, or of which no page could be read."""
     # In this order: one that ends in between is not done yet.
-    state, end = task.state()[0], task.end()
+    state, end = job.state()[0], job.end()
     if end is None or state in {"waiting", "running"}:
         return STATES[state], None
     if end.state == "failure":
         return "failed", {"code": _together(end.code or OcrsvcError.code), "message": end.why}
-    first = next(task.pages(), None)
-    if first is not None and len(task.log.failed()) == task.count_pages():
+    first = next(job.pages(), None)
+    if first is not None and len(job.log.failed()) == job.count_pages():
         return "failed", {"code": _together(first["code"]), "message": first["error"]}
     return "succeeded", None
 

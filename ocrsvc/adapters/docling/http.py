@@ -54,8 +54,8 @@ def make_docling(context: AdapterContext) -> Blueprint:
         _add(blueprint, "POST", f"{prefix}/convert/file", convert_file)
         _add(blueprint, "POST", f"{prefix}/convert/source", convert_source)
     _add(blueprint, "GET", "/health", health)
-    if context.tasks is not None:
-        _add_tasks(blueprint, TaskViews(context.settings, reader, context.tasks, context.url_files))
+    if context.jobs is not None:
+        _add_tasks(blueprint, TaskViews(context.settings, reader, context.jobs, context.url_files))
     return blueprint
 
 
@@ -119,15 +119,15 @@ def _answer(documents: Sequence[Converted], asked: Conversion, began_s: float) -
 
 def _result(views: TaskViews, task_id: str) -> Response:
     began_s = time.monotonic()
-    task = views.find(task_id)
+    job = views.find(task_id)
     try:
-        state, why = task.state()
+        state, why = job.state()
         if state not in {"success", "failure"}:
             raise TaskUnknown("Task result not found. Please wait for a completion status.")
         if state == "failure":
             return as_json({"kind": "TaskFailureResult", "failure": failure_of_task(why)})
-        with request.share.holding(memory_of(task)):
-            converted, asked = read_of(task)
+        with request.share.holding(memory_of(job)):
+            converted, asked = read_of(job)
             return _answer([converted], asked, began_s)
     except FileNotFoundError as error:
         raise unknown() from error

@@ -19,8 +19,8 @@ from ocrsvc.http.responses import as_json
 from ocrsvc.http.url_files import UrlFiles
 from ocrsvc.job_requests import owner_of_request
 from ocrsvc.jobs.intake import JobRequest, add_job, find_job
-from ocrsvc.jobs.store import Tasks
-from ocrsvc.jobs.task import Task
+from ocrsvc.jobs.job import Job
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.serving.request_guard import waiting
 from ocrsvc.settings.settings import Settings
@@ -57,8 +57,8 @@ class TaskViews:
         url_files: Fetches those that are named by a URL.
     """
 
-    def __init__(self, settings: Settings, reader: Reader, tasks: Tasks, url_files: UrlFiles) -> None:
-        self._settings, self._reader, self._tasks, self._url_files = settings, reader, tasks, url_files
+    def __init__(self, settings: Settings, reader: Reader, jobs: JobStore, url_files: UrlFiles) -> None:
+        self._settings, self._reader, self._jobs, self._url_files = settings, reader, jobs, url_files
         self._waiting = threading.BoundedSemaphore(_WAITING)
 
     def take_form(self) -> Response:
@@ -73,7 +73,7 @@ class TaskViews:
         if len(asked.documents) != 1:
             raise BadOption("A task takes one document.", "Send each by itself, or all of them without async.")
         document, conversion = asked.documents[0], asked.conversion
-        job = JobRequest(
+        job_request = JobRequest(
             document.data,
             conversion.read_options(has_models=self._reader.has_models),
             owner_of_request(),
@@ -82,43 +82,43 @@ class TaskViews:
             SOURCE,
             as_members(conversion),
         )
-        task = add_job(self._tasks, self._reader, self._settings, job, request.context, request.left_s)
-        return as_json(status_of(task))
+        job = add_job(self._jobs, self._reader, self._settings, job_request, request.context, request.left_s)
+        return as_json(status_of(job))
 
     def status(self, task_id: str) -> Response:
         """How far a task is; with `wait` not before it is done, or so many seconds have passed."""
-        task = self.find(task_id)
+        job = self.find(task_id)
         try:
-            self._wait(task, request.args.get("wait", 0.0, float))
-            return as_json(status_of(task))
+            self._wait(job, request.args.get("wait", 0.0, float))
+            return as_json(status_of(job))
         except FileNotFoundError as error:
             raise unknown() from error
 
-    def _wait(self, task: Task, asked_s: float) -> None:
+    def _wait(self, job: Job, asked_s: float) -> None:
         until_s = time.monotonic() + min(asked_s, _LONGEST_WAIT_S, request.left_s / 2)
         if not asked_s > 0 or not self._waiting.acquire(blocking=False):
             return
         try:
             with waiting():
-                while not task.is_done() and task.is_there() and time.monotonic() < until_s and not request.is_gone():
+                while not job.is_done() and job.is_there() and time.monotonic() < until_s and not request.is_gone():
                     time.sleep(_LOOK_S)
         finally:
             self._waiting.release()
 
-    def find(self, task_id: str) -> Task:
+    def find(self, task_id: str) -> Job:
         """The task of this id. Raises TaskUnknown, also for one of another key or format."""
-        task = find_job(self._tasks, task_id, owner_of_request(), SOURCE)
-        if task is None:
+        job = find_job(self._jobs, task_id, owner_of_request(), SOURCE)
+        if job is None:
             raise unknown()
-        return task
+        return job
 
 
-def status_of(task: Task) -> dict[str, Any]:
+def status_of(job: Job) -> dict[str, Any]:
     """TaskStatusResponse of a task. Raises FileNotFoundError when it was cleared."""
-    state, why = task.state()
+    state, why = job.state()
     is_done = state in {"success", "failure"}
     return {
-        "task_id": task.id,
+        "task_id": job.id,
         "task_type": "convert",
         "task_status": _STATES[state],
         "task_position": None,
@@ -138,16 +138,16 @@ def failure_of_task(why: str) -> dict[str, object]:
     return {"category": "backend_failure", "message": why, "retryable": False, "phase": "execution", "details": {}}
 
 
-def read_of(task: Task) -> tuple[Converted, Conversion]:
+def read_of(job: Job) -> tuple[Converted, Conversion]:
     """What was read of a task, and how it is wanted. Raises FileNotFoundError when it was cleared."""
-    about, rows = task.about(), list(task.pages())
+    about, rows = job.about(), list(job.pages())
     pages = [replace(unpack_page(row["page"]), number=row["number"]) for row in rows if "page" in row]
     errors = [(row["number"], row["error"]) for row in rows if "error" in row]
     return Converted(about["name"], pages, errors), from_members(about["asked"])
 
 
-def memory_of(task: Task) -> int:
+def memory_of(job: Job) -> int:
     """Bytes of memory that the answer of a task takes, about. Raises FileNotFoundError when it was cleared."""
-    formats = from_members(task.about()["asked"]).to_formats
+    formats = from_members(job.about()["asked"]).to_formats
     times = _PAGES_TIMES + sum(_JSON_TIMES if name == "json" else _TEXT_TIMES for name in formats)
-    return times * task.log.size_bytes()
+    return times * job.log.size_bytes()

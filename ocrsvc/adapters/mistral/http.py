@@ -27,7 +27,7 @@ def make_mistral(context: AdapterContext) -> Blueprint:
     """POST /v1/ocr over a reader; /v1/files where documents are taken in."""
     blueprint = Blueprint("mistral", __name__)
     blueprint.register_error_handler(Exception, _failure)
-    files = context.tasks.uploads if context.tasks is not None else None
+    files = context.jobs.uploads if context.jobs is not None else None
     if files is not None:
         add_files(blueprint, files)
 

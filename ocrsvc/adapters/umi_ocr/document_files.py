@@ -18,7 +18,7 @@ from ocrsvc.errors import BrokenImage
 from ocrsvc.formats.page_serialization import unpack_page
 from ocrsvc.formats.text_pdf import text_pdf
 from ocrsvc.imaging.decode import PixelLimits
-from ocrsvc.jobs.task import Task
+from ocrsvc.jobs.job import Job
 from ocrsvc.records import Page
 from ocrsvc.searchable_pdf.image_pdf import ImagePdf
 from ocrsvc.searchable_pdf.page_image import page_image
@@ -56,7 +56,7 @@ class Making:
     picture_of: Callable[[Page], bytes]
 
 
-def make_files(task: Task, sent: Mapping[str, Any], making: Making) -> tuple[str, bytes]:
+def make_files(job: Job, sent: Mapping[str, Any], making: Making) -> tuple[str, bytes]:
     """The files that are asked for, as one, and its name.
 
     Raises:
@@ -65,32 +65,32 @@ def make_files(task: Task, sent: Mapping[str, Any], making: Making) -> tuple[str
     """
     kinds = sent.get("file_types", ["pdfLayered"])
     ignores_blank = sent.get("ignore_blank", sent.get("ingore_blank", True))
-    if task.state()[0] != "success":
-        raise Coded(NOT_DONE, f"{task.id} 任务尚未结束或处理失败，无法获取文件")
+    if job.state()[0] != "success":
+        raise Coded(NOT_DONE, f"{job.id} 任务尚未结束或处理失败，无法获取文件")
     if not isinstance(kinds, list) or not kinds or not isinstance(ignores_blank, bool):
         raise Coded(BAD_TYPES, "参数类型错误： file_types 必须为数组， ignore_blank 必须为布尔值")
     if unknown := [str(kind)[:40] for kind in kinds if not isinstance(kind, str) or kind not in ENDINGS]:
         raise Coded(UNKNOWN_TYPE, f"初始化输出器失败。{unknown[0]}: {', '.join(ENDINGS)}")
-    stem = f"[OCR]_{PurePath(task.about()['name']).stem}"
+    stem = f"[OCR]_{PurePath(job.about()['name']).stem}"
     files = {
-        f"{stem}{ENDINGS[kind]}": _file_of(kind, task, making, ignores_blank=ignores_blank)
+        f"{stem}{ENDINGS[kind]}": _file_of(kind, job, making, ignores_blank=ignores_blank)
         for kind in dict.fromkeys(kinds)
     }
     return next(iter(files.items())) if len(files) == 1 else (f"{stem}.zip", _zipped(files))
 
 
-def _file_of(kind: str, task: Task, making: Making, *, ignores_blank: bool) -> bytes:
-    about, rows = task.about(), list(task.pages())
+def _file_of(kind: str, job: Job, making: Making, *, ignores_blank: bool) -> bytes:
+    about, rows = job.about(), list(job.pages())
     if kind in {"pdfLayered", "pdfOneLayer"}:
         pages = [unpack_page(row["page"]) for row in rows if "page" in row]
-        return text_pdf(pages, making.dpi) if kind == "pdfOneLayer" else _layered_pdf(task, pages, making)
+        return text_pdf(pages, making.dpi) if kind == "pdfOneLayer" else _layered_pdf(job, pages, making)
     if kind == "jsonl":
         return b"".join(orjson.dumps(page_of(row, about)) + b"\n" for row in rows)
     texts = [page_of(row, about, "text") for row in rows]
     texts = [page for page in texts if page["code"] == OK or not ignores_blank]
     if kind == "txtPlain":
         return "".join(f"{page['data']}\n" for page in texts if page["code"] == OK).encode()
-    return _as_csv(texts) if kind == "csv" else _as_txt(texts, task.came_at_s())
+    return _as_csv(texts) if kind == "csv" else _as_txt(texts, job.came_at_s())
 
 
 def page_of(row: Mapping[str, Any], about: Mapping[str, Any], kind: str = "dict") -> dict[str, Any]:
@@ -121,15 +121,15 @@ def _zipped(files: Mapping[str, bytes]) -> bytes:
     return whole.getvalue()
 
 
-def _layered_pdf(task: Task, pages: Sequence[Page], making: Making) -> bytes:
+def _layered_pdf(job: Job, pages: Sequence[Page], making: Making) -> bytes:
     """The document with its text over it; where anything was to be masked, pictures of its pages in place of them.
 
     Black over a page of the document itself would leave beneath it what is masked.
     """
-    if task.about()["options"].get("mask"):
+    if job.about()["options"].get("mask"):
         return _pictures_pdf(pages, making)
     try:
-        return add_text_layer(task.data(), pages, max(0.0, making.deadline - time.monotonic()))
+        return add_text_layer(job.data(), pages, max(0.0, making.deadline - time.monotonic()))
     except BrokenImage as error:
         raise Coded(NOT_MADE, f"输出失败：{error}") from error
 

@@ -43,8 +43,8 @@ from ocrsvc.http.responses import as_json
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.job_requests import job_view, owner_of_request
 from ocrsvc.jobs.intake import JobRequest, add_job, find_job
-from ocrsvc.jobs.store import Tasks
-from ocrsvc.jobs.task import Task
+from ocrsvc.jobs.job import Job
+from ocrsvc.jobs.store import JobStore
 from ocrsvc.pipeline.masked_pictures import picture_maker
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page
@@ -77,9 +77,9 @@ _NOT_IN_NAMES: Final = re.compile(r'[\x00-\x1f\x7f\ud800-\udfff\\/:*?"<>|]')
 _MODES: Final = ("mixed", "fullPage", "imageOnly", "textOnly")
 
 
-def add_documents(blueprint: Blueprint, settings: Settings, reader: Reader, tasks: Tasks) -> None:
+def add_documents(blueprint: Blueprint, settings: Settings, reader: Reader, jobs: JobStore) -> None:
     """Add /api/doc/… to the adapter's blueprint."""
-    views = _DocumentViews(settings, reader, tasks)
+    views = _DocumentViews(settings, reader, jobs)
 
     def add(method: str, path: str, name: str, view: Callable[..., Response]) -> None:
         blueprint.add_url_rule(f"{PATH}{path}", f"documents_{name}", job_view(view), methods=[method])
@@ -95,8 +95,8 @@ def add_documents(blueprint: Blueprint, settings: Settings, reader: Reader, task
 class _DocumentViews:
     """The views, each called with the names in its path."""
 
-    def __init__(self, settings: Settings, reader: Reader, tasks: Tasks) -> None:
-        self._settings, self._reader, self._tasks = settings, reader, tasks
+    def __init__(self, settings: Settings, reader: Reader, jobs: JobStore) -> None:
+        self._settings, self._reader, self._jobs = settings, reader, jobs
         # Each may take a gigabyte, and a core.
         self._make_limiter = Limiter(1, _MAKE_WAITING)
 
@@ -114,7 +114,7 @@ class _DocumentViews:
         name, options = name_of(part.filename or ""), _options_of(content.members.get("json"))
         if not is_pdf(part.data):
             raise Coded(BAD_KIND, f"[Error] '{name}' is not allowed: only PDF files are read here.")
-        job = JobRequest(
+        job_request = JobRequest(
             part.data,
             to_read_options(options, has_models=self._reader.has_models),
             owner_of_request(),
@@ -123,32 +123,32 @@ class _DocumentViews:
             SOURCE,
             options,
         )
-        task = add_job(self._tasks, self._reader, self._settings, job, request.context, request.left_s)
-        return as_json({"code": OK, "data": task.id})
+        job = add_job(self._jobs, self._reader, self._settings, job_request, request.context, request.left_s)
+        return as_json({"code": OK, "data": job.id})
 
     def result(self) -> Response:
         """Report how far a task is, and what it has read."""
         sent = request.content.members
-        with self._asked_for(sent) as task:
-            return as_json(_progress(task, sent))
+        with self._asked_for(sent) as job:
+            return as_json(_progress(job, sent))
 
     def make(self) -> Response:
         """Make files of what was read, and return where they are."""
         sent = request.content.members
 
-        with self._asked_for(sent) as task, self._make_limiter.take(request.make_check()):
+        with self._asked_for(sent) as job, self._make_limiter.take(request.make_check()):
             with request.share.part() as held:
-                making = Making(self._settings.pdf_dpi, request.deadline, self._picture_maker(task, held))
-                name, data = make_files(task, sent, making)
-            self._tasks.put_result_file(task, name, data)
-            url = f"{request.host_url}{PATH[1:]}download/{task.id}/{quote(name)}"
+                making = Making(self._settings.pdf_dpi, request.deadline, self._picture_maker(job, held))
+                name, data = make_files(job, sent, making)
+            self._jobs.put_result_file(job, name, data)
+            url = f"{request.host_url}{PATH[1:]}download/{job.id}/{quote(name)}"
             return as_json({"code": OK, "data": url, "name": name})
 
-    def _picture_maker(self, task: Task, held: Share) -> Callable[[Page], bytes]:
+    def _picture_maker(self, job: Job, held: Share) -> Callable[[Page], bytes]:
         """What draws a page of the task's document; the pictures stay in the account."""
 
         def picture_of(page: Page) -> bytes:
-            picture = picture_maker(self._reader, task.data(), request.deadline, request.context)(page)
+            picture = picture_maker(self._reader, job.data(), request.deadline, request.context)(page)
             # Once more in the file that is made of them.
             held.take(2 * len(picture))
             return picture
@@ -157,36 +157,36 @@ class _DocumentViews:
 
     def download(self, task_id: str, name: str) -> Response:
         """A file that was made."""
-        task = self._find(task_id)
-        data = task.result_file(name) if task is not None else None
+        job = self._find(task_id)
+        data = job.result_file(name) if job is not None else None
         if data is None:
             raise NotFound
         return Response(data, headers=_FILE_HEADERS, content_type="application/octet-stream")
 
     def clear(self, task_id: str) -> Response:
         """Delete a task."""
-        task = self._find(task_id)
-        if task is None:
+        job = self._find(task_id)
+        if job is None:
             raise Coded(NOT_THERE, f"{task_id[:100]} does not exist.")
-        self._tasks.clear(task)
+        self._jobs.clear(job)
         return as_json({"code": OK, "data": "Success"})
 
-    def _find(self, sent_id: object) -> Task | None:
+    def _find(self, sent_id: object) -> Job | None:
         """The task of this id; with keys, none that was left with another key."""
-        return find_job(self._tasks, sent_id, owner_of_request(), SOURCE)
+        return find_job(self._jobs, sent_id, owner_of_request(), SOURCE)
 
     @contextmanager
-    def _asked_for(self, sent: Mapping[str, Any]) -> Iterator[Task]:
+    def _asked_for(self, sent: Mapping[str, Any]) -> Iterator[Job]:
         """The task that is named. Raises Coded when there is none, or none any more."""
         sent_id = sent.get("id")
         if not sent_id:
             raise Coded(NO_ID, "未填写id。")
         unknown = Coded(UNKNOWN_ID, f"任务 {sent_id[:100] if isinstance(sent_id, str) else ''} 不存在。")
-        task = self._find(sent_id)
-        if task is None:
+        job = self._find(sent_id)
+        if job is None:
             raise unknown
         try:
-            yield task
+            yield job
         except FileNotFoundError as error:
             raise unknown from error
 
@@ -257,12 +257,12 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
 }
 
 
-def _progress(task: Task, sent: Mapping[str, Any]) -> dict[str, Any]:
+def _progress(job: Job, sent: Mapping[str, Any]) -> dict[str, Any]:
     """How far a task is, and what it has read so far. Raises FileNotFoundError when it was cleared."""
-    about, (state, why) = task.about(), task.state()
+    about, (state, why) = job.about(), job.state()
     answer: dict[str, Any] = {
         "code": OK,
-        "processed_count": task.count_pages(),
+        "processed_count": job.count_pages(),
         "pages_count": len(about["numbers"]),
         "is_done": state in {"success", "failure"},
         "state": state,
@@ -271,7 +271,7 @@ def _progress(task: Task, sent: Mapping[str, Any]) -> dict[str, Any]:
     if why:
         answer["message"] = why
     if sent.get("is_data"):
-        rows = task.take_unreported() if sent.get("is_unread", True) else list(task.pages())
+        rows = job.take_unreported() if sent.get("is_unread", True) else list(job.pages())
         kind = "text" if sent.get("format") == "text" else "dict"
         pages = [page_of(row, about, kind) for row in rows]
         answer["data"] = "".join(page["data"] for page in pages if page["code"] == OK) if kind == "text" else pages

@@ -53,7 +53,7 @@ class _NotServed(OcrsvcError):
 
 def make_umi_ocr(context: AdapterContext) -> Blueprint:
     """POST /api/ocr, GET /api/ocr/get_options, /umiocr and / over a reader; /api/doc/… where documents may wait."""
-    settings, reader, tasks = context.settings, context.reader, context.tasks
+    settings, reader, jobs = context.settings, context.reader, context.jobs
     blueprint = Blueprint("umi_ocr", __name__)
     blueprint.register_error_handler(Exception, _failure)
 
@@ -89,8 +89,8 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
         page = reader.read(data, asked, request.left_s, request.context).page
         return _as_html(to_codes(page, time.monotonic() - began_s))
 
-    if tasks is not None:
-        add_documents(blueprint, settings, reader, tasks)
+    if jobs is not None:
+        add_documents(blueprint, settings, reader, jobs)
         return blueprint
 
     @blueprint.route("/api/doc/<path:_rest>", methods=["GET", "POST"])

@@ -78,7 +78,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class Job:
     """One job; any method may raise FileNotFoundError once it was cleared.
 
     Attributes:
@@ -172,7 +172,7 @@ class Task:
         return self.log.count()
 
     def add_page(self, page: Mapping[str, object]) -> None:
-        """Write one more; only for who has claimed the task. Whoever claims it next cuts off what a failure left."""
+        """Write one more; only for who has claimed the job. Whoever claims it next cuts off what a failure left."""
         self.log.append(page)
 
     def release(self) -> None:
@@ -181,7 +181,7 @@ class Task:
 
     @contextmanager
     def claim(self) -> Iterator[bool]:
-        """Whether the task is this process's own within the block, and nobody else's."""
+        """Whether the job is this process's own within the block, and nobody else's."""
         with (self.folder / "lock").open("ab") as lock:
             if not try_lock(lock):
                 yield False
