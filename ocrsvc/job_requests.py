@@ -27,7 +27,11 @@ def owner_of_request() -> JobOwner:
 def store_of(jobs: JobStore | None) -> JobStore:
     """The job store. Raises JobsOff where there is none."""
     if jobs is None:
-        raise JobsOff("This service takes in no documents to be read later (OCRSVC_TASKS_BYTES is 0).")
+        raise JobsOff(
+            "This service takes in no documents to be read later (OCRSVC_TASKS_BYTES is 0).",
+            "The operator sets OCRSVC_TASKS_BYTES to the room that they may take, such as 1GB; or send the document "
+            "to be read at once.",
+        )
     return jobs
 
 
