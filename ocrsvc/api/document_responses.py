@@ -13,8 +13,7 @@ import orjson
 from flask import Response
 
 from ocrsvc.document_output.file_names import disposition_of
-from ocrsvc.document_output.result import DocumentResult
-from ocrsvc.document_output.several_files import (
+from ocrsvc.document_output.requested_files import (
     JSON,
     PDF,
     PDF_TYPE,
@@ -25,6 +24,7 @@ from ocrsvc.document_output.several_files import (
     write_zip,
     zip_name,
 )
+from ocrsvc.document_output.result import DocumentResult
 from ocrsvc.errors import OcrsvcError, ResourcesExhausted
 from ocrsvc.http.options import RequestedOptions
 from ocrsvc.http.request import request

@@ -15,7 +15,7 @@ from ocrsvc.api.page_pictures import add_page_pictures
 from ocrsvc.api.sent_files import file_names, option_fields, sent_files
 from ocrsvc.api.streaming import respond_by_page
 from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
-from ocrsvc.document_output.several_files import JSON, JSON_TYPE, PDF, ZIP_TYPE, page_without_words
+from ocrsvc.document_output.requested_files import JSON, JSON_TYPE, PDF, ZIP_TYPE, page_without_words
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict, stages_to_dict, timing_to_dict
 from ocrsvc.http.error_responses import failure_of, problem_dict

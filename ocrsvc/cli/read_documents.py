@@ -16,7 +16,7 @@ from ocrsvc.client.response import Answer
 from ocrsvc.errors import BadOption
 
 if TYPE_CHECKING:
-    from ocrsvc.document_output.several_files import NamedResult
+    from ocrsvc.document_output.requested_files import NamedResult
     from ocrsvc.records import Box, Cell, Line, LineSource, Page, Region, Table
 
 
@@ -53,7 +53,7 @@ def write_documents(
         OcrsvcError: A file cannot be made.
         OSError: From the output.
     """
-    from ocrsvc.document_output.several_files import files_of, write_zip
+    from ocrsvc.document_output.requested_files import files_of, write_zip
     from ocrsvc.records import no_check
 
     documents = [_result_of(file, answer, with_file=PDF in formats) for file, answer in read]
@@ -89,8 +89,8 @@ def _without(names: Collection[str], data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _result_of(file: Path, answer: Answer, *, with_file: bool) -> NamedResult:
+    from ocrsvc.document_output.requested_files import NamedResult
     from ocrsvc.document_output.result import DocumentResult
-    from ocrsvc.document_output.several_files import NamedResult
     from ocrsvc.readings import EngineInfo
 
     data = load(file) if with_file else b""

@@ -8,11 +8,9 @@ from typing import Final
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.adapters.turboocr.answers import batch_answer, check_some_read
+from ocrsvc.adapters.turboocr.batch_answers import batch_answer, check_some_read
 from ocrsvc.adapters.turboocr.capabilities import capabilities_of
-from ocrsvc.adapters.turboocr.documents import DocumentCall, read_pdf, to_pages
-from ocrsvc.adapters.turboocr.failures import Coded, answer_failure
-from ocrsvc.adapters.turboocr.files import (
+from ocrsvc.adapters.turboocr.document_files import (
     MARKDOWN_OPTIONS,
     degraded_by,
     markdown_pages,
@@ -20,6 +18,8 @@ from ocrsvc.adapters.turboocr.files import (
     to_pdf,
     whole_markdown,
 )
+from ocrsvc.adapters.turboocr.documents import DocumentCall, read_pdf, to_pages
+from ocrsvc.adapters.turboocr.failures import Coded, answer_failure
 from ocrsvc.adapters.turboocr.page_values import to_results
 from ocrsvc.adapters.turboocr.parameters import (
     PLAIN_DOCUMENT,

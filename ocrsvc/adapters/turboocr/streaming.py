@@ -15,7 +15,7 @@ from ocrsvc.adapters.turboocr.failures import code_of
 from ocrsvc.errors import ClientGone, DeadlineExceeded, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import Request, current_request
-from ocrsvc.http.sending import SentPieces, stream_response
+from ocrsvc.http.response_stream import SentPieces, stream_response
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.pipeline.documents import PageRead
 from ocrsvc.readings import Reading
