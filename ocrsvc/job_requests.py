@@ -14,9 +14,11 @@ from ocrsvc.jobs.intake import JobOwner
 from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.job_result import make_result
 from ocrsvc.jobs.store import JobStore, storing
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.serving.limiter import Limiter
 
 _FILES_WAITING: Final = 8
+_PDF: Final = "pdf"
 
 
 def owner_of_request() -> JobOwner:
@@ -27,7 +29,11 @@ def owner_of_request() -> JobOwner:
 def store_of(jobs: JobStore | None) -> JobStore:
     """The job store. Raises JobsOff where there is none."""
     if jobs is None:
-        raise JobsOff("This service takes in no documents to be read later (OCRSVC_TASKS_BYTES is 0).")
+        raise JobsOff(
+            "This service takes in no documents to be read later (OCRSVC_TASKS_BYTES is 0).",
+            "The operator sets OCRSVC_TASKS_BYTES to the room that they may take, such as 1GB; or send the document "
+            "to be read at once.",
+        )
     return jobs
 
 
@@ -45,11 +51,11 @@ def job_view(view: Callable[..., ResponseReturnValue]) -> Callable[..., Response
 class ResultFiles:
     """Makes files of results while their callers wait, one at a time: each takes a core, and a document's memory.
 
-    For any thread that serves a request.
+    For any thread that serves a request. PDFs wait for those of other requests, see `Reader.pdf_making`.
     """
 
-    def __init__(self) -> None:
-        self._limiter = Limiter(1, _FILES_WAITING)
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self._limiter = reader, Limiter(1, _FILES_WAITING)
 
     def read(self, jobs: JobStore, job: Job, name: str) -> bytes:
         """The file of a format, see `make_result`, for a response that begins with the next step.
@@ -60,7 +66,8 @@ class ResultFiles:
             OcrsvcError, FileNotFoundError: As `make_result`.
         """
         check = request.make_check()
-        with self._limiter.take(check):
+        limiter = self._reader.pdf_making if name == _PDF else self._limiter
+        with limiter.take(check):
             made = make_result(jobs, job, name, check, request.left_s)
         # Whoever finishes the response takes the same again, for as long as it lasts.
         with request.share.holding(made.stat().st_size):

@@ -327,6 +327,8 @@ BROWSERS_ACCEPT = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0
         (BROWSERS_ACCEPT, ""),
         ("*/*", ""),
         ("image/png", ""),
+        ("text/html", ""),
+        ("application/zip, */*;q=0.1", ""),
         ("", ""),
         ("text/plain", "?format=json"),
     ],
@@ -334,6 +336,20 @@ BROWSERS_ACCEPT = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0
 def test_who_takes_anything_or_says_json_gets_json(client: FlaskClient, accept: str, query: str) -> None:
     response = client.post(f"/v1/ocr{query}", data=PNG, content_type="image/png", headers={"Accept": accept})
     assert (response.status_code, response.content_type) == (200, "application/json")
+
+
+@pytest.mark.parametrize("parameters", ["; charset=utf-8", ";variant=CommonMark;q=0.9, application/zip"])
+def test_parameters_of_what_is_accepted_ask_for_nothing_else(client: FlaskClient, parameters: str) -> None:
+    response = client.post("/v1/ocr", data=PNG, headers={"Accept": f"text/markdown{parameters}"})
+    assert response.content_type == "text/markdown; charset=utf-8"
+
+
+def test_a_zip_of_no_formats_is_refused(client: FlaskClient) -> None:
+    response = client.post("/v1/ocr", data=PNG, headers={"Accept": "application/zip"})
+    assert (response.status_code, json_of(response)["code"]) == (400, "bad_option")
+    assert "format=pdf,md" in json_of(response)["remedy"]
+    response = client.post("/v1/ocr?format=json,text", data=PNG, headers={"Accept": "application/zip"})
+    assert (response.status_code, response.content_type) == (200, "application/zip")
 
 
 @pytest.mark.parametrize("name", FORMS)

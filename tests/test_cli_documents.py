@@ -59,7 +59,7 @@ def test_several_formats_are_written_as_a_zip() -> None:
     "arguments",
     [
         ("a.pdf", "--format", "pdf", "-o", "a.pdf"),
-        ("b.tif", "a.pdf", "--format", "tsv", "-o", "link.pdf"),
+        ("b.tif", "a.pdf", "--format", "pdf", "-o", "link.pdf"),
         ("a.pdf", "--format", "md", "-o", "nowhere/made.md"),
         ("a.pdf", "--format", "md", "-o", "."),
         ("a.pdf", "b.tif", "--format", "pdf", "-o", "made.pdf"),
@@ -72,6 +72,58 @@ def test_nothing_is_written_where_something_is_wrong(arguments: tuple[str, ...])
     before = {file: file.read_bytes() for file in Path().iterdir()}
     assert read(*arguments) == 65
     assert {file: file.read_bytes() for file in Path().iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("--format", "pdf,md", "-o", "made.md"), "Write -o made.zip, or only --format md."),
+        (("--format", "json,pdf", "-o", "made.PDF"), "Write -o made.zip, or only --format pdf."),
+        (("--format", "md", "-o", "made.pdf"), "Let the name end in .md or .markdown, or ask for --format pdf."),
+        (("--format", "alto", "-o", "made.json"), "Let the name end in .alto.xml or .xml, or ask for --format json."),
+        (("--json", "-o", "made.txt"), "Let the name end in .json or .jsonl or .ndjson, or ask for --format text."),
+        (("-o", "made.zip"), "Name them, such as --format pdf,md."),
+    ],
+)
+def test_a_name_that_ends_as_another_format_is_refused_before_anything_is_read(
+    arguments: tuple[str, ...], remedy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ocrsvc.cli.read.read_in_this_process", None)
+    assert read("a.pdf", *arguments) == 65
+    assert remedy in capsys.readouterr().err
+    assert not list(Path().glob("made*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "begin"),
+    [
+        ("made.md", b""),
+        ("made.pdf", b"%PDF-"),
+        ("made.HTML", b"<?xml"),
+        ("made.xml", b"<?xml"),
+        ("made.jsonl", b'{"file":"a.pdf"'),
+        ("made.tsv", b"level\t"),
+        ("made", b""),
+        ("made.log", b""),
+    ],
+)
+def test_the_name_says_the_format_where_none_is_named(name: str, begin: bytes) -> None:
+    assert read("a.pdf", "-o", name) == 0
+    assert Path(name).read_bytes().startswith(begin)
+    assert (b"<!-- page 2 -->" in Path(name).read_bytes()) == (name == "made.md")
+    assert (b"\f" in Path(name).read_bytes()) == (name in {"made", "made.log"})
+
+
+def test_a_name_of_a_zip_is_one_of_a_single_file_too() -> None:
+    assert read("a.pdf", "--format", "md", "-o", "made.zip") == 0
+    with zipfile.ZipFile("made.zip") as packed:
+        assert packed.namelist() == ["a.md"]
+
+
+def test_a_pdf_from_standard_input_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocrsvc.cli.output_format.standard_input", Path("a.pdf").read_bytes)
+    assert read("-", "b.tif", "--format", "pdf", "-o", "made.pdf") == 65
+    assert not Path("made.pdf").exists()
 
 
 def test_what_is_there_stays_until_the_new_file_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:

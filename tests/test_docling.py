@@ -101,6 +101,14 @@ def test_each_format_that_is_asked_for_is_answered_and_no_other(place: Place) ->
     assert first["prov"][0]["bbox"] == {"l": 16, "t": 8, "r": 48, "b": 16, "coord_origin": "TOPLEFT"}
 
 
+def test_refusals_name_no_parameter_of_another_api(place: Place) -> None:
+    many = json_of(place.convert(pdf(*[GRAY] * 13)))
+    assert "Ask for 12 at most" in many["detail"]
+    assert "pages=" not in many["detail"]
+    image = json_of(place.convert(PNG, "a.png", do_ocr="false"))
+    assert "text_layer" not in json.dumps(image)
+
+
 def test_a_table_stands_where_its_lines_would(place: Place) -> None:
     document = json_of(place.convert(PNG, to_formats=["json", "html", "doctags"]))["document"]
     content = document["json_content"]

@@ -143,7 +143,7 @@ def test_more_pages_than_the_limit_are_refused_with_the_limit_and_a_way_out(clie
     assert (problem["status"], problem["code"]) == (413, "too_many_pages")
     assert "OCRSVC_MAX_PAGES" in problem["detail"]
     assert "/v1/jobs" in problem["remedy"]
-    assert "pages=1-4" in problem["remedy"]
+    assert "4 at most" in problem["remedy"]
 
 
 def test_a_page_that_fails_leaves_the_others_alone(client: FlaskClient) -> None:

@@ -26,7 +26,7 @@ from ocrsvc.client.client import Client
 from ocrsvc.client.page_stream import pages_of
 from ocrsvc.errors import DeadlineExceeded, QueueFull, ServerError, Unreachable, UnsupportedImage
 from ocrsvc.http.request import current_request
-from ocrsvc.http.sending import SentPieces
+from ocrsvc.http.response_stream import SentPieces
 from ocrsvc.serving.memory_budget import Budget, Share
 from ocrsvc.settings.settings import Settings
 from ocrsvc.worker.connection import Sender
@@ -221,7 +221,7 @@ def test_the_pages_of_a_stream_count_for_its_key_when_it_ends_and_those_read_whe
 def test_what_a_client_does_not_take_is_in_the_memory_of_its_request_and_leaves_room_to_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ocrsvc.http.sending._PUSH_S", 0.01)
+    monkeypatch.setattr("ocrsvc.http.response_stream._PUSH_S", 0.01)
     budget, piece = Budget(8 << 20), bytes(1 << 20)
     here, there = socket.socketpair()
     with here, there, running_app(Settings()) as app, app.test_request_context(), Share(budget) as share:

@@ -15,6 +15,7 @@ from ocrsvc.model_serving.only_model import only_model
 from ocrsvc.pipeline.documents import FileRead, PageRead
 from ocrsvc.readings import EngineInfo, Reading, Timing
 from ocrsvc.records import Image, Line, Page
+from ocrsvc.serving.limiter import Limiter
 from ocrsvc.settings.settings import Settings
 
 MOST_PAGES = 50
@@ -29,6 +30,7 @@ class DecodingReader:
     def __init__(self) -> None:
         self.settings = Settings(max_pages=MOST_PAGES)
         self._limits = PixelLimits(1_000_000)
+        self.pdf_making = Limiter(1, 1)
         self._info = EngineInfo("ready", "none", "1", "cpu", "none", "none")
 
     def read(self, data: bytes, *_asked: object) -> Reading:

@@ -13,8 +13,7 @@ import orjson
 from flask import Response
 
 from ocrsvc.document_output.file_names import disposition_of
-from ocrsvc.document_output.result import DocumentResult
-from ocrsvc.document_output.several_files import (
+from ocrsvc.document_output.requested_files import (
     JSON,
     PDF,
     PDF_TYPE,
@@ -25,6 +24,7 @@ from ocrsvc.document_output.several_files import (
     write_zip,
     zip_name,
 )
+from ocrsvc.document_output.result import DocumentResult
 from ocrsvc.errors import OcrsvcError, ResourcesExhausted
 from ocrsvc.http.options import RequestedOptions
 from ocrsvc.http.request import request
@@ -33,11 +33,8 @@ from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.masked_pictures import picture_maker
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import EngineInfo, Reading
-from ocrsvc.serving.limiter import Limiter
 
 FAILED_HEADER: Final = "X-Failed-Pages"
-# Each has a process beside this one, and waits for its processor.
-_PDFS_AT_ONCE, _PDFS_WAITING = 2, 16
 _MOST_RANGES: Final = 100
 _USUAL_DPI: Final = 200
 _AFTER_DEADLINE_S: Final = 1.0
@@ -64,7 +61,6 @@ class DocumentResponses:
 
     def __init__(self, reader: Reader, pdf_dpi: int) -> None:
         self._reader, self._pdf_dpi = reader, pdf_dpi
-        self._pdf_limiter = Limiter(_PDFS_AT_ONCE, _PDFS_WAITING)
 
     def respond(
         self, sent: Sequence[SentFile], asked: RequestedOptions, json_of: Callable[[], dict[str, object]]
@@ -99,7 +95,7 @@ class DocumentResponses:
     def _file_response(self, made: Sequence[MadeFile]) -> Response:
         check = request.make_check()
         has_pdf = any(file.media_type == PDF_TYPE for file in made)
-        permit = self._pdf_limiter.take(check) if has_pdf else nullcontext()
+        permit = self._reader.pdf_making.take(check) if has_pdf else nullcontext()
         with permit, _temporary_file() as output:
             if len(made) == 1:
                 made[0].write(output, _limit_s(), check)

@@ -74,7 +74,7 @@ class _JobViews:
 
     def __init__(self, settings: Settings, reader: Reader, jobs: JobStore | None, url_files: UrlFiles) -> None:
         self._settings, self._reader, self._stored, self._url_files = settings, reader, jobs, url_files
-        self._files = ResultFiles()
+        self._files = ResultFiles(reader)
 
     @property
     def _jobs(self) -> JobStore:

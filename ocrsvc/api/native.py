@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flask import Blueprint, Response
+from werkzeug.datastructures import MIMEAccept
 
 from ocrsvc.api.document_responses import DocumentResponses, SentFile
 from ocrsvc.api.model_list import add_model_list
@@ -14,8 +15,8 @@ from ocrsvc.api.page_pictures import add_page_pictures
 from ocrsvc.api.sent_files import file_names, option_fields, sent_files
 from ocrsvc.api.streaming import respond_by_page
 from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
-from ocrsvc.document_output.several_files import JSON, JSON_TYPE, PDF, page_without_words
-from ocrsvc.errors import OcrsvcError
+from ocrsvc.document_output.requested_files import JSON, JSON_TYPE, PDF, ZIP_TYPE, page_without_words
+from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict, stages_to_dict, timing_to_dict
 from ocrsvc.http.error_responses import failure_of, problem_dict
 from ocrsvc.http.options import RequestedOptions, read_options
@@ -90,12 +91,23 @@ def _raise_if_all_failed(files: Sequence[FileRead]) -> None:
 
 
 def _accepted() -> str:
-    """The form that the header Accept asks for by its name, else JSON; so browsers, which take any XML, get JSON."""
+    """The form that the header Accept asks for by its name, else JSON; so browsers, which take any XML, get JSON.
+
+    Raises BadOption for a client that takes nothing but a zip, which is no form by itself.
+    """
     if request.environ.get("HTTP_ACCEPT", "*/*") == "*/*":
         return JSON
     names = {JSON_TYPE: JSON} | {form.media_type: name for name, form in DOCUMENT_FORMATS.items()}
     names |= {form.media_type: name for name, form in STREAM_FORMS.items()}
-    return names[request.accept_mimetypes.best_match(names, JSON_TYPE)]
+    # Parameters, as in text/markdown; charset=utf-8, ask for nothing that an answer does not have.
+    accepted = MIMEAccept([(kind.partition(";")[0].rstrip(), quality) for kind, quality in request.accept_mimetypes])
+    wanted = accepted.best_match(names)
+    if wanted is None and accepted.best_match([ZIP_TYPE]):
+        raise BadOption(
+            "The header Accept asks for a zip, and nothing says of which formats.",
+            "Name them, as with format=pdf,md: several come as a zip.",
+        )
+    return names[wanted or JSON_TYPE]
 
 
 def _answer(files: Sequence[FileRead], asked: RequestedOptions, *, total_s: float) -> dict[str, object]:

@@ -14,7 +14,7 @@ from ocrsvc.api.openapi_jobs import job_paths, job_schemas
 from ocrsvc.api.openapi_parts import Errors, bodies, get, headers, option_schema, parameter, problem_responses
 from ocrsvc.api.openapi_schemas import ID, TEXT, Node, record, ref, schemas
 from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
-from ocrsvc.document_output.several_files import ZIP_TYPE
+from ocrsvc.document_output.requested_files import ZIP_TYPE
 from ocrsvc.http.options import OPTIONS
 from ocrsvc.http.request import ID_HEADER, PRIORITY_HEADER, TIMEOUT_HEADER, TIMING_HEADER
 from ocrsvc.http.stream_forms import STREAM_FORMS, StreamForm

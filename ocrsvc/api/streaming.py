@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 
 import orjson
 from flask import Response
 
-from ocrsvc.errors import ClientGone, DeadlineExceeded, OcrsvcError
+from ocrsvc.errors import DeadlineExceeded, OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict, stages_to_dict, timing_to_dict
 from ocrsvc.http.error_responses import failure_of, problem_dict
 from ocrsvc.http.options import RequestedOptions
 from ocrsvc.http.request import Request, current_request
-from ocrsvc.http.sending import SentPieces, stream_response
+from ocrsvc.http.response_stream import ended_pieces, stream_response
 from ocrsvc.http.stream_forms import StreamForm
 from ocrsvc.pipeline.documents import PageRead
 from ocrsvc.readings import EngineInfo, Reading, Timing
@@ -60,37 +59,20 @@ class PageStream:
     def __init__(self, request: Request, asked: RequestedOptions, form: StreamForm, files: int, began_s: float) -> None:
         self._request, self._asked, self._form, self._files = request, asked, form, files
         self._began_s = began_s
-        self._sent = SentPieces(request)
         self._read = self._failed = 0
         self._timing = Timing(0.0, 0.0, 0.0, 0.0)
         self._engine: EngineInfo | None = None
 
     def pieces(self, pages: Iterable[PageRead]) -> Iterator[bytes]:
-        """A piece for each page, and one for the end: what ended an answer that has begun is told in it."""
-        try:
-            for page in pages:
-                yield from self._piece("page", self._page(page))
-            self._settle()
-            yield from self._piece("end", {"end": self._end()})
-        except (ClientGone, GeneratorExit) as error:
-            self._note_gone()
-            if isinstance(error, GeneratorExit):
-                raise
-        except Exception as error:  # noqa: BLE001  the edge of the web, once the status has left
-            failure = failure_of(error)
-            self._request.stream_code = failure.code
-            with suppress(OcrsvcError):
-                self._settle()
-            yield self._form.piece("error", orjson.dumps({"error": problem_dict(failure, self._request.id)}))
-        finally:
-            self._request.streamed_bytes = self._sent.count_bytes
+        """A piece for each page, and one for the end: what ended an answer that has begun is reported in it."""
+        parts = (self._piece("page", self._page(page)) for page in pages)
+        return ended_pieces(self._request, parts, lambda: self._piece("end", {"end": self._end()}), self._error)
 
-    def _piece(self, kind: str, part: dict[str, object]) -> Iterator[bytes]:
-        """Raises ClientGone, and QueueFull and BodyTooLarge where there is no memory for it."""
-        piece = self._form.piece(kind, orjson.dumps(part))
-        self._sent.take(len(piece))
-        yield piece
-        self._sent.note_sent(len(piece))
+    def _piece(self, kind: str, part: dict[str, object]) -> bytes:
+        return self._form.piece(kind, orjson.dumps(part))
+
+    def _error(self, failure: OcrsvcError) -> bytes:
+        return self._piece("error", {"error": problem_dict(failure, self._request.id)})
 
     def _page(self, page: PageRead) -> dict[str, object]:
         """The page as in JSON, and how many there are. Raises DeadlineExceeded: no page after it will be read."""
@@ -125,14 +107,3 @@ class PageStream:
             "pages_failed": self._failed,
             "timing": {**timing, **stages},
         }
-
-    def _settle(self) -> None:
-        """Count the pages for the caller's key. Raises KeysUnavailable."""
-        if self._request.pages is not None:
-            self._request.pages.settle(succeeded=True)
-
-    def _note_gone(self) -> None:
-        """Nobody reads the rest; what was read counts."""
-        self._request.stream_code = ClientGone.code
-        with suppress(OcrsvcError):
-            self._settle()

@@ -11,8 +11,9 @@ from typing import Final
 from ocrsvc.batch.visible_text import visible
 from ocrsvc.cli.api_key import add_argument
 from ocrsvc.cli.output_file import STANDARD, check_output, writing
+from ocrsvc.cli.output_format import JSON, PDF, TEXT, check_one_pdf, formats_for, is_zip
 from ocrsvc.cli.progress import show_progress
-from ocrsvc.cli.read_documents import JSON, PDF, check_one_pdf, json_line, options_for, write_documents
+from ocrsvc.cli.read_documents import json_line, options_for, write_documents
 from ocrsvc.cli.read_files import Answered, read_by_service, read_in_this_process
 from ocrsvc.cli.reading_options import add_reading_options, options_of
 from ocrsvc.cli.tls_arguments import add_tls_arguments
@@ -23,21 +24,19 @@ from ocrsvc.settings.api_key import API_KEY_VARIABLE
 
 HELP: Final = "print the text of images and documents, or write searchable PDFs and other files of them"
 _KEY_REMEDY: Final = f"Name a file with the key with --key-file, or set {API_KEY_VARIABLE}."
-_TEXT: Final = "text"
-_OTHER_NAMES: Final = {"txt": _TEXT}
+_OTHER_NAMES: Final = {"txt": TEXT}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `ocrsvc read`."""
-    documents = ", ".join(name for name in DOCUMENT_FORMATS if name != _TEXT)
+    documents = ", ".join(name for name in DOCUMENT_FORMATS if name != TEXT)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="image, PDF or TIFF; - is standard input")
     parser.add_argument(
         "--format",
         type=_formats_of,
-        default=(_TEXT,),
         metavar="FORMAT[,FORMAT…]",
-        help=f"text (default), json (one object a line and file), or one document for all files: {documents}; several "
-        "are written as a zip",
+        help=f"text, json (one object a line and file), or one document for all files: {documents}; several are "
+        "written as a zip; by default what the name after -o ends in, else text",
     )
     parser.add_argument("--json", action="store_const", const=(JSON,), dest="format", help="the same as --format json")
     parser.add_argument(
@@ -76,11 +75,12 @@ def run(args: argparse.Namespace) -> int:
         raise BadOption("--timing tells where a service's time goes.", "Name the service: --url http://host:port.")
     output: Path = args.output or STANDARD
     check_output(output, args.files)
+    args.format = formats_for(args.format, output)
     check_one_pdf(args.files, args.format, output)
     if output == STANDARD and sys.stdout.isatty() and (PDF in args.format or len(args.format) > 1):
         raise BadOption("What is asked for is no text, and would be written to the terminal.", "Add -o FILE.")
     answers = _answers(args, shows_progress=args.output is not None or not sys.stdout.isatty())
-    streams = args.output is None and args.format in {(_TEXT,), (JSON,)}
+    streams = args.output is None and args.format in {(TEXT,), (JSON,)}
     codes = list((_show_each if streams else _write_together)(answers, args))
     return next((code for code in codes if code), 0)
 
@@ -128,7 +128,8 @@ def _write_together(answers: Iterator[tuple[Path, Answered]], args: argparse.Nam
     if read:
         with writing(args.output or STANDARD) as output:
             words = args.words or args.segmented or args.characters
-            write_documents(read, args.format, output, words=words, tables=args.tables)
+            as_zip = is_zip(args.output or STANDARD)
+            write_documents(read, args.format, output, words=words, tables=args.tables, as_zip=as_zip)
 
 
 def _report(file: Path, answer: Answered) -> int:

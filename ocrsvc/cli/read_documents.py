@@ -9,16 +9,15 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import orjson
 
+from ocrsvc.cli.output_format import MARKDOWN, PDF
 from ocrsvc.cli.read_files import DEADLINE_S, load
 from ocrsvc.client import response
 from ocrsvc.client.response import Answer
 from ocrsvc.errors import BadOption
 
 if TYPE_CHECKING:
-    from ocrsvc.document_output.several_files import NamedResult
+    from ocrsvc.document_output.requested_files import NamedResult
     from ocrsvc.records import Box, Cell, Line, LineSource, Page, Region, Table
-
-PDF, JSON, MARKDOWN = "pdf", "json", "md"
 
 
 def options_for(formats: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
@@ -32,43 +31,34 @@ def options_for(formats: Sequence[str], options: dict[str, Any]) -> dict[str, An
     return more | ({"tables": True} if MARKDOWN in formats else {})
 
 
-def check_one_pdf(files: Sequence[Path], formats: Sequence[str], output: Path) -> None:
-    """Raises BadOption where several PDFs would be written under the name of one."""
-    if tuple(formats) == (PDF,) and len(files) > 1 and output.suffix.lower() == ".pdf" and any(map(_is_pdf, files)):
-        raise BadOption(
-            "One PDF is made of several pictures, and one of each file where a PDF is among them.",
-            "Read files one by one, or write a zip: -o FILE.zip.",
-        )
-
-
-def _is_pdf(file: Path) -> bool:
-    if not file.is_file():
-        return False
-    with file.open("rb") as opened:
-        return b"%PDF-" in opened.read(32)
-
-
 def write_documents(
-    read: Sequence[tuple[Path, Answer]], formats: Sequence[str], output: IO[bytes], *, words: bool, tables: bool
+    read: Sequence[tuple[Path, Answer]],
+    formats: Sequence[str],
+    output: IO[bytes],
+    *,
+    words: bool,
+    tables: bool,
+    as_zip: bool,
 ) -> None:
-    """All files of these formats, as one file.
+    """All files of these formats, as one file: several as a zip.
 
     Args:
         read: Files with what was read of them, at least one.
         formats: Of DOCUMENT_FORMATS, or "json".
         output: Where to.
         words, tables: Whether text formats and JSON have words, and JSON tables.
+        as_zip: Whether one file is put into a zip, too.
 
     Raises:
         OcrsvcError: A file cannot be made.
         OSError: From the output.
     """
-    from ocrsvc.document_output.several_files import files_of, write_zip
+    from ocrsvc.document_output.requested_files import files_of, write_zip
     from ocrsvc.records import no_check
 
     documents = [_result_of(file, answer, with_file=PDF in formats) for file, answer in read]
     made = files_of(formats, documents, partial(_as_json, read, words=words, tables=tables), words=words)
-    if len(made) == 1:
+    if len(made) == 1 and not as_zip:
         made[0].write(output, DEADLINE_S, no_check)
     else:
         write_zip(made, output, DEADLINE_S, no_check)
@@ -99,8 +89,8 @@ def _without(names: Collection[str], data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _result_of(file: Path, answer: Answer, *, with_file: bool) -> NamedResult:
+    from ocrsvc.document_output.requested_files import NamedResult
     from ocrsvc.document_output.result import DocumentResult
-    from ocrsvc.document_output.several_files import NamedResult
     from ocrsvc.readings import EngineInfo
 
     data = load(file) if with_file else b""

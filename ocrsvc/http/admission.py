@@ -14,7 +14,7 @@ from flask import Flask
 from werkzeug.wsgi import ClosingIterator, get_path_info
 
 from ocrsvc.http.request import Environ, request
-from ocrsvc.http.sending import STREAMS
+from ocrsvc.http.response_stream import STREAMS
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.serving.memory_budget import SharedLimits, make_shared_limits
 from ocrsvc.serving.request_guard import RequestGuard

@@ -253,8 +253,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
         _formats_schema(),
         None,
         f"The form of the answer: JSON; {'; '.join(form.help for form in DOCUMENT_FORMATS.values())}. Several come as "
-        f"a zip. Alone: {'; '.join(form.help for form in STREAM_FORMS.values())}. Left out, the header Accept decides, "
-        "else JSON.",
+        f"a zip. Alone: {'; '.join(form.help for form in STREAM_FORMS.values())}. Left out, the header Accept decides "
+        "where it names the media type of one, else JSON.",
     ),
     "pages": Option(
         parse_ranges,

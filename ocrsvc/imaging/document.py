@@ -88,8 +88,8 @@ class Document:
         del number, check, take
         if options.text_layer == "only":
             raise BadOption(
-                "text_layer=only reads the text that a PDF has, and this file is an image.",
-                "Send text_layer=auto, which reads both.",
+                "Only the text that a PDF has itself is asked for, and this file is an image.",
+                "Ask for images to be read, too, or send a PDF.",
             )
         return None
 
@@ -157,7 +157,8 @@ def chosen_pages(document: Document, ranges: Ranges, most: int, *, cut: bool) ->
 
     Raises:
         BadOption: It has none of them.
-        TooManyPages: They are more, and are not to be cut.
+        TooManyPages: They are more, and are not to be cut. How pages are chosen is another word in each API, so the
+            remedy names none.
     """
     numbers = choose(ranges, document.count)
     if not numbers:
@@ -167,7 +168,7 @@ def chosen_pages(document: Document, ranges: Ranges, most: int, *, cut: bool) ->
         asked = "" if ranges == ALL else f", of which {len(numbers)} are asked for"
         raise TooManyPages(
             f"This {document.kind} has {document.count} pages{asked}; the limit is {most} (OCRSVC_MAX_PAGES).",
-            f"Ask for fewer at a time, as with pages=1-{most}, or leave it as a job: POST /v1/jobs.",
+            f"Ask for {most} at most at a time, or leave it as a job: POST /v1/jobs.",
         )
     return numbers[:most]
 

@@ -175,7 +175,7 @@ def _numbers(job_request: JobRequest, count: int, kind: str, most: int) -> list[
     if len(numbers) > most:
         raise TooManyPages(
             f"{len(numbers)} pages are asked for; the limit of a job is {most} (OCRSVC_JOB_PAGES).",
-            f"Ask for fewer at a time, as with pages=1-{most}.",
+            f"Ask for {most} at most at a time.",
         )
     return numbers
 

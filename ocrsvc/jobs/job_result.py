@@ -14,8 +14,8 @@ import orjson
 
 from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS, Output, write_document
 from ocrsvc.document_output.file_names import disposition_of, stem_of
+from ocrsvc.document_output.requested_files import page_without_words
 from ocrsvc.document_output.result import DocumentResult
-from ocrsvc.document_output.several_files import page_without_words
 from ocrsvc.errors import BadOption
 from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.formats.page_serialization import unpack_page

@@ -33,7 +33,7 @@ class AnswerMasking:
         """Raises BadOption for a request that wants what the settings do not have."""
         if "own" in request.mask and not self._all.own:
             raise BadOption(
-                "mask=own asks for the patterns of this service, and it has none.",
+                "What the service's own patterns find is to be masked (own), and it has none.",
                 "Leave own out; the operator sets them in OCRSVC_MASK_PATTERNS.",
             )
 

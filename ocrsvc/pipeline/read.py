@@ -27,6 +27,7 @@ from ocrsvc.pipeline.read_ahead import Begun, QueuedPage, Source, read_ahead
 from ocrsvc.pipeline.read_context import ReadRequest, make_read_request
 from ocrsvc.readings import Reading, Timing
 from ocrsvc.records import Image, OwnText, Page, ReadOptions
+from ocrsvc.serving.limiter import Limiter
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from ocrsvc.model_serving.loaded_models import Lease
 
 LOGGER: Final = logging.getLogger("ocrsvc.reader")
+# Each that is made has a process beside this one, and waits for its processor.
+_PDFS_AT_ONCE, _PDFS_WAITING = 2, 16
 # Of a document that nobody waits for, beside one page.
 _AHEAD_BYTES: Final = 64 << 20
 
@@ -47,6 +50,9 @@ class Reader(EngineLifecycle):
     Args:
         settings, plan, engine_opener, models_opener: As for EngineLifecycle.
         on_reading: Called with each reading and the ledger of its request, in the request's thread.
+
+    Attributes:
+        pdf_making: Taken by each request while a PDF is made of what was read, whichever API it came by.
     """
 
     def __init__(
@@ -63,6 +69,7 @@ class Reader(EngineLifecycle):
         self._documents = Documents(settings, self._limits, plan.engine_threads + 1)
         self._decoder = PageDecoder(self._limits, plan.engine_threads)
         self._masking = AnswerMasking(settings)
+        self.pdf_making = Limiter(_PDFS_AT_ONCE, _PDFS_WAITING)
 
     def read(
         self,

@@ -74,7 +74,7 @@ class _Views:
 
     def __init__(self, context: AdapterContext) -> None:
         self._context = context
-        self._files = ResultFiles()
+        self._files = ResultFiles(context.reader)
 
     @property
     def _jobs(self) -> JobStore:

@@ -8,11 +8,18 @@ from typing import Any, Final
 import orjson
 
 from ocrsvc.adapters.context import GrpcService
-from ocrsvc.adapters.turboocr.answers import batch_answer, check_some_read
+from ocrsvc.adapters.turboocr.batch_answers import batch_answer, check_some_read
 from ocrsvc.adapters.turboocr.capabilities import RESPONSE_MODE, capabilities_of
+from ocrsvc.adapters.turboocr.document_files import (
+    MARKDOWN_OPTIONS,
+    degraded_by,
+    markdown_pages,
+    to_markdown,
+    to_pdf,
+    whole_markdown,
+)
 from ocrsvc.adapters.turboocr.documents import DocumentCall, read_pdf, to_pages
 from ocrsvc.adapters.turboocr.failures import Coded, as_original, code_of
-from ocrsvc.adapters.turboocr.files import MARKDOWN_OPTIONS, FileMaker, degraded_by
 from ocrsvc.adapters.turboocr.page_values import to_results
 from ocrsvc.adapters.turboocr.parameters import (
     PLAIN_DOCUMENT,
@@ -42,7 +49,7 @@ def make_turboocr(messages: Messages, model: OcrModel) -> Methods:
         messages: With those of FILE.
         model: Its reader reads.
     """
-    reader, files = model.reader, FileMaker()
+    reader = model.reader
 
     def method(name: str, request: str, answer: Answer, *, quick: bool = False) -> tuple[str, Method]:
         kind = messages[f"ocr.{request}"]
@@ -52,8 +59,8 @@ def make_turboocr(messages: Messages, model: OcrModel) -> Methods:
         (
             method("Recognize", "OCRRequest", _recognize(messages, reader)),
             method("RecognizeBatch", "OCRBatchRequest", _recognize_batch(messages, reader)),
-            method("RecognizePDF", "OCRPDFRequest", _recognize_pdf(messages, reader, files)),
-            method("RecognizeMarkdown", "OCRMarkdownRequest", _recognize_markdown(messages, reader, files)),
+            method("RecognizePDF", "OCRPDFRequest", _recognize_pdf(messages, reader)),
+            method("RecognizeMarkdown", "OCRMarkdownRequest", _recognize_markdown(messages, reader)),
             method("Health", "HealthRequest", _health(messages, reader), quick=True),
         )
     )
@@ -123,7 +130,7 @@ def _recognize_batch(messages: Messages, reader: Reader) -> Answer:
     return recognize_batch
 
 
-def _recognize_pdf(messages: Messages, reader: Reader, files: FileMaker) -> Answer:
+def _recognize_pdf(messages: Messages, reader: Reader) -> Answer:
     page, response = messages["ocr.OCRPageResult"], messages["ocr.OCRPDFResponse"]
 
     def recognize_pdf(request: Any, call: Call) -> Any:
@@ -134,23 +141,23 @@ def _recognize_pdf(messages: Messages, reader: Reader, files: FileMaker) -> Answ
         whole = DocumentCall(reader, bytes(request.pdf_data), asked, call.deadline, call.context)
         read = read_pdf(whole, output.form)
         if output.form == "pdf":
-            document = files.pdf(whole, read, output.min_confidence)
+            document = to_pdf(whole, read, output.min_confidence)
             return response(document=document, degraded=degraded_by(read))
         if output.form == "md":
-            return response(markdown=_markdown(files, whole, read, output), degraded=degraded_by(read))
+            return response(markdown=_markdown(whole, read, output), degraded=degraded_by(read))
         return response(pages=[_document_page(page, answer) for answer in to_pages(whole, read)])
 
     return recognize_pdf
 
 
-def _markdown(files: FileMaker, whole: DocumentCall, read: FileRead, output: OutputParameters) -> str:
+def _markdown(whole: DocumentCall, read: FileRead, output: OutputParameters) -> str:
     """That of the document, or, of its pages, the JSON of the HTTP answer."""
     if output.as_pages:
-        return orjson.dumps({"pages": files.markdown_pages(whole, read)}).decode()
-    return files.whole_markdown(whole, read)
+        return orjson.dumps({"pages": markdown_pages(whole, read)}).decode()
+    return whole_markdown(whole, read)
 
 
-def _recognize_markdown(messages: Messages, reader: Reader, files: FileMaker) -> Answer:
+def _recognize_markdown(messages: Messages, reader: Reader) -> Answer:
     response = messages["ocr.OCRMarkdownResponse"]
 
     def recognize_markdown(request: Any, call: Call) -> Any:
@@ -158,7 +165,7 @@ def _recognize_markdown(messages: Messages, reader: Reader, files: FileMaker) ->
             raise Coded("MISSING_IMAGE", "The request has no image.")
         whole = DocumentCall(reader, bytes(request.image), PLAIN_DOCUMENT, call.deadline, call.context)
         reading = reader.read(whole.file, MARKDOWN_OPTIONS, call.left_s, call.context)
-        return response(markdown=files.markdown(whole, [reading.page], reading.engine))
+        return response(markdown=to_markdown(whole, [reading.page], reading.engine))
 
     return recognize_markdown
 

@@ -8,11 +8,18 @@ from typing import Final
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.adapters.turboocr.answers import batch_answer, check_some_read
+from ocrsvc.adapters.turboocr.batch_answers import batch_answer, check_some_read
 from ocrsvc.adapters.turboocr.capabilities import capabilities_of
+from ocrsvc.adapters.turboocr.document_files import (
+    MARKDOWN_OPTIONS,
+    degraded_by,
+    markdown_pages,
+    to_markdown,
+    to_pdf,
+    whole_markdown,
+)
 from ocrsvc.adapters.turboocr.documents import DocumentCall, read_pdf, to_pages
 from ocrsvc.adapters.turboocr.failures import Coded, answer_failure
-from ocrsvc.adapters.turboocr.files import MARKDOWN_OPTIONS, FileMaker, degraded_by
 from ocrsvc.adapters.turboocr.page_values import to_results
 from ocrsvc.adapters.turboocr.parameters import (
     PLAIN_DOCUMENT,
@@ -44,7 +51,7 @@ def make_turboocr(context: AdapterContext) -> Blueprint:
 
     And GET /health, /health/live, /health/ready and /capabilities.
     """
-    reader, files = context.reader, FileMaker()
+    reader = context.reader
     blueprint = Blueprint("turboocr", __name__)
     blueprint.register_error_handler(Exception, answer_failure)
 
@@ -69,11 +76,11 @@ def make_turboocr(context: AdapterContext) -> Blueprint:
 
     @blueprint.post("/ocr/pdf")
     def pdf() -> Response:
-        return _read_pdf(reader, files, request.content)
+        return _read_pdf(reader, request.content)
 
     @blueprint.post("/ocr/markdown")
     def markdown() -> Response:
-        return _read_markdown(reader, files, request.content)
+        return _read_markdown(reader, request.content)
 
     @blueprint.post("/ocr/stream")
     def stream() -> Response:
@@ -145,7 +152,7 @@ def _call(reader: Reader, file: bytes, asked: DocumentParameters) -> DocumentCal
     return DocumentCall(reader, file, asked, request.deadline, request.context)
 
 
-def _read_pdf(reader: Reader, files: FileMaker, content: Content) -> Response:
+def _read_pdf(reader: Reader, content: Content) -> Response:
     sent = first_values(content.fields)
     asked, output = document_parameters(sent), output_parameters(sent)
     call = _call(reader, _pdf_of(content), asked)
@@ -153,22 +160,22 @@ def _read_pdf(reader: Reader, files: FileMaker, content: Content) -> Response:
     if output.form == "json":
         return _timed(as_json({"pages": to_pages(call, read)}), read.readings)
     if output.form == "pdf":
-        response = Response(files.pdf(call, read, output.min_confidence), content_type="application/pdf")
+        response = Response(to_pdf(call, read, output.min_confidence), content_type="application/pdf")
         response.headers["Content-Disposition"] = 'attachment; filename="searchable.pdf"'
     elif output.as_pages:
-        response = as_json({"pages": files.markdown_pages(call, read)})
+        response = as_json({"pages": markdown_pages(call, read)})
     else:
-        response = _markdown(files.whole_markdown(call, read))
+        response = _markdown(whole_markdown(call, read))
     if read.errors:
         response.headers["X-OCR-Degraded"] = degraded_by(read)
     return _timed(response, read.readings)
 
 
-def _read_markdown(reader: Reader, files: FileMaker, content: Content) -> Response:
+def _read_markdown(reader: Reader, content: Content) -> Response:
     check_markdown_parameters(first_values(content.fields))
     call = _call(reader, _raw_image(content), PLAIN_DOCUMENT)
     reading = reader.read(call.file, MARKDOWN_OPTIONS, call.left_s, call.context)
-    return _timed(_markdown(files.markdown(call, [reading.page], reading.engine)), [reading])
+    return _timed(_markdown(to_markdown(call, [reading.page], reading.engine)), [reading])
 
 
 def _markdown(text: str) -> Response:

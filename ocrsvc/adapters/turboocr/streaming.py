@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import suppress
 from itertools import chain
 from typing import Final
 
@@ -12,10 +11,10 @@ from flask import Response
 
 from ocrsvc.adapters.turboocr.documents import DocumentCall, bad_file, page_of
 from ocrsvc.adapters.turboocr.failures import code_of
-from ocrsvc.errors import ClientGone, DeadlineExceeded, OcrsvcError
+from ocrsvc.errors import DeadlineExceeded, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import Request, current_request
-from ocrsvc.http.sending import SentPieces, stream_response
+from ocrsvc.http.response_stream import ended_pieces, stream_response
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.pipeline.documents import PageRead
 from ocrsvc.readings import Reading
@@ -49,38 +48,12 @@ class _EventStream:
 
     def __init__(self, request: Request, call: DocumentCall) -> None:
         self._request, self._call = request, call
-        self._sent = SentPieces(request)
         self._read = self._failed = 0
 
     def pieces(self, first: PageRead, pages: Pages) -> Iterator[bytes]:
-        """What ends an answer that has begun is told in it."""
-        try:
-            yield from self._piece(self._begin(first))
-            for page in chain((first,), pages):
-                yield from self._piece(self._page(page))
-            self._settle()
-            yield from self._piece({"event": "end", "pages": self._read + self._failed, "failed": self._failed})
-        except (ClientGone, GeneratorExit) as error:
-            self._request.stream_code = ClientGone.code
-            with suppress(OcrsvcError):
-                self._settle()
-            if isinstance(error, GeneratorExit):
-                raise
-        except Exception as error:  # noqa: BLE001  the edge of the web, once the status has left
-            failure = failure_of(error)
-            self._request.stream_code = failure.code
-            with suppress(OcrsvcError):
-                self._settle()
-            yield _line({"event": "error", "code": code_of(failure)})
-        finally:
-            self._request.streamed_bytes = self._sent.count_bytes
-
-    def _piece(self, event: dict[str, object]) -> Iterator[bytes]:
-        """Raises ClientGone, and QueueFull and BodyTooLarge where there is no memory for it."""
-        line = _line(event)
-        self._sent.take(len(line))
-        yield line
-        self._sent.note_sent(len(line))
+        """What ends an answer that has begun is reported in it."""
+        events = chain((self._begin(first),), (self._page(page) for page in chain((first,), pages)))
+        return ended_pieces(self._request, map(_line, events), lambda: _line(self._end()), _error_line)
 
     def _begin(self, first: PageRead) -> dict[str, object]:
         kind, asked = "pdf" if is_pdf(self._call.file) else "image", self._call.asked
@@ -97,10 +70,12 @@ class _EventStream:
         failure = failure_of(page.outcome)
         return {"event": "page_error", "page_index": page.number - 1, "code": code_of(failure)}
 
-    def _settle(self) -> None:
-        """Count the pages for the caller's key. Raises KeysUnavailable."""
-        if self._request.pages is not None:
-            self._request.pages.settle(succeeded=True)
+    def _end(self) -> dict[str, object]:
+        return {"event": "end", "pages": self._read + self._failed, "failed": self._failed}
+
+
+def _error_line(failure: OcrsvcError) -> bytes:
+    return _line({"event": "error", "code": code_of(failure)})
 
 
 def _line(event: dict[str, object]) -> bytes:

@@ -7,6 +7,7 @@ import io
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, Final
@@ -49,11 +50,13 @@ class Making:
         dpi: Pixels to an inch at which pages were drawn.
         deadline: Monotonic seconds at which they must be there.
         picture_of: A page of the document as a JPEG, with what is masked in black.
+        pdf_permit: Entered while text is laid over a PDF, which takes a process.
     """
 
     dpi: int
     deadline: float
     picture_of: Callable[[Page], bytes]
+    pdf_permit: Callable[[], AbstractContextManager[None]]
 
 
 def make_files(job: Job, sent: Mapping[str, Any], making: Making) -> tuple[str, bytes]:
@@ -129,7 +132,8 @@ def _layered_pdf(job: Job, pages: Sequence[Page], making: Making) -> bytes:
     if job.about()["options"].get("mask"):
         return _pictures_pdf(pages, making)
     try:
-        return add_text_layer(job.data(), pages, max(0.0, making.deadline - time.monotonic()))
+        with making.pdf_permit():
+            return add_text_layer(job.data(), pages, max(0.0, making.deadline - time.monotonic()))
     except BrokenImage as error:
         raise Coded(NOT_MADE, f"输出失败：{error}") from error
 

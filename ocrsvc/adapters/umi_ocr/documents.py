@@ -134,11 +134,16 @@ class _DocumentViews:
 
     def make(self) -> Response:
         """Make files of what was read, and return where they are."""
-        sent = request.content.members
+        sent, check = request.content.members, request.make_check()
 
-        with self._asked_for(sent) as job, self._make_limiter.take(request.make_check()):
+        with self._asked_for(sent) as job, self._make_limiter.take(check):
             with request.share.part() as held:
-                making = Making(self._settings.pdf_dpi, request.deadline, self._picture_maker(job, held))
+                making = Making(
+                    self._settings.pdf_dpi,
+                    request.deadline,
+                    self._picture_maker(job, held),
+                    lambda: self._reader.pdf_making.take(check),
+                )
                 name, data = make_files(job, sent, making)
             self._jobs.put_result_file(job, name, data)
             url = f"{request.host_url}{PATH[1:]}download/{job.id}/{quote(name)}"

@@ -1,4 +1,4 @@
-"""Answers that leave in pieces: their memory, and Flask's context, which lives until the last piece has left.
+"""Answers that leave in pieces: their memory, how they end, and Flask's context, which lives until then.
 
 Nobody waits for a client that reads slowly: what it has not taken is kept, in its request's account of memory, and the
 event loop sends it when all pieces are made.
@@ -7,12 +7,15 @@ event loop sends it when all pieces are made.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final, cast
 
 from flask import Response
 from flask.ctx import RequestContext
 from flask.globals import request_ctx
 
+from ocrsvc.errors import ClientGone, OcrsvcError
+from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import Request, current_request
 
 STREAMS: Final = "ocrsvc.streams"
@@ -36,6 +39,12 @@ class SentPieces:
         self._held_bytes = 0
         self.count_bytes = 0
 
+    def send(self, piece: bytes) -> Iterator[bytes]:
+        """The piece, once there is memory for it. Raises ClientGone, QueueFull and BodyTooLarge."""
+        self.take(len(piece))
+        yield piece
+        self.note_sent(len(piece))
+
     def take(self, size_bytes: int) -> None:
         """A piece is about to be made. Raises QueueFull and BodyTooLarge where there is no memory for it."""
         self._share.take(size_bytes, _WAITING_SHARE)
@@ -47,6 +56,54 @@ class SentPieces:
         waiting_bytes = 0 if self._received is None else self._received.push(_PUSH_S)
         self._share.give_back(self._held_bytes - waiting_bytes)
         self._held_bytes = waiting_bytes
+
+
+def ended_pieces(
+    asked: Request,
+    pieces: Iterator[bytes],
+    last_piece: Callable[[], bytes],
+    error_piece: Callable[[OcrsvcError], bytes],
+) -> Iterator[bytes]:
+    """The pieces, and one for the end, whatever ends them once the status has left. For the thread of the request.
+
+    The pages count for the caller's key, those of an answer that ends early too; the log and the metrics have how it
+    ended.
+
+    Args:
+        asked: Whose answer it is.
+        pieces: A piece for each page; what ends the answer early is raised there, or when there is no memory for one.
+        last_piece: Makes the piece that says that all pages are there.
+        error_piece: Makes the piece that says why they are not.
+    """
+    sent = SentPieces(asked)
+    try:
+        for piece in pieces:
+            yield from sent.send(piece)
+        _settle(asked)
+        yield from sent.send(last_piece())
+    except (ClientGone, GeneratorExit) as error:
+        # Nobody reads the rest; what was read counts.
+        _end(asked, ClientGone.code)
+        if isinstance(error, GeneratorExit):
+            raise
+    except Exception as error:  # noqa: BLE001  the edge of the web, once the status has left
+        failure = failure_of(error)
+        _end(asked, failure.code)
+        yield error_piece(failure)
+    finally:
+        asked.streamed_bytes = sent.count_bytes
+
+
+def _end(asked: Request, code: str) -> None:
+    asked.stream_code = code
+    with suppress(OcrsvcError):
+        _settle(asked)
+
+
+def _settle(asked: Request) -> None:
+    """Count the pages for the caller's key. Raises KeysUnavailable."""
+    if asked.pages is not None:
+        asked.pages.settle(succeeded=True)
 
 
 def stream_response(pieces: Iterator[bytes], content_type: str, on_end: Callable[[], object]) -> Response:

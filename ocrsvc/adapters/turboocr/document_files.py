@@ -14,51 +14,45 @@ from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.masked_pictures import picture_maker
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Check, Page, ReadOptions
-from ocrsvc.serving.limiter import Limiter
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.serving.work_queue import make_check
 
 MARKDOWN_OPTIONS: Final = ReadOptions(layout=True, tables=True)
 """What Markdown needs of a page beside its text: tables, and which regions are headers and footers."""
 
-_PDFS_AT_ONCE, _PDFS_WAITING = 2, 16
+
+def to_pdf(call: DocumentCall, read: FileRead, min_confidence: float | None) -> bytes:
+    """The PDF with the text of the pages that were read. Raises as `write_document`."""
+    pages = [_surer(reading.page, min_confidence) for reading in read.readings]
+    failed = [number for number, _ in read.errors]
+    is_masked = any(page.masked is not None for page in pages)
+    picture_of = picture_maker(call.reader, call.file, call.deadline, call.context) if is_masked else None
+    dpi = call.reader.settings.pdf_dpi
+    result = DocumentResult(call.file, pages, len(pages), read.readings[0].engine, failed, picture_of, dpi)
+    with call.reader.pdf_making.take(_check_of(call)):
+        return _written("pdf", result, call)
 
 
-class FileMaker:
-    """Makes them, for any thread; of searchable PDFs, which have a process each, two at once."""
+def to_markdown(call: DocumentCall, pages: Sequence[Page], engine: EngineInfo) -> str:
+    """The Markdown of some pages, each of several with a comment before it. Raises as `write_document`."""
+    return _written("md", DocumentResult(call.file, pages, len(pages), engine), call).decode()
 
-    def __init__(self) -> None:
-        self._pdf_limiter = Limiter(_PDFS_AT_ONCE, _PDFS_WAITING)
 
-    def pdf(self, call: DocumentCall, read: FileRead, min_confidence: float | None) -> bytes:
-        """The PDF with the text of the pages that were read. Raises as `write_document`."""
-        pages = [_surer(reading.page, min_confidence) for reading in read.readings]
-        failed = [number for number, _ in read.errors]
-        is_masked = any(page.masked is not None for page in pages)
-        picture_of = picture_maker(call.reader, call.file, call.deadline, call.context) if is_masked else None
-        dpi = call.reader.settings.pdf_dpi
-        result = DocumentResult(call.file, pages, len(pages), read.readings[0].engine, failed, picture_of, dpi)
-        with self._pdf_limiter.take(_check_of(call)):
-            return _written("pdf", result, call)
+def whole_markdown(call: DocumentCall, read: FileRead) -> str:
+    """That of all pages, each with its number in a comment before it; the format leaves out the first."""
+    pages = [reading.page for reading in read.readings]
+    return f"<!-- page {pages[0].number} -->\n\n{to_markdown(call, pages, read.readings[0].engine)}"
 
-    def markdown(self, call: DocumentCall, pages: Sequence[Page], engine: EngineInfo) -> str:
-        """The Markdown of some pages, each of several with a comment before it. Raises as `write_document`."""
-        return _written("md", DocumentResult(call.file, pages, len(pages), engine), call).decode()
 
-    def whole_markdown(self, call: DocumentCall, read: FileRead) -> str:
-        """That of all pages, each with its number in a comment before it; the format leaves out the first."""
-        pages = [reading.page for reading in read.readings]
-        return f"<!-- page {pages[0].number} -->\n\n{self.markdown(call, pages, read.readings[0].engine)}"
-
-    def markdown_pages(self, call: DocumentCall, read: FileRead) -> list[dict[str, object]]:
-        """That of each page by itself."""
-        found = {reading.page.number: reading for reading in read.readings}
-        return [
-            {"page_index": number - 1, "markdown": self.markdown(call, [reading.page], reading.engine)}
-            if (reading := found.get(number))
-            else {"page_index": number - 1, "markdown": "", "text_degraded": True}
-            for number, _ in read.pages
-        ]
+def markdown_pages(call: DocumentCall, read: FileRead) -> list[dict[str, object]]:
+    """That of each page by itself."""
+    found = {reading.page.number: reading for reading in read.readings}
+    return [
+        {"page_index": number - 1, "markdown": to_markdown(call, [reading.page], reading.engine)}
+        if (reading := found.get(number))
+        else {"page_index": number - 1, "markdown": "", "text_degraded": True}
+        for number, _ in read.pages
+    ]
 
 
 def degraded_by(read: FileRead) -> str:

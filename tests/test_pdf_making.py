@@ -1,0 +1,81 @@
+"""PDFs that are made for requests: one limit for a worker, whichever APIs they came by."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from documents import GRAY, pdf
+from flask.testing import FlaskClient
+from support import wait_until
+from web_support import KnownEngine, json_of
+
+from ocrsvc.app import create_app
+from ocrsvc.jobs.runner import Runner
+from ocrsvc.jobs.store import JobStore
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.records import no_check
+from ocrsvc.serving.limiter import Limiter
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+SCAN = pdf(GRAY)
+WAIT_S = 30.0
+
+
+class Place:
+    """The application, and documents that are left with it and read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.reader = Reader(Settings(), ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
+        # Nobody waits, so that whoever finds it taken is refused at once.
+        self.reader.pdf_making = Limiter(1, 0)
+        self.jobs = JobStore(folder, 10**8, 3600.0)
+        self.client: FlaskClient = create_app(Settings(), self.reader, jobs=self.jobs).test_client()
+
+    def read_job(self) -> str:
+        """The id of a job of which nothing was made yet."""
+        job_id = json_of(self.client.post("/v1/jobs", data=SCAN))["id"]
+        self._read(lambda: json_of(self.client.get(f"/v1/jobs/{job_id}"))["state"] == "done")
+        return str(job_id)
+
+    def read_of_umi(self) -> str:
+        """The id of a document of Umi-OCR's."""
+        sent = self.client.post("/api/doc/upload", data={"file": (io.BytesIO(SCAN), "a.pdf")})
+        job_id = json_of(sent)["data"]
+        self._read(lambda: json_of(self.client.post("/api/doc/result", json={"id": job_id}))["is_done"])
+        return str(job_id)
+
+    def _read(self, is_done: Callable[[], bool]) -> None:
+        runner = Runner(self.jobs, self.reader, WAIT_S, lambda: False)
+        runner.start()
+        try:
+            wait_until(is_done)
+        finally:
+            runner.stop(WAIT_S)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path)
+    place.reader.start()
+    yield place
+    place.reader.stop(5.0)
+
+
+def test_all_apis_wait_for_the_same_places(place: Place) -> None:
+    client, job_id, umi_id = place.client, place.read_job(), place.read_of_umi()
+    ways: dict[str, Callable[[], Any]] = {
+        "native": lambda: client.post("/v1/ocr?format=pdf", data=SCAN),
+        "a zip": lambda: client.post("/v1/ocr?format=text,pdf", data=SCAN),
+        "TurboOCR": lambda: client.post("/ocr/pdf?output=pdf", data=SCAN, content_type="application/pdf"),
+        "jobs": lambda: client.get(f"/v1/jobs/{job_id}/result?format=pdf"),
+        "Umi-OCR": lambda: client.post("/api/doc/download", json={"id": umi_id, "file_types": ["pdfLayered"]}),
+    }
+    with place.reader.pdf_making.take(no_check):
+        assert {name: send().status_code for name, send in ways.items()} == dict.fromkeys(ways, 503)
+        assert client.get(f"/v1/jobs/{job_id}/result?format=md").status_code == 200
+    assert {name: send().status_code for name, send in ways.items()} == dict.fromkeys(ways, 200)
