@@ -23,6 +23,7 @@ from ocrsvc import errors
 from ocrsvc.cli import main
 from ocrsvc.client import AsyncClient, Client
 from ocrsvc.client.balanced_services import BalancedServices
+from ocrsvc.client.balancing.changes import Left
 from ocrsvc.client.balancing.rules import Rules
 from ocrsvc.client.response import Answer
 from ocrsvc.client.several_services import Surroundings
@@ -309,9 +310,9 @@ def test_services_are_asked_by_tls_at_every_address_of_their_name(tmp_path: Path
         with closing(services):
             body = np.random.default_rng(1).bytes(3_000_000)
             with pytest.raises(errors.UnsupportedImage):
-                services.read(body, {}, 60.0, threading.Event())
+                services.read(body, {}, 60.0, Left())
             for width in (30, 31):
-                answer = services.read(page_of(width), {}, 60.0, threading.Event())
+                answer = services.read(page_of(width), {}, 60.0, Left())
                 assert first_lines([answer]) == [f"{width}x20"]
             assert [each.url for each in services.states()] == [
                 url.removeprefix("dns+").replace("ocr.test", "127.0.0.1")
