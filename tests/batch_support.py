@@ -29,7 +29,7 @@ from ocrsvc.batch.store.contract import StoredFile
 from ocrsvc.batch.tasks import PageGroup, PageResult, SourceFile
 from ocrsvc.errors import EngineFailed, OcrsvcError, UnsupportedImage
 
-JOIN_S = 20.0
+JOIN_S = 60.0
 AS_USUAL = RunSettings()
 READER = {"engine": "double", "model": "none", "version": "1"}
 
