@@ -244,31 +244,69 @@ def test_words_that_are_not_those_of_the_line_are_left_out(words: Sequence[str])
 
 
 @needs_poppler
-@pytest.mark.parametrize("climb", [-14, 14])
+@pytest.mark.parametrize("climb", [-48, -14, 14, 48])
 @pytest.mark.parametrize("has_words", [False, True])
 def test_words_of_a_line_that_climbs_are_found_whole(climb: int, *, has_words: bool) -> None:
     texts = ["Exposure", "without", "intermediate", "protection", "hospitalised"]
     boxes = [tilted(60 * at, 60 * at + 56, climb / 300) for at in range(5)]
     words = tuple(map(Word, texts, [1.0] * 5, boxes)) if has_words else None
-    read = Page(320, 120, 0, (Line(" ".join(texts), 1, tilted(0, 296, climb / 300), words),))
-    made = images_pdf(png(picture(320, 120)), read=read)
+    read = Page(320, 200, 0, (Line(" ".join(texts), 1, tilted(0, 296, climb / 300), words),))
+    made = images_pdf(png(picture(320, 200)), read=read)
     assert " ".join(by_poppler(made)[0]).split() == " ".join(by_pdfium(made)[0]).split() == texts
     with pypdfium2.PdfDocument(made) as document:
         found = document[0].get_textpage()
-        heights = [found.get_charbox(found.get_text_range().index(word[:4]) + 1)[1] for word in texts]
+        begins = [found.get_text_range().index(word) for word in texts]
+        firsts = np.array([found.get_charbox(at) for at in begins])
+        lasts = np.array([found.get_charbox(at + len(word) - 1) for at, word in zip(begins, texts, strict=True)])
     # The lower side of each word is where it is on the page, to half a point.
-    steps = np.diff(heights)
-    assert np.allclose(steps, -60 * 0.36 * climb / 300, atol=0.5)
+    middles, heights = (firsts[:, 0] + lasts[:, 2]) / 2, (firsts[:, 1] + lasts[:, 1]) / 2
+    assert np.allclose(np.diff(heights), -np.diff(middles) * climb / 300, atol=0.5)
 
 
 def tilted(left: float, right: float, slope: float) -> Box:
     """Of a line 14 pixels high."""
     return (
-        (left, 50 + left * slope),
-        (right, 50 + right * slope),
-        (right, 64 + right * slope),
-        (left, 64 + left * slope),
+        (left, 80 + left * slope),
+        (right, 80 + right * slope),
+        (right, 94 + right * slope),
+        (left, 94 + left * slope),
     )
+
+
+BENT = (
+    ("Results", "were", "found", "among", "those", "exposed", "longer"),
+    ("than", "fifteen", "years", "showed", "some", "larger", "risks"),
+    ("with", "exposure", "towards", "other", "kinds", "of", "meat"),
+)
+
+
+def bent_line(texts: Sequence[str], top: float) -> Line:
+    """Of words 12 high that go down by 40 pixels and up again, in a box that has room for all of them."""
+    boxes = []
+    for at in range(len(texts)):
+        left, right = 20 + 50 * at, 62 + 50 * at
+        start, end = (top + 40 * (1 - ((x - 191) / 171) ** 2) for x in (left, right))
+        boxes.append(((left, start), (right, end), (right, end + 12), (left, start + 12)))
+    words = tuple(map(Word, texts, [1.0] * len(texts), boxes))
+    return Line(" ".join(texts), 1, box(20, top, 362, top + 52), words)
+
+
+@needs_poppler
+def test_words_of_bent_lines_are_found_whole_where_they_stand() -> None:
+    lines = [bent_line(texts, 20 + 17 * at) for at, texts in enumerate(BENT)]
+    made = images_pdf(png(picture(380, 140)), read=Page(380, 140, 0, tuple(lines)))
+    texts = sorted(word for texts in BENT for word in texts)
+    assert sorted(" ".join(by_poppler(made)[0]).split()) == sorted(" ".join(by_pdfium(made)[0]).split()) == texts
+    with pypdfium2.PdfDocument(made) as document:
+        page = document[0].get_textpage()
+        for word in (word for line in lines for word in line.words or ()):
+            at = page.get_text_range().index(word.text)
+            left, low, _, high = page.get_charbox(at)
+            right = page.get_charbox(at + len(word.text) - 1)[2]
+            middle = np.mean(word.box, axis=0)
+            # In pixels, of which a word is 12 high.
+            assert (left + right) / 2 / 0.36 == pytest.approx(middle[0], abs=2)
+            assert abs(140 - (low + high) / 2 / 0.36 - middle[1]) < 6
 
 
 @needs_poppler

@@ -20,7 +20,7 @@ _TURN_DIGITS: Final = 4
 _STEP_DIGITS: Final = 1
 _LEAST_STRETCH: Final = 0.1
 # From a line's beginning to its end, in points; and within a word, of the line's height.
-_LEAST_CLIMB, _MOST_CLIMB = 0.1, 0.6
+_LEAST_CLIMB, _MOST_CLIMB = 0.1, 1.0
 _WORD: Final = re.compile(r"\S+\s*|\s+")
 
 
@@ -74,7 +74,8 @@ class _Steps:
 def _steps(pieces: Sequence[Piece], along: Point, up: Point, length: float, size: float) -> _Steps:
     """A line that climbs a little is written in words that do not.
 
-    Readers cut a word whose letters climb: poppler does where they are half a point higher than its first.
+    Readers cut a word whose letters climb: poppler does where they are half a point higher than its first. What is
+    level lies no more than half its height beside its place; a line with a word that would lie farther stays turned.
     """
     x, y = along
     run = (math.copysign(1.0, x), 0.0) if abs(x) > abs(y) else (0.0, math.copysign(1.0, y))

@@ -15,6 +15,12 @@ from ocrsvc.searchable_pdf.page_text import PageText, Piece, TextLine
 _LEAST_GAP: Final = 0.25
 """Between two words, of the height of their line; below 0.15 poppler joins them."""
 
+_LEAST_BEND: Final = 0.3
+"""How far apart, across their line, the middles of a bent line's words lie, of the height of the tallest.
+
+On straight lines it is less, though words without ascenders or descenders have boxes of other heights.
+"""
+
 _OWN: Final[LineSource] = "text_layer"
 _HYPHENATED: Final = re.compile(r"[^\W\d_]-$")
 
@@ -25,9 +31,10 @@ Words = Sequence[tuple[str, Corners]]
 def text_of(page: Page, *, is_over_own: bool = False) -> PageText:
     """What is written over a page that was read; where it has text of its own, only what was read beside that."""
     lines = [
-        _line_of(line.text, line.box, [(word.text, word.box) for word in line.words or ()])
+        part
         for line in page.lines
         if line.text and not (is_over_own and line.source == _OWN)
+        for part in _lines_of(line.text, line.box, [(word.text, word.box) for word in line.words or ()])
     ]
     return PageText(page.number, page.width, page.height, lines)
 
@@ -35,22 +42,57 @@ def text_of(page: Page, *, is_over_own: bool = False) -> PageText:
 def text_of_record(page: Mapping[str, Any], *, is_over_own: bool = False) -> PageText:
     """The same of a page as `formats.json_values` has it."""
     lines = [
-        _line_of(line["text"], line["box"], [(word["text"], word["box"]) for word in line.get("words", ())])
+        part
         for line in page["lines"]
         if line["text"] and not (is_over_own and line.get("source") == _OWN)
+        for part in _lines_of(
+            line["text"], line["box"], [(word["text"], word["box"]) for word in line.get("words", ())]
+        )
     ]
     return PageText(page["page"], page["width"], page["height"], lines)
 
 
-def _line_of(text: str, box: Corners, words: Words) -> TextLine:
-    """A line, word by word where its words are known, with the blanks after them.
+def _lines_of(text: str, box: Corners, words: Words) -> list[TextLine]:
+    """A line, word by word where its words are known, with the blanks after them; each word of a bent line is a line.
 
     Readers of PDFs expect text from right to left as it stands, and turn it round themselves; such a line is one piece.
     """
-    flat = [float(number) for corner in box for number in corner]
     if (shown := visual_order(text)) != text:
-        return flat, [(shown, 0.0, 1.0)]
-    return flat, _with_firm_hyphen(_pieces_of(text, box, words) or [(text, 0.0, 1.0)])
+        return [(_flat(box), [(shown, 0.0, 1.0)])]
+    middles = [_height_above(box, corners) for _, corners in words]
+    tallest = max((math.dist(corners[0], corners[3]) for _, corners in words), default=0.0)
+    is_bent = bool(words) and 0.0 < _LEAST_BEND * tallest < max(middles) - min(middles)
+    known = _pieces_of(text, box, words, tallest if is_bent else math.dist(box[0], box[3]))
+    pieces = _with_firm_hyphen(known or [(text, 0.0, 1.0)])
+    if not (known and is_bent):
+        return [(_flat(box), pieces)]
+    parts = zip(pieces, middles, strict=True)
+    return [(_part(box, piece, middle, tallest), [(piece[0], 0.0, 1.0)]) for piece, middle in parts]
+
+
+def _height_above(line: Corners, word: Corners) -> float:
+    """How far the middle of a word lies above the lower side of its line, in pixels."""
+    (end_x, end_y), (start_x, start_y) = line[2], line[3]
+    across, down = end_x - start_x, end_y - start_y
+    above = sum((x - start_x) * down - (y - start_y) * across for x, y in word) / 4
+    return above / (math.hypot(across, down) or 1.0)
+
+
+def _part(line: Corners, piece: Piece, middle: float, height: float) -> list[float]:
+    """The box of a piece, as high as this, whose middle is so far above the lower side of its line."""
+    (end_x, end_y), (start_x, start_y) = line[2], line[3]
+    across, down = end_x - start_x, end_y - start_y
+    length = math.hypot(across, down) or 1.0
+    _, begin, end = piece
+    corners = []
+    for share, above in ((begin, 0.5), (end, 0.5), (end, -0.5), (begin, -0.5)):
+        up = (middle + above * height) / length
+        corners.append((start_x + share * across + up * down, start_y + share * down - up * across))
+    return _flat(corners)
+
+
+def _flat(box: Corners) -> list[float]:
+    return [float(number) for corner in box for number in corner]
 
 
 def _with_firm_hyphen(pieces: list[Piece]) -> list[Piece]:
@@ -62,8 +104,8 @@ def _with_firm_hyphen(pieces: list[Piece]) -> list[Piece]:
     return [*pieces[:-1], (f"{text[:-1]}\u2010", begin, end)] if _HYPHENATED.search(text) else pieces
 
 
-def _pieces_of(text: str, box: Corners, words: Words) -> list[Piece]:
-    """The words along their line; nothing where they are not those of the text, or do not follow each other."""
+def _pieces_of(text: str, box: Corners, words: Words, height: float) -> list[Piece]:
+    """The words along their line, as high as this; nothing where they are not those of the text, in its order."""
     begins = _begins_of([word for word, _ in words], text)
     sides = [_sides_of(corners, box) for _, corners in words]
     if (
@@ -72,7 +114,7 @@ def _pieces_of(text: str, box: Corners, words: Words) -> list[Piece]:
         or any(two <= one for (one, _), (two, _) in pairwise(sides))
     ):
         return []
-    gap = _LEAST_GAP * math.dist(box[0], box[3]) / (math.dist(box[3], box[2]) or 1.0)
+    gap = _LEAST_GAP * height / (math.dist(box[3], box[2]) or 1.0)
     nexts = [begin for begin, _ in sides[1:]] + [math.inf]
     pieces = []
     for (word, _), at, stop, side, later in zip(words, begins, [*begins[1:], len(text)], sides, nexts, strict=True):
