@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -94,13 +94,6 @@ def check_format(name: str, options: ReadOptions) -> None:
             "What is masked would be seen on the pages of the document itself, so that no searchable PDF is made.",
             "Ask for another format, or read the document without masks.",
         )
-
-
-def options_for(options: ReadOptions, formats: Sequence[str]) -> ReadOptions:
-    """How pages are read for these formats: PDF places words, Markdown has tables."""
-    if "pdf" in formats and not options.wants_words:
-        options = replace(options, words=True)
-    return replace(options, tables=True) if "md" in formats else options
 
 
 def media_type_of(name: str) -> str:
