@@ -91,8 +91,9 @@ def check_format(name: str, options: ReadOptions) -> None:
         )
     if name == "pdf" and options.mask:
         raise BadOption(
-            "What is masked would be seen on the pages of the document itself, so that no searchable PDF is made.",
-            "Ask for another format, or read the document without masks.",
+            "No searchable PDF is made of a job with masks: what is masked would be seen on the document's pages.",
+            "Ask for another format, or for the PDF at once: POST /v1/ocr?format=pdf&mask=… makes it of pictures of "
+            "the pages, with what is masked in black.",
         )
 
 
