@@ -30,6 +30,7 @@ from bench.machine import print_machine
 
 from ocrsvc.batch.outputs.contract import FileResults
 from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, WriterRequest
+from ocrsvc.batch.run_description import FORMAT
 from ocrsvc.batch.store.local_store import LocalStore
 from ocrsvc.batch.tasks import SourceFile
 from ocrsvc.imaging.decode import PixelLimits
@@ -73,7 +74,7 @@ def cpu_s() -> float:
 
 def write(folder: Path, name: str, files: Sequence[FileResults], pages: int) -> None:
     """Write a format, and print what it takes."""
-    writer = BATCH_FORMATS[name].open(WriterRequest("", READER))
+    writer = BATCH_FORMATS[name].open(WriterRequest("", READER, FORMAT))
     began_s = cpu_s()
     writer.write(LocalStore(folder), 0, iter(files))
     spent_ms = (cpu_s() - began_s) * 1000 / pages

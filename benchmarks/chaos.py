@@ -36,7 +36,6 @@ from bench.machine import print_machine
 from bench.processes import children_of, family_of
 from soak import KINDS, WORKERS, Client, Picture, Service, make_pictures, serve, wait_until
 
-GONE_S = 5.0
 SETTLE_S = 30.0
 BLOCK = 100  # images of which one is poison
 POISONS = 40
@@ -146,8 +145,8 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         wait_until(lambda: len(service.workers()) == WORKERS, SETTLE_S, service.text)
         text = service.text()
         with idle_connections(service.port, load.pictures[0]):
-            gone_s = kill_arbiter(service)
-    left = sorted(str(file) for file in set(Path("/dev/shm").iterdir()) - before)
+            gone_s = kill_arbiter(service, args.gone)
+    left = sorted(str(file) for file in set(Path("/dev/shm").iterdir()) - before - shared_memory_in_use())
     return {**figures(crowd, args.seconds), **deaths(text), "kills": killer.kills, "gone_s": gone_s, "left": left}
 
 
@@ -177,8 +176,19 @@ def idle_connections(port: int, picture: Picture, count: int = 4) -> Iterator[No
         client._hang_up()  # noqa: SLF001
 
 
-def kill_arbiter(service: Service) -> float | None:
-    """Kill it with -9; seconds until everything is gone, None if that takes too long (and then it is ended here)."""
+def shared_memory_in_use() -> set[Path]:
+    """Files of shared memory that a process has open or mapped, and so not those that an ended service has left."""
+    found: set[Path] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        # A process may end meanwhile, and others belong to somebody else.
+        with suppress(OSError):
+            mapped = re.findall(r"\s(/dev/shm/.*)$", (process / "maps").read_text(), re.MULTILINE)
+            found.update(map(Path, mapped), (link.readlink() for link in (process / "fd").iterdir()))
+    return found
+
+
+def kill_arbiter(service: Service, most_s: float) -> float | None:
+    """Kill it with -9; seconds until everything is gone, None if it takes more than `most_s` (and it is ended here)."""
     family, began_s = list(family_of(service.process.pid)), time.monotonic()
     service.process.kill()
     service.process.wait()
@@ -188,7 +198,7 @@ def kill_arbiter(service: Service) -> float | None:
         return not [pid for pid in family if state_of(pid) not in ("", "Z")]
 
     try:
-        wait_until(none_lives, GONE_S, lambda: "processes are left")
+        wait_until(none_lives, most_s, lambda: "processes are left")
     except TimeoutError:
         for pid in family:
             with suppress(ProcessLookupError):
@@ -235,6 +245,7 @@ def main() -> int:
     parser.add_argument("--every", type=float, help="seconds between two kills")
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--latency", type=float, default=0.03, help="seconds an image waits in the engine")
+    parser.add_argument("--gone", type=float, default=5.0, help="seconds until everything is gone with the arbiter")
     parser.add_argument("--log", type=Path, help="where to keep the service's log")
     args = parser.parse_args()
     print_machine()

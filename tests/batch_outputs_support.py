@@ -8,6 +8,7 @@ from pathlib import Path
 from ocrsvc.batch.outputs.contract import FileResults, OutputWriter, WrittenFile
 from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, WriterRequest
 from ocrsvc.batch.page_record import failure_of, result_of
+from ocrsvc.batch.run_description import FORMAT
 from ocrsvc.batch.store.local_store import LocalStore
 from ocrsvc.batch.tasks import PageGroup, SourceFile
 from ocrsvc.errors import OcrsvcError
@@ -54,8 +55,8 @@ def write(folder: Path, name: str, *files: FileResults) -> list[WrittenFile]:
     return writer(name).write(LocalStore(folder), 0, iter(files))
 
 
-def writer(name: str) -> OutputWriter:
-    return BATCH_FORMATS[name].open(WriterRequest("", READER))
+def writer(name: str, run_format: int = FORMAT) -> OutputWriter:
+    return BATCH_FORMATS[name].open(WriterRequest("", READER, run_format))
 
 
 def tree(folder: Path) -> Mapping[str, bytes]:

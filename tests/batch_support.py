@@ -23,13 +23,13 @@ from ocrsvc.batch.page_record import failure_of, result_of
 from ocrsvc.batch.plan import Plan, read_plan, write_plan
 from ocrsvc.batch.run import Run
 from ocrsvc.batch.run_context import RunContext, RunOutcome, RunSettings
-from ocrsvc.batch.run_description import RunDescription
+from ocrsvc.batch.run_description import FORMAT, RunDescription
 from ocrsvc.batch.start import UNFINISHED
 from ocrsvc.batch.store.contract import StoredFile
 from ocrsvc.batch.tasks import PageGroup, PageResult, SourceFile
 from ocrsvc.errors import EngineFailed, OcrsvcError, UnsupportedImage
 
-JOIN_S = 20.0
+JOIN_S = 60.0
 AS_USUAL = RunSettings()
 READER = {"engine": "double", "model": "none", "version": "1"}
 
@@ -285,8 +285,8 @@ def opened(
         owner = replace(owner, born="0")
     ledger.note_ended(owner)
     log = LedgerLog(store, owner, {"reader": READER}, roll_bytes=2000)
-    writers = [wrap(writer) for writer in open_writers(["jsonl"], READER)]
-    unfinished = open_writers(["jsonl"], READER, UNFINISHED)
+    writers = [wrap(writer) for writer in open_writers(["jsonl"], READER, FORMAT)]
+    unfinished = open_writers(["jsonl"], READER, FORMAT, UNFINISHED)
     context = RunContext(store, plan, ledger, owner, log, reader, writers, load, unfinished)
     run = Run(context, settings, Quiet(), clock)
     try:

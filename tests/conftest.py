@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from support import Server, run_server
+from support import Server, reserved_port, run_server
 
 _LEAVING_S = 30.0
 _DAY_S = 86400.0
@@ -73,12 +72,10 @@ def running_server() -> Callable[..., AbstractContextManager[Server]]:
 
 
 @pytest.fixture
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port() -> Iterator[int]:
+    """A TCP port of 127.0.0.1 that nobody listens on, and that tests beside this one are not given."""
+    with reserved_port() as port:
+        yield port
 
 
 @pytest.fixture

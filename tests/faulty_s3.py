@@ -19,6 +19,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BufferedIOBase
 
+from support import reserved_port
+
 FAULTS = ("busy", "torn", "lost", "silent", "slow")
 """busy: 503 SlowDown, nothing done. torn: cut off in the middle of the request. lost: done, and the connection is cut
 before the answer. silent: done, and no answer until the client gives up. slow: done, and answered later."""
@@ -143,32 +145,18 @@ def s3_server() -> Iterator[int]:
     """The port of a server that holds one empty bucket, `BUCKET`."""
     import boto3
 
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
-    server = subprocess.Popen(
-        [
-            sys.executable,
-            "-W",
-            "ignore",
-            "-c",
-            "from moto.server import main; main()",
-            "-H",
-            "127.0.0.1",
-            "-p",
-            str(port),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        _wait_for(port, server)
-        client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1", **KEYS)
-        client.create_bucket(Bucket=BUCKET)
-        client.close()
-        yield port
-    finally:
-        server.kill()
-        server.wait()
+    program = [sys.executable, "-W", "ignore", "-c", "from moto.server import main; main()", "-H", "127.0.0.1"]
+    with reserved_port() as port:
+        server = subprocess.Popen([*program, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            _wait_for(port, server)
+            client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1", **KEYS)
+            client.create_bucket(Bucket=BUCKET)
+            client.close()
+            yield port
+        finally:
+            server.kill()
+            server.wait()
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from support import ROOT
 HTTP_PORT: Final = 80
 GRPC_PORT: Final = 8001
 _FOLDER: Final = ROOT / "deploy" / "hosts"
-_END_S: Final = 20.0
+_END_S: Final = 60.0
 _SBIN: Final = "/usr/sbin:/usr/local/sbin"
 # What docs/many_hosts.md asks for on the proxy's machine: nginx has no settings of its own for these.
 KERNEL: Final = {

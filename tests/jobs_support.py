@@ -1,19 +1,31 @@
-"""A service whose jobs outlive it: started, asked, and killed with all its processes, again and again on one folder."""
+"""An application with a job store in this process; and a service whose jobs outlive it, killed again and again."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import requests
 from documents import pdf
-from support import ROOT, SERVE, Server
+from flask.testing import FlaskClient
+from support import ROOT, SERVE, Server, wait_until
+from web_support import KnownEngine
+from werkzeug.test import TestResponse
+
+from ocrsvc.app import create_app
+from ocrsvc.jobs.runner import Runner
+from ocrsvc.jobs.store import CallerLimits, JobStore
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
 
 WAIT_S = 60.0
 POLL_S = 0.02
@@ -29,6 +41,59 @@ def numbered_pdf(pages: int, size: tuple[float, float] = (72, 36)) -> bytes:
         squares = b" ".join(b"%.1f 0 %.1f %.1f re" % (bit * side, side, side) for bit in bits)
         contents.append(b"0 g " + squares + b" f")
     return pdf(*contents, size=size)
+
+
+def post_document(
+    client: FlaskClient,
+    path: str,
+    data: bytes,
+    name: str = "a.pdf",
+    headers: Mapping[str, str] | None = None,
+    **fields: object,
+) -> TestResponse:
+    """What a form with a document, and these fields, is answered."""
+    form = {"file": (io.BytesIO(data), name), **fields}
+    return client.post(path, data=form, headers=dict(headers or {}))
+
+
+@dataclass
+class JobsApp:
+    """The application in this process, and what is behind it; an adapter's tests add how they ask it."""
+
+    client: FlaskClient
+    jobs: JobStore
+    reader: Reader
+    settings: Settings
+
+    @classmethod
+    @contextmanager
+    def running(
+        cls, folder: Path, settings: Settings | None = None, limits: CallerLimits | None = None
+    ) -> Iterator[Self]:
+        """It, with `KnownEngine` and its store in this folder; jobs are read within `working` only."""
+        settings = settings or Settings()
+        reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
+        jobs = JobStore(folder, 10**8, 3600.0, limits=limits)
+        reader.start()
+        try:
+            yield cls(create_app(settings, reader, jobs=jobs).test_client(), jobs, reader, settings)
+        finally:
+            reader.stop(5.0)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Jobs are read within the block."""
+        runner = Runner(self.jobs, self.reader, 10.0, bool)
+        runner.start()
+        try:
+            yield
+        finally:
+            runner.stop(5.0)
+
+    def work_until(self, is_so: Callable[[], object]) -> None:
+        """Have jobs read until it is so."""
+        with self.working():
+            wait_until(is_so)
 
 
 class JobService:

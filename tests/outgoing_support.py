@@ -45,7 +45,7 @@ class ScriptedServer:
     def _serve(self, sock: socket.socket) -> None:
         # A client that has had enough closes; that is no fault of the server.
         with suppress(OSError), sock:
-            sock.settimeout(5)
+            sock.settimeout(30)
             wire = sock if self._tls is None else self._tls.wrap_socket(sock, server_side=True)
             with wire:
                 head = b""
@@ -58,7 +58,7 @@ class ScriptedServer:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in (self._accepting, *self._threads):
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
 
@@ -89,7 +89,7 @@ def redirect(location: str) -> bytes:
 def local_policy(*hosts: str) -> OutgoingPolicy:
     """One that allows loopback addresses, and these hosts at any port."""
     allowed = tuple(parse_pattern(f"{host}:*") for host in hosts or ("127.0.0.1",))
-    return OutgoingPolicy(allowed, LOOPBACK, most_bytes=1 << 20, most_s=5.0)
+    return OutgoingPolicy(allowed, LOOPBACK, most_bytes=1 << 20, most_s=60.0)
 
 
 def open_policy(*hosts: str) -> OutgoingPolicy:

@@ -20,8 +20,8 @@ from web_support import picture
 
 DEPLOY = ROOT / "deploy"
 CLIENTS = 8
-ANSWER_S = 20.0
-SOON_S = 20.0
+ANSWER_S = 60.0
+SOON_S = 60.0
 # Above HAProxy's default buffer of 16 KiB, which a page would not fit into.
 PAGES = [picture(40 + 8 * number, 30, shade=number, suffix=".bmp") for number in range(1, CLIENTS)]
 PAGES.append(picture(400, 300, shade=99, suffix=".bmp"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,9 +23,9 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[1]
 SERVE = ("gunicorn", "-c", "gunicorn.conf.py", "wsgi:app")
-_STOP_S = 20.0
+_STOP_S = 60.0
 _START_S = 60.0
-_SOON_S = 30.0
+_SOON_S = 60.0
 
 
 def wait_until(is_so: Callable[[], T], what: str = "what is waited for", within_s: float = _SOON_S) -> T:
@@ -34,6 +35,18 @@ def wait_until(is_so: Callable[[], T], what: str = "what is waited for", within_
         assert time.monotonic() < end_s, f"never: {what}"
         threading.Event().wait(0.01)
     return found
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A TCP port of 127.0.0.1 that nobody listens on, and that nobody else is given while the block runs.
+
+    Who binds it by its number gets it, if it sets SO_REUSEADDR as servers do.
+    """
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield int(kept.getsockname()[1])
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from grpc_support import MESSAGES, V2, infer_request, unary
 from hostile_client import send
 from hostile_requests import table
 from keys_support import WRONG, bearer
-from support import ROOT, Server, clean_environment, run_server, wait_until
+from support import ROOT, Server, clean_environment, reserved_port, run_server, wait_until
 from web_support import picture
 
 from ocrsvc.access.management import add_key, revoke_key, rotate_key
@@ -72,10 +72,8 @@ class Place:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     address = f"sqlite:{tmp_path_factory.mktemp('keys') / 'keys.db'}"
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        rpc = f"127.0.0.1:{listener.getsockname()[1]}"
-    env = {"OCRSVC_WORKERS": "1", "OCRSVC_KEYS": address, "OCRSVC_GRPC_BIND": rpc, "OCRSVC_ACCESS_LOG": "json"}
-    with run_server(env) as server:
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_KEYS": address, "OCRSVC_ACCESS_LOG": "json"}
+    with reserved_port() as port, run_server(env | {"OCRSVC_GRPC_BIND": (rpc := f"127.0.0.1:{port}")}) as server:
         store = open_store(address)
         found = Place(server, rpc, store, {})
         found.add("reader")

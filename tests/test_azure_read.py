@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pypdfium2
 import pytest
 from documents import BLACK, GRAY, pdf
-from flask.testing import FlaskClient
+from jobs_support import JobsApp
 from keys_support import bearer, keys_in
-from support import wait_until
-from web_support import CONFIDENCE, TEXT, KnownEngine, as_base64, json_of, picture, running_app
+from web_support import CONFIDENCE, TEXT, as_base64, json_of, picture, running_app
 
 from ocrsvc.adapters.azure_read.analyze_request import Asked
 from ocrsvc.adapters.azure_read.analyze_result import ResultWriter
 from ocrsvc.adapters.azure_read.pages import Scale, page_members
 from ocrsvc.adapters.azure_read.spans import PageText
-from ocrsvc.app import create_app
 from ocrsvc.errors import QueueFull
-from ocrsvc.jobs.runner import Runner
 from ocrsvc.jobs.store import JobStore
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 PAGE = picture()
 SCAN = pdf(GRAY, BLACK, GRAY)
@@ -39,13 +32,8 @@ FIRST = [16.0, 8.0, 48.0, 8.0, 48.0, 16.0, 16.0, 16.0]
 """The first line of the known page of 64 x 32 pixels."""
 
 
-@dataclass
-class Place:
-    """The adapter in this process, and what is behind it."""
-
-    client: FlaskClient
-    jobs: JobStore
-    reader: Reader
+class Place(JobsApp):
+    """How the adapter is asked."""
 
     def analyze(self, data: bytes = PAGE, query: str = "", model: str = READ) -> Any:
         """What a document is answered."""
@@ -55,29 +43,14 @@ class Place:
     def read(self, data: bytes = PAGE, query: str = "", model: str = READ) -> Any:
         """The address of a result that is there, and the answer that has it."""
         where = self.analyze(data, query, model).headers["Operation-Location"]
-        with self.working():
-            wait_until(lambda: json_of(self.client.get(where))["status"] in {"succeeded", "failed"})
+        self.work_until(lambda: json_of(self.client.get(where))["status"] in {"succeeded", "failed"})
         return where, json_of(self.client.get(where))
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """Documents are read within the block."""
-        runner = Runner(self.jobs, self.reader, 10.0, bool)
-        runner.start()
-        try:
-            yield
-        finally:
-            runner.stop(5.0)
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    settings = Settings()
-    reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
-    jobs = JobStore(tmp_path_factory.mktemp("jobs"), 10**8, 3600.0)
-    reader.start()
-    yield Place(create_app(settings, reader, jobs=jobs).test_client(), jobs, reader)
-    reader.stop(5.0)
+    with Place.running(tmp_path_factory.mktemp("jobs")) as found:
+        yield found
 
 
 def test_a_document_waits_and_is_told_when_it_is_read(place: Place) -> None:

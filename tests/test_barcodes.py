@@ -22,7 +22,7 @@ from ocrsvc.records import Barcode, Page, Pixels, ReadOptions
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
-SOON_S = 10.0
+SOON_S = 60.0
 CORNER = (40, 60)
 
 

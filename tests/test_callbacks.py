@@ -141,8 +141,8 @@ def test_the_thread_goes_on_after_errors_that_are_logged_once_and_ends_when_aske
     monkeypatch.setattr(jobs, "all", fail_once)
     told = Deliveries(jobs, post, 3, "")
     told.start()
-    assert begun.wait(10.0)
-    told.stop(10.0)
+    assert begun.wait(60.0)
+    told.stop(60.0)
     assert not told._thread.is_alive()
     assert [record.message for record in caplog.records] == ["callbacks cannot be told; tried again later: OSError"]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -62,6 +64,30 @@ class Bench:
 
     def states(self) -> list[str]:
         return [each.state for each in self.balancer.states()]
+
+
+def full_bench(at_once: int, addresses: Sequence[Address] = (A,)) -> tuple[Bench, list[Place]]:
+    """A takes so many requests at once, as a refusal has said, and has them; with them."""
+    bench, others = Bench(addresses, Rules(at_once=8, first_ejection_s=1)), [each for each in addresses if each != A]
+    under_way = [bench.take(*others) for _ in range(at_once + 1)]
+    bench.balancer.refuse(under_way.pop(), errors.QueueFull("full"), 0.0)
+    return bench, under_way
+
+
+def paused(attempts: Attempts) -> Pause:
+    """That there is no place now."""
+    step = attempts.next()
+    assert isinstance(step, Pause)
+    return step
+
+
+@contextmanager
+def woken(pause: Pause) -> Iterator[list[bool]]:
+    """Wait for a change, for the block; has an element once it has come."""
+    wakes: list[bool] = []
+    assert pause.change is not None
+    with pause.change.waking(lambda: wakes.append(True)):
+        yield wakes
 
 
 def next_place(attempts: Attempts) -> Place:
@@ -156,9 +182,95 @@ def test_what_is_too_much_for_those_that_do_not_refuse_waits_for_room() -> None:
     attempts = bench.attempts()
     step = attempts.next()
     assert isinstance(step, Pause)
-    assert 0 < step.seconds < 0.2
-    bench.balancer.end(under_way.pop(), Outcome.ANSWERED)
+    assert step.seconds == 5.0
+    with woken(step) as wakes:
+        assert not wakes
+        bench.balancer.end(under_way.pop(), Outcome.ANSWERED)
+        assert len(wakes) == 1
     assert next_place(attempts).address == B
+
+
+def test_room_that_comes_between_looking_and_waiting_is_not_missed() -> None:
+    bench, under_way = full_bench(1)
+    step = paused(bench.attempts())
+    bench.balancer.end(under_way.pop(), Outcome.ANSWERED)
+    with woken(step) as wakes:
+        assert len(wakes) == 1
+
+
+def test_as_many_are_woken_as_there_are_places_and_those_that_waited_longest() -> None:
+    bench, under_way = full_bench(2)
+    with ExitStack() as stack:
+        waiting = [stack.enter_context(woken(paused(bench.attempts()))) for _ in range(5)]
+        bench.balancer.end(under_way.pop(), Outcome.ANSWERED)
+        assert list(map(len, waiting)) == [1, 0, 0, 0, 0]
+        # The first does not take it: it is the next one's.
+        bench.balancer.tell_room()
+        assert list(map(len, waiting)) == [1, 1, 0, 0, 0]
+
+
+def test_a_service_that_is_new_or_brought_back_by_an_answer_ends_pauses() -> None:
+    bench, _ = full_bench(1)
+    with woken(paused(bench.attempts())) as wakes:
+        bench.balancer.replace([A, B])
+        assert len(wakes) == 1
+    bench, _ = full_bench(1, [A, B])
+    late = bench.take()
+    assert late.address == B
+    bench.fail(B, Outcome.NOT_CONNECTED)
+    with woken(paused(bench.attempts())) as wakes:
+        bench.balancer.end(late, Outcome.ANSWERED)
+        assert len(wakes) == 1
+
+
+def test_a_pause_ends_when_the_time_of_a_service_to_come_back_has_come() -> None:
+    bench, _ = full_bench(1, [A, B])
+    bench.fail(B, Outcome.NOT_CONNECTED)
+    bench.clock.now_s += 0.25
+    assert paused(bench.attempts()).seconds == 0.75
+    bench.clock.now_s += 0.75
+    assert next_place(bench.attempts()).address == B
+
+
+def test_while_all_refuse_one_that_was_ejected_is_still_tried_in_time() -> None:
+    bench = Bench([A, B])
+    attempts = bench.attempts(timeout_s=100)
+    bench.fail(B, Outcome.NOT_CONNECTED)
+    attempts.failed(next_place(attempts), errors.QueueFull("full", retry_after_s=60))
+    assert paused(attempts).seconds == 1.0
+    bench.clock.now_s = 1.0
+    assert next_place(attempts).address == B
+
+
+def test_a_service_that_fails_wakes_nobody() -> None:
+    bench = Bench([A])
+    probe = bench.take()
+    bench.fail(A, Outcome.NOT_CONNECTED)
+    with bench.balancer.room.seen().waking(pytest.fail):
+        bench.balancer.end(probe, Outcome.BROKEN)
+
+
+@given(st.lists(st.tuples(st.sampled_from([*Outcome]), st.floats(0, 3), st.booleans()), max_size=60))
+def test_whoever_waits_is_woken_or_waits_for_a_time_before_a_place_is_there(
+    events: list[tuple[Outcome, float, bool]],
+) -> None:
+    bench, under_way = Bench([A, B], Rules(at_once=2)), list[Place]()
+    for outcome, seconds, refuses in events:
+        change, room_s = bench.balancer.room.seen(), bench.clock.now_s + bench.balancer.opens_s()
+        place = bench.balancer.take()
+        bench.clock.now_s += seconds
+        wakes: list[bool] = []
+        with change.waking(partial(wakes.append, True)):
+            if place is None and under_way:
+                ended = under_way.pop(0)
+                if refuses:
+                    bench.balancer.refuse(ended, errors.QueueFull("full"), seconds)
+                else:
+                    bench.balancer.end(ended, outcome)
+            if place is None and (place := bench.balancer.take()) is not None:
+                assert wakes or bench.clock.now_s >= room_s
+        if place is not None:
+            under_way.append(place)
 
 
 def test_a_service_whose_answers_are_late_gets_half_as_many_at_once() -> None:

@@ -19,7 +19,7 @@ from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.records import Pixels
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 SMALL = np.zeros((32, 32), np.uint8)
 # Two of them are more than the least that may be run together, one and a small one are not.
 LARGE = np.zeros((32, ARENA_VALUES // 96 + 32), np.uint8)

@@ -20,8 +20,9 @@ from ocrsvc.worker.accept_yield import is_busier
 from ocrsvc.worker.event_loop import HEAD_S
 
 _ANSWER_S = 30.0
-# Stock gthread holds its loop for 2 s per slow closer and a thread for 5 s per silent socket.
-_PROMPT_S = 1.5
+# Stock gthread holds its loop for 2 s per slow closer and one of its four threads for 5 s per silent socket: 50 s for
+# the 25 and 40 of them here.
+_PROMPT_S = 8.0
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_a_connection_that_stays_silent_is_closed_at_the_limit(server: Server) -
     began_s = time.monotonic()
     with connect(server) as silent:
         assert silent.recv(1) == b""
-    assert HEAD_S - 0.5 < time.monotonic() - began_s < HEAD_S + 5
+    assert HEAD_S - 0.5 < time.monotonic() - began_s < HEAD_S + 20
 
 
 def test_a_connection_that_was_silent_for_a_while_is_answered(server: Server) -> None:
@@ -105,7 +106,7 @@ def test_a_client_that_never_closes_its_side_is_dropped_in_time(server: Server) 
                 wire.sendall(b"x")
                 # Nobody answers; this only waits a little.
                 threading.Event().wait(0.1)
-        assert time.monotonic() < end_s - _ANSWER_S + 6
+        assert time.monotonic() < end_s - _ANSWER_S + 20
 
 
 def test_what_a_client_sends_after_its_last_answer_does_not_cost_it_the_answer(server: Server) -> None:
@@ -136,6 +137,8 @@ def test_two_workers_share_clients_that_keep_their_connections() -> None:
             client.start()
         for client in clients:
             client.join()
+        # The last answers may be here before their lines are.
+        server.wait_for("POST /v1/ocr", count=20 * 60)
         served = Counter(re.findall(r"\[(\d+)\] \[DEBUG\] POST /v1/ocr", server.log))
     assert sum(served.values()) == 20 * 60
     assert len(served) == 2

@@ -37,7 +37,7 @@ from ocrsvc.grpc_server.wire import MessageReader, escaped, timeout_s
 from ocrsvc.serving.decompression import decompress
 from ocrsvc.serving.memory_budget import Budget, Share, make_shared_limits, unlimited
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 HEALTH = "grpc.health.v1.HealthCheck"
 NUMBERS = range(1, 40_000, 2)
 TEXT = REQUEST(service="x" * 20_000).SerializeToString()
@@ -410,8 +410,12 @@ def test_whatever_a_client_sends_is_read_in_linear_time(name: str) -> None:
         return time.thread_time() - began_s
 
     seconds(1 << 10)
-    half_s, whole_s = (min(seconds(size) for _ in range(2)) for size in (1 << 19, 1 << 20))
-    # 50 ms where nothing else runs.
+    # What is not linear stays so; a machine that is busy with something else does not.
+    for _ in range(5):
+        half_s, whole_s = (min(seconds(size) for _ in range(2)) for size in (1 << 19, 1 << 20))
+        # 50 ms where nothing else runs.
+        if whole_s < min(0.25, 3 * half_s + 0.01):
+            break
     assert whole_s < 0.25
     assert whole_s < 3 * half_s + 0.01
 

@@ -6,7 +6,6 @@ The table is in hostile_requests.py; `python benchmarks/hostile.py` sends it at 
 from __future__ import annotations
 
 import http.client
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from hostile_client import send
 from hostile_files import FILES, jpeg
 from hostile_requests import ENDPOINTS, FORM_TYPE, FORMATS, Endpoint, Entry, table
 from hostile_texts import FORMS, HEADER_VALUES, JSON_VALUES, MULTIPARTS, QUERIES, TEXTS, Make, repeated
-from support import Server, run_server
+from support import Server, reserved_port, run_server
 from web_support import running_app
 
 from ocrsvc.errors import OcrsvcError
@@ -226,9 +225,10 @@ def test_the_table_has_every_format_and_no_title_twice() -> None:
 @pytest.fixture(scope="module")
 def server() -> Iterator[tuple[Server, int]]:
     """A service with one worker, and its port for gRPC."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        rpc_port = int(listener.getsockname()[1])
-    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_GRPC_BIND": f"127.0.0.1:{rpc_port}"}) as running:
+    with (
+        reserved_port() as rpc_port,
+        run_server({"OCRSVC_WORKERS": "1", "OCRSVC_GRPC_BIND": f"127.0.0.1:{rpc_port}"}) as running,
+    ):
         yield running, rpc_port
 
 

@@ -299,7 +299,7 @@ def test_a_full_disk_is_reported_once_and_tried_again_ever_later(
     monkeypatch.setattr(Job, "add_page", add_page)
     with caplog.at_level(logging.ERROR, logger="ocrsvc.jobs"):
         runner.start()
-        wait_until(lambda: len(pauses) >= 9)
+        wait_until(lambda: len(pauses) >= 9, "nine tries", within_s=90.0)
         runner.stop(5.0)
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 0.0]
     assert [record.message.partition(":")[0] for record in caplog.records] == [

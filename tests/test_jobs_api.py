@@ -6,41 +6,28 @@ import base64
 import io
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from documents import BLACK, GRAY, pdf
-from flask.testing import FlaskClient
-from support import wait_until
-from web_support import TEXT, KnownEngine, as_base64, json_of
+from jobs_support import JobsApp, post_document
+from web_support import TEXT, as_base64, json_of
 
 from ocrsvc.app import create_app
-from ocrsvc.jobs.runner import Runner
 from ocrsvc.jobs.store import CallerLimits, JobStore
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of 24 bytes, so").decode()
 THREE = pdf(GRAY, BLACK, GRAY)
 
 
-@dataclass
-class Place:
-    """The application in this process, and what is behind it."""
-
-    client: FlaskClient
-    jobs: JobStore
-    reader: Reader
-    settings: Settings
+class Place(JobsApp):
+    """How the native API is asked."""
 
     def submit(self, data: bytes = THREE, headers: Mapping[str, str] | None = None, **fields: Any) -> Any:
         """What a form is answered."""
-        form = {"file": (io.BytesIO(data), "a.pdf"), **fields}
-        return self.client.post("/v1/jobs", data=form, headers=dict(headers or {}))
+        return post_document(self.client, "/v1/jobs", data, headers=headers, **fields)
 
     def get(self, path: str) -> Any:
         """The JSON at a path below the jobs."""
@@ -49,29 +36,15 @@ class Place:
     def read(self, data: bytes = THREE, **fields: Any) -> str:
         """The id of a job that is over."""
         job_id: str = json_of(self.submit(data, **fields))["id"]
-        with self.working():
-            wait_until(lambda: self.get(job_id)["finished_at"])
+        self.work_until(lambda: self.get(job_id)["finished_at"])
         return job_id
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """Jobs are read within the block."""
-        runner = Runner(self.jobs, self.reader, 10.0, bool)
-        runner.start()
-        try:
-            yield
-        finally:
-            runner.stop(5.0)
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     settings = Settings(job_pages=12, callback_hosts=("told.example",), max_pages=2)
-    reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
-    jobs = JobStore(tmp_path_factory.mktemp("jobs"), 10**8, 3600.0, limits=CallerLimits(jobs=5, pages=24))
-    reader.start()
-    yield Place(create_app(settings, reader, jobs=jobs).test_client(), jobs, reader, settings)
-    reader.stop(5.0)
+    with Place.running(tmp_path_factory.mktemp("jobs"), settings, CallerLimits(jobs=5, pages=24)) as found:
+        yield found
 
 
 @pytest.fixture
@@ -181,8 +154,8 @@ def test_a_caller_has_so_many_jobs_and_pages_waiting(tmp_path: Path, place: Plac
     client = create_app(Settings(caller_header="X-Real-IP"), place.reader, jobs=jobs).test_client()
 
     def submit(caller: str, pages: int) -> int:
-        form = {"file": (io.BytesIO(pdf(*[GRAY] * pages)), "a.pdf")}
-        return client.post("/v1/jobs", data=form, headers={"X-Real-IP": caller}).status_code
+        document = pdf(*[GRAY] * pages)
+        return post_document(client, "/v1/jobs", document, headers={"X-Real-IP": caller}).status_code
 
     assert [submit("a", 4), submit("a", 4), submit("b", 7), submit("a", 3), submit("a", 1)] == [202, 429, 202, 202, 429]
     jobs.all()[0].finish("success")
@@ -241,8 +214,7 @@ def test_a_job_that_fails_says_why(clean: Place) -> None:
     job = clean.jobs.find(job_id)
     assert job is not None
     job.put("task.json", {**job.about(), "options": {"of_tomorrow": 1}})
-    with clean.working():
-        wait_until(lambda: clean.get(job_id)["finished_at"])
+    clean.work_until(lambda: clean.get(job_id)["finished_at"])
     job = clean.get(job_id)
     assert (job["state"], "of_tomorrow" in job["error"]["detail"]) == ("failed", True)
     result = clean.client.get(f"/v1/jobs/{job_id}/result")
@@ -266,8 +238,7 @@ def test_an_id_that_is_none_leads_nowhere(place: Place, name: str) -> None:
 
 
 def test_jobs_of_other_formats_are_not_shown(clean: Place) -> None:
-    form = {"file": (io.BytesIO(THREE), "a.pdf"), "json": '{"pageList": [1, 2]}'}
-    of_umi = json_of(clean.client.post("/api/doc/upload", data=form))["data"]
+    of_umi = json_of(post_document(clean.client, "/api/doc/upload", THREE, json='{"pageList": [1, 2]}'))["data"]
     assert clean.client.get(f"/v1/jobs/{of_umi}").status_code == 404
     assert json_of(clean.client.post("/api/doc/result", json={"id": of_umi}))["code"] == 100
 

@@ -15,14 +15,16 @@ from ocrsvc.client import Client
 from ocrsvc.client.response import Page
 from ocrsvc.errors import BadOption, DeadlineExceeded, JobNotDone, KeysNeeded, UnknownJob
 
-PAGES = 30
+PAGES = 40
 READ_AHEAD = 2
+# So long that the rest of the pages takes longer than killing the service, and than asking for what is not there yet.
+LATENCY_S = 0.15
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[JobService, str]]:
     """A service that was killed twice while it read a job, and started again; and the job."""
-    with job_service(tmp_path_factory.mktemp("jobs"), {"OCRSVC_FAKE_LATENCY_S": "0.02"}) as running:
+    with job_service(tmp_path_factory.mktemp("jobs"), {"OCRSVC_FAKE_LATENCY_S": str(LATENCY_S)}) as running:
         job_id = running.submit(numbered_pdf(PAGES), format="pdf")
         for upto in (8, 16):
             running.wait(job_id, lambda job, upto=upto: job["pages"]["done"] >= upto)  # type: ignore[misc]
@@ -61,15 +63,15 @@ def test_a_job_that_is_deleted_ends_within_a_page(service: JobService) -> None:
 
 
 def test_a_document_is_left_and_fetched(client: Client) -> None:
-    job = client.submit_job(numbered_pdf(6), formats=["text"], name="six.pdf")
+    job = client.submit_job(numbered_pdf(20), formats=["text"], name="twenty.pdf")
     with pytest.raises(JobNotDone):
         job.result("text")
     pages = list(job.pages(30.0))
-    assert [page.number for page in pages if isinstance(page, Page)] == [1, 2, 3, 4, 5, 6]
+    assert [page.number for page in pages if isinstance(page, Page)] == list(range(1, 21))
     state = client.job(job.id).wait(30.0)
-    assert (state.state, state.pages_done, state.data["name"]) == ("done", 6, "six.pdf")
-    assert job.result("text").count(b"\f") == 5
-    assert len(json.loads(job.result())["pages"]) == 6
+    assert (state.state, state.pages_done, state.data["name"]) == ("done", 20, "twenty.pdf")
+    assert job.result("text").count(b"\f") == 19
+    assert len(json.loads(job.result())["pages"]) == 20
 
 
 def test_a_job_that_is_cancelled_is_gone(client: Client) -> None:

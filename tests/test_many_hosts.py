@@ -238,18 +238,18 @@ def post_through_each(place: Place, path: str, timeout: str) -> dict[str, Answer
 
 def test_what_is_safe_is_sent_again_with_the_time_that_is_left(place: Place) -> None:
     with breaking_once(place, 0.5) as seen:
-        assert {answer.status for answer in post_through_each(place, OCR, "5").values()} == {http.client.OK}
+        assert {answer.status for answer in post_through_each(place, OCR, "15").values()} == {http.client.OK}
         again = {name: posted[1] for name, posted in seen.items()}
         seen.clear()
-        uploads = post_through_each(place, "/api/doc/upload", "5")
+        uploads = post_through_each(place, "/api/doc/upload", "15")
     left_s = {
         name: float(headers["x-request-timeout"]) - float(headers.get("x-request-elapsed", 0))
         for name, headers in again.items()
     }
     # HAProxy writes the headers once, so that its second try has all the time again.
-    assert left_s.pop("haproxy") == 5
+    assert left_s.pop("haproxy") == 15
     # More may have gone by on a machine with much to do.
-    assert all(3.0 < left < 4.6 for left in left_s.values()), left_s
+    assert all(5.0 < left < 14.6 for left in left_s.values()), left_s
     assert all(answer.status >= http.client.INTERNAL_SERVER_ERROR for answer in uploads.values())
     assert {name: len(posted) for name, posted in seen.items()} == dict.fromkeys(PROXIES, 1)
 

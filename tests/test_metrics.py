@@ -36,7 +36,7 @@ from ocrsvc.telemetry.prometheus import Observed, expose
 from ocrsvc.telemetry.sampler import Sampler
 from ocrsvc.telemetry.worker_table import WorkerTable
 
-_SOON_S = 10.0
+_SOON_S = 60.0
 ONE_API_SUCCESS: Key = REQUESTS.of("api", "200", "ok")
 
 

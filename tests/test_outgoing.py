@@ -146,7 +146,7 @@ def test_a_file_is_fetched_with_its_name_and_type_and_nothing_of_the_caller_is_s
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     answer = response(b"page", "Content-Type: Image/PNG; a=b", 'Content-Disposition: inline; filename="../x/a b.png"')
     with serving(answer) as server:
-        file = fetch_file(f"{server.url}/p?q=1#f", local_policy(), 5)
+        file = fetch_file(f"{server.url}/p?q=1#f", local_policy(), 60)
     assert file == FetchedFile(b"page", "a b.png", "image/png")
     lines = server.heads[0].decode().lower().split("\r\n")
     assert lines[0] == "get /p?q=1 http/1.1"
@@ -161,7 +161,7 @@ def test_a_file_is_fetched_with_its_name_and_type_and_nothing_of_the_caller_is_s
 )
 def test_a_file_is_named_by_the_end_of_its_path(path: str, name: str) -> None:
     with serving(response(b"x")) as server:
-        assert fetch_file(server.url + path, local_policy(), 5).name == name
+        assert fetch_file(server.url + path, local_policy(), 60).name == name
 
 
 def resolving(*answers: str) -> Any:
@@ -182,7 +182,7 @@ def test_a_name_is_looked_up_once_and_the_checked_address_is_connected_to() -> N
             look_up=resolving("127.0.0.2"),
         )
         # A second look-up would fail the test: there is no second answer.
-        assert fetch_file(f"http://rebind.example:{server.port}/", policy, 5).data == b"x"
+        assert fetch_file(f"http://rebind.example:{server.port}/", policy, 60).data == b"x"
         assert b"Host: rebind.example:%d\r\n" % server.port in server.heads[0]
 
 
@@ -193,7 +193,7 @@ def test_a_name_of_which_one_address_is_not_public_is_not_connected_to(addresses
     with serving(response(b"secret")) as server:
         policy = replace(open_policy("a.example"), look_up=resolving(addresses))
         with pytest.raises(UrlUnavailable):
-            fetch_file(f"http://a.example:{server.port}/", policy, 5)
+            fetch_file(f"http://a.example:{server.port}/", policy, 60)
         assert server.heads == []
 
 
@@ -201,7 +201,7 @@ def test_an_address_of_this_machine_is_not_connected_to_although_it_is_public(mo
     # No machine of the tests has a public address: one of its own is taken for public instead.
     monkeypatch.setattr("ocrsvc.outgoing.policy.is_public", lambda _address: True)
     with serving(response(b"secret")) as server, pytest.raises(UrlUnavailable):
-        fetch_file(server.url, open_policy(), 5)
+        fetch_file(server.url, open_policy(), 60)
     assert server.heads == []
 
 
@@ -221,14 +221,14 @@ def test_one_answer_for_private_hosts_that_are_open_closed_or_unknown() -> None:
         told = set()
         for url, policy in ways:
             with pytest.raises(UrlUnavailable) as caught:
-                fetch_file(url, policy, 5)
+                fetch_file(url, policy, 60)
             told.add(str(caught.value))
     assert told == {"The host of the URL cannot be reached. Check the address, or send the file itself."}
 
 
 def test_the_operator_is_told_the_host_and_never_the_rest_of_the_url(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "ocrsvc.outgoing"), pytest.raises(UrlUnavailable):
-        fetch_file("http://127.0.0.1:1/secret?token=secret", open_policy(), 5)
+        fetch_file("http://127.0.0.1:1/secret?token=secret", open_policy(), 60)
     assert "host=127.0.0.1" in caplog.text
     assert "secret" not in caplog.text
 
@@ -249,7 +249,7 @@ def test_the_operator_is_told_the_host_and_never_the_rest_of_the_url(caplog: pyt
 def test_where_a_redirect_leads_is_checked_again(location: str, error: type[OcrsvcError]) -> None:
     policy = local_policy("127.0.0.1", "169.254.169.254", "[::1]")
     with serving(redirect(location)) as server, pytest.raises(error):
-        fetch_file(server.url, policy, 5)
+        fetch_file(server.url, policy, 60)
     assert len(server.heads) == 1
 
 
@@ -257,7 +257,7 @@ def test_a_name_that_a_redirect_leads_back_to_is_looked_up_and_checked_again() -
     with serving(redirect("http://a.example:1/")) as server:
         policy = replace(local_policy("a.example"), look_up=resolving("127.0.0.1", "10.0.0.1"))
         with pytest.raises(UrlUnavailable, match="cannot be reached"):
-            fetch_file(f"http://a.example:{server.port}/", policy, 5)
+            fetch_file(f"http://a.example:{server.port}/", policy, 60)
 
 
 def test_a_few_redirects_are_followed_and_a_loop_ends() -> None:
@@ -266,9 +266,9 @@ def test_a_few_redirects_are_followed_and_a_loop_ends() -> None:
         sock.sendall(redirect(f"/{left - 1}") if left else response(b"x"))
 
     with serving(lead_on) as server:
-        assert fetch_file(f"{server.url}/3", local_policy(), 5).data == b"x"
+        assert fetch_file(f"{server.url}/3", local_policy(), 60).data == b"x"
         with pytest.raises(UrlUnavailable, match="more than 3 times"):
-            fetch_file(f"{server.url}/9", local_policy(), 5)
+            fetch_file(f"{server.url}/9", local_policy(), 60)
 
 
 def endless(piece: bytes) -> Any:
@@ -311,14 +311,14 @@ def endless(piece: bytes) -> Any:
 def test_an_answer_that_is_too_large_or_broken_ends_within_its_bounds(answer: Any, error: type[OcrsvcError]) -> None:
     taken: list[int] = []
     with serving(answer) as server, pytest.raises(error):
-        fetch_file(server.url, local_policy(), 5, take=taken.append)
+        fetch_file(server.url, local_policy(), 60, take=taken.append)
     assert sum(taken) <= 1 << 20
 
 
 def test_a_packed_file_is_unpacked_within_the_bounds() -> None:
     data = bytes(range(256)) * 4096
     with serving(response(gzip.compress(data, mtime=0), "Content-Encoding: GZIP")) as server:
-        assert fetch_file(server.url, local_policy(), 5).data == data
+        assert fetch_file(server.url, local_policy(), 60).data == data
 
 
 def drip(head: bytes) -> Any:
@@ -326,7 +326,7 @@ def drip(head: bytes) -> Any:
 
     def answer(sock: socket.socket, _head: bytes) -> None:
         sock.sendall(head)
-        for _ in range(100):
+        for _ in range(600):
             sock.sendall(b"x")
             time.sleep(0.05)
 
@@ -338,10 +338,11 @@ def test_a_server_that_drips_has_no_more_time_than_any_other(head: bytes) -> Non
     with serving(drip(head)) as server:
         began_s = time.monotonic()
         with pytest.raises(UrlUnavailable, match="in time"):
-            fetch_file(server.url, replace(local_policy(), most_s=0.15), 5)
+            fetch_file(server.url, replace(local_policy(), most_s=0.15), 60)
         with pytest.raises(DeadlineExceeded):
             fetch_file(server.url, local_policy(), 0.15)
-        assert time.monotonic() - began_s < 2
+        # Half of the time for which it drips.
+        assert time.monotonic() - began_s < 15
 
 
 def test_a_resolver_that_hangs_takes_no_longer_than_the_caller_has() -> None:
@@ -362,7 +363,7 @@ def test_a_client_that_goes_ends_the_fetching() -> None:
             raise ClientGone("The client has gone.")
 
     with serving(drip(b"HTTP/1.1 200 OK\r\n\r\n")) as server, pytest.raises(ClientGone):
-        fetch_file(server.url, local_policy(), 5, check=check)
+        fetch_file(server.url, local_policy(), 60, check=check)
 
 
 def test_memory_is_asked_for_before_a_piece_is_kept() -> None:
@@ -370,7 +371,7 @@ def test_memory_is_asked_for_before_a_piece_is_kept() -> None:
         raise QueueFull("There is none.")
 
     with serving(response(b"x")) as server, pytest.raises(QueueFull):
-        fetch_file(server.url, local_policy(), 5, take=take)
+        fetch_file(server.url, local_policy(), 60, take=take)
 
 
 @pytest.fixture(scope="module")
@@ -399,10 +400,10 @@ def test_a_certificate_is_for_the_name_and_not_for_the_address(
     with serving(response(b"x"), tls=context) as server:
         url, policy = f"https://a.example:{server.port}/", tls_policy(authority, "a.example")
         if is_good:
-            assert fetch_file(url, policy, 5).data == b"x"
+            assert fetch_file(url, policy, 60).data == b"x"
         else:
             with pytest.raises(UrlUnavailable, match="certificate"):
-                fetch_file(url, policy, 5)
+                fetch_file(url, policy, 60)
     assert names == ["a.example"]
 
 
@@ -410,12 +411,12 @@ def test_a_redirect_from_https_to_http_is_not_followed(authority: trustme.CA) ->
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("a.example").configure_cert(context)
     with serving(redirect("http://a.example/"), tls=context) as server, pytest.raises(UrlRefused):
-        fetch_file(f"https://a.example:{server.port}/", tls_policy(authority, "a.example"), 5)
+        fetch_file(f"https://a.example:{server.port}/", tls_policy(authority, "a.example"), 60)
 
 
 def test_a_post_gives_the_status_and_follows_no_redirect() -> None:
     with serving(redirect("http://127.0.0.1:1/")) as server:
-        status = post(f"{server.url}/hook", b"{}", {"Content-Type": "application/json"}, local_policy(), 5)
+        status = post(f"{server.url}/hook", b"{}", {"Content-Type": "application/json"}, local_policy(), 60)
     assert status == 302
     head = server.heads[0].decode()
     assert head.startswith("POST /hook HTTP/1.1\r\n")
@@ -425,5 +426,5 @@ def test_a_post_gives_the_status_and_follows_no_redirect() -> None:
 
 def test_a_post_to_a_private_address_is_refused() -> None:
     with serving(response(b"")) as server, pytest.raises(UrlUnavailable):
-        post(server.url, b"{}", {}, open_policy(), 5)
+        post(server.url, b"{}", {}, open_policy(), 60)
     assert server.heads == []

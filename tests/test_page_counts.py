@@ -227,7 +227,7 @@ def test_a_request_does_not_wait_for_others_for_long(
 
 def send_pages(server: Server, secret: str, pages: int) -> None:
     for _ in range(pages):
-        answer = requests.post(f"{server.url}/v1/ocr", data=picture(), headers={"X-API-Key": secret}, timeout=10)
+        answer = requests.post(f"{server.url}/v1/ocr", data=picture(), headers={"X-API-Key": secret}, timeout=30)
         assert answer.status_code == 200
 
 

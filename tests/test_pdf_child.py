@@ -78,9 +78,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def _double(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Documents are drawn by the double, and nobody waits long for it."""
+    """Documents are drawn by the double, which may be as slow as the machine is busy."""
     monkeypatch.setattr(pdf_room, "_PROGRAM", "doubles.pdf_program")
-    monkeypatch.setattr(pdf_room, "PAGE_LIMIT_S", SOON_S)
+    monkeypatch.setattr(pdf_room, "PAGE_LIMIT_S", 30.0)
     monkeypatch.setattr(child_process, "_POLL_S", 0.05)
 
 
@@ -124,7 +124,8 @@ WRONG = {
 
 @pytest.mark.usefixtures("_double")
 @pytest.mark.parametrize("how", WRONG)
-def test_a_process_that_misbehaves_costs_its_document_alone(how: str) -> None:
+def test_a_process_that_misbehaves_costs_its_document_alone(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pdf_room, "PAGE_LIMIT_S", SOON_S)
     with pytest.raises(BrokenImage), opened(file_that(open=WRONG[how])) as document:
         # One that floods has answered the first question rightly.
         document.draw(1, 72, 1000, bool, gray=True)
@@ -133,8 +134,11 @@ def test_a_process_that_misbehaves_costs_its_document_alone(how: str) -> None:
 @pytest.mark.usefixtures("_double")
 @pytest.mark.parametrize("word", ["size", "draw"])
 @pytest.mark.parametrize("how", ["!stop", "!exit", "!flood", "points nan 1", "x" * 300])
-def test_it_may_misbehave_at_any_time_and_the_next_page_is_drawn_by_another(word: str, how: str) -> None:
+def test_it_may_misbehave_at_any_time_and_the_next_page_is_drawn_by_another(
+    word: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with opened(file_that(**{word: how})) as document:
+        monkeypatch.setattr(pdf_room, "PAGE_LIMIT_S", SOON_S)
         for _ in range(2):
             with pytest.raises(BrokenImage):
                 document.draw(1, 72, 1000, bool, gray=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -21,7 +20,7 @@ from typing import Any
 
 import pytest
 import requests
-from support import ROOT, Server, run_server, wait_until
+from support import ROOT, Server, reserved_port, run_server, wait_until
 from test_monitoring import promtool
 from web_support import picture
 
@@ -34,6 +33,7 @@ from ocrsvc.telemetry.worker_table import State, WorkerTable
 
 _ANSWER_S = 20.0
 _SOON_S = 60.0
+_BEGAN_S = time.monotonic()
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "ocrsvc.json").read_text(encoding="utf-8"))
 CHOSEN = {"$job": ".+", "$instance": ".+", "$__rate_interval": "10s"}
 
@@ -48,6 +48,7 @@ def full_page() -> bytes:
     entry.rss_bytes, entry.rss_hard_bytes, entry.gpu_bytes = 10**8, 10**9, 10**9
     entry.gpu_used_bytes, entry.gpu_total_bytes, entry.gpu_read_s = 2 * 10**9, 8 * 10**9, 1.0
     entry.gpu_busy_ratio, entry.gpu_busy_read_s = 0.5, 1.0
+    scrapes = int(time.monotonic() - _BEGAN_S) + 1
     values = (
         {"stage": "total", "outcome": "success", "code": "queue_full"},
         {"stage": "engine", "outcome": "miss", "code": "queue_full"},
@@ -55,7 +56,7 @@ def full_page() -> bytes:
     for metric, of_labels in product(COUNTED, values):
         key = metric.of(*(of_labels.get(label, "x") for label in metric.labels))
         # Each time it is asked there is more of everything.
-        for _ in range(int(time.time()) % 1000 if metric.kind == "histogram" else 0):
+        for _ in range(scrapes if metric.kind == "histogram" else 0):
             store.common.record((), ((key, 0.01),))
         if metric.kind != "histogram":
             store.common.put(metric, time.time(), *key[2:])
@@ -144,21 +145,13 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
     with (
         run_server({"OCRSVC_WORKERS": "1"}) as server,
         page_server() as page,
-        prometheus(
-            tmp_path_factory.mktemp("prometheus"), _free_port(), server.url.removeprefix("http://"), page
-        ) as url,
+        reserved_port() as port,
+        prometheus(tmp_path_factory.mktemp("prometheus"), port, server.url.removeprefix("http://"), page) as url,
     ):
         use(server)
         wait_until(lambda: is_scraped(url, 2), "both are scraped")
         use(server)
         yield server, url
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def is_scraped(url: str, targets: int) -> bool:

@@ -104,9 +104,9 @@ def test_chunks_that_are_malformed_are_the_callers_error_and_end_the_connection(
 
 def test_chunks_of_a_byte_each_are_refused_long_before_they_cost_time() -> None:
     client = Client(None, most=10**8)
-    began_s = time.perf_counter()
+    began_s = time.thread_time()
     client.send(b"1\r\na\r\n" * 2_000_000)
-    assert time.perf_counter() - began_s < 1
+    assert time.thread_time() - began_s < 1
     with pytest.raises(CallerError, match="chunks that are too small"):
         client.body.take()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -135,16 +134,14 @@ def test_sighup_can_change_the_number_of_workers(tmp_path: Path) -> None:
             assert set(statuses) == {200}
 
 
-def test_sighup_with_other_addresses_keeps_those_that_there_are(tmp_path: Path) -> None:
+def test_sighup_with_other_addresses_keeps_those_that_there_are(tmp_path: Path, free_port: int) -> None:
     file = tmp_path / "ocrsvc.toml"
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    file.write_text(f'workers = 1\nbind = "127.0.0.1:{port}"\n')
+    file.write_text(f'workers = 1\nbind = "127.0.0.1:{free_port}"\n')
     env = {"OCRSVC_ENGINE": "fake", "OCRSVC_CONFIG": str(file)}
     server = Server(["gunicorn", "-c", "gunicorn.conf.py", "wsgi:app"], env, ROOT)
     try:
         server.wait_for("READY in")
-        file.write_text(f'workers = 1\nbind = "127.0.0.1:{port + 1}"\n')
+        file.write_text(f'workers = 1\nbind = "127.0.0.1:{free_port + 1}"\n')
         server.process.send_signal(signal.SIGHUP)
         server.wait_for("ocrsvc keeps its addresses")
         server.wait_for("RECYCLED worker .*: reload")
@@ -305,7 +302,8 @@ def test_when_the_arbiter_is_killed_everything_is_gone_soon_even_with_requests_i
         began_s = time.monotonic()
         os.kill(server.pid, signal.SIGKILL)
         wait_until(lambda: not any(is_alive(pid) for pid in workers), server.log)
-        assert time.monotonic() - began_s < 5.0
+        # A request has a minute.
+        assert time.monotonic() - began_s < 25.0
         client.join()
 
 

@@ -33,7 +33,7 @@ from ocrsvc.worker.connection import RequestLimits
 from ocrsvc.worker.event_loop import HEAD_BYTES, HEAD_S
 
 _ANSWER_S = 30.0
-_PROMPT_S = 2.0
+_PROMPT_S = 8.0
 PNG = picture()
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -226,13 +226,17 @@ def test_slow_clients_hold_nobody_up_and_are_cut_at_the_limit(server: Server) ->
                     # While all threads are taken and others wait, a client may be asked to connect anew.
                     wires[number] = stack.enter_context(connect(server))
             wires[number].sendall(GET[: 1 + number % (len(GET) - 1)])
+        sent_s = time.monotonic()
+        longest_s = seconds_of_a_request(server)
         while time.monotonic() - began_s < HEAD_S - 1:
-            assert seconds_of_a_request(server) < _PROMPT_S
             crawling.sendall(b"x")
-            assert not select.select([crawling, *wires], [], [], 0.2)[0]
+            cut = select.select([crawling, *wires], [], [], 0.2)[0]
+            assert not cut or time.monotonic() - began_s > HEAD_S - 1
+            longest_s = max(longest_s, seconds_of_a_request(server))
+        assert longest_s < _PROMPT_S
         assert whole_answer(crawling).startswith(b"HTTP/1.1 408 ")
         assert {whole_answer(wire)[:13] for wire in wires} == {b"HTTP/1.1 408 "}
-        assert HEAD_S - 1 < time.monotonic() - began_s < HEAD_S + 8
+        assert began_s + HEAD_S - 1 < time.monotonic() < sent_s + HEAD_S + 20
 
 
 def test_crawling_bodies_hold_no_thread(server: Server) -> None:
@@ -246,7 +250,7 @@ def test_crawling_bodies_hold_no_thread(server: Server) -> None:
 
 
 def test_health_is_answered_while_every_thread_waits_for_the_engine() -> None:
-    env = {"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "3", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_FAKE_LATENCY_S": "3"}
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "3", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_FAKE_LATENCY_S": "50"}
     post = b"POST /v1/ocr HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(PNG) + PNG
     with run_server(env) as server, ExitStack() as stack:
         wires = [stack.enter_context(connect(server)) for _ in range(8)]

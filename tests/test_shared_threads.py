@@ -9,7 +9,7 @@ import pytest
 
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads, SharedThreadsLender
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture

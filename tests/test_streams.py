@@ -96,10 +96,10 @@ def requests_with(server: Server, code: str) -> float:
 def test_pages_leave_as_they_are_read_on_a_connection_that_is_kept(server: Server) -> None:
     connection = http.client.HTTPConnection(*address_of(server), timeout=20)
     for _ in range(2):
-        connection.request("POST", "/v1/ocr?format=ndjson", tiff(4), {"Content-Type": "image/tiff"})
+        connection.request("POST", "/v1/ocr?format=ndjson", tiff(12), {"Content-Type": "image/tiff"})
         response = connection.getresponse()
         arrived_s = [time.monotonic() for _ in response]
-        # Each page takes the engine so long: the first does not wait for those after it.
+        # Each page takes the engine so long: the first does not wait for the eleven after it.
         assert arrived_s[-1] - arrived_s[0] > LATENCY_S
         assert (response.getheader("Transfer-Encoding"), response.getheader("X-Accel-Buffering")) == ("chunked", "no")
     connection.close()
@@ -130,21 +130,21 @@ def test_a_client_that_goes_stops_the_work_within_a_page(server: Server) -> None
     before = requests_with(server, "client_gone")
     with asking(server, tiff(100)) as response:
         response.readline()
-    began_s = time.monotonic()
+    read = server.metric("ocrsvc_images_total")
     with asking(server, tiff(1), "format=json") as response:
         assert response.status == 200
         response.read()
-    # The page under way, and its own.
-    assert time.monotonic() - began_s < 6 * LATENCY_S
+    # The page under way, and its own; some more before a busy machine notices; never all hundred.
+    assert server.metric("ocrsvc_images_total") <= read + 30
     wait_until(lambda: requests_with(server, "client_gone") == before + 1, "the request is counted")
 
 
 def test_the_deadline_ends_an_answer_with_an_error(server: Server) -> None:
     before = requests_with(server, "deadline_exceeded")
-    with asking(server, tiff(20), **{"X-Request-Timeout": str(3 * LATENCY_S)}) as response:
+    with asking(server, tiff(40), **{"X-Request-Timeout": str(20 * LATENCY_S)}) as response:
         assert response.status == 200
         *pages, last = parts_of(response.read().decode())
-    assert 1 <= len(pages) <= 3
+    assert 1 <= len(pages) <= 20
     assert (last["error"]["code"], last["error"]["status"]) == ("deadline_exceeded", 504)
     wait_until(lambda: requests_with(server, "deadline_exceeded") == before + 1, "the request is counted")
 
@@ -248,13 +248,13 @@ def test_what_a_client_does_not_take_is_in_the_memory_of_its_request_and_leaves_
 def test_the_client_yields_pages_as_they_come_and_raises_what_ends_them(server: Server) -> None:
     with Client(server.url, timeout_s=20) as client:
         arrived_s = [
-            time.monotonic() for page in client.stream(tiff(4), pages="1-3") if (page.total, page.wanted) == (4, 3)
+            time.monotonic() for page in client.stream(tiff(9), pages="1-8") if (page.total, page.wanted) == (9, 8)
         ]
-        assert len(arrived_s) == 3
+        assert len(arrived_s) == 8
         assert arrived_s[-1] - arrived_s[0] > LATENCY_S
         with pytest.raises(UnsupportedImage):
             next(client.stream(b"none"))
-        pages = client.stream(tiff(20), timeout_s=4 * LATENCY_S)
+        pages = client.stream(tiff(40), timeout_s=20 * LATENCY_S)
         assert [next(pages).number, next(pages).number] == [1, 2]
         with pytest.raises(DeadlineExceeded):
             list(pages)

@@ -15,7 +15,7 @@ import pytest
 import requests
 from grpc_support import V2, calling, infer_request, unary
 from otlp_receiver import MISSING, Receiver, attributes_of, receiving
-from support import Server, run_server, start_server, wait_until
+from support import Server, reserved_port, run_server, start_server, wait_until
 from web_support import picture
 
 from ocrsvc.errors import SettingsError
@@ -47,9 +47,7 @@ class Traced:
 
 @contextmanager
 def run_traced(isolation: str) -> Iterator[Traced]:
-    with receiving() as receiver, socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-        probe.close()
+    with receiving() as receiver, reserved_port() as port:
         env = {"OCRSVC_ISOLATION": isolation, "OCRSVC_FAKE_LATENCY_S": "0.05", "OTEL_RESOURCE_ATTRIBUTES": "zone=here"}
         with run_server(tracing_to(receiver.url, env | {"OCRSVC_GRPC_BIND": f"127.0.0.1:{port}"})) as server:
             yield Traced(server, receiver, port)

@@ -82,10 +82,10 @@ def test_cancelling_ends_the_request_and_keeps_the_pages_that_came(opened: Open,
     page.locator("#cancel").click()
     expect(state_of(page)).to_have_text("cancelled · 2 pages, 4 lines")
     expect(page.locator(".lines button").first).to_contain_text("page 1 line 0")
-    for _ in range(100):
+    for _ in range(300):
         # The server finds out by what it sends.
         held.send(page_line(3, 3, lines=2000))
-        if held.gone.wait(0.05):
+        if held.gone.wait(0.1):
             break
     assert held.gone.is_set()
     with page.expect_request("**/v1/ocr?*format=pdf") as asked:

@@ -225,21 +225,15 @@ def test_every_way_out_gives_the_place_of_its_priority_back(priority: Priority) 
     assert queue.waiting() == 0
 
 
-def test_work_whose_client_has_gone_never_reaches_a_server() -> None:
+@pytest.mark.parametrize("waited_s", [0.0, GONE_S])
+def test_work_whose_client_has_gone_never_reaches_a_server(waited_s: float) -> None:
     queue, clock = make_queue()
     item = put(queue, "gone", context=RequestContext(is_gone=lambda: True))
     put(queue, "wanted")
-    clock.now_s += GONE_S
+    clock.now_s += waited_s
     assert works(queue.take(8)) == ["wanted"]
     with pytest.raises(ClientGone):
         item.future.result(timeout=0)
-
-
-def test_nobody_asks_for_the_client_of_work_that_hardly_waits() -> None:
-    queue, clock = make_queue()
-    put(queue, "quick", context=RequestContext(is_gone=lambda: pytest.fail("asked")))
-    clock.now_s += GONE_S / 2
-    assert works(queue.take(8)) == ["quick"]
 
 
 def test_room_is_reported_without_taking_it() -> None:

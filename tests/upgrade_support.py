@@ -16,8 +16,8 @@ from support import ROOT, Server, clean_environment
 # What a copy answers at /healthz, and where that stands in the source.
 _HEALTH = ("ocrsvc/api/operators.py", '"status": "ok"')
 _VERSION = ("ocrsvc/__init__.py", '__version__ = "')
-_ANSWER_S = 20.0
-_STOP_S = 20.0
+_ANSWER_S = 60.0
+_STOP_S = 60.0
 # The descriptor is 3, and the process the one that is told of it.
 _AS_SYSTEMD = """
 import os, sys

@@ -13,7 +13,8 @@ from ocrsvc.batch.store.contract import Store
 from ocrsvc.errors import DamagedLedger, RunChanged
 
 RUN_FILE: Final = "_ocrsvc/run.json"
-_FORMAT: Final = 1
+FORMAT: Final = 2
+"""Of the run's files: 1 is of runs whose Parquet of lines and words does not say where lines come from."""
 _MOST_SHOWN: Final = 200
 
 
@@ -30,6 +31,7 @@ class RunDescription:
         plan_file: The plan's name in the store.
         ocrsvc: Version that began it.
         revision: How often it was planned: 1, and one more with each --update.
+        format: Of its files, the same from its first part to its last, whichever version goes on with it.
     """
 
     sources: tuple[str, ...]
@@ -40,6 +42,7 @@ class RunDescription:
     plan_file: str = ""
     ocrsvc: str = __version__
     revision: int = 1
+    format: int = FORMAT
 
     def write(self, store: Store) -> bool:
         """Have the run be this, unless another process has written this revision; whether the store holds this one."""
@@ -50,7 +53,7 @@ class RunDescription:
         return written is not None and written.plan_file == self.plan_file
 
     def _to_json(self) -> bytes:
-        return orjson.dumps({"format": _FORMAT} | asdict(self), option=orjson.OPT_INDENT_2)
+        return orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2)
 
     @classmethod
     def read(cls, store: Store) -> Self | None:
@@ -69,7 +72,7 @@ class RunDescription:
             return None
         except orjson.JSONDecodeError as error:
             raise DamagedLedger(f"{name} in {store.address} is no JSON.", "Take another destination.") from error
-        if values.pop("format", None) != _FORMAT:
+        if values.get("format") not in range(1, FORMAT + 1):
             raise DamagedLedger(
                 f"{name} in {store.address} has another format.", "Go on with the version that wrote it."
             )

@@ -21,7 +21,7 @@ from ocrsvc.batch.readers.opening import ReaderRequest, ServiceAccess, open_read
 from ocrsvc.batch.readers.ray_cluster.cluster_request import ClusterRequest
 from ocrsvc.batch.run import Run
 from ocrsvc.batch.run_context import RunContext, RunSettings
-from ocrsvc.batch.run_description import RunDescription
+from ocrsvc.batch.run_description import FORMAT, RunDescription
 from ocrsvc.batch.sources.loading import SourceLoader
 from ocrsvc.batch.sources.opening import find_sources
 from ocrsvc.batch.sources.planning_counts import PlanningCounts
@@ -128,7 +128,10 @@ def open_run(
             # Of two that begin at the same time, at least one sees the other's log.
             ledger.refresh()
             _check_reader(ledger, identity)
-            writers, unfinished = (open_writers(request.outputs, identity, folder) for folder in ("", UNFINISHED))
+            run_format = _format_of(store)
+            writers, unfinished = (
+                open_writers(request.outputs, identity, run_format, folder) for folder in ("", UNFINISHED)
+            )
             context = RunContext(store, plan, ledger, owner, log, reader, writers, cache.load, unfinished)
             work = Run(context, request.run, progress)
             yield work
@@ -149,6 +152,12 @@ def _plan_and_start(
         return open_plan(store, request, counts), identity
     plan = open_plan(store, request, counts)
     return plan, dict(reader.start())
+
+
+def _format_of(store: Store) -> int:
+    """Of the files of the run that the store holds: one that began with an earlier version goes on as it began."""
+    described = RunDescription.read(store)
+    return FORMAT if described is None else described.format
 
 
 @contextmanager

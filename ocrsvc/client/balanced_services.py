@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from ssl import SSLContext
 
@@ -10,6 +9,7 @@ from httpx import create_ssl_context
 
 from ocrsvc.client.balancing.address import services_of
 from ocrsvc.client.balancing.balancer import HostState
+from ocrsvc.client.balancing.changes import Left
 from ocrsvc.client.balancing.rules import Rules
 from ocrsvc.client.model_list import ModelList
 from ocrsvc.client.request import Options
@@ -31,13 +31,13 @@ class BalancedServices:
     ) -> None:
         self._several = open_services(urls, headers, tls, rules, surroundings)
 
-    def read(self, body: bytes, options: Options, timeout_s: float, left: threading.Event) -> Answer:
+    def read(self, body: bytes, options: Options, timeout_s: float, left: Left) -> Answer:
         """As `Client.read`; no pause any more once nobody waits."""
         return run(self._several.read(body, options, timeout_s), left)
 
     def models(self, timeout_s: float) -> ModelList:
         """As `Client.models`."""
-        return run(self._several.models(timeout_s), threading.Event())
+        return run(self._several.models(timeout_s), Left())
 
     def states(self) -> tuple[HostState, ...]:
         """How each is now."""

@@ -8,7 +8,6 @@ the deadline. Needs the extra `client`; loads no numeric library.
 from __future__ import annotations
 
 import asyncio
-import threading
 import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Final, Self, Unpack
 from ocrsvc.client.balanced_services import AsyncBalancedServices, BalancedServices
 from ocrsvc.client.balancing.address import is_one
 from ocrsvc.client.balancing.balancer import HostState
+from ocrsvc.client.balancing.changes import Left
 from ocrsvc.client.balancing.rules import Rules
 from ocrsvc.client.jobs import Job, JobFields, JobState, jobs_of, submit
 from ocrsvc.client.model_list import ModelList
@@ -88,7 +88,7 @@ class Client:
             Unreachable: The connection failed, several times.
             OcrsvcError: What the service says is wrong, in the class of its code.
         """
-        return self._service.read(body_of(picture), options, timeout_s or self._timeout_s, threading.Event())
+        return self._service.read(body_of(picture), options, timeout_s or self._timeout_s, Left())
 
     def read_many(
         self,
@@ -105,7 +105,7 @@ class Client:
             at_once: How many are under way at a time.
             timeout_s, options: As for `read`; the time holds for each image.
         """
-        left = threading.Event()
+        left = Left()
 
         def outcome(picture: ImageInput) -> Outcome:
             try:

@@ -18,8 +18,9 @@ from ocrsvc.errors import CallerError, NotConnected, OcrsvcError
 
 T = TypeVar("T")
 
-# How often a request under way looks whether its service still takes part.
+# When a request under way first looks whether its service still takes part.
 _LOOK_S: Final = 0.5
+_LONGEST_LOOK_S: Final = 5.0
 _LOOK_UP_AGAIN_S: Final = 5.0
 
 
@@ -80,13 +81,18 @@ class RequestSteps(Generic[T]):
 
     def _place(self) -> Steps[Place]:
         """A place at a service, waited for. Raises OcrsvcError."""
-        while True:
-            yield from self._look_up()
-            step = self._attempts.next()
-            if not isinstance(step, Pause):
-                return step
-            self._shared.discovery.refresh(_LOOK_UP_AGAIN_S)
-            yield WaitForAny((), min(step.seconds, max(0.0, self._attempts.left_s())))
+        try:
+            while True:
+                yield from self._look_up()
+                step = self._attempts.next()
+                if not isinstance(step, Pause):
+                    return step
+                self._shared.discovery.refresh(_LOOK_UP_AGAIN_S)
+                yield WaitForAny((), min(step.seconds, max(0.0, self._attempts.left_s())), step.change)
+        except BaseException:
+            # It may have been woken for a place that it does not take: that is another's.
+            self._shared.balancer.tell_room()
+            raise
 
     def _look_up(self) -> Steps[None]:
         if (look_up := self._shared.discovery.needed()) is not None:
@@ -101,9 +107,13 @@ class RequestSteps(Generic[T]):
         self._look_s = self._next_look_s()
 
     def _next_look_s(self) -> float:
-        """When the first attempt is long, or sooner: by then it may be known better what is long."""
-        long_s, look_s = self._long_s(), self._shared.clock() + _LOOK_S
-        return look_s if long_s <= self._shared.clock() else min(long_s, look_s)
+        """When the first attempt is long, or sooner: by then it may be known better what is long.
+
+        Looks are further apart the longer it takes: hundreds of requests may wait for slow pages.
+        """
+        now_s, long_s = self._shared.clock(), self._long_s()
+        look_s = now_s + min(_LONGEST_LOOK_S, max(_LOOK_S, now_s - self._running[0].began_s))
+        return look_s if long_s <= now_s else min(long_s, look_s)
 
     def _long_s(self) -> float:
         """When the first attempt is long, by the clock."""
@@ -128,7 +138,9 @@ class RequestSteps(Generic[T]):
         waits = tuple(each.needs for each in self._running if isinstance(each.needs, Wait))
         if len(waits) < len(self._running):
             return
-        until_s = min(self._attempts.end_s, self._look_s, *(each.limit_s for each in self._running))
+        # There is nothing to look for once it is under way twice.
+        look_s = self._look_s if len(self._running) == 1 else float("inf")
+        until_s = min(self._attempts.end_s, look_s, *(each.limit_s for each in self._running))
         ready: Sequence[int] = yield WaitForAny(waits, max(0.0, until_s - self._shared.clock()))
         for attempt in self._running:
             if isinstance(attempt.needs, Wait) and attempt.needs.fd in ready:

@@ -35,7 +35,7 @@ BATCH_EVERY: Final = 5
 BATCH_SHARE: Final = 0.75
 """Of the places, for batch at most: an interactive request finds one of the rest."""
 GONE_S: Final = 0.25
-"""How long work waits before it is checked whether its client is still there, and between two such checks."""
+"""Between two checks of who waits, or of work that runs, whether the client is still there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class RequestContext:
 
     Attributes:
         priority: Which goes first when others wait too.
-        is_gone: Whether the client has hung up. Called seldom, from any thread, also under the queue's lock: it must
-            not block or raise.
+        is_gone: Whether the client has hung up, or the job was deleted. Called when a server takes its work and seldom
+            besides, from any thread, also under the queue's lock: it must not block or raise.
         share: The request's account of memory.
         pages: Where its pages are counted.
         mask: What is to be masked in its answers, whatever its options say.
@@ -251,7 +251,8 @@ class WorkQueue(Generic[W, A]):
             item.future.cancel()
         if not item.future.set_running_or_notify_cancel():
             return False
-        if now - item.queued_at < GONE_S or not item.context.is_gone():
+        # However short it waited: a page that was queued ahead comes here as soon as the one before it is read.
+        if not item.context.is_gone():
             return True
         item.future.set_exception(client_gone())
         return False

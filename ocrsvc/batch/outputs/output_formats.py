@@ -24,10 +24,12 @@ class WriterRequest:
     Attributes:
         folder: In which it writes: "", or one that ends in a slash.
         identity: Engine, model and version that read, as `PageReader.start` gives them.
+        run_format: As of RunDescription.
     """
 
     folder: str
     identity: Mapping[str, str]
+    run_format: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class BatchFormat:
 def _open_parquet(rows: Rows, request: WriterRequest) -> OutputWriter:
     from ocrsvc.batch.outputs.parquet_writer import ParquetFiles
 
-    return ParquetFiles(request.folder, rows)
+    return ParquetFiles(request.folder, rows, request.run_format)
 
 
 def _open_text(name: str, request: WriterRequest) -> OutputWriter:
@@ -104,16 +106,18 @@ def check_parquet() -> None:
         raise BadOption("--format parquet needs the package pyarrow.", "Install the extra: ocrsvc[parquet].")
 
 
-def open_writers(names: Sequence[str], identity: Mapping[str, str], unfinished: str = "") -> list[OutputWriter]:
+def open_writers(
+    names: Sequence[str], identity: Mapping[str, str], run_format: int, unfinished: str = ""
+) -> list[OutputWriter]:
     """The writers of formats that were checked; each of several has a folder of its own, and Parquet always.
 
     Args:
         names: Of the formats.
-        identity: As of WriterRequest.
+        identity, run_format: As of WriterRequest.
         unfinished: A folder that ends in a slash, for what is not finished: those that are cheap write there. "" is for
             what is finished.
     """
-    requests = {name: WriterRequest(unfinished + _folder_of(name, len(names)), identity) for name in names}
+    requests = {name: WriterRequest(unfinished + _folder_of(name, len(names)), identity, run_format) for name in names}
     wanted = {name: request for name, request in requests.items() if BATCH_FORMATS[name].is_cheap or not unfinished}
     return [BATCH_FORMATS[name].open(request) for name, request in wanted.items()]
 

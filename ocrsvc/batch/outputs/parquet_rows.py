@@ -11,14 +11,13 @@ import pyarrow.compute as pc
 from pyarrow import json as pa_json
 
 from ocrsvc.batch.outputs.output_formats import Rows
-from ocrsvc.batch.outputs.parquet_schema import LINE_COLUMNS, PAGE_COLUMNS, WORD_COLUMNS
+from ocrsvc.batch.outputs.parquet_schema import PAGE_COLUMNS
 
-SCHEMAS: Final = {"page": PAGE_COLUMNS, "line": LINE_COLUMNS, "word": WORD_COLUMNS}
 _OF_PAGE: Final = ("source", "page", "width", "height", "angle", "error")
 
 
-def rows_of(records: Sequence[bytes], rows: Rows) -> pa.Table:
-    """The rows of these pages, in one chunk.
+def rows_of(records: Sequence[bytes], rows: Rows, columns: pa.Schema) -> pa.Table:
+    """The rows of these pages with these columns, in one chunk.
 
     A page that has failed, or that has no lines or words, has one row, whose line and word are null.
     """
@@ -26,10 +25,11 @@ def rows_of(records: Sequence[bytes], rows: Rows) -> pa.Table:
     if rows == "page":
         return pages
     table = _expanded(pages.select([*_OF_PAGE, "lines"]), "lines", "line")
+    table = table.append_column("line_source", pc.struct_field(table["lines"], "source"))
     if rows == "word":
-        words = pc.struct_field(table["lines"], "words")
-        table = _expanded(table.select([*_OF_PAGE, "line"]).append_column("words", words), "words", "word")
-    return _with_places(table, "lines" if rows == "line" else "words", SCHEMAS[rows])
+        table = table.append_column("words", pc.struct_field(table["lines"], "words")).drop_columns(["lines"])
+        table = _expanded(table, "words", "word")
+    return _with_places(table, "lines" if rows == "line" else "words", columns)
 
 
 def _read(records: Sequence[bytes]) -> pa.Table:

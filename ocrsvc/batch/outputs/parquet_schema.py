@@ -1,10 +1,15 @@
-"""The columns of Parquet output: the same for every run, whatever its options; what was not asked for is null."""
+"""The columns of Parquet output: the same for every run of one format; what was not asked for is null."""
 
 from __future__ import annotations
 
 from typing import Final
 
 import pyarrow as pa
+
+from ocrsvc.batch.outputs.output_formats import Rows
+
+WITHOUT_LINE_SOURCE: Final = 1
+"""The format of runs that began before rows of lines and words said where the line comes from."""
 
 _BOX: Final = pa.list_(pa.list_(pa.float64()))
 _NUMBERS: Final = pa.list_(pa.int32())
@@ -69,12 +74,26 @@ _PLACE: Final = [
     ("top", pa.float64()),
     ("right", pa.float64()),
     ("bottom", pa.float64()),
+    ("line_source", pa.string()),
 ]
 
 LINE_COLUMNS: Final = pa.schema([*list(PAGE_COLUMNS)[:5], ("line", pa.int32()), *_PLACE, ("error", _ERROR)])
-"""One row for each line: `line` counts from 0 on its page; the frame around its box is left, top, right and bottom."""
+"""One row for each line: `line` counts from 0 on its page; the frame around its box is left, top, right and bottom.
+
+Its `source` is the file's, as everywhere; where the line comes from is `line_source`.
+"""
 
 WORD_COLUMNS: Final = pa.schema(
     [*list(PAGE_COLUMNS)[:5], ("line", pa.int32()), ("word", pa.int32()), *_PLACE, ("error", _ERROR)]
 )
-"""One row for each word: `word` counts from 0 in its line."""
+"""One row for each word: `word` counts from 0 in its line, whose source is `line_source`."""
+
+_COLUMNS: Final = {"page": PAGE_COLUMNS, "line": LINE_COLUMNS, "word": WORD_COLUMNS}
+
+
+def columns_of(rows: Rows, run_format: int) -> pa.Schema:
+    """The columns of such rows in all parts of a run of this format, as of RunDescription."""
+    columns = _COLUMNS[rows]
+    if run_format > WITHOUT_LINE_SOURCE or "line_source" not in columns.names:
+        return columns
+    return columns.remove(columns.get_field_index("line_source"))

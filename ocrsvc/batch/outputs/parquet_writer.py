@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 from ocrsvc.batch.outputs.contract import FileResults, WrittenFile
 from ocrsvc.batch.outputs.hashed_writing import hashed_writing
 from ocrsvc.batch.outputs.output_formats import Rows
-from ocrsvc.batch.outputs.parquet_rows import SCHEMAS, rows_of
+from ocrsvc.batch.outputs.parquet_rows import rows_of
+from ocrsvc.batch.outputs.parquet_schema import columns_of
 from ocrsvc.batch.store.contract import Store
 
 _GROUP_PAGES: Final = 1000
@@ -25,10 +26,11 @@ class ParquetFiles:
     Args:
         folder: Before the names: "", or one that ends in a slash.
         rows: What a row is for.
+        run_format: As of RunDescription.
     """
 
-    def __init__(self, folder: str, rows: Rows) -> None:
-        self._folder, self._rows = folder, rows
+    def __init__(self, folder: str, rows: Rows, run_format: int) -> None:
+        self._folder, self._rows, self._columns = folder, rows, columns_of(rows, run_format)
 
     def write(self, store: Store, part: int, files: Iterator[FileResults]) -> list[WrittenFile]:
         """As OutputWriter.write."""
@@ -36,11 +38,11 @@ class ParquetFiles:
         with (
             hashed_writing(store, name) as output,
             pq.ParquetWriter(
-                output, SCHEMAS[self._rows], compression="zstd", compression_level=_PACKING, write_statistics=True
+                output, self._columns, compression="zstd", compression_level=_PACKING, write_statistics=True
             ) as writer,
         ):
             for group in _groups_of(files):
-                writer.write_table(rows_of(group, self._rows))
+                writer.write_table(rows_of(group, self._rows, self._columns))
         return [output.written()]
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-# How many may be under way changes by itself.
-_ASK_AGAIN_S: Final = 0.2
+# How many may be under way can change without any of them ending, as where names are looked up anew.
+_ASK_AGAIN_S: Final = 5.0
 
 
 class GroupAdmission:

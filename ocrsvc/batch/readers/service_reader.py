@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from ocrsvc.batch.page_record import failure_of, result_of
 from ocrsvc.batch.readers.group_admission import GroupAdmission
 from ocrsvc.batch.readers.service_answer import Answered, identity_of, page_of, parse_answer
 from ocrsvc.batch.tasks import PageGroup, PageResult
+from ocrsvc.client.balancing.changes import Left
 from ocrsvc.client.request import PATH, Options, headers_of, query_of
 from ocrsvc.client.several_services import SeveralServices
 from ocrsvc.client.transport.connection import Request
@@ -78,7 +78,7 @@ class ServiceReader:
         self._query = query_of(options)
         self._patience_s, self._clock = patience_s, clock
         self._admission = GroupAdmission(MOST_HELD_BYTES, services.capacity)
-        self._closing = threading.Event()
+        self._closing = Left()
         self._identity: Mapping[str, str] = {}
         self._answered_s = clock()
 

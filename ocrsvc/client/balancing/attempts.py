@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ocrsvc.client.balancing.address import Address
 from ocrsvc.client.balancing.balancer import Balancer, Place
+from ocrsvc.client.balancing.changes import Seen
 from ocrsvc.client.balancing.health import Outcome
 from ocrsvc.client.balancing.rules import Rules
 from ocrsvc.client.retry_policy import BROKEN_TRIES, FIRST_WAIT_S, no_answer_in_time
@@ -15,14 +16,16 @@ from ocrsvc.errors import CallerError, DeadlineExceeded, NotConnected, OcrsvcErr
 
 _LONGEST_PAUSE_S: Final = 1.0
 _FAULTS: Final = 2
-_FULL_S: Final = 0.05
+# Changes are told; this is for what nobody tells.
+_LONGEST_WAIT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing can be asked for so many seconds."""
+    """Nothing can be asked for so many seconds, or until a change."""
 
     seconds: float
+    change: Seen | None = field(default=None, compare=False)
 
 
 class Attempts:
@@ -72,8 +75,10 @@ class Attempts:
         """
         if self.left_s() <= 0:
             raise self.too_late()
+        # Before looking, so that no change between that and the pause is missed.
+        change = self._balancer.room.seen()
         place = self._balancer.take(self._avoid, ejected=not self._avoid and self._unreachable_since_s is not None)
-        return place or self._pause()
+        return place or self._pause(change)
 
     def unknown(self, error: NotConnected) -> None:
         """No service is known, for this reason."""
@@ -132,15 +137,15 @@ class Attempts:
         # What was sent may be what breaks them: it does not go to every service there is.
         return self._broken < BROKEN_TRIES
 
-    def _pause(self) -> Pause:
+    def _pause(self, change: Seen) -> Pause:
         """Raises Refused, Unreachable."""
         self._avoid.clear()
         refusal = self._balancer.refusal()
         if refusal is not None:
-            return self._wait_for(*refusal)
+            return self._wait_for(*refusal, change)
         if self._balancer.is_full():
             self._unreachable_since_s = None
-            return Pause(_FULL_S * (0.5 + self._chance()))
+            return Pause(min(_LONGEST_WAIT_S, self._balancer.opens_s()), change)
         now_s = self._clock()
         if self._unreachable_since_s is None:
             self._unreachable_since_s = now_s
@@ -152,12 +157,12 @@ class Attempts:
         pause_s = min(_LONGEST_PAUSE_S, FIRST_WAIT_S * 2 ** min(self._pauses - 1, 9))
         return Pause(pause_s * (0.5 + self._chance() / 2))
 
-    def _wait_for(self, refusal: Refused, wait_s: float) -> Pause:
+    def _wait_for(self, refusal: Refused, wait_s: float, change: Seen) -> Pause:
         """All that take part refuse: raises the refusal where it outlasts the request."""
         self._unreachable_since_s = None
         if wait_s >= self.left_s():
             raise refusal
-        return Pause(wait_s)
+        return Pause(min(wait_s, self._balancer.opens_s()), change)
 
 
 def _outcome_of(error: OcrsvcError) -> Outcome:

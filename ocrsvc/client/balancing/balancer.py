@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ocrsvc.client.balancing.address import Address
+from ocrsvc.client.balancing.changes import Changes
 from ocrsvc.client.balancing.health import HEALTHY, Health, Outcome, after
 from ocrsvc.client.balancing.rules import Rules
 from ocrsvc.errors import Refused
@@ -18,6 +19,8 @@ from ocrsvc.errors import Refused
 _WAITED_IN_VAIN: Final = (Outcome.SILENT, Outcome.OVERTAKEN)
 # A refusal costs the time that its Retry-After says: more is not tried often.
 _MORE_AGAIN_S: Final = 30.0
+# More than wait.
+_MANY: Final = 1 << 30
 # Those that are late together are late for one reason.
 _LATE_TOGETHER_S: Final = 5.0
 
@@ -88,12 +91,16 @@ class Balancer:
         rules: When a service is ejected, and for how long.
         clock: Seconds, from any beginning.
         chance: Gives random numbers in [0, 1).
+
+    Attributes:
+        room: Told when `take` may give a place that it did not give before, but for what time alone changes.
     """
 
     def __init__(
         self, addresses: Iterable[Address], rules: Rules, clock: Callable[[], float], chance: Callable[[], float]
     ) -> None:
         self._rules, self._clock, self._chance = rules, clock, chance
+        self.room: Final = Changes()
         self._lock = threading.Lock()
         self._hosts = {address: Host(address, rules.at_once) for address in addresses}
 
@@ -102,6 +109,7 @@ class Balancer:
         with self._lock:
             known, at_once = self._hosts, self._rules.at_once
             self._hosts = {address: known.get(address) or Host(address, at_once) for address in addresses}
+        self.tell_room()
 
     def take(self, avoid: Collection[Address] = (), *, ejected: bool = False) -> Place | None:
         """A place at the service to ask now, to be given back with `end` or `refuse`; None where there is none.
@@ -122,6 +130,7 @@ class Balancer:
         """Give a place back, with what the request says about the service."""
         with self._lock:
             self._leave(place, outcome)
+        self.tell_room()
 
     def refuse(self, place: Place, refusal: Refused, wait_s: float) -> None:
         """Give a place back at a service that asks for nothing to be sent for so many seconds."""
@@ -130,6 +139,22 @@ class Balancer:
             host, now_s = place.host, self._clock()
             host.refused_until_s, host.refusal = max(host.refused_until_s, now_s + wait_s), refusal
             host.at_once, host.more_s = max(1, min(int(host.at_once), host.in_flight)), now_s + _MORE_AGAIN_S
+        # The answer may have brought back one that was ejected, and others may have room.
+        self.tell_room()
+
+    def tell_room(self) -> None:
+        """Wake as many of those that wait for a place as there are; also by those that were woken and take none."""
+        with self._lock:
+            places = sum(map(self._places_at, self._hosts.values()))
+        if places:
+            self.room.tell(places)
+
+    def opens_s(self) -> float:
+        """Seconds until time alone makes one of them ready to be asked; infinite where that is for none so."""
+        with self._lock:
+            now_s = self._clock()
+            waited = (_free_from_s(host) - now_s for host in self._hosts.values())
+            return min((left_s for left_s in waited if left_s > 0), default=float("inf"))
 
     def blame(self, place: Place) -> None:
         """A service whose place is given back already was at fault: another one answered the same request."""
@@ -176,6 +201,15 @@ class Balancer:
         """A service that has not refused anything yet may take more than is known."""
         return host.in_flight < int(host.at_once) or host.at_once >= self._rules.at_once
 
+    def _places_at(self, host: Host) -> int:
+        if not _is_free(host, self._clock()):
+            return 0
+        if host.health.ejected_until_s is not None:
+            return 1
+        if host.at_once >= self._rules.at_once:
+            return _MANY
+        return max(0, int(host.at_once) - host.in_flight)
+
     def _order(self, host: Host) -> tuple[bool, float, float]:
         """Whose time to come back has come goes first: nobody else finds out."""
         return host.health.ejected_until_s is None, host.in_flight / int(host.at_once), self._chance()
@@ -221,6 +255,12 @@ def _is_free(host: Host, now_s: float) -> bool:
     until_s = host.health.ejected_until_s
     may_ask = until_s is None or (now_s >= until_s and not host.probing)
     return may_ask and now_s >= host.refused_until_s
+
+
+def _free_from_s(host: Host) -> float:
+    """From when on it may be asked, by the clock, whatever it says until then; one that is tried just now says more."""
+    until_s = host.health.ejected_until_s
+    return host.refused_until_s if until_s is None or host.probing else max(until_s, host.refused_until_s)
 
 
 def _first_to_return(hosts: list[Host]) -> list[Host]:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import select
-import threading
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
 
+from ocrsvc.client.balancing.changes import Left
 from ocrsvc.client.transport.waits import Call, Steps, WaitForAny
+from ocrsvc.errors import NotConnected
 
 T = TypeVar("T")
 
 
-def run(steps: Steps[T], left: threading.Event) -> T:
+def run(steps: Steps[T], left: Left) -> T:
     """Run them in this thread; what they return, or raise.
 
     Args:
         steps: Of one request.
-        left: Ends pauses once nobody waits any more; the request then goes on to its next failure.
+        left: Ends pauses, and with them the request, once nobody waits any more.
     """
     result: Any = None
     error: Exception | None = None
@@ -56,10 +58,12 @@ async def run_async(steps: Steps[T]) -> T:
         steps.close()
 
 
-def _wait(step: WaitForAny, left: threading.Event) -> Sequence[int]:
-    """The file descriptors that are ready."""
+def _wait(step: WaitForAny, left: Left) -> Sequence[int]:
+    """The file descriptors that are ready. Raises NotConnected in a pause, once nobody waits any more."""
     if not step.waits:
-        left.wait(step.seconds)
+        if left.pause(step.seconds, step.change):
+            # Without its pauses it would be sent again and again.
+            raise NotConnected("Nobody waits for the answer any more.", "Ask again.")
         return ()
     poller = select.poll()
     for each in step.waits:
@@ -69,10 +73,10 @@ def _wait(step: WaitForAny, left: threading.Event) -> Sequence[int]:
 
 
 async def _wait_async(step: WaitForAny) -> Sequence[int]:
-    if not step.waits:
-        await asyncio.sleep(step.seconds)
-        return ()
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    if not step.waits:
+        await _pause(step, loop, ready)
+        return ()
     found: list[int] = []
 
     def note(fd: int) -> None:
@@ -93,3 +97,13 @@ async def _wait_async(step: WaitForAny) -> Sequence[int]:
             loop.remove_reader(each.fd)
             loop.remove_writer(each.fd)
     return found
+
+
+async def _pause(step: WaitForAny, loop: asyncio.AbstractEventLoop, ready: asyncio.Event) -> None:
+    def wake() -> None:
+        # What never ran to its end on a loop that is closed may still be here.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(ready.set)
+
+    with step.change.waking(wake) if step.change else nullcontext(), suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(ready.wait(), step.seconds)

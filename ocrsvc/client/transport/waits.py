@@ -6,6 +6,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ocrsvc.client.balancing.changes import Seen
+
 T = TypeVar("T")
 
 
@@ -38,10 +40,12 @@ class WaitForAny:
     Attributes:
         waits: The sockets; none is a pause.
         seconds: At most.
+        change: What ends a pause sooner.
     """
 
     waits: tuple[Wait, ...]
     seconds: float
+    change: Seen | None = None
 
 
 class Expired(Exception):
