@@ -14,7 +14,7 @@ import pypdfium2
 import pytest
 from documents import pdf, tiff
 
-from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS, write_document
+from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS, needs_of, options_for, write_document
 from ocrsvc.document_output.result import DocumentResult
 from ocrsvc.engines.fake import FakeEngine
 from ocrsvc.errors import DeadlineExceeded
@@ -45,6 +45,13 @@ def made(name: str, file: bytes, pages: list[Page], limit_s: float = 60) -> byte
     output = io.BytesIO()
     write_document(name, DocumentResult(file, pages, len(pages), ENGINE), output, limit_s, no_check)
     return output.getvalue()
+
+
+def test_formats_have_pages_read_with_what_they_need_and_leave_what_is_asked_for() -> None:
+    assert needs_of(["json", "text", "pdf", "md"]) == {"words": True, "tables": True}
+    assert options_for(["pdf", "md"], ReadOptions(layout=True)) == ReadOptions(layout=True, words=True, tables=True)
+    assert options_for(["pdf"], ReadOptions(words="segmented")) == ReadOptions(words="segmented")
+    assert options_for(["json", "ndjson", "alto"], ReadOptions()) == ReadOptions()
 
 
 def test_pages_of_a_file_come_one_by_one_and_the_rest_can_be_given_up(reader: Reader) -> None:

@@ -121,6 +121,7 @@ def test_a_mask_in_the_header_is_seen_before_a_job_is_taken_in(place: Place) -> 
         "/v1/jobs?format=pdf", data=THREE, content_type="application/pdf", headers={"X-Mask": "phone"}
     )
     assert (answer.status_code, json_of(answer)["code"]) == (400, "bad_option")
+    assert "POST /v1/ocr?format=pdf&mask=" in json_of(answer)["remedy"]
 
 
 def test_the_options_of_a_job_are_named_to_who_sends_another(place: Place) -> None:

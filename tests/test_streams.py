@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import io
 import json
@@ -9,7 +10,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,9 +23,9 @@ from PIL import Image
 from support import Server, run_server, wait_until
 from web_support import picture, running_app
 
-from ocrsvc.client.client import Client
+from ocrsvc.client.client import AsyncClient, Client
 from ocrsvc.client.page_stream import pages_of
-from ocrsvc.errors import DeadlineExceeded, QueueFull, ServerError, Unreachable, UnsupportedImage
+from ocrsvc.errors import BadOption, DeadlineExceeded, QueueFull, ServerError, Unreachable, UnsupportedImage
 from ocrsvc.http.request import current_request
 from ocrsvc.http.response_stream import SentPieces
 from ocrsvc.serving.memory_budget import Budget, Share
@@ -257,6 +258,33 @@ def test_the_client_yields_pages_as_they_come_and_raises_what_ends_them(server: 
         assert [next(pages).number, next(pages).number] == [1, 2]
         with pytest.raises(DeadlineExceeded):
             list(pages)
+
+
+def test_the_client_that_awaits_yields_pages_by_the_same_contract(server: Server, tmp_path: Path) -> None:
+    async def ask() -> None:
+        (tmp_path / "a.tif").write_bytes(tiff(4))
+        async with AsyncClient(server.url, timeout_s=20) as client:
+            arrived_s, numbers = [], []
+            async for page in client.stream(tmp_path / "a.tif", pages="1-3"):
+                arrived_s.append(time.monotonic())
+                numbers.append((page.number, page.total, page.wanted))
+            assert numbers == [(1, 4, 3), (2, 4, 3), (3, 4, 3)]
+            assert arrived_s[-1] - arrived_s[0] > LATENCY_S
+            with pytest.raises(UnsupportedImage):
+                await anext(client.stream(b"none"))
+            with pytest.raises(DeadlineExceeded):
+                async for _ in client.stream(tiff(20), timeout_s=4 * LATENCY_S):
+                    pass
+            async with aclosing(client.stream(tiff(90))) as pages:
+                assert (await anext(pages)).number == 1
+        async with AsyncClient([server.url, server.url]) as several:
+            with pytest.raises(BadOption):
+                several.stream(b"")
+
+    asyncio.run(ask())
+    # The 89 pages that nobody waits for any more would take the engine's only thread for 13 s.
+    with Client(server.url, timeout_s=5) as client:
+        client.read(picture(30))
 
 
 def test_an_answer_that_is_cut_off_is_told_from_one_that_ended() -> None:

@@ -10,6 +10,7 @@ import orjson
 from flask import Blueprint, Response
 
 from ocrsvc.api.sent_files import option_fields, sent_files
+from ocrsvc.document_output.document_formats import options_for
 from ocrsvc.errors import BadOption, JobFailed, JobNotDone, KeysNeeded, OcrsvcError, UnknownJob
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.options import OPTIONS, OTHER_NAMES, read_options
@@ -25,7 +26,6 @@ from ocrsvc.jobs.job_result import (
     NDJSON,
     disposition_of_result,
     media_type_of,
-    options_for,
     page_dicts,
 )
 from ocrsvc.jobs.job_status import PATH, STATES, job_status
@@ -95,7 +95,7 @@ class _JobViews:
             raise files[0]
         job_request = JobRequest(
             files[0],
-            options_for(asked.read, formats),
+            options_for(formats, asked.read),
             owner_of_request(),
             _name_of(own.get("name")),
             asked.pages,

@@ -14,8 +14,8 @@ from ocrsvc.api.model_list import add_model_list
 from ocrsvc.api.page_pictures import add_page_pictures
 from ocrsvc.api.sent_files import file_names, option_fields, sent_files
 from ocrsvc.api.streaming import respond_by_page
-from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
-from ocrsvc.document_output.requested_files import JSON, JSON_TYPE, PDF, ZIP_TYPE, page_without_words
+from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS, options_for
+from ocrsvc.document_output.requested_files import JSON, JSON_TYPE, ZIP_TYPE, page_without_words
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict, stages_to_dict, timing_to_dict
 from ocrsvc.http.error_responses import failure_of, problem_dict
@@ -28,7 +28,6 @@ from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading, total_of
-from ocrsvc.records import ReadOptions
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 
@@ -64,20 +63,10 @@ def make_api(reader: Reader, url_files: UrlFiles, settings: Settings) -> Bluepri
 
 def _read(reader: Reader, images: Sequence[bytes | OcrsvcError], asked: RequestedOptions) -> list[FileRead]:
     """What was read of each file, in order; the error of a lone image is raised."""
-    context, options = _context(asked), _options_for(asked)
+    context, options = _context(asked), options_for(asked.formats, asked.read)
     if len(images) == 1 and isinstance(images[0], bytes) and asked.pages == ALL:
         return [read_pages(reader, images[0], options, request.left_s, context)]
     return reader.read_files(images, options, request.left_s, context, asked.pages)
-
-
-def _options_for(asked: RequestedOptions) -> ReadOptions:
-    """How pages are read for these formats: PDF places words, Markdown has tables."""
-    options = asked.read
-    if PDF in asked.formats and not options.wants_words:
-        options = replace(options, words=True)
-    if "md" in asked.formats:
-        options = replace(options, tables=True)
-    return options
 
 
 def _context(asked: RequestedOptions) -> RequestContext:

@@ -10,7 +10,7 @@ from ocrsvc.cli.read_files import standard_input
 from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
 from ocrsvc.errors import BadOption
 
-JSON, MARKDOWN, PDF, TEXT = "json", "md", "pdf", "text"
+JSON, PDF, TEXT = "json", "pdf", "text"
 ZIP_ENDING: Final = ".zip"
 """Whatever is written under such a name is a zip, of one file too."""
 
@@ -18,7 +18,7 @@ _OTHER_ENDINGS: Final = {
     ".json": JSON,
     ".jsonl": JSON,
     ".ndjson": JSON,
-    ".markdown": MARKDOWN,
+    ".markdown": "md",
     ".xml": "alto",
     ".html": "hocr",
     ".htm": "hocr",

@@ -13,7 +13,7 @@ from ocrsvc.cli.api_key import add_argument
 from ocrsvc.cli.output_file import STANDARD, check_output, writing
 from ocrsvc.cli.output_format import JSON, PDF, TEXT, check_one_pdf, formats_for, is_zip
 from ocrsvc.cli.progress import show_progress
-from ocrsvc.cli.read_documents import json_line, options_for, write_documents
+from ocrsvc.cli.read_documents import json_line, more_options, write_documents
 from ocrsvc.cli.read_files import Answered, read_by_service, read_in_this_process
 from ocrsvc.cli.reading_options import add_reading_options, options_of
 from ocrsvc.cli.tls_arguments import add_tls_arguments
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _answers(args: argparse.Namespace, *, shows_progress: bool) -> Iterator[tuple[Path, Answered]]:
     """Each file with its answer, in order; on a terminal with how far it is, unless that shows the answers."""
-    more = options_for(args.format, dict(options_of(args)))
+    more = more_options(args.format, options_of(args))
     shows = shows_progress and sys.stderr.isatty()
     if not args.url:
         yield from read_in_this_process(args, more, _show_pages if shows else _show_nothing)

@@ -9,10 +9,11 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import orjson
 
-from ocrsvc.cli.output_format import MARKDOWN, PDF
+from ocrsvc.cli.output_format import PDF
 from ocrsvc.cli.read_files import DEADLINE_S, load
 from ocrsvc.client import response
 from ocrsvc.client.response import Answer
+from ocrsvc.document_output.document_formats import needs_of
 from ocrsvc.errors import BadOption
 
 if TYPE_CHECKING:
@@ -20,15 +21,14 @@ if TYPE_CHECKING:
     from ocrsvc.records import Box, Cell, Line, LineSource, Page, Region, Table
 
 
-def options_for(formats: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
+def more_options(formats: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
     """What is to be read for these formats besides what is asked for. Raises BadOption for what they cannot have."""
     if PDF in formats and options.get("mask"):
         raise BadOption(
             "--format pdf shows the pages as they are, and --mask is to hide what is on them.",
             "Ask a service: POST /v1/ocr?format=pdf&mask=… shows pictures of the pages with what is masked in black.",
         )
-    more: dict[str, Any] = {"words": True} if PDF in formats and not options.get("words") else {}
-    return more | ({"tables": True} if MARKDOWN in formats else {})
+    return {name: True for name in needs_of(formats) if not options.get(name)}
 
 
 def write_documents(

@@ -12,6 +12,7 @@ import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from itertools import islice
 from pathlib import Path
 from typing import Final, Self, Unpack
@@ -33,6 +34,7 @@ from ocrsvc.tls.client_context import client_context
 TIMEOUT_S: Final = 120.0
 AT_ONCE: Final = 4
 _RULES: Final = Rules()
+_SEVERAL_STREAMS: Final = ("Pages are streamed by one service.", "Make a client with one address.")
 
 Outcome = Answer | OcrsvcError
 
@@ -136,7 +138,7 @@ class Client:
             OcrsvcError: As `read`; also what ends an answer that has begun.
         """
         if not isinstance(self._service, OneService):
-            raise BadOption("Pages are streamed by one service.", "Make a client with one address.")
+            raise BadOption(*_SEVERAL_STREAMS)
         return self._service.stream(body_of(file), options, timeout_s or self._timeout_s)
 
     def models(self, *, timeout_s: float | None = None) -> ModelList:
@@ -259,6 +261,17 @@ class AsyncClient:
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
 
+    def stream(
+        self, file: ImageInput, *, timeout_s: float | None = None, **options: Unpack[Options]
+    ) -> AsyncGenerator[StreamedPage, None]:
+        """The pages of a file, each as soon as it is read; see `Client.stream`.
+
+        Who leaves the loop early closes it, as `contextlib.aclosing` does: only then the reading stops at once.
+        """
+        if not isinstance(self._service, AsyncOneService):
+            raise BadOption(*_SEVERAL_STREAMS)
+        return _stream(self._service, file, options, timeout_s or self._timeout_s)
+
     async def models(self, *, timeout_s: float | None = None) -> ModelList:
         """The models that the service has. Raises as `Client.read`."""
         return await self._service.models(timeout_s or self._timeout_s)
@@ -276,3 +289,13 @@ class AsyncClient:
 
     async def __aexit__(self, *_raised: object) -> None:
         await self.close()
+
+
+async def _stream(
+    service: AsyncOneService, file: ImageInput, options: Options, timeout_s: float
+) -> AsyncGenerator[StreamedPage, None]:
+    # A path may lie on a slow disk.
+    body = await asyncio.to_thread(body_of, file)
+    async with aclosing(service.stream(body, options, timeout_s)) as pages:
+        async for page in pages:
+            yield page

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from ssl import SSLContext
 from typing import Any, Final
@@ -14,7 +14,7 @@ import httpx
 
 from ocrsvc.client.balancing.balancer import HostState
 from ocrsvc.client.model_list import MODELS_PATH, ModelList, model_list_of
-from ocrsvc.client.page_stream import FORMAT, StreamedPage, pages_of
+from ocrsvc.client.page_stream import FORMAT, PageParser, StreamedPage, pages_of
 from ocrsvc.client.request import PATH, Options, address_of, headers_of, query_of
 from ocrsvc.client.response import Answer, answer_of, parsed
 from ocrsvc.client.retry_policy import Tries
@@ -134,9 +134,7 @@ class OneService:
 
     def _begin_stream(self, body: bytes, options: Options, left_s: float) -> httpx.Response:
         """One try: an answer in pieces that has begun. Raises OcrsvcError."""
-        arguments = _arguments(options, left_s)
-        arguments["params"] = {**arguments["params"], "format": FORMAT}
-        request = self._http.build_request("POST", PATH, content=body, **arguments)
+        request = self._http.build_request("POST", PATH, content=body, **_stream_arguments(options, left_s))
         with _translated(left_s):
             response = self._http.send(request, stream=True)
             if response.status_code != httpx.codes.OK:
@@ -160,6 +158,26 @@ class AsyncOneService:
                 return await self._send(body, options, tries.left_s())
             except OcrsvcError as error:
                 await asyncio.sleep(tries.pause_s(error))
+
+    async def stream(self, body: bytes, options: Options, timeout_s: float) -> AsyncGenerator[StreamedPage, None]:
+        """As `Client.stream`; tried again until an answer has begun."""
+        tries = Tries(timeout_s)
+        while True:
+            try:
+                response = await self._begin_stream(body, options, tries.left_s())
+                break
+            except OcrsvcError as error:
+                await asyncio.sleep(tries.pause_s(error))
+        parser, end_s = PageParser(), asyncio.get_running_loop().time() + tries.left_s()
+        with _translated(timeout_s):
+            try:
+                pieces = response.aiter_bytes()
+                while not parser.has_ended and (piece := await _next_piece(pieces, end_s)) is not None:
+                    for page in parser.take(piece):
+                        yield page
+                parser.check_ended()
+            finally:
+                await response.aclose()
 
     async def models(self, timeout_s: float) -> ModelList:
         """As `Client.models`."""
@@ -192,6 +210,25 @@ class AsyncOneService:
                 response = await self._http.post(PATH, content=body, **_arguments(options, left_s))
         return answer_of(response.status_code, response.headers.get("Retry-After"), response.content)
 
+    async def _begin_stream(self, body: bytes, options: Options, left_s: float) -> httpx.Response:
+        """One try: an answer in pieces that has begun. Raises OcrsvcError."""
+        request = self._http.build_request("POST", PATH, content=body, **_stream_arguments(options, left_s))
+        with _translated(left_s):
+            async with asyncio.timeout(left_s):
+                response = await self._http.send(request, stream=True)
+                if response.status_code != httpx.codes.OK:
+                    data = await response.aread()
+                    parsed(response.status_code, response.headers.get("Retry-After"), data)
+        return response
+
+
+async def _next_piece(pieces: AsyncIterator[bytes], end_s: float) -> bytes | None:
+    """The next piece, None for no more; httpx bounds each wait, not their sum. Raises TimeoutError."""
+    if asyncio.get_running_loop().time() > end_s:
+        raise TimeoutError
+    async with asyncio.timeout_at(end_s):
+        return await anext(pieces, None)
+
 
 def _within(pieces: Iterator[bytes], left_s: float) -> Iterator[bytes]:
     """The same pieces; httpx bounds each wait, not their sum. Raises TimeoutError."""
@@ -211,6 +248,12 @@ def _arguments_of(url: str, headers: Mapping[str, str], tls: SSLContext | None) 
 def _arguments(options: Options, left_s: float) -> dict[str, Any]:
     """What httpx takes besides the body; no single wait outlasts the deadline."""
     return {"params": query_of(options), "headers": headers_of(left_s), "timeout": _timeout_of(left_s)}
+
+
+def _stream_arguments(options: Options, left_s: float) -> dict[str, Any]:
+    """The same for an answer in pieces."""
+    arguments = _arguments(options, left_s)
+    return {**arguments, "params": {**arguments["params"], "format": FORMAT}}
 
 
 def _timeout_of(left_s: float) -> httpx.Timeout:

@@ -32,43 +32,66 @@ class StreamedPage:
     outcome: Page | OcrsvcError
 
 
-def pages_of(pieces: Iterable[bytes]) -> Iterator[StreamedPage]:
-    """The pages of an answer that comes in any pieces.
+class PageParser:
+    """Makes pages of an answer that comes in any pieces.
 
-    Raises:
-        OcrsvcError: What ended it before its last page, in the class of its code.
-        Unreachable: It is cut off.
-        ServerError: It is not the service's.
+    Attributes:
+        has_ended: Whether the answer is there, to its end.
     """
-    for part in _lines_of(pieces):
-        data = parsed(_OK, None, part)
+
+    def __init__(self) -> None:
+        self.has_ended = False
+        self._rest: list[bytes] = []
+        self._rest_bytes = 0
+
+    def take(self, piece: bytes) -> Iterator[StreamedPage]:
+        """The pages that are whole with this piece.
+
+        Raises:
+            OcrsvcError: What ended the answer before its last page, in the class of its code.
+            ServerError: It is not the service's.
+        """
+        *whole, last = piece.split(b"\n")
+        for line in whole:
+            data = parsed(_OK, None, b"".join([*self._rest, line]))
+            self._rest, self._rest_bytes = [], 0
+            if (page := self._page_of(data)) is None:
+                return
+            yield page
+        self._rest.append(last)
+        self._rest_bytes += len(last)
+        if self._rest_bytes > _MOST_PART_BYTES:
+            raise ServerError("A page of the answer is larger than any of this service.", "Check the address.")
+
+    def check_ended(self) -> None:
+        """Raises Unreachable where no piece follows, and the answer has no end."""
+        if not self.has_ended:
+            raise Unreachable("The answer was cut off before its end.", "Ask for the pages that are missing.")
+
+    def _page_of(self, data: Data) -> StreamedPage | None:
+        """None for the end."""
         try:
             if "end" in data:
-                return
+                self.has_ended = True
+                return None
             if "page" not in data:
                 raise error_of(int(data["error"].get("status", 500)), data["error"], None)
-            yield _page_of(data)
+            return _page_of(data)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ServerError("The answer is not one of this service.", "Check the address.") from error
-    raise Unreachable("The answer was cut off before its end.", "Ask for the pages that are missing.")
+
+
+def pages_of(pieces: Iterable[bytes]) -> Iterator[StreamedPage]:
+    """The pages of an answer. Raises as `PageParser`."""
+    parser = PageParser()
+    for piece in pieces:
+        yield from parser.take(piece)
+        if parser.has_ended:
+            return
+    parser.check_ended()
 
 
 def _page_of(data: Data) -> StreamedPage:
     problem = data.get("error")
     outcome = page_of(data) if problem is None else error_of(int(problem.get("status", 500)), problem, None)
     return StreamedPage(int(data["page"]), int(data["pages_total"]), int(data["pages_wanted"]), outcome)
-
-
-def _lines_of(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Raises ServerError for a line that no page has."""
-    rest: list[bytes] = []
-    size_bytes = 0
-    for piece in pieces:
-        *whole, last = piece.split(b"\n")
-        for line in whole:
-            yield b"".join([*rest, line])
-            rest, size_bytes = [], 0
-        rest.append(last)
-        size_bytes += len(last)
-        if size_bytes > _MOST_PART_BYTES:
-            raise ServerError("A page of the answer is larger than any of this service.", "Check the address.")

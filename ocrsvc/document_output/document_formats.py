@@ -5,16 +5,16 @@ Imports none of the writers, so that the command line can name the formats witho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
 from ocrsvc.registry import resolve
 
 if TYPE_CHECKING:
     from ocrsvc.document_output.result import DocumentResult
-    from ocrsvc.records import Check
+    from ocrsvc.records import Check, ReadOptions
 
 
 class Output(Protocol):
@@ -38,6 +38,7 @@ class DocumentFormat:
         label: Its name on the web page.
         help: What it is, for people.
         writer: "module:function", which is a Writer; empty for an output format, which is text.
+        needs: Options of a reading that are asked for with it, whatever a request says of them.
     """
 
     media_type: str
@@ -45,11 +46,12 @@ class DocumentFormat:
     label: str
     help: str
     writer: str = ""
+    needs: tuple[str, ...] = ()
 
 
 DOCUMENT_FORMATS: Final[Mapping[str, DocumentFormat]] = {
     **{
-        name: DocumentFormat(form.media_type, form.suffix, form.label, form.help)
+        name: DocumentFormat(form.media_type, form.suffix, form.label, form.help, needs=form.needs)
         for name, form in OUTPUT_FORMATS.items()
     },
     "pdf": DocumentFormat(
@@ -58,9 +60,22 @@ DOCUMENT_FORMATS: Final[Mapping[str, DocumentFormat]] = {
         "Searchable PDF",
         "the pages as they are, with their text to be found and copied",
         "ocrsvc.document_output.searchable:write_searchable_pdf",
+        # Text by lines alone would be marked in the wrong place.
+        ("words",),
     ),
 }
 """By name, as the option `format` has it, in the order in which they are listed to people."""
+
+
+def needs_of(formats: Iterable[str]) -> dict[str, bool]:
+    """What pages must be read with for these formats: options of a reading, all of them true."""
+    return {need: True for name in formats if name in DOCUMENT_FORMATS for need in DOCUMENT_FORMATS[name].needs}
+
+
+def options_for(formats: Iterable[str], options: ReadOptions) -> ReadOptions:
+    """How pages are read for these formats: as is asked for, and with what the formats need."""
+    more: dict[str, Any] = {name: True for name in needs_of(formats) if not getattr(options, name)}
+    return replace(options, **more)
 
 
 def write_document(name: str, result: DocumentResult, output: Output, limit_s: float, check: Check) -> None:

@@ -27,6 +27,7 @@ class OutputFormat:
         help: What it is, for people.
         writer: "module:function" of the pages in their order, which one engine has read, of how many they are, and of
             its EngineInfo; yields the text, at most one page of it at a time.
+        needs: Options of a reading that are asked for with it, whatever a request says of them.
     """
 
     media_type: str
@@ -34,6 +35,7 @@ class OutputFormat:
     label: str
     help: str
     writer: str
+    needs: tuple[str, ...] = ()
 
     def write(self, pages: Sequence[Page], engine: EngineInfo) -> str:
         """The text for pages that one engine has read."""
@@ -59,6 +61,7 @@ OUTPUT_FORMATS: Final = {
         "Markdown",
         "headings, paragraphs, lists and tables as Markdown",
         "ocrsvc.formats.markdown:write_markdown",
+        ("tables",),
     ),
 }
 """By name, as the option `format` has it, in the order in which they are listed to people."""

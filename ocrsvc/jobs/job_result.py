@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -91,16 +91,10 @@ def check_format(name: str, options: ReadOptions) -> None:
         )
     if name == "pdf" and options.mask:
         raise BadOption(
-            "What is masked would be seen on the pages of the document itself, so that no searchable PDF is made.",
-            "Ask for another format, or read the document without masks.",
+            "No searchable PDF is made of a job with masks: what is masked would be seen on the document's pages.",
+            "Ask for another format, or for the PDF at once: POST /v1/ocr?format=pdf&mask=… makes it of pictures of "
+            "the pages, with what is masked in black.",
         )
-
-
-def options_for(options: ReadOptions, formats: Sequence[str]) -> ReadOptions:
-    """How pages are read for these formats: PDF places words, Markdown has tables."""
-    if "pdf" in formats and not options.wants_words:
-        options = replace(options, words=True)
-    return replace(options, tables=True) if "md" in formats else options
 
 
 def media_type_of(name: str) -> str:

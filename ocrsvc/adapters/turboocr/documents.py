@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ocrsvc.adapters.turboocr.failures import Coded, error_members
 from ocrsvc.adapters.turboocr.page_values import to_document_page
 from ocrsvc.adapters.turboocr.parameters import DocumentParameters, OutputForm
+from ocrsvc.document_output.document_formats import options_for
 from ocrsvc.errors import BrokenImage, OcrsvcError, UnsupportedImage
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.imaging.document import is_pdf
@@ -46,11 +47,9 @@ def read_pdf(call: DocumentCall, form: OutputForm = "json") -> FileRead:
     """The pages of a PDF, with what its answer needs; at least one of them was read. Raises OcrsvcError."""
     if not is_pdf(call.file):
         raise Coded("PDF_RENDER_FAILED", "This is no PDF.", "Send an image to /ocr/raw.")
-    options = call.asked.page.read_options(call.asked.mode)
-    if form == "pdf":
-        options = replace(options, words=True)
+    options = options_for((form,), call.asked.page.read_options(call.asked.mode))
     if form == "md":
-        options = replace(options, layout=True, tables=True)
+        options = replace(options, layout=True)
     read = call.reader.read_files([call.file], options, call.left_s, call.context)[0]
     if not read.readings:
         raise bad_file(call.file, read.errors[0][1])
