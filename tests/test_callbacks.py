@@ -225,3 +225,74 @@ def test_hosts_take_turns_where_there_are_more_than_threads() -> None:
     held.set()
     assert queues.wait(WAIT_S)
     assert (done, failures) == (["a1", "b1", "a2", "a3"], [])
+
+
+def removed_early(jobs: JobStore, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    """The job there goes, because its time is over or another one needs its place."""
+    if why == "expired":
+        monkeypatch.setattr(jobs, "_keep_s", -1.0)
+        jobs.sweep()
+        monkeypatch.setattr(jobs, "_keep_s", 3600.0)
+    else:
+        monkeypatch.setattr("ocrsvc.jobs.store.MOST_JOBS", 1)
+        jobs.add(b"another", {})
+
+
+@pytest.mark.parametrize("why", ["expired", "displaced"])
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_job_that_goes_before_its_callback_was_told_is_told_as_expired(
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch, why: str, is_read: bool
+) -> None:
+    job = done_job(jobs)
+    if not is_read:
+        (job.folder / "done.json").unlink()
+        if why == "displaced":
+            jobs.clear(job, "displaced")
+    sent, post = delivered()
+    deliveries, notes = Deliveries(jobs, post, 3, ""), list[str]()
+    jobs.note = notes.append
+    if job.is_there():
+        removed_early(jobs, monkeypatch, why)
+        assert why in notes
+    assert jobs.find(job.id) is None
+    assert not list(jobs.folder.glob("untold/*/file"))
+    deliver(deliveries)
+    deliver(deliveries)
+    ((body, headers),) = sent
+    assert verified(body, headers)
+    message = json.loads(body)
+    assert (message["type"], message["data"]["id"], message["data"]["state"]) == ("job.expired", job.id, "expired")
+    assert headers["webhook-id"] == f"msg_{job.id}_expired"
+    assert jobs.untold.all() == []
+
+
+def test_a_job_that_was_deleted_or_told_before_is_not_told_as_expired(
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, post = delivered()
+    jobs.clear(done_job(jobs))
+    done_job(jobs)
+    deliver(Deliveries(jobs, post, 3, ""))
+    removed_early(jobs, monkeypatch, "expired")
+    deliver(Deliveries(jobs, post, 3, ""))
+    assert (len(sent), jobs.all(), jobs.untold.all()) == (1, [], [])
+
+
+def test_an_untold_end_survives_its_service_and_is_given_up_in_the_end(
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = done_job(jobs)
+    removed_early(jobs, monkeypatch, "expired")
+    # Whoever kept it was killed before all of it was removed.
+    (jobs.folder / "untold" / job.id / "file").write_bytes(b"a document")
+    # A loss of power left one empty, which keeps no service from starting.
+    damaged = done_job(jobs)
+    jobs.clear(damaged, "expired")
+    (jobs.folder / "untold" / damaged.id / "taken.json").write_bytes(b"")
+    after = JobStore(jobs.folder, 10**6, 3600.0)
+    after.begin_again()
+    after.sweep()
+    assert not list(jobs.folder.glob("untold/*/file"))
+    sent, post = delivered(500)
+    deliver(Deliveries(after, post, 1, ""))
+    assert (len(sent), after.untold.all()) == (1, [])

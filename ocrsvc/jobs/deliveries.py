@@ -39,6 +39,8 @@ _POLL_S: Final = 1.0
 _LOG_INTERVAL_S: Final = 60.0
 _LOCK: Final = "callback.lock"
 _THREADS: Final = 4
+EXPIRED: Final = "expired"
+"""The state, in messages alone, of a job that was removed by nobody who asked for it."""
 
 
 class Stopping(Exception):
@@ -98,7 +100,7 @@ class Deliveries:
 
     def begin(self) -> None:
         """Have told what is due now. Raises OSError where the store cannot be read."""
-        jobs, due = self._jobs.all(), defaultdict[str, list[Job]](list)
+        jobs, due = [*self._jobs.all(), *self._jobs.untold.all()], defaultdict[str, list[Job]](list)
         self._settled &= {job.id for job in jobs}
         for job in jobs:
             if job.id in self._settled:
@@ -125,10 +127,13 @@ class Deliveries:
             # It has none, and gets none.
             self._settled.add(job.id)
             return None
+        is_expired = self._jobs.untold.has(job)
         if delivery.state != "waiting":
             self._settled.add(job.id)
+            if is_expired:
+                self._jobs.untold.remove(job)
             return None
-        return delivery if job.is_done() and delivery.is_due(self._clock()) else None
+        return delivery if (is_expired or job.is_done()) and delivery.is_due(self._clock()) else None
 
     def _tell_if_due(self, job: Job) -> None:
         """Raises Stopping, and OSError where it cannot be noted."""
@@ -140,10 +145,14 @@ class Deliveries:
                 self._tell(job, delivery)
 
     def _tell(self, job: Job, delivery: Delivery) -> None:
-        state = STATES[job.state()[0]]
-        sent_at_s, status, why = self._clock(), 0, ""
-        body = orjson.dumps({"type": f"job.{state}", "timestamp": int(sent_at_s), "data": job_status(job)})
-        headers = headers_of(f"msg_{job.id}", body, sent_at_s, delivery.secret or self._secret)
+        is_expired, sent_at_s, status, why = self._jobs.untold.has(job), self._clock(), 0, ""
+        # Another message than that of its end, which may have been sent before.
+        state, message_id = STATES[job.state()[0]], f"msg_{job.id}"
+        if is_expired:
+            state, message_id = EXPIRED, f"{message_id}_{EXPIRED}"
+        data = {**job_status(job), "state": state}
+        body = orjson.dumps({"type": f"job.{state}", "timestamp": int(sent_at_s), "data": data})
+        headers = headers_of(message_id, body, sent_at_s, delivery.secret or self._secret)
         # A disk without room would have it sent without end: nothing is sent that is not noted before.
         job.put(CALLBACK, asdict(delivery.begun(sent_at_s)))
         try:
@@ -161,6 +170,8 @@ class Deliveries:
         if after.state != "waiting":
             after = Delivery(**{**asdict(after), "secret": ""})
         job.put(CALLBACK, asdict(after))
+        if is_expired and after.state != "waiting":
+            self._jobs.untold.remove(job)
         self._jobs.note("callback_failed" if after.state == "waiting" else f"callback_{after.state.replace(' ', '_')}")
         if why:
             LOGGER.info("callback of job %s failed try=%s state=%s", job.id, after.tries, after.state)

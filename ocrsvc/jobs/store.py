@@ -31,6 +31,7 @@ from ocrsvc.jobs.eviction import Bounds, Need, displaced
 from ocrsvc.jobs.files import locked, put, sync
 from ocrsvc.jobs.job import Job, Taken
 from ocrsvc.jobs.job_index import JobEntry, JobIndex
+from ocrsvc.jobs.untold_ends import UNTOLD_S, UntoldEnds
 from ocrsvc.jobs.uploaded_files import UploadedFiles
 
 LOGGER: Final = logging.getLogger("ocrsvc.jobs")
@@ -87,6 +88,7 @@ class JobStore:
     Attributes:
         folder, most_bytes, is_durable: As given.
         added: Set when this process added a job.
+        untold: Ends of jobs that nobody deleted, and whose callbacks are still to be told.
         uploads: Files that are uploaded to be read later; they may take a quarter of `most_bytes`, beside it.
         note: Told what became of jobs here: "accepted", "deleted", "displaced", "expired", and by others that read
             and tell them "done", "failed" and how callbacks went.
@@ -106,6 +108,7 @@ class JobStore:
         self._limits, self.is_durable = limits or CallerLimits(), is_durable
         self._index = JobIndex(self._job, clock)
         self.added = threading.Event()
+        self.untold = UntoldEnds(folder / "untold", self._job)
         self.uploads = UploadedFiles(folder / "uploads", most_bytes // _UPLOADS_PART, keep_s)
         self.note: Callable[[str], object] = bool
 
@@ -227,7 +230,13 @@ class JobStore:
         return [entry.job for entry in sorted(found, key=lambda entry: (entry.taken.came_s, entry.job.id))]
 
     def clear(self, job: Job, why: str = "deleted") -> None:
-        """Remove a job, also while it is read: its reader finds out by itself. `why` is noted."""
+        """Remove a job, also while it is read: its reader finds out by itself. `why` is noted.
+
+        Who has not deleted it himself is told by its callback, if there is one that was not told its end.
+        """
+        if why != "deleted" and self.untold.keep(job):
+            self.note(why)
+            return
         gone = self.folder / f".{uuid.uuid4().hex}"
         with suppress(FileNotFoundError):
             job.folder.rename(gone)
@@ -237,6 +246,7 @@ class JobStore:
     def sweep(self) -> None:
         """Remove what is too old, and what is left of those that were not taken in or not cleared to the end."""
         self._sweep_jobs()
+        self.untold.sweep(self._clock() - self._keep_s - UNTOLD_S)
         self.uploads.sweep()
 
     def _sweep_jobs(self) -> list[JobEntry]:
@@ -263,10 +273,11 @@ class JobStore:
             if _BESIDE.fullmatch(entry.name):
                 shutil.rmtree(entry, ignore_errors=True)
         self.uploads.begin_again()
+        self.untold.remove_damaged()
         for job in self.all():
             self._put_right(job)
         boot, now_s, now_at_s = boot_id(), self._clock(), wall()
-        for job in self.all():
+        for job in (*self.all(), *self.untold.all()):
             taken = job.taken()
             if taken.boot != boot:
                 came_s = now_s - max(0.0, now_at_s - taken.came_at_s)
