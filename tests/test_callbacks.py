@@ -17,10 +17,12 @@ from ocrsvc.errors import UrlUnavailable
 from ocrsvc.jobs import deliveries as deliveries_module
 from ocrsvc.jobs.callback import LONGEST_PAUSE_S, Callback, Delivery, first_delivery, headers_of
 from ocrsvc.jobs.deliveries import Deliveries
+from ocrsvc.jobs.host_queues import HostQueues
 from ocrsvc.jobs.job import CALLBACK, Job
 from ocrsvc.jobs.job_status import job_status
 from ocrsvc.jobs.store import JobStore
 
+WAIT_S = 30.0
 SECRET = "whsec_" + base64.b64encode(b"a secret of 24 bytes, so").decode()
 
 
@@ -29,14 +31,20 @@ def jobs(tmp_path: Path) -> JobStore:
     return JobStore(tmp_path, 10**6, 3600.0)
 
 
-def done_job(jobs: JobStore) -> Job:
+def done_job(jobs: JobStore, host: str = "told.example") -> Job:
     """A job of one page that is read, and not told yet."""
     about = {"name": "a.pdf", "numbers": [1], "count": 1, "formats": []}
-    told = first_delivery(Callback("https://told.example/x", SECRET))
+    told = first_delivery(Callback(f"https://{host}/x", SECRET))
     job = jobs.add(b"a document", about, more={CALLBACK: told})
     job.add_page({"number": 1, "error": "no"})
     job.finish("success")
     return job
+
+
+def deliver(deliveries: Deliveries) -> None:
+    """All that is due is told, or was tried."""
+    deliveries.begin()
+    assert deliveries.wait(WAIT_S)
 
 
 def delivered(status: int = 204) -> tuple[list[tuple[bytes, Mapping[str, str]]], Any]:
@@ -62,7 +70,7 @@ def test_the_end_of_a_job_is_told_once_signed(jobs: JobStore) -> None:
     job = done_job(jobs)
     sent, post = delivered()
     for _ in range(2):
-        Deliveries(jobs, post, 3, "").deliver()
+        deliver(Deliveries(jobs, post, 3, ""))
     ((body, headers),) = sent
     assert verified(body, headers)
     assert not verified(body + b" ", headers)
@@ -80,7 +88,7 @@ def test_a_callback_that_is_not_taken_is_told_again_later_and_given_up_in_the_en
     # Just before it is time, and when it is.
     for wait_s, expected in ((0, 1), (4.9, 1), (1.2, 2), (9.8, 2), (2.3, 3), (10**6, 3)):
         now_s[0] += wait_s
-        told.deliver()
+        deliver(told)
         assert len(sent) == expected
     assert job_status(job)["callback"] == {
         "url": "https://told.example/x",
@@ -97,7 +105,7 @@ def test_an_unreachable_callback_is_a_try_too(jobs: JobStore) -> None:
     def post(*_: object) -> int:
         raise UrlUnavailable("No connection.")
 
-    Deliveries(jobs, post, 3, "").deliver()
+    deliver(Deliveries(jobs, post, 3, ""))
     assert (job_status(job)["callback"]["tries"], job_status(job)["callback"]["status"]) == (1, None)
 
 
@@ -148,7 +156,7 @@ def test_the_thread_goes_on_after_errors_that_are_logged_once_and_ends_when_aske
 
 
 def test_without_room_to_note_it_nothing_is_sent_and_what_fails_in_an_unforeseen_way_is_a_try(
-    jobs: JobStore, monkeypatch: pytest.MonkeyPatch
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     damaged, job = done_job(jobs), done_job(jobs)
     (damaged.folder / CALLBACK).write_bytes(b"")
@@ -157,11 +165,11 @@ def test_without_room_to_note_it_nothing_is_sent_and_what_fails_in_an_unforeseen
     with monkeypatch.context() as patched:
         patched.setattr(Job, "put", lambda *_: Path("/dev/full").write_bytes(b"1"))
         for _ in range(3):
-            with pytest.raises(OSError, match="No space"):
-                told.deliver()
+            deliver(told)
     assert sent == []
+    assert "callbacks cannot be told; tried again later: No space left on device" in caplog.text
     fails = Deliveries(jobs, lambda *_: 1 // 0, 1, "")
-    fails.deliver()
+    deliver(fails)
     assert (job.get(CALLBACK)["state"], job.get(CALLBACK)["tries"]) == ("given up", 1)
 
 
@@ -173,6 +181,118 @@ def test_whoever_dies_while_a_callback_is_sent_leaves_a_try_and_the_next_one_due
         seen.append(Delivery(**job.get(CALLBACK)))
         return 204
 
-    Deliveries(jobs, post, 3, "", clock=lambda: now_s).deliver()
+    deliver(Deliveries(jobs, post, 3, "", clock=lambda: now_s))
     assert [(left.state, left.tries, left.due_at_s) for left in seen] == [("waiting", 1, 1005.0)]
     assert Delivery(**job.get(CALLBACK)).tries == 1
+
+
+def test_a_slow_receiver_keeps_no_other_waiting_and_has_one_message_at_a_time(jobs: JobStore) -> None:
+    for host in ("slow.example",) * 3 + ("quick.example",) * 3:
+        done_job(jobs, host)
+    told: list[str] = []
+    quick_told, at_once, most = threading.Event(), 0, 0
+
+    def post(url: str, *_: object) -> int:
+        nonlocal at_once, most
+        host = url.split("/")[2]
+        if host == "slow.example":
+            at_once += 1
+            most = max(most, at_once)
+            assert quick_told.wait(WAIT_S)
+            at_once -= 1
+        told.append(host)
+        if told.count("quick.example") == 3:
+            quick_told.set()
+        return 204
+
+    deliver(Deliveries(jobs, post, 3, ""))
+    assert (told[:3], len(told), most) == (["quick.example"] * 3, 6, 1)
+
+
+def test_hosts_take_turns_where_there_are_more_than_threads() -> None:
+    held, done = threading.Event(), list[str]()
+    failures: list[Exception] = []
+
+    def work(name: str) -> None:
+        assert held.wait(WAIT_S)
+        done.append(name)
+
+    queues = HostQueues(1, work, failures.append)
+    queues.put("a", ["a1", "a2", "a3"])
+    queues.put("b", ["b1"])
+    # Those of a host come once: it still has some.
+    queues.put("a", ["a1"])
+    held.set()
+    assert queues.wait(WAIT_S)
+    assert (done, failures) == (["a1", "b1", "a2", "a3"], [])
+
+
+def removed_early(jobs: JobStore, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    """The job there goes, because its time is over or another one needs its place."""
+    if why == "expired":
+        monkeypatch.setattr(jobs, "_keep_s", -1.0)
+        jobs.sweep()
+        monkeypatch.setattr(jobs, "_keep_s", 3600.0)
+    else:
+        monkeypatch.setattr("ocrsvc.jobs.store.MOST_JOBS", 1)
+        jobs.add(b"another", {})
+
+
+@pytest.mark.parametrize("why", ["expired", "displaced"])
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_job_that_goes_before_its_callback_was_told_is_told_as_expired(
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch, why: str, is_read: bool
+) -> None:
+    job = done_job(jobs)
+    if not is_read:
+        (job.folder / "done.json").unlink()
+        if why == "displaced":
+            jobs.clear(job, "displaced")
+    sent, post = delivered()
+    deliveries, notes = Deliveries(jobs, post, 3, ""), list[str]()
+    jobs.note = notes.append
+    if job.is_there():
+        removed_early(jobs, monkeypatch, why)
+        assert why in notes
+    assert jobs.find(job.id) is None
+    assert not list(jobs.folder.glob("untold/*/file"))
+    deliver(deliveries)
+    deliver(deliveries)
+    ((body, headers),) = sent
+    assert verified(body, headers)
+    message = json.loads(body)
+    assert (message["type"], message["data"]["id"], message["data"]["state"]) == ("job.expired", job.id, "expired")
+    assert headers["webhook-id"] == f"msg_{job.id}_expired"
+    assert jobs.untold.all() == []
+
+
+def test_a_job_that_was_deleted_or_told_before_is_not_told_as_expired(
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, post = delivered()
+    jobs.clear(done_job(jobs))
+    done_job(jobs)
+    deliver(Deliveries(jobs, post, 3, ""))
+    removed_early(jobs, monkeypatch, "expired")
+    deliver(Deliveries(jobs, post, 3, ""))
+    assert (len(sent), jobs.all(), jobs.untold.all()) == (1, [], [])
+
+
+def test_an_untold_end_survives_its_service_and_is_given_up_in_the_end(
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = done_job(jobs)
+    removed_early(jobs, monkeypatch, "expired")
+    # Whoever kept it was killed before all of it was removed.
+    (jobs.folder / "untold" / job.id / "file").write_bytes(b"a document")
+    # A loss of power left one empty, which keeps no service from starting.
+    damaged = done_job(jobs)
+    jobs.clear(damaged, "expired")
+    (jobs.folder / "untold" / damaged.id / "taken.json").write_bytes(b"")
+    after = JobStore(jobs.folder, 10**6, 3600.0)
+    after.begin_again()
+    after.sweep()
+    assert not list(jobs.folder.glob("untold/*/file"))
+    sent, post = delivered(500)
+    deliver(Deliveries(after, post, 1, ""))
+    assert (len(sent), after.untold.all()) == (1, [])

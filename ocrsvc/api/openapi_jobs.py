@@ -129,7 +129,7 @@ def _submit(key_errors: Errors, *, fetches_urls: bool) -> Node:
     options = {name: option_schema(option) for name, option in OPTIONS.items() if name not in NOT_OF_JOBS}
     name = f"(?:{'|'.join(RESULT_FORMATS)})"
     own: Node = {
-        "callback": _URL | {"description": "Told when the job is done or has failed."},
+        "callback": _URL | {"description": "Told when the job is done, has failed or has expired."},
         "callback_secret": TEXT | {"description": "Signs what it is told, by standard-webhooks.com."},
         "format": {
             "oneOf": [

@@ -1,7 +1,7 @@
-"""Tells the ends of jobs to their callbacks: one thread of each worker, each message at least once, until it is taken.
+"""Tells the ends of jobs to their callbacks: each message at least once, until it is taken.
 
-What is to be told lies with the job on the disk, so that any worker, also of a service that was started again, goes on
-with it.
+In each worker one thread looks for what is to be told, and a few send it, to one host one message at a time. What is to
+be told lies with the job on the disk, so that any worker, also of a service that was started again, goes on with it.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ import logging
 import random
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Final
+from urllib.parse import urlsplit
 
 import orjson
 
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.jobs.callback import Delivery, headers_of
 from ocrsvc.jobs.files import try_lock
+from ocrsvc.jobs.host_queues import HostQueues
 from ocrsvc.jobs.job import CALLBACK, Job
 from ocrsvc.jobs.job_status import STATES, job_status
 from ocrsvc.jobs.store import JobStore
@@ -35,6 +38,9 @@ Post = Callable[[str, bytes, Mapping[str, str], Callable[[], object]], int]
 _POLL_S: Final = 1.0
 _LOG_INTERVAL_S: Final = 60.0
 _LOCK: Final = "callback.lock"
+_THREADS: Final = 4
+EXPIRED: Final = "expired"
+"""The state, in messages alone, of a job that was removed by nobody who asked for it."""
 
 
 class Stopping(Exception):
@@ -42,7 +48,7 @@ class Stopping(Exception):
 
 
 class Deliveries:
-    """A thread that tells what is to be told; `start` and `stop` it.
+    """The threads that tell what is to be told; `start` and `stop` them.
 
     Args:
         jobs: The jobs.
@@ -59,6 +65,7 @@ class Deliveries:
         self._settled: set[str] = set()
         self._quiet_until_s = 0.0
         self._stopped = threading.Event()
+        self._sending = HostQueues(_THREADS, self._tell_if_due, self._note_error)
         self._thread = threading.Thread(target=self._run, name="callbacks", daemon=True)
 
     def start(self) -> None:
@@ -68,17 +75,21 @@ class Deliveries:
     def stop(self, timeout_s: float) -> None:
         """Leave what was not told to others."""
         self._stopped.set()
+        until_s = time.monotonic() + timeout_s
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
+        self._sending.wait(max(0.0, until_s - time.monotonic()))
 
     def _run(self) -> None:
         while not self._stopped.wait(_POLL_S):
             try:
-                self.deliver()
-            except Stopping:
-                return
+                self.begin()
             except Exception as error:  # noqa: BLE001  a thread that ended would leave every later callback untold
                 self._report(error)
+
+    def _note_error(self, error: Exception) -> None:
+        if not isinstance(error, Stopping):
+            self._report(error)
 
     def _report(self, error: Exception) -> None:
         """What is wrong with the disk is logged now and then, not each time."""
@@ -87,41 +98,61 @@ class Deliveries:
             self._quiet_until_s = now_s + _LOG_INTERVAL_S
             LOGGER.error("callbacks cannot be told; tried again later: %s", loggable_error(error))
 
-    def deliver(self) -> None:
-        """Tell what is due now. Raises OSError where the store cannot be read or written."""
-        jobs = self._jobs.all()
+    def begin(self) -> None:
+        """Have told what is due now. Raises OSError where the store cannot be read."""
+        jobs, due = [*self._jobs.all(), *self._jobs.untold.all()], defaultdict[str, list[Job]](list)
         self._settled &= {job.id for job in jobs}
         for job in jobs:
             if job.id in self._settled:
                 continue
             try:
-                with suppress(FileNotFoundError):
-                    self._look_at(job)
+                if (delivery := self._due_delivery(job)) is not None:
+                    due[urlsplit(delivery.url).hostname or ""].append(job)
             except (ValueError, TypeError) as error:
                 # Others are told all the same.
                 self._settled.add(job.id)
                 LOGGER.error("the callback of job %s cannot be understood: %s", job.id, loggable_error(error))
+        for host, told in due.items():
+            self._sending.put(host, told)
 
-    def _look_at(self, job: Job) -> None:
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until all that was begun is told, or was tried; whether that came."""
+        return self._sending.wait(timeout_s)
+
+    def _due_delivery(self, job: Job) -> Delivery | None:
+        """What is to be sent now; None for nothing."""
         try:
             delivery = Delivery(**job.get(CALLBACK))
         except FileNotFoundError:
             # It has none, and gets none.
             self._settled.add(job.id)
-            return
+            return None
+        is_expired = self._jobs.untold.has(job)
         if delivery.state != "waiting":
             self._settled.add(job.id)
-        elif job.is_done() and delivery.is_due(self._clock()):
-            with (job.folder / _LOCK).open("ab") as lock:
-                # Another worker may have told it since.
-                if try_lock(lock) and (delivery := Delivery(**job.get(CALLBACK))).is_due(self._clock()):
-                    self._tell(job, delivery)
+            if is_expired:
+                self._jobs.untold.remove(job)
+            return None
+        return delivery if (is_expired or job.is_done()) and delivery.is_due(self._clock()) else None
+
+    def _tell_if_due(self, job: Job) -> None:
+        """Raises Stopping, and OSError where it cannot be noted."""
+        self._check()
+        # It may have been deleted since.
+        with suppress(FileNotFoundError), (job.folder / _LOCK).open("ab") as lock:
+            # Another worker may have told it since.
+            if try_lock(lock) and (delivery := Delivery(**job.get(CALLBACK))).is_due(self._clock()):
+                self._tell(job, delivery)
 
     def _tell(self, job: Job, delivery: Delivery) -> None:
-        state = STATES[job.state()[0]]
-        sent_at_s, status, why = self._clock(), 0, ""
-        body = orjson.dumps({"type": f"job.{state}", "timestamp": int(sent_at_s), "data": job_status(job)})
-        headers = headers_of(f"msg_{job.id}", body, sent_at_s, delivery.secret or self._secret)
+        is_expired, sent_at_s, status, why = self._jobs.untold.has(job), self._clock(), 0, ""
+        # Another message than that of its end, which may have been sent before.
+        state, message_id = STATES[job.state()[0]], f"msg_{job.id}"
+        if is_expired:
+            state, message_id = EXPIRED, f"{message_id}_{EXPIRED}"
+        data = {**job_status(job), "state": state}
+        body = orjson.dumps({"type": f"job.{state}", "timestamp": int(sent_at_s), "data": data})
+        headers = headers_of(message_id, body, sent_at_s, delivery.secret or self._secret)
         # A disk without room would have it sent without end: nothing is sent that is not noted before.
         job.put(CALLBACK, asdict(delivery.begun(sent_at_s)))
         try:
@@ -139,6 +170,8 @@ class Deliveries:
         if after.state != "waiting":
             after = Delivery(**{**asdict(after), "secret": ""})
         job.put(CALLBACK, asdict(after))
+        if is_expired and after.state != "waiting":
+            self._jobs.untold.remove(job)
         self._jobs.note("callback_failed" if after.state == "waiting" else f"callback_{after.state.replace(' ', '_')}")
         if why:
             LOGGER.info("callback of job %s failed try=%s state=%s", job.id, after.tries, after.state)

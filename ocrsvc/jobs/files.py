@@ -79,15 +79,3 @@ def locked(path: Path, what: str) -> Iterator[None]:
                 )
             time.sleep(_LOCK_CHECK_S)
         yield
-
-
-def size_of(folder: Path) -> int:
-    """Bytes of all files in a folder and below it."""
-    return sum(_size(Path(place) / name) for place, _, names in os.walk(folder) for name in names)
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.lstat().st_size
-    except FileNotFoundError:
-        return 0

@@ -158,13 +158,10 @@ def find_job(jobs: JobStore, sent_id: object, owner: JobOwner, source: str | Non
 
 def jobs_of(jobs: JobStore, owner: JobOwner, most: int) -> list[Job]:
     """The jobs that were left with a key, the newest first; none without a key, where ids are all that tells owners."""
-    found = []
-    for job in jobs.all() if owner.key is not None else ():
-        with suppress(FileNotFoundError):
-            taken = job.taken()
-            if taken.key == owner.key:
-                found.append((-taken.came_s, job.id, job))
-    return [job for *_, job in sorted(found, key=lambda row: row[:2])[:most]]
+    if owner.key is None:
+        return []
+    found = [entry for entry in jobs.entries() if entry.taken.key == owner.key]
+    return [entry.job for entry in sorted(found, key=lambda entry: (-entry.taken.came_s, entry.job.id))[:most]]
 
 
 def _numbers(job_request: JobRequest, count: int, kind: str, most: int) -> list[int]:

@@ -29,14 +29,14 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from ocrsvc.jobs.eviction import Stored
-from ocrsvc.jobs.files import put, size_of, try_lock
+from ocrsvc.jobs.files import put, try_lock
 from ocrsvc.jobs.page_log import PageLog
 
 State = Literal["waiting", "running", "success", "failure"]
 
 BEGUN: Final = "begun.json"
 CALLBACK: Final = "callback.json"
+DONE: Final = "done.json"
 ENGINE: Final = "engine.json"
 _COUNTER_DIGITS: Final = 8
 
@@ -131,23 +131,18 @@ class Job:
         if not path.exists():
             path.touch()
 
-    def stored(self) -> Stored:
-        """What it takes of the store, and whose it is."""
-        taken = self.taken()
-        return Stored(self.id, taken.caller, size_of(self.folder), taken.came_s, self.is_done(), taken.pages)
-
     def is_there(self) -> bool:
         """Whether nobody has cleared it."""
         return self.folder.exists()
 
     def is_done(self) -> bool:
         """Whether nothing more will be read."""
-        return (self.folder / "done.json").exists()
+        return (self.folder / DONE).exists()
 
     def end(self) -> End | None:
         """How it ended; None while it has not."""
         with suppress(FileNotFoundError):
-            return End(**self.get("done.json"))
+            return End(**self.get(DONE))
         return None
 
     def state(self) -> tuple[State, str]:
@@ -161,7 +156,7 @@ class Job:
         """Nothing more will be read. What was read is on the disk before that is said."""
         if self.is_durable:
             self.log.sync()
-        self.put("done.json", {"state": state, "why": why, "code": code, "at_s": time.time()})
+        self.put(DONE, {"state": state, "why": why, "code": code, "at_s": time.time()})
 
     def pages(self, after: int = 0) -> Iterator[Any]:
         """What was written for each page, in order and one at a time, from the one on that has `after` before it."""
@@ -211,6 +206,8 @@ class Job:
         """Keep a file that was made of the result; the name must be that of a file and nothing else."""
         (self.folder / "out").mkdir(exist_ok=True)
         put(self.folder / "out" / name, data, is_durable=False)
+        # Who knows how large the job was sees that it has changed (see job_index.py).
+        os.utime(self.folder)
 
     def result_path(self, name: str) -> Path | None:
         """Where a file lies that was made of the result; None for a name that none has, whatever stands in it."""

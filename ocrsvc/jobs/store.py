@@ -18,11 +18,11 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import orjson
 
@@ -30,6 +30,8 @@ from ocrsvc.errors import KeyReused, QueueFull, Refused, TooManyJobs
 from ocrsvc.jobs.eviction import Bounds, Need, displaced
 from ocrsvc.jobs.files import locked, put, sync
 from ocrsvc.jobs.job import Job, Taken
+from ocrsvc.jobs.job_index import JobEntry, JobIndex
+from ocrsvc.jobs.untold_ends import UNTOLD_S, UntoldEnds
 from ocrsvc.jobs.uploaded_files import UploadedFiles
 
 LOGGER: Final = logging.getLogger("ocrsvc.jobs")
@@ -44,8 +46,6 @@ _AGAIN: Final = "Send it again later."
 _LACKS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS)
 _LOCK_FILE: Final = ".lock"
 _UPLOADS_PART: Final = 4
-
-T = TypeVar("T")
 
 
 class StorageFull(Refused):
@@ -88,6 +88,7 @@ class JobStore:
     Attributes:
         folder, most_bytes, is_durable: As given.
         added: Set when this process added a job.
+        untold: Ends of jobs that nobody deleted, and whose callbacks are still to be told.
         uploads: Files that are uploaded to be read later; they may take a quarter of `most_bytes`, beside it.
         note: Told what became of jobs here: "accepted", "deleted", "displaced", "expired", and by others that read
             and tell them "done", "failed" and how callbacks went.
@@ -105,7 +106,9 @@ class JobStore:
     ) -> None:
         self.folder, self.most_bytes, self._keep_s, self._clock = folder, most_bytes, keep_s, clock
         self._limits, self.is_durable = limits or CallerLimits(), is_durable
+        self._index = JobIndex(self._job, clock)
         self.added = threading.Event()
+        self.untold = UntoldEnds(folder / "untold", self._job)
         self.uploads = UploadedFiles(folder / "uploads", most_bytes // _UPLOADS_PART, keep_s)
         self.note: Callable[[str], object] = bool
 
@@ -145,11 +148,12 @@ class JobStore:
                 put(beside / name, orjson.dumps(value), is_durable=False)
             self._sync(*beside.iterdir())
             with self._locked():
-                if repeat and (found := self._same(repeat, content)):
+                kept = self._sweep_jobs()
+                if repeat and (found := _same(kept, repeat, content)):
                     shutil.rmtree(beside, ignore_errors=True)
                     return found
-                self._check_limits(caller, pages)
-                self._clear_for(Need(caller, len(data)))
+                self._check_limits(kept, caller, pages)
+                self._clear_for(kept, Need(caller, len(data)))
                 came = (self._clock(), time.time(), boot_id())
                 taken = Taken(caller, pages, *came, repeat, content, _text_or_none(about.get("key")))
                 (beside / "taken.json").write_bytes(orjson.dumps(asdict(taken)))
@@ -166,7 +170,7 @@ class JobStore:
     def put_result_file(self, job: Job, name: str, data: bytes) -> None:
         """Keep a file that was made of the result of a job, under the conditions of `add`."""
         with self._locked():
-            self._clear_for(Need(job.taken().caller, len(data), document=job.id))
+            self._clear_for(self._sweep_jobs(), Need(job.taken().caller, len(data), document=job.id))
             job.put_result_file(name, data)
 
     def keep_result_file(self, job: Job, made: Path, name: str) -> Path:
@@ -175,14 +179,14 @@ class JobStore:
         self._sync(made)
         with self._locked():
             # What it takes is among what the job takes.
-            self._clear_for(Need(job.taken().caller, 0, document=job.id))
+            self._clear_for(self._sweep_jobs(), Need(job.taken().caller, 0, document=job.id))
             (job.folder / "out").mkdir(exist_ok=True)
             return made.rename(job.folder / "out" / name)
 
-    def _check_limits(self, caller: str, pages: int) -> None:
+    def _check_limits(self, kept: Sequence[JobEntry], caller: str, pages: int) -> None:
         """Raises TooManyJobs."""
-        waiting = [taken for taken in _seen(self.waiting(), Job.taken) if taken.caller == caller]
-        asked = sum(taken.pages for taken in waiting) + pages
+        waiting = [entry for entry in kept if entry.taken.caller == caller and not entry.stored.is_done]
+        asked = sum(entry.taken.pages for entry in waiting) + pages
         if len(waiting) < self._limits.jobs and asked <= self._limits.pages:
             return
         raise TooManyJobs(
@@ -192,22 +196,9 @@ class JobStore:
             _RETRY_S,
         )
 
-    def _same(self, repeat: str, content: str) -> Job | None:
-        """The job that was sent with the same key before. Raises KeyReused for another one with that key."""
-        for taken, job in self._each(lambda job: (job.taken(), job)):
-            if taken.repeat != repeat:
-                continue
-            if taken.content != content:
-                raise KeyReused(
-                    "Another job was sent with this Idempotency-Key.", "Send each job with a key of its own."
-                )
-            return job
-        return None
-
-    def _clear_for(self, need: Need) -> None:
+    def _clear_for(self, kept: Sequence[JobEntry], need: Need) -> None:
         """Clear what has to go. Raises QueueFull when that is not enough."""
-        self.sweep()
-        gone = displaced(self._each(Job.stored), need, Bounds(MOST_JOBS, self.most_bytes))
+        gone = displaced([entry.stored for entry in kept], need, Bounds(MOST_JOBS, self.most_bytes))
         if gone is None:
             raise QueueFull(
                 f"{MOST_JOBS} documents, or {self.most_bytes} bytes of them (OCRSVC_TASKS_BYTES), are kept already, "
@@ -229,14 +220,23 @@ class JobStore:
         """All that are kept."""
         return [self._job(Path(entry)) for entry in self._entries() if _ID.fullmatch(entry.name)]
 
+    def entries(self) -> list[JobEntry]:
+        """What is known of all that are kept; costs little for those that have not changed since the last time."""
+        return self._known(self._entries())
+
     def waiting(self) -> list[Job]:
         """Those that are not done, the oldest first."""
-        unread = [job for job in self.all() if not job.is_done()]
-        found = _seen(unread, lambda job: (job.came_s(), job.id, job))
-        return [job for *_, job in sorted(found, key=lambda row: row[:2])]
+        found = [entry for entry in self.entries() if not entry.stored.is_done]
+        return [entry.job for entry in sorted(found, key=lambda entry: (entry.taken.came_s, entry.job.id))]
 
     def clear(self, job: Job, why: str = "deleted") -> None:
-        """Remove a job, also while it is read: its reader finds out by itself. `why` is noted."""
+        """Remove a job, also while it is read: its reader finds out by itself. `why` is noted.
+
+        Who has not deleted it himself is told by its callback, if there is one that was not told its end.
+        """
+        if why != "deleted" and self.untold.keep(job):
+            self.note(why)
+            return
         gone = self.folder / f".{uuid.uuid4().hex}"
         with suppress(FileNotFoundError):
             job.folder.rename(gone)
@@ -245,14 +245,22 @@ class JobStore:
 
     def sweep(self) -> None:
         """Remove what is too old, and what is left of those that were not taken in or not cleared to the end."""
-        for entry in self._entries():
+        self._sweep_jobs()
+        self.untold.sweep(self._clock() - self._keep_s - UNTOLD_S)
+        self.uploads.sweep()
+
+    def _sweep_jobs(self) -> list[JobEntry]:
+        """The same for jobs alone; those that are kept."""
+        entries = self._entries()
+        for entry in entries:
             found = _BESIDE.fullmatch(entry.name)
             if found and not (found["pid"] and Path("/proc", found["pid"]).exists()):
                 shutil.rmtree(entry, ignore_errors=True)
-        for came_s, job in self._each(lambda job: (job.came_s(), job)):
-            if self._clock() - came_s > self._keep_s:
-                self.clear(job, "expired")
-        self.uploads.sweep()
+        known, oldest_s = self._known(entries), self._clock() - self._keep_s
+        for each in known:
+            if each.taken.came_s < oldest_s:
+                self.clear(each.job, "expired")
+        return [each for each in known if each.taken.came_s >= oldest_s]
 
     def begin_again(self, wall: Callable[[], float] = time.time) -> None:
         """For the service that has just opened the folder: what an earlier one left.
@@ -265,13 +273,16 @@ class JobStore:
             if _BESIDE.fullmatch(entry.name):
                 shutil.rmtree(entry, ignore_errors=True)
         self.uploads.begin_again()
+        self.untold.remove_damaged()
         for job in self.all():
             self._put_right(job)
         boot, now_s, now_at_s = boot_id(), self._clock(), wall()
-        for taken, job in self._each(lambda job: (job.taken(), job)):
+        for job in (*self.all(), *self.untold.all()):
+            taken = job.taken()
             if taken.boot != boot:
                 came_s = now_s - max(0.0, now_at_s - taken.came_at_s)
                 job.put("taken.json", asdict(replace(taken, came_s=came_s, boot=boot)))
+        self._index.forget()
 
     def _put_right(self, job: Job) -> None:
         """Remove what was being written when all ended, or set the job aside where it cannot be understood."""
@@ -291,14 +302,13 @@ class JobStore:
             for path in paths:
                 sync(path)
 
+    def _known(self, entries: Sequence[os.DirEntry[str]]) -> list[JobEntry]:
+        return self._index.look_at(entry for entry in entries if _ID.fullmatch(entry.name))
+
     def _entries(self) -> list[os.DirEntry[str]]:
         with suppress(FileNotFoundError):
             return list(os.scandir(self.folder))
         return []
-
-    def _each(self, look: Callable[[Job], T]) -> list[T]:
-        """What is seen at each job that is not cleared meanwhile."""
-        return _seen(self.all(), look)
 
     def _locked(self) -> AbstractContextManager[None]:
         """No other process takes one in meanwhile. Raises as `locked`."""
@@ -316,9 +326,11 @@ def _text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _seen(jobs: list[Job], look: Callable[[Job], T]) -> list[T]:
-    seen = []
-    for job in jobs:
-        with suppress(FileNotFoundError):
-            seen.append(look(job))
-    return seen
+def _same(kept: Sequence[JobEntry], repeat: str, content: str) -> Job | None:
+    """The job that was sent with the same key before. Raises KeyReused for another one with that key."""
+    found = next((entry for entry in kept if entry.taken.repeat == repeat), None)
+    if found is None:
+        return None
+    if found.taken.content != content:
+        raise KeyReused("Another job was sent with this Idempotency-Key.", "Send each job with a key of its own.")
+    return found.job
