@@ -104,13 +104,13 @@ def measure(sources: Sequence[str], out: Path, environment: Mapping[str, str], o
     messages = out.with_suffix(".messages")
     process = BatchProcess([*sources, "--out", str(out), "--no-report", "--quiet", *on], environment, messages)
     family = Processes(process.pid)
-    own, every, start = 0.0, 0.0, (0.0, 0.0)
+    # The log of its owner is begun when the reader is ready; to look through all processes meanwhile would delay this.
+    while process.is_running() and not ledger_logs(out):
+        time.sleep(0.01)
+    own, every = start = _own_cpu_s(process.pid), family.cpu_s()
     while process.is_running():
         # Nothing is left of it once it has ended: the last sample counts.
         own, every = max(own, _own_cpu_s(process.pid)), max(every, family.cpu_s())
-        if not any(start) and ledger_logs(out):
-            # The log of its owner is begun when the reader is ready.
-            start = own, every
         time.sleep(0.02)
     code, whole_s = process.wait(), time.monotonic() - process.began_s
     if code != 0:

@@ -567,6 +567,34 @@ def test_without_a_share_nothing_is_sent_twice() -> None:
     assert (hedging.delay_s(), hedging.spend()) == (None, False)
 
 
+def test_a_request_that_waits_in_a_queue_is_sent_twice_only_where_the_queue_is_shorter() -> None:
+    bench = Bench([A, B])
+    first = [bench.take(B) for _ in range(3)]
+    others = [bench.take(A) for _ in range(3)]
+    bench.clock.now_s = 10.0
+    bench.balancer.end(first.pop(0), Outcome.ANSWERED)
+    assert bench.balancer.take_second(first[0], {A}) is None
+    for _ in range(2):
+        bench.balancer.end(others.pop(), Outcome.ANSWERED)
+    second = bench.balancer.take_second(first[0], {A})
+    assert second is not None
+    assert second.address == B
+
+
+@pytest.mark.parametrize("is_ejected", [True, False])
+def test_one_whose_service_is_silent_or_ejected_is_sent_to_any_other(is_ejected: bool) -> None:
+    bench = Bench([A, B])
+    first = bench.take(B)
+    for _ in range(3):
+        bench.take(A)
+    if is_ejected:
+        bench.balancer.end(bench.take(B), Outcome.ANSWERED)
+        bench.fail(A, Outcome.NOT_CONNECTED)
+    second = bench.balancer.take_second(first, {A})
+    assert second is not None
+    assert second.address == B
+
+
 # Looking up
 
 

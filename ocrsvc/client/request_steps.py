@@ -198,8 +198,9 @@ class RequestSteps(Generic[T]):
         if len(self._running) != 1 or now_s < self._look_s:
             return
         self._look_s = self._next_look_s()
-        ejected, long = self._shared.balancer.is_ejected(self._running[0].place), now_s >= self._long_s()
-        if not (ejected or long) or (second := self._attempts.second()) is None:
+        first = self._running[0].place
+        ejected, long = self._shared.balancer.is_ejected(first), now_s >= self._long_s()
+        if not (ejected or long) or (second := self._attempts.second(first)) is None:
             return
         if ejected or self._shared.hedging.spend():
             self._begin(second)

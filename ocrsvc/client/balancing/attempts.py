@@ -90,9 +90,9 @@ class Attempts:
         error.__cause__ = self._last
         return error
 
-    def second(self) -> Place | None:
-        """Where to send the request a second time while the first is under way; None where nothing is free."""
-        return self._balancer.take(self._avoid)
+    def second(self, first: Place) -> Place | None:
+        """Where to send the request a second time while it is under way there; None where none may answer sooner."""
+        return self._balancer.take_second(first, self._avoid)
 
     def begun(self, place: Place) -> None:
         """The request goes to this service: whatever comes, it goes to another one next."""

@@ -121,9 +121,22 @@ class Balancer:
         with self._lock:
             now_s = self._clock()
             hosts = [host for host in self._hosts.values() if host.address not in avoid]
-            free = [host for host in hosts if _is_free(host, now_s) and self._has_room(host)]
+            free = self._free(hosts, now_s)
             if not free and ejected:
                 free = _first_to_return(hosts)
+            return self._placed(min(free, key=self._order), now_s) if free else None
+
+    def take_second(self, first: Place, avoid: Collection[Address]) -> Place | None:
+        """A place at a service that may well answer sooner than the one that has the request; None where none does.
+
+        Where that one takes part and has answered others since, the request waits behind those that came before it, and
+        would do so anywhere that has no less to do.
+        """
+        with self._lock:
+            now_s, host = self._clock(), first.host
+            free = self._free((host for host in self._hosts.values() if host.address not in avoid), now_s)
+            if host.health.ejected_until_s is None and host.answered_s >= first.began_s:
+                free = [each for each in free if _load(each) < _load(host)]
             return self._placed(min(free, key=self._order), now_s) if free else None
 
     def end(self, place: Place, outcome: Outcome) -> None:
@@ -197,6 +210,9 @@ class Balancer:
     def __len__(self) -> int:
         return len(self._hosts)
 
+    def _free(self, hosts: Iterable[Host], now_s: float) -> list[Host]:
+        return [host for host in hosts if _is_free(host, now_s) and self._has_room(host)]
+
     def _has_room(self, host: Host) -> bool:
         """A service that has not refused anything yet may take more than is known."""
         return host.in_flight < int(host.at_once) or host.at_once >= self._rules.at_once
@@ -212,7 +228,7 @@ class Balancer:
 
     def _order(self, host: Host) -> tuple[bool, float, float]:
         """Whose time to come back has come goes first: nobody else finds out."""
-        return host.health.ejected_until_s is None, host.in_flight / int(host.at_once), self._chance()
+        return host.health.ejected_until_s is None, _load(host), self._chance()
 
     def _placed(self, host: Host, now_s: float) -> Place:
         host.in_flight += 1
@@ -249,6 +265,11 @@ class Balancer:
 
     def _judge(self, host: Host, outcome: Outcome, *, probe: bool) -> None:
         host.health = after(host.health, outcome, self._rules, self._clock(), self._chance(), probe=probe)
+
+
+def _load(host: Host) -> float:
+    """What it has in proportion to what it takes at once."""
+    return host.in_flight / int(host.at_once)
 
 
 def _is_free(host: Host, now_s: float) -> bool:
