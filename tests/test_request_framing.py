@@ -27,7 +27,7 @@ from web_support import picture
 
 from ocrsvc.serving.memory_budget import Budget
 from ocrsvc.telemetry.worker_table import WorkerTable
-from ocrsvc.worker import event_loop
+from ocrsvc.worker import request_threads
 from ocrsvc.worker.accept_yield import FairThreadWorker
 from ocrsvc.worker.connection import RequestLimits
 from ocrsvc.worker.event_loop import HEAD_BYTES, HEAD_S
@@ -89,6 +89,7 @@ def loop_with_a_client() -> Iterator[tuple[Loop, socket.socket]]:
     with closing(loop.poller), closing(loop.tmp), socket.create_server(("127.0.0.1", 0)) as listener:
         client = socket.create_connection(listener.getsockname())
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setblocking(False)
         with client:
             loop.accept(listener)
             yield loop, client
@@ -363,9 +364,9 @@ def test_a_pool_that_is_not_started_to_its_end_keeps_no_thread(
                 raise error
             return super().submit(*args, **more)
 
-    monkeypatch.setattr(event_loop, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(request_threads, "ThreadPoolExecutor", Pool)
     with pytest.raises(type(error)):
-        event_loop.start_pool(4, "test")
+        request_threads.start_pool(4, "test")
     pools[0].shutdown(wait=True)
 
 

@@ -33,6 +33,7 @@ from ocrsvc.jobs.job import Job, Taken
 from ocrsvc.jobs.job_index import JobEntry, JobIndex
 from ocrsvc.jobs.untold_ends import UNTOLD_S, UntoldEnds
 from ocrsvc.jobs.uploaded_files import UploadedFiles
+from ocrsvc.serving.limiter import Limiter
 
 LOGGER: Final = logging.getLogger("ocrsvc.jobs")
 MOST_JOBS: Final = 1000
@@ -46,6 +47,8 @@ _AGAIN: Final = "Send it again later."
 _LACKS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS)
 _LOCK_FILE: Final = ".lock"
 _UPLOADS_PART: Final = 4
+_ADDED_AT_ONCE: Final = 2
+_ADDED_WAITING: Final = 32
 
 
 class StorageFull(Refused):
@@ -89,6 +92,7 @@ class JobStore:
         folder, most_bytes, is_durable: As given.
         added: Set when this process added a job.
         untold: Ends of jobs that nobody deleted, and whose callbacks are still to be told.
+        adding: For who calls `add` in a request: threads that wait for the lock are threads that other requests need.
         uploads: Files that are uploaded to be read later; they may take a quarter of `most_bytes`, beside it.
         note: Told what became of jobs here: "accepted", "deleted", "displaced", "expired", and by others that read
             and tell them "done", "failed" and how callbacks went.
@@ -111,6 +115,7 @@ class JobStore:
         self.untold = UntoldEnds(folder / "untold", self._job)
         self.uploads = UploadedFiles(folder / "uploads", most_bytes // _UPLOADS_PART, keep_s)
         self.note: Callable[[str], object] = bool
+        self.adding = Limiter(_ADDED_AT_ONCE, _ADDED_WAITING)
 
     def add(
         self,

@@ -7,6 +7,7 @@ Everything here runs on the loop's thread, except `balance` and `count_beside`.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -24,6 +25,8 @@ _PAUSE_S: Final = 0.1
 _LOG_INTERVAL_S: Final = 10.0
 # How long new connections are left to an idle sibling; then they are accepted all the same.
 _YIELD_S: Final = 0.02
+# Of a crowd everybody is seen soon, whoever came last, and what was accepted before is not left alone for long.
+_AT_ONCE: Final = 64
 
 
 def is_busier(own: int, others: Iterable[int], engine_threads: int) -> bool:
@@ -66,17 +69,26 @@ class FairThreadWorker(TlsWorker):
         return self.worker_table.entry(self.slot_number)
 
     def accept(self, listener: Any) -> None:
-        """Take one connection, or leave it."""
-        if self._begins_yield():
-            return
+        """Take the connections that wait, or leave them; one alone where a sibling has less to do."""
+        for accepted in range(1, _AT_ONCE + 1):
+            if self._begins_yield() or not self._accept_one(listener):
+                return
+            others = self.worker_table.requests_in_flight(besides=self.slot_number)
+            # The heads of those that were just accepted may be still to come.
+            if self._in_flight + self._beside + accepted > min(others, default=sys.maxsize):
+                return
+
+    def _accept_one(self, listener: Any) -> bool:
+        """Whether there was one, and there may be more."""
         try:
             sock, client = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
-            return
+            return False
         except OSError as error:
             self._pause_accepting(error)
-            return
+            return False
         self.begin_connection(sock, client, listener.getsockname())
+        return bool(self.nr_conns < self.worker_connections)
 
     def _cap_keepalive(self, deadline: float) -> None:
         """Stopping: what comes from now on is refused at once, instead of waiting for nobody."""

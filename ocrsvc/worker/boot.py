@@ -100,7 +100,12 @@ def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
     guard = RequestGuard(service.in_flight.recorder(worker.slot_number), service.request_denylist)
     limits = service.worker.limits = shared_limits_of(settings, worker.cfg.workers, guard)
     worker.limits = RequestLimits(
-        limits.memory, settings.max_body_bytes, settings.deadline_s, service.slow_paths(), service.head_check()
+        limits.memory,
+        settings.max_body_bytes,
+        settings.deadline_s,
+        service.slow_paths(),
+        service.head_check(),
+        settings.caller_header,
     )
 
 

@@ -23,7 +23,7 @@ from gunicorn.workers import gthread
 from ocrsvc.errors import ClientGone
 from ocrsvc.http.head_check import HeadCheck
 from ocrsvc.http.received_body import Pace, ReceivedBody
-from ocrsvc.serving.memory_budget import Budget, Share
+from ocrsvc.serving.memory_budget import Budget, Share, network_of
 from ocrsvc.tls.tls_socket import TlsSocket
 
 UNSENT_BYTES: Final = 1 << 17
@@ -49,6 +49,7 @@ class RequestLimits:
         deadline_s: The longest time for a whole request.
         slow_paths: Where those begin that may take time without the engine, as a download does.
         check_head: Says why a body is not even received; None where everybody is served.
+        caller_header: The field in which the nearest proxy names the caller; empty for none.
     """
 
     memory: Budget
@@ -56,6 +57,7 @@ class RequestLimits:
     deadline_s: float = 3600.0
     slow_paths: tuple[str, ...] = ()
     check_head: HeadCheck | None = None
+    caller_header: str = ""
 
 
 class ParsedHead:
@@ -101,6 +103,7 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         head: What has come of the head of the next request.
         ahead: What has come behind the request that is being answered.
         body: That request's body; None where its head is wrong.
+        caller: Who takes turns with others for a thread: the address, or what a proxy says it is.
         is_quick: Whether the request can want neither the engine nor time: health checks, metrics, pages.
         unsent: What the kernel has not taken of the answer.
         sent_bytes: What it has taken, since the answer's thread left it to the loop.
@@ -119,6 +122,7 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         self.head = bytearray()
         self.ahead = b""
         self.body: ReceivedBody | None = None
+        self.caller = ""
         self.is_quick = True
         self.unsent: deque[memoryview] = deque()
         self.sent_bytes = 0
@@ -147,6 +151,7 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         self.head = bytearray()
         if request is None:
             return
+        self.caller = caller_of(request, self.client, limits.caller_header)
         length = _body_length(request)
         self.is_quick = length == 0 and request.method != "POST" and not request.path.startswith(limits.slow_paths)
         end_s = time.monotonic() + _seconds(request, limits.deadline_s)
@@ -272,6 +277,19 @@ def _is_worth_a_check(body: ReceivedBody, request: Any) -> bool:
     is_small = left_bytes is not None and left_bytes <= SMALL_BODY_BYTES
     # Who asks first sends nothing before the answer.
     return not body.settled and (not is_small or request._expected_100_continue)  # noqa: SLF001  pinned by a test
+
+
+def caller_of(request: Any, client: Any, header: str) -> str:
+    """Who sends it, as `http.request.Request.caller` has it where there are no keys; empty over a Unix socket.
+
+    Args:
+        request: gunicorn's, of which the head is known.
+        client: The address that the connection comes from.
+        header: The field in which the nearest proxy names the caller; empty for none.
+    """
+    sent = [value for name, value in request.headers if name == header.upper()] if header else []
+    named: str = sent[-1].rpartition(",")[2].strip() if sent else ""
+    return named or (network_of(client[0]) if isinstance(client, tuple) else "")
 
 
 def _body_length(request: Any) -> int | None:

@@ -14,11 +14,11 @@ import re
 import selectors
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from ocrsvc.http.received_body import READER_STALL_S, Pace
 from ocrsvc.serving.memory_budget import Budget
 from ocrsvc.telemetry.loggable import loggable_error
 from ocrsvc.worker.connection import Connection, RequestLimits, Sender
+from ocrsvc.worker.request_threads import RequestThreads, start_pool
 
 HEAD_S: Final = 10.0
 """How long the head of a request may take to arrive: the first one counts from the connection on, so that silent
@@ -75,6 +76,7 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
         # Those in the poller, but for kept ones between two requests.
         self._waiting: set[Connection] = set()
         self._reserved: ThreadPoolExecutor | None = None
+        self._request_threads: RequestThreads
         self._checked_s = 0.0
 
     def init_process(self) -> None:
@@ -86,7 +88,9 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
 
     def get_thread_pool(self) -> ThreadPoolExecutor:
         """The threads of requests."""
-        return start_pool(self.cfg.threads, "request")
+        pool = start_pool(self.cfg.threads, "request")
+        self._request_threads = RequestThreads(pool)
+        return pool
 
     def begin_connection(self, sock: socket.socket, client: Any, server: Any) -> None:
         """Wait for the head of a new connection's first request."""
@@ -96,8 +100,10 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
 
     def enqueue_req(self, conn: Any) -> None:
         """Give a request that is whole to a thread; one that cannot want the engine to those that are reserved."""
-        pool = self._reserved if conn.is_quick and self._reserved is not None else self.tpool
-        done = pool.submit(self.handle, conn)
+        if conn.is_quick and self._reserved is not None:
+            done = self._reserved.submit(self.handle, conn)
+        else:
+            done = self._request_threads.add(conn.caller, partial(self.handle, conn))
         done.add_done_callback(lambda future: self.method_queue.defer(self.finish_request, conn, future))
 
     def handle_request(self, req: Any, conn: Any) -> bool:
@@ -217,8 +223,12 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
             self._drop(conn)
 
     def wait_for_and_dispatch_events(self, timeout: float) -> None:
-        """As gunicorn's, but not longer than until something here is due."""
-        super().wait_for_and_dispatch_events(timeout=min(timeout, _CHECK_S) if self._waiting else timeout)
+        """As gunicorn's, but not longer than until something here is due, and threads of requests come second."""
+        self._request_threads.start()
+        events = self.poller.select(min(timeout, _CHECK_S) if self._waiting else timeout)
+        self._request_threads.hold_back()
+        for key, _ in events:
+            key.data(key.fileobj)
 
     def _cap_keepalive(self, deadline: float) -> None:
         """Stopping: neither kept nor silent connections are waited for longer than this."""
@@ -334,18 +344,3 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
         conn.forget_request()
         self.nr_conns -= 1
         conn.close()
-
-
-def start_pool(threads: int, name: str) -> ThreadPoolExecutor:
-    """A pool of running threads: one that the system refuses later would fail a request. Raises RuntimeError."""
-    pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
-    together = threading.Barrier(threads + 1)
-    try:
-        for _ in range(threads):
-            pool.submit(together.wait)
-        together.wait()
-    except BaseException:
-        # A signal that ends the worker, too: the process would wait for those that wait here for ever.
-        together.abort()
-        raise
-    return pool

@@ -1,0 +1,156 @@
+"""Callers take turns for the threads of requests, few of which begin at once, and the event loop comes first."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from gunicorn.config import Config
+from test_request_framing import Loop
+
+from ocrsvc.telemetry.worker_table import State
+from ocrsvc.worker.connection import caller_of
+from ocrsvc.worker.request_threads import Beginnings, CallerTurns, RequestThreads
+
+FOR_EVER_S = 1e9
+
+
+class Clock:
+    """Monotonic seconds that pass when they are told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_caller_with_many_requests_has_one_in_front_of_each_other_caller_s() -> None:
+    turns: CallerTurns[str] = CallerTurns()
+    for number in range(200):
+        turns.put("many", f"many {number}")
+    turns.put("one", "one")
+    turns.put("two", "two 0")
+    turns.put("two", "two 1")
+    assert len(turns) == 203
+    assert [turns.take() for _ in range(6)] == ["many 0", "one", "two 0", "many 1", "two 1", "many 2"]
+    assert [turns.take() for _ in range(197)] == [f"many {number}" for number in range(3, 200)]
+    with pytest.raises(IndexError):
+        turns.take()
+
+
+def test_so_many_begin_at_once_and_one_more_when_one_ends_or_is_settled() -> None:
+    clock = Clock()
+    beginnings = Beginnings(2, 0.005, clock)
+    first, _ = beginnings.begin(), beginnings.begin()
+    assert beginnings.left_s() == pytest.approx(0.005)
+    beginnings.end(first)
+    assert beginnings.left_s() == 0
+    beginnings.begin()
+    clock.now_s += 0.004
+    assert beginnings.left_s() == pytest.approx(0.001)
+    clock.now_s += 0.001
+    assert beginnings.left_s() == 0
+    # It was over for the others when it was settled.
+    beginnings.end(first)
+    assert beginnings.left_s() == 0
+
+
+def test_while_the_loop_works_one_begins_at_a_time() -> None:
+    beginnings = Beginnings(3, 0.005, Clock())
+    beginnings.is_one_enough = True
+    only = beginnings.begin()
+    assert beginnings.left_s() > 0
+    beginnings.is_one_enough = False
+    assert beginnings.left_s() == 0
+    beginnings.is_one_enough = True
+    beginnings.end(only)
+    assert beginnings.left_s() == 0
+
+
+@contextmanager
+def request_threads(threads: int) -> Iterator[RequestThreads]:
+    with ThreadPoolExecutor(threads) as pool:
+        yield RequestThreads(pool, Beginnings(1, FOR_EVER_S))
+
+
+def test_one_caller_s_crowd_is_overtaken_by_another_s_request_also_when_threads_are_idle() -> None:
+    ran: list[str] = []
+    with request_threads(8) as threads:
+        crowd = [threads.add("many", lambda: ran.append("many")) for _ in range(50)]
+        one = threads.add("one", lambda: ran.append("one"))
+        assert not ran
+        threads.start()
+        for done in (one, *crowd):
+            done.result(30)
+    assert ran.index("one") == 1
+    assert len(ran) == 51
+
+
+def test_what_a_request_raises_is_its_own_result_and_the_next_one_begins() -> None:
+    def fail() -> None:
+        raise SystemExit(3)
+
+    with request_threads(2) as threads:
+        failed, right = threads.add("a", fail), threads.add("a", threading.get_ident)
+        threads.start()
+        with pytest.raises(SystemExit):
+            failed.result(30)
+        assert right.result(30)
+
+
+@contextmanager
+def crowd(count: int, other: State = State.FREE, in_flight: int = 0) -> Iterator[tuple[Loop, socket.socket]]:
+    """A loop in front of connections that wait to be accepted, and a sibling of its worker."""
+    loop = Loop(Config())
+    entry = loop.worker_table.entry(1)
+    entry.state, entry.in_flight, loop.worker_table.head.high = other, in_flight, 2
+    with closing(loop.poller), closing(loop.tmp), socket.create_server(("127.0.0.1", 0), backlog=count) as listener:
+        listener.setblocking(False)
+        clients = [socket.create_connection(listener.getsockname()) for _ in range(count)]
+        yield loop, listener
+        for key in list(loop.poller.get_map().values()):
+            cast(socket.socket, key.fileobj).close()
+        for client in clients:
+            client.close()
+
+
+@pytest.mark.parametrize(("other", "in_flight"), [(State.FREE, 0), (State.READY, 50), (State.BOOTING, 0)])
+def test_a_crowd_is_accepted_in_one_turn_where_no_sibling_has_less_to_do(other: State, in_flight: int) -> None:
+    with crowd(30, other, in_flight) as (loop, listener):
+        loop.accept(listener)
+        assert loop.nr_conns == 30
+
+
+def test_with_a_sibling_that_has_less_to_do_one_is_accepted_in_a_turn() -> None:
+    with crowd(5, State.READY) as (loop, listener):
+        loop.accept(listener)
+        assert loop.nr_conns == 1
+
+
+def test_no_more_are_accepted_than_a_worker_may_have() -> None:
+    with crowd(9) as (loop, listener):
+        loop.worker_connections = 7
+        loop.accept(listener)
+        assert loop.nr_conns == 7
+
+
+@pytest.mark.parametrize(
+    ("client", "header", "expected"),
+    [
+        (("192.0.2.1", 5), "", "192.0.2.1"),
+        (("2001:db8::1", 5, 0, 0), "", "2001:db8::/64"),
+        ("", "", ""),
+        (("192.0.2.1", 5), "X-Real-IP", "198.51.100.7"),
+        (("192.0.2.1", 5), "X-Other", "192.0.2.1"),
+    ],
+)
+def test_who_takes_turns_is_who_is_counted_elsewhere(client: Any, header: str, expected: str) -> None:
+    request = SimpleNamespace(headers=[("HOST", "x"), ("X-REAL-IP", "203.0.113.9, 198.51.100.7")])
+    assert caller_of(request, client, header) == expected
