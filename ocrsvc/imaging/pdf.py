@@ -138,10 +138,10 @@ class Pdf:
         self._grow_canvas(text_bytes + frame.small_width * frame.small_height)
         sides = (frame.width, frame.height, frame.small_width, frame.small_height)
         request = " ".join(map(str, ("copy", *sides, self._most_pixels)))
-        objects, images, *matrix = self._ask(request, f"Page {number} of the PDF", check, "copied", 8)
+        objects, covers, *matrix = self._ask(request, f"Page {number} of the PDF", check, "copied", 8)
         with resources_exhausted():
             data = os.pread(self._canvas, text_bytes + frame.small_width * frame.small_height, 0)
-        return CopiedText(data, count, int(objects), int(images), tuple(matrix), frame)
+        return CopiedText(data, count, int(objects), int(covers), tuple(matrix), frame)
 
     def close(self) -> None:
         """End the child, and give everything back."""

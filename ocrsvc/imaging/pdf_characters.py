@@ -7,22 +7,19 @@ addresses, several times for each character: checked arguments take longer.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 from typing import Any, Final
+
+from ocrsvc.imaging.pdf_objects import COVER_NUMBERS, MOST_COVERS, look_at_objects
 
 BOX_NUMBERS: Final = 6
 """Of a character, as doubles: left, right, bottom and top of its ink, and its origin, in the page's own points."""
 OBJECT_NUMBERS: Final = 8
-"""Of a text object, as doubles: matrix a b c d, font size, font, render mode, place among the page's objects."""
-IMAGE_NUMBERS: Final = 5
-"""Of an image, as doubles: its place among the page's objects, and left, bottom, right and top in points."""
-MOST_IMAGES: Final = 64
-"""The images of a page that are told of; on pages with more, they are pieces of pictures."""
+"""Of a text object, as doubles: matrix a b c d, font size, font, render mode, place among what the page draws."""
+UNMAPPED, ADDED = 1, 2
+"""Flags of a character: its font has no Unicode for it; it is a blank that pdfium adds, for the white that is there."""
 
 _DOUBLE_BYTES: Final = 8
-_DEEPEST_FORM: Final = 8
-_MOST_OBJECTS: Final = 200_000
-"""Of a page that are looked at for what lies over its text; a map of a town has fewer."""
+_BLANK: Final = 0x20
 _DEVICE_SCALE: Final = 16
 _LONG_POINTS: Final = 1000
 
@@ -31,8 +28,8 @@ _INT: Final = ctypes.c_int
 
 
 def room_bytes(count: int) -> int:
-    """What so many characters take at most, with their objects and images."""
-    numbers = BOX_NUMBERS * count + OBJECT_NUMBERS * count + IMAGE_NUMBERS * MOST_IMAGES
+    """What so many characters take at most, with their objects and covers."""
+    numbers = BOX_NUMBERS * count + OBJECT_NUMBERS * count + COVER_NUMBERS * MOST_COVERS
     return numbers * _DOUBLE_BYTES + 12 * count
 
 
@@ -55,27 +52,27 @@ class CharacterCopier:
             self._pdfium.FPDFText_ClosePage(self._text)
 
     def copy(self, memory: Any) -> tuple[int, int]:
-        """Write them into memory of `room_bytes`; how many text objects and images follow.
+        """Write them into memory of `room_bytes`; how many text objects and covers follow.
 
-        First the numbers of all characters, of objects and of images, then a code, an object's number and whether the
-        font has no Unicode for it, of each character, as 32 bits each.
+        First the numbers of all characters, of objects and of covers, then a code, an object's number and flags of each
+        character, as 32 bits each: UNMAPPED and ADDED.
         """
         count = self.count
-        places, images = self._look_at_objects()
+        places, covers = look_at_objects(self._pdfium, self._page)
         columns_at = room_bytes(count) - 12 * count
-        codes, owners, wrong = (
+        codes, owners, flags = (
             (ctypes.c_uint32 * count).from_buffer(memory, columns_at + 4 * column * count) for column in range(3)
         )
         numbers: Any = (ctypes.c_double * (columns_at // _DOUBLE_BYTES)).from_buffer(memory)
-        objects = self._copy_characters(ctypes.addressof(numbers), (codes, owners, wrong))
+        objects = self._copy_characters(ctypes.addressof(numbers), (codes, owners, flags))
         at = BOX_NUMBERS * count
         for pointer, first in objects.items():
             numbers[at : at + OBJECT_NUMBERS] = self._numbers_of(pointer, first, places.get(pointer, -1))
             at += OBJECT_NUMBERS
-        for image in images:
-            numbers[at : at + IMAGE_NUMBERS] = image
-            at += IMAGE_NUMBERS
-        return len(objects), len(images)
+        for cover in covers:
+            numbers[at : at + COVER_NUMBERS] = cover
+            at += COVER_NUMBERS
+        return len(objects), len(covers)
 
     def to_pixels(self, width: int, height: int) -> tuple[float, ...]:
         """Six numbers that turn points into pixels of the page as it is drawn: x = a x + c y + e, y = b x + d y + f."""
@@ -97,16 +94,19 @@ class CharacterCopier:
 
     def _copy_characters(self, start: int, columns: tuple[Any, Any, Any]) -> dict[int, int]:
         """The characters' numbers from an address on, and their columns; the first character of each text object."""
-        unicode_of, object_of, box_of, origin_of, error_of = _functions(self._pdfium)
+        unicode_of, object_of, box_of, origin_of, error_of, is_added = _functions(self._pdfium)
         text = ctypes.cast(self._text, _POINTER).value
-        codes, owners, wrong = columns
+        codes, owners, flags = columns
         firsts, numbers = dict[int, int](), dict[int, int]()
         for index in range(self.count):
             pointer = object_of(text, index) or 0
             if pointer not in numbers:
                 numbers[pointer], firsts[pointer] = len(numbers), index
             codes[index], owners[index] = unicode_of(text, index), numbers[pointer]
-            wrong[index] = error_of(text, index) == 1
+            if codes[index] == _BLANK:
+                flags[index] = ADDED * (is_added(text, index) == 1)
+            else:
+                flags[index] = UNMAPPED * (error_of(text, index) == 1)
             at = start + BOX_NUMBERS * _DOUBLE_BYTES * index
             if not box_of(text, index, at, at + 8, at + 16, at + 24):
                 ctypes.memset(at, 0, 32)
@@ -126,48 +126,16 @@ class CharacterCopier:
         font = ctypes.cast(pdfium.FPDFTextObj_GetFont(item), _POINTER).value or 0
         return [matrix.a, matrix.b, matrix.c, matrix.d, size, float(font), float(mode), float(place)]
 
-    def _look_at_objects(self) -> tuple[dict[int, int], list[list[float]]]:
-        """The place among the page's objects of each text object, and the page's largest images."""
-        pdfium, places, images = self._pdfium, dict[int, int](), list[list[float]]()
-        for place in range(min(pdfium.FPDFPage_CountObjects(self._page), _MOST_OBJECTS)):
-            item = pdfium.FPDFPage_GetObject(self._page, place)
-            kind = pdfium.FPDFPageObj_GetType(item)
-            if kind == pdfium.FPDF_PAGEOBJ_IMAGE:
-                images.append([float(place), *self._bounds_of(item)])
-            elif kind == pdfium.FPDF_PAGEOBJ_TEXT:
-                places[ctypes.cast(item, _POINTER).value or 0] = place
-            elif kind == pdfium.FPDF_PAGEOBJ_FORM:
-                for text in self._texts_of(item, 0):
-                    places[text] = place
-                    if len(places) >= _MOST_OBJECTS:
-                        break
-        images.sort(key=lambda image: (image[1] - image[3]) * (image[4] - image[2]))
-        return places, images[:MOST_IMAGES]
-
-    def _texts_of(self, form: Any, depth: int) -> Iterator[int]:
-        pdfium = self._pdfium
-        for index in range(min(pdfium.FPDFFormObj_CountObjects(form), _MOST_OBJECTS)):
-            item = pdfium.FPDFFormObj_GetObject(form, index)
-            kind = pdfium.FPDFPageObj_GetType(item)
-            if kind == pdfium.FPDF_PAGEOBJ_TEXT:
-                yield ctypes.cast(item, _POINTER).value or 0
-            elif kind == pdfium.FPDF_PAGEOBJ_FORM and depth < _DEEPEST_FORM:
-                yield from self._texts_of(item, depth + 1)
-
-    def _bounds_of(self, item: Any) -> list[float]:
-        sides = [ctypes.c_float() for _ in range(4)]
-        self._pdfium.FPDFPageObj_GetBounds(item, *sides)
-        return [side.value for side in sides]
-
 
 def _functions(pdfium: Any) -> tuple[Any, ...]:
-    """What is called for each character: its code, text object, box, origin, and whether its font has no Unicode."""
+    """What is called for each character: code, text object, box, origin, whether it has no Unicode, or was added."""
     return (
         _unchecked(pdfium.FPDFText_GetUnicode, ctypes.c_uint, _POINTER, _INT),
         _unchecked(pdfium.FPDFText_GetTextObject, _POINTER, _POINTER, _INT),
         _unchecked(pdfium.FPDFText_GetCharBox, _INT, _POINTER, _INT, *[_POINTER] * 4),
         _unchecked(pdfium.FPDFText_GetCharOrigin, _INT, _POINTER, _INT, *[_POINTER] * 2),
         _unchecked(pdfium.FPDFText_HasUnicodeMapError, _INT, _POINTER, _INT),
+        _unchecked(pdfium.FPDFText_IsGenerated, _INT, _POINTER, _INT),
     )
 
 

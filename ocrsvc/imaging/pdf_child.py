@@ -7,7 +7,7 @@ HEIGHT`, and `draw NUMBER WIDTH HEIGHT MOST_PIXELS` with `drawn` when the page l
 green, red and an unused byte.
 
 `text NUMBER` opens the text of a page and answers `characters COUNT`. `copy WIDTH HEIGHT SMALL_WIDTH SMALL_HEIGHT
-MOST_PIXELS` answers `copied OBJECTS IMAGES A B C D E F` when that text lies on the canvas as `pdf_characters.py` says,
+MOST_PIXELS` answers `copied OBJECTS COVERS A B C D E F` when that text lies on the canvas as `pdf_characters.py` says,
 and behind it the page drawn in gray with the small sides, unless these are 0. A to F make pixels of points, for a page
 of WIDTH x HEIGHT. Instead of each it may say what is wrong with the file.
 """

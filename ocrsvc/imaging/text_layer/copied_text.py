@@ -8,7 +8,8 @@ from typing import Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.pdf_characters import BOX_NUMBERS, IMAGE_NUMBERS, OBJECT_NUMBERS, room_bytes
+from ocrsvc.imaging.pdf_characters import ADDED, BOX_NUMBERS, OBJECT_NUMBERS, UNMAPPED, room_bytes
+from ocrsvc.imaging.pdf_objects import COVER_NUMBERS
 from ocrsvc.records import Pixels
 
 Numbers = NDArray[np.float64]
@@ -39,7 +40,7 @@ class CopiedText:
 
     Attributes:
         data: The characters, and the small drawing behind them.
-        count, objects, images: How many characters, text objects and images these are.
+        count, objects, covers: How many characters, text objects and covers these are.
         matrix: Six numbers that make pixels of points.
         frame: Of the page.
     """
@@ -47,7 +48,7 @@ class CopiedText:
     data: bytes
     count: int
     objects: int
-    images: int
+    covers: int
     matrix: tuple[float, ...]
     frame: PageFrame
 
@@ -70,7 +71,8 @@ class PageCharacters:
         font: (N,) which font it is of.
         owner: (N,) which text object it is of.
         is_unmapped: (N,) the font has no Unicode for it.
-        is_hidden: (N,) it is drawn invisibly, or an image was drawn over it.
+        is_added: (N,) it is a blank that is not in the file, for white that is on the page.
+        is_hidden: (N,) it is drawn invisibly, or an image or a rectangle was drawn over it.
     """
 
     codes: NDArray[np.uint32]
@@ -81,6 +83,7 @@ class PageCharacters:
     font: Numbers
     owner: NDArray[np.uint32]
     is_unmapped: Flags
+    is_added: Flags
     is_hidden: Flags
 
     def __len__(self) -> int:
@@ -108,20 +111,29 @@ def page_characters(copied: CopiedText) -> PageCharacters:
     boxes = numbers[:at].reshape(count, BOX_NUMBERS)
     objects = numbers[at : at + OBJECT_NUMBERS * copied.objects].reshape(copied.objects, OBJECT_NUMBERS)
     at += OBJECT_NUMBERS * copied.objects
-    images = numbers[at : at + IMAGE_NUMBERS * copied.images].reshape(copied.images, IMAGE_NUMBERS)
-    codes, owners, wrong = np.frombuffer(copied.data, np.uint32, 3 * count, room_bytes(count) - 12 * count).reshape(
+    covers = numbers[at : at + COVER_NUMBERS * copied.covers].reshape(copied.covers, COVER_NUMBERS)
+    codes, owners, flags = np.frombuffer(copied.data, np.uint32, 3 * count, room_bytes(count) - 12 * count).reshape(
         3, -1
     )
     owned = objects[owners] if copied.objects else np.zeros((count, OBJECT_NUMBERS))
     corners = _clipped(_to_pixels(boxes[:, :4].reshape(count, 2, 2).transpose(0, 2, 1), copied.matrix))
     ink = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
-    hidden = np.isin(owned[:, 6], INVISIBLE_MODES) | _covered(corners.mean(axis=1), owned[:, 7], images, copied.matrix)
+    hidden = np.isin(owned[:, 6], INVISIBLE_MODES) | _covered(corners.mean(axis=1), owned[:, 7], covers, copied.matrix)
     has_ink: Flags = np.any(ink[:, 2:] > ink[:, :2], axis=1)
     em = _em_px(owned, copied.matrix, ink[:, 3] - ink[:, 1], has_ink)
     origin = _clipped(_to_pixels(boxes[:, 4:], copied.matrix))
     ink[~has_ink] = np.concatenate([origin, origin], axis=1)[~has_ink]
     return PageCharacters(
-        codes, ink, origin, em, _directions(owned, copied.matrix), owned[:, 5], owners, wrong != 0, hidden
+        codes,
+        ink,
+        origin,
+        em,
+        _directions(owned, copied.matrix),
+        owned[:, 5],
+        owners,
+        flags & UNMAPPED != 0,
+        flags & ADDED != 0,
+        hidden,
     )
 
 
@@ -134,11 +146,11 @@ def _clipped(points: Numbers) -> Numbers:
     return np.clip(points, -_FURTHEST_PX, _FURTHEST_PX)
 
 
-def _covered(middle: Numbers, places: Numbers, images: Numbers, matrix: tuple[float, ...]) -> Flags:
-    """Which characters an image was drawn over: by their middle, and their place among the page's objects."""
+def _covered(middle: Numbers, places: Numbers, covers: Numbers, matrix: tuple[float, ...]) -> Flags:
+    """Which characters something was drawn over: by their middle, and their place among what the page draws."""
     covered = np.zeros(len(middle), np.bool_)
-    corners = _to_pixels(images[:, 1:].reshape(-1, 2, 2), matrix)
-    for place, (left, top), (right, bottom) in zip(images[:, 0], corners.min(axis=1), corners.max(axis=1), strict=True):
+    corners = _to_pixels(covers[:, 1:].reshape(-1, 2, 2), matrix)
+    for place, (left, top), (right, bottom) in zip(covers[:, 0], corners.min(axis=1), corners.max(axis=1), strict=True):
         x, y = middle.T
         covered |= (places >= 0) & (places < place) & (left <= x) & (x <= right) & (top <= y) & (y <= bottom)
     return covered

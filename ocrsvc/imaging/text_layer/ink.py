@@ -68,7 +68,14 @@ def rest_share(edges: Pixels, quads: NDArray[np.float32], frame: PageFrame, regi
     corners = np.round(quads * _scale(frame)).astype(np.int32)
     for quad in corners:
         cv2.fillConvexPoly(covered, quad, 1)
-    ink[cv2.dilate(covered, np.ones((5, 5), np.uint8)) > 0] = 0
+    covered = np.asarray(cv2.dilate(covered, np.ones((5, 5), np.uint8)), np.uint8)
+    share = _share_outside(ink, covered, frame, region)
+    # The boxes of a table's lines leave short pieces of its rules, which are rules before they are covered alone.
+    return min(share, _share_outside(_without_rules(ink), covered, frame, region)) if share else share
+
+
+def _share_outside(ink: Pixels, covered: Pixels, frame: PageFrame, region: Rectangle | None) -> float:
+    ink = np.where(covered, np.uint8(0), ink)
     if region is not None:
         x, y, width, height = region
         left, top, right, bottom = (np.array([x, y, x + width, y + height]) * _scale(frame)[[0, 1, 0, 1]]).astype(int)

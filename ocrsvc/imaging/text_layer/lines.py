@@ -7,35 +7,33 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.imaging.bidirectional_text import logical_order
 from ocrsvc.imaging.text_direction import MOSTLY, RIGHT_TO_LEFT
-from ocrsvc.imaging.text_layer.copied_text import Flags, Numbers, PageCharacters
+from ocrsvc.imaging.text_layer.columns import RuleFinder, part_columns
+from ocrsvc.imaging.text_layer.copied_text import Flags, PageCharacters
+from ocrsvc.imaging.text_layer.page_rules import PageRules
+from ocrsvc.imaging.text_layer.runs import (
+    AFTER_BLANK,
+    AFTER_GUESS,
+    AFTER_NOTHING,
+    BLANK,
+    IN_OBJECT,
+    IN_STRING,
+    LEFTWARDS_BLANK,
+    WIDE_BLANK,
+    Indices,
+    Level,
+    Runs,
+    find_runs,
+    join_runs,
+    read_level,
+)
 
-Indices = NDArray[np.intp]
-
-# All in ems.
-GAP: Final = 1.5
-"""The widest white within a line: beyond it stands another column, or a table's next cell."""
-SHIFT: Final = 0.5
-"""By how much a character may stand above or below its neighbour's baseline, as a footnote's number does."""
-BLANK: Final = 0.15
-"""The narrowest white between words that stand apart in the file."""
-_OBJECTS_BLANK: Final = 0.25  # the same where one follows the other in the file
-_LEFTWARDS_BLANK: Final = 0.28  # between Arabic letters, some of which join none
-_WIDE_BLANK: Final = 0.5  # between Chinese characters
-_BACK: Final = 0.3  # two characters of a line may overlap by so much
-_SIDEWAYS: Final = 0.3  # the characters of a vertical line stand below each other
-_PITCH: Final = (0.7, 1.6)  # and so far from one to the next
-_LARGER: Final = 2.5
-
-_CJK: Final = (0x2E80, 0xA4CF)
-_CJK_MORE: Final = ((0xAC00, 0xD7AF), (0xF900, 0xFAFF), (0xFF00, 0xFFEF), (0x20000, 0x3FFFF))
-_RIGHT_TO_LEFT: Final = ((0x0590, 0x08FF), (0xFB1D, 0xFDFF), (0xFE70, 0xFEFF))
 # pdfium gives them for a hyphen at the end of a line, whose word goes on in the next.
 HYPHENS: Final = (0x2, 0xAD, 0xFFFE)
 BULLETS: Final = {0xF0B7: "•", 0xF0A7: "▪", 0xF076: "❖", 0xF0D8: "➢", 0xF0FC: "✓", 0xF0E0: "→", 0xF06E: "■"}
@@ -69,97 +67,50 @@ def is_blank(codes: NDArray[np.uint32]) -> Flags:
     return ((codes <= 0x20) | np.isin(codes, spaces)) & ~np.isin(codes, HYPHENS)
 
 
-def find_lines(characters: PageCharacters) -> list[TextLine]:
-    """The lines of a page, in no particular order; characters that stand for themselves are lines of one."""
+def find_lines(characters: PageCharacters, rules: PageRules | None = None) -> list[TextLine]:
+    """The lines of a page, in no particular order; characters that stand for themselves are lines of one.
+
+    Args:
+        characters: Of the page.
+        rules: The rules that are drawn on it, if it was drawn; they part cells.
+    """
     blank = is_blank(characters.codes)
     seen = np.flatnonzero(~blank)
-    after_blank = np.zeros(len(characters), np.bool_)
-    after_blank[1:] = blank[:-1]
+    spaces = _spaces(characters, blank, seen)
     degrees = np.round(np.degrees(np.arctan2(characters.along[:, 1], characters.along[:, 0]))).astype(int) % 360
     return [
         line
         for turn in np.unique(degrees[seen]).tolist()
-        for line in _lines_along(characters, seen[degrees[seen] == turn], after_blank, turn)
+        for line in _lines_along(characters, seen[degrees[seen] == turn], spaces, turn, rules)
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Level:
-    """Characters of one direction, turned so that it is from left to right; pixels, y downwards.
-
-    Attributes:
-        indices: Which of the page's.
-        left, right, base, em: Where their ink is, their baseline, and the size of their font.
-        is_cjk, is_leftwards: Chinese, Japanese or Korean; of a script from right to left.
-        blank: White before it, if it follows the one before it in its line, too.
-        is_back: It stands before the one before it, in the direction of their script.
-    """
-
-    indices: Indices
-    left: Numbers
-    right: Numbers
-    base: Numbers
-    em: Numbers
-    is_cjk: Flags
-    is_leftwards: Flags
-    blank: Flags
-    is_back: Flags
+def _spaces(characters: PageCharacters, blank: Flags, seen: Indices) -> Indices:
+    """(N,) what the file has before each character, as of `read_level`."""
+    spaces = np.full(len(characters), AFTER_NOTHING, np.intp)
+    spaces[1:][blank[:-1]] = AFTER_GUESS
+    is_own = blank & ~characters.is_added
+    spaces[1:][is_own[:-1]] = AFTER_BLANK
+    before, after = seen[:-1], seen[1:]
+    is_string = (after - before == 1) & (characters.owner[before] == characters.owner[after])
+    spaces[after[is_string]] = IN_STRING
+    of_one = is_own[after - 1] & (characters.owner[after - 1] == characters.owner[after])
+    of_one &= characters.owner[before] == characters.owner[after]
+    spaces[after[of_one]] = IN_OBJECT
+    return spaces
 
 
-def _level(characters: PageCharacters, indices: Indices, after_blank: Flags, degrees: int) -> _Level:
-    some = characters.of(indices)
-    angle = np.radians(degrees)
-    along, down = np.array([np.cos(angle), np.sin(angle)]), np.array([-np.sin(angle), np.cos(angle)])
-    start = some.origin @ along
-    corners = some.ink[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2) @ along
-    left, right = corners.min(axis=1), corners.max(axis=1)
-    if degrees % 90:
-        # The frame of a slanted character says little.
-        left, right = start, start + some.em / 2
-    is_cjk = _is_cjk(some.codes)
-    leftwards = _within(some.codes, _RIGHT_TO_LEFT)
-    white = np.maximum(left[1:] - right[:-1], left[:-1] - right[1:])
-    both = is_cjk[1:] & is_cjk[:-1]
-    # Within a text object, pdfium says where its words end; it knows how wide its characters are.
-    apart = np.where(some.owner[1:] == some.owner[:-1], np.inf, _OBJECTS_BLANK) * some.em[1:]
-    blank, is_back = np.zeros(len(left), np.bool_), np.zeros(len(left), np.bool_)
-    said = after_blank[indices[1:]] | (white > apart)
-    blank[1:] = np.where(both, white > _WIDE_BLANK * some.em[1:], said)
-    step = np.diff(left + right) / 2 * np.where(leftwards[1:], -1.0, 1.0)
-    is_back[1:] = (step < -_BACK * some.em[1:]) & (leftwards[1:] == leftwards[:-1])
-    return _Level(indices, left, right, some.origin @ down, some.em, is_cjk, leftwards, blank, is_back)
-
-
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """R runs of characters that follow each other, in the file as on the page.
-
-    Attributes:
-        begins, ends: The first place of each in its `_Level`, and the one after its last.
-        left, right, base, em: As of its characters.
-        is_vertical: They stand below each other.
-        leftwards: How many of them are of a script from right to left.
-        is_odd: They do not go where their script does.
-    """
-
-    begins: Sequence[int]
-    ends: Sequence[int]
-    left: Sequence[float]
-    right: Sequence[float]
-    base: Sequence[float]
-    em: Sequence[float]
-    is_vertical: Sequence[bool]
-    leftwards: Sequence[int]
-    is_odd: Sequence[bool]
-
-
-def _lines_along(characters: PageCharacters, indices: Indices, after_blank: Flags, degrees: int) -> Iterator[TextLine]:
-    level = _level(characters, indices, after_blank, degrees)
-    runs = _find_runs(level)
+def _lines_along(
+    characters: PageCharacters, indices: Indices, spaces: Indices, degrees: int, rules: PageRules | None
+) -> Iterator[TextLine]:
+    level = read_level(characters, indices, spaces, degrees)
+    runs = find_runs(level)
     for begin, end, is_vertical in zip(runs.begins, runs.ends, runs.is_vertical, strict=True):
         if is_vertical:
             yield _line(characters, indices[begin:end], [False] * (end - begin), degrees)
-    for numbers in _joined(runs):
+    find_ruled = None if rules is None else rules.along(degrees)
+    runs, lines = _parted(level, runs, join_runs(runs), characters.codes[indices], find_ruled)
+    for numbers in lines:
         if any(runs.is_odd[number] for number in numbers):
             places, blanks = _as_they_stand(level, runs, numbers)
             yield _turned(_line(characters, indices[places], blanks, degrees))
@@ -168,68 +119,26 @@ def _lines_along(characters: PageCharacters, indices: Indices, after_blank: Flag
             yield _line(characters, indices[places], blanks, degrees)
 
 
-def _find_runs(level: _Level) -> _Runs:
-    is_new, downwards = _breaks(level)
-    starts = np.flatnonzero(is_new)
-    ends = np.append(starts[1:], len(is_new))
-    lengths = ends - starts
-    # What stands before the first of a run says nothing of the run.
-    odd = np.logical_or.reduceat(level.is_back & ~is_new, starts)
-    return _Runs(
-        starts.tolist(),
-        ends.tolist(),
-        np.minimum.reduceat(level.left, starts).tolist(),
-        np.maximum.reduceat(level.right, starts).tolist(),
-        (np.add.reduceat(level.base, starts) / lengths).tolist(),
-        (np.add.reduceat(level.em, starts) / lengths).tolist(),
-        ((lengths > 1) & downwards[np.minimum(starts + 1, len(is_new) - 1)]).tolist(),
-        np.add.reduceat(level.is_leftwards, starts, dtype=np.intp).tolist(),
-        odd.tolist(),
-    )
+def _parted(
+    level: Level, runs: Runs, lines: list[list[int]], codes: NDArray[np.uint32], find_ruled: RuleFinder | None
+) -> tuple[Runs, list[list[int]]]:
+    """Runs, and the numbers of those that are lines, parted where the page shows columns."""
+    line_of = np.full(len(level.left), -1, np.intp)
+    for number, line in enumerate(lines):
+        for run in line:
+            line_of[runs.begins[run] : runs.ends[run]] = number
+    cells = part_columns(level, line_of, codes.tolist(), find_ruled)
+    if cells is None:
+        return runs, lines
+    runs = find_runs(level, cells)
+    parted: dict[int, list[int]] = {}
+    for run in sorted(range(len(runs.begins)), key=runs.left.__getitem__):
+        if (cell := int(cells[runs.begins[run]])) >= 0:
+            parted.setdefault(cell, []).append(run)
+    return runs, list(parted.values())
 
 
-def _breaks(level: _Level) -> tuple[Flags, Flags]:
-    """Which characters do not go on where the one before them ended; and which go on below it, as in vertical lines."""
-    is_new, downwards = np.ones(len(level.left), np.bool_), np.zeros(len(level.left), np.bool_)
-    em = np.maximum(level.em[1:], level.em[:-1])
-    gap = np.maximum(level.left[1:] - level.right[:-1], level.left[:-1] - level.right[1:])
-    shift = level.base[1:] - level.base[:-1]
-    similar = em <= _LARGER * np.minimum(level.em[1:], level.em[:-1])
-    beside = (np.abs(shift) <= SHIFT * em) & (gap <= GAP * em) & similar
-    sideways = np.abs((level.left + level.right)[1:] - (level.left + level.right)[:-1]) / 2
-    below = level.is_cjk[1:] & level.is_cjk[:-1] & (sideways <= _SIDEWAYS * em)
-    below &= (shift >= _PITCH[0] * em) & (shift <= _PITCH[1] * em)
-    links = np.where(beside, 1, np.where(below, 2, 0))
-    before = np.concatenate([[0], links[:-1]]) if len(links) else links
-    is_new[1:] = (links == 0) | ((before != 0) & (before != links))
-    downwards[1:] = below
-    return is_new, downwards
-
-
-def _joined(runs: _Runs) -> list[list[int]]:
-    """The numbers of runs that stand beside each other on one baseline, in whatever order the file has them."""
-    level = [number for number, is_vertical in enumerate(runs.is_vertical) if not is_vertical]
-    step = max(1.0, SHIFT / 2 * float(np.median(runs.em)))
-    open_lines: dict[int, int] = {}
-    lines: list[list[int]] = []
-    ends: list[float] = []
-    for number in sorted(level, key=runs.left.__getitem__):
-        row, reach = round(runs.base[number] / step), (-_BACK * runs.em[number], GAP * runs.em[number])
-        for near in (row, row - 1, row + 1):
-            line = open_lines.get(near, -1)
-            if line >= 0 and reach[0] <= runs.left[number] - ends[line] <= reach[1]:
-                break
-        else:
-            line = len(lines)
-            lines.append([])
-            ends.append(-np.inf)
-        lines[line].append(number)
-        ends[line] = max(ends[line], runs.right[number])
-        open_lines[row] = line
-    return lines
-
-
-def _in_line(level: _Level, runs: _Runs, numbers: Sequence[int]) -> tuple[Indices, list[bool]]:
+def _in_line(level: Level, runs: Runs, numbers: Sequence[int]) -> tuple[Indices, list[bool]]:
     """The places of a line of these runs, in the order of the file within each, and where white stands between them."""
     if any(runs.leftwards[number] for number in numbers):
         numbers = _in_logical_order(runs, numbers)
@@ -238,13 +147,15 @@ def _in_line(level: _Level, runs: _Runs, numbers: Sequence[int]) -> tuple[Indice
     before = numbers[0]
     for number in numbers:
         white = max(runs.left[number] - runs.right[before], runs.left[before] - runs.right[number])
+        if runs.left[number] > runs.left[before]:
+            white = min(white, runs.left[number] - float(level.taken[runs.ends[before] - 1]))
         blanks.append(white > BLANK * runs.em[number])
         blanks += level.blank[runs.begins[number] + 1 : runs.ends[number]].tolist()
         before = number
     return places[0] if len(places) == 1 else np.concatenate(places), blanks
 
 
-def _in_logical_order(runs: _Runs, numbers: Sequence[int]) -> list[int]:
+def _in_logical_order(runs: Runs, numbers: Sequence[int]) -> list[int]:
     """Runs that stand beside each other, as they are read: from right to left where most of the line is."""
     leftwards = sum(runs.leftwards[number] for number in numbers)
     if MOSTLY * leftwards < sum(runs.ends[number] - runs.begins[number] for number in numbers) - leftwards:
@@ -254,14 +165,15 @@ def _in_logical_order(runs: _Runs, numbers: Sequence[int]) -> list[int]:
     return [number for some in reversed(stretches) for number in (reversed(some) if runs.leftwards[some[0]] else some)]
 
 
-def _as_they_stand(level: _Level, runs: _Runs, numbers: Sequence[int]) -> tuple[Indices, list[bool]]:
+def _as_they_stand(level: Level, runs: Runs, numbers: Sequence[int]) -> tuple[Indices, list[bool]]:
     places = np.concatenate([np.arange(runs.begins[number], runs.ends[number]) for number in numbers])
     places = places[np.argsort((level.left + level.right)[places], kind="stable")]
     em = float(np.median(level.em[places]))
-    white = level.left[places[1:]] - np.maximum.accumulate(level.right[places])[:-1]
+    white = level.left[places[1:]] - np.maximum.accumulate(level.taken[places])[:-1]
+    has_blank = (np.abs(np.diff(places)) == 1) & (level.spaces[np.maximum(places[1:], places[:-1])] >= AFTER_BLANK)
     wide = level.is_cjk[places[1:]] & level.is_cjk[places[:-1]]
-    apart = np.where(wide, _WIDE_BLANK, np.where(level.is_leftwards[places[1:]], _LEFTWARDS_BLANK, BLANK))
-    return places, [False, *(white > apart * em).tolist()]
+    apart = np.where(wide, WIDE_BLANK, np.where(level.is_leftwards[places[1:]], LEFTWARDS_BLANK, BLANK))
+    return places, [False, *((white > apart * em) | has_blank).tolist()]
 
 
 def _line(characters: PageCharacters, members: Indices, blanks: list[bool], degrees: int) -> TextLine:
@@ -307,14 +219,3 @@ def _text_of(code: int) -> str:
     if _PRESENTATION_FORMS[0] <= code <= _PRESENTATION_FORMS[1]:
         return unicodedata.normalize("NFKC", text).strip() or text
     return text
-
-
-def _is_cjk(codes: NDArray[np.uint32]) -> Flags:
-    return _within(codes, (_CJK, *_CJK_MORE))
-
-
-def _within(codes: NDArray[np.uint32], ranges: Sequence[tuple[int, int]]) -> Flags:
-    found = np.zeros(len(codes), np.bool_)
-    for first, last in ranges:
-        found |= (codes >= first) & (codes <= last)
-    return cast(Flags, found)

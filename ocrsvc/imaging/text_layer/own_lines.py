@@ -15,7 +15,8 @@ from ocrsvc.imaging.geometry import as_boxes, headings, turn_points, upright_box
 from ocrsvc.imaging.reading_order.blocks import reading_order
 from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.imaging.text_layer.copied_text import Numbers, PageCharacters
-from ocrsvc.imaging.text_layer.lines import Indices, TextLine
+from ocrsvc.imaging.text_layer.lines import TextLine
+from ocrsvc.imaging.text_layer.runs import Indices
 from ocrsvc.imaging.word_split import Segmenter, by_character, open_jieba, word_begins
 from ocrsvc.records import Box, Character, Line, ReadOptions, Word
 

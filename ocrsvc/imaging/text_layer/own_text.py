@@ -16,6 +16,7 @@ from ocrsvc.imaging.text_layer.copied_text import CopiedText, PageCharacters, Pa
 from ocrsvc.imaging.text_layer.ink import edges_of, find_seen, rest_share
 from ocrsvc.imaging.text_layer.lines import find_lines, is_blank
 from ocrsvc.imaging.text_layer.own_lines import PlacedLines, make_lines, order_of, page_angle, place_lines
+from ocrsvc.imaging.text_layer.page_rules import PageRules
 from ocrsvc.imaging.text_layer.soundness import bad_characters, is_sound, wrong_fonts
 from ocrsvc.records import OwnText, ReadOptions, Rectangle
 
@@ -64,10 +65,13 @@ def own_text(copied: CopiedText, options: ReadOptions) -> OwnText:
         characters = _once(_on_page(everything, copied.frame, region))
         placed = place_lines(characters, find_lines(characters))
         return _described(placed, range(len(placed.lines)), options, is_all=True)
-    characters = _once(_on_page(everything.of(~everything.is_hidden), copied.frame, region))
+    shown = everything.of(~everything.is_hidden | is_blank(everything.codes))
+    characters = _once(_on_page(shown, copied.frame, region))
     bad = bad_characters(characters) | wrong_fonts(characters)
-    placed = place_lines(characters, [line for line in find_lines(characters) if is_sound(line, bad)])
-    edges = edges_of(copied.drawing())
+    drawing = copied.drawing()
+    lines = find_lines(characters, PageRules(drawing, copied.frame))
+    placed = place_lines(characters, [line for line in lines if is_sound(line, bad)])
+    edges = edges_of(drawing)
     seen = find_seen(edges, placed.quads, copied.frame)
     share = rest_share(edges, placed.quads[seen], copied.frame, region)
     kept = np.flatnonzero(seen).tolist()
