@@ -55,7 +55,7 @@ KINDS = ("txt", "txtPlain", "jsonl", "csv", "pdfLayered", "pdfOneLayer")
 
 def grays(count: int) -> bytes:
     """A PDF of so many pages, no two alike."""
-    return pdf(*(b"0.%d g 0 0 10000 10000 re f" % (number + 1) for number in range(count)))
+    return pdf(*(b"0.%02d g 0 0 10000 10000 re f" % (number + 1) for number in range(count)))
 
 
 # One worker
