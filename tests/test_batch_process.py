@@ -108,7 +108,7 @@ def test_a_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
 def test_a_page_that_crashes_or_hangs_the_engine_costs_itself_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, code: str
 ) -> None:
-    settings = {"ENGINE": "fake", "FAKE_FAULT": fault, "DEADLINE_S": "1"}
+    settings = {"ENGINE": "fake", "FAKE_FAULT": fault, "DEADLINE_S": "5"}
     settings["FAKE_FAULT_ON"] = draw_pages(tmp_path / "pages", 12)[5]
     for key, value in settings.items():
         monkeypatch.setenv(f"OCRSVC_{key}", value)

@@ -126,6 +126,9 @@ def test_whatever_is_read_boxes_are_in_order_and_in_the_crop(seed: int) -> None:
 def test_the_longest_line_costs_a_few_milliseconds() -> None:
     crop = np.asarray(np.random.default_rng(1).integers(0, 256, (HEIGHT, 3200, 3)), np.uint8)
     path = path_of("a" * 400, *range(400), width=3200)
-    began_s = time.thread_time()
-    place_characters([(path, ink_columns(crop))], HEIGHT)
-    assert time.thread_time() - began_s < 0.1
+    times_s = []
+    for _ in range(3):
+        began_s = time.thread_time()
+        place_characters([(path, ink_columns(crop))], HEIGHT)
+        times_s.append(time.thread_time() - began_s)
+    assert min(times_s) < 0.1

@@ -22,8 +22,8 @@ MOST_GROWTH_BYTES = 200 << 20
 LEFT_GROWTH_BYTES = 64 << 20
 CALM, TOO_LARGE = 11, 6
 # A busy machine is no hostile client: where nothing else runs, 1 s is enough by far.
-HEALTHY_S = 5.0
-PATIENCE_S = 20.0
+HEALTHY_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Service:

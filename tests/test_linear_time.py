@@ -8,6 +8,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -223,6 +224,16 @@ def seconds(parse: Parse, text: bytes, enough_s: float) -> float:
     return best_s
 
 
+def best_seconds(call: Callable[[], object]) -> float:
+    """Of this thread's processor time, in the best of three."""
+    best_s = NEVER
+    for _ in range(3):
+        began_s = time.thread_time()
+        call()
+        best_s = min(best_s, time.thread_time() - began_s)
+    return best_s
+
+
 @pytest.mark.parametrize("parser", PARSERS)
 def test_hostile_text_is_parsed_in_linear_time(parser: str) -> None:
     parse, late = PARSERS[parser], {}
@@ -246,9 +257,8 @@ def test_what_a_client_accepts_is_looked_at_only_so_far() -> None:
     with running_app(Settings()) as app:
         client = app.test_client()
         for path in ("/", "/v1/ocr", "/healthz"):
-            began_s = time.thread_time()
-            client.get(path, headers={"Accept": "a/b," * 16_000 + "text/html", "Accept-Encoding": "a," * 30_000})
-            assert time.thread_time() - began_s < MOST_S
+            headers = {"Accept": "a/b," * 16_000 + "text/html", "Accept-Encoding": "a," * 30_000}
+            assert best_seconds(partial(client.get, path, headers=headers)) < MOST_S
 
 
 BODY: Final = 8_000_000
@@ -369,7 +379,10 @@ def test_areas_to_be_ignored_cost_little_however_many_there_are() -> None:
     box = ((0.0, 0.0), (9.0, 0.0), (9.0, 9.0), (0.0, 9.0))
     page = Page(100, 100, 0, (Line("a", 0.9, box),) * 500)
     areas = [[[1, 1], [8, 8]]] * 2500
-    began_s = time.thread_time()
-    assert umi_ocr.to_answer(page, {"tbpu.ignoreArea": areas}, 0.0)["code"] == umi_ocr.OK
-    assert umi_ocr.to_answer(page, {"tbpu.ignoreArea": [*areas, [[0, 0], [9, 9]]]}, 0.0)["code"] == umi_ocr.NO_TEXT
-    assert time.thread_time() - began_s < MOST_S
+
+    def ignore() -> None:
+        some, everything = areas, [*areas, [[0, 0], [9, 9]]]
+        assert umi_ocr.to_answer(page, {"tbpu.ignoreArea": some}, 0.0)["code"] == umi_ocr.OK
+        assert umi_ocr.to_answer(page, {"tbpu.ignoreArea": everything}, 0.0)["code"] == umi_ocr.NO_TEXT
+
+    assert best_seconds(ignore) < MOST_S

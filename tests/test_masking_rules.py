@@ -134,7 +134,11 @@ def test_only_the_kinds_that_are_asked_for_are_masked(kind: MaskKind) -> None:
     ],
 )  # fmt: skip
 def test_a_hostile_text_costs_every_rule_linear_time(unit: str) -> None:
-    half, whole = (best_s(unit, letters) for letters in (8_000, 16_000))
+    # What is not linear stays so; a machine that is busy with something else does not.
+    for _ in range(5):
+        half, whole = (best_s(unit, letters) for letters in (8_000, 16_000))
+        if whole < min(1.0, 3.5 * half + 0.02):
+            break
     assert whole < 3.5 * half + 0.02
     assert whole < 1.0
 

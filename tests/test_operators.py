@@ -274,12 +274,12 @@ def test_every_reason_to_recycle_has_its_counter(ready_server: Server) -> None:
 
 
 def test_images_that_wait_are_seen_from_every_worker() -> None:
-    env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_FAKE_LATENCY_S": "0.7"}
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_FAKE_LATENCY_S": "2"}
     with run_server(env) as server:
-        clients = [threading.Thread(target=post, args=(server,)) for _ in range(4)]
+        clients = [threading.Thread(target=post, args=(server,)) for _ in range(3)]
         for client in clients:
             client.start()
-        wait_until(lambda: numbers(server)["ocrsvc_queue_waiting_images"] == 3, "three wait")
+        wait_until(lambda: numbers(server)["ocrsvc_queue_waiting_images"] == 2, "two wait")
         for client in clients:
             client.join()
         assert numbers(server)["ocrsvc_queue_waiting_images"] == 0
@@ -438,7 +438,7 @@ def test_recycle_replaces_every_worker_and_loses_no_request(tmp_path: Path) -> N
 
 
 def test_recycle_says_when_it_took_too_long() -> None:
-    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_FAKE_WARM_UP_S": "1"}) as server:
+    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_FAKE_WARM_UP_S": "3"}) as server:
         done = ocrsvc("recycle", "--pid", str(server.pid), "--timeout", "0.2")
         assert done.returncode == 75
         assert "0 of 1 workers are replaced" in done.stdout

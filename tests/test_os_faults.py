@@ -47,7 +47,7 @@ def pid_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(faults: Faults, pid_file: Path) -> Iterator[Server]:
     """Two workers."""
     env = {**faults.environment, "OCRSVC_WORKERS": "2", "OCRSVC_PIDFILE": str(pid_file)}
-    with run_server(env, ["--timeout", "2"]) as server:
+    with run_server(env, ["--timeout", "4"]) as server:
         server.wait_for("READY in", count=2)
         yield server
 
@@ -179,7 +179,7 @@ def test_a_service_that_stood_still_as_a_whole_loses_no_worker(server: Server) -
     for pid in (server.pid, *workers):
         os.kill(pid, signal.SIGSTOP)
     # Longer than a heartbeat may take.
-    time.sleep(3.0)
+    time.sleep(5.0)
     # The arbiter first: it finds every heartbeat out of date.
     waits = waits_of(server.pid)
     os.kill(server.pid, signal.SIGCONT)

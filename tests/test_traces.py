@@ -130,11 +130,12 @@ def test_a_collector_that_is_away_costs_no_request_anything_and_its_spans_are_co
             began_s = time.monotonic()
             for _ in range(30):
                 assert requests.post(f"{server.url}/v1/ocr", data=PAGE, timeout=30).status_code == 200
-            assert time.monotonic() - began_s < 20
+            assert time.monotonic() - began_s < 40
             assert server.metric("ocrsvc_trace_spans_dropped_total") > 50
             began_s = time.monotonic()
             assert server.stop() == 0
-            assert time.monotonic() - began_s < 10
+            # One sending has a minute.
+            assert time.monotonic() - began_s < 30
 
 
 class Exporter:

@@ -153,6 +153,7 @@ def test_old_workers_answer_on_where_new_code_does_not_fit_the_arbiters(tmp_path
     assert set(outcomes) == {"right"}, outcomes
 
 
+@pytest.mark.timeout(300)
 def test_a_restart_on_a_socket_that_is_held_takes_all_new_code_and_fails_nothing(tmp_path: Path) -> None:
     write_package(tmp_path, "0.1.0")
     with closing(HeldSocket(tmp_path, SLOW)) as held:
@@ -170,6 +171,7 @@ def test_a_restart_on_a_socket_that_is_held_takes_all_new_code_and_fails_nothing
     assert set(outcomes) == {"right"}, outcomes
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", PROXIES)
 def test_hosts_behind_a_proxy_are_replaced_one_after_the_other_and_nothing_fails(
     name: str, tmp_path: Path, free_port: int

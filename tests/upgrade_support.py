@@ -76,11 +76,12 @@ class HeldSocket:
         self.url = f"http://{bind}"
         own = {"OCRSVC_ENGINE": "fake", **env, "OCRSVC_BIND": bind, "PYTHONPATH": str(site)}
         self._environment, self._site = clean_environment(own), site
+        self._services: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> subprocess.Popen[bytes]:
         """A service on the socket; it need not be ready: connections wait."""
         number = self._listener.fileno()
-        return subprocess.Popen(
+        service = subprocess.Popen(
             [sys.executable, "-c", _AS_SYSTEMD, str(number)],
             env=self._environment,
             cwd=self._site,
@@ -88,6 +89,8 @@ class HeldSocket:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+        self._services.append(service)
+        return service
 
     def stop(self, service: subprocess.Popen[bytes]) -> int:
         """Ends a service gracefully; its exit code."""
@@ -95,5 +98,8 @@ class HeldSocket:
         return service.wait(_STOP_S)
 
     def close(self) -> None:
-        """No more connections."""
+        """No more connections, and no service that a test which failed has left."""
         self._listener.close()
+        for service in self._services:
+            service.kill()
+            service.wait(_STOP_S)
