@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final
 from ocrsvc.batch.visible_text import visible
 from ocrsvc.cli.api_key import add_argument, read_key
 from ocrsvc.cli.output_file import STANDARD, check_output, writing
+from ocrsvc.cli.output_format import JSON, NDJSON, OTHER_NAMES, formats_for, is_zip
 from ocrsvc.cli.reading_options import add_reading_options, options_of
 from ocrsvc.cli.tls_arguments import add_tls_arguments
 from ocrsvc.client.response import Data
-from ocrsvc.errors import OperatorError
+from ocrsvc.errors import BadOption, OperatorError
 
 if TYPE_CHECKING:
     from ocrsvc.client import Client
@@ -34,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reading_options(submit)
     _with_id(_add(steps, "status", _status, "print how a job is, as JSON"))
     result = _with_id(_add(steps, "result", _result, "write a file of all pages"))
-    result.add_argument("--format", default="json", help="json (default), ndjson, pdf, text, md and others")
+    result.add_argument(
+        "--format", help="json, ndjson, pdf, text, md and others; by default what the name after -o ends in, else json"
+    )
     result.add_argument("--wait", action="store_true", help="until it is done")
     result.add_argument(
         "-o", "--output", type=Path, default=STANDARD, metavar="FILE", help="- (default) is standard output"
@@ -91,10 +94,14 @@ def _status(client: Client, args: argparse.Namespace) -> None:
 
 def _result(client: Client, args: argparse.Namespace) -> None:
     check_output(args.output, ())
+    if is_zip(args.output):
+        raise BadOption("A result of a job is one file, and no zip.", "Fetch each format by itself.")
+    asked = None if args.format is None else (OTHER_NAMES.get(args.format, args.format),)
+    (name,) = formats_for(asked, args.output, default=JSON, lines=NDJSON)
     job = client.job(args.id)
     if args.wait:
         job.wait(_LONGEST_S)
-    data = job.result(args.format)
+    data = job.result(name)
     with writing(args.output) as output:
         output.write(data)
 

@@ -1,4 +1,4 @@
-"""Which formats `ocrsvc read` writes, by --format and by the end of the name after -o."""
+"""Which formats `ocrsvc read` and `ocrsvc job result` write, by --format and by the end of the name after -o."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from ocrsvc.cli.read_files import standard_input
 from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
 from ocrsvc.errors import BadOption
 
-JSON, PDF, TEXT = "json", "pdf", "text"
+JSON, NDJSON, PDF, TEXT = "json", "ndjson", "pdf", "text"
+OTHER_NAMES: Final = {"txt": TEXT}
+"""Of formats."""
 ZIP_ENDING: Final = ".zip"
 """Whatever is written under such a name is a zip, of one file too."""
 
 _OTHER_ENDINGS: Final = {
     ".json": JSON,
-    ".jsonl": JSON,
-    ".ndjson": JSON,
+    ".jsonl": NDJSON,
+    ".ndjson": NDJSON,
     ".markdown": "md",
     ".xml": "alto",
     ".html": "hocr",
@@ -30,22 +32,25 @@ _FORMATS: Final[Mapping[str, str]] = {
 """By the end of a name, in small letters."""
 
 
-def formats_for(asked: tuple[str, ...] | None, output: Path) -> tuple[str, ...]:
+def formats_for(asked: tuple[str, ...] | None, output: Path, default: str = TEXT, lines: str = JSON) -> tuple[str, ...]:
     """What is to be written.
 
     Args:
-        asked: What --format names; None where it is left out, and then the name decides, else it is text.
+        asked: What --format names; None where it is left out, and then the name decides, else `default`.
         output: What -o names.
+        default: What a name without a known end gets.
+        lines: The format of JSON on lines.
 
     Raises:
         BadOption: The name ends as another format does, or as a zip without saying of what.
     """
     ending = _ending_of(output)
-    named = _FORMATS.get(ending)
+    formats = {end: lines if name == NDJSON else name for end, name in _FORMATS.items()}
+    named = formats.get(ending)
     if asked is None:
         if ending == ZIP_ENDING:
             raise BadOption(f"{output} is a zip of formats that are not named.", "Name them, such as --format pdf,md.")
-        return (named or TEXT,)
+        return (named or default,)
     if named is None:
         return asked
     if len(asked) > 1:
@@ -54,7 +59,7 @@ def formats_for(asked: tuple[str, ...] | None, output: Path) -> tuple[str, ...]:
             f"Write -o {output.with_suffix(ZIP_ENDING)}, or only --format {named}.",
         )
     if asked != (named,):
-        fitting = " or ".join(end for end, name in _FORMATS.items() if name == asked[0])
+        fitting = " or ".join(end for end, name in formats.items() if name == asked[0])
         raise BadOption(
             f"{output} is a name for --format {named}, and --format {asked[0]} is asked for.",
             f"Let the name end in {fitting}, or ask for --format {named}.",

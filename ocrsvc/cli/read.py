@@ -11,7 +11,7 @@ from typing import Final
 from ocrsvc.batch.visible_text import visible
 from ocrsvc.cli.api_key import add_argument
 from ocrsvc.cli.output_file import STANDARD, check_output, writing
-from ocrsvc.cli.output_format import JSON, PDF, TEXT, check_one_pdf, formats_for, is_zip
+from ocrsvc.cli.output_format import JSON, OTHER_NAMES, PDF, TEXT, check_one_pdf, formats_for, is_zip
 from ocrsvc.cli.progress import show_progress
 from ocrsvc.cli.read_documents import json_line, more_options, write_documents
 from ocrsvc.cli.read_files import Answered, read_by_service, read_in_this_process
@@ -24,7 +24,6 @@ from ocrsvc.settings.api_key import API_KEY_VARIABLE
 
 HELP: Final = "print the text of images and documents, or write searchable PDFs and other files of them"
 _KEY_REMEDY: Final = f"Name a file with the key with --key-file, or set {API_KEY_VARIABLE}."
-_OTHER_NAMES: Final = {"txt": TEXT}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _formats_of(text: str) -> tuple[str, ...]:
     """For argparse, which reports ArgumentTypeError."""
-    names = tuple(dict.fromkeys(_OTHER_NAMES.get(name, name) for name in text.split(",")))
+    names = tuple(dict.fromkeys(OTHER_NAMES.get(name, name) for name in text.split(",")))
     for name in names:
         if name not in (JSON, *DOCUMENT_FORMATS):
             raise argparse.ArgumentTypeError(f"{name!r} is not one of {JSON}, {', '.join(DOCUMENT_FORMATS)}")
