@@ -28,6 +28,7 @@ from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.runner import Runner
 from ocrsvc.jobs.store import JobStore, StorageFull, storing
 from ocrsvc.pipeline.read import Reader
+from ocrsvc.serving.limiter import Limiter
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -269,6 +270,36 @@ def test_who_fills_the_store_over_http_keeps_nobody_else_out(
         return client.post("/api/doc/upload", data=form, headers={"X-Real-IP": caller}).status_code
 
     assert [upload(caller) for caller in ("hog", "hog", "hog", "hog", "other", "other")] == [200] * 3 + [503, 200, 503]
+
+
+def test_requests_whose_documents_wait_to_be_stored_are_few_and_the_next_is_told_to_come_back(
+    reader: Reader, tmp_path: Path
+) -> None:
+    jobs = JobStore(tmp_path, 10**6, 100.0)
+    client = create_app(Settings(), reader, jobs=jobs).test_client()
+    jobs.adding = Limiter(1, 0)
+    with jobs.adding.take(bool):
+        answer = client.post("/v1/jobs", data=DOCUMENT, content_type="application/pdf")
+        assert (answer.status_code, answer.headers["Retry-After"], jobs.all()) == (503, "2", [])
+    assert client.post("/v1/jobs", data=DOCUMENT, content_type="application/pdf").status_code == 202
+
+
+def test_what_others_have_stored_is_not_read_again_for_each_document_that_comes(
+    small: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    get = Job.get
+
+    def note(job: Job, name: str) -> Any:
+        read.append(job.id)
+        return get(job, name)
+
+    monkeypatch.setattr(Job, "get", note)
+    others = [small.add(b"1", {"source": "api"}, f"caller {number % 5}") for number in range(20)]
+    read.clear()
+    small.add(b"1", {"source": "api"}, "one more")
+    # The last one, by whom nothing was added yet.
+    assert read == [others[-1].id]
 
 
 @pytest.mark.usefixtures("full_disk")

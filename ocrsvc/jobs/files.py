@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
 
@@ -81,13 +81,12 @@ def locked(path: Path, what: str) -> Iterator[None]:
         yield
 
 
-def size_of(folder: Path) -> int:
-    """Bytes of all files in a folder and below it."""
-    return sum(_size(Path(place) / name) for place, _, names in os.walk(folder) for name in names)
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.lstat().st_size
-    except FileNotFoundError:
-        return 0
+def size_of(folder: Path | str) -> int:
+    """Bytes of all files in a folder and below it. Raises FileNotFoundError where the folder itself is gone."""
+    size_bytes = 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                is_folder = entry.is_dir(follow_symlinks=False)
+                size_bytes += size_of(entry.path) if is_folder else entry.stat(follow_symlinks=False).st_size
+    return size_bytes

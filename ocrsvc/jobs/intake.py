@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from ocrsvc.jobs.packed_options import pack_options
 from ocrsvc.jobs.store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions, no_check
-from ocrsvc.serving.work_queue import RequestContext
+from ocrsvc.serving.work_queue import RequestContext, make_check
 from ocrsvc.settings.settings import Settings
 
 _MOST_REPEAT_LETTERS: Final = 255
@@ -104,6 +105,7 @@ def add_job(
         KeyReused: The Idempotency-Key was sent with something else.
         UrlRefused: The callback leads where this service does not go; BadOption: none is told anything, or unsigned.
     """
+    check = make_check(context, time.monotonic() + limit_s, time.monotonic)
     if job_request.callback is not None:
         check_callback(job_request.callback, settings)
     options = replace(job_request.options, mask=tuple(dict.fromkeys((*job_request.options.mask, *context.mask))))
@@ -132,9 +134,9 @@ def add_job(
     }
     repeat, content = _repeat(job_request), _content(job_request, about) if job_request.repeat else ""
     more = {} if job_request.callback is None else {CALLBACK: first_delivery(job_request.callback)}
-    return jobs.add(
-        job_request.file, about, job_request.owner.caller, pages=len(numbers), repeat=repeat, content=content, more=more
-    )
+    file, caller = job_request.file, job_request.owner.caller
+    with jobs.adding.take(check):
+        return jobs.add(file, about, caller, pages=len(numbers), repeat=repeat, content=content, more=more)
 
 
 def find_job(jobs: JobStore, sent_id: object, owner: JobOwner, source: str | None = None) -> Job | None:

@@ -131,9 +131,9 @@ class Job:
         if not path.exists():
             path.touch()
 
-    def stored(self) -> Stored:
-        """What it takes of the store, and whose it is."""
-        taken = self.taken()
+    def stored(self, taken: Taken | None = None) -> Stored:
+        """What it takes of the store, and whose it is; `taken` is for who knows it already."""
+        taken = taken or self.taken()
         return Stored(self.id, taken.caller, size_of(self.folder), taken.came_s, self.is_done(), taken.pages)
 
     def is_there(self) -> bool:

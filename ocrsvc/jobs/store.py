@@ -31,6 +31,7 @@ from ocrsvc.jobs.eviction import Bounds, Need, displaced
 from ocrsvc.jobs.files import locked, put, sync
 from ocrsvc.jobs.job import Job, Taken
 from ocrsvc.jobs.uploaded_files import UploadedFiles
+from ocrsvc.serving.limiter import Limiter
 
 LOGGER: Final = logging.getLogger("ocrsvc.jobs")
 MOST_JOBS: Final = 1000
@@ -44,6 +45,8 @@ _AGAIN: Final = "Send it again later."
 _LACKS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS)
 _LOCK_FILE: Final = ".lock"
 _UPLOADS_PART: Final = 4
+_ADDED_AT_ONCE: Final = 2
+_ADDED_WAITING: Final = 32
 
 T = TypeVar("T")
 
@@ -88,6 +91,7 @@ class JobStore:
     Attributes:
         folder, most_bytes, is_durable: As given.
         added: Set when this process added a job.
+        adding: For who calls `add` in a request: threads that wait for the lock are threads that other requests need.
         uploads: Files that are uploaded to be read later; they may take a quarter of `most_bytes`, beside it.
         note: Told what became of jobs here: "accepted", "deleted", "displaced", "expired", and by others that read
             and tell them "done", "failed" and how callbacks went.
@@ -108,6 +112,9 @@ class JobStore:
         self.added = threading.Event()
         self.uploads = UploadedFiles(folder / "uploads", most_bytes // _UPLOADS_PART, keep_s)
         self.note: Callable[[str], object] = bool
+        self.adding = Limiter(_ADDED_AT_ONCE, _ADDED_WAITING)
+        # By the id of the job: every one that is added is held against all others.
+        self._taken: dict[str, Taken] = {}
 
     def add(
         self,
@@ -181,7 +188,7 @@ class JobStore:
 
     def _check_limits(self, caller: str, pages: int) -> None:
         """Raises TooManyJobs."""
-        waiting = [taken for taken in _seen(self.waiting(), Job.taken) if taken.caller == caller]
+        waiting = [taken for taken in _seen(self.waiting(), self._taken_of) if taken.caller == caller]
         asked = sum(taken.pages for taken in waiting) + pages
         if len(waiting) < self._limits.jobs and asked <= self._limits.pages:
             return
@@ -207,7 +214,9 @@ class JobStore:
     def _clear_for(self, need: Need) -> None:
         """Clear what has to go. Raises QueueFull when that is not enough."""
         self.sweep()
-        gone = displaced(self._each(Job.stored), need, Bounds(MOST_JOBS, self.most_bytes))
+        gone = displaced(
+            self._each(lambda job: job.stored(self._taken_of(job))), need, Bounds(MOST_JOBS, self.most_bytes)
+        )
         if gone is None:
             raise QueueFull(
                 f"{MOST_JOBS} documents, or {self.most_bytes} bytes of them (OCRSVC_TASKS_BYTES), are kept already, "
@@ -232,7 +241,7 @@ class JobStore:
     def waiting(self) -> list[Job]:
         """Those that are not done, the oldest first."""
         unread = [job for job in self.all() if not job.is_done()]
-        found = _seen(unread, lambda job: (job.came_s(), job.id, job))
+        found = _seen(unread, lambda job: (self._taken_of(job).came_s, job.id, job))
         return [job for *_, job in sorted(found, key=lambda row: row[:2])]
 
     def clear(self, job: Job, why: str = "deleted") -> None:
@@ -241,6 +250,7 @@ class JobStore:
         with suppress(FileNotFoundError):
             job.folder.rename(gone)
             self.note(why)
+        self._taken.pop(job.id, None)
         shutil.rmtree(gone, ignore_errors=True)
 
     def sweep(self) -> None:
@@ -249,8 +259,8 @@ class JobStore:
             found = _BESIDE.fullmatch(entry.name)
             if found and not (found["pid"] and Path("/proc", found["pid"]).exists()):
                 shutil.rmtree(entry, ignore_errors=True)
-        for came_s, job in self._each(lambda job: (job.came_s(), job)):
-            if self._clock() - came_s > self._keep_s:
+        for taken, job in self._each(lambda job: (self._taken_of(job), job)):
+            if self._clock() - taken.came_s > self._keep_s:
                 self.clear(job, "expired")
         self.uploads.sweep()
 
@@ -272,6 +282,7 @@ class JobStore:
             if taken.boot != boot:
                 came_s = now_s - max(0.0, now_at_s - taken.came_at_s)
                 job.put("taken.json", asdict(replace(taken, came_s=came_s, boot=boot)))
+        self._taken.clear()
 
     def _put_right(self, job: Job) -> None:
         """Remove what was being written when all ended, or set the job aside where it cannot be understood."""
@@ -282,6 +293,16 @@ class JobStore:
         except (FileNotFoundError, ValueError):
             LOGGER.error("job %s is damaged: it is kept as %s%s, and not read", job.id, DAMAGED, job.id)
             job.folder.rename(self.folder / f"{DAMAGED}{job.id}")
+
+    def _taken_of(self, job: Job) -> Taken:
+        """When it came, and whose it is: read once, for nothing changes it after `begin_again`."""
+        found = self._taken.get(job.id)
+        if found is None:
+            if len(self._taken) > 2 * MOST_JOBS:
+                # Others remove jobs, too.
+                self._taken.clear()
+            found = self._taken[job.id] = job.taken()
+        return found
 
     def _job(self, folder: Path) -> Job:
         return Job(folder, self.is_durable)
