@@ -379,11 +379,11 @@ def _special() -> Iterator[Entry]:
     yield from _of_answers()
     yield Entry("binary elements", "kserve_v2", (_once(_of_elements),))
     yield Entry("names of models", "kserve_v2", tuple(map(_once, messages_for_models())))
-    for path, format_name in _TAKES_JOBS.items():
-        upload = _file(format_name, path, "files" if format_name == "docling" else "file")
-        # A PDF waits for a process that opens it; an image is stored at once.
-        kinds: dict[str, Callable[[int], bytes]] = {"documents": small_pdf, "images": _small_image}
-        for kind, make_file in kinds.items():
+    # Images last: they are stored at once, and then count for their caller as jobs that wait.
+    kinds: dict[str, Callable[[int], bytes]] = {"documents": small_pdf, "images": _small_image}
+    for kind, make_file in kinds.items():
+        for path, format_name in _TAKES_JOBS.items():
+            upload = _file(format_name, path, "files" if format_name == "docling" else "file")
             left = _once(partial(upload.send_file, make_file), 1, 1)
             yield Entry(f"200 small {kind}", format_name, (replace(left, connections=200, short_connections=10),))
     for name, format_name, make in _UNREAD:
