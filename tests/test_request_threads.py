@@ -64,14 +64,27 @@ def test_so_many_begin_at_once_and_one_more_when_one_ends_or_is_settled() -> Non
 
 def test_while_the_loop_works_one_begins_at_a_time() -> None:
     beginnings = Beginnings(3, 0.005, Clock())
-    beginnings.is_one_enough = True
+    beginnings.hold_back()
     only = beginnings.begin()
     assert beginnings.left_s() > 0
-    beginnings.is_one_enough = False
+    beginnings.let_go()
     assert beginnings.left_s() == 0
-    beginnings.is_one_enough = True
+    beginnings.hold_back()
     beginnings.end(only)
     assert beginnings.left_s() == 0
+
+
+def test_who_waits_while_the_loop_works_begins_when_it_lets_go() -> None:
+    beginnings = Beginnings(3, FOR_EVER_S)
+    beginnings.hold_back()
+    beginnings.begin()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(beginnings.begin)
+        # However late it looks, it is not left waiting.
+        while not waiting.done():
+            beginnings.hold_back()
+            beginnings.let_go()
+        assert waiting.result()
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from ocrsvc.records import Check, MaskKind, ModelChoice
 from ocrsvc.serving.memory_budget import Budget, Share, network_of, unlimited
 from ocrsvc.serving.page_account import UNCOUNTED
 from ocrsvc.serving.request_guard import take_body
-from ocrsvc.serving.work_queue import PRIORITIES, Priority, RequestContext, make_check
+from ocrsvc.serving.work_queue import GONE_S, PRIORITIES, Priority, RequestContext, make_check
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.ledger import Ledger
 from ocrsvc.telemetry.trace_context import TraceContext, request_id_of
@@ -157,9 +157,11 @@ class Request(flask.Request):
     def is_gone(self) -> bool:
         """Whether the client has closed its connection; False where the connection is not known.
 
+        A client may close its sending side behind the request: nobody is gone in the first quarter of a second.
         Never blocks. Safe from any thread: a connection that was closed here in the meantime counts as gone.
         """
-        return self.received is not None and self.received.is_gone()
+        is_new = time.monotonic() - self.taken_s < GONE_S
+        return not is_new and self.received is not None and self.received.is_gone()
 
     @property
     def content(self) -> Content:

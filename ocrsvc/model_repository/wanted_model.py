@@ -11,7 +11,8 @@ from ocrsvc.model_repository.version import MOST_VERSION, NAME
 LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ACCEPTED: Final = "NAME, NAME/VERSION or NAME:LABEL"
 
-PATTERN: Final = rf"{NAME.pattern}(?:/[1-9][0-9]{{0,9}}|:{LABEL.pattern})?"
+PATTERN: Final = rf"{NAME.pattern}(?:/[1-9][0-9]{{0,8}}|:{LABEL.pattern})?"
+"""For descriptions: of version numbers, those of nine digits at most, though MOST_VERSION has ten."""
 
 _WANTED: Final = re.compile(rf"({NAME.pattern})(?:/([1-9][0-9]{{0,9}})|:({LABEL.pattern}))?")
 

@@ -28,7 +28,7 @@ class Limiter:
     def take(self, check: Callable[[], object]) -> Iterator[None]:
         """Enter the block when fewer than `at_once` are inside; `check` raises to stop waiting. Raises QueueFull."""
         if not self._admitted.acquire(blocking=False):
-            raise QueueFull("Too many documents are being read.", "Send it again in a moment.", 2)
+            raise QueueFull("Too many documents are being opened, stored or made.", "Send it again in a moment.", 2)
         try:
             while not self._running.acquire(timeout=_CHECK_S):
                 check()

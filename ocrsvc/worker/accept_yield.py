@@ -69,9 +69,9 @@ class FairThreadWorker(TlsWorker):
         return self.worker_table.entry(self.slot_number)
 
     def accept(self, listener: Any) -> None:
-        """Take the connections that wait, or leave them; one alone where a sibling has less to do."""
+        """Take the connections that wait, or leave them; no more than one where a sibling has less to do."""
         for accepted in range(1, _AT_ONCE + 1):
-            if self._begins_yield() or not self._accept_one(listener):
+            if (accepted > 1 and not self.alive) or self._begins_yield() or not self._accept_one(listener):
                 return
             others = self.worker_table.requests_in_flight(besides=self.slot_number)
             # The heads of those that were just accepted may be still to come.

@@ -229,6 +229,9 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
         self._request_threads.hold_back()
         for key, _ in events:
             key.data(key.fileobj)
+        if not self.alive:
+            # This may have been the last turn.
+            self._request_threads.start()
 
     def _cap_keepalive(self, deadline: float) -> None:
         """Stopping: neither kept nor silent connections are waited for longer than this."""

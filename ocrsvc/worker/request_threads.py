@@ -57,19 +57,27 @@ class Beginnings:
         at_once: How many.
         settled_s: The moment.
         clock: Monotonic seconds.
-
-    Attributes:
-        is_one_enough: Whether one at a time is to begin, because something else is more urgent; the event loop sets it.
     """
 
     def __init__(
         self, at_once: int = AT_ONCE, settled_s: float = SETTLED_S, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._at_once, self._settled_s, self._clock = at_once, settled_s, clock
-        self.is_one_enough = False
+        self._is_one_enough = False
         self._changed = threading.Condition()
         # Until when each counts, the first first.
         self._until_s: dict[object, float] = {}
+
+    def hold_back(self) -> None:
+        """One at a time is to begin, because something else is more urgent."""
+        self._is_one_enough = True
+
+    def let_go(self) -> None:
+        """As many as may are to begin again."""
+        if self._is_one_enough:
+            with self._changed:
+                self._is_one_enough = False
+                self._changed.notify()
 
     def begin(self) -> object:
         """Wait until one more may begin; what `end` wants."""
@@ -91,7 +99,7 @@ class Beginnings:
         now_s = self._clock()
         while self._until_s and (first_s := next(iter(self._until_s.values()))) <= now_s:
             del self._until_s[next(iter(self._until_s))]
-        return 0.0 if len(self._until_s) < (1 if self.is_one_enough else self._at_once) else first_s - now_s
+        return 0.0 if len(self._until_s) < (1 if self._is_one_enough else self._at_once) else first_s - now_s
 
 
 class RequestThreads:
@@ -120,14 +128,14 @@ class RequestThreads:
 
     def start(self) -> None:
         """The event loop, before it waits: wake threads for what was added."""
-        self._beginnings.is_one_enough = False
+        self._beginnings.let_go()
         while self._added:
-            self._added -= 1
             self._pool.submit(self._run_next)
+            self._added -= 1
 
     def hold_back(self) -> None:
-        """The event loop, when there is something to do for it: until `start` it has the interpreter first."""
-        self._beginnings.is_one_enough = True
+        """The event loop, after it waited: until `start` it has the interpreter first."""
+        self._beginnings.hold_back()
 
     def _run_next(self) -> None:
         """Pool thread: as often as requests were added, each time the one whose turn it is then."""
