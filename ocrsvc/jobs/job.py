@@ -132,8 +132,11 @@ class Job:
             path.touch()
 
     def is_there(self) -> bool:
-        """Whether nobody has cleared it."""
-        return self.folder.exists()
+        """Whether nobody has cleared it; False also where the disk does not tell. Raises nothing.
+
+        Engine threads ask, before each page: what `Path.exists` raises on a disk that fails would end them.
+        """
+        return os.path.exists(self.folder)  # noqa: PTH110  see above
 
     def is_done(self) -> bool:
         """Whether nothing more will be read."""
