@@ -266,6 +266,26 @@ def test_a_job_that_goes_before_its_callback_was_told_is_told_as_expired(
     assert jobs.untold.all() == []
 
 
+def test_a_job_that_goes_while_callbacks_are_looked_for_is_told_as_expired(
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, every, (sent, post) = done_job(jobs), jobs.all, delivered()
+
+    def listed_and_then_moved() -> list[Job]:
+        found = every()
+        jobs.clear(job, "expired")
+        return found
+
+    deliveries = Deliveries(jobs, post, 3, "")
+    with monkeypatch.context() as patched:
+        patched.setattr(jobs, "all", listed_and_then_moved)
+        # It is listed in its new place only the next time.
+        patched.setattr(jobs.untold, "all", list)
+        deliver(deliveries)
+    deliver(deliveries)
+    assert [json.loads(body)["type"] for body, _ in sent] == ["job.expired"]
+
+
 def test_a_job_that_was_deleted_or_told_before_is_not_told_as_expired(
     jobs: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,8 +124,9 @@ class Deliveries:
         try:
             delivery = Delivery(**job.get(CALLBACK))
         except FileNotFoundError:
-            # It has none, and gets none.
-            self._settled.add(job.id)
+            # It has none, and gets none; or it was moved to the untold meanwhile, and is found there the next time.
+            if job.is_there():
+                self._settled.add(job.id)
             return None
         is_expired = self._jobs.untold.has(job)
         if delivery.state != "waiting":
