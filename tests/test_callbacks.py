@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import hmac
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,7 @@ def test_without_room_to_note_it_nothing_is_sent_and_what_fails_in_an_unforeseen
         for _ in range(3):
             deliver(told)
     assert sent == []
-    assert "callbacks cannot be told; tried again later: No space left on device" in caplog.text
+    assert "callbacks cannot be told; tried again later: Documents cannot be stored now: No space left" in caplog.text
     fails = Deliveries(jobs, lambda *_: 1 // 0, 1, "")
     deliver(fails)
     assert (job.get(CALLBACK)["state"], job.get(CALLBACK)["tries"]) == ("given up", 1)
@@ -209,6 +210,16 @@ def test_a_slow_receiver_keeps_no_other_waiting_and_has_one_message_at_a_time(jo
     assert (told[:3], len(told), most) == (["quick.example"] * 3, 6, 1)
 
 
+def noted_in(failures: list[Exception]) -> Callable[[Exception], bool]:
+    """Keeps each, and has no other piece of work dropped for it."""
+
+    def note(error: Exception) -> bool:
+        failures.append(error)
+        return False
+
+    return note
+
+
 def test_hosts_take_turns_where_there_are_more_than_threads() -> None:
     held, done = threading.Event(), list[str]()
     failures: list[Exception] = []
@@ -217,7 +228,7 @@ def test_hosts_take_turns_where_there_are_more_than_threads() -> None:
         assert held.wait(WAIT_S)
         done.append(name)
 
-    queues = HostQueues(1, work, failures.append)
+    queues = HostQueues(1, work, noted_in(failures))
     queues.put("a", ["a1", "a2", "a3"])
     queues.put("b", ["b1"])
     # Those of a host come once: it still has some.
@@ -225,6 +236,67 @@ def test_hosts_take_turns_where_there_are_more_than_threads() -> None:
     held.set()
     assert queues.wait(WAIT_S)
     assert (done, failures) == (["a1", "b1", "a2", "a3"], [])
+
+
+def test_a_thread_that_cannot_be_started_is_not_counted_and_a_later_put_starts_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done, failures = list[str](), list[Exception]()
+    queues = HostQueues(1, done.append, noted_in(failures))
+
+    def no_more(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_more)
+        queues.put("a", ["a1"])
+        queues.put("b", ["b1"])
+    assert (done, len(failures), queues.wait(0.0)) == ([], 2, True)
+    queues.put("a", ["a1"])
+    assert queues.wait(WAIT_S)
+    assert done == ["a1", "b1"]
+
+
+def unreadable(job: Job, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """The disk refuses this of the job, of all that are there."""
+    usual = getattr(Job, method)
+
+    def refused(asked: Job, *names: object) -> object:
+        if asked == job:
+            raise OSError(errno.EIO, "Input/output error")
+        return usual(asked, *names)
+
+    monkeypatch.setattr(Job, method, refused)
+
+
+@pytest.mark.parametrize(
+    ("hurt", "logged"),
+    [
+        (lambda job, _: (job.folder / "task.json").write_bytes(b"{}"), "cannot be understood"),
+        (lambda job, _: job.put(CALLBACK, {**job.get(CALLBACK), "secret": 5}), "cannot be understood"),
+        (lambda job, _: job.put(CALLBACK, {**job.get(CALLBACK), "tries": 10**6}), "cannot be understood"),
+        (lambda job, _: job.put(CALLBACK, {"url": 5}), "cannot be understood"),
+        (lambda job, monkeypatch: unreadable(job, monkeypatch, "put"), "tried again later: Input/output error"),
+        (lambda job, monkeypatch: unreadable(job, monkeypatch, "get"), "tried again later: Input/output error"),
+    ],
+)
+def test_a_job_that_is_damaged_or_cannot_be_read_keeps_no_other_of_its_host_waiting(
+    jobs: JobStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    hurt: Callable[[Job, pytest.MonkeyPatch], object],
+    logged: str,
+) -> None:
+    first, other = done_job(jobs), done_job(jobs)
+    hurt(first, monkeypatch)
+    monkeypatch.setattr(jobs, "all", lambda: [first, other])
+    sent, post = delivered()
+    deliveries = Deliveries(jobs, post, 3, "")
+    for _ in range(2):
+        deliver(deliveries)
+    assert [json.loads(body)["data"]["id"] for body, _ in sent] == [other.id]
+    (record,) = caplog.records
+    assert logged in record.message
 
 
 def removed_early(jobs: JobStore, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
