@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -136,19 +134,16 @@ def make_result(jobs: JobStore, job: Job, name: str, check: Check, limit_s: floa
     found = job.result_path(file_name_of(name))
     if found is not None:
         return found
-    _remove_left(job.folder)
-    beside = job.folder / f".{os.getpid()}-{uuid.uuid4().hex}"
-    try:
-        with _buffered(beside) as output:
+    _remove_left(job)
+    with job.unfinished_file() as made:
+        with _buffered(made) as output:
             _write(job, name, output, limit_s, check)
-        return jobs.keep_result_file(job, beside, file_name_of(name))
-    finally:
-        beside.unlink(missing_ok=True)
+        return jobs.keep_result_file(job, made, file_name_of(name))
 
 
-def _remove_left(folder: Path) -> None:
+def _remove_left(job: Job) -> None:
     """Remove what processes were making here that ended meanwhile: each may be as large as the document."""
-    for left in folder.glob(".*-*"):
+    for left in job.unfinished_files():
         if not Path("/proc", left.name[1:].partition("-")[0]).exists():
             left.unlink(missing_ok=True)
 

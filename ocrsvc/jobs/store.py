@@ -185,8 +185,7 @@ class JobStore:
         with self._locked():
             # What it takes is among what the job takes.
             self._clear_for(self._sweep_jobs(), Need(job.taken().caller, 0, document=job.id))
-            (job.folder / "out").mkdir(exist_ok=True)
-            return made.rename(job.folder / "out" / name)
+            return job.keep_result_file(made, name)
 
     def _check_limits(self, kept: Sequence[JobEntry], caller: str, pages: int) -> None:
         """Raises TooManyJobs."""
