@@ -370,6 +370,17 @@ def test_a_job_that_was_deleted_or_told_before_is_not_told_as_expired(
     assert (len(sent), jobs.all(), jobs.untold.all()) == (1, [], [])
 
 
+def test_of_a_file_that_is_made_while_its_job_expires_nothing_is_left(
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = done_job(jobs)
+    with job.unfinished_file() as made:
+        made.write_bytes(b"half of a file")
+        removed_early(jobs, monkeypatch, "expired")
+    assert [left.id for left in jobs.untold.all()] == [job.id]
+    assert not list(jobs.folder.glob("untold/*/.*"))
+
+
 def test_an_untold_end_survives_its_service_and_is_given_up_in_the_end(
     jobs: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,7 +77,7 @@ class UntoldEnds:
                 self.remove(job)
 
     def _strip(self, job: Job) -> None:
-        for name in _LARGE:
+        """Remove what may be large, also what is being made while it is moved: that is not found again by its maker."""
+        for path in (*(job.folder / name for name in _LARGE), *job.unfinished_files()):
             with suppress(FileNotFoundError):
-                path = job.folder / name
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
