@@ -79,3 +79,11 @@ def test_all_apis_wait_for_the_same_places(place: Place) -> None:
         assert {name: send().status_code for name, send in ways.items()} == dict.fromkeys(ways, 503)
         assert client.get(f"/v1/jobs/{job_id}/result?format=md").status_code == 200
     assert {name: send().status_code for name, send in ways.items()} == dict.fromkeys(ways, 200)
+
+
+def test_a_pdf_that_is_made_already_waits_for_nobody(place: Place) -> None:
+    job_id = place.read_job()
+    made = place.client.get(f"/v1/jobs/{job_id}/result?format=pdf")
+    with place.reader.pdf_making.take(no_check):
+        again = place.client.get(f"/v1/jobs/{job_id}/result?format=pdf")
+    assert (made.status_code, again.status_code, again.data) == (200, 200, made.data)

@@ -114,6 +114,12 @@ def _suffix_of(name: str) -> str:
     return DOCUMENT_FORMATS[name].suffix if name in DOCUMENT_FORMATS else f".{name}"
 
 
+def find_result(job: Job, name: str) -> Path | None:
+    """The file of a format where it was made before. Raises BadOption, FileNotFoundError, as `make_result`."""
+    check_format(name, unpack_options(job.about()["options"]))
+    return job.result_path(file_name_of(name))
+
+
 def make_result(jobs: JobStore, job: Job, name: str, check: Check, limit_s: float = MOST_S) -> Path:
     """The file of a format, made now unless it was before; for a job that is done, or about to be.
 
@@ -130,8 +136,7 @@ def make_result(jobs: JobStore, job: Job, name: str, check: Check, limit_s: floa
         OcrsvcError: As `write_document`.
         FileNotFoundError: The job was deleted.
     """
-    check_format(name, unpack_options(job.about()["options"]))
-    found = job.result_path(file_name_of(name))
+    found = find_result(job, name)
     if found is not None:
         return found
     _remove_left(job)
