@@ -32,11 +32,11 @@ def jobs(tmp_path: Path) -> JobStore:
     return JobStore(tmp_path, 10**6, 3600.0)
 
 
-def done_job(jobs: JobStore, host: str = "told.example") -> Job:
+def done_job(jobs: JobStore, host: str = "told.example", caller: str = "") -> Job:
     """A job of one page that is read, and not told yet."""
     about = {"name": "a.pdf", "numbers": [1], "count": 1, "formats": []}
     told = first_delivery(Callback(f"https://{host}/x", SECRET))
-    job = jobs.add(b"a document", about, more={CALLBACK: told})
+    job = jobs.add(b"a document", about, caller, more={CALLBACK: told})
     job.add_page({"number": 1, "error": "no"})
     job.finish("success")
     return job
@@ -368,6 +368,38 @@ def test_a_job_that_was_deleted_or_told_before_is_not_told_as_expired(
     removed_early(jobs, monkeypatch, "expired")
     deliver(Deliveries(jobs, post, 3, ""))
     assert (len(sent), jobs.all(), jobs.untold.all()) == (1, [], [])
+
+
+def test_a_caller_whose_host_is_dead_keeps_no_other_out_of_what_is_to_be_told(
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ocrsvc.jobs.untold_ends.MOST_UNTOLD", 4)
+
+    def expire(caller: str) -> str:
+        job = done_job(jobs, caller=caller)
+        jobs.clear(job, "expired")
+        return job.id
+
+    dead = [expire("dead") for _ in range(5)]
+    assert {job.id for job in jobs.untold.all()} == set(dead[:4])
+    other = [expire("other") for _ in range(3)]
+    # The oldest made room, up to equal shares.
+    assert {job.id for job in jobs.untold.all()} == {*dead[2:4], *other[:2]}
+    third = expire("third")
+    assert [job.taken().caller for job in jobs.untold.all() if job.id == third] == ["third"]
+    # What is damaged is nobody's, and keeps nobody from making room.
+    (jobs.folder / "untold" / third / "taken.json").write_bytes(b"")
+    expire("fourth")
+    assert len(jobs.untold.all()) == 4
+
+
+@pytest.mark.parametrize("callback", [b"", b"[]"])
+def test_a_job_whose_callback_is_damaged_expires_all_the_same(
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch, callback: bytes
+) -> None:
+    (done_job(jobs).folder / CALLBACK).write_bytes(callback)
+    removed_early(jobs, monkeypatch, "expired")
+    assert (jobs.all(), jobs.untold.all()) == ([], [])
 
 
 def test_of_a_file_that_is_made_while_its_job_expires_nothing_is_left(
