@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from flask.typing import ResponseReturnValue
@@ -12,7 +13,7 @@ from ocrsvc.http.admission import WITHOUT_ENGINE
 from ocrsvc.http.request import request
 from ocrsvc.jobs.intake import JobOwner
 from ocrsvc.jobs.job import Job
-from ocrsvc.jobs.job_result import make_result
+from ocrsvc.jobs.job_result import find_result, make_result
 from ocrsvc.jobs.store import JobStore, storing
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.serving.limiter import Limiter
@@ -51,7 +52,8 @@ def job_view(view: Callable[..., ResponseReturnValue]) -> Callable[..., Response
 class ResultFiles:
     """Makes files of results while their callers wait, one at a time: each takes a core, and a document's memory.
 
-    For any thread that serves a request. PDFs wait for those of other requests, see `Reader.pdf_making`.
+    For any thread that serves a request. PDFs wait for those of other requests, see `Reader.pdf_making`; what is made
+    already waits for nobody.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -65,10 +67,13 @@ class ResultFiles:
             QueueFull: There is no memory for it, or too many wait.
             OcrsvcError, FileNotFoundError: As `make_result`.
         """
-        check = request.make_check()
-        limiter = self._reader.pdf_making if name == _PDF else self._limiter
-        with limiter.take(check):
-            made = make_result(jobs, job, name, check, request.left_s)
+        made = find_result(job, name) or self._made(jobs, job, name)
         # Whoever finishes the response takes the same again, for as long as it lasts.
         with request.share.holding(made.stat().st_size):
             return made.read_bytes()
+
+    def _made(self, jobs: JobStore, job: Job, name: str) -> Path:
+        check = request.make_check()
+        limiter = self._reader.pdf_making if name == _PDF else self._limiter
+        with limiter.take(check):
+            return make_result(jobs, job, name, check, request.left_s)

@@ -3,67 +3,31 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import hmac
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from callbacks_support import SECRET, WAIT_S, deliver, delivered, done_job, verified
 
 from ocrsvc.errors import UrlUnavailable
 from ocrsvc.jobs import deliveries as deliveries_module
-from ocrsvc.jobs.callback import LONGEST_PAUSE_S, Callback, Delivery, first_delivery, headers_of
+from ocrsvc.jobs.callback import LONGEST_PAUSE_S, Delivery, headers_of
 from ocrsvc.jobs.deliveries import Deliveries
 from ocrsvc.jobs.host_queues import HostQueues
 from ocrsvc.jobs.job import CALLBACK, Job
 from ocrsvc.jobs.job_status import job_status
 from ocrsvc.jobs.store import JobStore
 
-WAIT_S = 30.0
-SECRET = "whsec_" + base64.b64encode(b"a secret of 24 bytes, so").decode()
-
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> JobStore:
     return JobStore(tmp_path, 10**6, 3600.0)
-
-
-def done_job(jobs: JobStore, host: str = "told.example") -> Job:
-    """A job of one page that is read, and not told yet."""
-    about = {"name": "a.pdf", "numbers": [1], "count": 1, "formats": []}
-    told = first_delivery(Callback(f"https://{host}/x", SECRET))
-    job = jobs.add(b"a document", about, more={CALLBACK: told})
-    job.add_page({"number": 1, "error": "no"})
-    job.finish("success")
-    return job
-
-
-def deliver(deliveries: Deliveries) -> None:
-    """All that is due is told, or was tried."""
-    deliveries.begin()
-    assert deliveries.wait(WAIT_S)
-
-
-def delivered(status: int = 204) -> tuple[list[tuple[bytes, Mapping[str, str]]], Any]:
-    """What was sent so far, and a function that sends it."""
-    sent: list[tuple[bytes, Mapping[str, str]]] = []
-
-    def post(_url: str, body: bytes, headers: Mapping[str, str], _check: object) -> int:
-        sent.append((body, headers))
-        return status
-
-    return sent, post
-
-
-def verified(body: bytes, headers: Mapping[str, str]) -> bool:
-    """As docs/jobs.md shows it."""
-    key = base64.b64decode(SECRET.removeprefix("whsec_"))
-    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
-    wanted = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
-    return hmac.compare_digest(headers["webhook-signature"], f"v1,{wanted}")
 
 
 def test_the_end_of_a_job_is_told_once_signed(jobs: JobStore) -> None:
@@ -167,7 +131,7 @@ def test_without_room_to_note_it_nothing_is_sent_and_what_fails_in_an_unforeseen
         for _ in range(3):
             deliver(told)
     assert sent == []
-    assert "callbacks cannot be told; tried again later: No space left on device" in caplog.text
+    assert "callbacks cannot be told; tried again later: Documents cannot be stored now: No space left" in caplog.text
     fails = Deliveries(jobs, lambda *_: 1 // 0, 1, "")
     deliver(fails)
     assert (job.get(CALLBACK)["state"], job.get(CALLBACK)["tries"]) == ("given up", 1)
@@ -209,6 +173,16 @@ def test_a_slow_receiver_keeps_no_other_waiting_and_has_one_message_at_a_time(jo
     assert (told[:3], len(told), most) == (["quick.example"] * 3, 6, 1)
 
 
+def noted_in(failures: list[Exception]) -> Callable[[Exception], bool]:
+    """Keeps each, and has no other piece of work dropped for it."""
+
+    def note(error: Exception) -> bool:
+        failures.append(error)
+        return False
+
+    return note
+
+
 def test_hosts_take_turns_where_there_are_more_than_threads() -> None:
     held, done = threading.Event(), list[str]()
     failures: list[Exception] = []
@@ -217,7 +191,7 @@ def test_hosts_take_turns_where_there_are_more_than_threads() -> None:
         assert held.wait(WAIT_S)
         done.append(name)
 
-    queues = HostQueues(1, work, failures.append)
+    queues = HostQueues(1, work, noted_in(failures))
     queues.put("a", ["a1", "a2", "a3"])
     queues.put("b", ["b1"])
     # Those of a host come once: it still has some.
@@ -227,72 +201,62 @@ def test_hosts_take_turns_where_there_are_more_than_threads() -> None:
     assert (done, failures) == (["a1", "b1", "a2", "a3"], [])
 
 
-def removed_early(jobs: JobStore, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
-    """The job there goes, because its time is over or another one needs its place."""
-    if why == "expired":
-        monkeypatch.setattr(jobs, "_keep_s", -1.0)
-        jobs.sweep()
-        monkeypatch.setattr(jobs, "_keep_s", 3600.0)
-    else:
-        monkeypatch.setattr("ocrsvc.jobs.store.MOST_JOBS", 1)
-        jobs.add(b"another", {})
-
-
-@pytest.mark.parametrize("why", ["expired", "displaced"])
-@pytest.mark.parametrize("is_read", [True, False])
-def test_a_job_that_goes_before_its_callback_was_told_is_told_as_expired(
-    jobs: JobStore, monkeypatch: pytest.MonkeyPatch, why: str, is_read: bool
+def test_a_thread_that_cannot_be_started_is_not_counted_and_a_later_put_starts_one(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    job = done_job(jobs)
-    if not is_read:
-        (job.folder / "done.json").unlink()
-        if why == "displaced":
-            jobs.clear(job, "displaced")
+    done, failures = list[str](), list[Exception]()
+    queues = HostQueues(1, done.append, noted_in(failures))
+
+    def no_more(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_more)
+        queues.put("a", ["a1"])
+        queues.put("b", ["b1"])
+    assert (done, len(failures), queues.wait(0.0)) == ([], 2, True)
+    queues.put("a", ["a1"])
+    assert queues.wait(WAIT_S)
+    assert done == ["a1", "b1"]
+
+
+def unreadable(job: Job, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """The disk refuses this of the job, of all that are there."""
+    usual = getattr(Job, method)
+
+    def refused(asked: Job, *names: object) -> object:
+        if asked == job:
+            raise OSError(errno.EIO, "Input/output error")
+        return usual(asked, *names)
+
+    monkeypatch.setattr(Job, method, refused)
+
+
+@pytest.mark.parametrize(
+    ("hurt", "logged"),
+    [
+        (lambda job, _: (job.folder / "task.json").write_bytes(b"{}"), "cannot be understood"),
+        (lambda job, _: job.put(CALLBACK, {**job.get(CALLBACK), "secret": 5}), "cannot be understood"),
+        (lambda job, _: job.put(CALLBACK, {**job.get(CALLBACK), "tries": 10**6}), "cannot be understood"),
+        (lambda job, _: job.put(CALLBACK, {"url": 5}), "cannot be understood"),
+        (lambda job, monkeypatch: unreadable(job, monkeypatch, "put"), "tried again later: Input/output error"),
+        (lambda job, monkeypatch: unreadable(job, monkeypatch, "get"), "tried again later: Input/output error"),
+    ],
+)
+def test_a_job_that_is_damaged_or_cannot_be_read_keeps_no_other_of_its_host_waiting(
+    jobs: JobStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    hurt: Callable[[Job, pytest.MonkeyPatch], object],
+    logged: str,
+) -> None:
+    first, other = done_job(jobs), done_job(jobs)
+    hurt(first, monkeypatch)
+    monkeypatch.setattr(jobs, "all", lambda: [first, other])
     sent, post = delivered()
-    deliveries, notes = Deliveries(jobs, post, 3, ""), list[str]()
-    jobs.note = notes.append
-    if job.is_there():
-        removed_early(jobs, monkeypatch, why)
-        assert why in notes
-    assert jobs.find(job.id) is None
-    assert not list(jobs.folder.glob("untold/*/file"))
-    deliver(deliveries)
-    deliver(deliveries)
-    ((body, headers),) = sent
-    assert verified(body, headers)
-    message = json.loads(body)
-    assert (message["type"], message["data"]["id"], message["data"]["state"]) == ("job.expired", job.id, "expired")
-    assert headers["webhook-id"] == f"msg_{job.id}_expired"
-    assert jobs.untold.all() == []
-
-
-def test_a_job_that_was_deleted_or_told_before_is_not_told_as_expired(
-    jobs: JobStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent, post = delivered()
-    jobs.clear(done_job(jobs))
-    done_job(jobs)
-    deliver(Deliveries(jobs, post, 3, ""))
-    removed_early(jobs, monkeypatch, "expired")
-    deliver(Deliveries(jobs, post, 3, ""))
-    assert (len(sent), jobs.all(), jobs.untold.all()) == (1, [], [])
-
-
-def test_an_untold_end_survives_its_service_and_is_given_up_in_the_end(
-    jobs: JobStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = done_job(jobs)
-    removed_early(jobs, monkeypatch, "expired")
-    # Whoever kept it was killed before all of it was removed.
-    (jobs.folder / "untold" / job.id / "file").write_bytes(b"a document")
-    # A loss of power left one empty, which keeps no service from starting.
-    damaged = done_job(jobs)
-    jobs.clear(damaged, "expired")
-    (jobs.folder / "untold" / damaged.id / "taken.json").write_bytes(b"")
-    after = JobStore(jobs.folder, 10**6, 3600.0)
-    after.begin_again()
-    after.sweep()
-    assert not list(jobs.folder.glob("untold/*/file"))
-    sent, post = delivered(500)
-    deliver(Deliveries(after, post, 1, ""))
-    assert (len(sent), after.untold.all()) == (1, [])
+    deliveries = Deliveries(jobs, post, 3, "")
+    for _ in range(2):
+        deliver(deliveries)
+    assert [json.loads(body)["data"]["id"] for body, _ in sent] == [other.id]
+    (record,) = caplog.records
+    assert logged in record.message

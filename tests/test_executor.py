@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -269,6 +270,19 @@ def test_a_client_that_goes_while_its_work_waits_ends_the_wait_and_the_work() ->
         gate.set()
         assert place.wait(held).answer == "HELD"
     assert server.batches == [["held"]]
+
+
+def test_a_question_for_the_client_that_fails_ends_its_work_and_no_thread() -> None:
+    def is_gone() -> bool:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with running(Upper) as executor:
+        with executor.admit(RequestContext(is_gone=is_gone)) as place:
+            item = place.submit("a", time.monotonic() + FAR_S)
+        with pytest.raises(ClientGone) as raised:
+            item.future.result(FAR_S)
+        assert isinstance(raised.value.__cause__, OSError)
+        assert ask(executor, "b") == "B"
 
 
 def test_a_client_that_goes_while_the_engine_works_changes_nothing() -> None:

@@ -90,6 +90,31 @@ def test_a_file_that_is_made_once_more_is_seen(known: JobStore, clock: Clock) ->
         known.entries()
 
 
+def test_a_file_that_is_made_by_a_process_that_is_killed_right_then_is_seen(
+    known: JobStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        """Nothing more happens in this process."""
+
+    rename = Path.rename
+
+    def rename_and_die(path: Path, target: Path) -> None:
+        rename(path, target)
+        raise Killed
+
+    job, other = known.all()[0], JobStore(known.folder, known.most_bytes, 1000.0, clock)
+    other.put_result_file(job, "a.txt", b"made")
+    for _ in range(2):
+        known.entries()
+        clock.now_s += LATER_S
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", rename_and_die)
+        with pytest.raises(Killed):
+            other.put_result_file(job, "b.txt", b"made")
+    assert job.result_file("b.txt") == b"made"
+    assert stored(known) == on_disk(known)
+
+
 def test_pages_of_a_job_that_is_read_are_counted_though_no_name_comes(known: JobStore, clock: Clock) -> None:
     job = known.waiting()[0]
     BegunPages(job).begin(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -138,3 +139,22 @@ def test_what_died_while_it_made_a_file_leaves_nothing_that_the_next_one_does_no
     others.touch()
     assert make_result(JobStore(tmp_path, 10**6, 100.0), job, "ndjson", bool).read_bytes() == b""
     assert (left.exists(), others.exists()) == (False, True)
+
+
+def test_a_job_of_which_the_disk_does_not_tell_is_left_by_engines_and_not_denied_to_callers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = JobStore(tmp_path, 10**6, 3600.0)
+    job, stat = store.add(b"a document", {}), os.stat
+
+    def failing(path: object, **options: bool) -> os.stat_result:
+        if str(path) == str(job.folder):
+            raise OSError(errno.EIO, "Input/output error")
+        return stat(str(path), **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", failing)
+        assert not job.is_there()
+        with pytest.raises(OSError, match="Input/output"):
+            store.find(job.id)
+    assert store.find(job.id) == job

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +82,46 @@ def test_all_apis_wait_for_the_same_places(place: Place) -> None:
         assert {name: send().status_code for name, send in ways.items()} == dict.fromkeys(ways, 503)
         assert client.get(f"/v1/jobs/{job_id}/result?format=md").status_code == 200
     assert {name: send().status_code for name, send in ways.items()} == dict.fromkeys(ways, 200)
+
+
+def test_a_pdf_that_is_made_already_waits_for_nobody(place: Place) -> None:
+    job_id = place.read_job()
+    made = place.client.get(f"/v1/jobs/{job_id}/result?format=pdf")
+    with place.reader.pdf_making.take(no_check):
+        again = place.client.get(f"/v1/jobs/{job_id}/result?format=pdf")
+    assert (made.status_code, again.status_code, again.data) == (200, 200, made.data)
+
+
+class WatchedLimiter(Limiter):
+    """One at once and one that waits, which is told."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 1)
+        self.waits = threading.Event()
+
+    @contextmanager
+    def take(self, check: Callable[[], object]) -> Iterator[None]:
+        def waiting() -> None:
+            self.waits.set()
+            check()
+
+        with super().take(waiting):
+            yield
+
+
+def test_a_text_of_umi_ocr_does_not_wait_behind_a_pdf_that_waits(place: Place) -> None:
+    umi_id, app = place.read_of_umi(), place.client.application
+    limiter = place.reader.pdf_making = WatchedLimiter()
+
+    def send(kind: str) -> int:
+        sent = {"id": umi_id, "file_types": [kind]}
+        limit_s = {"X-Request-Timeout": str(WAIT_S)}
+        return app.test_client().post("/api/doc/download", json=sent, headers=limit_s).status_code
+
+    with ThreadPoolExecutor(1) as other:
+        with limiter.take(no_check):
+            waiting = other.submit(send, "pdfLayered")
+            assert limiter.waits.wait(WAIT_S)
+            assert [send(kind) for kind in ("txt", "csv")] == [200, 200]
+            assert not waiting.done()
+        assert waiting.result(WAIT_S) == 200

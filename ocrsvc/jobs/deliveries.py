@@ -25,7 +25,7 @@ from ocrsvc.jobs.files import try_lock
 from ocrsvc.jobs.host_queues import HostQueues
 from ocrsvc.jobs.job import CALLBACK, Job
 from ocrsvc.jobs.job_status import STATES, job_status
-from ocrsvc.jobs.store import JobStore
+from ocrsvc.jobs.store import JobStore, StorageFull, storing
 from ocrsvc.outgoing.policy import policy_of_callbacks
 from ocrsvc.outgoing.posting import post
 from ocrsvc.settings.settings import Settings
@@ -39,6 +39,8 @@ _POLL_S: Final = 1.0
 _LOG_INTERVAL_S: Final = 60.0
 _LOCK: Final = "callback.lock"
 _THREADS: Final = 4
+# What is raised of a file that does not hold what it should, whatever stands in it.
+_DAMAGED: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 EXPIRED: Final = "expired"
 """The state, in messages alone, of a job that was removed by nobody who asked for it."""
 
@@ -65,7 +67,7 @@ class Deliveries:
         self._settled: set[str] = set()
         self._quiet_until_s = 0.0
         self._stopped = threading.Event()
-        self._sending = HostQueues(_THREADS, self._tell_if_due, self._note_error)
+        self._sending = HostQueues(_THREADS, self._tell_if_due, self._is_for_all)
         self._thread = threading.Thread(target=self._run, name="callbacks", daemon=True)
 
     def start(self) -> None:
@@ -87,9 +89,12 @@ class Deliveries:
             except Exception as error:  # noqa: BLE001  a thread that ended would leave every later callback untold
                 self._report(error)
 
-    def _note_error(self, error: Exception) -> None:
-        if not isinstance(error, Stopping):
-            self._report(error)
+    def _is_for_all(self, error: Exception) -> bool:
+        """Report what kept a message from being sent; whether it would keep all others too."""
+        if isinstance(error, Stopping):
+            return True
+        self._report(error)
+        return isinstance(error, StorageFull)
 
     def _report(self, error: Exception) -> None:
         """What is wrong with the disk is logged now and then, not each time."""
@@ -99,7 +104,7 @@ class Deliveries:
             LOGGER.error("callbacks cannot be told; tried again later: %s", loggable_error(error))
 
     def begin(self) -> None:
-        """Have told what is due now. Raises OSError where the store cannot be read."""
+        """Have told what is due now. Raises OSError where the jobs cannot be listed."""
         jobs, due = [*self._jobs.all(), *self._jobs.untold.all()], defaultdict[str, list[Job]](list)
         self._settled &= {job.id for job in jobs}
         for job in jobs:
@@ -108,12 +113,18 @@ class Deliveries:
             try:
                 if (delivery := self._due_delivery(job)) is not None:
                     due[urlsplit(delivery.url).hostname or ""].append(job)
-            except (ValueError, TypeError) as error:
-                # Others are told all the same.
-                self._settled.add(job.id)
-                LOGGER.error("the callback of job %s cannot be understood: %s", job.id, loggable_error(error))
+            # Others are told all the same.
+            except _DAMAGED as error:
+                self._leave(job, error)
+            except OSError as error:
+                self._report(error)
         for host, told in due.items():
             self._sending.put(host, told)
+
+    def _leave(self, job: Job, error: Exception) -> None:
+        """It cannot be understood, and is not tried again by this process."""
+        self._settled.add(job.id)
+        LOGGER.error("the callback of job %s cannot be understood: %s", job.id, loggable_error(error))
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until all that was begun is told, or was tried; whether that came."""
@@ -124,8 +135,9 @@ class Deliveries:
         try:
             delivery = Delivery(**job.get(CALLBACK))
         except FileNotFoundError:
-            # It has none, and gets none.
-            self._settled.add(job.id)
+            # It has none, and gets none; or it was moved to the untold meanwhile, and is found there the next time.
+            if job.is_there():
+                self._settled.add(job.id)
             return None
         is_expired = self._jobs.untold.has(job)
         if delivery.state != "waiting":
@@ -136,13 +148,16 @@ class Deliveries:
         return delivery if (is_expired or job.is_done()) and delivery.is_due(self._clock()) else None
 
     def _tell_if_due(self, job: Job) -> None:
-        """Raises Stopping, and OSError where it cannot be noted."""
+        """Raises Stopping, StorageFull, and OSError where it cannot be read or noted."""
         self._check()
-        # It may have been deleted since.
-        with suppress(FileNotFoundError), (job.folder / _LOCK).open("ab") as lock:
-            # Another worker may have told it since.
-            if try_lock(lock) and (delivery := Delivery(**job.get(CALLBACK))).is_due(self._clock()):
-                self._tell(job, delivery)
+        try:
+            # It may have been deleted since.
+            with storing(), suppress(FileNotFoundError), (job.folder / _LOCK).open("ab") as lock:
+                # Another worker may have told it since.
+                if try_lock(lock) and (delivery := Delivery(**job.get(CALLBACK))).is_due(self._clock()):
+                    self._tell(job, delivery)
+        except _DAMAGED as error:
+            self._leave(job, error)
 
     def _tell(self, job: Job, delivery: Delivery) -> None:
         is_expired, sent_at_s, status, why = self._jobs.untold.has(job), self._clock(), 0, ""

@@ -19,10 +19,11 @@ class HostQueues(Generic[T]):
     Args:
         threads: How many things are done at once.
         work: Does one of them, in one of the threads.
-        on_error: Called in that thread with what `work` has raised; what else waited for the host is dropped then.
+        on_error: Called in that thread with what `work` has raised, and by `put` with why no thread could be started;
+            whether what else waits for the host is dropped.
     """
 
-    def __init__(self, threads: int, work: Callable[[T], object], on_error: Callable[[Exception], object]) -> None:
+    def __init__(self, threads: int, work: Callable[[T], object], on_error: Callable[[Exception], bool]) -> None:
         self._threads, self._work, self._on_error = threads, work, on_error
         self._changed = threading.Condition()
         self._waiting: dict[str, deque[T]] = {}
@@ -31,18 +32,27 @@ class HostQueues(Generic[T]):
         self._running = 0
 
     def put(self, host: str, things: Iterable[T]) -> None:
-        """Have these done for a host, in order, unless earlier ones of it still wait or are being done."""
+        """Have these done for a host, in order, unless earlier ones of it still wait or are being done.
+
+        Where no thread can be started they wait for one that runs, or that a later call starts.
+        """
         with self._changed:
-            if host in self._waiting:
+            if host not in self._waiting:
+                self._waiting[host] = deque(things)
+                self._turns.append(host)
+            if not self._turns or self._running >= self._threads:
                 return
-            self._waiting[host] = deque(things)
-            self._turns.append(host)
-            if self._running < self._threads:
-                self._running += 1
-                threading.Thread(target=self._run, name="callback", daemon=True).start()
+            self._running += 1
+        try:
+            threading.Thread(target=self._run, name="callback", daemon=True).start()
+        except RuntimeError as error:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+            self._on_error(error)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until nothing is left to be done; whether that came."""
+        """Wait until no thread does anything any more; whether that came."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._running, timeout_s)
 
@@ -52,8 +62,8 @@ class HostQueues(Generic[T]):
             try:
                 self._work(things.popleft())
             except Exception as error:  # noqa: BLE001  a host that was never taken off would have no turn again
-                things.clear()
-                self._on_error(error)
+                if self._on_error(error):
+                    things.clear()
             with self._changed:
                 if things:
                     self._turns.append(host)

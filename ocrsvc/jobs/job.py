@@ -21,6 +21,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -132,8 +133,11 @@ class Job:
             path.touch()
 
     def is_there(self) -> bool:
-        """Whether nobody has cleared it."""
-        return self.folder.exists()
+        """Whether nobody has cleared it; False also where the disk does not tell. Raises nothing.
+
+        Engine threads ask, before each page: what `Path.exists` raises on a disk that fails would end them.
+        """
+        return os.path.exists(self.folder)  # noqa: PTH110  see above
 
     def is_done(self) -> bool:
         """Whether nothing more will be read."""
@@ -204,10 +208,31 @@ class Job:
 
     def put_result_file(self, name: str, data: bytes) -> None:
         """Keep a file that was made of the result; the name must be that of a file and nothing else."""
+        with self.unfinished_file() as made:
+            made.write_bytes(data)
+            self.keep_result_file(made, name)
+
+    def keep_result_file(self, made: Path, name: str) -> Path:
+        """The same for one that lies in the job's own folder; where it lies then.
+
+        The time of the folder moves with it, in one step: who knows how large the job was sees that it has changed
+        (see job_index.py), whenever this process ends.
+        """
         (self.folder / "out").mkdir(exist_ok=True)
-        put(self.folder / "out" / name, data, is_durable=False)
-        # Who knows how large the job was sees that it has changed (see job_index.py).
-        os.utime(self.folder)
+        return made.rename(self.folder / "out" / name)
+
+    @contextmanager
+    def unfinished_file(self) -> Iterator[Path]:
+        """Where a file is made that nobody is to see yet, named after this process; what is left there is removed."""
+        path = self.folder / f".{os.getpid()}-{uuid.uuid4().hex}"
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def unfinished_files(self) -> list[Path]:
+        """Those that processes make, or have left."""
+        return list(self.folder.glob(".*-*"))
 
     def result_path(self, name: str) -> Path | None:
         """Where a file lies that was made of the result; None for a name that none has, whatever stands in it."""

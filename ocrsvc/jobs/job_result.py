@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -116,6 +114,12 @@ def _suffix_of(name: str) -> str:
     return DOCUMENT_FORMATS[name].suffix if name in DOCUMENT_FORMATS else f".{name}"
 
 
+def find_result(job: Job, name: str) -> Path | None:
+    """The file of a format where it was made before. Raises BadOption, FileNotFoundError, as `make_result`."""
+    check_format(name, unpack_options(job.about()["options"]))
+    return job.result_path(file_name_of(name))
+
+
 def make_result(jobs: JobStore, job: Job, name: str, check: Check, limit_s: float = MOST_S) -> Path:
     """The file of a format, made now unless it was before; for a job that is done, or about to be.
 
@@ -132,23 +136,19 @@ def make_result(jobs: JobStore, job: Job, name: str, check: Check, limit_s: floa
         OcrsvcError: As `write_document`.
         FileNotFoundError: The job was deleted.
     """
-    check_format(name, unpack_options(job.about()["options"]))
-    found = job.result_path(file_name_of(name))
+    found = find_result(job, name)
     if found is not None:
         return found
-    _remove_left(job.folder)
-    beside = job.folder / f".{os.getpid()}-{uuid.uuid4().hex}"
-    try:
-        with _buffered(beside) as output:
+    _remove_left(job)
+    with job.unfinished_file() as made:
+        with _buffered(made) as output:
             _write(job, name, output, limit_s, check)
-        return jobs.keep_result_file(job, beside, file_name_of(name))
-    finally:
-        beside.unlink(missing_ok=True)
+        return jobs.keep_result_file(job, made, file_name_of(name))
 
 
-def _remove_left(folder: Path) -> None:
+def _remove_left(job: Job) -> None:
     """Remove what processes were making here that ended meanwhile: each may be as large as the document."""
-    for left in folder.glob(".*-*"):
+    for left in job.unfinished_files():
         if not Path("/proc", left.name[1:].partition("-")[0]).exists():
             left.unlink(missing_ok=True)
 

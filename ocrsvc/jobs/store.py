@@ -185,8 +185,7 @@ class JobStore:
         with self._locked():
             # What it takes is among what the job takes.
             self._clear_for(self._sweep_jobs(), Need(job.taken().caller, 0, document=job.id))
-            (job.folder / "out").mkdir(exist_ok=True)
-            return made.rename(job.folder / "out" / name)
+            return job.keep_result_file(made, name)
 
     def _check_limits(self, kept: Sequence[JobEntry], caller: str, pages: int) -> None:
         """Raises TooManyJobs."""
@@ -215,11 +214,12 @@ class JobStore:
             self.clear(self._job(self.folder / document.id), "displaced")
 
     def find(self, name: object) -> Job | None:
-        """The job with this id; None for any other text, and for what is no text."""
-        if not isinstance(name, str) or not _ID.fullmatch(name):
-            return None
-        job = self._job(self.folder / name)
-        return job if job.is_there() else None
+        """The job with this id; None for any other text, and for what is no text. Raises OSError of a failing disk."""
+        if isinstance(name, str) and _ID.fullmatch(name):
+            with suppress(FileNotFoundError):
+                (self.folder / name).stat()
+                return self._job(self.folder / name)
+        return None
 
     def all(self) -> list[Job]:
         """All that are kept."""

@@ -45,7 +45,8 @@ class RequestContext:
     Attributes:
         priority: Which goes first when others wait too.
         is_gone: Whether the client has hung up, or the job was deleted. Called when a server takes its work and seldom
-            besides, from any thread, also under the queue's lock: it must not block or raise.
+            besides, from any thread, also under the queue's lock: it must not block or raise (there, what raises counts
+            as gone).
         share: The request's account of memory.
         pages: Where its pages are counted.
         mask: What is to be masked in its answers, whatever its options say.
@@ -252,10 +253,10 @@ class WorkQueue(Generic[W, A]):
         if not item.future.set_running_or_notify_cancel():
             return False
         # However short it waited: a page that was queued ahead comes here as soon as the one before it is read.
-        if not item.context.is_gone():
-            return True
-        item.future.set_exception(client_gone())
-        return False
+        gone = _gone(item.context)
+        if gone is not None:
+            item.future.set_exception(gone)
+        return gone is None
 
     def _full(self, detail: str) -> QueueFull:
         ahead = self.waiting() + self._running
@@ -296,6 +297,16 @@ def deadline_passed(kind: type[DeadlineExceeded] = DeadlineExceeded) -> Deadline
         "The answer did not come before the deadline of this request.",
         "Send it again when the service is less busy, or with a longer X-Request-Timeout.",
     )
+
+
+def _gone(context: RequestContext) -> ClientGone | None:
+    """What ends work that nobody waits for any more, or of which that cannot be told; None where it is wanted."""
+    try:
+        return client_gone() if context.is_gone() else None
+    except Exception as error:  # noqa: BLE001  an engine thread that ended would leave all later work undone
+        gone = client_gone()
+        gone.__cause__ = error
+        return gone
 
 
 def client_gone() -> ClientGone:

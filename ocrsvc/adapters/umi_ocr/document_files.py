@@ -7,7 +7,6 @@ import io
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, Final
@@ -41,6 +40,8 @@ ENDINGS: Final[Mapping[str, str]] = {
 }
 """What can be downloaded, and how each file's name ends."""
 
+_LAYERED, _ONE_LAYER = _PDFS = ("pdfLayered", "pdfOneLayer")
+
 
 @dataclass(frozen=True, slots=True)
 class Making:
@@ -50,13 +51,21 @@ class Making:
         dpi: Pixels to an inch at which pages were drawn.
         deadline: Monotonic seconds at which they must be there.
         picture_of: A page of the document as a JPEG, with what is masked in black.
-        pdf_permit: Entered while text is laid over a PDF, which takes a process.
     """
 
     dpi: int
     deadline: float
     picture_of: Callable[[Page], bytes]
-    pdf_permit: Callable[[], AbstractContextManager[None]]
+
+
+def has_pdf(sent: Mapping[str, Any]) -> bool:
+    """Whether a PDF is among the files that are asked for, whatever else is sent."""
+    kinds = _kinds_of(sent)
+    return isinstance(kinds, list) and any(kind in _PDFS for kind in kinds)
+
+
+def _kinds_of(sent: Mapping[str, Any]) -> object:
+    return sent.get("file_types", [_LAYERED])
 
 
 def make_files(job: Job, sent: Mapping[str, Any], making: Making) -> tuple[str, bytes]:
@@ -66,7 +75,7 @@ def make_files(job: Job, sent: Mapping[str, Any], making: Making) -> tuple[str, 
         Coded: The task is not done, or something else is asked for than the original makes.
         FileNotFoundError: The task was cleared.
     """
-    kinds = sent.get("file_types", ["pdfLayered"])
+    kinds = _kinds_of(sent)
     ignores_blank = sent.get("ignore_blank", sent.get("ingore_blank", True))
     if job.state()[0] != "success":
         raise Coded(NOT_DONE, f"{job.id} 任务尚未结束或处理失败，无法获取文件")
@@ -84,9 +93,9 @@ def make_files(job: Job, sent: Mapping[str, Any], making: Making) -> tuple[str, 
 
 def _file_of(kind: str, job: Job, making: Making, *, ignores_blank: bool) -> bytes:
     about, rows = job.about(), list(job.pages())
-    if kind in {"pdfLayered", "pdfOneLayer"}:
+    if kind in _PDFS:
         pages = [unpack_page(row["page"]) for row in rows if "page" in row]
-        return text_pdf(pages, making.dpi) if kind == "pdfOneLayer" else _layered_pdf(job, pages, making)
+        return text_pdf(pages, making.dpi) if kind == _ONE_LAYER else _layered_pdf(job, pages, making)
     if kind == "jsonl":
         return b"".join(orjson.dumps(page_of(row, about)) + b"\n" for row in rows)
     texts = [page_of(row, about, "text") for row in rows]
@@ -132,8 +141,7 @@ def _layered_pdf(job: Job, pages: Sequence[Page], making: Making) -> bytes:
     if job.about()["options"].get("mask"):
         return _pictures_pdf(pages, making)
     try:
-        with making.pdf_permit():
-            return add_text_layer(job.data(), pages, max(0.0, making.deadline - time.monotonic()))
+        return add_text_layer(job.data(), pages, max(0.0, making.deadline - time.monotonic()))
     except BrokenImage as error:
         raise Coded(NOT_MADE, f"输出失败：{error}") from error
 

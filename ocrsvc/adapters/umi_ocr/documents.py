@@ -15,7 +15,7 @@ from urllib.parse import quote
 from flask import Blueprint, Response
 from werkzeug.exceptions import NotFound
 
-from ocrsvc.adapters.umi_ocr.document_files import Making, from_front, make_files, page_of
+from ocrsvc.adapters.umi_ocr.document_files import Making, from_front, has_pdf, make_files, page_of
 from ocrsvc.adapters.umi_ocr.image_requests import (
     OK,
     OPTIONS,
@@ -97,7 +97,7 @@ class _DocumentViews:
 
     def __init__(self, settings: Settings, reader: Reader, jobs: JobStore) -> None:
         self._settings, self._reader, self._jobs = settings, reader, jobs
-        # Each may take a gigabyte, and a core.
+        # Of files other than PDFs: each may take a gigabyte, and a core.
         self._make_limiter = Limiter(1, _MAKE_WAITING)
 
     def options(self) -> Response:
@@ -134,16 +134,12 @@ class _DocumentViews:
 
     def make(self) -> Response:
         """Make files of what was read, and return where they are."""
-        sent, check = request.content.members, request.make_check()
-
-        with self._asked_for(sent) as job, self._make_limiter.take(check):
+        sent = request.content.members
+        # One of the two, so that a text does not wait behind PDFs, and nobody holds one while waiting for the other.
+        limiter = self._reader.pdf_making if has_pdf(sent) else self._make_limiter
+        with self._asked_for(sent) as job, limiter.take(request.make_check()):
             with request.share.part() as held:
-                making = Making(
-                    self._settings.pdf_dpi,
-                    request.deadline,
-                    self._picture_maker(job, held),
-                    lambda: self._reader.pdf_making.take(check),
-                )
+                making = Making(self._settings.pdf_dpi, request.deadline, self._picture_maker(job, held))
                 name, data = make_files(job, sent, making)
             self._jobs.put_result_file(job, name, data)
             url = f"{request.host_url}{PATH[1:]}download/{job.id}/{quote(name)}"
