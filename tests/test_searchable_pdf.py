@@ -292,6 +292,39 @@ def bent_line(texts: Sequence[str], top: float) -> Line:
 
 
 @needs_poppler
+@pytest.mark.parametrize(
+    ("texts", "tops", "bottoms"),
+    [
+        (("Name", "____"), (20, 31), (30, 32)),
+        (("one", "two", '"', "six"), (23, 20, 20, 20), (30, 30, 23, 30)),
+        (("Hill", ",", "gap", "."), (20, 28, 23, 28), (30, 32, 33, 30)),
+    ],
+)
+def test_a_sign_alone_does_not_bend_a_line_whose_boxes_are_tight(
+    texts: Sequence[str], tops: Sequence[int], bottoms: Sequence[int]
+) -> None:
+    boxes = [box(20 + 30 * at, top, 44 + 30 * at, low) for at, (top, low) in enumerate(zip(tops, bottoms, strict=True))]
+    words = tuple(map(Word, texts, [1.0] * len(texts), boxes))
+    line = Line(" ".join(texts), 1, box(20, min(tops), 14 + 30 * len(texts), max(bottoms)), words)
+    page = Page(380, 140, 0, (line,))
+    assert [len(pieces) for _, pieces in text_of(page).lines] == [len(texts)]
+    assert by_poppler(images_pdf(png(picture(380, 140)), read=page)) == [[line.text]]
+
+
+def test_signs_alone_stand_between_the_words_of_a_bent_line() -> None:
+    line = bent_line(BENT[0], 20)
+    (upper_left, upper_right, lower_right, lower_left) = (line.words or ())[3].box
+    (left, top), (right, end) = upper_left, upper_right
+    low = ((left, top + 11), (right, end + 11), lower_right, lower_left)
+    words = tuple(replace(word, box=low) if at == 3 else word for at, word in enumerate(line.words or ()))
+    found = text_of(Page(380, 140, 0, (replace(line, words=words),))).lines
+    expected = text_of(Page(380, 140, 0, (line,))).lines
+    heights = [np.mean(one[0][1::2]) - np.mean(other[0][1::2]) for one, other in zip(found, expected, strict=True)]
+    # The course between its neighbours is straight, and so 3.4 above the arc.
+    assert max(map(abs, heights)) < 4.0
+
+
+@needs_poppler
 def test_words_of_bent_lines_are_found_whole_where_they_stand() -> None:
     lines = [bent_line(texts, 20 + 17 * at) for at, texts in enumerate(BENT)]
     made = images_pdf(png(picture(380, 140)), read=Page(380, 140, 0, tuple(lines)))

@@ -82,6 +82,27 @@ def test_a_rule_between_two_cells_parts_them_in_a_single_row(gray: float, turn: 
     assert said(page_pdf(cells)) == ["1234 2345 3456"]
 
 
+def on_grounds(words: Sequence[bytes], fills: Sequence[bytes], y: float, gap: float = 6.0, left: float = 20) -> bytes:
+    """Words beside each other so many points apart, each in the middle of a ground of its own colour; b"" has none."""
+    content = b""
+    for word, fill in zip(words, fills, strict=True):
+        width = DIGIT * len(word)
+        ground = b"%s %g %g %g 14 re f 0 g\n" % (fill, left - gap / 2 + 0.5, y - 4, width + gap - 1) if fill else b""
+        content += ground + text(word, left, y, SIZE)
+        left += width + gap
+    return content
+
+
+LIGHT, DARKER = b"0.95 g", b"0.8 g"
+
+
+def test_cells_on_grounds_of_their_own_are_parted_over_rows() -> None:
+    cells = numbers(3, 3)
+    fills = [LIGHT, DARKER, LIGHT]
+    grid = b"".join(on_grounds([cell.encode() for cell in row], fills, 180 - 14 * at) for at, row in enumerate(cells))
+    assert sorted(said(page_pdf(grid))) == sorted(flat(cells))
+
+
 def test_columns_of_text_close_to_each_other_are_parted_though_their_words_stand_as_far_apart() -> None:
     column = b"".join(
         b"BT /F 8 Tf %g Tw %g %g Td (%s) Tj ET\n" % (5.2 - 0.4 * row, left, 180 - 10 * row, line.encode())
@@ -126,6 +147,15 @@ def test_justified_text_stays_together_where_its_blanks_line_up(has_blanks: bool
     lines = ["111 222 3333 44444 5", "66 777 8888 9999 000", "1234 56 78 1234 56789", "12 3456 7890 123 456"]
     lines = [*lines, "1 2345 67890 12 3456", "123 4 567 8901 234567"]
     assert said(page_pdf(justified(lines, 120, has_blanks=has_blanks))) == lines
+
+
+@pytest.mark.parametrize("fill", [b"0.867 g", b"1 1 0 rg", b"0.02 0.27 0.68 rg", b"0.7 g"])
+@pytest.mark.parametrize("marked", [b"678", b"1", b"34567890"])
+@pytest.mark.parametrize("gap", [3.6, 5.0, 6.0])
+def test_a_word_on_a_ground_of_its_own_stays_in_its_line(fill: bytes, marked: bytes, gap: float) -> None:
+    line = on_grounds([b"12345", marked, b"901"], [b"", fill, b""], 150, gap)
+    others = b"".join(on_grounds([b"2" * at, b"345"], [b"", b""], 40 + 14 * at, gap) for at in range(3, 6))
+    assert said(page_pdf(line + others))[0] == f"12345 {marked.decode()} 901"
 
 
 def test_a_justified_line_of_few_words_is_one_line() -> None:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+import numpy as np
+
 from ocrsvc.imaging.bidirectional_text import visual_order
 from ocrsvc.records import LineSource, Page
 from ocrsvc.searchable_pdf.page_text import PageText, Piece, TextLine
@@ -20,6 +22,9 @@ _LEAST_BEND: Final = 0.3
 
 On straight lines it is less, though words without ascenders or descenders have boxes of other heights.
 """
+
+_LEAST_HEIGHT: Final = 0.5
+"""Of the tallest, that of a word whose middle says where its line is: signs alone stand above that, or below."""
 
 _OWN: Final[LineSource] = "text_layer"
 _HYPHENATED: Final = re.compile(r"[^\W\d_]-$")
@@ -59,8 +64,8 @@ def _lines_of(text: str, box: Corners, words: Words) -> list[TextLine]:
     """
     if (shown := visual_order(text)) != text:
         return [(_flat(box), [(shown, 0.0, 1.0)])]
-    middles = [_height_above(box, corners) for _, corners in words]
-    tallest = max((math.dist(corners[0], corners[3]) for _, corners in words), default=0.0)
+    tallest = max((_height(corners) for _, corners in words), default=0.0)
+    middles = _middles_of(box, words, tallest)
     is_bent = bool(words) and 0.0 < _LEAST_BEND * tallest < max(middles) - min(middles)
     known = _pieces_of(text, box, words, tallest if is_bent else math.dist(box[0], box[3]))
     pieces = _with_firm_hyphen(known or [(text, 0.0, 1.0)])
@@ -68,6 +73,23 @@ def _lines_of(text: str, box: Corners, words: Words) -> list[TextLine]:
         return [(_flat(box), pieces)]
     parts = zip(pieces, middles, strict=True)
     return [(_part(box, piece, middle, tallest), [(piece[0], 0.0, 1.0)]) for piece, middle in parts]
+
+
+def _height(corners: Corners) -> float:
+    return math.dist(corners[0], corners[3])
+
+
+def _middles_of(box: Corners, words: Words, tallest: float) -> list[float]:
+    """How far the middle of the line at each word lies above its lower side; low words stand between the others."""
+    places = [sum(_sides_of(corners, box)) / 2 for _, corners in words]
+    seen = [
+        (place, _height_above(box, corners))
+        for place, (_, corners) in zip(places, words, strict=True)
+        if _height(corners) >= _LEAST_HEIGHT * tallest
+    ]
+    seen.sort()
+    known, middles = [place for place, _ in seen], [middle for _, middle in seen]
+    return [float(middle) for middle in np.interp(places, known, middles)] if seen else []
 
 
 def _height_above(line: Corners, word: Corners) -> float:

@@ -101,7 +101,8 @@ class Balancer:
     ) -> None:
         self._rules, self._clock, self._chance = rules, clock, chance
         self.room: Final = Changes()
-        self._lock = threading.Lock()
+        # The garbage collector may end a request that was abandoned while this thread is in here.
+        self._lock = threading.RLock()
         self._hosts = {address: Host(address, rules.at_once) for address in addresses}
 
     def replace(self, addresses: Iterable[Address]) -> None:

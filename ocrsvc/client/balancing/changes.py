@@ -18,7 +18,8 @@ class Changes:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # A request that was abandoned ends wherever the garbage collector runs, and so amid `tell` of the same thread.
+        self._lock = threading.RLock()
         self._count = 0
         self._waiting: dict[object, Wake] = {}
 
@@ -31,7 +32,8 @@ class Changes:
         with self._lock:
             self._count += 1
             for waiting in list(islice(self._waiting, most)):
-                self._waiting.pop(waiting)()
+                if (wake := self._waiting.pop(waiting, None)) is not None:
+                    wake()
 
     @contextmanager
     def waking(self, seen: int, wake: Wake) -> Iterator[None]:

@@ -26,7 +26,8 @@ class ConnectionPool:
 
     def __init__(self, tls: ssl.SSLContext | None, connect_s: float) -> None:
         self._tls, self._connect_s = tls, connect_s
-        self._lock = threading.Lock()
+        # The garbage collector may end a request that was abandoned while this thread is in here.
+        self._lock = threading.RLock()
         self._idle: dict[Address, list[Connection]] = {}
         self._closed = False
 

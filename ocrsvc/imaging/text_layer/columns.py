@@ -13,8 +13,9 @@ from ocrsvc.imaging.text_layer.copied_text import Flags, Numbers
 from ocrsvc.imaging.text_layer.list_markers import Marker, find_marker
 from ocrsvc.imaging.text_layer.runs import AFTER_BLANK, AFTER_GUESS, AFTER_NOTHING, IN_OBJECT, Indices, Level
 
-RuleFinder = Callable[[Numbers, Numbers, Numbers, Numbers], Flags]
-"""Says for each white, by its left and right side, baseline and font size, whether a rule crosses the line in it."""
+RuleFinder = Callable[[Numbers, Numbers, Numbers, Numbers], tuple[Flags, Flags]]
+"""Says for each white, by its left and right side, baseline and font size, whether a rule crosses the line in it, and
+whether one ground ends there and another one begins."""
 
 # In ems.
 _WORD: Final = 0.12
@@ -161,13 +162,15 @@ def _find_whites(
     if has_blanks:
         without = (blank < AFTER_BLANK) & (size >= _LEAST_WITHOUT_BLANK)
         may_part, is_wide = may_part | without, is_wide | without
-    may_part &= ~is_parted & (blank < IN_OBJECT) & ~(fixed[before] & fixed[after])
-    may_part &= ~_spaced_out(line_of, lines[~is_parted])[lines]
-    is_ruled = np.zeros(len(at), np.bool_)
+    is_ruled, is_step = np.zeros(len(at), np.bool_), np.zeros(len(at), np.bool_)
     if find_ruled is not None:
         asked = np.flatnonzero(~is_parted & (blank < IN_OBJECT))
-        is_ruled[asked] = find_ruled(reach[at][asked], left[at + 1][asked], level.base[before[asked]], em[asked])
-    may_part &= ~is_ruled
+        sides = reach[at][asked], left[at + 1][asked]
+        is_ruled[asked], is_step[asked] = find_ruled(*sides, level.base[before[asked]], em[asked])
+    # A ground of its own may be a cell's, or a word's that is marked: other rows have to say which.
+    may_part, is_wide = may_part | is_step, is_wide | is_step
+    may_part &= ~is_parted & (blank < IN_OBJECT) & ~(fixed[before] & fixed[after])
+    may_part &= ~_spaced_out(line_of, lines[~is_parted])[lines] & ~is_ruled
     end, is_number = _behind(at, np.flatnonzero(may_part | is_parted | is_ruled), reach, rows, codes, order)
     places = before, after, reach[at], left[at + 1], em, rows[at], lines
     return _Whites(*places, is_parted, may_part, is_wide, is_ruled, end, is_number)
