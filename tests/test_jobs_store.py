@@ -108,10 +108,11 @@ def test_every_option_of_reading_travels() -> None:
         assert pack_options(replace(ReadOptions(), **{field.name: value})).get(field.name, value) == value
 
 
-def test_what_a_loss_of_power_or_a_kill_left_keeps_no_service_from_starting(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [b"", b"[]"])
+def test_what_a_loss_of_power_or_a_kill_left_keeps_no_service_from_starting(left: bytes, tmp_path: Path) -> None:
     jobs = JobStore(tmp_path, 10**6, 100.0)
     damaged, whole = jobs.add(b"1", {}), jobs.add(b"2", {})
-    (damaged.folder / "taken.json").write_bytes(b"")
+    (damaged.folder / "taken.json").write_bytes(left)
     whole.put_result_file("a.txt", b"made")
     (whole.folder / f".{os.getpid()}-0").touch()
     (whole.folder / "out" / ".0").touch()

@@ -295,7 +295,7 @@ class JobStore:
         try:
             for look in (Job.taken, Job.about, Job.end):
                 look(job)
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, TypeError, ValueError):
             LOGGER.error("job %s is damaged: it is kept as %s%s, and not read", job.id, DAMAGED, job.id)
             job.folder.rename(self.folder / f"{DAMAGED}{job.id}")
 

@@ -101,7 +101,7 @@ class UntoldEnds:
             try:
                 for look in (Job.taken, Job.about, Job.end):
                     look(job)
-            except (FileNotFoundError, ValueError):
+            except (FileNotFoundError, TypeError, ValueError):
                 self.remove(job)
 
     def _strip(self, job: Job) -> None:
