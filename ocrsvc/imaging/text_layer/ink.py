@@ -22,7 +22,8 @@ _RULE_PX: Final = 25
 """Straight edges of half an inch and more are rules, frames and bars: no text."""
 _THICK_PX: Final = 5
 _JOINED_PX: Final = 7
-_LEAST_SIDES_PX: Final = (5, 3)
+_LEAST_SIDES_PX: Final = (5, 4)
+"""Text of 5 points has more; the ends of a bar of a chart are as thick as their outline."""
 _LEAST_SHARE: Final = 0.2
 """Ink in the frame of a piece of text or of a picture; curves and outlines have less."""
 
