@@ -39,10 +39,10 @@ from bench.service import ROOT, Service, started
 
 sys.path.insert(0, str(ROOT))
 
-from ocrsvc.access.management import add_key
-from ocrsvc.access.opening import check_store, open_store
-from ocrsvc.access.records import KeyEntry, KeyLimits
-from ocrsvc.access.store import KeyStore, period_of
+from ocrsvc.access.api_keys import KeyEntry, KeyLimits
+from ocrsvc.access.key_store import KeyStore, period_of
+from ocrsvc.access.manage_keys import add_key
+from ocrsvc.access.open_store import check_store, open_store
 
 ENVIRONMENT = {"OCRSVC_ENGINE": "fake", "OCRSVC_WORKERS": "1"}
 # None of them is reached: a request that is refused would cost less.

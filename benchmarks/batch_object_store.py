@@ -63,7 +63,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--pages", type=int, default=2000)
     parser.add_argument("--part-pages", type=int, default=500)
     parser.add_argument("--kills", type=int, default=5)
-    parser.add_argument("--owners", type=int, default=1, help="processes at once")
+    parser.add_argument("--shards", type=int, default=1, help="processes at once")
     parser.add_argument("--rate", type=float, default=0.02, help="share of the requests that meet a fault")
     parser.add_argument("--read-timeout", type=float, default=2.0, help="seconds after which a request is given up")
     parser.add_argument("--seed", type=int, default=1)
@@ -86,13 +86,13 @@ def run_to_the_end(args: argparse.Namespace, pages: Path, proxy: FaultyS3) -> di
     draw, began_s, restarts_s = random.Random(args.seed), time.monotonic(), []
     for number in range(args.kills + 1):
         requests, round_began_s = proxy.requests.total(), time.monotonic()
-        owners = [start(args, pages, proxy) for _ in range(args.owners)]
+        owners = [start(args, pages, proxy, shard) for shard in range(args.shards)]
         try:
             if number < args.kills:
-                wait_for_requests(proxy, owners, requests + draw.randint(10, 40) * args.owners)
+                wait_for_requests(proxy, owners, requests + draw.randint(10, 40) * args.shards)
             else:
                 codes = [owner.wait(MOST_S) for owner in owners]
-                assert codes == [0] * args.owners, f"the command ended with {codes}"
+                assert codes == [0] * args.shards, f"the command ended with {codes}"
         finally:
             for owner in owners:
                 owner.kill()
@@ -101,7 +101,7 @@ def run_to_the_end(args: argparse.Namespace, pages: Path, proxy: FaultyS3) -> di
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "pages": args.pages,
-        "owners": args.owners,
+        "shards": args.shards,
         "kills": args.kills,
         "rate": args.rate,
         "seconds": round(time.monotonic() - began_s, 1),
@@ -113,13 +113,13 @@ def run_to_the_end(args: argparse.Namespace, pages: Path, proxy: FaultyS3) -> di
     }
 
 
-def start(args: argparse.Namespace, pages: Path, proxy: FaultyS3) -> subprocess.Popen[bytes]:
+def start(args: argparse.Namespace, pages: Path, proxy: FaultyS3, shard: int) -> subprocess.Popen[bytes]:
     """One process with the command."""
     short = {"s3": {"config_kwargs": {"read_timeout": args.read_timeout}}}
     environ = os.environ | dict(environment(proxy.url)) | {"OCRSVC_ENGINE": "fake", "OCRSVC_ISOLATION": "thread"}
     environ |= {"FSSPEC_S3": json.dumps(short["s3"]), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]])}
     command = ["batch", str(pages), "--out", f"s3://{BUCKET}/run", "--part-pages", str(args.part_pages)]
-    command += ["--no-report", "--quiet"]
+    command += ["--no-report", "--quiet", "--shard", f"{shard}/{args.shards}", "--work", str(pages.parent / "work")]
     return subprocess.Popen([sys.executable, "-c", COMMAND, *command], env=environ, stderr=subprocess.DEVNULL)
 
 
@@ -132,18 +132,16 @@ def wait_for_requests(proxy: FaultyS3, owners: list[subprocess.Popen[bytes]], co
 def check(port: int, sources: list[str]) -> dict[str, Any]:
     """What is in the output: lines, pages that are there once, and whether they are in the order of the sources."""
     os.environ.update(environment(f"http://127.0.0.1:{port}"))
-    from ocrsvc.batch.store.opening import open_store
+    from ocrsvc.batch.destination import open_destination
 
-    store = open_store(f"s3://{BUCKET}/run")
-    names = [found.name for found in store.files("pages-")]
+    store = open_destination(f"s3://{BUCKET}/run")
+    names = [name for name in store.names("") if name.startswith("pages-")]
     found = [json.loads(line)["source"] for name in names for line in store.read(name).splitlines()]
     counts = Counter(found)
-    objects = sum(1 for _ in store.files("_ocrsvc/ledger/"))
     return {
         "lines": len(found),
         "once": sum(counts[source] == 1 for source in sources),
         "in_order": found == sources,
-        "ledger_objects": objects,
     }
 
 

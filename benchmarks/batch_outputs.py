@@ -28,11 +28,9 @@ import pikepdf
 import pypdfium2
 from bench.machine import print_machine
 
-from ocrsvc.batch.outputs.contract import FileResults
-from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, WriterRequest
-from ocrsvc.batch.run_description import FORMAT
-from ocrsvc.batch.store.local_store import LocalStore
-from ocrsvc.batch.tasks import SourceFile
+from ocrsvc.batch.destination import FolderDestination
+from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, FileResults
+from ocrsvc.batch.pages import SourceFile
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.searchable_pdf.image_pdf import ImagePdf
 from ocrsvc.searchable_pdf.page_image import page_image
@@ -74,9 +72,9 @@ def cpu_s() -> float:
 
 def write(folder: Path, name: str, files: Sequence[FileResults], pages: int) -> None:
     """Write a format, and print what it takes."""
-    writer = BATCH_FORMATS[name].open(WriterRequest("", READER, FORMAT))
+    writer = BATCH_FORMATS[name].open("", READER)
     began_s = cpu_s()
-    writer.write(LocalStore(folder), 0, iter(files))
+    writer.write(FolderDestination(folder), 0, iter(files), replace=True)
     spent_ms = (cpu_s() - began_s) * 1000 / pages
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     print(f"{name:14}{size / pages:12,.0f} bytes a page {spent_ms:8.2f} ms of CPU a page")

@@ -27,14 +27,11 @@ from bench.machine import print_machine
 from bench.pages import tiny_png
 from bench.ray_nodes import nodes_of_ray
 
-from ocrsvc.batch.page_reader import PageReader
-from ocrsvc.batch.readers.opening import ReaderRequest, open_reader
-from ocrsvc.batch.readers.ray_cluster.cluster_request import ClusterRequest
-from ocrsvc.batch.sources.loading import SourceLoader
-from ocrsvc.batch.sources.opening import find_sources
-from ocrsvc.batch.sources.planning_counts import PlanningCounts
-from ocrsvc.batch.sources.source_request import SourceRequest
-from ocrsvc.batch.tasks import PageGroup, SourceFile
+from ocrsvc.batch.pages import PageGroup, PageReader, SourceFile
+from ocrsvc.batch.readers.open_reader import ClusterRequest, ReaderRequest, open_reader
+from ocrsvc.batch.sources.load_files import SourceLoader
+from ocrsvc.batch.sources.plan_files import find_sources
+from ocrsvc.batch.sources.source_files import PlanningCounts, SourceRequest
 
 NODES = 2
 ACTORS = 4

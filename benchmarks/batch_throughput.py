@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import sys
@@ -29,8 +30,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-import numpy as np
-from bench.batch_command import BatchProcess, ledger_logs, link_pages
+from bench.batch_command import BatchProcess, link_pages
 from bench.corpus import Corpus
 from bench.machine import cores, print_machine
 from bench.models import Models, Spent, timed
@@ -38,9 +38,6 @@ from bench.processes import Processes
 from bench.ray_nodes import nodes_of_ray
 from bench.results import write_result
 from bench.service import ROOT, started
-
-from ocrsvc.batch.ledger.entries import ENTRY, FrameKind
-from ocrsvc.batch.ledger.frames import read_frames
 
 GOAL_SHARE = 0.95
 GOAL_OWN_MS = 3.0
@@ -104,8 +101,8 @@ def measure(sources: Sequence[str], out: Path, environment: Mapping[str, str], o
     messages = out.with_suffix(".messages")
     process = BatchProcess([*sources, "--out", str(out), "--no-report", "--quiet", *on], environment, messages)
     family = Processes(process.pid)
-    # The log of its owner is begun when the reader is ready; to look through all processes meanwhile would delay this.
-    while process.is_running() and not ledger_logs(out):
+    # Pages are noted as begun when the reader is ready; to look through all processes meanwhile would delay this.
+    while process.is_running() and not list(out.glob("_ocrsvc/work/*.sqlite")):
         time.sleep(0.01)
     own, every = start = _own_cpu_s(process.pid), family.cpu_s()
     while process.is_running():
@@ -128,10 +125,9 @@ def _own_cpu_s(pid: int) -> float:
 
 
 def _read_s(out: Path) -> float:
-    [log] = ledger_logs(out)
-    frames = read_frames((out / "_ocrsvc/ledger" / log).read_bytes())
-    entries = np.concatenate([np.frombuffer(data[4:], ENTRY) for kind, data, _ in frames if kind == FrameKind.PAGES])
-    return float(entries["since"].max() - (entries["since"] - entries["seconds"]).min())
+    manifests = [json.loads(file.read_bytes()) for file in out.glob("_ocrsvc/parts/*.json")]
+    pages = [page for found in manifests for page in zip(found["pages"]["at"], found["pages"]["seconds"], strict=True)]
+    return float(max(at for at, _ in pages) - min(at - seconds for at, seconds in pages))
 
 
 def _digest(out: Path) -> str:

@@ -3,8 +3,8 @@
     python benchmarks/jobs_add.py [--jobs 1000 10000] [--times 50] [--out FILE]
 
 The store is on this machine's disk, without fsync, and its bound on the number of jobs is lifted. Printed for each
-number: milliseconds of CPU for the first document of a process, which knows nothing of the store yet, and the median of
-the next ones.
+number: milliseconds of CPU for the first document of a process, which opens the database, and the median of the next
+ones.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from pathlib import Path
 from bench.machine import print_machine
 from bench.results import write_result
 
-from ocrsvc.jobs import store
-from ocrsvc.jobs.store import CallerLimits, JobStore
+from ocrsvc.jobs.job_store import CallerLimits, JobStore
 
 DAY_S = 86_400.0
 ABOUT = {"source": "api", "name": "a.pdf", "numbers": [1], "count": 1, "options": {}, "formats": [], "asked": {}}
@@ -28,7 +27,7 @@ ABOUT = {"source": "api", "name": "a.pdf", "numbers": [1], "count": 1, "options"
 
 def fill(folder: Path, jobs: int) -> None:
     """Lay jobs into the folder of a store, as they lie there once they were read."""
-    filled = JobStore(folder, 1 << 40, DAY_S)
+    filled = JobStore(folder, 1 << 40, DAY_S, most_jobs=1 << 40)
     first = filled.add(b"a document", ABOUT)
     for place in range(jobs - 1):
         copy = folder / f"{place:08x}-0000-4000-8000-000000000000"
@@ -38,6 +37,8 @@ def fill(folder: Path, jobs: int) -> None:
         if place % 10:
             (copy / "pages.jsonl").write_bytes(b'{"number":1}\n')
             (copy / "done.json").write_bytes(b'{"state":"success"}')
+    # Gives each its row.
+    filled.sweep()
 
 
 def measure(jobs: int, times: int) -> dict[str, float]:
@@ -45,7 +46,7 @@ def measure(jobs: int, times: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         fill(Path(folder), jobs)
         time.sleep(1.0)
-        fresh = JobStore(Path(folder), 1 << 40, DAY_S, limits=CallerLimits(1 << 40))
+        fresh = JobStore(Path(folder), 1 << 40, DAY_S, limits=CallerLimits(1 << 40), most_jobs=1 << 40)
         took_ms = []
         for _ in range(times + 1):
             began_s = time.process_time()
@@ -62,7 +63,6 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    store.MOST_JOBS = 1 << 40  # type: ignore[misc]  # the bound is not what is measured
     print_machine()
     figures: dict[str, object] = {str(jobs): measure(jobs, args.times) for jobs in args.jobs}
     for jobs, found in figures.items():

@@ -40,15 +40,14 @@ from bench.service import ROOT
 from PIL import Image as Picture
 from PIL import ImageDraw, ImageFont
 
+from ocrsvc.engines.model.version import DETECTION, RECOGNITION, ModelVersion, built_in_model
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.several_recognizers import SURE
 from ocrsvc.engines.ppocr.runtime.dictionary import read_dictionary
 from ocrsvc.engines.ppocr.runtime.model_parts import read_parts
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-from ocrsvc.model_repository.builtin import DETECTION, RECOGNITION, built_in_model
-from ocrsvc.model_repository.languages import LETTERS, languages_of
-from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.models.importers.dictionaries import languages_of, letters_of_languages
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -138,13 +137,13 @@ def _words(letters: str, source: random.Random, often: int = 8) -> list[str]:
 def _letters(args: argparse.Namespace) -> dict[str, Any]:
     model = built_in_model()
     if args.model is not None:
-        from ocrsvc.model_repository.repository import ModelRepository
+        from ocrsvc.models.repository import ModelRepository
 
         model = ModelRepository(args.model.parent.parent).open(args.model.parent.name, int(args.model.name))
     figures = {}
     with _opened(model) as handle:
         for language in languages_of(_characters(model)):
-            words = _words(LETTERS[language], random.Random(language))
+            words = _words(letters_of_languages()[language], random.Random(language))
             shares = [_letters_read(handle, language, lines) for lines in (words, SENTENCES.get(language)) if lines]
             figures[language] = shares
             print(f"{language:<8}" + "".join(f" {share:.3f}" for share in shares), flush=True)
@@ -161,7 +160,7 @@ def _characters(model: ModelVersion) -> list[str]:
 def _letters_read(handle: PageHandle, language: str, lines: Sequence[str]) -> float:
     """The share of a language's own letters that is read right."""
     font = CHINESE if language in {"zh", "zh-hant", "ja", "ko"} else LIBERATION
-    own = _own(LETTERS[language])
+    own = _own(letters_of_languages()[language])
     right = wanted = 0
     for size in SIZES_PX:
         truth = "".join("".join(lines).split())

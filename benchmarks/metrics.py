@@ -141,7 +141,7 @@ def main() -> int:
         got = replace_under_load(service, args.recycles)
         after_recycles = counted(service)
         kill_idle(service, KILLS)
-        after_kills, images = counted(service), numbers(service)["ocrsvc_images_total"]
+        after_kills, images = counted(service), numbers(service)['ocrsvc_images_total{source="request"}']
         costs = {
             path: round(cpu_ms(service, path, args.requests), 2) for path in ("/metrics", "/ops/overview", "/healthz")
         }

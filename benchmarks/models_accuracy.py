@@ -26,10 +26,10 @@ from bench.service import ROOT
 
 from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.isolated.decoding import FileReader
+from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.opening import open_engine_in_process
 from ocrsvc.imaging.decode import PixelLimits
-from ocrsvc.model_repository.repository import ModelRepository
-from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.models.repository import ModelRepository
 from ocrsvc.records import FileTask, Page, ReadOptions, no_check
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings

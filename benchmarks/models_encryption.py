@@ -35,13 +35,12 @@ from bench.results import write_result
 from bench.service import ROOT, ask, end, form_with_file, free_port, wait_until_ready
 from bench.written_files import files_in_use, read_unseen, read_writes, strace_command
 
-from ocrsvc.model_import.encrypted_model import encrypt_model
-from ocrsvc.model_import.new_model import NewModel
-from ocrsvc.model_import.write_version import write_version
-from ocrsvc.model_repository.builtin import built_in_model
-from ocrsvc.model_repository.model_key import ModelKey, new_key
-from ocrsvc.model_repository.repository import ModelRepository
-from ocrsvc.model_serving.state import StateStore, Verdict
+from ocrsvc.engines.model.encryption import ModelKey, new_key
+from ocrsvc.engines.model.version import built_in_model
+from ocrsvc.models.importers.source_files import NewModel
+from ocrsvc.models.importers.write_version import encrypt_model, write_version
+from ocrsvc.models.repository import ModelRepository
+from ocrsvc.models.state import StateStore, Verdict
 
 NAME: Final = "copy"
 PAGE: Final = ROOT / "tests" / "pages" / "notice.png"

@@ -51,9 +51,9 @@ class Answers:
 def make_repository(folder: Path, kind: str, model_bytes: int) -> dict[str, str]:
     """Five models, each with one version that is accepted; the settings of a service that reads with them."""
     sys.path.insert(0, str(ROOT))
-    from ocrsvc.model_repository.manifest import write_manifest
-    from ocrsvc.model_repository.repository import ModelRepository
-    from ocrsvc.model_serving.state import StateStore, Verdict
+    from ocrsvc.engines.model.files import write_manifest
+    from ocrsvc.models.repository import ModelRepository
+    from ocrsvc.models.state import StateStore, Verdict
 
     repository, state = folder / "models", folder / "state"
     for number in range(MODELS):
@@ -72,7 +72,7 @@ def _description(kind: str, folder: Path, number: int, model_bytes: int) -> str:
     if kind == FAKE:
         own = f'fake_text = "model-{number}"\nfake_model_bytes = {model_bytes}\nfake_warm_up_s = 0.2\n'
         return f'engine = "fake"\n[settings]\n{own}'
-    from ocrsvc.model_repository.builtin import built_in_model
+    from ocrsvc.engines.model.version import built_in_model
 
     built_in = built_in_model()
     detection, recognition = built_in.description.detection, built_in.description.recognition[0]

@@ -20,11 +20,11 @@ from typing import Final
 
 from bench.machine import print_machine
 
-from ocrsvc.model_repository.repository import ModelRepository
-from ocrsvc.model_repository.wanted_model import WantedModel
-from ocrsvc.model_serving.control import CHECK_S, ModelControl
-from ocrsvc.model_serving.router import ModelRouter
-from ocrsvc.model_serving.state import StateStore, Verdict
+from ocrsvc.models.model_control import CHECK_S, ModelControl
+from ocrsvc.models.model_name import WantedModel
+from ocrsvc.models.repository import ModelRepository
+from ocrsvc.models.state import StateStore, Verdict
+from ocrsvc.models.version_selection import VersionSelector
 from ocrsvc.records import ReadOptions
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -75,17 +75,16 @@ def main() -> None:
         folder = Path(made)
         store = make_repository(folder, asked.models, asked.versions)
         control = ModelControl(ModelRepository(folder / "models"), store)
-        router = ModelRouter(control.catalogue, control.latest, WantedModel("m1"), control.is_loaded)
+        selector = VersionSelector(control, WantedModel("m1"))
         measured: dict[str, list[float]] = {name: [] for name in (*CASES, "look at the state file")}
         for _ in range(REPEATS):
             for name, options in CASES.items():
-                measured[name].append(cpu_us(lambda options=options: router.resolve(options), asked.rounds))  # type: ignore[misc]
+                measured[name].append(cpu_us(lambda options=options: selector.select(options), asked.rounds))  # type: ignore[misc]
             measured["look at the state file"].append(cpu_us(control.latest, asked.rounds))
         for name, times in measured.items():
             print(f"{name:24} {statistics.median(times):8.2f} µs")
         print(f"{'follow a change, on disk':24} {statistics.median(_follow(control.latest, store)):8.0f} µs")
-        control.is_watched = True
-        print(f"{'follow a change, watched':24} {statistics.median(_follow(control.catalogue, store)):8.0f} µs")
+        print(f"{'follow a change, request':24} {statistics.median(_follow(control.catalogue, store)):8.0f} µs")
 
 
 def _follow(look: Callable[[], object], store: StateStore) -> list[float]:

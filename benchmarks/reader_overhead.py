@@ -1,6 +1,7 @@
 """Processor time of one read by the fake engine, in two checkouts in turn: what the path of a request costs by itself.
 
     python benchmarks/reader_overhead.py ../main [--after .] [--pairs 100] [--reads 100]
+    python benchmarks/reader_overhead.py . --repository    what a model repository of one version costs
 
 Each side is a process of its own with a reader in it; no HTTP. Sides take turns, the first one changing from pair to
 pair, so that a machine whose speed drifts treats them alike. Told are the medians, and that of the differences within
@@ -11,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -23,17 +26,20 @@ from bench.pages import tiny_png
 from bench.results import write_result
 from bench.service import ROOT
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from models_support import accept, make_fake
+
 BEFORE, AFTER = "before", "after"
 
 # Reads a number of reads from each line, and writes what they cost.
 _SIDE = """
-import sys, time
+import json, sys, time
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
-reader = Reader(Settings.model_validate({"engine": "fake"}), ThreadPlan(1, 4, 1))
+reader = Reader(Settings.model_validate(json.loads(sys.argv[2])), ThreadPlan(1, 4, 1))
 reader.start()
 page, options = bytes.fromhex(sys.argv[1]), ReadOptions()
 for line in sys.stdin:
@@ -46,11 +52,14 @@ reader.stop(5.0)
 
 
 class Side:
-    """A process that reads with the code of one checkout."""
+    """A process that reads with the code of one checkout, and the models of a repository, if there is one."""
 
-    def __init__(self, checkout: Path) -> None:
+    def __init__(self, checkout: Path, folder: Path | None = None) -> None:
+        settings = {"engine": "fake"}
+        if folder is not None:
+            settings |= {"model": "fake", "models": f"{folder}/models", "models_state": f"{folder}/state"}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _SIDE, tiny_png().hex()],
+            [sys.executable, "-c", _SIDE, tiny_png().hex(), json.dumps(settings)],
             env={**os.environ, "PYTHONPATH": str(checkout)},
             cwd=checkout,
             stdin=subprocess.PIPE,
@@ -72,10 +81,12 @@ class Side:
 
 
 @contextlib.contextmanager
-def sides(before: Path, after: Path) -> Iterator[dict[str, Side]]:
-    """Both, warm."""
+def sides(before: Path, after: Path, folder: Path | None) -> Iterator[dict[str, Side]]:
+    """Both, warm; with a folder, the second reads with a version of a repository in it."""
     with contextlib.ExitStack() as stack:
-        found = {name: Side(checkout) for name, checkout in ((BEFORE, before), (AFTER, after))}
+        if folder is not None:
+            accept(folder, make_fake(folder / "models", 1))
+        found = {BEFORE: Side(before), AFTER: Side(after, folder)}
         for side in found.values():
             stack.callback(side.close)
             side.cost_us(200)
@@ -87,13 +98,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("before", type=Path, help="a checkout")
     parser.add_argument("--after", type=Path, default=ROOT, help="a checkout; this one if left out")
+    parser.add_argument("--repository", action="store_true", help="the second side reads with a model repository")
     parser.add_argument("--pairs", type=int, default=100)
     parser.add_argument("--reads", type=int, default=100, help="in each half of a pair")
     parser.add_argument("--out", type=Path, help="the JSON file; results/reader_overhead.json if left out")
     asked = parser.parse_args(arguments)
     print_machine()
     costs: dict[str, list[float]] = {BEFORE: [], AFTER: []}
-    with sides(asked.before.resolve(), asked.after.resolve()) as both:
+    with (
+        tempfile.TemporaryDirectory() as made,
+        sides(asked.before.resolve(), asked.after.resolve(), Path(made) if asked.repository else None) as both,
+    ):
         for pair in range(asked.pairs):
             for name in (BEFORE, AFTER) if pair % 2 else (AFTER, BEFORE):
                 costs[name].append(both[name].cost_us(asked.reads))

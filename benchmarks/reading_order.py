@@ -82,7 +82,7 @@ def _open_reader() -> Reader:
 def _measure(kind: str, seed: int, read: Reader, save: Path | None) -> tuple[float, float]:
     """Error rates of the text and of the order alone."""
     sheet = drawn_sheet(kind, seed)
-    pixels, matrix = picture_of(sheet.lines, VIEWS[seed % len(VIEWS)])
+    pixels, matrix = picture_of(sheet, VIEWS[seed % len(VIEWS)])
     if save:
         cv2.imwrite(str(save / f"{kind}_{seed}.png"), pixels)
     page = read(pixels)

@@ -9,7 +9,7 @@ of schemathesis is made but three:
 - negative_data_rejection: the service is lenient on purpose; "yes" is a boolean, and headers are not counted.
 - positive_data_acceptance has exceptions, because no schema can tell them: what is no image or no base64 of one, an
   option that says one thing in the query and another in the body, pages that are not there or run backwards, a time
-  limit that has passed before the body is there, callbacks, which no host is told here, PDFs of what is masked, and an
+  limit that has passed before the body is there, callbacks, sent to no host here, PDFs of what is masked, and an
   Idempotency-Key that came with another job, and two files for one job.
 - ignored_auth sends what only its client over sockets takes; what it looks for is looked for in the runs with keys.
 
@@ -44,7 +44,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.app import create_app
 from ocrsvc.imaging.page_ranges import ACCEPTED
-from ocrsvc.jobs.store import JobStore
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 
@@ -58,7 +58,7 @@ UNTOLD_DETAILS = (
     "given twice",
     "None of the pages",
     ACCEPTED,
-    "tells no callback",
+    "sends no callbacks",
     "without callback",
     "is masked",
     "a job has one",

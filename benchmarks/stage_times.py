@@ -51,7 +51,11 @@ STAGES: Mapping[str, Sequence[str]] = {
         "engines.ppocr.pipeline.recognizer:Recognizer._best_path",
         "engines.ppocr.pipeline.recognizer:Recognizer._as_text",
     ),
-    "order": ("engines.ppocr.pipeline.page:level_quads", "engines.ppocr.pipeline.page:reading_order"),
+    "order": (
+        "engines.ppocr.pipeline.page:find_rules",
+        "engines.ppocr.pipeline.page:level_quads",
+        "engines.ppocr.pipeline.page:reading_order",
+    ),
     "spaces": ("engines.ppocr.pipeline.page:decide_spaces",),
     "page": ("engines.ppocr.pipeline.page:_assemble", "engines.ppocr.pipeline.page:read_page"),
     "encode": ("api.native:_answer",),

@@ -9,8 +9,9 @@ from typing import Any
 from flask import Flask
 
 from ocrsvc.access.gate import AccessGate
-from ocrsvc.access.routes import routes_of
+from ocrsvc.access.key_routes import routes_of
 from ocrsvc.adapters.context import AdapterContext
+from ocrsvc.adapters.model_protocols.ocr_model import make_model
 from ocrsvc.api.jobs import add_jobs
 from ocrsvc.api.native import make_api
 from ocrsvc.api.operators import make_operators, make_ops
@@ -24,8 +25,7 @@ from ocrsvc.http.request_metrics import RequestMetrics, install_request_metrics,
 from ocrsvc.http.responses import cut_accepted
 from ocrsvc.http.security_headers import install_security_headers
 from ocrsvc.http.url_files import url_files_of
-from ocrsvc.jobs.store import JobStore
-from ocrsvc.model_api.model import make_model
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.registry import adapters, resolve
 from ocrsvc.routing import choose_by_body, choose_by_head, choose_by_key
@@ -73,6 +73,7 @@ def create_app(
     # A redirect loses the body of a POST: a path is either right or unknown. werkzeug takes slashes at its beginning
     # for one, without a redirect, which harms nobody: //v1/ocr is right, /v1//ocr is unknown.
     app.url_map.merge_slashes = False
+    install_security_headers(app, settings)
     install_request_metrics(app, request_metrics)
     install(app)
     if limits.guard is not None:
@@ -93,7 +94,6 @@ def create_app(
     # A refusal needs its adapter before the body is received, and the right adapter may need the body.
     choose_by_head(app, settings)
     install_origins(app, settings)
-    install_security_headers(app, settings)
     if gate is None:
         install_admission(app, settings, reader, limits)
         choose_by_body(app, settings)

@@ -6,10 +6,10 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from ocrsvc.adapters.context import GrpcService
+from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
 from ocrsvc.api import grpc_health
 from ocrsvc.grpc_server.method import Methods
 from ocrsvc.grpc_server.protobuf import Messages
-from ocrsvc.model_api.model import OcrModel
 from ocrsvc.registry import adapters, resolve
 
 
@@ -27,4 +27,4 @@ def make_services(model: OcrModel, names: Collection[str] | None = None) -> Meth
         for name, service in services.items()
         for path, method in service.make(messages, model).items()
     }
-    return {**methods, **grpc_health.make_health(messages, model, methods)}
+    return {**methods, **grpc_health.make_health(messages, lambda: model.ready, methods)}

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from flask import Response
 from flask.typing import ResponseReturnValue
 
 from ocrsvc.errors import JobsOff
 from ocrsvc.http.admission import WITHOUT_ENGINE
 from ocrsvc.http.request import request
+from ocrsvc.http.responses import file_response
 from ocrsvc.jobs.intake import JobOwner
 from ocrsvc.jobs.job import Job
-from ocrsvc.jobs.job_result import find_result, make_result
-from ocrsvc.jobs.store import JobStore, storing
+from ocrsvc.jobs.job_database import storing
+from ocrsvc.jobs.job_result import find_answer, find_result, make_answer, make_result
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.serving.limiter import Limiter
+from ocrsvc.records import Check
+from ocrsvc.serving.request_guard import waiting
 
-_FILES_WAITING: Final = 8
 _PDF: Final = "pdf"
 
 
@@ -50,30 +54,57 @@ def job_view(view: Callable[..., ResponseReturnValue]) -> Callable[..., Response
 
 
 class ResultFiles:
-    """Makes files of results while their callers wait, one at a time: each takes a core, and a document's memory.
+    """Files of jobs' results, made while their callers wait, who take turns: each takes a core.
 
     For any thread that serves a request. PDFs wait for those of other requests, see `Reader.pdf_making`; what is made
-    already waits for nobody.
+    already waits for nobody, and is sent from the disk.
     """
 
-    def __init__(self, reader: Reader) -> None:
-        self._reader, self._limiter = reader, Limiter(1, _FILES_WAITING)
+    def __init__(self, jobs: JobStore, reader: Reader) -> None:
+        self._jobs, self._reader = jobs, reader
 
-    def read(self, jobs: JobStore, job: Job, name: str) -> bytes:
-        """The file of a format, see `make_result`, for a response that begins with the next step.
+    def send(self, job: Job, name: str, content_type: str) -> Response:
+        """The file of a format, see `make_result`. Raises as `path` and `make_result`."""
+
+        def make(check: Check) -> Path:
+            return make_result(self._jobs, job, name, check, request.left_s)
+
+        return file_response(self.path(lambda: find_result(job, name), make, with_pdf=name == _PDF), content_type)
+
+    def send_answer(self, job: Job, content_type: str) -> Response:
+        """The answer of the job's adapter, see `make_answer`. Raises as `path` and `make_answer`."""
+
+        def make(check: Check) -> Path:
+            return make_answer(self._jobs, job, check)
+
+        return file_response(self.path(lambda: find_answer(job), make), content_type)
+
+    def path(self, find: Callable[[], Path | None], make: Callable[[Check], Path], *, with_pdf: bool = False) -> Path:
+        """Where a file lies, which is made now unless it is there.
+
+        Args:
+            find: Where it lies if it was made before.
+            make: Makes it, asking now and then whether somebody waits.
+            with_pdf: Whether a PDF is made.
 
         Raises:
             DeadlineExceeded, ClientGone: Nobody waits for it any more.
-            QueueFull: There is no memory for it, or too many wait.
-            OcrsvcError, FileNotFoundError: As `make_result`.
+            QueueFull: Too many wait, or too many of this caller.
+            Exception: As `find` and `make`.
         """
-        made = find_result(job, name) or self._made(jobs, job, name)
-        # Whoever finishes the response takes the same again, for as long as it lasts.
-        with request.share.holding(made.stat().st_size):
-            return made.read_bytes()
+        found = find()
+        if found is not None:
+            return found
+        with self.turn(with_pdf=with_pdf) as check:
+            # Another request may have made it meanwhile.
+            return find() or make(check)
 
-    def _made(self, jobs: JobStore, job: Job, name: str) -> Path:
+    @contextmanager
+    def turn(self, *, with_pdf: bool = False) -> Iterator[Check]:
+        """Wait for the caller's turn to make a file, or an answer as large; what to ask meanwhile. Raises as `path`."""
         check = request.make_check()
-        limiter = self._reader.pdf_making if name == _PDF else self._limiter
-        with limiter.take(check):
-            return make_result(jobs, job, name, check, request.left_s)
+        limiter = self._reader.pdf_making if with_pdf else self._reader.file_making
+        with ExitStack() as stack:
+            with waiting():
+                stack.enter_context(limiter.take(check, request.caller))
+            yield check

@@ -64,10 +64,13 @@ class Image:
     Attributes:
         pixels: (H, W) gray or (H, W, 3) BGR, uint8, C-contiguous.
         format: Lower-case name of the file format, such as "jpeg".
+        frame: Width and height of the page in the pixels in which requests and answers place things on it, where it was
+            drawn at another resolution; None where these are its own pixels.
     """
 
     pixels: Pixels
     format: str
+    frame: tuple[int, int] | None = None
 
     @property
     def height(self) -> int:
@@ -111,7 +114,7 @@ class ReadOptions:
             drawn page. "auto": it is taken where it is sound, and the engine reads pages on which much stands besides.
             "merge": the engine reads whatever stands besides. "only": it is all that is taken, and no engine reads.
         mask: What is to be masked in the answer; engines and the result cache never know.
-        model: The model that is to read, as `model_repository/wanted_model.py` parses it; None leaves it to `tier` and
+        model: The model that is to read, as `models/model_name.py` parses it; None leaves it to `tier` and
             `lang`, and without those to the service.
         tier: How large a model is to read.
         lang: The language of the text, as a tag in small letters; "auto" lets the engine choose a recognizer by line.

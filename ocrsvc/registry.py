@@ -70,10 +70,11 @@ class AdapterEntry:
         takes_forms: Whether its clients send forms, or the image itself as the body: where several have the same path,
             such a request is meant for this adapter.
         yields_paths: Whether another adapter answers where nothing but the path tells them apart.
-        slow_paths: Beginnings of paths that may take time without using the engine, as downloads do.
         stores_documents: Whether it takes in documents that are read while nobody waits.
+        job_answer: A function of a Job, an output and a Check, which writes the answer about a document that was read.
+            It is made once, when the last page was read. Empty where there is no such answer.
         health_paths: Whole paths, and gRPC methods, that the format defines for health checks: they are answered
-            without a key.
+            without a key, and by the threads that are reserved for what is quick.
         job_paths: Beginnings of the paths of documents that are read while nobody waits: they want the scope `jobs`.
         operate_paths: Beginnings of the paths by which models are loaded and unloaded where there is a repository: they
             want the scope `operate`, then.
@@ -90,8 +91,8 @@ class AdapterEntry:
     members: tuple[str, ...] = ()
     takes_forms: bool = False
     yields_paths: bool = False
-    slow_paths: tuple[str, ...] = ()
     stores_documents: bool = False
+    job_answer: str = ""
     health_paths: tuple[str, ...] = ()
     job_paths: tuple[str, ...] = ()
     operate_paths: tuple[str, ...] = ()
@@ -186,7 +187,6 @@ _ADAPTERS: Final = (
         "umi_ocr",
         1224,
         "ocrsvc.adapters.umi_ocr.http:make_umi_ocr",
-        slow_paths=("/api/doc/",),
         stores_documents=True,
         job_paths=("/api/doc/",),
     ),
@@ -202,8 +202,8 @@ _ADAPTERS: Final = (
         5001,
         "ocrsvc.adapters.docling.http:make_docling",
         yields_paths=True,
-        slow_paths=("/v1/status/", "/v1/result/", "/v1alpha/status/", "/v1alpha/result/"),
         stores_documents=True,
+        job_answer="ocrsvc.adapters.docling.tasks:write_task_answer",
         health_paths=("/health",),
         job_paths=tuple(
             f"/{version}/{path}"
@@ -226,15 +226,14 @@ _ADAPTERS: Final = (
         "ocrsvc.adapters.mistral.http:make_mistral",
         # Its path is that of the native API, which knows no such member.
         members=("document",),
-        slow_paths=("/v1/files",),
         stores_documents=True,
     ),
     AdapterEntry(
         "azure_read",
         None,
         "ocrsvc.adapters.azure_read.http:make_azure_read",
-        slow_paths=("/documentintelligence/", "/formrecognizer/"),
         stores_documents=True,
+        job_answer="ocrsvc.adapters.azure_read.analyze_result:write_result",
         job_paths=("/documentintelligence/", "/formrecognizer/"),
         key_field="Ocp-Apim-Subscription-Key",
     ),

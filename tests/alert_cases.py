@@ -21,7 +21,7 @@ class Case:
 
 def answered(read: str = "0x20", cached: str = "0x20") -> dict[str, str]:
     """The series of images that were read, and of those from the cache."""
-    return {"ocrsvc_images_total{}": read, "ocrsvc_cache_hits_total{}": cached}
+    return {'ocrsvc_images_total{source="request"}': read, 'ocrsvc_cache_hits_total{source="request"}': cached}
 
 
 def both(alert: str, at: str, fires: dict[str, str], quiet: dict[str, str], step: str = "1m") -> tuple[Case, Case]:
@@ -31,10 +31,10 @@ def both(alert: str, at: str, fires: dict[str, str], quiet: dict[str, str], step
     )
 
 
-def queue(below_1_s: str, all_of_them: str) -> dict[str, str]:
+def queue(below_1_s: str, all_of_them: str, source: str = "request") -> dict[str, str]:
     """Images by how long they waited: at most 1 s, and at most 5."""
     return {
-        f'ocrsvc_stage_seconds_bucket{{stage="queue",le="{bound}"}}': values
+        f'ocrsvc_stage_seconds_bucket{{stage="queue",source="{source}",le="{bound}"}}': values
         for bound, values in (("1.0", below_1_s), ("5.0", all_of_them), ("+Inf", all_of_them))
     }
 
@@ -43,16 +43,16 @@ def failing(failures: str, images: str) -> dict[str, str]:
     """Images that were read, and refusals."""
     return {
         'ocrsvc_failures_total{code="queue_full"}': failures,
-        "ocrsvc_images_total{}": images,
-        "ocrsvc_cache_hits_total{}": "0x600",
+        'ocrsvc_images_total{source="request"}': images,
+        'ocrsvc_cache_hits_total{source="request"}': "0x600",
     }
 
 
-def slow(in_time: str, images: str) -> dict[str, str]:
+def slow(in_time: str, images: str, source: str = "request") -> dict[str, str]:
     """Images that were read within 5 s, and all."""
     return {
-        'ocrsvc_stage_seconds_bucket{stage="total",le="5.0"}': in_time,
-        'ocrsvc_stage_seconds_count{stage="total"}': images,
+        f'ocrsvc_stage_seconds_bucket{{stage="total",source="{source}",le="5.0"}}': in_time,
+        f'ocrsvc_stage_seconds_count{{stage="total",source="{source}"}}': images,
     }
 
 
@@ -69,10 +69,19 @@ CASES = (
     Case("OcrsvcErrorBudgetBurnsFast", fires=False, at="110m", series=failing("0+10x70 700x45", "0+60x115")),
     # Failures alone, and no images at all.
     Case("OcrsvcErrorBudgetBurnsFast", fires=True, at="70m", series=failing("0+10x90", "0x90")),
-    Case("OcrsvcErrorBudgetBurnsFast", fires=False, at="70m", series={"ocrsvc_images_total{}": "0+60x90"}),
+    Case(
+        "OcrsvcErrorBudgetBurnsFast", fires=False, at="70m", series={'ocrsvc_images_total{source="request"}': "0+60x90"}
+    ),
     # 1 % for eight hours, and 0.2 %.
     *both("OcrsvcErrorBudgetBurnsSlow", "8h", failing("0+1x50", "0+99x50"), failing("0+1x50", "0+499x50"), "10m"),
     *both("OcrsvcLatencyBudgetBurnsFast", "70m", slow("0+50x90", "0+60x90"), slow("0+99x90", "0+100x90")),
+    # Nobody waits for the pages of jobs.
+    Case(
+        "OcrsvcLatencyBudgetBurnsFast",
+        fires=False,
+        at="70m",
+        series=slow("0+100x90", "0+100x90") | slow("0x90", "0+500x90", "job"),
+    ),
     *both("OcrsvcLatencyBudgetBurnsSlow", "8h", slow("0+98x50", "0+100x50"), slow("0+995x50", "0+1000x50"), "10m"),
     *both("OcrsvcAbsent", "6m", {}, {BUILD: "1x10"}),
     *both("OcrsvcDown", "10m", {BUILD: "1x5", "up{}": "1x5 0x10"}, {BUILD: "1x20", 'up{job="other"}': "0x20"}),
@@ -117,6 +126,12 @@ CASES = (
         {'process_start_time_seconds{instance="other"}': "100 100 200 300 400 400 400", BUILD: "1x10"},
     ),
     *both("OcrsvcQueueWait", "20m", queue("0+50x30", "0+60x30"), queue("0+59x30", "0+60x30")),
+    Case(
+        "OcrsvcQueueWait",
+        fires=False,
+        at="20m",
+        series=queue("0+60x30", "0+60x30") | queue("0x30", "0+600x30", "job"),
+    ),
     *both(
         "OcrsvcRefusing",
         "15m",

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ocrsvc.batch.outputs.contract import FileResults, OutputWriter, WrittenFile
-from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, WriterRequest
-from ocrsvc.batch.page_record import failure_of, result_of
-from ocrsvc.batch.run_description import FORMAT
-from ocrsvc.batch.store.local_store import LocalStore
-from ocrsvc.batch.tasks import PageGroup, SourceFile
+from ocrsvc.batch.destination import FolderDestination, WrittenFile
+from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, FileResults, OutputWriter
+from ocrsvc.batch.pages import PageGroup, SourceFile, failure_of, result_of
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.records import Box, Line, Page, ReadOptions, Word
@@ -52,11 +49,11 @@ def results(name: str, outcomes: Sequence[Outcome], data: bytes = b"", asked: Re
 
 def write(folder: Path, name: str, *files: FileResults) -> list[WrittenFile]:
     """Have a format write these files as the first part."""
-    return writer(name).write(LocalStore(folder), 0, iter(files))
+    return writer(name).write(FolderDestination(folder), 0, iter(files), replace=True)
 
 
-def writer(name: str, run_format: int = FORMAT) -> OutputWriter:
-    return BATCH_FORMATS[name].open(WriterRequest("", READER, run_format))
+def writer(name: str) -> OutputWriter:
+    return BATCH_FORMATS[name].open("", READER)
 
 
 def tree(folder: Path) -> Mapping[str, bytes]:

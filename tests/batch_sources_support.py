@@ -11,11 +11,10 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from ocrsvc.batch.sources.loading import SourceLoader
-from ocrsvc.batch.sources.opening import find_sources
-from ocrsvc.batch.sources.planning_counts import PlanningCounts
-from ocrsvc.batch.sources.source_request import SourceRequest
-from ocrsvc.batch.tasks import SourceFile
+from ocrsvc.batch.pages import SourceFile
+from ocrsvc.batch.sources.load_files import SourceLoader
+from ocrsvc.batch.sources.plan_files import find_sources
+from ocrsvc.batch.sources.source_files import PlanningCounts, SourceRequest
 
 
 def png(shade: int = 255) -> bytes:

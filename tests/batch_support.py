@@ -1,186 +1,98 @@
-"""Batch runs in one process: a store in memory that dies or fills at a chosen moment, a reader without an engine."""
+"""Batch runs in one process: a destination that dies or fills at a chosen moment, a reader without an engine."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import io
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import BinaryIO, Literal
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Literal
+from unittest import mock
 
 import orjson
 
-from ocrsvc.batch.ledger.ledger import Ledger
-from ocrsvc.batch.ledger.ledger_log import FinishedPart, LedgerLog
-from ocrsvc.batch.ledger.owner import Owner
-from ocrsvc.batch.outputs.contract import OutputWriter
-from ocrsvc.batch.outputs.output_formats import open_writers
-from ocrsvc.batch.page_record import failure_of, result_of
-from ocrsvc.batch.plan import Plan, read_plan, write_plan
+from ocrsvc.batch import start
+from ocrsvc.batch.destination import FolderDestination, HashedFile
+from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile, failure_of, result_of
+from ocrsvc.batch.progress import RunCounts
 from ocrsvc.batch.run import Run
-from ocrsvc.batch.run_context import RunContext, RunOutcome, RunSettings
-from ocrsvc.batch.run_description import FORMAT, RunDescription
-from ocrsvc.batch.start import UNFINISHED
-from ocrsvc.batch.store.contract import StoredFile
-from ocrsvc.batch.tasks import PageGroup, PageResult, SourceFile
-from ocrsvc.errors import EngineFailed, OcrsvcError, UnsupportedImage
+from ocrsvc.batch.run_context import RunOutcome, RunSettings
+from ocrsvc.batch.sources.plan_files import SourceChanges
+from ocrsvc.batch.sources.source_files import SourceRequest
+from ocrsvc.batch.start import BatchRequest, open_run
+from ocrsvc.batch.work_file import WorkFile
+from ocrsvc.errors import EngineFailed, UnsupportedImage
 
-JOIN_S = 60.0
 AS_USUAL = RunSettings()
 READER = {"engine": "double", "model": "none", "version": "1"}
 
 
 class Died(BaseException):
-    """The process is dead: nothing that it does afterwards reaches the store."""
+    """The process is dead: nothing that it does afterwards reaches the disk."""
 
 
-@dataclass
-class MemoryLog:
-    """What was appended to a log, and how much of it outlives the process, and the host."""
+class FaultyFolder(FolderDestination):
+    """A folder that fails at its n-th change, counted from 0: it dies, and all that follows, or its disk is full."""
 
-    data: bytearray = field(default_factory=bytearray)
-    flushed: int = 0
-    committed: int = 0
-
-
-class MemoryStore:
-    """See store.contract.Store; for any thread.
-
-    Args:
-        fault_at: The change of the store at which it fails, counted from 0; None never.
-        fault: It dies, and so does all that follows, or its disk is full until `after`.
-    """
-
-    commit_s = 0.0
-
-    def __init__(self, fault_at: int | None = None, fault: Literal["die", "full"] = "die") -> None:
-        self.address = "memory"
-        self.contents: dict[str, bytes] = {}
-        self.logs: dict[str, MemoryLog] = {}
-        self.changes = 0
+    def __init__(self, folder: Path, fault_at: int | None = None, fault: Literal["die", "full"] = "die") -> None:
+        super().__init__(folder)
         self._fault_at, self._fault = fault_at, fault
-        self._lock = threading.RLock()
-
-    def after(self, share: float = 0.0, *, of_host: bool = False) -> MemoryStore:
-        """What a later process finds; of what was not safe in a log, this share of its bytes."""
-        store = MemoryStore()
-        store.contents = dict(self.contents)
-        for name, log in self.logs.items():
-            safe = log.committed if of_host else log.flushed
-            end = safe + int(share * (len(log.data) - safe))
-            store.logs[name] = MemoryLog(bytearray(log.data[:end]), end, end)
-        return store
+        self.changes = 0
 
     def change(self) -> None:
         """Note one change; raises Died or OSError at the chosen one and all after it."""
-        with self._lock:
-            self.changes += 1
-            if self._fault_at is not None and self.changes > self._fault_at:
-                raise Died if self._fault == "die" else OSError(errno.ENOSPC, "No space left on device")
-
-    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
-        """As Store.read."""
-        if name not in self.contents:
-            raise FileNotFoundError(errno.ENOENT, "No such file", name)
-        return self.contents[name][offset : None if size is None else offset + size]
+        self.changes += 1
+        if self._fault_at is not None and self.changes > self._fault_at:
+            raise Died if self._fault == "die" else OSError(errno.ENOSPC, "No space left on device")
 
     @contextlib.contextmanager
-    def writing(self, name: str) -> Iterator[BinaryIO]:
-        """As Store.writing."""
+    def writing(self, name: str, *, replace: bool = True) -> Iterator[HashedFile]:
         self.change()
-        file = io.BytesIO()
-        yield file
-        self.change()
-        self.contents[name] = file.getvalue()
+        with super().writing(name, replace=replace) as file:
+            yield file
+            self.change()
 
     def create(self, name: str, data: bytes) -> bool:
-        """As Store.create."""
         self.change()
-        with self._lock:
-            return self.contents.setdefault(name, data) is data
+        return super().create(name, data)
 
-    def files(self, prefix: str) -> Iterator[StoredFile]:
-        """As Store.files."""
-        names = sorted(name for name in list(self.contents) if name.startswith(prefix))
-        yield from (StoredFile(name, len(self.contents[name])) for name in names)
+    def note(self, name: str, data: bytes) -> None:
+        self.change()
+        super().note(name, data)
 
     def delete(self, name: str) -> None:
-        """As Store.delete."""
         self.change()
-        self.contents.pop(name, None)
-
-    def open_log(self, name: str) -> _Appending:
-        """As Store.open_log."""
-        self.change()
-        if name in self.logs:
-            raise FileExistsError(errno.EEXIST, "File exists", name)
-        self.logs[name] = MemoryLog()
-        return _Appending(self, self.logs[name])
-
-    def log_names(self, prefix: str) -> list[str]:
-        """As Store.log_names."""
-        return sorted(name for name in list(self.logs) if name.startswith(prefix))
-
-    def log_size(self, name: str) -> int:
-        """As Store.log_size."""
-        return self.logs[name].committed if name in self.logs else 0
-
-    def read_log(self, name: str, offset: int, size: int) -> bytes:
-        """As Store.read_log."""
-        if name not in self.logs:
-            raise FileNotFoundError(errno.ENOENT, "No such file", name)
-        log = self.logs[name]
-        return bytes(log.data[offset : min(log.flushed, offset + size)])
-
-    def delete_log(self, name: str) -> None:
-        """As Store.delete_log."""
-        self.change()
-        self.logs.pop(name, None)
+        super().delete(name)
 
 
-@dataclass
-class _Appending:
-    store: MemoryStore
-    log: MemoryLog
+class FaultyWork(WorkFile):
+    """A work file that fails with its destination."""
 
-    def append(self, data: bytes) -> int:
-        """As AppendLog.append; what does not fit is torn in its middle."""
-        offset = len(self.log.data)
-        try:
-            self.store.change()
-        except OSError:
-            self.log.data += data[: len(data) // 2]
-            self.log.flushed = len(self.log.data)
-            raise
-        self.log.data += data
-        return offset
-
-    def flush(self) -> None:
-        """As AppendLog.flush."""
-        self.log.flushed = len(self.log.data)
+    destination: FaultyFolder
 
     def commit(self) -> None:
-        """As AppendLog.commit."""
-        self.store.change()
-        self.log.flushed = self.log.committed = len(self.log.data)
+        self.destination.change()
+        super().commit()
 
-    def close(self) -> None:
-        """Nothing is held."""
+    def remove(self) -> None:
+        self.destination.change()
+        super().remove()
 
 
 class DoubleReader:
     """Reads pages without an engine; their text names them and the reader.
 
     Args:
-        name: Of the reader: what it reads is told from what others read.
+        name: Of the reader: it is in what it reads.
         failing: Names of files that the engine fails on, as long as they are in it.
         refused: Names of files that are no images.
         before: Called before each page, with the file's name.
     """
+
+    at_once = 2
+    is_elsewhere = False
 
     def __init__(
         self,
@@ -192,15 +104,10 @@ class DoubleReader:
         self.name, self.failing, self.refused, self.before = name, failing, refused, before
         self.reads: Counter[tuple[str, int]] = Counter()
 
-    at_once = 2
-    is_elsewhere = False
-
     def start(self) -> Mapping[str, str]:
-        """As PageReader.start."""
         return READER
 
     def read(self, group: PageGroup) -> Iterator[PageResult]:
-        """As PageReader.read."""
         for number in group.pages:
             self.before(group.file.name)
             self.reads[group.file.name, number] += 1
@@ -209,36 +116,12 @@ class DoubleReader:
             elif group.file.name in self.refused:
                 yield failure_of(group, number, UnsupportedImage("No image."))
             else:
-                lines = [{"text": f"{self.name} {group.file.version}", "confidence": 0.5}]
-                yield result_of(group, number, {"text": lines[0]["text"], "lines": lines}, 0.001, "double")
+                text = f"{self.name} {group.file.version}"
+                lines = [{"text": text, "confidence": 0.5, "box": [[0, 0], [9, 0], [9, 9], [0, 9]]}]
+                yield result_of(group, number, {"text": text, "lines": lines}, 0.001, "double")
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-class Quiet:
-    """Progress that is not shown."""
-
-    def planned(self, total: int, left: int) -> None:
-        """As Progress.planned."""
-
-    def begun(self, group: PageGroup) -> None:
-        """As Progress.begun."""
-
-    def ended(self, group: PageGroup) -> None:
-        """As Progress.ended."""
-
-    def page(self, result: PageResult, attempts: int) -> None:
-        """As Progress.page."""
-
-    def retried(self, result: PageResult) -> None:
-        """As Progress.retried."""
-
-    def part(self, part: FinishedPart) -> None:
-        """As Progress.part."""
-
-    def committed(self, when: float, left: int) -> None:
-        """As Progress.committed."""
 
 
 def files_of(count: int, pages: int = 1, contents: int | None = None) -> list[SourceFile]:
@@ -249,81 +132,71 @@ def files_of(count: int, pages: int = 1, contents: int | None = None) -> list[So
     ]
 
 
-def load(file: SourceFile) -> bytes:
-    """The content of such a file."""
-    return b"content " + file.version.encode()
+class _Loader:
+    def __init__(self, _most_bytes: int) -> None:
+        """As SourceLoader."""
 
+    def __call__(self, file: SourceFile) -> bytes:
+        return b"content " + file.version.encode()
 
-def begin(store: MemoryStore, files: Sequence[SourceFile], part_pages: int) -> Plan:
-    """The plan of a run, which begins if it has not."""
-    if RunDescription.read(store) is None:
-        plan = write_plan(store, files, part_pages)
-        RunDescription((), {}, ("jsonl",), {}, plan.totals.digest, plan.name).write(store)
-    return read_plan(store)
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 @contextlib.contextmanager
 def opened(
-    store: MemoryStore,
-    plan: Plan,
-    reader: DoubleReader,
-    settings: RunSettings = AS_USUAL,
-    clock: Callable[[], float] = time.time,
-    *,
-    retry_failed: bool = False,
-    is_seen_alive: bool = False,
-    wrap: Callable[[OutputWriter], OutputWriter] = lambda writer: writer,
-) -> Iterator[Run]:
-    """One owner's run, as `start.open_run` makes it."""
-    ledger = Ledger(store, plan, clock)
-    ledger.refresh()
-    if retry_failed:
-        ledger.forget_failures()
-    owner = Owner.this_process()
-    if not is_seen_alive:
-        # As others see it, the process is gone as soon as they look.
-        owner = replace(owner, born="0")
-    ledger.note_ended(owner)
-    log = LedgerLog(store, owner, {"reader": READER}, roll_bytes=2000)
-    writers = [wrap(writer) for writer in open_writers(["jsonl"], READER, FORMAT)]
-    unfinished = open_writers(["jsonl"], READER, FORMAT, UNFINISHED)
-    context = RunContext(store, plan, ledger, owner, log, reader, writers, load, unfinished)
-    run = Run(context, settings, Quiet(), clock)
-    try:
-        yield run
-        log.end()
-        run.remove_results()
-    except (OSError, OcrsvcError):
-        with contextlib.suppress(OSError):
-            log.end()
-        raise
-    finally:
-        reader.close()
-        run.join(JOIN_S)
-
-
-def execute(
-    store: MemoryStore,
+    folder: Path | FaultyFolder,
     files: Sequence[SourceFile],
     reader: DoubleReader,
     settings: RunSettings = AS_USUAL,
     *,
     part_pages: int = 5,
     retry_failed: bool = False,
+    outputs: tuple[str, ...] = ("jsonl",),
+) -> Iterator[Run]:
+    """A command's run over these files, as `start.open_run` makes it."""
+    destination = folder if isinstance(folder, FaultyFolder) else FaultyFolder(folder)
+    request = BatchRequest(
+        SourceRequest(("there",)), {}, outputs, "local", part_pages, retry_failed=retry_failed, run=settings
+    )
+    work = type("Work", (FaultyWork,), {"destination": destination})
+    patches: list[AbstractContextManager[object]] = [
+        mock.patch.object(start, "open_reader", return_value=reader),
+        mock.patch.object(start, "find_sources", return_value=files),
+        mock.patch.object(start, "find_changes", return_value=SourceChanges()),
+        mock.patch.object(start, "SourceLoader", _Loader),
+        mock.patch.object(start, "WorkFile", work),
+    ]
+    with contextlib.ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch)
+        yield stack.enter_context(open_run(destination, request, RunCounts(lambda: 0.0)))
+
+
+def execute(
+    folder: Path | FaultyFolder,
+    files: Sequence[SourceFile],
+    reader: DoubleReader,
+    settings: RunSettings = AS_USUAL,
+    *,
+    part_pages: int = 5,
+    retry_failed: bool = False,
+    outputs: tuple[str, ...] = ("jsonl",),
 ) -> RunOutcome:
-    """Begin a run or go on with it, as one process does."""
-    plan = begin(store, files, part_pages)
-    with opened(store, plan, reader, settings, retry_failed=retry_failed) as run:
+    """Begin a run or continue it, as one command does."""
+    with opened(
+        folder, files, reader, settings, part_pages=part_pages, retry_failed=retry_failed, outputs=outputs
+    ) as run:
         return run.execute()
 
 
-def output(store: MemoryStore, folder: str = "pages-") -> list[dict[str, object]]:
+def output(folder: Path, below: str = "") -> list[dict[str, object]]:
     """The lines of the output, in the order of its files."""
-    names = [file.name for file in store.files(folder)]
-    return [orjson.loads(line) for name in names for line in store.read(name).splitlines()]
+    names = sorted((folder / below).glob("pages-*.jsonl"))
+    return [orjson.loads(line) for name in names for line in name.read_bytes().splitlines()]
 
 
-def is_each_page_once(store: MemoryStore, files: Sequence[SourceFile]) -> bool:
+def is_each_page_once(folder: Path, files: Sequence[SourceFile]) -> bool:
     """Whether the output is the pages of these files, in their order."""
     wanted = [(file.name, number) for file in files for number in file.pages]
-    return [(line["source"], line["page"]) for line in output(store)] == wanted
+    return [(line["source"], line["page"]) for line in output(folder)] == wanted

@@ -1,4 +1,4 @@
-"""Jobs whose ends are to be told, and a receiver that keeps what it was sent."""
+"""Jobs whose ends are to be sent, and a receiver that keeps what it was sent."""
 
 from __future__ import annotations
 
@@ -8,32 +8,30 @@ import hmac
 from collections.abc import Mapping
 from typing import Any
 
-from ocrsvc.jobs.callback import Callback, first_delivery
-from ocrsvc.jobs.deliveries import Deliveries
-from ocrsvc.jobs.job import CALLBACK, Job
-from ocrsvc.jobs.store import JobStore
+from ocrsvc.jobs.callbacks import Callback, CallbackSender
+from ocrsvc.jobs.job import Job
+from ocrsvc.jobs.job_store import JobStore
 
-WAIT_S = 30.0
 SECRET = "whsec_" + base64.b64encode(b"a secret of 24 bytes, so").decode()
 
 
-def done_job(jobs: JobStore, host: str = "told.example", caller: str = "") -> Job:
-    """A job of one page that is read, and not told yet."""
-    about = {"name": "a.pdf", "numbers": [1], "count": 1, "formats": []}
-    told = first_delivery(Callback(f"https://{host}/x", SECRET))
-    job = jobs.add(b"a document", about, caller, more={CALLBACK: told})
-    job.add_page({"number": 1, "error": "no"})
+def done_job(jobs: JobStore, host: str = "told.example", caller: str = "", key: str | None = None) -> Job:
+    """A job of one page that is read, and whose end is not sent yet; with a key it names no secret."""
+    about = {"name": "a.pdf", "numbers": [1], "count": 1, "formats": [], "key": key}
+    callback = Callback(f"https://{host}/x", "" if key else SECRET)
+    job = jobs.add(b"a document", about, caller, callback=callback)
+    job.log.append({"number": 1, "error": "no"})
     job.finish("success")
     return job
 
 
-def deliver(deliveries: Deliveries) -> None:
-    """All that is due is told, or was tried."""
-    deliveries.begin()
-    assert deliveries.wait(WAIT_S)
+def send_due(sender: CallbackSender) -> None:
+    """All that is due is sent, or was tried."""
+    while sender.send_next():
+        pass
 
 
-def delivered(status: int = 204) -> tuple[list[tuple[bytes, Mapping[str, str]]], Any]:
+def receiver(status: int = 204) -> tuple[list[tuple[bytes, Mapping[str, str]]], Any]:
     """What was sent so far, and a function that sends it."""
     sent: list[tuple[bytes, Mapping[str, str]]] = []
 
@@ -44,9 +42,9 @@ def delivered(status: int = 204) -> tuple[list[tuple[bytes, Mapping[str, str]]],
     return sent, post
 
 
-def verified(body: bytes, headers: Mapping[str, str]) -> bool:
+def verified(body: bytes, headers: Mapping[str, str], secret: str = SECRET) -> bool:
     """As docs/jobs.md shows it."""
-    key = base64.b64decode(SECRET.removeprefix("whsec_"))
+    key = base64.b64decode(secret.removeprefix("whsec_"))
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     wanted = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
     return hmac.compare_digest(headers["webhook-signature"], f"v1,{wanted}")

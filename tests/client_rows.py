@@ -445,7 +445,7 @@ CLIENTS: Final = (
         _turboocr_sdk("http"),
         said=(
             *("health: True", "capabilities: True", f"image: {SIZE} {SIZE}", f"base64: {SIZE}", f"pixels: {SIZE}"),
-            *("batch: [None, 'IMAGE_DECODE_FAILED']", "pdf: 177x88 88 ocr", "searchable: b'%PDF-' b'%PDF-'"),
+            *("batch: [None, 'IMAGE_DECODE_FAILED']", f"pdf: {SIZE} 88 ocr", "searchable: b'%PDF-' b'%PDF-'"),
             *("stream: ['meta', 'page', 'end']", "to_markdown: True True", f"page_markdown: {SIZE}"),
             *("pdf_markdown: <!-- page 1 --> 1", "refused: IMAGE_DECODE_FAILED"),
         ),
@@ -458,7 +458,7 @@ CLIENTS: Final = (
         fetch_clients.TURBOOCR,
         _turboocr_sdk("grpc"),
         said=(
-            *("health: True", f"image: {SIZE}", f"pixels: {SIZE}", "batch: 2", "pdf: 177x88 88"),
+            *("health: True", f"image: {SIZE}", f"pixels: {SIZE}", "batch: 2", f"pdf: {SIZE} 88"),
             *("searchable: b'%PDF-'", "refused: IMAGE_DECODE_FAILED"),
         ),
         repeats=False,
@@ -589,8 +589,8 @@ CLIENTS: Final = (
         said=(
             "ok ocrsvc",
             f".png: {SIZE}",
-            ".pdf: 177x88",
-            f"all: ['{SIZE}', '177x88', '{SIZE}']",
+            f".pdf: {SIZE}",
+            f"all: ['{SIZE}', '{SIZE}', '{SIZE}']",
             "zip: ['page.html', 'page.md', 'page.txt']",
             "job: success, then success",
             "refused: Task submission failed. (status=422",
@@ -604,8 +604,8 @@ CLIENTS: Final = (
         "DoclingLoader of Open WebUI",
         fetch_clients.OPEN_WEBUI_LOADERS,
         _open_webui,
-        said=("177x88", "refused: Error calling Docling"),
-        answered=("177x88", "md_content", "DoclingDocument"),
+        said=(SIZE, "refused: Error calling Docling"),
+        answered=(SIZE, "md_content", "DoclingDocument"),
         refused=1,
     ),
     Client(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from h2.config import H2Configuration
@@ -12,16 +12,13 @@ from h2.events import DataReceived, ResponseReceived, TrailersReceived
 from h2.settings import SettingCodes
 
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.grpc_server.access import CallAccess
 from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
 from ocrsvc.grpc_server.connection import Connection
-from ocrsvc.grpc_server.message import Answer, Job
-from ocrsvc.grpc_server.method import Method, Methods
+from ocrsvc.grpc_server.messages import Answer
+from ocrsvc.grpc_server.method import CallFailed, Method
 from ocrsvc.grpc_server.protobuf import Messages
-from ocrsvc.grpc_server.server import RpcServer
-from ocrsvc.grpc_server.status_codes import CallFailed
-from ocrsvc.grpc_server.stream import Stream
-from ocrsvc.serving.memory_budget import Budget, Callers
+from ocrsvc.grpc_server.server_state import Outcome, ServerState
+from ocrsvc.serving.memory_budget import Budget, Callers, SharedLimits
 from ocrsvc.telemetry.metrics_store import MetricsStore
 
 
@@ -52,70 +49,61 @@ class Records(CallMetrics):
         self.over.append(record)
 
 
-class StubServer(RpcServer):
-    """What a connection needs of its server; answers nothing, and counts what is held."""
+class StubServer(ServerState):
+    """What a connection needs of its server; answers at once, and counts what is held."""
 
-    def __init__(self) -> None:
-        self.most_bytes, self.limit_s, self.turn_s = 1000, 60.0, 0.02
-        self.refused: list[str] = []
-        self.methods: Methods = {"/t/Echo": Method(REQUEST, lambda sent, _: sent)}
-        self.memory = Budget(100_000)
+    def __init__(self, **options: Any) -> None:
+        self.records = Records()
+        super().__init__(
+            {"/t/Echo": Method(REQUEST, lambda sent, _: sent, **options)},
+            threads=1,
+            most_bytes=1000,
+            limit_s=60.0,
+            shared=SharedLimits(Budget(100_000), Callers(2)),
+            call_metrics=self.records,
+        )
         self.arriving = Budget(90_000)
-        self.callers = Callers(2)
-        self.call_metrics = self.records = Records()
-        self.access: CallAccess | None = None
+        self.refused: list[str] = []
 
     @property
     def has_thread(self) -> bool:
         return True
 
-    def run(self, connection: Connection, stream: Stream, job: Job) -> None:
-        connection.answered(stream, outcome_of(job))
+    def run(self, make: Callable[[], Answer], _record: CallRecord, on_outcome: Callable[[Outcome], None]) -> None:
+        on_outcome(outcome_of(make))
 
-    def enqueue(self, _connection: Connection, stream: Stream) -> None:
-        raise AssertionError(stream)
-
-    def dequeue(self, stream: Stream) -> None:
-        raise AssertionError(stream)
-
-    def note_refused(self, _caller: str, detail: str) -> None:
-        self.refused.append(detail)
+    def warn(self, message: str, *values: object, exc_info: bool = False) -> None:  # noqa: ARG002
+        self.refused.append(str(values[-1]))
 
 
-def outcome_of(job: Job) -> Answer | BaseException:
+def outcome_of(make: Callable[[], Answer]) -> Outcome:
     try:
-        return job()
+        return make()
     except (CallFailed, OcrsvcError) as failure:
         return failure
 
 
 class HoldingServer(StubServer):
-    """Keeps answers until they are wanted; has as many threads as it is told."""
+    """Keeps answers until they are wanted; has the threads that the test gives it."""
 
     def __init__(self, threads: int = 1, **options: Any) -> None:
-        super().__init__()
-        options = {"streaming": True} | options
-        self.methods = {"/t/Echo": Method(REQUEST, lambda sent, _: sent, **options)}
+        super().__init__(**{"streaming": True} | options)
         self.threads = threads
-        self.ran: list[tuple[Stream, Job]] = []
-        self.in_line: list[Stream] = []
+        self.ran: list[tuple[Callable[[], Answer], Callable[[Outcome], None]]] = []
 
     @property
     def has_thread(self) -> bool:
         return len(self.ran) < self.threads
 
-    def run(self, _connection: Connection, stream: Stream, job: Job) -> None:
-        self.ran.append((stream, job))
+    def run(self, make: Callable[[], Answer], _record: CallRecord, on_outcome: Callable[[Outcome], None]) -> None:
+        self.ran.append((make, on_outcome))
 
-    def enqueue(self, _connection: Connection, stream: Stream) -> None:
-        self.in_line.append(stream)
+    def resume(self) -> None:
+        self.queue.popitem()[1]()
 
-    def dequeue(self, stream: Stream) -> None:
-        self.in_line.remove(stream)
-
-    def answer(self, connection: Connection) -> None:
-        stream, job = self.ran.pop(0)
-        connection.answered(stream, outcome_of(job))
+    def answer(self) -> None:
+        make, on_outcome = self.ran.pop(0)
+        on_outcome(outcome_of(make))
 
 
 class Pair:
@@ -134,12 +122,12 @@ class Pair:
     def move(self) -> None:
         """Carry what both have to say."""
         self.connection.receive(self.client.data_to_send())
-        for event in self.client.receive_data(bytes(self.connection.take_out())):
+        for event in self.client.receive_data(bytes(self.connection.out)):
             if isinstance(event, ResponseReceived | TrailersReceived):
                 headers = self.headers.setdefault(event.stream_id, {})
                 headers.update({str(name): str(value) for name, value in event.headers})
             self.answers += isinstance(event, DataReceived)
-        del self.connection.take_out()[:]
+        del self.connection.out[:]
         self.connection.receive(self.client.data_to_send())
 
     def call(self, number: int, *messages: bytes, end: bool = False, encoding: str = "identity") -> None:

@@ -11,13 +11,16 @@ from typing import Any, cast
 import grpc
 from web_support import DeafReader, KnownEngine
 
+from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
 from ocrsvc.grpc_server.access import CallAccess
+from ocrsvc.grpc_server.call_metrics import CallMetrics
 from ocrsvc.grpc_server.method import Methods
 from ocrsvc.grpc_server.protobuf import FOLDER, Messages
 from ocrsvc.grpc_server.server import RpcServer
+from ocrsvc.grpc_server.server_state import ServerState
 from ocrsvc.grpc_services import make_services
-from ocrsvc.model_api.model import OcrModel
 from ocrsvc.pipeline.read import Reader
+from ocrsvc.serving.memory_budget import make_shared_limits
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.metrics_store import MetricsStore
@@ -39,8 +42,16 @@ def serving(
 ) -> Iterator[RpcServer]:
     """A server of these methods; must end cleanly."""
     listener = listener or socket.create_server(("127.0.0.1", 0))
-    server = RpcServer([listener], methods, **{"threads": 8, "most_bytes": 1 << 26, "limit_s": 30.0} | options)
-    server.access = access
+    most_bytes = options.get("most_bytes", 1 << 26)
+    shared = make_shared_limits(memory_bytes=16 * most_bytes, most_bytes=most_bytes, caller_requests=0)
+    defaults: dict[str, Any] = {
+        "threads": 8,
+        "limit_s": 30.0,
+        "shared": shared,
+        "call_metrics": CallMetrics(MetricsStore().common),
+    }
+    state = ServerState(methods, access=access, **defaults | {"most_bytes": most_bytes} | options)
+    server = RpcServer([listener], state)
     server.start()
     try:
         yield server

@@ -21,8 +21,10 @@ from web_support import KnownEngine
 from werkzeug.test import TestResponse
 
 from ocrsvc.app import create_app
-from ocrsvc.jobs.runner import Runner
-from ocrsvc.jobs.store import CallerLimits, JobStore
+from ocrsvc.jobs.job import Job
+from ocrsvc.jobs.job_result import make_file
+from ocrsvc.jobs.job_runner import JobRunner
+from ocrsvc.jobs.job_store import CallerLimits, JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -56,6 +58,11 @@ def post_document(
     return client.post(path, data=form, headers=dict(headers or {}))
 
 
+def put_result_file(jobs: JobStore, job: Job, name: str, data: bytes) -> Path:
+    """Make a file of a job's result that holds this; where it lies."""
+    return make_file(jobs, job, name, lambda output: output.write(data))
+
+
 @dataclass
 class JobsApp:
     """The application in this process, and what is behind it; an adapter's tests add how they ask it."""
@@ -83,7 +90,7 @@ class JobsApp:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Jobs are read within the block."""
-        runner = Runner(self.jobs, self.reader, 10.0, bool)
+        runner = JobRunner(self.jobs, self.reader, 10.0, bool)
         runner.start()
         try:
             yield
@@ -115,11 +122,12 @@ class JobService:
         self._flags = ("-b", "127.0.0.1:0", "-w", str(workers))
         self.server = self._start()
 
-    def restart(self, how: signal.Signals = signal.SIGKILL) -> float:
+    def restart(self, how: signal.Signals = signal.SIGKILL, before_start: Callable[[], object] = bool) -> float:
         """Kill the arbiter and every process of it at once, and start it again; seconds until a worker is ready."""
         with suppress(ProcessLookupError):
             os.killpg(self.server.pid, how)
         self.server.kill()
+        before_start()
         began_s = time.monotonic()
         self.server = self._start()
         return time.monotonic() - began_s

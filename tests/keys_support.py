@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ocrsvc.access.admission import Admission
+from ocrsvc.access.api_keys import KeyEntry, KeyLimits, Scope
 from ocrsvc.access.gate import AccessGate
-from ocrsvc.access.management import add_key, revoke_key
-from ocrsvc.access.opening import check_store, open_store
-from ocrsvc.access.records import KeyEntry, KeyLimits, Scope, Usage
-from ocrsvc.access.store import KeyStore, period_of
+from ocrsvc.access.key_store import KeyStore, Usage, period_of
+from ocrsvc.access.manage_keys import add_key, revoke_key
+from ocrsvc.access.open_store import check_store, open_store
 
 # 2026-01-01 00:00:00 UTC, a Thursday.
 NOW_S = 1_767_225_600.0
@@ -70,6 +71,20 @@ def keys_in(folder: Path) -> Iterator[Keys]:
         yield keys
     finally:
         keys.store.close()
+
+
+def admit(
+    gate: AccessGate, secret: str | None, scope: Scope = "read", adapter: str | None = None, pages: int = 0
+) -> Admission:
+    """A request with this secret, admitted."""
+    return gate.enter(gate.check(secret, scope, adapter), pages)
+
+
+def answer(admission: Admission, pages: int = 1) -> None:
+    """Make the answer of a request, with so many pages."""
+    for _ in range(pages):
+        admission.count()
+    admission.settle()
 
 
 def bearer(secret: str) -> Mapping[str, str]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from ocrsvc.engines.model.files import write_manifest
+from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, ModelPart, built_in_part
-from ocrsvc.model_repository.manifest import write_manifest
-from ocrsvc.model_repository.repository import ModelRepository
-from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_serving.state import StateStore, Verdict
+from ocrsvc.models.repository import ModelRepository
+from ocrsvc.models.state import StateStore, Verdict
 
 
 def make_version(

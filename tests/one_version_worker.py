@@ -10,19 +10,18 @@ from models_support import accept, make_fake
 from web_support import picture
 
 from ocrsvc.engines.contract import Engine
+from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.opening import open_engine_in_process
 from ocrsvc.errors import EngineUnavailable
-from ocrsvc.model_repository.repository import ModelRepository
-from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_repository.wanted_model import WantedModel
-from ocrsvc.model_serving.control import ModelControl
-from ocrsvc.model_serving.loaded_models import LoadedModels
-from ocrsvc.model_serving.loaded_version import EngineThreads
-from ocrsvc.model_serving.model_memory import ModelMemory
-from ocrsvc.model_serving.router import ModelRouter
-from ocrsvc.model_serving.state import StateStore
-from ocrsvc.model_serving.watcher import ModelWatcher, watch_models
-from ocrsvc.model_serving.worker_models import WorkerModels
+from ocrsvc.models.loaded_models import LoadedModels
+from ocrsvc.models.loaded_version import EngineThreads, ModelMemory
+from ocrsvc.models.model_control import ModelControl
+from ocrsvc.models.model_name import WantedModel
+from ocrsvc.models.repository import ModelRepository
+from ocrsvc.models.state import StateStore
+from ocrsvc.models.version_selection import VersionSelector
+from ocrsvc.models.watcher import ModelWatcher, watch_models
+from ocrsvc.models.worker_models import WorkerModels
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -50,8 +49,8 @@ class Worker:
         loaded = LoadedModels(self._open_version, threads, memory, most_waiting=1)
         store = StateStore(self.folder / "state")
         control = ModelControl(ModelRepository(self.settings.models), store, loaded.is_loaded)
-        router = ModelRouter(control.catalogue, control.rescan, WantedModel("fake"), loaded.is_loaded)
-        self.models = WorkerModels(loaded, control, router)
+        selector = VersionSelector(control, WantedModel("fake"))
+        self.models = WorkerModels(loaded, control, selector)
         self.watcher = watch_models(self.settings, PLAN, self.models, MetricsStore().worker_metrics())
         return self.models
 

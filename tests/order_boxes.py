@@ -61,6 +61,13 @@ def quads_of(lines: Sequence[SetLine], matrix: Matrix, shake: random.Random | No
     return cast("NDArray[np.float32]", cv2.perspectiveTransform(points, matrix).reshape(-1, 4, 2))
 
 
+def rules_of(rules: Sequence[tuple[float, float, float, float]], matrix: Matrix) -> NDArray[np.float32]:
+    """(M, 4, 2) corners of rules in the picture: from one end to the other and back."""
+    points = np.array([[rule[:2], rule[2:], rule[2:], rule[:2]] for rule in rules], np.float32).reshape(-1, 1, 2)
+    seen = cv2.perspectiveTransform(points, matrix) if len(points) else points
+    return cast("NDArray[np.float32]", seen.reshape(-1, 4, 2))
+
+
 def order_cer(truth: Sequence[str], read: Sequence[str]) -> float:
     """Edit distance of the texts without white space, as a share of the true one's length."""
     one, other = ("".join("".join(lines).split()) for lines in (truth, read))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import cast
@@ -42,12 +41,14 @@ def _font(latin: bool, size: float) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(str(LATIN if latin else CHINESE), round(size * SCALE))
 
 
-def picture_of(lines: Sequence[SetLine], view: View) -> tuple[Pixels, Matrix]:
+def picture_of(sheet: Sheet, view: View) -> tuple[Pixels, Matrix]:
     """(H, W) uint8 gray pixels, dark on light, and the (3, 3) matrix from the sheet to them."""
     size = round(WIDTH * SCALE), round(HEIGHT * SCALE)
     page = Image.new("L", size, 245)
     pen = ImageDraw.Draw(page)
-    for line in lines:
+    for rule in sheet.rules:
+        pen.line([place * SCALE for place in rule], fill=90, width=2)
+    for line in sheet.lines:
         _draw(pen, line)
     moved = view.matrix(*size)
     corners = np.array([[[0, 0]], [[size[0], 0]], [[size[0], size[1]]], [[0, size[1]]]], np.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import order_cell_pages as cells
 import order_table_pages as tables
 import order_text_pages as texts
 from order_sheet import Sheet
@@ -44,6 +45,14 @@ KINDS: Mapping[str, Callable[[Sheet], None]] = {
             tables.definitions,
             tables.index,
             tables.menu,
+            cells.ruled_table_with_merged_heads,
+            cells.ruled_table_of_several_lines,
+            cells.framed_cards,
+            cells.goods_without_rules,
+            cells.receipt_of_wrapped_names,
+            cells.address_blocks,
+            cells.labels_of_two_lines,
+            cells.columns_in_bands,
         )
     },
 }

@@ -16,6 +16,8 @@ ENGLISH = (
 # fmt: on
 CHINESE = "的一是在不了有和人这中大为上个国我以要他时来用们生到作地于出就分对成会可主发年动同工也能下过子说产种面"
 
+LEADING = 1.3  # from one line of a cell to the next, in sizes of the type
+
 Measure = Callable[[str, float], float]
 """Width in pixels of a text at a size in pixels."""
 
@@ -45,12 +47,14 @@ class Sheet:
         random: Where texts and small differences come from.
         measure: Gives the widths of texts.
         lines: What was set, in reading order.
+        rules: Left, top, right and bottom of the rules drawn, horizontal and vertical ones.
     """
 
     random: random.Random
     measure: Measure = estimated_width
     chinese: bool = False
     lines: list[SetLine] = field(default_factory=list)
+    rules: list[tuple[float, float, float, float]] = field(default_factory=list)
 
     def put(self, text: str, left: float, top: float, size: float) -> float:
         """Set a text from its left edge; returns where it ends."""
@@ -69,6 +73,28 @@ class Sheet:
     def put_down(self, text: str, left: float, top: float, size: float) -> None:
         """Set a column of characters that is read downwards."""
         self.lines.append(SetLine(text, left, top, size, size, vertical=True))
+
+    def frame(self, left: float, top: float, right: float, bottom: float) -> None:
+        """Draw rules around a place."""
+        self.rules += [(left, y, right, y) for y in (top, bottom)] + [(x, top, x, bottom) for x in (left, right)]
+
+    def stack(self, texts: Sequence[str], left: float, top: float, size: float) -> float:
+        """Set lines below each other; returns where the next would begin."""
+        for text in texts:
+            self.put(text, left, top, size)
+            top += LEADING * size
+        return top
+
+    def wrapped(self, text: str, width: float, size: float) -> list[str]:
+        """A text in lines of at most a width, as a browser divides it."""
+        lines: list[str] = []
+        for word in text if self.chinese else text.split():
+            longer = word if not lines else lines[-1] + ("" if self.chinese else " ") + word
+            if lines and self.measure(longer, size) <= width:
+                lines[-1] = longer
+            else:
+                lines.append(word)
+        return lines
 
     def word(self) -> str:
         """A word, or two to four Chinese characters."""

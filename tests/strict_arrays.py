@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend
 
-SHARED = ("take", "rint", "floor", "clip", "where", "nan_to_num", "concatenate")
+SHARED = ("take", "rint", "floor", "clip", "where", "nan_to_num", "concatenate", "abs", "bincount")
 MAKERS = ("zeros", "empty", "arange")
 
 

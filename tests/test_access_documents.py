@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from documents import GRAY, pdf
 from flask.testing import FlaskClient
-from keys_support import Keys, bearer, keys_in
+from keys_support import Keys, admit, answer, bearer, keys_in
+from pydantic import SecretStr
 from support import wait_until
 from web_support import KnownEngine, json_of
 
 from ocrsvc.app import create_app
-from ocrsvc.jobs.runner import Runner
-from ocrsvc.jobs.store import JobStore
+from ocrsvc.jobs.job_runner import JobRunner
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -48,7 +49,7 @@ class Place:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Documents are read within the block."""
-        runner = Runner(self.jobs, self.reader, 10.0, bool, self.keys.gate)
+        runner = JobRunner(self.jobs, self.reader, 10.0, bool, self.keys.gate)
         runner.start()
         try:
             yield
@@ -59,7 +60,9 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     with keys_in(tmp_path) as keys:
-        settings, jobs = Settings(keys=keys.address), JobStore(tmp_path / "jobs", 10**8, 3600.0)
+        callbacks = {"callback_hosts": ("told.example",), "callback_secret": SecretStr("a secret of the service")}
+        settings = Settings(keys=keys.address, **callbacks)  # type: ignore[arg-type]
+        jobs = JobStore(tmp_path / "jobs", 10**8, 3600.0)
         jobs.folder.mkdir()
         reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
         reader.start()
@@ -82,7 +85,7 @@ def test_pages_of_a_document_count_when_they_are_read(place: Place) -> None:
 def test_a_document_of_more_pages_than_are_left_is_not_taken_in(
     place: Place, pages: int, status: int, code: int
 ) -> None:
-    place.keys.gate.admit(place.keys.secrets["anna"], "jobs", pages=2).settle(2)
+    answer(admit(place.keys.gate, place.keys.secrets["anna"], "jobs", pages=2), 2)
     response = place.upload("anna", pages)
     assert (response.status_code, json_of(response)["code"]) == (status, code)
     assert place.jobs.all() == []
@@ -105,7 +108,7 @@ def test_nothing_is_read_for_a_key_that_was_revoked(place: Place) -> None:
         wait_until(place.jobs.all()[0].is_done)
     job = place.jobs.find(task_id)
     assert job is not None
-    assert (job.state()[0], job.count_pages()) == ("failure", 0)
+    assert (job.state()[0], job.log.count()) == ("failure", 0)
 
 
 def test_a_document_is_there_for_its_own_key_only(place: Place) -> None:
@@ -157,3 +160,9 @@ def test_jobs_are_there_for_the_key_that_left_them_and_their_pages_count_for_it(
     assert ask("anna", "GET", f"/{ids[0]}/result").status_code == 200
     place.keys.add("clara", "read")
     assert [ask("clara", *asked).status_code for asked in (("POST",), ("GET", f"/{ids[0]}"))] == [403, 403]
+
+
+def test_a_callback_of_a_key_needs_no_secret_of_its_own(place: Place) -> None:
+    form = {"file": (io.BytesIO(pdf(GRAY)), "a.pdf"), "callback": "https://told.example/x"}
+    answer = place.client.post("/v1/jobs", data=form, headers=bearer(place.keys.secrets["anna"]))
+    assert (answer.status_code, json_of(answer)["callback"]["state"]) == (202, "waiting")

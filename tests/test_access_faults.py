@@ -12,11 +12,11 @@ import pytest
 from keys_support import keys_in
 from support import wait_until
 
-from ocrsvc.access.management import add_key
-from ocrsvc.access.opening import check_store
-from ocrsvc.access.records import KeyEntry, Usage
+from ocrsvc.access.api_keys import KeyEntry
+from ocrsvc.access.key_store import Period, Usage
+from ocrsvc.access.manage_keys import add_key
+from ocrsvc.access.open_store import check_store
 from ocrsvc.access.sqlite_store import SqliteStore
-from ocrsvc.access.store import Period
 from ocrsvc.cli.main import run
 from ocrsvc.errors import KeyRefused, KeysUnavailable, SettingsError
 

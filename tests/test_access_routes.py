@@ -14,10 +14,10 @@ from grpc_support import MESSAGES, V2, calling, infer_request, known_model, serv
 from keys_support import WRONG, Keys, bearer, keys_in
 from web_support import TEXT, running_app
 
-from ocrsvc.access.routes import routes_of
+from ocrsvc.access.key_routes import routes_of
 from ocrsvc.grpc_server.access import CallAccess
 from ocrsvc.grpc_server.server import RpcServer
-from ocrsvc.jobs.store import JobStore
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.registry import adapters
 from ocrsvc.settings.settings import Settings
 
@@ -181,7 +181,7 @@ def call(channel: grpc.Channel, path: str, metadata: Mapping[str, str]) -> grpc.
 
 def test_no_method_but_health_answers_without_a_right_key(rpc: tuple[RpcServer, int], keys: Keys) -> None:
     server, port = rpc
-    assert set(server.methods) >= RPC_HEALTH
+    assert set(server.state.methods) >= RPC_HEALTH
     with calling(port) as channel:
         for kind in BAD:
             _check_methods(channel, server, keys, kind)
@@ -190,7 +190,7 @@ def test_no_method_but_health_answers_without_a_right_key(rpc: tuple[RpcServer, 
 def _check_methods(channel: grpc.Channel, server: RpcServer, keys: Keys, kind: str) -> None:
     expected = grpc.StatusCode.PERMISSION_DENIED if kind == "other scope" else grpc.StatusCode.UNAUTHENTICATED
     answered = set()
-    for path in (*server.methods, "/no.Service/Method", f"/{V2}ServerLive"):
+    for path in (*server.state.methods, "/no.Service/Method", f"/{V2}ServerLive"):
         code = call(channel, path, headers_of(keys, kind, path))
         # An empty message names no model.
         if code in {grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND}:
@@ -204,7 +204,7 @@ def test_a_right_key_finds_every_method(rpc: tuple[RpcServer, int], keys: Keys) 
     server, port = rpc
     closed = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
     with calling(port) as channel:
-        for path in server.methods:
+        for path in server.state.methods:
             assert call(channel, path, bearer(keys.secrets["reader"])) not in closed, path
         request = infer_request(b"no image").SerializeToString()
         infer = channel.unary_unary(f"{V2}ModelInfer", response_deserializer=MESSAGES["inference.ModelInferResponse"])

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -23,13 +24,13 @@ from grpc_support import MESSAGES, V2, infer_request, unary
 from hostile_client import send
 from hostile_requests import table
 from keys_support import WRONG, bearer
-from support import ROOT, Server, clean_environment, reserved_port, run_server, wait_until
+from support import ROOT, Server, clean_environment, reserved_port, run_server, start_server, wait_until
 from web_support import picture
 
-from ocrsvc.access.management import add_key, revoke_key, rotate_key
-from ocrsvc.access.opening import open_store
-from ocrsvc.access.records import KeyEntry, KeyLimits, Scope
-from ocrsvc.access.store import KeyStore
+from ocrsvc.access.api_keys import KeyEntry, KeyLimits, Scope
+from ocrsvc.access.key_store import KeyStore
+from ocrsvc.access.manage_keys import add_key, revoke_key, rotate_key
+from ocrsvc.access.open_store import check_store, open_store
 from ocrsvc.client import Client
 from ocrsvc.errors import KeyRefused, QuotaExceeded, ScopeMissing
 
@@ -39,6 +40,8 @@ FORM = "multipart/form-data; boundary=x"
 # Larger than what comes with a head, and than the kernel's buffers of a loopback connection.
 LARGE_BYTES = 50_000_000
 _ANSWER_S = 20.0
+# A long poll waits for 10 s, and two at a time did so on the threads that are reserved for health checks.
+_LIVENESS_S = 8.0
 
 
 @dataclass(slots=True)
@@ -288,3 +291,24 @@ def test_the_access_log_names_the_key_of_each_request(place: Place) -> None:
         place.server.wait_for(f'"id":"{id_}"', count=len(keys))
         lines = [line for line in place.server.lines if f'"id":"{id_}"' in line]
         assert [json.loads(line).get("key") for line in lines] == keys
+
+
+def test_liveness_is_answered_while_long_polls_with_other_spellings_of_their_path_wait(tmp_path: Path) -> None:
+    address = f"sqlite:{tmp_path / 'keys.db'}"
+    check_store(address)
+    store = open_store(address)
+    key = bearer(add_key(store, KeyEntry("slow", frozenset({"jobs"}), limits=KeyLimits(requests_per_s=1))))
+    store.close()
+    env = {"OCRSVC_WORKERS": "2", "OCRSVC_KEYS": address, "OCRSVC_TASKS_DIR": str(tmp_path)}
+    with start_server(env | {"OCRSVC_FAKE_LATENCY_S": "600"}) as server, ExitStack() as stack:
+        server.wait_for("READY in", count=2)
+        sent = {"files": ("a.png", PAGE)}
+        job = requests.post(f"{server.url}/v1/convert/file/async", files=sent, headers=key, timeout=_ANSWER_S)
+        url = urlsplit(server.url)
+        for version in ("/v1", "%76%31") * 4:
+            wire = stack.enter_context(socket.create_connection((url.hostname or "", url.port or 0), _ANSWER_S))
+            path = f"/{version}/status/poll/{job.json()['task_id']}?wait=10"
+            lines = (f"GET {path} HTTP/1.1", "Host: localhost", f"Authorization: {key['Authorization']}", "", "")
+            wire.sendall("\r\n".join(lines).encode())
+        for _ in range(20):
+            assert requests.get(f"{server.url}/healthz", timeout=_LIVENESS_S).status_code == 200

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from redis import Redis
 from redis_support import running_redis
+from support import ROOT
 
-from ocrsvc.access.opening import check_store, open_store
-from ocrsvc.access.records import Hold, KeyEntry, KeyLimits, Need, StoredKey, Usage
+from ocrsvc.access.api_keys import KeyEntry, KeyLimits, StoredKey
+from ocrsvc.access.key_store import Hold, Need, Period, Usage
+from ocrsvc.access.open_store import check_store, open_store
 from ocrsvc.access.sqlite_store import SqliteStore
-from ocrsvc.access.store import Period
 from ocrsvc.errors import KeysUnavailable, SettingsError
 
 DAY = Period("2027-03-31", "2027-03")
@@ -126,6 +127,21 @@ def test_a_file_that_is_something_else_stops_the_start(tmp_path: Path) -> None:
     other.close()
     with pytest.raises(SettingsError, match=r"not a file of keys"):
         check_store(f"sqlite:{tmp_path}/other")
+
+
+def test_keys_and_counts_of_a_file_of_an_earlier_version_stay(tmp_path: Path) -> None:
+    path = tmp_path / "keys.sqlite"
+    with closing(sqlite3.connect(path)) as earlier:
+        # As the first checkouts made it: one key, three pages counted.
+        earlier.executescript((ROOT / "tests" / "keys_of_version_1.sql").read_text("utf-8"))
+    check_store(f"sqlite:{path}")
+    with closing(SqliteStore(path)) as store:
+        [key] = store.keys()
+        assert (key.entry.name, key.entry.limits.pages_a_day, key.secrets[0].id) == ("acme", 10, "0123456789ab")
+        store.begin_worker("w1")
+        for _ in range(2):
+            store.settle("acme", "w1", NOTHING, 7, 2, DAY)
+        assert store.usage("acme", DAY).today == 5
 
 
 def test_the_file_is_for_its_own_user_only(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ import pytest
 from redis_support import running_redis
 from support import ROOT, clean_environment
 
-from ocrsvc.access.management import add_key, change_key, revoke_key, rotate_key
-from ocrsvc.access.opening import open_store
-from ocrsvc.access.records import Hold, KeyEntry, KeyLimits, KeySecret, Need, StoredKey, Usage
-from ocrsvc.access.secrets import is_same
+from ocrsvc.access.api_keys import KeyEntry, KeyLimits, KeySecret, StoredKey
+from ocrsvc.access.key_secrets import is_same
+from ocrsvc.access.key_store import Hold, KeyStore, LimitReached, Need, Period, Usage, oldest_period, period_of
+from ocrsvc.access.manage_keys import add_key, change_key, revoke_key, rotate_key
+from ocrsvc.access.open_store import open_store
 from ocrsvc.access.sqlite_store import SqliteStore
-from ocrsvc.access.store import KeyStore, LimitReached, Period, oldest_period, period_of
 from ocrsvc.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def test_a_key_that_cannot_be_read_is_left_out_and_the_others_are_not(
     case.store.put(StoredKey(KeyEntry("acme"), ()))
     known = case.store.keys()
     assert [key.entry.name for key in known] == ["acme"]
-    assert "A key is left out" in caplog.text
+    assert "Skipped an API key" in caplog.text
 
 
 def test_pages_are_reserved_first_and_counted_when_they_are_answered(case: Case) -> None:
@@ -278,7 +278,7 @@ SERVICE = """
 import os, sys
 from multiprocessing import get_context
 from ocrsvc.access.gate import AccessGate
-from ocrsvc.access.opening import open_store
+from ocrsvc.access.open_store import open_store
 from ocrsvc.access.page_counts import PageCounts
 from ocrsvc.errors import QuotaExceeded
 
@@ -293,10 +293,11 @@ def work(slot, wire):
         pass
     while True:
         try:
-            admission = gate.admit(secret, "read", pages=1)
+            admission = gate.enter(gate.check(secret, "read"), 1)
         except QuotaExceeded:
             break
-        admission.settle(1)
+        admission.count()
+        admission.settle()
         os.write(wire, b".")
     gate.stop()
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 import pytest
+from described_errors import KEY_ERRORS, READING_ERRORS
 from flask.testing import FlaskClient
 from urllib3.filepost import encode_multipart_formdata
 from web_support import (
@@ -32,7 +33,6 @@ from web_support import (
 )
 
 from ocrsvc import errors
-from ocrsvc.api.openapi import KEY_ERRORS, READING_ERRORS
 from ocrsvc.app import create_app
 from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.http import options as http_options

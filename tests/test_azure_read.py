@@ -12,12 +12,9 @@ from jobs_support import JobsApp
 from keys_support import bearer, keys_in
 from web_support import CONFIDENCE, TEXT, as_base64, json_of, picture, running_app
 
-from ocrsvc.adapters.azure_read.analyze_request import Asked
-from ocrsvc.adapters.azure_read.analyze_result import ResultWriter
 from ocrsvc.adapters.azure_read.pages import Scale, page_members
 from ocrsvc.adapters.azure_read.spans import PageText
-from ocrsvc.errors import QueueFull
-from ocrsvc.jobs.store import JobStore
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.records import Box, Line, Page
 from ocrsvc.settings.settings import Settings
 
@@ -205,16 +202,3 @@ def test_places_are_counted_as_the_client_counts(index_type: str, spans: list[tu
     assert [(span["offset"], span["length"]) for span in found] == spans
     assert [word["span"] for word in members["words"]] == found
     assert members["angle"] == -90
-
-
-def test_a_result_is_counted_before_it_is_kept(place: Place) -> None:
-    where, _ = place.read()
-    job = place.jobs.find(where.partition("analyzeResults/")[2].partition("?")[0])
-    assert job is not None
-
-    def take(size_bytes: int) -> None:
-        raise QueueFull(f"{size_bytes} bytes more.")
-
-    asked = Asked("prebuilt-read", "2024-11-30", "text", "textElements", False, False)
-    with pytest.raises(QueueFull):
-        ResultWriter(asked, 200, take).write(job)

@@ -9,9 +9,6 @@ import cv2
 import numpy as np
 import pytest
 
-from ocrsvc.batch.ledger.entries import FrameKind
-from ocrsvc.batch.ledger.frames import read_frames
-from ocrsvc.batch.readers.local_reader import LocalReader
 from ocrsvc.cli.main import run
 
 
@@ -66,17 +63,6 @@ def test_a_file_that_is_no_image_costs_itself_alone(pages: Path, tmp_path: Path)
     assert [(record["source"], record["error"]["code"]) for record in failed] == [  # type: ignore[index]
         (str(pages / "3.png"), "unsupported_image")
     ]
-
-
-@pytest.mark.parametrize("is_elsewhere", [False, True])
-def test_pages_are_suspected_of_killing_this_process_if_it_reads_them_itself(
-    pages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_elsewhere: bool
-) -> None:
-    monkeypatch.setattr(LocalReader, "is_elsewhere", is_elsewhere)
-    assert run(["batch", str(pages), "--out", str(tmp_path / "out")]) == 0
-    [log] = (tmp_path / "out" / "_ocrsvc" / "ledger").iterdir()
-    kinds = {kind for kind, _, _ in read_frames(log.read_bytes())}
-    assert (FrameKind.PAGES in kinds, FrameKind.BEGUN in kinds) == (True, not is_elsewhere)
 
 
 def test_other_options_are_refused(pages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

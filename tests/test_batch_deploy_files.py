@@ -136,11 +136,11 @@ def ended(environment: dict[str, str], **more: str) -> tuple[int, list[str]]:
 
 @pytest.mark.parametrize("code", [0, 1, 65])
 def test_a_task_reads_its_shard_and_ends_as_the_command_does(slurm: dict[str, str], code: int) -> None:
-    assert ended(slurm, CODE=str(code)) == (code, ["ocrsvc batch scans --out read --shard 3/8"])
+    assert ended(slurm, CODE=str(code)) == (code, ["ocrsvc batch scans --out read --shard 3/8 --take-over"])
 
 
 def test_a_task_with_more_to_read_comes_back_until_it_has_done_so_too_often(slurm: dict[str, str]) -> None:
-    read = "ocrsvc batch scans --out read --shard 3/9"
+    read = "ocrsvc batch scans --out read --shard 3/9 --take-over"
     assert ended(slurm, CODE="75", SHARDS="9") == (0, [read, "scontrol requeue 40_3"])
     Path(slurm["NOTES"]).write_text("")
     assert ended(slurm, CODE="75", SHARDS="9", SLURM_RESTART_COUNT="20") == (75, [read])

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from ocrsvc.batch.dry_run import SAMPLE_PAGES, SAMPLE_S, Pace, count_sources, measure_pace
-from ocrsvc.batch.page_reader import PageReader
-from ocrsvc.batch.tasks import PageGroup, PageResult, SourceFile
+from ocrsvc.batch.pages import PageGroup, PageReader, PageResult, SourceFile
 from ocrsvc.cli.main import run
 
 

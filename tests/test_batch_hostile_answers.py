@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from ocrsvc.batch.readers.service_answer import page_of, parse_answer
+from ocrsvc.batch.readers.service_reader import page_of, parse_answer
 from ocrsvc.batch.visible_text import visible
 from ocrsvc.cli.main import run
 from ocrsvc.client.balancing.address import services_of

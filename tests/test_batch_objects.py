@@ -1,13 +1,10 @@
-"""Requests to object stores: how long they are sent again, which chunks hold a log, and what of a URL is shown."""
+"""Requests to object stores: how long they are sent again, and what of a URL is shown."""
 
 from __future__ import annotations
 
 import pytest
 
-from ocrsvc.batch.objects.faults import is_transient, os_error_of
-from ocrsvc.batch.objects.retry import Retries, RetryLimits
-from ocrsvc.batch.objects.url import without_secrets
-from ocrsvc.batch.store.log_chunks import Chunk, covering
+from ocrsvc.batch.objects import Retries, RetryLimits, is_transient, os_error_of, without_secrets
 
 
 def test_waits_grow_and_end() -> None:
@@ -86,12 +83,6 @@ def test_lost_connections_of_every_library_are_worth_another_try() -> None:
     assert [type(error).__name__ for error in lost if not is_transient(error)] == []
     assert not is_transient(botocore.NoCredentialsError())
     assert type(os_error_of(botocore.NoCredentialsError(), "GET s3://bucket/name")) is PermissionError
-
-
-def test_chunks_that_overlap_are_read_once() -> None:
-    chunks = [Chunk(0, 4), Chunk(4, 8), Chunk(0, 8), Chunk(8, 9), Chunk(20, 30), Chunk(2, 6)]
-    assert list(covering(chunks)) == [Chunk(0, 8), Chunk(8, 9)]
-    assert list(covering([Chunk(1, 2)])) == []
 
 
 def test_urls_are_shown_without_secrets() -> None:

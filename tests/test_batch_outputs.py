@@ -14,20 +14,15 @@ import numpy as np
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
-from batch_outputs_support import READER, box, line, page, results, tree, write, writer
+from batch_outputs_support import READER, box, line, page, results, tree, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from text_layer_pages import page_pdf, text
 
-from ocrsvc.batch.outputs.contract import WrittenFile
+from ocrsvc.batch.destination import FolderDestination
 from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, check_formats, open_writers
-from ocrsvc.batch.outputs.source_listing import check_listed, row_of
-from ocrsvc.batch.run_description import FORMAT, RunDescription
-from ocrsvc.batch.store.file_digest import check_file
-from ocrsvc.batch.store.local_store import LocalStore
-from ocrsvc.batch.verification import verify
+from ocrsvc.batch.verify import verify
 from ocrsvc.cli.main import run
-from ocrsvc.errors import BadOption, BrokenImage, DamagedLedger
+from ocrsvc.errors import BadOption, BrokenImage
 from ocrsvc.records import Barcode, Cell, Character, MaskedPart, Page, ReadOptions, Region, Table, Word
 
 FAILED = BrokenImage("This PNG is cut off.", "Send it whole.")
@@ -124,16 +119,6 @@ def test_rows_of_lines_and_words_say_where_the_line_comes_from(tmp_path: Path, r
     assert found == [*["text_layer"] * (count - 2), "ocr", None]
 
 
-@pytest.mark.parametrize("rows", ["line", "word"])
-def test_columns_are_those_that_a_run_began_with(tmp_path: Path, rows: str) -> None:
-    name = f"{rows}s-00000.parquet"
-    for run_format in (1, FORMAT):
-        writer(f"parquet:{rows}", run_format).write(LocalStore(tmp_path / str(run_format)), 0, iter(FILES))
-    earlier, now = (pyarrow.parquet.read_table(tmp_path / folder / name) for folder in ("1", str(FORMAT)))
-    assert earlier.schema == now.schema.remove(now.schema.get_field_index("line_source"))
-    assert earlier == now.select(earlier.column_names)
-
-
 @pytest.mark.parametrize("name", [name for name in BATCH_FORMATS if name != "pdf"])
 def test_the_same_results_give_the_same_bytes(name: str, tmp_path: Path) -> None:
     once, again = (write(tmp_path / place, name, *FILES) for place in ("once", "again"))
@@ -172,8 +157,8 @@ def test_packed_lines_are_those_of_json(tmp_path: Path) -> None:
 
 
 def test_row_groups_are_bounded_by_pages_and_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocrsvc.batch.outputs.parquet_writer._GROUP_PAGES", 3)
-    monkeypatch.setattr("ocrsvc.batch.outputs.parquet_writer._GROUP_BYTES", 4000)
+    monkeypatch.setattr("ocrsvc.batch.outputs.parquet_files._GROUP_PAGES", 3)
+    monkeypatch.setattr("ocrsvc.batch.outputs.parquet_files._GROUP_BYTES", 4000)
     large = page("x" * 5000)
     write(tmp_path, "parquet", results("a.tif", [page("x")] * 7 + [large, page("x")]))
     found = pyarrow.parquet.ParquetFile(tmp_path / "pages-00000.parquet").metadata
@@ -181,9 +166,9 @@ def test_row_groups_are_bounded_by_pages_and_by_bytes(tmp_path: Path, monkeypatc
 
 
 def test_parquet_has_a_folder_of_its_own_which_is_a_dataset(tmp_path: Path) -> None:
-    (writer,) = open_writers(["parquet"], READER, FORMAT)
-    writer.write(LocalStore(tmp_path), 0, iter(FILES[:1]))
-    writer.write(LocalStore(tmp_path), 1, iter(FILES[1:]))
+    (writer,) = open_writers(["parquet"], READER)
+    writer.write(FolderDestination(tmp_path), 0, iter(FILES[:1]), replace=True)
+    writer.write(FolderDestination(tmp_path), 1, iter(FILES[1:]), replace=True)
     assert pyarrow.dataset.dataset(tmp_path / "parquet", format="parquet").count_rows() == 4
 
 
@@ -247,16 +232,16 @@ def test_without_pyarrow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_several_formats_have_a_folder_each(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    for each in open_writers(["jsonl", "parquet:line", "text"], READER, FORMAT):
-        each.write(store, 0, iter(FILES))
+    store = FolderDestination(tmp_path)
+    for each in open_writers(["jsonl", "parquet:line", "text"], READER):
+        each.write(store, 0, iter(FILES), replace=True)
     folders = {name.split("/")[0] for name in tree(tmp_path)}
     assert folders == {"jsonl", "parquet-line", "text"}
 
 
 def test_pdfs_are_not_written_of_what_is_not_finished() -> None:
     names = ["jsonl", "pdf", "text"]
-    assert [len(open_writers(names, READER, FORMAT, unfinished)) for unfinished in ("", "unfinished/")] == [3, 2]
+    assert [len(open_writers(names, READER, unfinished)) for unfinished in ("", "unfinished/")] == [3, 2]
 
 
 def test_a_page_without_its_width_is_written_by_every_format(tmp_path: Path) -> None:
@@ -283,62 +268,12 @@ def test_the_command_writes_all_formats_of_the_same_pages(
     assert sorted(tree(Path("out/text/in"))) == ["0.png.txt", "1.png.txt", "2.png.txt", "x.png.txt"]
     assert sorted(tree(Path("out/pdf/in"))) == ["0.png.pdf", "1.png.pdf", "2.png.pdf"]
     assert "in/x.png has no file in the format pdf" in caplog.text
-    assert verify(LocalStore(Path("out"))).problems == []
+    assert verify(FolderDestination(Path("out"))).problems == []
     written_bytes = Path("out/pdf/in/1.png.pdf").stat().st_size
     Path("out/pdf/in/1.png.pdf").write_bytes(b"other")
     Path("out/text/in/2.png.txt").unlink()
     other = f"pdf/in/1.png.pdf is not what was written: it has 5 bytes, and {written_bytes} were written."
-    assert verify(LocalStore(Path("out"))).problems == [
+    assert verify(FolderDestination(Path("out"))).problems == [
         f"pdf/_files/pdf-00000.jsonl: {other}",
         "text/_files/text-00001.jsonl: text/in/2.png.txt is not there.",
     ]
-
-
-@pytest.mark.parametrize("run_format", [1, FORMAT])
-def test_a_run_that_goes_on_has_the_columns_that_it_began_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_format: int
-) -> None:
-    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
-    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
-    monkeypatch.chdir(tmp_path)
-    Path("in").mkdir()
-    for number in range(4):
-        Path(f"in/{number}.pdf").write_bytes(page_pdf(text(b"own text")))
-    command = ["batch", "in", "--out", "out", "--part-pages", "2", "--format", "parquet:line", "--text-layer", "auto"]
-    assert run([*command, "--limit", "1"]) == 75
-    # As the version wrote it that began the run.
-    began = Path("out/_ocrsvc/run.json")
-    began.write_bytes(json.dumps(json.loads(began.read_bytes()) | {"format": run_format}).encode())
-    assert run(command) == 0
-    parts = [pyarrow.parquet.read_table(file) for file in sorted(Path("out/parquet-line").glob("*.parquet"))]
-    named = [part.column("line_source").to_pylist() if "line_source" in part.schema.names else None for part in parts]
-    assert named == [None if run_format == 1 else ["text_layer"] * 2] * 2
-    assert parts[0].schema == parts[1].schema
-
-
-def test_a_run_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
-    later = RunDescription((), {}, ("jsonl",), {}, format=FORMAT + 1)
-    later.write(LocalStore(tmp_path))
-    with pytest.raises(DamagedLedger, match="Go on with the version that wrote it"):
-        RunDescription.read(LocalStore(tmp_path))
-
-
-class CountingStore(LocalStore):
-    """Notes the names that were read, each as often as it was."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.reads: list[str] = []
-
-    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
-        self.reads.append(name)
-        return super().read(name, offset, size)
-
-
-def test_files_that_are_checked_take_one_read_each(tmp_path: Path) -> None:
-    store, output = CountingStore(tmp_path), WrittenFile("a.txt", 4, hashlib.sha256(b"text").hexdigest())
-    (tmp_path / "a.txt").write_bytes(b"text")
-    (tmp_path / "list.jsonl").write_bytes(row_of("a.png", output))
-    assert list(check_listed(store, "list.jsonl")) == []
-    assert check_file(store, "a.txt", 4, output.sha256[:32]) is None
-    assert store.reads == ["list.jsonl", "a.txt", "a.txt"]

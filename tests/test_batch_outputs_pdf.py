@@ -16,7 +16,7 @@ import pytest
 from batch_outputs_support import Outcome, page, results, tree, write
 from documents import GRAY, pdf, tiff
 
-from ocrsvc.batch.outputs.contract import FileResults
+from ocrsvc.batch.outputs.output_formats import FileResults
 from ocrsvc.errors import BrokenImage, OcrsvcError, ResourcesExhausted, SourceGone
 
 FAILED = BrokenImage("This page is damaged.")

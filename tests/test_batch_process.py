@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 from support import ROOT, wait_until
 
-from ocrsvc.batch import start
-from ocrsvc.batch.ledger.entries import FrameKind
-from ocrsvc.batch.ledger.frames import read_frames
 from ocrsvc.cli.main import run
 
 SOON_S = 60.0
@@ -52,21 +49,19 @@ def started(pages: Path, out: Path, *more: str, **settings: str) -> Iterator[sub
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def has_begun(out: Path) -> bool:
-    """Whether the ledger says that pages are being read."""
-    logs = [file.read_bytes() for file in out.glob("_ocrsvc/ledger/*")]
-    return any(kind == FrameKind.BEGUN for data in logs for kind, _, _ in read_frames(data))
+def known_pages(out: Path) -> int:
+    """Pages with a result: in parts of the output, and in the work file."""
+    known = 20 * len(list(out.glob("_ocrsvc/parts/*.json")))
+    for work in out.glob("_ocrsvc/work/*.sqlite"):
+        with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{work}?mode=ro", uri=True)) as db:
+            known += db.execute("SELECT count(*) FROM page").fetchone()[0]
+    return known
 
 
-def ledger_bytes(out: Path) -> int:
-    """What the ledger holds."""
-    return sum(file.stat().st_size for file in out.glob("_ocrsvc/ledger/*"))
-
-
-def wait_for_growth(out: Path, by_bytes: int) -> None:
-    """Return once the ledger has grown so far."""
-    before = ledger_bytes(out)
-    wait_until(lambda: ledger_bytes(out) >= before + by_bytes, "a larger ledger", SOON_S)
+def wait_for_growth(out: Path, by_pages: int) -> None:
+    """Return once so many more pages are known."""
+    before = known_pages(out)
+    wait_until(lambda: known_pages(out) >= before + by_pages, "more pages", SOON_S)
 
 
 def records(out: Path) -> list[dict[str, object]]:
@@ -78,9 +73,9 @@ def test_a_run_that_is_killed_and_then_interrupted_goes_on_with_the_same_command
     pages, out = tmp_path / "pages", tmp_path / "out"
     draw_pages(pages, 120)
     with started(pages, out, FAKE_LATENCY_S="0.05"):
-        wait_for_growth(out, 1500)
+        wait_for_growth(out, 25)
     with started(pages, out, FAKE_LATENCY_S="0.05") as interrupted:
-        wait_for_growth(out, 1500)
+        wait_for_growth(out, 25)
         interrupted.send_signal(signal.SIGINT)
         _, messages = interrupted.communicate(timeout=SOON_S)
     assert interrupted.returncode == 75
@@ -96,7 +91,7 @@ def test_a_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     pages, out = tmp_path / "pages", tmp_path / "out"
     draw_pages(pages, 9)
     with started(pages, out, FAKE_FAULT="hang") as hanging:
-        wait_until(lambda: has_begun(out), "a page that is being read", SOON_S)
+        wait_until(lambda: list(out.glob("_ocrsvc/begun/*")), "a page that is being read", SOON_S)
         hanging.send_signal(signal.SIGINT)
         assert hanging.stderr is not None
         assert "SIGINT: finishing" in hanging.stderr.readline() + hanging.stderr.readline()
@@ -144,29 +139,4 @@ def test_another_engine_or_other_settings_that_change_results_are_refused(
     assert "fake_text=more" in capsys.readouterr().err
     monkeypatch.delenv("OCRSVC_FAKE_TEXT")
     monkeypatch.setenv("OCRSVC_LOG_LEVEL", "error")
-    assert run(command) == 0
-
-
-def test_another_process_that_began_at_the_same_time_with_other_settings_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
-    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
-    draw_pages(tmp_path / "pages", 3)
-    command = ["batch", str(tmp_path / "pages"), "--out", str(tmp_path / "out"), "--no-report"]
-    check, codes = start._check_reader, list[int]()
-
-    def check_before_another(*arguments: Any) -> None:
-        monkeypatch.setattr(start, "_check_reader", check)
-        check(*arguments)
-        with monkeypatch.context() as other:
-            other.setenv("OCRSVC_FAKE_TEXT", "more")
-            codes.append(run([*command, "--limit", "1"]))
-
-    monkeypatch.setattr(start, "_check_reader", check_before_another)
-    assert run(command) == 65
-    assert "fake_text=more" in capsys.readouterr().err
-    assert codes == [75]
-    # Who read nothing and has ended refuses nobody.
-    monkeypatch.setenv("OCRSVC_FAKE_TEXT", "more")
     assert run(command) == 0

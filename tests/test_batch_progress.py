@@ -11,14 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from ocrsvc.batch.ledger.ledger_log import FinishedPart
-from ocrsvc.batch.progress.formatting import bytes_of, duration_of, failures_of, rate_of, share_of
-from ocrsvc.batch.progress.line_display import LineDisplay, line_of
-from ocrsvc.batch.progress.run_counts import MOST_WORKERS, OTHERS, RunCounts
-from ocrsvc.batch.progress.run_metrics import address_of
-from ocrsvc.batch.progress.showing import showing
-from ocrsvc.batch.progress.terminal_display import drawn
-from ocrsvc.batch.tasks import PageGroup, PageResult, SourceFile
+from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile
+from ocrsvc.batch.progress import MOST_WORKERS, OTHERS, RunCounts, bytes_of, duration_of, failures_of, rate_of, share_of
+from ocrsvc.batch.progress_display import LineDisplay, address_of, drawn, line_of, showing
 from ocrsvc.errors import BadOption
 
 FILE = SourceFile("a.pdf", "a.pdf", "1", 4000, 4, range(1, 5))
@@ -48,8 +43,8 @@ def counts(clock: Clock) -> RunCounts:
     counts.planned(10, 8)
     counts.begun(PageGroup(FILE, (1, 2, 3), (0, 1, 2)))
     clock.now += 4
-    counts.page(READ, 1)
-    counts.page(FAILED, 1)
+    counts.page(READ)
+    counts.page(FAILED)
     return counts
 
 
@@ -57,7 +52,7 @@ def test_what_happens_is_counted(counts: RunCounts) -> None:
     counts.retried(replace(FAILED, error="queue_full", worker="thread 1"))
     counts.begun(PageGroup(FILE, (4,), (3,)))
     counts.ended(PageGroup(FILE, (1, 2, 3), (0, 1, 2)))
-    counts.part(FinishedPart(0, 1, 1, {}))
+    counts.part()
     counts.committed(1234.5, 6)
     now = counts.snapshot()
     assert (now.total, now.left, now.done, dict(now.failed)) == (10, 6, 1, {"broken_image": 1})
@@ -97,14 +92,14 @@ def test_planning_does_not_count_for_the_rate(clock: Clock) -> None:
     clock.now += 1000
     counts.planned(10, 10)
     clock.now += 2
-    counts.page(READ, 1)
+    counts.page(READ)
     assert counts.snapshot().left_s == pytest.approx(9 * 2)
 
 
 def test_many_workers_take_bounded_memory(clock: Clock) -> None:
     counts = RunCounts(clock)
     for number in range(MOST_WORKERS + 5):
-        counts.page(replace(READ, worker=f"host {number}"), 1)
+        counts.page(replace(READ, worker=f"host {number}"))
     workers = counts.snapshot().workers
     assert len(workers) == MOST_WORKERS + 1
     assert workers[OTHERS].pages == 5
@@ -165,16 +160,16 @@ def test_a_terminal_shows_bar_rates_failures_and_workers(counts: RunCounts) -> N
 
 
 def test_passwords_of_workers_are_stars(counts: RunCounts) -> None:
-    counts.page(replace(READ, worker="http://me:secret@host:8000"), 1)
+    counts.page(replace(READ, worker="http://me:secret@host:8000"))
     assert "http://***@host:8000" in counts.snapshot().workers
-    counts.page(replace(READ, worker="http://host:8000/?token=secret"), 1)
+    counts.page(replace(READ, worker="http://host:8000/?token=secret"))
     assert "secret" not in str(counts.snapshot().workers)
 
 
 def test_names_of_workers_are_text_and_not_markup(clock: Clock) -> None:
     counts = RunCounts(clock)
     counts.planned(1, 1)
-    counts.page(replace(READ, worker="[red]x[/red]"), 1)
+    counts.page(replace(READ, worker="[red]x[/red]"))
     console = Console(file=io.StringIO(), width=90, record=True)
     console.print(drawn(counts.snapshot()))
     assert "[red]x[/red]" in console.export_text()
@@ -190,7 +185,7 @@ def test_a_signal_handler_may_look_while_a_page_is_counted(counts: RunCounts, cl
 
     # The clock is asked in the middle of it.
     counts._clock = interrupted
-    counts.page(READ, 1)
+    counts.page(READ)
     assert seen == [2]
 
 
@@ -213,7 +208,7 @@ def test_a_terminal_is_drawn_upon_and_left_in_order() -> None:
         # Also where a second Ctrl-C ends the process.
         assert is_cursor_shown(terminal)
         counts.planned(3, 3)
-        counts.page(READ, 1)
+        counts.page(READ)
     assert "1 of 3 pages" in terminal.getvalue()
     assert is_cursor_shown(terminal)
 
@@ -230,8 +225,8 @@ def test_prometheus_is_told_on_loopback() -> None:
     with showing(quiet=True, metrics="0", output=said) as counts:
         counts.planned(10, 10)
         counts.begun(PageGroup(FILE, (1, 2, 3, 4), (0, 1, 2, 3)))
-        counts.page(READ, 1)
-        counts.page(FAILED, 2)
+        counts.page(READ)
+        counts.page(FAILED)
         counts.committed(77.0, 8)
         address = said.getvalue().split()[-1]
         assert address.startswith("http://127.0.0.1:")

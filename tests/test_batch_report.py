@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import json
 import re
 import shutil
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,16 +16,13 @@ import numpy as np
 import pytest
 from browser_support import in_browser, launched_browser, opening
 from playwright.sync_api import Browser
-from support import run_beside_benchmarks
 
-from ocrsvc.batch.ledger.ledger_log import LEDGER, LedgerLog
-from ocrsvc.batch.ledger.owner import Owner
-from ocrsvc.batch.report.page_table import PageTable, read_page_table
-from ocrsvc.batch.report.pictures import MOST_BYTES, SIDE_PX, TIME_S, PictureMaker
-from ocrsvc.batch.report.record_lookup import RecordLookup
-from ocrsvc.batch.report.run_summary import MOST_PAGES, summarize
-from ocrsvc.batch.store.local_store import LocalStore
-from ocrsvc.batch.tasks import PageResult, SourceFile
+from ocrsvc.batch.pages import SourceFile
+from ocrsvc.batch.parts import Manifest
+from ocrsvc.batch.pictures import MOST_BYTES, SIDE_PX, TIME_S, PictureMaker
+from ocrsvc.batch.plan import write_plan
+from ocrsvc.batch.report import MOST_PAGES, _latency, _plots, _worked_s, read_page_table
+from ocrsvc.batch.work_file import PageFacts
 from ocrsvc.cli.main import run
 from ocrsvc.errors import SourceGone
 
@@ -144,12 +139,12 @@ def test_it_is_made_again_from_the_destination_alone(folder: Path, tmp_path: Pat
 def test_a_run_that_is_not_finished_says_so(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert batch(folder, out, "--limit", "4", "--part-pages", "10") == 75
-    assert "Not finished: 27 pages of 31 are still to be read." in report_of(out).text
+    assert "Not finished: 31 pages of 31 are not in the output yet." in report_of(out).text
 
 
 def test_without_a_run_there_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["batch", "--report", "--out", str(tmp_path)]) == 65
-    assert "There is no run in" in capsys.readouterr().err
+    assert "There is no batch run in" in capsys.readouterr().err
 
 
 def test_passwords_of_addresses_are_stars(tmp_path: Path, folder: Path) -> None:
@@ -165,87 +160,32 @@ def test_passwords_of_addresses_are_stars(tmp_path: Path, folder: Path) -> None:
     assert "and 11 more" in page.text
 
 
-def owner_at(began: float, name: str) -> Owner:
-    return replace(Owner.this_process(), name=name, began=began)
+def test_plots_hold_every_page_once_and_pauses_are_not_worked_time(tmp_path: Path) -> None:
+    files = [SourceFile(str(number), str(number), "", 1, 1, range(1, 2)) for number in range(4)]
+    plan = write_plan(tmp_path / "plan", files, 2)
+    manifests = [
+        Manifest(0, 1, {"broken_image": 1}, {}, [_facts(1010.0, lines=2), _facts(1020.0, "broken_image")]),
+        Manifest(1, 2, {}, {}, [_facts(5000.0, seconds=8.0, lines=1), _facts(5030.0)]),
+    ]
+    rows = read_page_table(plan, manifests).rows
+    plan.close()
+    done = rows["error"] == 0
+    assert _worked_s(rows) == pytest.approx(11.0 + 38.0)
+    plots = _plots(rows, done, done & (rows["lines"] > 0), 1009.0, 49.0)
+    assert [(sum(plot.counts), sum(plot.failed)) for plot in plots] == [(3, 1), (3, 0), (2, 0)]
+    for plot in [*plots, _latency(rows["seconds"])]:
+        assert len(plot.labels) == len(plot.counts) + 1
+        assert all(top >= 0 and top + height <= 100.01 for _, _, top, height in plot.bars)
 
 
-def result_of(page: int, error: str = "", seconds: float = 1.0, lines: int = 2, worker: str = "w") -> PageResult:
-    return PageResult(page, b'{"text":"%d"}' % page, error, False, seconds, 0.5 + page / 100, lines, worker)
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> tuple[LocalStore, PageTable]:
-    """Six pages of two owners: the second reads one that had failed, and its log's end is torn."""
-    store = LocalStore(tmp_path)
-    first = LedgerLog(store, owner_at(1000.0, "a"), {"reader": {"engine": "x"}})
-    first.note_page(result_of(0, worker="one"), 1, 1010.0)
-    first.note_page(result_of(1, "broken_image", lines=0), 3, 1020.0)
-    first.note_page(result_of(2, "queue_full", lines=0), 3, 1030.0)
-    first.end()
-    first.close()
-    second = LedgerLog(store, owner_at(2000.0, "b"), {"reader": {"engine": "x"}})
-    second.note_page(result_of(3, worker="two", seconds=8.0), 1, 2005.0)
-    second.note_page(result_of(2, worker="one", lines=0), 2, 2010.0)
-    second.note_page(result_of(0, "broken_image"), 1, 2015.0)
-    second.commit()
-    second.close()
-    with (tmp_path / LEDGER / "b").open("ab") as log:
-        log.write(b"\xff" * 30)
-    return store, read_page_table(store, 6)
-
-
-def test_the_ledger_of_all_owners_is_summed_up(table: tuple[LocalStore, PageTable]) -> None:
-    summary = summarize(table[1])
-    assert (summary.pages, summary.done, summary.failed, summary.left) == (6, 3, 1, 2)
-    assert (summary.lines, summary.without_lines, summary.tried_again) == (4, 1, 2)
-    assert (summary.began, summary.elapsed_s, summary.worked_s) == (1000.0, 1010.0, 30.0 + 15.0)
-    assert [(reason.code, reason.pages, reason.first) for reason in summary.reasons] == [("broken_image", 1, [1])]
-    assert [(row.name, row.pages, row.failed) for row in summary.workers] == [("one", 2, 0), ("two", 1, 0), ("w", 1, 1)]
-    assert summary.slowest == [3, 0, 2]
-    assert summary.least_confident == [0, 3]
-
-
-def test_histograms_hold_every_page_once(table: tuple[LocalStore, PageTable]) -> None:
-    summary = summarize(table[1])
-    assert sum(summary.throughput.counts) == summary.done
-    assert sum(summary.throughput.more) == summary.failed
-    assert sum(summary.latency.counts) == summary.done
-    assert sum(summary.confidence.counts) == summary.done - summary.without_lines
-    assert summary.latency_s[0] == 1.0
-    assert summary.latency_s[3] == 8.0
-    for histogram in (summary.throughput, summary.latency, summary.confidence):
-        assert len(histogram.edges) == len(histogram.counts) + 1
-        assert list(histogram.edges) == sorted(histogram.edges)
-
-
-def test_a_record_is_found_in_the_results_and_one_that_is_gone_is_empty(table: tuple[LocalStore, PageTable]) -> None:
-    store, pages = table
-    assert RecordLookup(store, pages).find(2, 0, "a", 1) == {"text": "2"}
-    assert RecordLookup(store, pages).find(5, 0, "a", 1) == {}
-    for log in store.log_names("_ocrsvc/results/"):
-        store.delete_log(log)
-    assert RecordLookup(store, pages).find(2, 0, "a", 1) == {}
-
-
-@pytest.mark.parametrize("name", ["pages-00000.jsonl", "pages-00000.jsonl.gz"])
-def test_a_record_whose_results_are_gone_is_found_in_the_output(
-    name: str, table: tuple[LocalStore, PageTable], tmp_path: Path
-) -> None:
-    store, pages = table
-    lines = b"".join(b'{"source":"a","page":%d,"text":"page %d"}\n' % (number, number) for number in range(1, 30))
-    (tmp_path / name).write_bytes(gzip.compress(lines) if name.endswith("gz") else lines)
-    pages.finished[0] = name
-    assert RecordLookup(store, pages).find(5, 0, "a", 2) == {"source": "a", "page": 2, "text": "page 2"}
-    assert RecordLookup(store, pages).find(5, 0, "a", 30) == {}
-    (tmp_path / name).write_bytes(b"\x1f\x8b\x08 torn")
-    assert RecordLookup(store, pages).find(5, 0, "a", 2) == {}
+def _facts(at: float, error: str = "", seconds: float = 1.0, lines: int = 0) -> PageFacts:
+    return PageFacts(error, 1, at, seconds, 0.5, lines, "one")
 
 
 def test_a_finished_run_shows_what_was_read(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     (folder / "broken.png").unlink()
     assert batch(folder, out, "--no-report", "--part-pages", "7") == 0
-    shutil.rmtree(out / "_ocrsvc" / "results", ignore_errors=True)
     assert run(["batch", "--report", "--out", str(out)]) == 0
     assert "400x1" in report_of(out).text
 
@@ -306,14 +246,6 @@ def test_a_source_that_is_gone_is_no_failure() -> None:
         raise SourceGone("a is gone.")
 
     assert PictureMaker(load).make(SourceFile("a", "a", "", 10, 1, range(1, 2)), 1).missing == "source_gone"
-
-
-def test_a_large_ledger_takes_little_memory_and_time() -> None:
-    code = (
-        "import batch_report; print(batch_report.main(['--pages', '60000', '--most-mb', '200', '--most-cpu-s', '5']))"
-    )
-    said = run_beside_benchmarks(code)
-    assert said.split()[-1] == "0", said
 
 
 @pytest.fixture(scope="module")

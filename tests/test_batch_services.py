@@ -19,12 +19,11 @@ import pytest
 from documents import tiff
 from support import Server, run_server, start_server, wait_until
 
-from ocrsvc.access.management import add_key
-from ocrsvc.access.opening import open_store
-from ocrsvc.access.records import KeyEntry
-from ocrsvc.batch.readers.group_admission import GroupAdmission
-from ocrsvc.batch.readers.service_reader import pages_option
-from ocrsvc.batch.tasks import PageGroup, SourceFile
+from ocrsvc.access.api_keys import KeyEntry
+from ocrsvc.access.manage_keys import add_key
+from ocrsvc.access.open_store import open_store
+from ocrsvc.batch.pages import PageGroup, SourceFile
+from ocrsvc.batch.readers.service_reader import GroupAdmission, pages_option
 from ocrsvc.cli.main import run
 from ocrsvc.client.balancing.rules import Rules
 
@@ -157,7 +156,7 @@ def test_when_all_are_gone_the_run_stops_and_goes_on_later(
 def test_services_that_are_not_there_stop_the_run_before_it_begins(
     pages: Path, tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ocrsvc.batch.readers.opening.UNREACHABLE_S", 0.2)
+    monkeypatch.setattr("ocrsvc.batch.readers.open_reader.UNREACHABLE_S", 0.2)
     assert run(["batch", str(pages), "--out", str(tmp_path / "out"), "--on", f"http://127.0.0.1:{free_port}"]) == 69
 
 

@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 from batch_sources_support import document, plan, png, write_tar
 
-from ocrsvc.batch import planning, start
-from ocrsvc.batch.plan import Plan
-from ocrsvc.batch.planning import open_plan
-from ocrsvc.batch.sources.source_changes import SourceChanges, find_changes, find_new
-from ocrsvc.batch.sources.source_request import SourceRequest
-from ocrsvc.batch.tasks import SourceFile
+from ocrsvc.batch import start
+from ocrsvc.batch.pages import SourceFile
+from ocrsvc.batch.sources.plan_files import SourceChanges, find_changes, find_new
+from ocrsvc.batch.sources.source_files import SourceRequest
 from ocrsvc.cli.main import run
 from ocrsvc.errors import RunChanged
 
@@ -124,56 +122,30 @@ def test_new_files_are_added_behind_the_others(
     assert sources_in(out) == before + added
 
 
-def test_of_two_updates_at_once_one_counts_and_the_run_goes_on(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_two_updates_at_once_one_counts_and_the_run_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OCRSVC_ENGINE", "fake")
     monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
     out = folder.parent / "out"
     command = ["batch", str(folder), "--out", str(out), "--part-pages", "3", "--no-report"]
-    assert run(command) == 0
+    # Two machines with a shard each.
+    first, second = ([*command, "--shard", f"{shard}/2", "--work", f"{out}{shard}"] for shard in range(2))
+    assert run(first) == run(second) == 0
     before = sources_in(out)
     shutil.copy(folder / "0.png", folder / "0a.png")
     find, codes = find_new, list[int]()
 
     def find_while_another_updates(*arguments: Any) -> Iterator[SourceFile]:
-        monkeypatch.setattr(planning, "find_new", find)
+        monkeypatch.setattr(start, "find_new", find)
         files = list(find(*arguments))
-        codes.append(run([*command, "--update"]))
         shutil.copy(folder / "0.png", folder / "0b.png")
+        codes.append(run([*second, "--update"]))
         yield from files
 
-    monkeypatch.setattr(planning, "find_new", find_while_another_updates)
-    assert run([*command, "--update"]) == 65
-    assert "Another process has planned" in capsys.readouterr().err
+    monkeypatch.setattr(start, "find_new", find_while_another_updates)
+    assert run([*first, "--update"]) == 65
     assert codes == [0]
-    assert sources_in(out) == [*before, f"{folder}/0a.png"]
-    assert run([*command, "--update"]) == run(["batch", "--verify", "--out", str(out)]) == 0
+    assert run(first) == run(["batch", "--verify", "--out", str(out)]) == 0
     assert sources_in(out) == [*before, f"{folder}/0a.png", f"{folder}/0b.png"]
-
-
-def test_a_process_that_knows_an_older_plan_says_so(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
-    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
-    out = folder.parent / "out"
-    command = ["batch", str(folder), "--out", str(out), "--part-pages", "3", "--no-report"]
-    assert run([*command, "--limit", "1"]) == 75
-    opened, codes = open_plan, list[int]()
-
-    def open_before_an_update(*arguments: Any) -> Plan:
-        monkeypatch.setattr(start, "open_plan", opened)
-        plan = opened(*arguments)
-        shutil.copy(folder / "0.png", folder / "0a.png")
-        codes.append(run([*command, "--update"]))
-        return plan
-
-    monkeypatch.setattr(start, "open_plan", open_before_an_update)
-    assert run(command) == 65
-    assert "more pages since another process gave --update" in capsys.readouterr().err
-    assert codes == [0]
-    assert run(command) == run(["batch", "--verify", "--out", str(out)]) == 0
 
 
 def test_a_changed_file_is_refused_with_update_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

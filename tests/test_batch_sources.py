@@ -15,12 +15,8 @@ from batch_sources_support import document, load, names, plan, png
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocrsvc.batch.sources.locator import Locator
-from ocrsvc.batch.sources.names import bytes_name
-from ocrsvc.batch.sources.opening import find_sources
-from ocrsvc.batch.sources.planning_counts import PlanningCounts
-from ocrsvc.batch.sources.record_sort import sort_records
-from ocrsvc.batch.sources.source_request import SourceRequest
+from ocrsvc.batch.sources.plan_files import find_sources
+from ocrsvc.batch.sources.source_files import Locator, PlanningCounts, SourceRequest, bytes_name
 from ocrsvc.errors import BadOption, BodyTooLarge, BrokenImage, OcrsvcError, SourceGone
 
 
@@ -176,7 +172,7 @@ def test_the_output_of_a_run_is_no_source(folder: Path) -> None:
     counts = PlanningCounts()
     assert len(plan(folder, counts=counts)) == 8
     assert {kind: counts.skipped[kind] for kind in counts.skipped if "run" in kind} == {
-        "folders of a run's ledger": 1,
+        "folders of a run's own": 1,
         "folders of a run's output": 1,
     }
 
@@ -282,11 +278,6 @@ def test_sorted_is_by_name_over_all_sources(folder: Path) -> None:
     files = plan(folder / "e.tif", folder / "b", folder / "a.png", is_sorted=True)
     assert [file.name for file in files] == sorted(file.name for file in files)
     assert set(files) == set(plan(folder / "e.tif", folder / "b", folder / "a.png"))
-
-
-@given(st.lists(st.binary(max_size=20)), st.integers(0, 500))
-def test_records_are_sorted_whether_they_fit_into_memory_or_not(records: list[bytes], most_bytes: int) -> None:
-    assert list(sort_records(records, most_bytes)) == sorted(records)
 
 
 @given(st.sets(st.binary(max_size=12) | st.text(alphabet="\\x89af", max_size=8).map(str.encode)))

@@ -12,16 +12,14 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 from batch_sources_support import document, load, names, plan, png, write_tar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ocrsvc.batch.sources.forward_stream import ForwardStreams
-from ocrsvc.batch.sources.loading import SourceLoader
-from ocrsvc.batch.sources.planning_counts import PlanningCounts
-from ocrsvc.batch.sources.tar_headers import read_headers
+from ocrsvc.batch.sources.load_files import SourceLoader
+from ocrsvc.batch.sources.source_files import PlanningCounts
+from ocrsvc.batch.sources.tar_archive import TarArchive
 from ocrsvc.errors import BodyTooLarge, BrokenArchive, OcrsvcError, SourceGone
 
 LONG = "/".join(["folder"] * 40) + "/é.png"
@@ -312,33 +310,21 @@ def test_few_archives_stay_open(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_stream_is_begun_again_for_those_who_are_far_behind_only() -> None:
-    data, begun = np.arange(20_000_000, dtype=np.uint32).tobytes(), []
-
-    def begin() -> io.BytesIO:
-        begun.append(1)
-        return io.BytesIO(data)
-
-    streams = ForwardStreams(begin)
-    for offset in (0, 70_000_000, 65_000_000, 1000, 79_000_000, 500_000):
-        assert streams.read_at(offset, 1000) == data[offset : offset + 1000]
-    streams.close()
-    assert len(begun) == 2
-
-
 @settings(max_examples=20, deadline=None)
 @given(st.dictionaries(st.from_regex(r"[a-zé]{1,150}(/[a-z]{1,60}){0,3}", fullmatch=True), st.binary(max_size=1500)))
-def test_headers_are_read_as_the_standard_library_writes_them(members: dict[str, bytes]) -> None:
+def test_members_are_read_as_the_standard_library_writes_them(
+    tmp_path_factory: pytest.TempPathFactory, members: dict[str, bytes]
+) -> None:
+    folder = tmp_path_factory.mktemp("tar")
     for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
-        out = io.BytesIO()
-        with tarfile.open(fileobj=out, mode="w", format=form) as tar:
+        with tarfile.open(folder / "t.tar", mode="w", format=form) as tar:
             for name, content in members.items():
                 info = tarfile.TarInfo(name)
                 info.size = len(content)
                 tar.addfile(info, io.BytesIO(content))
-        data = out.getvalue()
-        entries = list(read_headers(lambda at, size, data=data: data[at : at + size]))  # type: ignore[misc]
-        assert {entry.name.decode(): data[entry.offset : entry.offset + entry.size] for entry in entries} == members
+        archive = TarArchive(str(folder / "t.tar"))
+        assert {one.name[1:]: archive.load(one.place, 1 << 20) for one in archive.members()} == members
+        archive.close()
 
 
 @settings(max_examples=60, deadline=None)

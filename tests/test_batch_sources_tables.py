@@ -11,12 +11,9 @@ from typing import Any
 import pytest
 from batch_sources_support import document, load, plan, png
 
-from ocrsvc.batch.sources.loading import SourceLoader
-from ocrsvc.batch.sources.opening import find_sources
-from ocrsvc.batch.sources.planning_counts import PlanningCounts
-from ocrsvc.batch.sources.row_cursors import RowCursors
-from ocrsvc.batch.sources.source_changes import find_changes
-from ocrsvc.batch.sources.source_request import SourceRequest
+from ocrsvc.batch.sources.load_files import SourceLoader
+from ocrsvc.batch.sources.plan_files import find_changes, find_sources
+from ocrsvc.batch.sources.source_files import PlanningCounts, SourceRequest
 from ocrsvc.errors import BodyTooLarge, BrokenArchive, OcrsvcError, SourceGone
 
 pa = pytest.importorskip("pyarrow")
@@ -136,19 +133,3 @@ def test_many_threads_load_rows(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(loader, files)) == images
     loader.close()
-
-
-def test_rows_are_read_once_by_those_who_ask_in_order() -> None:
-    begun: list[int] = []
-
-    def read_from(start: int) -> Any:
-        begun.append(start)
-        for row in range(start, 1000, 10):
-            yield pa.array([b"%d" % number for number in range(row, row + 10)])
-
-    cursors = RowCursors(lambda row: row // 100 * 100, read_from)
-    assert all(cursors.row(row) == b"%d" % row for row in range(400))
-    assert all(cursors.row(row) == b"%d" % row for row in (950, 401, 951, 397))
-    assert begun == [0, 900]
-    with pytest.raises(IndexError):
-        cursors.row(1000)

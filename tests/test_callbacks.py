@@ -1,4 +1,4 @@
-"""The end of a job is told to its callback: signed, at least once, again and again later, and given up in the end."""
+"""The end of a job is sent to its callback: signed, at least once, again and again later, and given up in the end."""
 
 from __future__ import annotations
 
@@ -8,83 +8,192 @@ import hashlib
 import hmac
 import json
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
-from callbacks_support import SECRET, WAIT_S, deliver, delivered, done_job, verified
+from callbacks_support import SECRET, done_job, receiver, send_due, verified
 
 from ocrsvc.errors import UrlUnavailable
-from ocrsvc.jobs import deliveries as deliveries_module
-from ocrsvc.jobs.callback import LONGEST_PAUSE_S, Delivery, headers_of
-from ocrsvc.jobs.deliveries import Deliveries
-from ocrsvc.jobs.host_queues import HostQueues
+from ocrsvc.jobs import callbacks as callbacks_module
+from ocrsvc.jobs.callbacks import CallbackSender, headers_of, secret_of_key
 from ocrsvc.jobs.job import CALLBACK, Job
 from ocrsvc.jobs.job_status import job_status
-from ocrsvc.jobs.store import JobStore
+from ocrsvc.jobs.job_store import JobStore
+
+WAIT_S = 30.0
+KEEP_S = 3600.0
+
+
+class Clock:
+    """Both clocks of a store, which stand still until a test moves them."""
+
+    now_s = 10.0**7
+
+    def __call__(self) -> float:
+        return self.now_s
 
 
 @pytest.fixture
-def jobs(tmp_path: Path) -> JobStore:
-    return JobStore(tmp_path, 10**6, 3600.0)
+def clock() -> Clock:
+    return Clock()
 
 
-def test_the_end_of_a_job_is_told_once_signed(jobs: JobStore) -> None:
+@pytest.fixture
+def jobs(tmp_path: Path, clock: Clock) -> JobStore:
+    return JobStore(tmp_path, 10**6, KEEP_S, clock, wall=clock)
+
+
+def state_of(job: Job) -> tuple[str, int]:
+    callback = job_status(job)["callback"]
+    return callback["state"], callback["tries"]
+
+
+def kept_messages(jobs: JobStore) -> set[str]:
+    """The jobs that are gone, and whose message is kept."""
+    return {name for (name,) in jobs.database.rows("SELECT job_id FROM callback WHERE expired IS NOT NULL")}
+
+
+# One message
+
+
+def test_the_end_of_a_job_is_sent_once_signed(jobs: JobStore) -> None:
     job = done_job(jobs)
-    sent, post = delivered()
+    sent, post = receiver()
     for _ in range(2):
-        deliver(Deliveries(jobs, post, 3, ""))
+        send_due(CallbackSender(jobs.database, post, 3))
     ((body, headers),) = sent
     assert verified(body, headers)
     assert not verified(body + b" ", headers)
     message = json.loads(body)
     assert (message["type"], message["data"]["id"], message["data"]["pages"]["done"]) == ("job.done", job.id, 1)
-    assert job_status(job)["callback"]["state"] == "delivered"
-    assert SECRET.encode() not in b"".join(file.read_bytes() for file in job.folder.iterdir() if file.is_file())
-    assert SECRET not in json.dumps(job_status(job))
-
-
-def test_a_callback_that_is_not_taken_is_told_again_later_and_given_up_in_the_end(jobs: JobStore) -> None:
-    job = done_job(jobs)
-    now_s, (sent, post) = [1000.0], delivered(500)
-    told = Deliveries(jobs, post, 3, "", clock=lambda: now_s[0])
-    # Just before it is time, and when it is.
-    for wait_s, expected in ((0, 1), (4.9, 1), (1.2, 2), (9.8, 2), (2.3, 3), (10**6, 3)):
-        now_s[0] += wait_s
-        deliver(told)
-        assert len(sent) == expected
     assert job_status(job)["callback"] == {
         "url": "https://told.example/x",
-        "state": "given up",
-        "tries": 3,
-        "status": 500,
+        "state": "delivered",
+        "tries": 1,
+        "status": 204,
     }
+    # The secret goes with the delivery.
+    assert SECRET.encode() not in b"".join(file.read_bytes() for file in job.folder.iterdir() if file.is_file())
+    assert jobs.database.rows("SELECT secret FROM callback") == [("",)]
+
+
+def test_a_message_that_is_not_taken_is_sent_again_later_and_given_up_in_the_end(jobs: JobStore, clock: Clock) -> None:
+    job = done_job(jobs)
+    sent, post = receiver(500)
+    sender = CallbackSender(jobs.database, post, 3, clock=clock)
+    # Just before it is time, and when it is: after 5 s and 10 s, each with up to a fifth more.
+    for wait_s, expected in ((0, 1), (4.9, 1), (1.2, 2), (9.8, 2), (2.3, 3), (10**6, 3)):
+        clock.now_s += wait_s
+        send_due(sender)
+        assert len(sent) == expected
+    assert state_of(job) == ("given up", 3)
     assert len({headers["webhook-id"] for _, headers in sent}) == 1
 
 
-def test_an_unreachable_callback_is_a_try_too(jobs: JobStore) -> None:
+def test_pauses_grow_up_to_an_hour_and_a_clock_that_was_set_back_keeps_nothing_waiting(
+    jobs: JobStore, clock: Clock
+) -> None:
+    done_job(jobs)
+    sent, post = receiver(500)
+    sender = CallbackSender(jobs.database, post, 99, clock=clock)
+    for tries in range(14):
+        send_due(sender)
+        assert len(sent) == tries + 1
+        clock.now_s += min(5.0 * 2**tries, 3600.0) * 1.2
+    send_due(sender)
+    clock.now_s -= 86_400.0
+    send_due(sender)
+    assert len(sent) == 16
+
+
+@pytest.mark.parametrize("error", [UrlUnavailable("No connection."), ZeroDivisionError()])
+def test_what_cannot_be_sent_is_a_try_too(jobs: JobStore, error: Exception) -> None:
     job = done_job(jobs)
 
     def post(*_: object) -> int:
-        raise UrlUnavailable("No connection.")
+        raise error
 
-    deliver(Deliveries(jobs, post, 3, ""))
-    assert (job_status(job)["callback"]["tries"], job_status(job)["callback"]["status"]) == (1, None)
+    send_due(CallbackSender(jobs.database, post, 1))
+    assert state_of(job) == ("given up", 1)
 
 
-def test_pauses_grow_up_to_an_hour_with_a_little_by_lot() -> None:
-    delivery, pauses = Delivery("https://told.example"), []
-    for _ in range(14):
-        delivery = delivery.after(500, "no", 0.0, 99, 0.0)
-        pauses.append(delivery.due_at_s)
-    assert pauses[:3] == [5.0, 10.0, 20.0]
-    assert pauses[-1] == LONGEST_PAUSE_S
-    assert delivery.after(500, "no", 0.0, 99, 0.999).due_at_s == pytest.approx(1.2 * LONGEST_PAUSE_S, rel=0.01)
-    assert delivery.is_due(LONGEST_PAUSE_S)
-    assert not delivery.is_due(LONGEST_PAUSE_S - 1)
-    # A clock that was set back by a day keeps nothing waiting for a day.
-    assert delivery.is_due(-86_400.0)
+def test_a_process_that_dies_while_it_sends_leaves_a_try_and_the_next_one_due(jobs: JobStore, clock: Clock) -> None:
+    job = done_job(jobs)
+
+    class Killed(BaseException):
+        """Nothing more happens in this process."""
+
+    def post(*_: object) -> int:
+        raise Killed
+
+    with pytest.raises(Killed):
+        CallbackSender(jobs.database, post, 3, limit_s=10.0, clock=clock).send_next()
+    assert state_of(job) == ("waiting", 1)
+    sent, post = receiver()
+    for wait_s, expected in ((0, 0), (14.9, 0), (0.2, 1)):
+        clock.now_s += wait_s
+        send_due(CallbackSender(jobs.database, post, 3, clock=clock))
+        assert len(sent) == expected
+
+
+def test_without_room_to_note_it_nothing_is_sent(jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    done_job(jobs)
+    sent, post = receiver()
+
+    def full() -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(jobs.database, "transaction", full)
+    with pytest.raises(OSError, match="No space"):
+        CallbackSender(jobs.database, post, 3).send_next()
+    assert sent == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"[]"])
+def test_a_job_that_is_damaged_keeps_no_other_of_its_host_waiting(jobs: JobStore, clock: Clock, damage: bytes) -> None:
+    first, other = done_job(jobs), done_job(jobs)
+    (first.folder / "job.json").write_bytes(damage)
+    sent, post = receiver()
+    sender = CallbackSender(jobs.database, post, 2, clock=clock)
+    for _ in range(3):
+        send_due(sender)
+        clock.now_s += 60.0
+    assert [json.loads(body)["data"]["id"] for body, _ in sent] == [other.id]
+
+
+def test_the_threads_go_on_after_errors_that_are_logged_once_and_end_when_asked(
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(callbacks_module, "_POLL_S", 0.005)
+    job, begun, failures = done_job(jobs), threading.Event(), iter([OSError("gone")] * 20)
+    claim = CallbackSender._claim
+
+    def fail_first(sender: CallbackSender) -> object:
+        for failure in failures:
+            raise failure
+        return claim(sender)
+
+    def post(_url: str, _body: bytes, _headers: object, check: Any) -> int:
+        begun.set()
+        while True:
+            check()
+
+    monkeypatch.setattr(CallbackSender, "_claim", fail_first)
+    sender = CallbackSender(jobs.database, post, 3)
+    sender.start()
+    assert begun.wait(WAIT_S)
+    sender.stop(WAIT_S)
+    assert not any(thread.is_alive() for thread in sender._threads)
+    assert {record.message for record in caplog.records} == {"callbacks cannot be sent; tried again later: OSError"}
+    # It was left to others, as if it had not been tried.
+    assert state_of(job) == ("waiting", 0)
+    sent, taken = receiver()
+    send_due(CallbackSender(jobs.database, taken, 3))
+    assert len(sent) == 1
+
+
+# What signs it
 
 
 def test_a_message_without_a_secret_is_not_signed_and_a_plain_one_is_its_own_key() -> None:
@@ -93,170 +202,197 @@ def test_a_message_without_a_secret_is_not_signed_and_a_plain_one_is_its_own_key
     assert signed == "v1," + base64.b64encode(hmac.new(b"p" * 16, b"m.1.{}", hashlib.sha256).digest()).decode()
 
 
-def test_the_thread_goes_on_after_errors_that_are_logged_once_and_ends_when_asked(
-    jobs: JobStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(deliveries_module, "_POLL_S", 0.005)
-    done_job(jobs)
-    begun, outcomes, every = threading.Event(), iter([OSError("gone")] * 3), jobs.all
-
-    def fail_once() -> list[Job]:
-        for outcome in outcomes:
-            raise outcome
-        return every()
-
-    def post(_url: str, _body: bytes, _headers: object, check: Any) -> int:
-        begun.set()
-        while True:
-            check()
-
-    monkeypatch.setattr(jobs, "all", fail_once)
-    told = Deliveries(jobs, post, 3, "")
-    told.start()
-    assert begun.wait(60.0)
-    told.stop(60.0)
-    assert not told._thread.is_alive()
-    assert [record.message for record in caplog.records] == ["callbacks cannot be told; tried again later: OSError"]
+def test_each_key_has_a_callback_secret_of_its_own_which_follows_from_the_service_s(jobs: JobStore) -> None:
+    keys = ("anna 1.000000", "anna 1.000000", "anna 2.000000")
+    for key in keys:
+        done_job(jobs, key=key)
+    sent, post = receiver()
+    send_due(CallbackSender(jobs.database, post, 3, "a secret of the service"))
+    secrets = {key: secret_of_key("a secret of the service", key) for key in set(keys)}
+    signed_by = [[key for key in sorted(secrets) if verified(*message, secrets[key])] for message in sent]
+    assert signed_by == [["anna 1.000000"], ["anna 1.000000"], ["anna 2.000000"]]
+    # printf 'ocrsvc callback of key anna 1.000000' |
+    # openssl dgst -sha256 -hmac 'a secret of the service' -binary | base64
+    assert secrets["anna 1.000000"] == "whsec_ROudw/ZRJ/UEt0ihgfMk8sLJYHDbqQzey4ydoIBLDxY="
 
 
-def test_without_room_to_note_it_nothing_is_sent_and_what_fails_in_an_unforeseen_way_is_a_try(
-    jobs: JobStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    damaged, job = done_job(jobs), done_job(jobs)
-    (damaged.folder / CALLBACK).write_bytes(b"")
-    sent, post = delivered()
-    told = Deliveries(jobs, post, 3, "")
-    with monkeypatch.context() as patched:
-        patched.setattr(Job, "put", lambda *_: Path("/dev/full").write_bytes(b"1"))
-        for _ in range(3):
-            deliver(told)
-    assert sent == []
-    assert "callbacks cannot be told; tried again later: Documents cannot be stored now: No space left" in caplog.text
-    fails = Deliveries(jobs, lambda *_: 1 // 0, 1, "")
-    deliver(fails)
-    assert (job.get(CALLBACK)["state"], job.get(CALLBACK)["tries"]) == ("given up", 1)
+# Whose turn it is
 
 
-def test_whoever_dies_while_a_callback_is_sent_leaves_a_try_and_the_next_one_due(jobs: JobStore) -> None:
-    job = done_job(jobs)
-    now_s, seen = 1000.0, []
+def test_callers_take_turns_and_no_caller_or_host_has_more_than_its_share(jobs: JobStore) -> None:
+    """Each message that is being sent stays so: what is begun next shows whose turn it is."""
+    for host in ("slow.example", "slow.example", "b.example", "c.example"):
+        done_job(jobs, host, "first")
+    for host in ("slow.example", "b.example", "slow.example"):
+        done_job(jobs, host, "second")
+    begun: list[tuple[str, str]] = []
 
-    def post(*_: object) -> int:
-        seen.append(Delivery(**job.get(CALLBACK)))
+    def post(url: str, body: bytes, *_: object) -> int:
+        name = json.loads(body)["data"]["id"]
+        begun.append((callers[name], url.split("/")[2]))
+        CallbackSender(jobs.database, post, 3).send_next()
         return 204
 
-    deliver(Deliveries(jobs, post, 3, "", clock=lambda: now_s))
-    assert [(left.state, left.tries, left.due_at_s) for left in seen] == [("waiting", 1, 1005.0)]
-    assert Delivery(**job.get(CALLBACK)).tries == 1
+    callers = {job.id: job.record().caller for job in jobs.all()}
+    CallbackSender(jobs.database, post, 3).send_next()
+    assert begun == [
+        ("first", "slow.example"),
+        ("second", "slow.example"),
+        ("first", "b.example"),
+        ("second", "b.example"),
+    ]
+    send_due(CallbackSender(jobs.database, post, 3))
+    assert len(begun) == 7
 
 
-def test_a_slow_receiver_keeps_no_other_waiting_and_has_one_message_at_a_time(jobs: JobStore) -> None:
-    for host in ("slow.example",) * 3 + ("quick.example",) * 3:
-        done_job(jobs, host)
-    told: list[str] = []
-    quick_told, at_once, most = threading.Event(), 0, 0
+def test_a_caller_whose_hosts_never_answer_delays_no_callback_of_another(jobs: JobStore) -> None:
+    for number in range(20):
+        done_job(jobs, f"dead{number}.example", "attacker")
+    other = done_job(jobs, "told.example", "other")
+    other_told, lock, at_once, most = threading.Event(), threading.Lock(), 0, 0
 
     def post(url: str, *_: object) -> int:
         nonlocal at_once, most
-        host = url.split("/")[2]
-        if host == "slow.example":
+        if "told.example" in url:
+            other_told.set()
+            return 204
+        with lock:
             at_once += 1
             most = max(most, at_once)
-            assert quick_told.wait(WAIT_S)
+        assert other_told.wait(WAIT_S)
+        with lock:
             at_once -= 1
-        told.append(host)
-        if told.count("quick.example") == 3:
-            quick_told.set()
+        raise UrlUnavailable("No answer.")
+
+    sender = CallbackSender(jobs.database, post, 1)
+    sender.start()
+    assert other_told.wait(WAIT_S)
+    sender.stop(WAIT_S)
+    assert state_of(other) == ("delivered", 1)
+    assert most <= 2
+
+
+def test_two_workers_that_find_the_same_jobs_due_send_each_message_once(jobs: JobStore) -> None:
+    ids = [done_job(jobs, f"host{number}.example", f"caller {number}").id for number in range(20)]
+    sent, post = receiver()
+    stores = [JobStore(jobs.folder, 10**6, KEEP_S) for _ in range(2)]
+    senders = [CallbackSender(store.database, post, 3) for store in stores]
+    threads = [threading.Thread(target=send_due, args=[sender]) for sender in senders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert sorted(json.loads(body)["data"]["id"] for body, _ in sent) == sorted(ids)
+
+
+# Jobs that go before their end was delivered
+
+
+def removed_early(jobs: JobStore, clock: Clock, why: str) -> None:
+    """All jobs go, because their time is over or others need their place."""
+    if why == "expired":
+        clock.now_s += KEEP_S + 1
+        jobs.sweep()
+    else:
+        for job in jobs.all():
+            jobs.clear(job, why)
+
+
+@pytest.mark.parametrize("why", ["expired", "displaced"])
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_job_that_goes_before_its_end_was_delivered_is_told_as_expired(
+    jobs: JobStore, clock: Clock, why: str, is_read: bool
+) -> None:
+    job = done_job(jobs)
+    if not is_read:
+        (job.folder / "done.json").unlink()
+    notes = list[str]()
+    jobs.note = notes.append
+    removed_early(jobs, clock, why)
+    assert (notes, jobs.all(), list(jobs.folder.glob("*/file"))) == ([why], [], [])
+    sent, post = receiver()
+    for _ in range(2):
+        send_due(CallbackSender(jobs.database, post, 3, clock=clock))
+    ((body, headers),) = sent
+    assert verified(body, headers)
+    message = json.loads(body)
+    assert (message["type"], message["data"]["id"], message["data"]["state"]) == ("job.expired", job.id, "expired")
+    assert headers["webhook-id"] == f"msg_{job.id}_expired"
+    assert jobs.database.rows("SELECT * FROM callback") == []
+
+
+def test_a_job_that_goes_while_its_end_is_sent_is_told_as_expired(jobs: JobStore) -> None:
+    job, types = done_job(jobs), list[str]()
+
+    def post(_url: str, body: bytes, *_: object) -> int:
+        types.append(json.loads(body)["type"])
+        jobs.clear(job, "expired")
         return 204
 
-    deliver(Deliveries(jobs, post, 3, ""))
-    assert (told[:3], len(told), most) == (["quick.example"] * 3, 6, 1)
+    send_due(CallbackSender(jobs.database, post, 3))
+    assert types == ["job.done", "job.expired"]
 
 
-def noted_in(failures: list[Exception]) -> Callable[[Exception], bool]:
-    """Keeps each, and has no other piece of work dropped for it."""
-
-    def note(error: Exception) -> bool:
-        failures.append(error)
-        return False
-
-    return note
-
-
-def test_hosts_take_turns_where_there_are_more_than_threads() -> None:
-    held, done = threading.Event(), list[str]()
-    failures: list[Exception] = []
-
-    def work(name: str) -> None:
-        assert held.wait(WAIT_S)
-        done.append(name)
-
-    queues = HostQueues(1, work, noted_in(failures))
-    queues.put("a", ["a1", "a2", "a3"])
-    queues.put("b", ["b1"])
-    # Those of a host come once: it still has some.
-    queues.put("a", ["a1"])
-    held.set()
-    assert queues.wait(WAIT_S)
-    assert (done, failures) == (["a1", "b1", "a2", "a3"], [])
+def test_a_job_that_was_deleted_or_delivered_before_is_not_told_as_expired(jobs: JobStore, clock: Clock) -> None:
+    sent, post = receiver()
+    jobs.clear(done_job(jobs))
+    done_job(jobs)
+    send_due(CallbackSender(jobs.database, post, 3, clock=clock))
+    removed_early(jobs, clock, "expired")
+    send_due(CallbackSender(jobs.database, post, 3, clock=clock))
+    assert (len(sent), jobs.all(), kept_messages(jobs)) == (1, [], set())
 
 
-def test_a_thread_that_cannot_be_started_is_not_counted_and_a_later_put_starts_one(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_caller_whose_host_is_dead_keeps_no_other_s_messages_out(
+    jobs: JobStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done, failures = list[str](), list[Exception]()
-    queues = HostQueues(1, done.append, noted_in(failures))
+    monkeypatch.setattr(callbacks_module, "MOST_EXPIRED", 4)
 
-    def no_more(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+    def expire(caller: str) -> str:
+        job = done_job(jobs, caller=caller)
+        jobs.clear(job, "expired")
+        clock.now_s += 1
+        return job.id
 
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", no_more)
-        queues.put("a", ["a1"])
-        queues.put("b", ["b1"])
-    assert (done, len(failures), queues.wait(0.0)) == ([], 2, True)
-    queues.put("a", ["a1"])
-    assert queues.wait(WAIT_S)
-    assert done == ["a1", "b1"]
-
-
-def unreadable(job: Job, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    """The disk refuses this of the job, of all that are there."""
-    usual = getattr(Job, method)
-
-    def refused(asked: Job, *names: object) -> object:
-        if asked == job:
-            raise OSError(errno.EIO, "Input/output error")
-        return usual(asked, *names)
-
-    monkeypatch.setattr(Job, method, refused)
+    dead = [expire("dead") for _ in range(5)]
+    assert kept_messages(jobs) == set(dead[1:])
+    other = [expire("other") for _ in range(3)]
+    # The oldest made room, up to equal shares.
+    assert kept_messages(jobs) == {*dead[3:], *other[1:]}
+    assert expire("third") in kept_messages(jobs)
+    assert len(kept_messages(jobs)) == 4
 
 
-@pytest.mark.parametrize(
-    ("hurt", "logged"),
-    [
-        (lambda job, _: (job.folder / "task.json").write_bytes(b"{}"), "cannot be understood"),
-        (lambda job, _: job.put(CALLBACK, {**job.get(CALLBACK), "secret": 5}), "cannot be understood"),
-        (lambda job, _: job.put(CALLBACK, {**job.get(CALLBACK), "tries": 10**6}), "cannot be understood"),
-        (lambda job, _: job.put(CALLBACK, {"url": 5}), "cannot be understood"),
-        (lambda job, monkeypatch: unreadable(job, monkeypatch, "put"), "tried again later: Input/output error"),
-        (lambda job, monkeypatch: unreadable(job, monkeypatch, "get"), "tried again later: Input/output error"),
-    ],
-)
-def test_a_job_that_is_damaged_or_cannot_be_read_keeps_no_other_of_its_host_waiting(
-    jobs: JobStore,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    hurt: Callable[[Job, pytest.MonkeyPatch], object],
-    logged: str,
-) -> None:
-    first, other = done_job(jobs), done_job(jobs)
-    hurt(first, monkeypatch)
-    monkeypatch.setattr(jobs, "all", lambda: [first, other])
-    sent, post = delivered()
-    deliveries = Deliveries(jobs, post, 3, "")
-    for _ in range(2):
-        deliver(deliveries)
-    assert [json.loads(body)["data"]["id"] for body, _ in sent] == [other.id]
-    (record,) = caplog.records
-    assert logged in record.message
+@pytest.mark.parametrize("name", [CALLBACK, "job.json"])
+@pytest.mark.parametrize("left", [b"", b"[]"])
+def test_a_job_that_is_damaged_expires_all_the_same(jobs: JobStore, clock: Clock, name: str, left: bytes) -> None:
+    (done_job(jobs).folder / name).write_bytes(left)
+    removed_early(jobs, clock, "expired")
+    assert jobs.all() == []
+
+
+@pytest.mark.parametrize("keep_s", [60.0, 3 * 86_400.0])
+def test_a_message_that_is_not_taken_is_kept_a_day_beyond_its_job(tmp_path: Path, clock: Clock, keep_s: float) -> None:
+    jobs = JobStore(tmp_path, 10**6, keep_s, clock, wall=clock)
+    job = done_job(jobs)
+    clock.now_s += keep_s + 1
+    jobs.sweep()
+    assert jobs.find(job.id) is None
+    sent, post = receiver(500)
+    sender = CallbackSender(jobs.database, post, 100, clock=clock)
+    for later_s, times in ((0, 1), (86_300, 2), (200, 2)):
+        clock.now_s += later_s
+        jobs.sweep()
+        send_due(sender)
+        assert len(sent) == times
+
+
+def test_a_message_survives_its_service_and_is_given_up_in_the_end(jobs: JobStore, clock: Clock) -> None:
+    done_job(jobs)
+    removed_early(jobs, clock, "expired")
+    after = JobStore(jobs.folder, 10**6, KEEP_S, clock, wall=clock)
+    after.open_again("another boot")
+    after.sweep()
+    sent, post = receiver(500)
+    send_due(CallbackSender(after.database, post, 1, clock=clock))
+    assert (len(sent), kept_messages(after)) == (1, set())

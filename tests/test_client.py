@@ -34,8 +34,8 @@ from ocrsvc.client.model_list import MODELS_PATH, ModelList, model_list_of
 from ocrsvc.client.request import ImageInput, Options, body_of, headers_of, query_of
 from ocrsvc.client.response import Answer, answer_of, retry_after_s
 from ocrsvc.client.retry_policy import BROKEN_TRIES, FIRST_WAIT_S, LONGEST_WAIT_S, wait_s
+from ocrsvc.engines.model.version import BUILT_IN_DESCRIPTION
 from ocrsvc.http.options import OPTIONS
-from ocrsvc.model_repository.builtin import DESCRIPTION
 
 WHITE = np.full((40, 120), 255, np.uint8)
 PAGE = cv2.imencode(".png", WHITE)[1].tobytes()
@@ -237,7 +237,7 @@ def test_a_list_of_models_has_every_member_of_each_version() -> None:
         response = app.test_client().get(MODELS_PATH)
     (only,) = model_list_of(response.status_code, None, response.data).models
     assert (only.name, only.version, only.state, only.tier) == ("ppocr", 1, "AVAILABLE", "small")
-    assert only.languages == DESCRIPTION.languages
+    assert only.languages == BUILT_IN_DESCRIPTION.languages
     with pytest.raises(errors.ServerError, match="not one of this service"):
         model_list_of(200, None, b'{"models": ["ocr"]}')
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from unittest.mock import create_autospec
 
 import cv2
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import BrokenImage, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits, open_encoded_image
+from ocrsvc.models.loaded_models import Lease
 from ocrsvc.pipeline.decode_job import DecodeJob, DecodingHandle
 from ocrsvc.pipeline.read_context import make_read_request
 from ocrsvc.records import Page, ReadOptions, ReadTask
@@ -40,7 +43,8 @@ def jpeg(width: int, height: int) -> bytes:
 
 
 def job(data: bytes, options: ReadOptions | None = None) -> DecodeJob:
-    made = DecodeJob(make_read_request(options or ReadOptions(), 1.0), EngineTraits())
+    request = replace(make_read_request(options or ReadOptions(), 1.0), lease=create_autospec(Lease, instance=True))
+    made = DecodeJob(request, EngineTraits())
     made.open(open_encoded_image(data, PixelLimits(10**6)))
     return made
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from chart_schema import SCHEMA, schema_text
 from support import ROOT
 
 from ocrsvc.settings.settings import Settings
@@ -52,6 +53,10 @@ ALL_ON: Mapping[str, Any] = {
 }
 # OpenShift chooses the user.
 OPENSHIFT: Mapping[str, Any] = {"runAsUser": None}
+KEPT: Mapping[str, Any] = {"jobs": {"claim": "ocr-jobs"}}
+VALUES = pytest.mark.parametrize(
+    "values", [{}, ALL_ON, OPENSHIFT, KEPT], ids=["default", "all on", "openshift", "kept jobs"]
+)
 
 
 # Helm's library is Go's, which keeps threads and handlers of signals: it gets a process of its own.
@@ -116,7 +121,7 @@ def test_helm_finds_nothing_wrong_with_the_chart() -> None:
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
-@pytest.mark.parametrize("values", [{}, ALL_ON, OPENSHIFT], ids=["default", "all on", "openshift"])
+@VALUES
 def test_the_manifests_are_what_kubernetes_accepts(values: Mapping[str, Any], version: str) -> None:
     kubernetes = pytest.importorskip("kubernetes_validate")
     manifests = rendered(values)
@@ -127,7 +132,11 @@ def test_the_manifests_are_what_kubernetes_accepts(values: Mapping[str, Any], ve
         kubernetes.validate(manifest, version, strict=True)
 
 
-@pytest.mark.parametrize("values", [{}, ALL_ON, OPENSHIFT], ids=["default", "all on", "openshift"])
+# The kinds that the profile "restricted" lets a pod have.
+VOLUMES = ("emptyDir", "configMap", "secret", "persistentVolumeClaim")
+
+
+@VALUES
 def test_every_pod_is_restricted_as_pod_security_asks(values: Mapping[str, Any]) -> None:
     found = list(pods(rendered(values)))
     assert len(found) == 2
@@ -136,7 +145,7 @@ def test_every_pod_is_restricted_as_pod_security_asks(values: Mapping[str, Any])
         assert pod["securityContext"].get("runAsUser", 10001) == 10001
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
-        assert all(set(volume) <= {"name", "emptyDir", "configMap", "secret"} for volume in pod.get("volumes", ()))
+        assert all(set(volume) <= {"name", *VOLUMES} for volume in pod.get("volumes", ()))
         for container in pod["containers"]:
             security = container["securityContext"]
             assert security == {
@@ -156,10 +165,53 @@ def test_probes_ask_as_the_service_is_spoken_to(scheme: str) -> None:
 
 
 def test_a_large_number_is_a_setting_as_it_is_written() -> None:
-    settings = {"OCRSVC_MAX_BODY_BYTES": 67_108_864, "OCRSVC_TLS_CLIENTS": "optional", "OCRSVC_EXAMPLE": True}
-    [pod] = [pod for pod in pods(rendered({"settings": settings})) if "volumes" in pod]
-    found = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
+    settings = {"OCRSVC_MAX_BODY_BYTES": 67_108_864, "OCRSVC_TLS_CLIENTS": "optional", "OCRSVC_ACCESS_LOG": True}
+    found = environment({"settings": settings})
     assert [found[name] for name in settings] == ["67108864", "optional", "true"]
+
+
+def environment(values: Mapping[str, Any]) -> dict[str, str]:
+    """The service's environment variables in the chart with these values."""
+    [pod] = [pod for pod in pods(rendered(values)) if "volumes" in pod and "terminationGracePeriodSeconds" in pod]
+    return {one["name"]: one["value"] for one in pod["containers"][0]["env"] if "value" in one}
+
+
+@pytest.mark.parametrize("values", [{"replicas": 2}, {"keda": {"enabled": True}}], ids=["replicas", "keda"])
+def test_several_replicas_take_no_jobs_which_only_one_of_them_would_know(values: Mapping[str, Any]) -> None:
+    assert environment(values)["OCRSVC_TASKS_BYTES"] == "0"
+    assert environment({**values, "settings": {"OCRSVC_TASKS_BYTES": "1GiB"}})["OCRSVC_TASKS_BYTES"] == "1GiB"
+    assert "OCRSVC_TASKS_BYTES" not in environment({})
+
+
+def test_jobs_in_a_claim_are_those_of_one_pod_at_a_time() -> None:
+    [deployment] = [one["spec"] for one in rendered(KEPT) if one["kind"] == "Deployment"]
+    assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
+    pod = deployment["template"]["spec"]
+    assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsUser"]
+    assert {"name": "jobs", "persistentVolumeClaim": {"claimName": "ocr-jobs"}} in pod["volumes"]
+
+
+@pytest.mark.parametrize(
+    ("values", "notes"),
+    [
+        ({}, "Jobs are lost with their pod"),
+        (KEPT, "Jobs are kept in the claim ocr-jobs"),
+        ({"replicas": 2}, "No jobs are taken"),
+        ({"keda": {"enabled": True}}, "No jobs are taken"),
+        ({"replicas": 2, "settings": {"OCRSVC_TASKS_BYTES": "1GiB"}}, "JOBS WILL SEEM LOST"),
+    ],
+    ids=["default", "kept jobs", "replicas", "keda", "jobs of replicas"],
+)
+def test_the_notes_say_what_becomes_of_jobs(values: Mapping[str, Any], notes: str) -> None:
+    [files] = helm([values])[0]
+    [text] = [text for name, text in files.items() if name.endswith("NOTES.txt")]
+    assert re.findall(
+        r"Jobs are lost with their pod|Jobs are kept in the claim \S+\b|No jobs are taken|JOBS.+LOST", text
+    ) == [notes]
+
+
+def test_the_schema_names_the_settings_that_are_declared() -> None:
+    assert SCHEMA.read_text(encoding="utf-8") == schema_text(), "run: python tests/chart_schema.py"
 
 
 @pytest.mark.parametrize(("scheme", "protocols"), [("http", ["http", "kubernetes.io/h2c"]), ("https", ["https"] * 2)])
@@ -174,8 +226,7 @@ def test_a_pod_has_time_to_answer_what_it_has(deadline_s: int) -> None:
     [pod] = [pod for pod in pods(rendered({"deadlineSeconds": deadline_s})) if "terminationGracePeriodSeconds" in pod]
     [container] = pod["containers"]
     _, wait_s = container["lifecycle"]["preStop"]["exec"]["command"]
-    environment = {one["name"]: one["value"] for one in container["env"]}
-    assert environment["OCRSVC_DEADLINE_S"] == str(deadline_s)
+    assert environment({"deadlineSeconds": deadline_s})["OCRSVC_DEADLINE_S"] == str(deadline_s)
     # As gunicorn's graceful timeout is made of the deadline (worker/config.py).
     assert pod["terminationGracePeriodSeconds"] > int(wait_s) + deadline_s + 5
 
@@ -185,6 +236,10 @@ REFUSED: Sequence[tuple[Mapping[str, Any], str]] = (
     ({"replicas": 0}, "replicas"),
     ({"settings": {"OCRSVC_DEADLINE_S": 9}}, "OCRSVC_DEADLINE_S"),
     ({"settings": {"WORKERS": 2}}, "WORKERS"),
+    ({"settings": {"OCRSVC_WORKER": 2}}, "OCRSVC_WORKER"),
+    ({"settings": {"OCRSVC_TASKS_DIR": "/tmp"}}, "OCRSVC_TASKS_DIR"),
+    ({"replicas": 2, "jobs": {"claim": "ocr-jobs"}}, "replicas"),
+    ({"keda": {"enabled": True}, "jobs": {"claim": "ocr-jobs"}}, "keda"),
     ({"settings": {"OCRSVC_TLS_CERTIFICATE": "/tls/tls.crt"}}, "scheme"),
     ({"scheme": "https", "settings": {"OCRSVC_TLS_CLIENT_CA": "/tls/ca.crt"}}, "OCRSVC_TLS_CLIENTS"),
     ({"ingress": {"enabled": True}}, "hosts"),

@@ -21,9 +21,8 @@ from web_support import TEXT, KnownEngine, as_base64, json_of, picture, running_
 
 from ocrsvc.adapters.docling.conversion import as_members, from_members, parse_conversion, values_of_form
 from ocrsvc.app import create_app
-from ocrsvc.jobs.page_log import PageLog
-from ocrsvc.jobs.runner import Runner
-from ocrsvc.jobs.store import JobStore
+from ocrsvc.jobs.job_runner import JobRunner
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
@@ -68,7 +67,7 @@ class Place:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Tasks are read within the block."""
-        runner = Runner(self.jobs, self.reader, WAIT_S, lambda: False)
+        runner = JobRunner(self.jobs, self.reader, WAIT_S, lambda: False)
         runner.start()
         try:
             yield
@@ -304,9 +303,6 @@ def test_the_time_of_a_request_is_that_of_all_its_documents(place: Place, monkey
     assert 60 >= limits[0] >= limits[1] + 0.02 >= limits[2] + 0.04
 
 
-def test_a_result_is_held_against_the_memory_for_requests(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    task_id = place.done(PNG)
-    assert place.client.get(f"/v1/result/{task_id}").status_code == 200
-    monkeypatch.setattr(PageLog, "size_bytes", lambda _log: 1 << 50)
-    response = place.client.get(f"/v1/result/{task_id}")
-    assert response.status_code == 413, response.text
+def test_a_task_fails_where_a_page_fails_and_the_caller_wants_all_or_nothing(place: Place) -> None:
+    answer = json_of(place.client.get(f"/v1/result/{place.done(pdf(GRAY, BLACK), abort_on_error='true')}"))
+    assert (answer["status"], answer["document"]["md_content"]) == ("failure", None)

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
@@ -26,7 +27,9 @@ from ocrsvc.imaging.document import open_document
 from ocrsvc.imaging.page_ranges import choose, parse_ranges
 from ocrsvc.imaging.pdf import Pdf, size_px
 from ocrsvc.imaging.tiff_pages import begin_with, find_pages
+from ocrsvc.pipeline.documents import Documents
 from ocrsvc.pipeline.read import Reader
+from ocrsvc.pipeline.read_context import make_read_request
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.settings.settings import Settings
@@ -35,6 +38,7 @@ from ocrsvc.system.thread_plan import ThreadPlan
 MEGAPIXEL = 1_000_000
 # And as many PDFs open at once, with one engine thread.
 DECODERS = 2
+_SOON_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -306,8 +310,8 @@ def test_pdfs_can_be_switched_off() -> None:
     assert (problem["status"], problem["code"]) == (415, "unsupported_image")
 
 
-# 4 kB that take pdfium half a minute, within its memory.
-ENDLESS = pdf(b"0 0 700 800 re f\n" * 100_000, GRAY, size=(600, 800))
+# 4 kB that take pdfium some seconds, within its memory: two on a fast machine for two thirds of these rectangles.
+ENDLESS = pdf(b"0 0 700 800 re f\n" * 150_000, GRAY, size=(600, 800))
 
 
 def test_a_page_that_is_drawn_for_ever_ends_at_its_limit_and_the_next_one_is_drawn(
@@ -338,7 +342,7 @@ def test_after_the_deadline_no_document_is_opened_and_no_page_drawn(monkeypatch:
     reader.start()
     monkeypatch.setattr(subprocess, "Popen", None)
     try:
-        files = reader.read_files([pdf(GRAY)] * 3, ReadOptions(), 0.0)
+        files = reader.read_files([pdf(GRAY)] * 3, ReadOptions(), 0.0, partial=True)
     finally:
         reader.stop(5.0)
     assert [type(error) for file in files for _, error in file.errors] == [DeadlineExceeded] * 3
@@ -460,3 +464,18 @@ def test_what_a_child_draws_on_cannot_be_taken_away_while_it_is_read() -> None:
         document.draw(1, 72, 8192, bool, gray=True)
         with pytest.raises(PermissionError):
             os.ftruncate(document._canvas, 4096)
+
+
+def test_more_documents_than_half_the_places_do_not_wait_to_be_opened() -> None:
+    documents, file = Documents(Settings(queue_size=4), PixelLimits(MEGAPIXEL), pdfs=1), pdf(GRAY)
+
+    def open_one() -> None:
+        with documents.open(file, make_read_request(ReadOptions(), _SOON_S)):
+            pass
+
+    with ThreadPoolExecutor(3) as threads:
+        with documents.open(file, make_read_request(ReadOptions(), _SOON_S)):
+            opening = [threads.submit(open_one) for _ in range(3)]
+            refused, _ = wait(opening, _SOON_S, FIRST_COMPLETED)
+        assert [type(one.exception()) for one in refused] == [QueueFull]
+        assert [one.exception() for one in opening if one not in refused] == [None, None]

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 from support import ROOT
 
+from ocrsvc.engines.model.encryption import ModelKey
+from ocrsvc.engines.model.version import DETECTION, RECOGNITION, ModelVersion, built_in_model
 from ocrsvc.engines.opening import open_engine_in_process
-from ocrsvc.model_import.encrypted_model import encrypt_model
-from ocrsvc.model_import.new_model import NewModel
-from ocrsvc.model_import.write_version import write_version
-from ocrsvc.model_repository.builtin import DETECTION, RECOGNITION, built_in_model
-from ocrsvc.model_repository.model_key import ModelKey
-from ocrsvc.model_repository.repository import ModelRepository
-from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.models.importers.source_files import NewModel
+from ocrsvc.models.importers.write_version import encrypt_model, write_version
+from ocrsvc.models.repository import ModelRepository
 from ocrsvc.records import Image, Page, ReadTask
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import ThreadPlan

@@ -17,17 +17,15 @@ from models_support import make_fake, make_several, make_version
 from support import clean_environment, start_server
 
 from ocrsvc.cli.main import run
+from ocrsvc.engines.model import encryption
+from ocrsvc.engines.model.encryption import ModelKey, new_key
+from ocrsvc.engines.model.files import write_manifest
+from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.opening import open_engine
 from ocrsvc.errors import BadModel, SettingsError
-from ocrsvc.model_import.encrypted_model import encrypt_model
-from ocrsvc.model_import.write_version import write_version
-from ocrsvc.model_repository import encryption
-from ocrsvc.model_repository.manifest import write_manifest
-from ocrsvc.model_repository.model_key import ModelKey, new_key
-from ocrsvc.model_repository.repository import ModelRepository
-from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_serving.key_check import check_key
-from ocrsvc.model_serving.proof.prover import Prover
+from ocrsvc.models.importers.write_version import encrypt_model, write_version
+from ocrsvc.models.proof.prover import Prover
+from ocrsvc.models.repository import ModelRepository
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import plan_for
@@ -50,7 +48,7 @@ PAGE = {"reference/page.txt": b"reference text" * 100}
 @pytest.fixture(autouse=True)
 def _keep_core_dumps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the process that runs the tests."""
-    monkeypatch.setattr("ocrsvc.model_repository.key_source.forbid_core_dumps", lambda: None)
+    monkeypatch.setattr("ocrsvc.engines.model.key_source.forbid_core_dumps", lambda: None)
 
 
 def plain(repository: Path, number: int = 1) -> ModelVersion:
@@ -187,15 +185,15 @@ def test_the_start_ends_where_the_newest_version_lacks_its_key(tmp_path: Path) -
     encrypted(tmp_path)
     for key in (None, new_key()):
         with pytest.raises(SettingsError, match=r"mine/2: It is encrypted with the key"):
-            check_key(ModelRepository(tmp_path, key))
-    check_key(ModelRepository(tmp_path, KEY))
+            ModelRepository(tmp_path, key).check_key()
+    ModelRepository(tmp_path, KEY).check_key()
 
 
 def test_the_start_ends_where_there_is_no_repository(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name in ("nothing", "file"):
         with pytest.raises(SettingsError, match=rf"OCRSVC_MODELS is .*/{name}, and that is no folder\. Name one"):
-            check_key(ModelRepository(tmp_path / name))
+            ModelRepository(tmp_path / name).check_key()
 
 
 @pytest.mark.parametrize("policy", ["", "[mine]\nversions = [3]", "[other]"])
@@ -203,7 +201,7 @@ def test_the_start_goes_on_where_no_version_is_wanted_that_lacks_its_key(tmp_pat
     encrypted(tmp_path)
     plain(tmp_path, 3)
     (tmp_path / "models.toml").write_text(policy)
-    check_key(ModelRepository(tmp_path))
+    ModelRepository(tmp_path).check_key()
 
 
 @pytest.mark.parametrize("policy", ["[mine]\nversions = [2]", "[mine]\nversions = 'all'", "[mine.labels]\nold = 2"])
@@ -212,7 +210,7 @@ def test_a_version_that_a_policy_wants_is_asked_for_its_key(tmp_path: Path, poli
     plain(tmp_path, 3)
     (tmp_path / "models.toml").write_text(policy)
     with pytest.raises(SettingsError, match="mine/2: It is encrypted"):
-        check_key(ModelRepository(tmp_path))
+        ModelRepository(tmp_path).check_key()
 
 
 def test_a_reload_asks_a_command_again_and_keeps_what_a_descriptor_gave(tmp_path: Path) -> None:

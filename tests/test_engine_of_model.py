@@ -8,12 +8,11 @@ import pytest
 from isolation_support import a_task, noise
 from models_support import make_fake, make_version
 
+from ocrsvc.engines.model.files import write_manifest
+from ocrsvc.engines.model.version import ModelVersion, built_in_model
 from ocrsvc.engines.model_settings import own_settings, settings_of_model
 from ocrsvc.engines.opening import open_engine
 from ocrsvc.errors import BadModel
-from ocrsvc.model_repository.builtin import built_in_model
-from ocrsvc.model_repository.manifest import write_manifest
-from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.registry import engines
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.thread_plan import ThreadPlan

@@ -21,7 +21,7 @@ from web_support import picture
 
 from ocrsvc.telemetry.access_log import Event, Origin, as_json
 from ocrsvc.telemetry.event_log import TARGETS, BackgroundHandler, JsonFormatter, ReadyStreamHandler
-from ocrsvc.telemetry.log_schema import LINE_BYTES, event_name, json_line
+from ocrsvc.telemetry.log_lines import LINE_BYTES, event_name, json_line
 from ocrsvc.telemetry.request_ids import with_ids
 from ocrsvc.telemetry.trace_context import TraceContext
 

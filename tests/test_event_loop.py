@@ -53,6 +53,8 @@ def seconds_of_a_request(server: Server) -> float:
     ("own", "others", "engine_threads", "busier"),
     [
         (1, [0], 1, False),
+        # None waits yet.
+        (2, [0], 2, False),
         (3, [0], 2, True),
         (3, [2], 2, False),
         (3, [1, 3], 2, True),

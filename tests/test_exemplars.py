@@ -57,6 +57,16 @@ def test_more_series_than_there_is_room_for_harm_nobody() -> None:
     assert len(store.read(2)) == SERIES
 
 
+def test_each_worker_in_a_slot_has_room_for_all_its_series() -> None:
+    store = ExemplarStore(slots=1)
+    for worker, at_s in (("old", 10.0), ("new", 20.0)):
+        block = store.of_worker(0)
+        for number in range(SERIES):
+            block.put((worker, str(number)), 0, Exemplar(TRACE, 1.0, at_s))
+        assert {name for name, _ in store.read(2)} == {"old", worker}
+        store.fold(0)
+
+
 def test_a_half_written_one_is_left_out() -> None:
     store = ExemplarStore(slots=1)
     store.of_worker(0).put(KEY, 0, Exemplar(TRACE, 1.0, 1.0))

@@ -12,10 +12,10 @@ from ocrsvc.adapters.ocr_space.http import _options
 from ocrsvc.adapters.ocr_space.languages import LANGUAGES
 from ocrsvc.adapters.umi_ocr.image_requests import OPTIONS, options_for, to_read_options
 from ocrsvc.adapters.umi_ocr.languages import language_choices
+from ocrsvc.engines.model.languages import AUTO, is_tag
 from ocrsvc.errors import BadOption
 from ocrsvc.http.parsed_body import Content
-from ocrsvc.model_repository.language_tag import AUTO, is_tag
-from ocrsvc.model_serving.model_status import ModelList, VersionStatus
+from ocrsvc.models.model_control import ModelList, VersionStatus
 
 
 @pytest.fixture

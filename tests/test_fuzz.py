@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from support import ROOT, clean_environment
 from web_support import as_base64, picture, running_app
 
-from ocrsvc.jobs.store import JobStore
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.registry import adapters
 from ocrsvc.settings.settings import Settings
 

@@ -108,7 +108,7 @@ def prepared(gpu: ArrayBackend, pixels: NDArray[np.uint8]) -> list[NDArray[Any]]
             detector_input(gpu.xp, page, (320, 160), (480, 160), shrink=True),
             detector_input(gpu.xp, page, (width + 64, height + 32), (960, 480), shrink=False),
             pack_map(gpu.xp, page.reshape(height, -1).astype(np.float32) / np.float32(255), 0.3),
-            crop_lines(gpu.xp, page, quads, [160, 208, 96], 240, USUAL),
+            crop_lines(gpu, page, quads, [160, 208, 96], 240, USUAL),
         )
     ]
 

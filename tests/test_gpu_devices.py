@@ -19,8 +19,7 @@ from ocrsvc.settings.load import read_settings
 from ocrsvc.system.gpu import Siblings, _handle_of
 from ocrsvc.system.gpu_devices import find_gpus, least_loaded_gpu, pin_gpu
 from ocrsvc.system.thread_plan import device_for, gpus_for, plan
-from ocrsvc.telemetry.worker_limits import Reason
-from ocrsvc.telemetry.worker_table import Granted, Head, Snapshot, State, WorkerTable
+from ocrsvc.telemetry.worker_table import Granted, Head, Reason, Snapshot, State, WorkerTable
 from ocrsvc.worker import boot
 from ocrsvc.worker.replacement_controller import ReplacementController
 from ocrsvc.worker.replacement_policy import next_grant

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from strict_arrays import OnGpu, StrictArrays, on_gpu
 
 from ocrsvc.engines.line_recognizer import LineText
+from ocrsvc.engines.model.version import built_in_model
 from ocrsvc.engines.ppocr import engine as engine_file
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.gpu import arrays
@@ -43,7 +44,6 @@ from ocrsvc.engines.ppocr.runtime.model_parts import read_parts
 from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
 from ocrsvc.engines.ppocr.runtime.session import Session, SessionConfig
 from ocrsvc.imaging.geometry import Quad, crop
-from ocrsvc.model_repository.builtin import built_in_model
 from ocrsvc.records import Check, Image, Page, Pixels, ReadOptions, ReadTask, no_check
 from ocrsvc.serving.batcher import Limits
 
@@ -144,7 +144,7 @@ def lines_of(height: int, width: int, count: int) -> tuple[list[Quad], list[int]
 def test_lines_are_cut_as_opencv_cuts_them_to_a_gray_level(gpu: ArrayBackend, shape: tuple[int, ...]) -> None:
     page = noise(*shape)
     quads, widths = lines_of(shape[0], shape[1], 12)
-    tensor = gpu.download(crop_lines(gpu.xp, gpu.upload(page), quads, widths, 320, USUAL))
+    tensor = gpu.download(crop_lines(gpu, gpu.upload(page), quads, widths, 320, USUAL))
     for row, quad, width in zip(tensor, quads, widths, strict=True):
         levels = (row[:, :, :width] + 1) * 127.5
         expected = crop(page, quad, width, 48).astype(np.float32)
@@ -158,9 +158,9 @@ def test_lines_are_cut_as_opencv_cuts_them_to_a_gray_level(gpu: ArrayBackend, sh
 def test_a_line_is_cut_the_same_bit_by_bit_alone_and_in_any_batch() -> None:
     page = noise(300, 500, 3)
     quads, widths = lines_of(300, 500, 9)
-    together = crop_lines(np, page, quads, widths, 320, USUAL)
+    together = crop_lines(ArrayBackend(), page, quads, widths, 320, USUAL)
     for row, quad, width in zip(together, quads, widths, strict=True):
-        assert np.array_equal(crop_lines(np, page, [quad], [width], 320, USUAL)[0], row)
+        assert np.array_equal(crop_lines(ArrayBackend(), page, [quad], [width], 320, USUAL)[0], row)
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
@@ -174,7 +174,7 @@ def test_a_line_is_cut_the_same_bit_by_bit_alone_and_in_any_batch() -> None:
     ],
 )
 def test_no_quad_leads_outside_the_page(corners: list[list[float]]) -> None:
-    cut = crop_lines(np, noise(60, 90), [np.array(corners, np.float32)], [96], 96, USUAL)
+    cut = crop_lines(ArrayBackend(), noise(60, 90), [np.array(corners, np.float32)], [96], 96, USUAL)
     assert np.isfinite(cut).all()
     assert np.abs(cut).max() <= 1
 

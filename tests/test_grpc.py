@@ -44,7 +44,7 @@ from web_support import CONFIDENCE, TEXT, DeafReader, KnownEngine, as_base64, js
 
 from ocrsvc.app import create_app
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError, QueueFull
-from ocrsvc.grpc_server.calls import Calls
+from ocrsvc.grpc_server.call import Calls
 from ocrsvc.grpc_server.method import Call, Method
 from ocrsvc.grpc_services import make_services
 from ocrsvc.pipeline.read import Reader
@@ -586,7 +586,7 @@ def test_calls_of_one_address_are_limited_in_number() -> None:
     gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
     with (
         serving(
-            gate.method(), listener, limits=make_shared_limits(memory_bytes=0, most_bytes=1 << 26, caller_requests=1)
+            gate.method(), listener, shared=make_shared_limits(memory_bytes=0, most_bytes=1 << 26, caller_requests=1)
         ),
         calling(listener.getsockname()[1]) as channel,
     ):
@@ -929,7 +929,7 @@ def test_one_caller_has_its_cap_over_grpc_and_http_together() -> None:
     limits = make_shared_limits(memory_bytes=1 << 20, most_bytes=1 << 20, caller_requests=1)
     reader = cast(Reader, DeafReader(QueueFull("Busy.")))
     client = create_app(Settings(caller_requests=1), reader, limits=limits).test_client()
-    with serving(gate.method(), listener, limits=limits), calling(listener.getsockname()[1]) as channel:
+    with serving(gate.method(), listener, shared=limits), calling(listener.getsockname()[1]) as channel:
         call = echo(channel).future(MESSAGES[ANSWER](id="1"))
         assert gate.began.acquire(timeout=PATIENCE_S)
         assert client.post("/v1/ocr", data=picture()).status_code == 429

@@ -24,22 +24,19 @@ from h2.settings import SettingCodes
 from hostile_grpc import DATA, begin, frame, greeting, large_metadata, small_data, small_messages
 
 from ocrsvc.errors import QueueFull
-from ocrsvc.grpc_server import frame_limits
-from ocrsvc.grpc_server import server as server_module
+from ocrsvc.grpc_server import limits as grpc_limits
 from ocrsvc.grpc_server.connection import Connection
-from ocrsvc.grpc_server.message_limits import COPIES, parse
-from ocrsvc.grpc_server.method import Call, Method
-from ocrsvc.grpc_server.sender import FILL_BYTES
-from ocrsvc.grpc_server.server import RpcServer, connection_to_close
-from ocrsvc.grpc_server.status_codes import CallFailed
-from ocrsvc.grpc_server.transport import Transport
-from ocrsvc.grpc_server.wire import MessageReader, escaped, timeout_s
+from ocrsvc.grpc_server.messages import MessageReader, escaped, parse, timeout_s
+from ocrsvc.grpc_server.method import Call, CallFailed, Method
+from ocrsvc.grpc_server.server import RpcServer, Transport, connection_to_close
 from ocrsvc.serving.decompression import decompress
 from ocrsvc.serving.memory_budget import Budget, Share, make_shared_limits, unlimited
 
 PATIENCE_S = 60.0
 HEALTH = "grpc.health.v1.HealthCheck"
 NUMBERS = range(1, 40_000, 2)
+# As many bytes as wait for a socket, in whole frames.
+UNSENT_TEXT = "x" * (grpc_limits.MAX_UNSENT_BYTES - 9)
 TEXT = REQUEST(service="x" * 20_000).SerializeToString()
 
 
@@ -54,7 +51,7 @@ def test_an_answer_counts_until_the_client_has_taken_it() -> None:
     host = roomy()
     pair = Pair(host, window=0)
     pair.call(1, prefixed(TEXT), end=True)
-    host.answer(pair.connection)
+    host.answer()
     assert len(TEXT) < host.memory.held_bytes < 2 * len(TEXT)
     pair.client.increment_flow_control_window(15_000, 1)
     pair.move()
@@ -69,8 +66,8 @@ def test_an_answer_counts_while_the_socket_has_not_taken_it() -> None:
     host = roomy()
     pair = Pair(host)
     pair.call(1, prefixed(TEXT), end=True)
-    host.answer(pair.connection)
-    assert pair.connection.calls == 0
+    host.answer()
+    assert len(pair.connection.calls) == 0
     assert host.memory.held_bytes > len(TEXT)
     pair.move()
     assert host.memory.held_bytes == 0
@@ -83,13 +80,13 @@ def test_an_answer_that_finds_no_memory_is_refused() -> None:
     pair = Pair(host)
     pair.call(1, EMPTY, end=True)
     assert host.memory.take(60_000)
-    host.answer(pair.connection)
+    host.answer()
     pair.move()
     assert (pair.status(1), host.memory.held_bytes) == ("14", 60_000)
 
 
-def test_what_a_message_becomes_is_asked_for_before_it_is_parsed() -> None:
-    share = Share(Budget(COPIES * len(TEXT)))
+def test_memory_for_a_parsed_message_is_taken_before_it_is_parsed() -> None:
+    share = Share(Budget(grpc_limits.CONTENT_COPIES * len(TEXT)))
     with pytest.raises(Exception, match="needs more memory"):
         parse(REQUEST, TEXT, share)
     assert share.held_bytes == 0
@@ -100,7 +97,7 @@ def test_images_count_in_the_calls_own_share() -> None:
     assert Call(time.monotonic() + 1, share=share).context.share is share
 
 
-def test_what_is_held_for_an_image_longer_than_its_call_is_given_back_once() -> None:
+def test_memory_of_an_image_that_outlives_its_call_is_released_once() -> None:
     host = HoldingServer(streaming=False)
     held: list[Share] = []
 
@@ -112,21 +109,21 @@ def test_what_is_held_for_an_image_longer_than_its_call_is_given_back_once() -> 
     host.methods = {"/t/Echo": Method(REQUEST, answer)}
     pair = Pair(host)
     pair.call(1, EMPTY, end=True)
-    host.answer(pair.connection)
+    host.answer()
     pair.move()
     assert host.memory.held_bytes == 5000
     held[0].give_back(5000)
     assert host.memory.held_bytes == 0
 
 
-def test_a_call_that_waits_for_a_thread_and_goes_gives_up_its_place() -> None:
+def test_a_cancelled_call_leaves_the_queue_for_a_thread() -> None:
     host = HoldingServer(threads=0)
     pair = Pair(host)
     pair.call(1, EMPTY)
-    assert len(host.in_line) == 1
+    assert len(host.queue) == 1
     pair.client.reset_stream(1)
     pair.move()
-    assert (host.in_line, host.memory.held_bytes) == ([], 0)
+    assert (host.queue, host.memory.held_bytes) == ({}, 0)
 
 
 def test_a_stream_that_waits_for_the_others_of_its_connection_is_not_cut() -> None:
@@ -141,7 +138,7 @@ def test_a_stream_that_waits_for_the_others_of_its_connection_is_not_cut() -> No
             pair.move()
         pair.client.end_stream(number)
         pair.move()
-        host.answer(pair.connection)
+        host.answer()
     # 65,535 bytes of the connection's window are taken by the first; it is opened for the first one only.
     pair.client.increment_flow_control_window(1 << 20, 3)
     pair.move()
@@ -151,19 +148,18 @@ def test_a_stream_that_waits_for_the_others_of_its_connection_is_not_cut() -> No
         pair.client.increment_flow_control_window(2000, 1)
         pair.move()
         pair.connection.check_time_limits()
-    assert pair.connection.calls == 2
+    assert len(pair.connection.calls) == 2
     pair.connection.close()
 
 
 def test_an_answer_that_waits_for_the_socket_behind_another_follows_it() -> None:
     host = HoldingServer(threads=2, streaming=False)
     host.memory = Budget(1 << 24)
-    # As many bytes as are moved at a time, in whole frames.
-    host.methods = {"/t/Echo": Method(REQUEST, lambda _sent, _call: REQUEST(service="x" * (FILL_BYTES - 9)))}
+    host.methods = {"/t/Echo": Method(REQUEST, lambda _sent, _call: REQUEST(service=UNSENT_TEXT))}
     pair = Pair(host, window=0)
     for number in (1, 3):
         pair.call(number, EMPTY, end=True)
-        host.answer(pair.connection)
+        host.answer()
     pair.client.increment_flow_control_window(1 << 20)
     pair.client.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1 << 20})
     pair.move()
@@ -177,23 +173,25 @@ def test_a_client_that_takes_a_byte_a_second_is_cut() -> None:
     host = roomy()
     pair = Pair(host, window=1)
     pair.call(1, prefixed(TEXT), end=True)
-    host.answer(pair.connection)
+    host.answer()
     for _ in range(11):
         pair.now_s += 1.0
         pair.client.increment_flow_control_window(1, 1)
         pair.move()
         pair.connection.check_time_limits()
     pair.move()
-    assert (pair.connection.calls, host.memory.held_bytes) == (0, 0)
+    assert (len(pair.connection.calls), host.memory.held_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize(("sent", "after_s", "status"), [(b"\0\0\0\0\5ab", 61.0, "4"), (b"", 301.0, "14")])
-def test_a_stream_that_stops_in_a_message_or_for_long_is_ended(sent: bytes, after_s: float, status: str) -> None:
+def test_a_stream_that_stops_in_a_message_or_is_silent_for_long_is_ended(
+    sent: bytes, after_s: float, status: str
+) -> None:
     pair = Pair(HoldingServer())
     pair.call(1, sent)
     pair.now_s = after_s - 2
     pair.connection.check_time_limits()
-    assert pair.connection.calls == 1
+    assert len(pair.connection.calls) == 1
     pair.now_s = after_s
     pair.connection.check_time_limits()
     pair.move()
@@ -214,19 +212,19 @@ def test_a_frame_or_a_header_block_that_does_not_end_ends_the_connection(rest: b
     assert host.refused == ["a frame or a header block that does not end"]
 
 
-def test_a_frame_whose_rest_is_not_read_for_what_is_to_be_sent_does_not_end_the_connection() -> None:
+def test_an_incomplete_frame_does_not_end_a_connection_that_reads_nothing_until_it_has_sent() -> None:
     host = roomy()
-    host.methods = {"/t/Echo": Method(REQUEST, lambda _sent, _call: REQUEST(service="x" * (FILL_BYTES - 9)))}
+    host.methods = {"/t/Echo": Method(REQUEST, lambda _sent, _call: REQUEST(service=UNSENT_TEXT))}
     pair = Pair(host, window=1 << 20)
     pair.client.increment_flow_control_window(1 << 20)
     pair.call(1, EMPTY, end=True)
-    host.answer(pair.connection)
+    host.answer()
     pair.connection.receive(b"\0\0\x08\0\0\0\0\0\1abc")
     for now_s in (15.0, 31.0):
         pair.now_s = now_s
         pair.connection.check_time_limits()
     assert not pair.connection.broken
-    pair.connection.take_out().clear()
+    pair.connection.out.clear()
     pair.now_s = 60.0
     pair.connection.check_time_limits()
     assert not pair.connection.broken
@@ -240,7 +238,7 @@ def test_an_answer_that_is_being_sent_outlives_the_deadline_of_its_call() -> Non
     host.limit_s = 5.0
     pair = Pair(host, window=0)
     pair.call(1, prefixed(TEXT), end=True)
-    host.answer(pair.connection)
+    host.answer()
     pair.now_s = 6.0
     pair.connection.check_time_limits()
     pair.client.increment_flow_control_window(1 << 16, 1)
@@ -256,16 +254,16 @@ def test_a_stream_whose_answer_is_being_sent_is_not_silent(*, leaving: bool) -> 
     pair.call(1, EMPTY, EMPTY, b"\0\0\0\0\5ab")
     if leaving:
         pair.connection.drain()
-    host.answer(pair.connection)
+    host.answer()
     pair.now_s = 6.0
     pair.connection.check_time_limits()
     # h2's client takes no goodbye while it has calls.
-    pair.connection.take_out().clear()
+    pair.connection.out.clear()
     for _ in range(2):
         pair.client.increment_flow_control_window(5, 1)
         pair.move()
         if host.ran:
-            host.answer(pair.connection)
+            host.answer()
         pair.connection.check_time_limits()
     pair.move()
     assert (pair.answers, pair.status(1)) == (2, None)
@@ -282,7 +280,7 @@ def begun(pair: Pair, number: int, path: str, method: str = "POST") -> None:
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/t/None"), ("POST", "/t/Echo"), ("GET", "/")])
 def test_calls_that_fail_do_not_end_the_connection(monkeypatch: pytest.MonkeyPatch, method: str, path: str) -> None:
-    monkeypatch.setattr(frame_limits, "BURST_FRAMES", 100)
+    monkeypatch.setattr(grpc_limits, "BURST_FRAMES", 100)
     host = HoldingServer(threads=0, streaming=False)
     pair = Pair(host)
     for number in range(1, 301, 2):
@@ -295,7 +293,7 @@ def test_calls_that_fail_do_not_end_the_connection(monkeypatch: pytest.MonkeyPat
 
 
 def test_refused_calls_that_are_reset_are_a_flood_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_limits, "BURST_FRAMES", 100)
+    monkeypatch.setattr(grpc_limits, "BURST_FRAMES", 100)
     host = StubServer()
     pair = Pair(host)
     for number in range(1, 301, 2):
@@ -317,7 +315,7 @@ def test_a_refused_call_that_does_not_end_is_reset(more: bytes) -> None:
         pair.connection.receive(pair.client.data_to_send())
     else:
         pair.connection.check_time_limits()
-    events = pair.client.receive_data(bytes(pair.connection.take_out()))
+    events = pair.client.receive_data(bytes(pair.connection.out))
     assert [event.error_code for event in events if isinstance(event, StreamReset)] == [0]
 
 
@@ -352,16 +350,16 @@ def fed(pieces: bytes) -> None:
             break
         connection.receive(pieces[at : at + (1 << 16)])
         while connection.waiting and not connection.broken:
-            del connection.take_out()[:]
+            del connection.out[:]
             connection.go_on()
     connection.close()
 
 
 def read_by_the_byte(size: int) -> None:
     reader = MessageReader("identity", 1 << 24)
-    reader.feed(struct.pack(">BI", 0, size))
+    reader.data += struct.pack(">BI", 0, size)
     for _ in range(size // 8):
-        reader.feed(b"x")
+        reader.data += b"x"
         assert not reader.is_ready()
 
 
@@ -403,7 +401,7 @@ PARSERS: dict[str, Callable[[int], Any]] = {
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_whatever_a_client_sends_is_read_in_linear_time(name: str) -> None:
+def test_all_input_is_read_in_linear_time(name: str) -> None:
     def seconds(size: int) -> float:
         began_s = time.thread_time()
         PARSERS[name](size)
@@ -458,7 +456,7 @@ def test_health_is_answered_while_all_threads_are_busy() -> None:
 def test_health_is_answered_while_no_memory_is_left() -> None:
     held, listener = Held(), socket.create_server(("127.0.0.1", 0))
     limits = make_shared_limits(memory_bytes=1 << 20, most_bytes=1 << 20, caller_requests=0)
-    with serving(held.methods(), listener, most_bytes=1 << 19, limits=limits):
+    with serving(held.methods(), listener, most_bytes=1 << 19, shared=limits):
         assert limits.memory.take(1 << 20)
         with calling(listener.getsockname()[1]) as channel:
             assert live(channel) == 1
@@ -470,7 +468,7 @@ def test_health_is_answered_while_no_memory_is_left() -> None:
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_health_is_answered_whatever_connections_there_are(monkeypatch: pytest.MonkeyPatch, *, busy: bool) -> None:
-    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 5)
+    monkeypatch.setattr(grpc_limits, "MAX_CONNECTIONS", 5)
     held, listener = Held(), socket.create_server(("127.0.0.1", 0))
     where = listener.getsockname()[1]
     with serving(held.methods(), listener):
@@ -487,10 +485,13 @@ class Idle:
     """What is asked of a transport that may have to go."""
 
     def __init__(self, caller: str, calls: int, active_s: float) -> None:
-        self.connection, self.caller, self.calls, self.active_s = self, caller, calls, active_s
+        self.connection, self.calls, self.caller, self.count, self.active_s = self, self, caller, calls, active_s
+
+    def __len__(self) -> int:
+        return self.count
 
 
-def test_the_idlest_connection_of_the_address_with_the_most_goes_for_another() -> None:
+def test_the_idlest_connection_of_the_busiest_address_is_closed_for_a_new_one() -> None:
     few, busy = Idle("few", 0, 1.0), Idle("many", 1, 2.0)
     idle, idler = Idle("many", 0, 4.0), Idle("many", 0, 3.0)
 
@@ -516,12 +517,12 @@ def test_a_server_that_cannot_be_made_leaves_nothing_open(monkeypatch: pytest.Mo
     monkeypatch.setattr(selectors, "DefaultSelector", Selector)
     monkeypatch.setattr(os, "pipe", no_pipe)
     with pytest.raises(OSError, match="Too many open files"):
-        RpcServer([], {}, threads=1, most_bytes=1, limit_s=1.0)
+        RpcServer([], StubServer())
     # A selector that is closed has no map any more.
     assert made[0].get_map() is None
 
 
-def test_a_client_that_calls_and_does_not_read_is_listened_to_no_more() -> None:
+def test_nothing_more_is_read_from_a_client_that_does_not_read_its_answers() -> None:
     held, listener = Held(), socket.create_server(("127.0.0.1", 0))
     one = frame(DATA, 1, 1, EMPTY)
     calls = b"".join(begin(number, "/t/Live") + one[:5] + struct.pack(">I", number) + one[9:] for number in NUMBERS)

@@ -19,6 +19,7 @@ from hyperframe.frame import GoAwayFrame, PingFrame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ocrsvc.adapters.model_protocols.tensors import NotOffered
 from ocrsvc.errors import (
     BrokenImage,
     ClientGone,
@@ -30,14 +31,10 @@ from ocrsvc.errors import (
 )
 from ocrsvc.grpc_server.call_metrics import CallMetrics
 from ocrsvc.grpc_server.connection import Connection
-from ocrsvc.grpc_server.frames import Frames
-from ocrsvc.grpc_server.message_limits import parse
-from ocrsvc.grpc_server.method import Method
+from ocrsvc.grpc_server.http2 import FrameSplitter, StallDetector
+from ocrsvc.grpc_server.messages import MessageReader, ReceivedMessage, escaped, frame, parse, timeout_s
+from ocrsvc.grpc_server.method import CallFailed, Code, Method, failure_of
 from ocrsvc.grpc_server.protobuf import FOLDER, Messages
-from ocrsvc.grpc_server.slow_readers import StallDetector
-from ocrsvc.grpc_server.status_codes import CallFailed, Code, failure_of
-from ocrsvc.grpc_server.wire import MessageReader, ReceivedMessage, escaped, frame, timeout_s
-from ocrsvc.model_api.metadata import NotOffered
 from ocrsvc.serving.memory_budget import Budget, Share, unlimited
 from ocrsvc.telemetry.metrics import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS
 from ocrsvc.telemetry.metrics_store import MetricsStore
@@ -54,7 +51,7 @@ ALL = [
 
 def taken(reader: MessageReader, data: bytes) -> list[ReceivedMessage]:
     """The messages that are complete with this data."""
-    reader.feed(data)
+    reader.data += data
     found = []
     while reader.is_ready():
         found.append(reader.take())
@@ -67,7 +64,7 @@ def test_messages_are_cut_out_wherever_the_pieces_end() -> None:
         reader = MessageReader("identity", 1000)
         found = [message for at in range(0, len(data), size) for message in taken(reader, data[at : at + size])]
         assert [sent.data for sent in found] == [b"first", b"", b"third" * 100]
-        assert not reader.held_bytes
+        assert not reader.data
 
 
 def test_many_small_messages_in_one_piece_are_cut_in_time_that_grows_with_their_number() -> None:
@@ -77,16 +74,16 @@ def test_many_small_messages_in_one_piece_are_cut_in_time_that_grows_with_their_
     assert time.thread_time() - began_s < 3
 
 
-def test_what_waits_for_its_end_holds_nothing_of_what_came_before() -> None:
+def test_an_incomplete_message_holds_no_bytes_of_earlier_messages() -> None:
     reader = MessageReader("identity", 1 << 20)
     assert len(taken(reader, prefixed(bytes(1 << 20)) + prefixed(b"abc")[:-1])) == 1
-    assert sys.getsizeof(reader._data) < 1000
+    assert sys.getsizeof(reader.data) < 1000
 
 
-def test_half_a_message_is_unfinished() -> None:
+def test_half_a_message_is_not_ready() -> None:
     reader = MessageReader("identity", 1000)
     assert taken(reader, prefixed(b"abc")[:-1]) == []
-    assert reader.held_bytes
+    assert reader.data
 
 
 @pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
@@ -94,7 +91,7 @@ def test_compressed_messages_are_unpacked(encoding: str, pack: object) -> None:
     assert callable(pack)
     reader = MessageReader(encoding, 1000)
     found = taken(reader, prefixed(pack(b"x" * 1000), 1) + prefixed(b"plain"))
-    assert [sent.plain(1000, Share(Budget(2000))) for sent in found] == [b"x" * 1000, b"plain"]
+    assert [sent.decompress(Share(Budget(2000))) for sent in found] == [b"x" * 1000, b"plain"]
 
 
 @pytest.mark.parametrize(
@@ -109,9 +106,9 @@ def test_compressed_messages_are_unpacked(encoding: str, pack: object) -> None:
         ("gzip", prefixed(b"abc", 2), Code.UNIMPLEMENTED),
     ],
 )
-def test_a_wrong_message_fails_its_call(encoding: str, data: bytes, code: Code) -> None:
+def test_a_malformed_message_fails_its_call(encoding: str, data: bytes, code: Code) -> None:
     with pytest.raises(CallFailed) as caught:
-        [sent.plain(1000, Share(Budget(2000))) for sent in taken(MessageReader(encoding, 1000), data)]
+        [sent.decompress(Share(Budget(2000))) for sent in taken(MessageReader(encoding, 1000), data)]
     assert caught.value.code is code
 
 
@@ -127,7 +124,7 @@ def test_time_limits_have_units(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1", "S", "-1S", "1.5S", "123456789S", "1s", "1S "])
-def test_what_is_no_time_limit_is_refused(text: str) -> None:
+def test_a_malformed_time_limit_is_refused(text: str) -> None:
     with pytest.raises(CallFailed):
         timeout_s(text)
 
@@ -182,7 +179,7 @@ def test_a_call_is_counted_by_its_adapter_its_status_and_its_code(
     assert IN_FLIGHT.of() not in found
 
 
-def test_what_went_wrong_inside_is_not_told_outside() -> None:
+def test_an_internal_error_is_not_shown_to_the_client() -> None:
     assert "secret" not in failure_of(ZeroDivisionError("secret")).message
 
 
@@ -227,7 +224,7 @@ FRAMES = st.builds(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(FRAMES, max_size=6), st.lists(st.binary(max_size=12), max_size=3), st.booleans())
-def test_whatever_comes_a_connection_holds_nothing_afterwards(
+def test_a_closed_connection_holds_nothing_whatever_it_received(
     frames: list[bytes], bodies: list[bytes], parting: bool
 ) -> None:
     host = StubServer()
@@ -245,7 +242,7 @@ def test_whatever_comes_a_connection_holds_nothing_afterwards(
             connection.receive(sent)
     connection.check_time_limits()
     connection.close()
-    assert (connection.calls, host.memory.held_bytes, len(host.callers), host.records.under_way) == (0, 0, 0, 0)
+    assert (len(connection.calls), host.memory.held_bytes, len(host.callers), host.records.under_way) == (0, 0, 0, 0)
 
 
 def test_a_packed_message_is_unpacked_within_the_memory_for_bodies() -> None:
@@ -255,7 +252,7 @@ def test_a_packed_message_is_unpacked_within_the_memory_for_bodies() -> None:
     pair.call(1, prefixed(gzip.compress(bytes(1 << 19)), 1), end=True, encoding="gzip")
     # Packed, with what a call costs.
     assert host.memory.held_bytes < 10_000
-    host.answer(pair.connection)
+    host.answer()
     pair.move()
     # It can never fit.
     assert (pair.status(1), "grpc-retry-pushback-ms" in pair.headers[1]) == ("8", False)
@@ -263,7 +260,7 @@ def test_a_packed_message_is_unpacked_within_the_memory_for_bodies() -> None:
     host.memory = Budget(4 << 20)
     assert host.memory.take((4 << 20) - 100_000)
     pair.call(3, prefixed(gzip.compress(bytes(1 << 19)), 1), end=True, encoding="gzip")
-    host.answer(pair.connection)
+    host.answer()
     pair.move()
     # Others hold what it needs.
     assert (pair.status(3), pair.headers[3]["grpc-retry-pushback-ms"]) == ("14", "1000")
@@ -276,7 +273,7 @@ def test_a_second_message_of_a_single_call_is_refused_before_its_end() -> None:
     assert pair.status(1) == "12"
 
 
-def test_messages_that_wait_are_held_as_the_bytes_that_came() -> None:
+def test_waiting_messages_are_held_as_received_bytes() -> None:
     host = HoldingServer()
     pair = Pair(host)
     pair.call(1, *[EMPTY] * 1000)
@@ -287,7 +284,7 @@ def test_messages_that_wait_are_held_as_the_bytes_that_came() -> None:
     pair.move()
     # No more than may arrive.
     assert pair.status(1) == "8"
-    host.answer(pair.connection)
+    host.answer()
     assert (host.memory.held_bytes, host.arriving.held_bytes) == (0, 0)
 
 
@@ -300,14 +297,14 @@ def test_messages_that_wait_are_held_as_the_bytes_that_came() -> None:
         ("grpc.health.v1.HealthCheckRequest", b"\x78\x01" * 10_001),
     ],
 )
-def test_a_message_of_too_many_parts_is_not_parsed(name: str, data: bytes) -> None:
+def test_a_message_with_too_many_fields_is_not_parsed(name: str, data: bytes) -> None:
     with pytest.raises(CallFailed) as caught:
         parse(Messages(*ALL)[name], data, unlimited())
     assert caught.value.code is Code.RESOURCE_EXHAUSTED
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05ab", b"\xff" * 20, b"\x2a\x02\x2a\x7f", b"\x0e"])
-def test_what_is_cut_or_garbled_cannot_be_parsed(data: bytes) -> None:
+def test_a_truncated_or_garbled_message_is_refused(data: bytes) -> None:
     with pytest.raises(CallFailed) as caught:
         parse(Messages(*ALL)["inference.ModelInferRequest"], data, unlimited())
     assert caught.value.code is Code.INVALID_ARGUMENT
@@ -317,7 +314,7 @@ def test_the_next_message_waits_until_the_last_answer_is_taken() -> None:
     host = HoldingServer()
     pair = Pair(host, window=0)
     pair.call(1, EMPTY, EMPTY)
-    host.answer(pair.connection)
+    host.answer()
     pair.move()
     assert (host.ran, pair.answers) == ([], 0)
     pair.client.increment_flow_control_window(100, 1)
@@ -326,23 +323,23 @@ def test_the_next_message_waits_until_the_last_answer_is_taken() -> None:
     pair.connection.close()
 
 
-def test_a_stream_whose_answers_nobody_takes_is_given_up() -> None:
+def test_a_stream_whose_answers_are_not_read_is_ended() -> None:
     host = HoldingServer()
     pair = Pair(host, window=0)
     pair.call(1, EMPTY)
-    host.answer(pair.connection)
+    host.answer()
     pair.now_s = 9.0
     pair.connection.check_time_limits()
-    assert pair.connection.calls == 1
+    assert len(pair.connection.calls) == 1
     # To send more is no reading.
     pair.client.send_data(1, EMPTY)
     pair.move()
     pair.now_s = 11.0
     pair.connection.check_time_limits()
-    assert pair.connection.calls == 0
+    assert len(pair.connection.calls) == 0
 
 
-def test_who_takes_a_byte_now_and_then_is_stalled_and_who_reads_on_is_not() -> None:
+def test_a_client_that_reads_a_byte_now_and_then_is_stalled_and_a_steady_reader_is_not() -> None:
     drip, steady = StallDetector(), StallDetector()
     for second in range(0, 60, 5):
         drip.note(second, left=True, taken=1)
@@ -353,14 +350,14 @@ def test_who_takes_a_byte_now_and_then_is_stalled_and_who_reads_on_is_not() -> N
     assert not drip.is_stalled(100.0)
 
 
-def test_a_stream_waits_for_a_thread_and_a_call_is_told_to_come_again() -> None:
+def test_a_stream_waits_for_a_thread_and_a_call_is_asked_to_retry() -> None:
     host = HoldingServer(threads=0)
     pair = Pair(host)
     pair.call(1, EMPTY)
-    assert (pair.status(1), len(host.in_line)) == (None, 1)
+    assert (pair.status(1), len(host.queue)) == (None, 1)
     host.threads = 1
-    pair.connection.resume(host.in_line.pop())
-    host.answer(pair.connection)
+    host.resume()
+    host.answer()
     pair.move()
     assert pair.answers == 1
     pair.connection.close()
@@ -375,21 +372,21 @@ def test_a_silent_stream_outlives_its_connections_age_but_not_its_worker() -> No
     pair.connection.begin_shutdown()
     pair.now_s = 100.0
     pair.connection.check_time_limits()
-    assert pair.connection.calls == 1
+    assert len(pair.connection.calls) == 1
     pair.connection.drain()
     pair.now_s = 103.0
     pair.connection.check_time_limits()
-    assert pair.connection.calls == 0
+    assert len(pair.connection.calls) == 0
 
 
-def test_what_comes_behind_a_goodbye_harms_no_call() -> None:
+def test_frames_after_a_goaway_harm_no_call() -> None:
     host = HoldingServer(streaming=False)
     pair = Pair(host)
     pair.call(1, EMPTY, end=True)
     goodbye = GoAwayFrame(0, last_stream_id=0, error_code=0).serialize()
     pair.connection.receive(goodbye + PingFrame(0, b"12345678").serialize())
-    assert (pair.connection.broken, pair.connection.calls) == (False, 1)
-    host.answer(pair.connection)
+    assert (pair.connection.broken, len(pair.connection.calls)) == (False, 1)
+    host.answer()
     pair.move()
     assert pair.status(1) == "0"
 
@@ -405,10 +402,10 @@ def test_a_caller_has_no_more_calls_under_way_than_it_may() -> None:
 def test_frames_are_cut_wherever_the_pieces_end() -> None:
     sent = [b"p" * 24, frame_of(6, 0, 0, b"12345678"), frame_of(0, 0, 1, b""), frame_of(0, 1, 1, b"x" * 30)]
     for size in (1, 8, 10, 500):
-        frames, found = Frames(lambda _kind, _flags, _length: None), list[bytes]()
+        frames, found = FrameSplitter(lambda _kind, _flags, _length: None), list[bytes]()
         for at in range(0, 120, size):
-            frames.feed(b"".join(sent)[at : at + size])
-            while piece := frames.cut():
+            frames.data += b"".join(sent)[at : at + size]
+            while piece := frames.split():
                 found.append(piece)
         assert b"".join(found) == b"".join(sent)
         # No piece goes beyond a frame.
@@ -416,7 +413,7 @@ def test_frames_are_cut_wherever_the_pieces_end() -> None:
         assert ends >= set(itertools.accumulate(map(len, sent)))
 
 
-def test_a_connection_that_asks_for_much_takes_turns() -> None:
+def test_a_connection_with_many_frames_takes_turns() -> None:
     ticks = itertools.count()
     # Each look at the clock costs 5 ms; a turn has 20.
     connection, client = Connection(StubServer(), lambda: next(ticks) * 0.005), H2Connection()
@@ -429,7 +426,5 @@ def test_a_connection_that_asks_for_much_takes_turns() -> None:
         connection.go_on()
         turns += 1
     assert turns > 10
-    acknowledged = [
-        event for event in client.receive_data(bytes(connection.take_out())) if isinstance(event, PingAckReceived)
-    ]
+    acknowledged = [event for event in client.receive_data(bytes(connection.out)) if isinstance(event, PingAckReceived)]
     assert len(acknowledged) == 100

@@ -24,8 +24,8 @@ from support import Server, reserved_port, run_server
 from web_support import running_app
 
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.grpc_server.status_codes import CallFailed
-from ocrsvc.grpc_server.wire import escaped, timeout_s
+from ocrsvc.grpc_server.messages import escaped, timeout_s
+from ocrsvc.grpc_server.method import CallFailed
 from ocrsvc.http.field_values import parse_decimal
 from ocrsvc.http.multipart import split_parts
 from ocrsvc.http.options import read_options

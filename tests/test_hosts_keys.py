@@ -31,9 +31,9 @@ from network_hosts import serving as services
 from support import wait_until
 from web_support import picture
 
-from ocrsvc.access.management import add_key
-from ocrsvc.access.opening import open_store
-from ocrsvc.access.records import KeyEntry, KeyLimits
+from ocrsvc.access.api_keys import KeyEntry, KeyLimits
+from ocrsvc.access.manage_keys import add_key
+from ocrsvc.access.open_store import open_store
 
 PAGE: Final = picture()
 PAGES: Final = 200

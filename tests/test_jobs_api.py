@@ -15,7 +15,8 @@ from jobs_support import JobsApp, post_document
 from web_support import TEXT, as_base64, json_of
 
 from ocrsvc.app import create_app
-from ocrsvc.jobs.store import CallerLimits, JobStore
+from ocrsvc.jobs.job import RECORD
+from ocrsvc.jobs.job_store import CallerLimits, JobStore
 from ocrsvc.settings.settings import Settings
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of 24 bytes, so").decode()
@@ -42,7 +43,8 @@ class Place(JobsApp):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    settings = Settings(job_pages=12, callback_hosts=("told.example",), max_pages=2)
+    told = {"callback_hosts": ("told.example",), "callback_secret": SECRET}
+    settings = Settings(job_pages=12, max_pages=2, **told)  # type: ignore[arg-type]
     with Place.running(tmp_path_factory.mktemp("jobs"), settings, CallerLimits(jobs=5, pages=24)) as found:
         yield found
 
@@ -102,9 +104,11 @@ def test_a_document_comes_in_each_of_the_native_ways(clean: Place, send: str) ->
         ({"words": "true", "url": "http://files.example/a.pdf"}, "bad_option"),
         ({"pages": "9"}, "bad_option"),
         ({"callback_secret": SECRET}, "bad_option"),
+        # The service's secret signs for holders of keys only.
         ({"callback": "https://told.example/x"}, "bad_option"),
         ({"callback": "https://told.example/x", "callback_secret": "short"}, "bad_option"),
         ({"callback": "https://told.example/x", "callback_secret": "whsec_no base64 at all"}, "bad_option"),
+        ({"callback": "https://told.example/x", "callback_secret": "whsec_YWJj*ZGVmZ2hpamtsbW5v"}, "bad_option"),
         ({"callback": "https://other.example/x", "callback_secret": SECRET}, "url_refused"),
         ({"callback": "file:///etc/passwd", "callback_secret": SECRET}, "url_refused"),
     ],
@@ -213,7 +217,8 @@ def test_a_job_that_fails_says_why(clean: Place) -> None:
     job_id = json_of(clean.submit())["id"]
     job = clean.jobs.find(job_id)
     assert job is not None
-    job.put("task.json", {**job.about(), "options": {"of_tomorrow": 1}})
+    record = job.get(RECORD)
+    job.put(RECORD, {**record, "about": {**record["about"], "options": {"of_tomorrow": 1}}})
     clean.work_until(lambda: clean.get(job_id)["finished_at"])
     job = clean.get(job_id)
     assert (job["state"], "of_tomorrow" in job["error"]["detail"]) == ("failed", True)

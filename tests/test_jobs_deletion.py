@@ -14,8 +14,8 @@ from web_support import picture
 
 from ocrsvc.engines.fake import FakeEngine, FakeHandle
 from ocrsvc.errors import ClientGone, OcrsvcError
-from ocrsvc.jobs.runner import Runner
-from ocrsvc.jobs.store import JobStore
+from ocrsvc.jobs.job_runner import JobRunner
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadOptions, ReadTask
 from ocrsvc.serving.work_queue import RequestContext
@@ -81,7 +81,7 @@ def test_of_a_job_that_is_deleted_no_page_reaches_the_engine_that_was_queued_ahe
     busy = threading.Barrier(threads, delete, WAIT_S)
     engine.on_page = lambda _width: job.is_there() and busy.wait()
     with reading(engine, threads) as reader:
-        Runner(jobs, reader, WAIT_S, bool)._read_all()
+        JobRunner(jobs, reader, WAIT_S, bool).read_all()
     assert len(engine.taken) == threads
     assert jobs.all() == []
 

@@ -52,11 +52,13 @@ def test_a_job_of_a_service_that_is_killed_twice_has_each_page_once(killed: tupl
     assert kept.read_bytes().startswith(b"%PDF-")
 
 
-def test_a_job_that_is_deleted_ends_within_a_page(service: JobService) -> None:
+def test_a_job_that_is_deleted_ends_within_a_page_and_no_client_has_waited_for_its_pages(service: JobService) -> None:
     job_id = service.submit(numbered_pdf(PAGES))
     service.wait(job_id, lambda job: job["pages"]["done"] > 0)
     service.delete(job_id)
     read = service.server.metric("ocrsvc_images_total")
+    assert service.server.metric('ocrsvc_stage_seconds_count{source="job",stage="total"}') > 0
+    assert service.server.metric('ocrsvc_stage_seconds_count{source="request",stage="total"}') == 0
     # Begun when the other is left.
     service.wait(service.submit(numbered_pdf(1)), lambda job: job["state"] == "done")
     assert service.server.metric("ocrsvc_images_total") <= read + READ_AHEAD + 1

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ocrsvc.access.audit import AuditLog
+from ocrsvc.access.api_keys import KeyLimits
+from ocrsvc.access.audit_log import AuditLog
 from ocrsvc.access.gate import AccessGate
-from ocrsvc.access.opening import open_store
-from ocrsvc.access.records import Hold, KeyLimits
-from ocrsvc.access.store import period_of
+from ocrsvc.access.key_store import Hold, period_of
+from ocrsvc.access.open_store import open_store
 from ocrsvc.cli.check import describe_keys
 from ocrsvc.cli.main import run
 from ocrsvc.errors import KeyRefused, OperatorError
@@ -284,3 +284,23 @@ def test_lines_of_the_audit_log_are_added_to_those_that_are_there(tmp_path: Path
 def test_an_audit_log_on_a_full_disk_is_an_error() -> None:
     with pytest.raises(OperatorError, match="No space left"):
         AuditLog(Path("/dev/full")).write("key:ops", "workers.recycle", 0.0)
+
+
+def test_the_callback_secret_of_a_key_is_printed_again_and_again_and_is_no_other_keys(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("acme", "other"):
+        run(["keys", "add", name])
+    capsys.readouterr()
+    # The message is printed where main() catches it.
+    assert run(["keys", "callback-secret", "acme"]) != 0
+    assert "OCRSVC_CALLBACK_SECRET is not set" in capsys.readouterr().err
+    monkeypatch.setenv("OCRSVC_CALLBACK_SECRET", "a secret of the service")
+    printed = []
+    for name in ("acme", "other", "acme"):
+        assert run(["keys", "callback-secret", name]) == 0
+        printed.append(capsys.readouterr().out)
+    acme, other, again = printed
+    assert acme == again != other
+    assert re.fullmatch(r"whsec_[A-Za-z0-9+/]{43}=\n", acme)
+    assert lines_of(folder / "keys.sqlite.audit.jsonl")[-1]["action"] == "keys.callback_secret"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from ocrsvc.model_repository.builtin import LANGUAGES, RECOGNITION, built_in_model
-from ocrsvc.model_repository.description import parse_description
-from ocrsvc.model_repository.language_tag import with_language
-from ocrsvc.model_repository.languages import LETTERS, languages_of
+from ocrsvc.engines.model.description import parse_description
+from ocrsvc.engines.model.languages import with_language
+from ocrsvc.engines.model.version import LANGUAGES, RECOGNITION, built_in_model
+from ocrsvc.models.importers.dictionaries import languages_of, letters_of_languages
 
 LATIN = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -34,10 +34,10 @@ def test_classes_of_several_letters_count_with_each() -> None:
 
 
 def test_every_language_can_be_named_in_a_model() -> None:
-    listed = ", ".join(f'"{tag}"' for tag in LETTERS)
+    listed = ", ".join(f'"{tag}"' for tag in letters_of_languages())
     text = f'[[recognition]]\nfile = "rec.onnx"\nlanguages = [{listed}]'
 
-    assert parse_description(text).languages == tuple(LETTERS)
+    assert parse_description(text).languages == tuple(letters_of_languages())
 
 
 def test_the_built_in_recognizer_has_the_languages_of_its_dictionary_that_it_was_seen_to_read() -> None:

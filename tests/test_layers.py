@@ -23,8 +23,6 @@ LAYERS = {
     "formats": 3,
     "masking": 3,
     "telemetry": 3,
-    "model_repository": 3,
-    "model_import": 4,
     "searchable_pdf": 4,
     "monitoring": 4,
     "outgoing": 4,
@@ -33,12 +31,11 @@ LAYERS = {
     "tls": 4,
     "document_output": 5,
     "engines": 5,
-    "model_serving": 6,
+    "models": 6,
     "pipeline": 7,
     "jobs": 8,
     "http": 8,
     "grpc_server": 8,
-    "model_api": 9,
     "job_requests": 9,
     "adapters": 10,
     "api": 10,
@@ -127,6 +124,8 @@ def test_an_import_that_descends_is_fine() -> None:
     assert climbing("ocrsvc.pipeline.read", source) == []
 
 
+# What the protocols that serve models have in common lies below them.
+COMMON = {"context", "model_protocols"}
 # Clients of PaddleX send its JSON in a tensor of KServe v2; KServe v1 is the REST API of TensorFlow Serving.
 SHARED = {"kserve": {"paddlex", "tfserving"}}
 
@@ -136,7 +135,7 @@ def test_an_adapter_does_not_know_the_others(module: str) -> None:
     source = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
     product = module.split(".")[2]
     others = {target.split(".")[2] for target in imports_of(source) if target.startswith("ocrsvc.adapters.")}
-    assert others - {product, "context"} <= SHARED.get(product, set())
+    assert others - {product, *COMMON} <= SHARED.get(product, set())
 
 
 def test_every_layer_of_the_table_exists() -> None:

@@ -11,21 +11,26 @@ from pathlib import Path
 
 from models_support import make_fake
 
+from ocrsvc.engines.model.version import built_in_model
 from ocrsvc.errors import EngineUnavailable
-from ocrsvc.model_repository.builtin import built_in_model
-from ocrsvc.model_serving.load_deaths import FOLDER, MOST_DEATHS, LoadDeaths
-from ocrsvc.model_serving.state import StateStore
+from ocrsvc.models.proof.verdicts import LOADS_FOLDER, MOST_CRASHES, CrashGuard, Verdicts
+from ocrsvc.models.state import StateStore
+from ocrsvc.settings.settings import Settings
 
 REFUSED = 9
 IN_ORDER = """
 import sys, threading
 from pathlib import Path
-from ocrsvc.model_repository.repository import ModelRepository
-from ocrsvc.model_serving.load_deaths import LoadDeaths
-from ocrsvc.model_serving.state import StateStore
-deaths, begun = LoadDeaths(StateStore(Path(sys.argv[2])), ""), threading.Event()
+from ocrsvc.models.repository import ModelRepository
+from ocrsvc.models.proof.verdicts import CrashGuard
+from ocrsvc.models.proof.verdicts import Verdicts
+from ocrsvc.settings.settings import Settings
+from ocrsvc.models.state import StateStore
+folder = Path(sys.argv[2])
+guard = CrashGuard(folder, Verdicts(Settings(), StateStore(folder)))
+begun = threading.Event()
 def load():
-    with deaths.watching(ModelRepository(Path(sys.argv[1])).open("fake", 1)):
+    with guard.loading(ModelRepository(Path(sys.argv[1])).open("fake", 1)):
         begun.set()
         threading.Event().wait()
 threading.Thread(target=load, daemon=True).start()
@@ -33,6 +38,11 @@ begun.wait()
 assert list(Path(sys.argv[2]).glob("loading/*"))
 sys.exit(0)
 """
+
+
+def guard_of(folder: Path) -> CrashGuard:
+    """The guard of a machine whose state is in the folder."""
+    return CrashGuard(folder / "state", Verdicts(Settings(), StateStore(folder / "state")))
 
 
 def in_child(call: Callable[[], None]) -> int:
@@ -50,46 +60,46 @@ def in_child(call: Callable[[], None]) -> int:
 
 def test_a_version_that_ends_its_workers_is_refused(tmp_path: Path) -> None:
     version, store = make_fake(tmp_path / "models", 1), StateStore(tmp_path / "state")
-    deaths = LoadDeaths(store, "here")
+    guard = guard_of(tmp_path)
 
     def load_and_die() -> None:
-        with deaths.watching(version):
+        with guard.loading(version):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    for _ in range(MOST_DEATHS):
+    for _ in range(MOST_CRASHES):
         assert in_child(load_and_die) == -signal.SIGKILL
     assert in_child(load_and_die) == REFUSED
     verdict = store.read().verdicts[version.digest]
-    assert (verdict.accepted, verdict.kind, verdict.made_on) == (False, "crash", "here")
+    assert (verdict.accepted, verdict.kind) == (False, "crash")
     # It was forgotten, say: it begins anew.
     assert in_child(load_and_die) == -signal.SIGKILL
 
 
 def test_the_death_of_a_whole_service_does_not_count(tmp_path: Path) -> None:
-    version, deaths = make_fake(tmp_path / "models", 1), LoadDeaths(StateStore(tmp_path / "state"), "")
+    version, guard = make_fake(tmp_path / "models", 1), guard_of(tmp_path)
 
     def die() -> None:
-        with deaths.watching(version):
+        with guard.loading(version):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def service() -> None:
-        for _ in range(MOST_DEATHS):
+        for _ in range(MOST_CRASHES):
             in_child(die)
         os.kill(os.getpid(), signal.SIGKILL)
 
     in_child(service)
-    assert len(list((tmp_path / "state" / FOLDER).iterdir())) == MOST_DEATHS
-    with deaths.watching(version):
+    assert len(list((tmp_path / "state" / LOADS_FOLDER).iterdir())) == MOST_CRASHES
+    with guard.loading(version):
         pass
-    assert not list((tmp_path / "state" / FOLDER).iterdir())
+    assert not list((tmp_path / "state" / LOADS_FOLDER).iterdir())
 
 
 def test_a_process_that_ends_in_order_while_it_loads_leaves_nothing(tmp_path: Path) -> None:
     make_fake(tmp_path / "models", 1)
     subprocess.run([sys.executable, "-c", IN_ORDER, tmp_path / "models", tmp_path / "state"], check=True, timeout=60)
-    assert not list((tmp_path / "state" / FOLDER).iterdir())
+    assert not list((tmp_path / "state" / LOADS_FOLDER).iterdir())
 
 
 def test_nothing_is_written_for_the_built_in_model(tmp_path: Path) -> None:
-    with LoadDeaths(StateStore(tmp_path / "state"), "").watching(built_in_model()):
+    with guard_of(tmp_path).loading(built_in_model()):
         assert not (tmp_path / "state").exists()

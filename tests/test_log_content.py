@@ -17,7 +17,7 @@ from support import run_server, wait_until
 from web_support import KnownEngine, client_raising, picture
 
 from ocrsvc.errors import BadOption, EngineFailed, OcrsvcError
-from ocrsvc.grpc_server.status_codes import failure_of
+from ocrsvc.grpc_server.method import failure_of
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Line, Page, ReadOptions, ReadTask
 from ocrsvc.settings.settings import Settings

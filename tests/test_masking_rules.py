@@ -102,6 +102,23 @@ def test_a_number_with_a_check_digit_is_found_though_the_space_after_its_name_wa
     assert masked_text(before + number, ALL) == before + "*" * len(number)
 
 
+@pytest.mark.parametrize(
+    ("text", "is_masked"),
+    [
+        ("4111 1111 1111 111l", True),
+        ("41ll111111111111", True),
+        ("41ll 1111 1111 111l", False),
+        ("4111 1111 1111 11l2", False),
+    ],
+    ids=["one letter", "two letters", "three letters", "wrong check digit"],
+)
+def test_a_card_with_one_or_two_letters_read_for_digits_is_found_by_its_check_digit(
+    text: str, *, is_masked: bool
+) -> None:
+    cards = make_rules(["card"])
+    assert masked_text(text, cards) == ("".join(" " if sign == " " else "*" for sign in text) if is_masked else text)
+
+
 @pytest.mark.parametrize("before", ["李四-", "张三_", "联系人——"])
 def test_a_telephone_number_after_a_name_and_a_dash_is_found(before: str) -> None:
     assert masked_text(f"{before}13800138000", ALL) == before + "*" * 11

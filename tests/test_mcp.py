@@ -29,6 +29,7 @@ from ocrsvc.mcp_server.page_sources import EnginePages, PageResult
 from ocrsvc.mcp_server.results import DocumentText, cut, shown
 from ocrsvc.mcp_server.server import Limits, make_server
 from ocrsvc.mcp_server.sources import Sources
+from ocrsvc.mcp_server.streamable_http import MOST_SESSIONS
 from ocrsvc.outgoing.policy import OutgoingPolicy
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page
@@ -263,6 +264,19 @@ def test_over_http_a_service_reads_for_who_has_the_token(over_http: tuple[str, S
     assert text.startswith("64x32\n")
     assert json.loads(places)["lines_total"] == 2
     assert re.findall(r"--- page (\d) of 7 ---\n200x100", document) == list("234567")
+
+
+def test_sessions_that_do_nothing_are_bounded(folder: Path) -> None:
+    params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    begin = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    accept = {"Accept": "application/json, text/event-stream"}
+    command = ["ocrsvc", "mcp", "--http", "127.0.0.1:0", "--engine", "fake", "--folder", str(folder)]
+    with closing(Mcp(command)) as served, httpx2.Client(headers=accept, timeout=30) as client:
+        served.wait_for("MCP at")
+        begun = [client.post(served.url, json=begin) for _ in range(MOST_SESSIONS + 1)]
+        assert [answer.status_code for answer in begun[-2:]] == [200, 503]
+        client.delete(served.url, headers={"Mcp-Session-Id": begun[0].headers["Mcp-Session-Id"]})
+        assert client.post(served.url, json=begin).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,16 @@ def test_the_smaller_of_machine_and_cgroup_is_what_there_is(tmp_path: Path, file
             },
             MemoryUse(3 * GB - 1000, 4 * GB),
         ),
+        # The kernel took something back between the two files.
+        (
+            {
+                "proc/self/cgroup": "0::/a\n",
+                "sys/fs/cgroup/a/memory.max": f"{2 * GB}\n",
+                "sys/fs/cgroup/a/memory.current": "1000\n",
+                "sys/fs/cgroup/a/memory.stat": "inactive_file 1001\n",
+            },
+            MemoryUse(0, 2 * GB),
+        ),
     ],
 )
 def test_what_the_kernel_takes_back_when_it_is_wanted_is_not_in_use(

@@ -57,6 +57,26 @@ def test_what_can_never_fit_is_told_apart_from_what_does_not_fit_now() -> None:
     assert (share.held_bytes, budget.held_bytes) == (0, 60)
 
 
+def test_beside_others_a_request_fills_no_more_than_its_part_and_alone_all() -> None:
+    budget = Budget(100)
+    other, share = Share(budget), Share(budget)
+    other.take(10)
+    with pytest.raises(QueueFull):
+        share.take(60, part=0.5)
+    other.release()
+    share.take(100, part=0.5)
+
+
+def test_what_is_handed_over_is_held_by_the_share_that_has_it() -> None:
+    share = Share(Budget(100))
+    share.take(60)
+    handed_over = share.split(60)
+    with pytest.raises(BodyTooLarge):
+        handed_over.take(41)
+    with pytest.raises(QueueFull):
+        share.take(41)
+
+
 def test_what_is_given_back_after_the_end_of_its_request_is_not_counted_twice() -> None:
     budget = Budget(100)
     share = Share(budget)

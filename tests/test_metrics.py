@@ -31,9 +31,8 @@ from ocrsvc.telemetry.metrics import (
     TLS_NOT_AFTER,
     WAITING,
 )
-from ocrsvc.telemetry.metrics_store import SERIES, MetricsStore, WorkerMetrics, count_reading
+from ocrsvc.telemetry.metrics_store import SERIES, MetricsStore, Sampler, WorkerMetrics, count_reading
 from ocrsvc.telemetry.prometheus import Observed, expose
-from ocrsvc.telemetry.sampler import Sampler
 from ocrsvc.telemetry.worker_table import WorkerTable
 
 _SOON_S = 60.0
@@ -68,14 +67,14 @@ def test_what_a_killed_worker_counted_stays_and_its_gauges_go() -> None:
 
     def count_and_die() -> None:
         worker_metrics = store.worker_metrics(0)
-        worker_metrics.count(IMAGES, by=7)
+        worker_metrics.count(IMAGES, "request", by=7)
         worker_metrics.count(IN_FLIGHT, by=3)
         os.kill(os.getpid(), signal.SIGKILL)
 
     assert in_a_child(count_and_die) == signal.SIGKILL
-    assert (value(store, IMAGES.of()), value(store, IN_FLIGHT.of())) == (7, 3)
+    assert (value(store, IMAGES.of("request")), value(store, IN_FLIGHT.of())) == (7, 3)
     store.fold(0)
-    assert (value(store, IMAGES.of()), value(store, IN_FLIGHT.of())) == (7, 0)
+    assert (value(store, IMAGES.of("request")), value(store, IN_FLIGHT.of())) == (7, 0)
 
 
 def test_no_counter_goes_back_or_is_lost_over_a_hundred_generations_of_workers() -> None:
@@ -83,11 +82,11 @@ def test_no_counter_goes_back_or_is_lost_over_a_hundred_generations_of_workers()
     store.claim(1)
     for generation in range(100):
         worker_metrics = store.worker_metrics(1)
-        worker_metrics.count(IMAGES)
-        worker_metrics.record((), ((STAGE_SECONDS.of("engine"), 0.3),))
+        worker_metrics.count(IMAGES, "request")
+        worker_metrics.record((), ((STAGE_SECONDS.of("engine", "request"), 0.3),))
         store.fold(1)
-        assert value(store, IMAGES.of()) == generation + 1
-    assert sum(store.read()[STAGE_SECONDS.of("engine")][:-1]) == 100
+        assert value(store, IMAGES.of("request")) == generation + 1
+    assert sum(store.read()[STAGE_SECONDS.of("engine", "request")][:-1]) == 100
 
 
 def test_a_reader_never_sees_a_counter_go_back_while_the_arbiter_folds() -> None:
@@ -97,17 +96,17 @@ def test_a_reader_never_sees_a_counter_go_back_while_the_arbiter_folds() -> None
 
     def look() -> None:
         while not done.is_set():
-            seen.append(value(store, IMAGES.of()))
+            seen.append(value(store, IMAGES.of("request")))
 
     reader = threading.Thread(target=look)
     reader.start()
     for _ in range(300):
-        store.worker_metrics(0).count(IMAGES)
+        store.worker_metrics(0).count(IMAGES, "request")
         store.fold(0)
     done.set()
     reader.join()
     assert seen == sorted(seen)
-    assert value(store, IMAGES.of()) == 300
+    assert value(store, IMAGES.of("request")) == 300
 
 
 def test_threads_of_one_worker_lose_no_count() -> None:
@@ -115,27 +114,27 @@ def test_threads_of_one_worker_lose_no_count() -> None:
 
     def work() -> None:
         for _ in range(2000):
-            store.common.count(IMAGES)
+            store.common.count(IMAGES, "request")
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert value(store, IMAGES.of()) == 16_000
+    assert value(store, IMAGES.of("request")) == 16_000
 
 
 def test_a_signals_handler_may_count_while_its_thread_counts() -> None:
     store = MetricsStore()
 
     def interrupted() -> Iterator[tuple[Key, float]]:
-        store.common.count(IMAGES)
+        store.common.count(IMAGES, "request")
         yield LINES.of(), 1
 
     thread = threading.Thread(target=store.common.record, args=(interrupted(),), daemon=True)
     thread.start()
     thread.join(_SOON_S)
-    assert (value(store, IMAGES.of()), value(store, LINES.of())) == (1, 1)
+    assert (value(store, IMAGES.of("request")), value(store, LINES.of())) == (1, 1)
 
 
 def test_newer_code_in_a_worker_may_count_what_the_arbiter_has_never_heard_of() -> None:
@@ -150,14 +149,15 @@ def test_newer_code_in_a_worker_may_count_what_the_arbiter_has_never_heard_of() 
 def test_more_series_than_there_is_room_for_harm_nobody() -> None:
     store = MetricsStore(slots=1)
     store.claim(0)
-    worker_metrics = store.worker_metrics(0)
-    for number in range(SERIES + 50):
-        worker_metrics.count(FAILURES, f"code{number}")
-    store.fold(0)
+    for _ in range(2):
+        worker_metrics = store.worker_metrics(0)
+        for number in range(SERIES + 50):
+            worker_metrics.count(FAILURES, f"code{number}")
+        store.fold(0)
     found = dict(store.read())
-    assert found.pop(SERIES_DROPPED.of())[0] == 50
+    assert found.pop(SERIES_DROPPED.of())[0] == 2 * 50
     assert len(found) == SERIES
-    assert {values[0] for values in found.values()} == {1.0}
+    assert {values[0] for values in found.values()} == {2.0}
 
 
 def test_all_formats_with_all_their_failures_leave_half_of_the_room() -> None:
@@ -180,8 +180,8 @@ def failures(kind: type[OcrsvcError]) -> Iterator[tuple[int, str]]:
 )
 def test_an_observation_falls_into_the_bucket_whose_upper_end_it_does_not_pass(seconds: float, bucket: int) -> None:
     store = MetricsStore()
-    store.common.record((), ((STAGE_SECONDS.of("queue"), seconds),))
-    values = store.read()[STAGE_SECONDS.of("queue")]
+    store.common.record((), ((STAGE_SECONDS.of("queue", "request"), seconds),))
+    values = store.read()[STAGE_SECONDS.of("queue", "request")]
     assert [number for number, count in enumerate(values[:-1]) if count] == [bucket]
     assert values[-1] == seconds
 
@@ -196,9 +196,16 @@ def reading() -> Reading:
 def test_a_reading_counts_its_image_its_lines_and_its_times() -> None:
     store = MetricsStore()
     count_reading(store.common, reading())
-    assert (value(store, IMAGES.of()), value(store, LINES.of())) == (1, 2)
+    assert (value(store, IMAGES.of("request")), value(store, LINES.of())) == (1, 2)
     sums = {key[2]: values[-1] for key, values in store.read().items() if key[1] == STAGE_SECONDS.name}
     assert sums == {"decode": 0.002, "queue": 0.02, "engine": 0.2, "total": 2.0}
+
+
+def test_a_page_of_a_job_is_not_among_those_that_a_client_waits_for() -> None:
+    store = MetricsStore()
+    count_reading(store.common, reading(), source="job")
+    assert (value(store, IMAGES.of("job")), value(store, IMAGES.of("request"))) == (1, 0)
+    assert {key[3] for key in store.read() if key[1] == STAGE_SECONDS.name} == {"job"}
 
 
 def test_a_page_from_the_cache_counts_as_a_hit_and_not_as_read() -> None:
@@ -206,7 +213,7 @@ def test_a_page_from_the_cache_counts_as_a_hit_and_not_as_read() -> None:
     engine = EngineInfo("fake", "none", "1", "cpu", "none", "none")
     kept = Reading(Page(4, 3, 0, ()), engine, Timing(0.0, 0.0, 0.0, 0.001), from_cache=True)
     count_reading(store.common, kept)
-    assert (value(store, CACHE_HITS.of()), value(store, IMAGES.of())) == (1, 0)
+    assert (value(store, CACHE_HITS.of("request")), value(store, IMAGES.of("request"))) == (1, 0)
 
 
 def test_counting_one_image_costs_less_than_20_microseconds_of_cpu() -> None:
@@ -226,7 +233,7 @@ def test_memory_is_taken_for_living_workers_only() -> None:
     before = shared_bytes()
     store = MetricsStore(slots=1024)
     store.claim(0)
-    store.worker_metrics(0).count(IMAGES)
+    store.worker_metrics(0).count(IMAGES, "request")
     store.read()
     assert shared_bytes() - before < 256 * 1024
 

@@ -15,10 +15,9 @@ from keys_support import Keys, bearer, keys_in
 from web_support import TEXT, as_base64, json_of, picture, running_app
 
 from ocrsvc.adapters.mistral.signed_urls import EXPIRES, SIGNATURE, SignatureRefused, file_id_of, query_of
-from ocrsvc.errors import BodyTooLarge, QueueFull
-from ocrsvc.jobs import uploaded_files as files_module
-from ocrsvc.jobs.store import JobStore
-from ocrsvc.jobs.uploaded_files import UploadedFiles
+from ocrsvc.adapters.mistral.uploaded_files import UploadedFiles
+from ocrsvc.errors import BodyTooLarge
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.settings.settings import Settings
 
 PAGE = picture()
@@ -236,11 +235,12 @@ def test_a_url_of_another_host_is_fetched_where_the_operator_allows_it() -> None
 
 
 def test_expired_files_go_when_jobs_are_swept(tmp_path: Path) -> None:
-    jobs = JobStore(tmp_path, 400, KEEP_S)
-    jobs.uploads = UploadedFiles(tmp_path / "uploads", 100, -1.0)
-    jobs.uploads.add(b"x", "a", "one", None)
+    clock = Clock()
+    jobs = JobStore(tmp_path, 4000, KEEP_S, clock, wall=clock)
+    UploadedFiles(jobs.uploads).add(b"x", "a", "one", None)
+    clock.now_s += KEEP_S + 1
     jobs.sweep()
-    assert [entry.name for entry in (tmp_path / "uploads").iterdir()] == [".lock"]
+    assert [path for path in (tmp_path / "uploads").iterdir() if path.is_dir()] == []
 
 
 # The store.
@@ -256,16 +256,22 @@ class Clock:
         return self.now_s
 
 
+def files_in(folder: Path, clock: Clock, keep_s: float = 1.0) -> UploadedFiles:
+    """Room for 100 kB, and two files."""
+    folder.mkdir(exist_ok=True)
+    return UploadedFiles(JobStore(folder / "uploads", 100_000, keep_s, clock, wall=clock, most_jobs=2))
+
+
 def test_a_signed_url_holds_as_long_as_it_says_and_no_longer_than_its_file(tmp_path: Path) -> None:
     clock = Clock()
-    files = UploadedFiles(tmp_path / "files", 100, 2 * 3600, clock)
+    files = files_in(tmp_path / "files", clock, 2 * 3600)
     file = files.add(b"x", "a", "caller", None)
     short, long = (f"http://x/v1/files/{file.id}/content?{query_of(files, file, hours)}" for hours in (1, 100))
     assert file_id_of(short, files) == file_id_of(long, files) == file.id
     # Another process knows the same secret, a service in another folder does not.
-    assert file_id_of(short, UploadedFiles(tmp_path / "files", 100, 1, clock)) == file.id
+    assert file_id_of(short, files_in(tmp_path / "files", clock)) == file.id
     with pytest.raises(SignatureRefused):
-        file_id_of(short, UploadedFiles(tmp_path / "others", 100, 1, clock))
+        file_id_of(short, files_in(tmp_path / "others", clock))
     clock.now_s += 3600
     with pytest.raises(SignatureRefused):
         file_id_of(short, files)
@@ -278,37 +284,26 @@ def test_a_signed_url_holds_as_long_as_it_says_and_no_longer_than_its_file(tmp_p
 
 @pytest.mark.parametrize("url", ["http://x/a", f"http://x/b?{SIGNATURE}=1", f"http://[?{SIGNATURE}", "x" * 9999])
 def test_other_urls_are_not_taken_for_signed_ones(tmp_path: Path, url: str) -> None:
-    assert file_id_of(url, UploadedFiles(tmp_path, 100, 1)) is None
+    assert file_id_of(url, files_in(tmp_path, Clock())) is None
 
 
-def test_files_are_bounded_shared_between_callers_and_removed_when_they_are_old(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_bounded_shared_between_callers_and_removed_when_they_are_old(tmp_path: Path) -> None:
     clock = Clock()
-    files = UploadedFiles(tmp_path / "files", 100, 60, clock)
+    files = files_in(tmp_path, clock, 60)
     with pytest.raises(BodyTooLarge):
-        files.add(bytes(101), "a", "one", None)
-    first, second = (files.add(bytes(40), name, "one", None) for name in ("a", "b"))
+        files.add(bytes(100_001), "a", "one", None)
+    first, second = (files.add(bytes(40_000), name, "one", None) for name in ("a", "b"))
     clock.now_s += 1
     # A caller's own oldest file makes room; others' only where they hold more than their share.
-    files.add(bytes(40), "c", "one", None)
+    files.add(bytes(40_000), "c", "one", None)
     assert sorted(file.name for file in files.all()) in (["a", "c"], ["b", "c"])
-    files.add(bytes(40), "d", "other", None)
+    files.add(bytes(40_000), "d", "other", None)
     assert sorted(file.caller for file in files.all()) == ["one", "other"]
-    monkeypatch.setattr(files_module, "MOST_FILES", 2)
     files.add(b"", "e", "other", None)
     assert len(files.all()) == 2
-    clock.now_s += 60
-    (tmp_path / "files" / f".{2**22 + 1}-{'0' * 32}").mkdir()
-    files.sweep()
-    assert [entry.name for entry in (tmp_path / "files").iterdir()] == [".lock"]
+    clock.now_s += 61
+    (tmp_path / "uploads" / f".{2**22 + 1}-{'0' * 32}").mkdir()
+    files._store.sweep()
+    assert [path for path in (tmp_path / "uploads").iterdir() if path.is_dir()] == []
     files.remove(first)
     files.remove(second)
-
-
-def test_a_store_that_another_process_holds_is_full_for_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = UploadedFiles(tmp_path, 100, 60)
-    monkeypatch.setattr("ocrsvc.jobs.files._LOCK_WAIT_S", 0.0)
-    with files._locked(), pytest.raises(QueueFull):
-        files.add(b"x", "a", "one", None)
-    assert [entry.name for entry in tmp_path.iterdir()] == [".lock"]

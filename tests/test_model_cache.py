@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from support import clean_environment
 
+from ocrsvc.engines.model.encryption import ModelKey
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key, default_folder
-from ocrsvc.model_repository.model_key import ModelKey
 
 MODEL = b"a model" * 1000
 

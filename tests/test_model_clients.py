@@ -18,7 +18,7 @@ from models_support import accept, make_fake, make_version
 from support import ROOT, Server, clean_environment, run_server, start_server, wait_until
 from web_support import as_base64, picture
 
-from ocrsvc.model_serving.state import ModelState, StateStore
+from ocrsvc.models.state import ModelState, StateStore
 
 SCRIPTS = ROOT / "tests" / "clients"
 WORKERS = 2

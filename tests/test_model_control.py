@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from models_support import make_fake_version
 
+from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import OperatorError, SettingsError, UnknownModel
-from ocrsvc.model_repository.repository import ModelRepository
-from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_repository.wanted_model import WantedModel
-from ocrsvc.model_serving.control import CHECK_S, ModelControl
-from ocrsvc.model_serving.policy import FILE, TENSORFLOW_FILE, read_policies
-from ocrsvc.model_serving.router import ModelRouter
-from ocrsvc.model_serving.state import DAMAGED_FILE, ModelState, StateStore, Verdict, state_folder
-from ocrsvc.model_serving.state import FILE as STATE_FILE
+from ocrsvc.models.model_control import CHECK_S, PROOF_LOCK, ModelControl
+from ocrsvc.models.model_name import WantedModel
+from ocrsvc.models.policy import FILE, TENSORFLOW_FILE, read_policies
+from ocrsvc.models.repository import ModelRepository
+from ocrsvc.models.state import DAMAGED_FILE, ModelState, StateStore, Verdict, state_folder
+from ocrsvc.models.state import FILE as STATE_FILE
+from ocrsvc.models.version_selection import VersionSelector
 from ocrsvc.records import ReadOptions
 
 ACCEPTED = Verdict(accepted=True)
@@ -59,11 +59,8 @@ class Place:
             ModelRepository(self.folder), self.store, lambda one: str(one) in self.loaded, lambda: self.now_s
         )
 
-    def router(self, draw: float = 0.5, default: str = "mine") -> ModelRouter:
-        control = self.control()
-        return ModelRouter(
-            control.catalogue, control.latest, WantedModel(default), control.is_loaded, draw=lambda: draw
-        )
+    def selector(self, draw: float = 0.5, default: str = "mine") -> VersionSelector:
+        return VersionSelector(self.control(), WantedModel(default), draw=lambda: draw)
 
     def available(self) -> list[str]:
         return [str(one) for one in self.control().catalogue().available]
@@ -108,7 +105,7 @@ def test_a_version_that_is_not_accepted_leaves_its_place_to_an_older_one(place: 
         ("[mine]\nversion = 1", "mine.version: "),
         ('[mine]\nlabels = {"a b" = 1}', "mine.labels"),
         ("[mine]\nshares = {a = 0.6, b = 0.6}", "add up to more than 1"),
-        ("[MINE]", "no name of a model"),
+        ("[MINE]", "should match pattern"),
         ("[mine", "no TOML"),
     ],
 )
@@ -120,7 +117,7 @@ def test_a_bad_policy_is_refused_at_the_start_and_changes_nothing_later(
     with pytest.raises(SettingsError, match=said):
         place.control()
     with caplog.at_level(logging.ERROR):
-        control.reread_policies()
+        control.reread()
     assert said in caplog.text
     assert [str(one) for one in control.catalogue().available] == ["mine/3", "ppocr/1"]
 
@@ -142,7 +139,7 @@ def test_tensorflow_servings_file_says_the_same(place: Place, base_path: str) ->
     (place.folder / TENSORFLOW_FILE).write_text(text)
     # What the file does not name is not wanted, as with TensorFlow Serving.
     assert place.available() == ["mine/3", "mine/1"]
-    assert place.router().resolve(ReadOptions(model="mine:canary")).number == 3
+    assert place.selector().select(ReadOptions(model="mine:canary")).number == 3
 
 
 @pytest.mark.parametrize(
@@ -155,7 +152,7 @@ def test_tensorflow_servings_file_says_the_same(place: Place, base_path: str) ->
             'model_config_list { config { name: "mine" model_version_policy { specific { versions: -1 } } } }',
             "versions",
         ),
-        ('model_config_list { config { name: "Mine" } }', "no name of a model"),
+        ('model_config_list { config { name: "Mine" } }', "should match pattern"),
     ],
 )
 def test_what_is_wrong_in_tensorflow_servings_file_is_named(place: Place, text: str, said: str) -> None:
@@ -176,7 +173,7 @@ def test_two_files_of_policies_are_refused(place: Place) -> None:
 )
 def test_a_request_is_read_by_what_it_names(place: Place, model: str | None, number: int) -> None:
     place.policy('[mine]\nversions = "all"\nlabels = {old = 1}')
-    assert place.router().resolve(ReadOptions(model=model)).number == number
+    assert place.selector().select(ReadOptions(model=model)).number == number
 
 
 @pytest.mark.parametrize(
@@ -186,14 +183,17 @@ def test_a_request_is_read_by_what_it_names(place: Place, model: str | None, num
         (ReadOptions(model="mine:old"), "Versions of mine: 3. Labels: none."),
         (ReadOptions(model="yours"), "There is: mine, ppocr."),
         (ReadOptions(model="no model"), "NAME/VERSION"),
-        (ReadOptions(model="ppocr", lang="xyz"), "The model ppocr/1 does not read xyz. It reads zh, "),
+        (
+            ReadOptions(model="ppocr", lang="xyz"),
+            "The model ppocr/1 does not suit lang xyz. Tiers: small. Languages: zh, ",
+        ),
         (ReadOptions(lang="xyz"), "Tiers: small. Languages: "),
         (ReadOptions(tier="medium"), "Tiers: small."),
     ],
 )
 def test_what_is_not_there_is_refused_with_what_is(place: Place, asked: ReadOptions, said: str) -> None:
     with pytest.raises(UnknownModel, match=said.replace(".", "\\.")):
-        place.router().resolve(asked)
+        place.selector().select(asked)
 
 
 @pytest.mark.parametrize(
@@ -212,23 +212,23 @@ def test_what_is_not_there_is_refused_with_what_is(place: Place, asked: ReadOpti
 def test_tier_and_language_choose_a_model_the_default_first(place: Place, asked: ReadOptions, name: str) -> None:
     place.add("mine", 4, languages=("en", "zh"))
     place.add("cyrillic", 1, tier="tiny", languages=("ru", "en"))
-    assert place.router().resolve(asked).name == name
+    assert place.selector().select(asked).name == name
 
 
 @pytest.mark.parametrize(("draw", "number"), [(0.04, 3), (0.05, 2), (0.99, 2)])
 def test_a_share_of_the_traffic_goes_to_a_label_and_the_rest_to_stable(place: Place, draw: float, number: int) -> None:
     place.policy("[mine]\nlabels = {stable = 2, canary = 3}\nshares = {canary = 0.05}")
-    assert place.router(draw).resolve(ReadOptions()).number == number
+    assert place.selector(draw).select(ReadOptions()).number == number
 
 
 def test_a_new_version_serves_once_it_is_loaded_and_the_old_one_until_then(place: Place) -> None:
     place.loaded = {"mine/2"}
-    router = place.router()
-    assert router.resolve(ReadOptions()).number == 2
+    selector = place.selector()
+    assert selector.select(ReadOptions()).number == 2
     place.loaded = {"mine/2", "mine/3"}
-    assert router.resolve(ReadOptions()).number == 3
+    assert selector.select(ReadOptions()).number == 3
     place.loaded = set()
-    assert router.resolve(ReadOptions()).number == 3
+    assert selector.select(ReadOptions()).number == 3
 
 
 def test_loads_and_unloads_come_before_the_policy(place: Place) -> None:
@@ -247,7 +247,7 @@ def test_labels_set_by_an_operator_come_before_those_of_the_policy(place: Place)
     place.policy('[mine]\nversions = "all"\nlabels = {stable = 3, old = 1}')
     control = place.control()
     control.set_labels("mine", {"stable": 2, "old": None})
-    assert place.router().resolve(ReadOptions()).number == 2
+    assert place.selector().select(ReadOptions()).number == 2
     assert [one.labels for one in control.status("mine")] == [(), ("stable",), ()]
     place.add("mine", 4, verdict=None)
     for wrong in (4, 9):
@@ -272,7 +272,7 @@ def test_a_version_that_is_being_proved_is_loading(place: Place) -> None:
     for number in (4, 5):
         new = place.add("mine", number, verdict=None)
     place.policy('[mine]\nversions = "all"')
-    with place.store.proving(new.digest):
+    with place.store.locked(PROOF_LOCK, new.digest):
         found = place.control().status("mine")
     assert [one.state for one in found[3:]] == ["START", "LOADING"]
     assert [one.state for one in place.control().status("mine")[3:]] == ["START", "START"]
@@ -286,24 +286,23 @@ def test_other_workers_follow_by_the_state_file(place: Place) -> None:
     assert "mine/3" not in [str(version) for version in other.catalogue().available]
 
 
-def test_a_worker_that_is_watched_follows_the_state_and_leaves_the_disk_to_the_watcher(place: Place) -> None:
+def test_a_request_follows_the_state_and_leaves_the_disk_to_the_watcher(place: Place) -> None:
     one, other = place.control(), place.control()
-    other.is_watched = True
     place.policy('[mine]\nversions = "all"')
     place.add("mine", 4)
     one.unload("mine", 3)
     place.now_s += CHECK_S
     assert [str(version) for version in other.catalogue().available] == ["mine/2", "ppocr/1"]
-    other.reread_policies()
+    other.reread()
     assert [str(version) for version in other.catalogue().available] == ["mine/4", "mine/2", "mine/1", "ppocr/1"]
 
 
 def test_a_worker_that_has_not_looked_yet_does_not_refuse_what_another_has_loaded(place: Place) -> None:
     one = place.control()
     one.unload("mine")
-    router = place.router()
+    selector = place.selector()
     one.load("mine")
-    assert router.resolve(ReadOptions()).number == 3
+    assert selector.select(ReadOptions()).number == 3
 
 
 def test_the_state_survives_a_restart_and_damage_is_put_aside(place: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -372,8 +371,8 @@ def test_who_names_what_does_not_serve_is_told_that_it_is_there(place: Place) ->
         ("new", "it has not proved itself yet"),
     ):
         with pytest.raises(UnknownModel) as told:
-            place.router().resolve(ReadOptions(model=name))
+            place.selector().select(ReadOptions(model=name))
         assert told.value.detail == f"The model {name} does not serve: {why}."
     for name in ("other", "mine/9", "mine:other"):
         with pytest.raises(UnknownModel, match=f"There is no model {name}"):
-            place.router().resolve(ReadOptions(model=name))
+            place.selector().select(ReadOptions(model=name))

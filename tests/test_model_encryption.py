@@ -11,10 +11,18 @@ from collections.abc import Callable
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from ocrsvc.engines.model.encryption import (
+    CHUNK_BYTES,
+    CannotDecrypt,
+    ModelKey,
+    decrypt,
+    encrypt,
+    new_key,
+    parse_key,
+    read_head,
+)
+from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.errors import SettingsError
-from ocrsvc.model_repository.encryption import CHUNK_BYTES, CannotDecrypt, decrypt, encrypt, read_head
-from ocrsvc.model_repository.key_source import read_model_key
-from ocrsvc.model_repository.model_key import ModelKey, new_key, parse_key
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 
@@ -28,7 +36,7 @@ CHUNK = CHUNK_BYTES + TAG_BYTES
 @pytest.fixture(autouse=True)
 def _keep_core_dumps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the process that runs the tests."""
-    monkeypatch.setattr("ocrsvc.model_repository.key_source.forbid_core_dumps", lambda: None)
+    monkeypatch.setattr("ocrsvc.engines.model.key_source.forbid_core_dumps", lambda: None)
 
 
 def encrypted(plain: bytes, name: str = "det.onnx", set_id: str = SET) -> bytes:
@@ -212,7 +220,7 @@ def test_a_key_that_cannot_be_had_is_a_sentence_without_secrets(environ: dict[st
 
 
 def test_a_descriptor_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocrsvc.model_repository.key_source.LIMIT_S", 0.0)
+    monkeypatch.setattr("ocrsvc.engines.model.key_source.LIMIT_S", 0.0)
     reading, writing = os.pipe()
     try:
         with pytest.raises(SettingsError, match="has not ended within 0 s"):

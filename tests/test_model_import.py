@@ -12,14 +12,15 @@ import onnx
 import pytest
 from model_files import LETTERS, classifier, detector, real_models, recognizer, with_weights_elsewhere
 
+from ocrsvc.engines.model.description import Description, parse_description
+from ocrsvc.engines.ppocr.graph import inspection
+from ocrsvc.engines.ppocr.graph.inspection import inspect_model
 from ocrsvc.errors import BadModel
-from ocrsvc.model_import import dictionary, onnx_graph, source_files
-from ocrsvc.model_import.find_model import find_model
-from ocrsvc.model_import.new_model import NewModel, Wanted
-from ocrsvc.model_import.onnx_graph import inspect_model
-from ocrsvc.model_import.paddle_config import parse_config
-from ocrsvc.model_import.write_description import write_description
-from ocrsvc.model_repository.description import Description, parse_description
+from ocrsvc.models.importers import dictionaries, source_files
+from ocrsvc.models.importers.find_model import find_model
+from ocrsvc.models.importers.paddle_config import parse_config
+from ocrsvc.models.importers.source_files import NewModel, Wanted
+from ocrsvc.models.importers.write_version import write_description
 
 DETECTOR_CONFIG = """
 Global: {model_name: PP-OCRv9_tiny_det}
@@ -371,7 +372,7 @@ class TestHostileSources:
             parse_config(text, "inference.yml")
 
     def test_whatever_is_changed_in_a_file_it_is_a_model_or_a_bad_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(onnx_graph, "run_apart", lambda _content, _name: (48, 64))
+        monkeypatch.setattr(inspection, "run_apart", lambda _content, _name: (48, 64))
         rng, models, outcomes = random.Random(14), (detector(), recognizer(), classifier()), set[str]()
         for _ in range(400):
             content = bytearray(rng.choice(models))
@@ -411,6 +412,6 @@ def test_the_real_model_of_pp_ocr_v5_has_its_dictionary_and_a_second_one() -> No
     folder = real_models() / "ppocrv5"
     model = find_model(Wanted([folder]))
     assert model.description.recognition[0].dictionary is None
-    beside = dictionary.lines_of((folder / "ppocrv5_dict.txt").read_text("utf-8"))
+    beside = dictionaries.lines_of((folder / "ppocrv5_dict.txt").read_text("utf-8"))
     named = find_model(Wanted([folder], dictionary=folder / "ppocrv5_dict.txt"))
     assert dictionary_of(named) == "\n".join(beside) + "\n"

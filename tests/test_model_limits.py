@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ocrsvc.errors import OperatorError, SettingsError
-from ocrsvc.model_serving.policy import parse_policies
-from ocrsvc.model_serving.state import MOST_VERDICTS, StateStore, Verdict
+from ocrsvc.models.policy import parse_policies
+from ocrsvc.models.state import MOST_VERDICTS, StateStore, Verdict
 
 
 @pytest.fixture

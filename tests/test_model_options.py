@@ -9,13 +9,22 @@ import pytest
 from flask.testing import FlaskClient
 from web_support import json_of, picture, running_app
 
+from ocrsvc.adapters.model_protocols.ocr_model import options_in
+from ocrsvc.engines.model.version import BUILT_IN_DESCRIPTION
 from ocrsvc.errors import BadOption, UnknownModel
 from ocrsvc.http.options import read_options
-from ocrsvc.model_api.model import options_in
-from ocrsvc.model_repository.builtin import DESCRIPTION
-from ocrsvc.model_serving.only_model import check_only_model
+from ocrsvc.models.model_control import ModelControl
+from ocrsvc.models.model_name import WantedModel
+from ocrsvc.models.repository import ModelRepository
+from ocrsvc.models.version_selection import VersionSelector
 from ocrsvc.records import ReadOptions
 from ocrsvc.settings.settings import Settings
+
+
+def single_model(engine: str) -> VersionSelector:
+    """The choice where there is no repository."""
+    control = ModelControl(ModelRepository(None, engine=engine), None)
+    return VersionSelector(control, WantedModel(control.catalogue().available[0].name))
 
 
 @pytest.fixture(scope="module")
@@ -75,17 +84,17 @@ def test_what_cannot_be_one_is_refused(name: str, sent: str) -> None:
     ],
 )
 def test_the_built_in_model_is_the_only_one(asked: dict[str, str]) -> None:
-    check_only_model(ReadOptions(**asked), "ppocr")  # type: ignore[arg-type]  # texts are what they are
+    single_model("ppocr").select(ReadOptions(**asked))  # type: ignore[arg-type]  # texts are what they are
 
 
 @pytest.mark.parametrize(
     ("name", "asked", "named"),
     [
-        ("model", "ppocr/2", "There is one, ppocr/1."),
-        ("model", "ppocr:stable", "ppocr/1"),
-        ("model", "other", "ppocr/1"),
-        ("tier", "tiny", "There is one, small."),
-        ("lang", "ru", ", ".join([*DESCRIPTION.languages, "auto"])),
+        ("model", "ppocr/2", "Versions of ppocr: 1."),
+        ("model", "ppocr:stable", "Versions of ppocr: 1."),
+        ("model", "other", "There is: ppocr."),
+        ("tier", "tiny", "Tiers: small."),
+        ("lang", "ru", ", ".join([*BUILT_IN_DESCRIPTION.languages, "auto"])),
     ],
 )
 def test_anything_else_is_unknown_and_what_there_is_is_said(
@@ -107,7 +116,7 @@ def test_the_list_of_models_has_what_there_is(client: FlaskClient) -> None:
     assert listed["default"] == "ppocr"
     (only,) = listed["models"]
     assert (only["name"], only["version"], only["state"], only["tier"]) == ("ppocr", 1, "AVAILABLE", "small")
-    assert only["languages"] == list(DESCRIPTION.languages)
+    assert only["languages"] == list(BUILT_IN_DESCRIPTION.languages)
 
 
 def test_an_engine_with_its_own_model_has_none_to_list() -> None:
@@ -118,8 +127,8 @@ def test_an_engine_with_its_own_model_has_none_to_list() -> None:
 @pytest.mark.parametrize("asked", [{"model": "fake"}, {"tier": "small"}, {"lang": "en"}])
 def test_an_engine_with_its_own_model_leaves_nothing_to_choose(asked: dict[str, str]) -> None:
     with pytest.raises(UnknownModel, match="The engine fake reads with its own model"):
-        check_only_model(replace(ReadOptions(), **asked), "fake")  # type: ignore[arg-type]
-    check_only_model(ReadOptions(lang="auto"), "fake")
+        single_model("fake").select(replace(ReadOptions(), **asked))  # type: ignore[arg-type]
+    single_model("fake").select(ReadOptions(lang="auto"))
 
 
 def test_models_as_tensors_take_tier_and_language_as_parameters_where_there_are_several() -> None:

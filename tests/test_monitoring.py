@@ -1,4 +1,4 @@
-"""What is made of the table of metrics: reference, alert rules and dashboard; the rules with Prometheus' own tool."""
+"""Reference, alert rules and dashboard name the metrics that there are; the rules are tested with promtool."""
 
 from __future__ import annotations
 
@@ -14,21 +14,39 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from alert_cases import BUILD, CASES, Case, failing
 from support import ROOT
 from test_metrics import failures
 
 from ocrsvc.cli.main import run
 from ocrsvc.errors import OcrsvcError, OperatorError, Unreachable
-from ocrsvc.monitoring.alerts import groups
-from ocrsvc.monitoring.dashboard import dashboard
-from ocrsvc.monitoring.objectives import Objectives
-from ocrsvc.monitoring.rules import Alert
-from ocrsvc.telemetry.metric import Metric
-from ocrsvc.telemetry.metrics import COUNTED, METRICS, SERVICE_FAULTS
+from ocrsvc.monitoring.objectives import ALERTS, DASHBOARD, REFERENCE, Objectives, fill_in
+from ocrsvc.telemetry.metric import BUCKETS_S, Metric
+from ocrsvc.telemetry.metrics import CALLERS_LIMITS, COUNTED, METRICS, SERVICE_FAULTS
 
-ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
+RULES_FILE = ROOT / "deploy" / "prometheus" / "alerts.yml"
+USUAL = Objectives()
 _LONG_S = 60.0
+_NAME = re.compile(r"\b(?:ocrsvc_[a-z0-9_]+|process_[a-z_]+_seconds)\b")
+
+
+def rules(objectives: Objectives = USUAL) -> list[dict[str, Any]]:
+    """Recording and alert rules of all groups."""
+    return [rule for group in yaml.safe_load(fill_in(ALERTS, objectives))["groups"] for rule in group["rules"]]
+
+
+def panels() -> list[dict[str, Any]]:
+    """The dashboard's panels, the headings of its rows among them."""
+    found: list[dict[str, Any]] = json.loads(fill_in(DASHBOARD, USUAL))["panels"]
+    return found
+
+
+def table(heading: str) -> list[list[str]]:
+    """The cells of the reference's table under a heading."""
+    section = fill_in(REFERENCE, USUAL).partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
 def promtool(*args: str, stdin: str = "") -> str:
@@ -75,7 +93,7 @@ def test_what_counts_against_the_objective_is_every_failure_of_the_service_itsel
     ("flag", "file"),
     [
         ("--markdown", ROOT / "docs" / "metrics.md"),
-        ("--alerts", ALERTS),
+        ("--alerts", RULES_FILE),
         ("--dashboard", ROOT / "deploy" / "grafana" / "ocrsvc.json"),
     ],
 )
@@ -105,21 +123,65 @@ def test_objectives_that_cannot_be_watched_are_refused(
 
 
 def test_other_objectives_give_other_rules() -> None:
-    burning = {rule.name: rule.query for group in groups(Objectives(0.999, 0.95, 0.5)) for rule in group.rules}
+    burning = {rule.get("alert") or rule["record"]: rule["expr"] for rule in rules(Objectives(0.999, 0.95, 0.5))}
     assert "> 14.4 * 0.001 " in burning["OcrsvcErrorBudgetBurnsFast"]
     assert "> 6 * 0.05 " in burning["OcrsvcLatencyBudgetBurnsFast"]
     assert 'le="0.5"' in burning["ocrsvc:slow_images:ratio_rate1h"]
 
 
+def test_alerts_and_dashboard_name_metrics_that_exist() -> None:
+    """That a service exposes every one of these is tested in test_operators.py."""
+    exposed = {metric.shown_name for metric in METRICS}
+    exposed |= {
+        f"{metric.name}_{part}"
+        for metric in METRICS
+        for part in ("bucket", "sum", "count")
+        if metric.kind == "histogram"
+    }
+    for text in (json.dumps(rules()), fill_in(DASHBOARD, USUAL)):
+        assert set(_NAME.findall(text)) <= exposed
+
+
+def test_the_reference_has_each_metric_as_it_is_declared() -> None:
+    text = fill_in(REFERENCE, USUAL)
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    rows = [row for heading in headings if heading != "Alerts" for row in table(heading)]
+    assert sorted(rows) == sorted(
+        [f"`{item.shown_name}`", item.shown_kind, ", ".join(item.labels), item.unit, item.help] for item in METRICS
+    )
+    assert f"buckets up to {', '.join(f'{bound:g}' for bound in BUCKETS_S)} s." in text
+    assert f"own\n  fault, whoever chose the deadline: {', '.join(SERVICE_FAULTS)}." in text
+
+
+def test_the_reference_has_each_alert_as_it_is_in_the_rules() -> None:
+    assert table("Alerts") == [
+        [
+            *(rule["alert"], rule["labels"]["severity"], rule["for"]),
+            *(f"`{rule['expr']}`", rule["annotations"]["action"]),
+        ]
+        for rule in rules()
+        if "alert" in rule
+    ]
+    for rule in rules():
+        if rule.get("record", "").endswith("_rate5m"):
+            assert f"- `{rule['record']}`: `{rule['expr']}`\n" in fill_in(REFERENCE, USUAL)
+
+
 # The rules
 
 
+def test_the_rules_count_the_failures_and_refusals_that_the_service_calls_its_own() -> None:
+    text = fill_in(ALERTS, USUAL)
+    assert set(re.findall(r'failures_total\{code=~"([^"]+)"\}\[(?:5m|3d)\]', text)) == {"|".join(SERVICE_FAULTS)}
+    assert set(re.findall(r'reason!~"([^"]+)"', text)) == {"|".join(CALLERS_LIMITS)}
+
+
 def test_prometheus_finds_nothing_wrong_with_the_rules() -> None:
-    assert "SUCCESS" in promtool("check", "rules", str(ALERTS))
+    assert "SUCCESS" in promtool("check", "rules", str(RULES_FILE))
 
 
 def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
-    alerts = {rule.name for group in groups(Objectives()) for rule in group.rules if isinstance(rule, Alert)}
+    alerts = {rule["alert"] for rule in rules() if "alert" in rule}
     for fires in (True, False):
         assert {case.alert for case in CASES if case.fires is fires} == alerts
 
@@ -144,7 +206,7 @@ def check_rules(folder: Path, tests: list[dict[str, Any]]) -> None:
         files.append(folder / f"{number}.yml")
         # YAML contains JSON.
         files[-1].write_text(
-            json.dumps({"rule_files": [str(ALERTS)], "evaluation_interval": test["interval"], "tests": [test]})
+            json.dumps({"rule_files": [str(RULES_FILE)], "evaluation_interval": test["interval"], "tests": [test]})
         )
     assert promtool("test", "rules", *map(str, files)).count("SUCCESS") == len(files)
 
@@ -210,7 +272,7 @@ def test_a_series_has_the_labels_of_its_target() -> None:
 
 
 def test_every_metric_is_on_the_dashboard() -> None:
-    shown = json.dumps(dashboard(Objectives()))
+    shown = json.dumps(panels())
     missing = [
         metric.name for metric in METRICS if not re.search(rf"\b{metric.shown_name}(_(bucket|sum|count))?\b", shown)
     ]
@@ -218,17 +280,17 @@ def test_every_metric_is_on_the_dashboard() -> None:
 
 
 def test_no_panel_covers_another_and_each_has_a_number_of_its_own() -> None:
-    panels = dashboard(Objectives())["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
-    for one, other in combinations([panel["gridPos"] for panel in panels], 2):
+    found = panels()
+    assert len({panel["id"] for panel in found}) == len(found)
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in found)
+    for one, other in combinations([panel["gridPos"] for panel in found], 2):
         beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
         below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
         assert beside or below
 
 
 def test_each_query_of_a_panel_has_a_letter() -> None:
-    for panel in dashboard(Objectives())["panels"]:
+    for panel in panels():
         if panel["type"] != "row":
             assert [target["refId"] for target in panel["targets"]] == list("ABCDEFGH"[: len(panel["targets"])])
             assert panel["targets"]

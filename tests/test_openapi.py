@@ -9,19 +9,19 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
+from described_errors import FIND_JOB_ERRORS, JOB_RESULT_ERRORS, KEY_ERRORS, READING_ERRORS, SUBMIT_ERRORS, Errors
 from flask import Flask
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 from web_support import as_base64, client_raising, json_of, picture, running_app
 
 from ocrsvc import errors
-from ocrsvc.api.openapi import KEY_ERRORS, READING_ERRORS, openapi
-from ocrsvc.api.openapi_jobs import JOB_ERRORS
+from ocrsvc.api.openapi import openapi
 from ocrsvc.http.options import OPTIONS, read_options
 from ocrsvc.records import ReadOptions
 
 QUEUE_OPTIONS = {"priority"}
-ANSWER_OPTIONS = {"lines", "format", "pages", "timing"}
+ANSWER_OPTIONS = {"lines", "format", "pages", "partial", "timing"}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,10 @@ def served(app: Flask) -> Any:
 
 
 def responses(served: Any, path: str, method: str) -> Any:
-    return served["paths"][path][method]["responses"]
+    """Those of an operation by status."""
+    found = served["paths"][path][method]["responses"]
+    shared = served["components"]["responses"]
+    return {status: shared[status] if "$ref" in one else one for status, one in found.items()}
 
 
 def check(served: Any, path: str, method: str, response: Any) -> None:
@@ -86,12 +89,43 @@ def leaves(error: type[errors.OcrsvcError]) -> set[type[errors.OcrsvcError]]:
 
 def test_every_error_that_answers_a_request_is_described(served: Any) -> None:
     answering = (leaves(errors.CallerError) | leaves(errors.ServerError)) - leaves(errors.OperatorError)
-    described_errors = {*READING_ERRORS, *KEY_ERRORS, *JOB_ERRORS}
-    assert {error for error in answering if error.__module__ == errors.__name__} <= described_errors
-    described = responses(served, "/v1/ocr", "post")
-    for error in READING_ERRORS:
-        assert f"{error.code}: " in described[str(error.status)]["description"]
-    assert set(described) == {"200"} | {str(error.status) for error in READING_ERRORS}
+    described = served["components"]["responses"]
+    for error in answering:
+        if error.__module__ == errors.__name__:
+            assert f"{error.code}: {error.title}" in described[str(error.status)]["description"]
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "raised"),
+    [
+        ("/v1/ocr", "post", READING_ERRORS),
+        ("/v1/jobs", "post", (*SUBMIT_ERRORS, errors.KeysNeeded)),
+        ("/v1/jobs/{job_id}", "get", FIND_JOB_ERRORS),
+        ("/v1/jobs/{job_id}/result", "get", JOB_RESULT_ERRORS),
+    ],
+)
+def test_an_operation_names_the_status_of_each_of_its_errors(
+    served: Any, path: str, method: str, raised: Errors
+) -> None:
+    every: Errors = (*raised, *KEY_ERRORS, errors.OcrsvcError)
+    assert {str(error.status) for error in every} == {
+        status for status in responses(served, path, method) if status >= "400"
+    }
+
+
+def test_options_are_described_as_they_are_declared(served: Any) -> None:
+    asked = served["paths"]["/v1/ocr"]["post"]
+    parameters = {item["name"]: item for item in asked["parameters"] if item["in"] == "query"}
+    declared = {name: dict(option.schema) for name, option in OPTIONS.items()}
+    for name, option in OPTIONS.items():
+        if option.default is not None:
+            declared[name]["default"] = {"true": True, "false": False}.get(option.default, option.default)
+    assert {name: (one["description"], one["schema"]) for name, one in parameters.items()} == {
+        name: (option.help, declared[name]) for name, option in OPTIONS.items()
+    }
+    for content in ("application/json", "multipart/form-data", "application/x-www-form-urlencoded"):
+        members = asked["requestBody"]["content"][content]["schema"]["properties"]
+        assert {name: members[name] for name in OPTIONS} == declared
 
 
 @pytest.mark.parametrize(

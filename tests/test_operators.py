@@ -30,8 +30,7 @@ from ocrsvc.http.origins import is_local
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics import METRICS
 from ocrsvc.telemetry.prometheus import ENTRY_ROWS, GPU_ROWS, HEAD_ROWS
-from ocrsvc.telemetry.worker_limits import Reason
-from ocrsvc.telemetry.worker_table import Head, WorkerEntry
+from ocrsvc.telemetry.worker_table import Head, Reason, WorkerEntry
 
 _ANSWER_S = 20.0
 _SOON_S = 20.0
@@ -223,14 +222,14 @@ def test_an_application_without_our_arbiter_shows_its_own_numbers_and_no_workers
 
 
 def test_every_worker_tells_the_numbers_of_all(ready_server: Server) -> None:
-    before = numbers(ready_server).get("ocrsvc_images_total", 0)
+    before = numbers(ready_server).get("ocrsvc_images_total{source=request}", 0)
     assert {post(ready_server) for _ in range(12)} == {200}
     for _ in range(6):
         found = numbers(ready_server)
-        assert found["ocrsvc_images_total"] == before + 12
-        assert found["ocrsvc_lines_total"] == 2 * found["ocrsvc_images_total"]
+        assert found["ocrsvc_images_total{source=request}"] == before + 12
+        assert found["ocrsvc_lines_total"] == 2 * found["ocrsvc_images_total{source=request}"]
         assert found["ocrsvc_workers{state=ready}"] == found["ocrsvc_workers_wanted"] == 2
-        assert found["ocrsvc_stage_seconds_count{stage=engine}"] == before + 12
+        assert found["ocrsvc_stage_seconds_count{source=request,stage=engine}"] == before + 12
     assert found["ocrsvc_worker_rss_bytes{slot=0}"] > 10e6
     assert sum(value for key, value in found.items() if key.startswith("ocrsvc_engine_info{")) == 1
 
@@ -251,7 +250,7 @@ def test_counters_survive_a_worker_that_is_killed_and_its_successor_is_counted()
         os.kill(server.workers()[0], signal.SIGKILL)
         server.wait_for("READY in", count=2)
         found = numbers(server)
-        assert found["ocrsvc_images_total"] == 5
+        assert found["ocrsvc_images_total{source=request}"] == 5
         assert found["ocrsvc_in_flight_requests"] == 1
         assert found["ocrsvc_workers_most"] == 1
 

@@ -13,18 +13,19 @@ import pytest
 import requests
 from browser_support import Open, in_browser, launched_browser, opening
 from flask import Flask
-from keys_support import bearer, keys_in
+from keys_support import admit, bearer, keys_in
+from keys_support import answer as answer_request
 from playwright.sync_api import Browser, Page, expect
 from support import Server, run_server, wait_until
 from web_support import as_base64, json_of, picture, running_app
 
-from ocrsvc.access.key_metrics import is_near_quota, read_key_counts
-from ocrsvc.access.records import KeyLimits
+from ocrsvc.access.api_keys import KeyLimits
+from ocrsvc.access.gate import read_key_counts
+from ocrsvc.access.rate_limits import is_near_quota
 from ocrsvc.api.web_page import OPERATORS_FOLDER
 from ocrsvc.errors import BadOption, EngineFailed, QueueFull, QuotaExceeded
 from ocrsvc.grpc_server.call_metrics import CallMetrics
-from ocrsvc.grpc_server.method import Method
-from ocrsvc.grpc_server.status_codes import CallFailed, Code
+from ocrsvc.grpc_server.method import CallFailed, Code, Method
 from ocrsvc.readings import EngineInfo, Reading, Timing
 from ocrsvc.records import Page as ReadPage
 from ocrsvc.settings.settings import Settings
@@ -340,7 +341,7 @@ def test_the_keys_and_what_is_used_of_them_are_listed_without_their_secrets(tmp_
     with keys_in(tmp_path) as keys:
         keys.add("operator", "operate")
         keys.add("reader", "read", pages_a_day=10)
-        keys.gate.admit(keys.secrets["reader"], "read", pages=1).settle(9)
+        answer_request(admit(keys.gate, keys.secrets["reader"], pages=1), 9)
         with running_app(Settings(keys=keys.address, ops="open"), keys.gate) as app:
             answer = app.test_client().get("/ops/keys", headers=bearer(keys.secrets["operator"]))
         found = {key["name"]: (key["state"], key["usage"]["pages_today"]) for key in json_of(answer)["keys"]}

@@ -19,7 +19,7 @@ from outgoing_support import local_policy, open_policy, redirect, response, serv
 
 from ocrsvc.errors import BodyTooLarge, ClientGone, DeadlineExceeded, OcrsvcError, QueueFull, UrlRefused, UrlUnavailable
 from ocrsvc.outgoing.fetching import FetchedFile, fetch_file
-from ocrsvc.outgoing.policy import OutgoingPolicy, policy_of_callbacks, policy_of_files
+from ocrsvc.outgoing.policy import OutgoingPolicy, look_up, policy_of_callbacks, policy_of_files
 from ocrsvc.outgoing.posting import post
 from ocrsvc.outgoing.public_addresses import is_public
 from ocrsvc.outgoing.url import parse_url
@@ -162,6 +162,19 @@ def test_a_file_is_fetched_with_its_name_and_type_and_nothing_of_the_caller_is_s
 def test_a_file_is_named_by_the_end_of_its_path(path: str, name: str) -> None:
     with serving(response(b"x")) as server:
         assert fetch_file(server.url + path, local_policy(), 60).name == name
+
+
+def test_a_name_is_looked_up_by_the_system_s_resolver() -> None:
+    assert ip_address("127.0.0.1") in look_up("localhost")
+    with serving(response(b"found")) as server:
+        url = server.url.replace("127.0.0.1", "localhost")
+        assert fetch_file(url, local_policy("localhost"), 10.0).data == b"found"
+
+
+def test_each_address_of_a_name_counts_once_and_without_its_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", (address, 0)) for address in ("fe80::1%eth0", "::1", "::1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_asked, **_how: found)
+    assert look_up("a.example") == [ip_address("fe80::1"), ip_address("::1")]
 
 
 def resolving(*answers: str) -> Any:

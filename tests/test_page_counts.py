@@ -15,14 +15,13 @@ import requests
 from support import Server, run_server, wait_until
 from web_support import picture
 
-from ocrsvc.access.accounts import Accounts, settle_abandoned
-from ocrsvc.access.leases import BLOCK, SPARE, Lease
-from ocrsvc.access.management import add_key
-from ocrsvc.access.opening import open_store
+from ocrsvc.access.api_keys import KeyEntry, KeyLimits
+from ocrsvc.access.key_store import Hold, LimitReached, Need, Period, Usage, period_of
+from ocrsvc.access.manage_keys import add_key
+from ocrsvc.access.open_store import open_store
 from ocrsvc.access.page_counts import SERIES, CountBlock, PageCounts
-from ocrsvc.access.records import KeyEntry, KeyLimits, Need, Usage
+from ocrsvc.access.reservations import BLOCK, SPARE, KeyReservation, WorkerReservations, settle_abandoned
 from ocrsvc.access.sqlite_store import SqliteStore
-from ocrsvc.access.store import LimitReached, Period, period_of
 from ocrsvc.errors import KeysUnavailable
 
 DAY = Period("2027-03-31", "2027-03")
@@ -42,36 +41,37 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
         yield opened
 
 
-def settled(block: CountBlock) -> list[tuple[str, str, int, int]]:
+def settled(block: CountBlock) -> list[tuple[str, str, int]]:
     found = []
     for one in block.unsettled():
-        found.append((one.name, one.period.day, one.number, one.pages))
-        block.note(one)
-    return found
+        found.append((one.name, one.period.day, one.pages))
+        block.settled(one)
+    return sorted(found)
 
 
-def test_pages_are_settled_by_key_and_day_each_under_a_number_of_its_own(counts: PageCounts) -> None:
+def test_pages_are_settled_by_key_and_day(counts: PageCounts) -> None:
     block = counts.block(0)
     assert block.claim()
     for name, day, pages in (("a", "2027-03-31", 1), ("b", "2027-03-31", 2), ("a", "2027-04-01", 3), ("a", DAY.day, 4)):
         block.add(name, day, pages)
-    assert settled(block) == [("a", "2027-03-31", 1, 5), ("a", "2027-04-01", 2, 3), ("b", "2027-03-31", 3, 2)]
+    assert settled(block) == [("a", "2027-03-31", 5), ("a", "2027-04-01", 3), ("b", "2027-03-31", 2)]
     assert settled(block) == []
 
 
-def test_a_settlement_that_was_not_noted_is_sent_again_as_it_was_and_before_others(counts: PageCounts) -> None:
+def test_pages_count_once_though_their_worker_died_before_it_noted_that_the_store_has_them(
+    counts: PageCounts, store: SqliteStore
+) -> None:
     block = counts.block(0)
     block.claim()
-    block.add("b", DAY.day, 1)
     block.add("a", DAY.day, 1)
-    assert [one.pages for one in block.unsettled("a")] == [1]
+    [one] = block.unsettled("a")
+    store.settle("a", block.worker, Hold(), one.series, one.total, one.period)
     block.add("a", DAY.day, 5)
     block.add("a", "2027-04-01", 2)
-    # As the worker that comes after this one sees it.
-    successor = counts.block(0)
-    successor.claim()
-    assert settled(successor) == [("a", DAY.day, 1, 1), ("b", DAY.day, 2, 1), ("a", "2027-04-01", 3, 2)]
-    assert settled(successor) == [("a", DAY.day, 4, 5)]
+    block.give_up()
+    settle_abandoned(store, counts)
+    assert store.usage("a", DAY).today == 6
+    assert store.usage("a", Period("2027-04-01", "2027-04")).today == 2
 
 
 def test_a_block_that_is_full_says_so_and_has_room_again_when_it_is_settled(counts: PageCounts) -> None:
@@ -80,9 +80,8 @@ def test_a_block_that_is_full_says_so_and_has_room_again_when_it_is_settled(coun
     assert all(block.add(f"key{number}", DAY.day, 1) for number in range(SERIES))
     assert not block.add("one-more", DAY.day, 1)
     assert block.add("key0", DAY.day, 1)
-    assert sum(pages for *_, pages in settled(block)) == SERIES + 1
     assert counts.unsettled_slots() == [0]
-    block.tidy()
+    assert sum(pages for *_, pages in settled(block)) == SERIES + 1
     assert counts.unsettled_slots() == []
     assert block.add("one-more", DAY.day, 1)
 
@@ -116,16 +115,16 @@ def test_a_worker_counts_first_what_the_one_before_it_has_left(counts: PageCount
     before = counts.block(0)
     before.claim()
     before.add("acme", DAY.day, 3)
-    accounts = Accounts(store, counts, 0, lambda: 0.0)
+    accounts = WorkerReservations(store, counts, 0, lambda: 0.0)
     assert accounts.begin()
     assert store.usage("acme", DAY).today == 3
     accounts.end()
 
 
-def lease_of(store: SqliteStore, counts: PageCounts, slot: int = 0, now: list[float] | None = None) -> Lease:
+def lease_of(store: SqliteStore, counts: PageCounts, slot: int = 0, now: list[float] | None = None) -> KeyReservation:
     block, clock = counts.block(slot), now or [0.0]
     block.claim()
-    return Lease(store, block, block.worker, "acme", lambda: clock[0])
+    return KeyReservation(store, block, "acme", lambda: clock[0])
 
 
 def test_a_worker_takes_a_block_and_asks_nobody_for_those_that_come_next(
@@ -219,7 +218,7 @@ def test_two_workers_together_never_take_more_than_there_is(counts: PageCounts, 
 def test_a_request_does_not_wait_for_others_for_long(
     counts: PageCounts, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ocrsvc.access.leases._LIMIT_S", 0.01)
+    monkeypatch.setattr("ocrsvc.access.reservations._LIMIT_S", 0.01)
     lease = lease_of(store, counts)
     with lease._lock, pytest.raises(KeysUnavailable):
         lease.take(LARGE, DAY, ONE, in_blocks=True)

@@ -17,8 +17,8 @@ from support import wait_until
 from web_support import KnownEngine, json_of
 
 from ocrsvc.app import create_app
-from ocrsvc.jobs.runner import Runner
-from ocrsvc.jobs.store import JobStore
+from ocrsvc.jobs.job_runner import JobRunner
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import no_check
 from ocrsvc.serving.limiter import Limiter
@@ -53,7 +53,7 @@ class Place:
         return str(job_id)
 
     def _read(self, is_done: Callable[[], bool]) -> None:
-        runner = Runner(self.jobs, self.reader, WAIT_S, lambda: False)
+        runner = JobRunner(self.jobs, self.reader, WAIT_S, lambda: False)
         runner.start()
         try:
             wait_until(is_done)
@@ -100,12 +100,12 @@ class WatchedLimiter(Limiter):
         self.waits = threading.Event()
 
     @contextmanager
-    def take(self, check: Callable[[], object]) -> Iterator[None]:
+    def take(self, check: Callable[[], object], caller: str = "") -> Iterator[None]:
         def waiting() -> None:
             self.waits.set()
             check()
 
-        with super().take(waiting):
+        with super().take(waiting, caller):
             yield
 
 

@@ -18,8 +18,11 @@ from model_files import with_weights_elsewhere
 from models_support import make_version
 
 from ocrsvc.engines.contract import Handle
+from ocrsvc.engines.model.description import Detection
+from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.opening import open_engine
 from ocrsvc.engines.ppocr.engine import PpocrEngine
+from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend
 from ocrsvc.engines.ppocr.gpu.crops import crop_lines
 from ocrsvc.engines.ppocr.gpu.resize import detector_input
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import lines_from_map
@@ -31,8 +34,6 @@ from ocrsvc.engines.ppocr.runtime.model_parts import ModelPart, read_parts
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.errors import BadModel
-from ocrsvc.model_repository.description import Detection
-from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.records import Page, Pixels, ReadOptions
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -293,7 +294,9 @@ def test_pixels_on_a_gpu_become_the_same() -> None:
     assert np.allclose(made, to_tensor(pixels, IMAGENET), atol=1e-5)
     quad = np.array([[0, 0], [96, 0], [96, 64], [0, 64]], np.float32)
     taken = InputFormat(IMAGENET.mean, IMAGENET.std, 64)
-    assert np.allclose(crop_lines(np, pixels, [quad], [96], 96, taken), to_tensor(pixels, IMAGENET), atol=1e-5)
+    assert np.allclose(
+        crop_lines(ArrayBackend(), pixels, [quad], [96], 96, taken), to_tensor(pixels, IMAGENET), atol=1e-5
+    )
 
 
 @pytest.mark.skipif(not openvino_session.is_installed(), reason="the package openvino is not installed")

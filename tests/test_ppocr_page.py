@@ -73,6 +73,18 @@ def test_a_turned_page_is_read_in_order_and_says_how_it_was_turned(degrees: int)
     assert page.angle == degrees
 
 
+@pytest.mark.parametrize("degrees", [0, 90, 180])
+def test_cells_that_rules_close_in_are_read_one_after_the_other(degrees: int) -> None:
+    pixels, quads = page_of((10, 20), (10, 40), (10, 60), (160, 20), (160, 40), (160, 60))
+    for left, right in ((4, 150), (150, 290)):
+        pixels[[10, 90], left:right] = 0
+        pixels[10:90, [left, right]] = 0
+    clockwise = -degrees % 360
+    turned = [order_from_top_left(turn_points(quad, clockwise, WIDTH, HEIGHT)) for quad in quads]
+    page = read(ReadTask(Image(turn(pixels, clockwise), "png")), lambda _: turned, ShadeReader())
+    assert page.text == IN_ORDER
+
+
 @pytest.mark.parametrize(("in_batches", "calls"), [(False, 2), (True, 1)])
 def test_all_lines_of_a_page_are_read_at_once_where_they_are_read_in_batches(*, in_batches: bool, calls: int) -> None:
     pixels, quads = page_of(*LINES)

@@ -28,8 +28,7 @@ from ocrsvc.readings import EngineInfo
 from ocrsvc.telemetry.metrics import COUNTED
 from ocrsvc.telemetry.metrics_store import MetricsStore
 from ocrsvc.telemetry.prometheus import Observed, expose
-from ocrsvc.telemetry.worker_limits import Reason
-from ocrsvc.telemetry.worker_table import State, WorkerTable
+from ocrsvc.telemetry.worker_table import Reason, State, WorkerTable
 
 _ANSWER_S = 20.0
 _SOON_S = 60.0

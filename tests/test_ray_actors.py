@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,207 +12,27 @@ from typing import Any
 import pytest
 
 from ocrsvc import __version__
-from ocrsvc.batch.page_record import failure_of
-from ocrsvc.batch.readers.ray_cluster.actor_messages import ActorRefused, ActorStarted, FileMissing
-from ocrsvc.batch.readers.ray_cluster.actor_pool import ActorPool, StartingActor
-from ocrsvc.batch.readers.ray_cluster.assignment import Actor, ActorsEnded, Assignment, Call
-from ocrsvc.batch.readers.ray_cluster.cluster_request import ClusterRequest
-from ocrsvc.batch.readers.ray_cluster.ray_reader import RayReader
-from ocrsvc.batch.readers.ray_cluster.sent_files import SentFiles
-from ocrsvc.batch.readers.ray_cluster.sent_settings import settings_to_send
-from ocrsvc.batch.readers.ray_cluster.session import check_listens, own_address
-from ocrsvc.batch.tasks import PageGroup, PageResult, SourceFile
+from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile, failure_of
+from ocrsvc.batch.readers.open_reader import ClusterRequest
+from ocrsvc.batch.readers.ray_actors import Actor, ActorPool
+from ocrsvc.batch.readers.ray_page_actor import ActorRefused, ActorStarted, FileMissing
+from ocrsvc.batch.readers.ray_reader import RayReader, check_listens, own_address, settings_to_send
 from ocrsvc.cli.batch_cluster import _options_of
 from ocrsvc.errors import BadOption, ClusterUnavailable, RunChanged, SourceGone
 from ocrsvc.records import ReadOptions
 
 NODE = {"Alive": True, "Resources": {"CPU": 4.0, "GPU": 1.0}}
-
-
-def file_of(name: str, size: int = 10) -> SourceFile:
-    return SourceFile(name, name, "1", size, 3, range(1, 4))
-
-
-def call_of(name: str, *, alone: bool = False) -> Call:
-    return Call(PageGroup(file_of(name), (1, 2, 3), (0, 1, 2)), alone=alone)
-
-
-def actor_of(host: str, at_once: int = 2) -> Actor:
-    return Actor(None, host, f"node of {host}", at_once)
-
-
-def begun(assignment: Assignment) -> list[tuple[str, str]]:
-    """Who is given what now."""
-    found = []
-    while (pair := assignment.next()) is not None:
-        found.append((pair[0].host, pair[1].group.file.name))
-    return found
-
-
-# Which actor reads what.
-
-
-def test_calls_go_to_the_actors_with_the_most_places_up_to_what_they_read_at_once() -> None:
-    assignment = Assignment()
-    for host in "ab":
-        assignment.add_actor(actor_of(host))
-    for name in "12345":
-        assignment.add_call(call_of(name))
-    assert begun(assignment) == [("a", "1"), ("b", "2"), ("a", "3"), ("b", "4")]
-    assert assignment.at_once == 4
-
-
-def test_what_an_ended_actor_read_is_read_first_by_another() -> None:
-    assignment = Assignment()
-    ends = actor_of("a", 1)
-    assignment.add_actor(ends)
-    for name in "12":
-        assignment.add_call(call_of(name))
-    assert begun(assignment) == [("a", "1")]
-    assignment.remove_actor(ends)
-    assert assignment.at_once == 1
-    assignment.add_actor(actor_of("b", 1))
-    assert begun(assignment) == [("b", "1")]
-
-
-def test_a_group_whose_actors_end_twice_is_answered_so() -> None:
-    assignment, call = Assignment(), call_of("1")
-    assignment.add_call(call)
-    for host in "ab":
-        actor = actor_of(host)
-        assignment.add_actor(actor)
-        assert begun(assignment) == [(host, "1")]
-        assignment.remove_actor(actor)
-    assert call.answer.get_nowait() == ActorsEnded(2)
-
-
-def test_a_call_that_is_read_alone_waits_until_an_actor_has_nothing_else() -> None:
-    assignment, busy = Assignment(), actor_of("a")
-    assignment.add_actor(busy)
-    assignment.add_call(call_of("1"))
-    assert begun(assignment) == [("a", "1")]
-    for name in "23":
-        assignment.add_call(call_of(name, alone=True))
-    assignment.add_call(call_of("4"))
-    assert begun(assignment) == []
-    [first] = busy.calls
-    assert assignment.end_call(busy, first)
-    assert begun(assignment) == [("a", "2")]
-    [second] = busy.calls
-    assignment.end_call(busy, second)
-    assert begun(assignment) == [("a", "3")]
-    [third] = busy.calls
-    assignment.end_call(busy, third)
-    assert begun(assignment) == [("a", "4")]
-
-
-# What a reader makes of the answers.
-
-
-class ScriptedDispatcher:
-    """Answers calls as a table says, by whether they were sent data, and whether they are alone."""
-
-    at_once = 1
-
-    def __init__(self, answers: Mapping[tuple[bool, bool], Any]) -> None:
-        self._answers = answers
-        self.lacking: list[str] = []
-
-    def read(self, call: Call) -> Any:
-        answer = self._answers[call.data is not None, call.alone]
-        return tuple(results_of(call.group)) if answer == "read" else answer
-
-    def note_lacking(self, node: str) -> None:
-        self.lacking.append(node)
-
-
-def results_of(group: PageGroup) -> Iterator[PageResult]:
-    for index in group.indexes:
-        yield PageResult(index, b"{}", "", False, 0.1, 1.0, 0, "a")
-
-
-def reader_with(answers: Mapping[tuple[bool, bool], Any], *, has_file: bool = True) -> RayReader:
-    def load(file: SourceFile) -> bytes:
-        if not has_file:
-            raise SourceGone(f"{file.name} cannot be read.")
-        return b"data"
-
-    reader = RayReader("ray", ClusterRequest(), {}, ReadOptions(), load, 60.0)
-    reader._dispatcher = ScriptedDispatcher(answers)  # type: ignore[assignment]
-    reader._files = SentFiles(lambda data: data, load)
-    return reader
-
-
-def test_a_file_that_a_node_lacks_is_sent() -> None:
-    reader = reader_with({(False, False): FileMissing("n1"), (True, False): "read"})
-    assert [result.error for result in reader.read(call_of("1").group)] == ["", "", ""]
-    assert reader._dispatcher.lacking == ["n1"]  # type: ignore[union-attr]
-
-
-def test_a_file_that_nobody_has_fails_as_it_does_in_one_process() -> None:
-    reader = reader_with({(False, False): FileMissing("n1")}, has_file=False)
-    group = call_of("1").group
-    error = SourceGone("1 cannot be read.")
-    assert list(reader.read(group)) == [failure_of(group, number, error) for number in group.pages]
-    assert reader._dispatcher.lacking == []  # type: ignore[union-attr]
-
-
-def test_pages_of_a_group_that_ends_actors_are_read_alone_and_fail_alone() -> None:
-    ended = ActorsEnded(3)
-    [*results] = reader_with({(False, False): ended, (False, True): ended}).read(call_of("1").group)
-    assert [(result.index, result.error, result.is_retryable) for result in results] == [
-        (index, "image_crashes_engine", False) for index in range(3)
-    ]
-    [*results] = reader_with({(False, False): ended, (False, True): "read"}).read(call_of("1").group)
-    assert [result.error for result in results] == ["", "", ""]
-
-
-# Files that are sent.
-
-
-def test_a_file_is_sent_once_to_all_who_read_it_and_others_wait_for_room() -> None:
-    loaded: list[str] = []
-
-    def load(file: SourceFile) -> bytes:
-        loaded.append(file.name)
-        return b"data"
-
-    files = SentFiles(lambda data: data, load, most_bytes=15)
-    is_sent = threading.Event()
-
-    def send_other() -> None:
-        with files.reference_to(file_of("other")):
-            is_sent.set()
-
-    with files.reference_to(file_of("first")), files.reference_to(file_of("first")):
-        waiting = threading.Thread(target=send_other)
-        waiting.start()
-        assert not is_sent.wait(0.05)
-        assert loaded == ["first"]
-    waiting.join(10)
-    assert (loaded, is_sent.is_set()) == (["first", "other"], True)
-
-
-def test_a_file_larger_than_the_room_is_sent_by_itself() -> None:
-    files = SentFiles(lambda data: data, lambda _file: b"data", most_bytes=5)
-    with files.reference_to(file_of("large", 100)) as reference:
-        assert reference == b"data"
-
-
-# The actors.
+GROUP = PageGroup(SourceFile("1", "1", "1", 10, 3, range(1, 4)), (1, 2, 3), (0, 1, 2))
+SOON_S = 20.0
 
 
 class Handle:
-    """An actor as Ray gives it: what it was asked, answered by the test."""
+    """An actor as Ray gives it; `said` is its answer, once the test gives it."""
 
     def __init__(self) -> None:
-        self.placed, self.started = (Future[Any](), Future[Any]())
-        self.node = self._method(self.placed)
-        self.start = self._method(self.started)
-
-    @staticmethod
-    def _method(future: Future[Any]) -> Any:
-        return SimpleNamespace(remote=lambda: SimpleNamespace(future=lambda: future))
+        self.said: list[object] = []
+        self.node = SimpleNamespace(remote=lambda: self)
+        self.start = SimpleNamespace(remote=lambda: self)
 
 
 class Cluster:
@@ -223,28 +43,25 @@ class Cluster:
         self.free = dict(free or {"CPU": 4.0})
         self.handles: list[Handle] = []
         self.killed: list[Handle] = []
-        self.assignment = Assignment()
         ray: Any = SimpleNamespace(
             kill=self.killed.append,
             nodes=lambda: [NODE],
             available_resources=lambda: self.free,
             cluster_resources=lambda: NODE["Resources"],
+            wait=lambda handles, **_: ([one for one in handles if one.said], []),
+            get=self._get,
         )
-        events: list[tuple[Any, StartingActor, Future[Any]]] = []
-        self._events = events
-        self.pool = ActorPool(
-            ray,
-            request,
-            self._make,
-            self.assignment,
-            lambda starting, future: events.append((self.pool.take_placed, starting, future)),
-            lambda starting, future: events.append((self.pool.take_started, starting, future)),
-            lambda: self.now,
-        )
+        self.pool = ActorPool(ray, request, self._make, lambda: self.now)
 
     def _make(self) -> Handle:
         self.handles.append(Handle())
         return self.handles[-1]
+
+    @staticmethod
+    def _get(handle: Handle) -> object:
+        if isinstance(handle.said[0], BaseException):
+            raise handle.said[0]
+        return handle.said[0]
 
     def adapt(self, seconds: float = 0.0) -> int:
         """Let time pass, and give how many actors were asked for then."""
@@ -255,14 +72,99 @@ class Cluster:
 
     def answer(self, handle: Handle, said: object) -> None:
         """The actor is placed, and answers its start."""
-        handle.placed.set_result("node")
-        if isinstance(said, BaseException):
-            handle.started.set_exception(said)
-        else:
-            handle.started.set_result(said)
-        while self._events:
-            take, starting, future = self._events.pop(0)
-            take(starting, future)
+        handle.said.append(said)
+        self.pool.adapt()
+
+
+def pool_of(*at_once: int) -> ActorPool:
+    """A pool with actors a, b and so on that read so many groups at once."""
+    pool = Cluster(ClusterRequest()).pool
+    pool.actors += [Actor(Handle(), host, f"node of {host}", most) for host, most in zip("abc", at_once, strict=False)]
+    return pool
+
+
+# Which actor reads what.
+
+
+def test_groups_go_to_the_actors_with_the_most_places_up_to_what_they_read_at_once() -> None:
+    pool = pool_of(2, 2)
+    with ExitStack() as taken:
+        assert [taken.enter_context(pool.taken()).host for _ in range(4)] == ["a", "b", "a", "b"]
+        assert (pool.at_once, pool._free()) == (4, None)
+
+
+def test_a_page_that_is_read_alone_waits_until_an_actor_has_nothing_else() -> None:
+    pool, is_alone = pool_of(2), threading.Event()
+
+    def read_alone() -> None:
+        with pool.taken(alone=True) as actor:
+            assert actor.calls == 1
+            is_alone.set()
+
+    with pool.taken():
+        thread = threading.Thread(target=read_alone)
+        thread.start()
+        assert not is_alone.wait(0.1)
+        # Nothing else is given to that actor meanwhile.
+        assert pool._free() is None
+    thread.join(SOON_S)
+    assert is_alone.is_set()
+    assert pool._free() is pool.actors[0]
+
+
+def test_whatever_waits_for_an_actor_ends_with_the_run() -> None:
+    pool = pool_of()
+    pool.fail(ClusterUnavailable("The run has ended."))
+    with pytest.raises(ClusterUnavailable), pool.taken():
+        pass
+
+
+class Answers:
+    """What actors answer, call after call: results, that they lack the file, or None where they end."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers, self.sent = list(answers), list[object]()
+
+    def ask(self, _actor: Actor, group: PageGroup, data: object) -> Any:
+        self.sent.append(data)
+        answer = self.answers.pop(0)
+        read = tuple(PageResult(index, b"{}", "", False, 0.1, 1.0, 0, "a") for index in group.indexes)
+        return read if answer == "read" else answer
+
+
+def reader_with(answers: Answers, *, has_file: bool = True) -> RayReader:
+    def load(file: SourceFile) -> bytes:
+        if not has_file:
+            raise SourceGone(f"{file.name} cannot be read.")
+        return b"data"
+
+    reader = RayReader("ray", ClusterRequest(), {}, ReadOptions(), load, 60.0)
+    reader._pool = pool_of(1)
+    reader._ray = SimpleNamespace(put=lambda data: data)
+    reader._ask = answers.ask  # type: ignore[method-assign, assignment]
+    return reader
+
+
+def test_a_file_that_a_node_lacks_is_sent_and_later_ones_at_once() -> None:
+    reader = reader_with(answers := Answers(FileMissing("n1"), "read", "read"))
+    for _ in range(2):
+        assert [result.error for result in reader.read(GROUP)] == ["", "", ""]
+    assert answers.sent == [None, b"data", b"data"]
+
+
+def test_a_file_that_no_machine_has_fails_as_it_does_in_one_process() -> None:
+    reader = reader_with(Answers(FileMissing("n1")), has_file=False)
+    error = SourceGone("1 cannot be read.")
+    assert list(reader.read(GROUP)) == [failure_of(GROUP, number, error) for number in GROUP.pages]
+
+
+def test_pages_of_a_group_that_ends_actors_are_read_alone_and_fail_alone() -> None:
+    [*results] = reader_with(Answers(None, None, "read", None, None, None, None, "read")).read(GROUP)
+    assert [(result.index, result.error, result.is_retryable) for result in results] == [
+        (0, "", False),
+        (1, "image_crashes_engine", False),
+        (2, "", False),
+    ]
 
 
 def started(model: str = "m", version: str = __version__) -> ActorStarted:
@@ -275,7 +177,7 @@ def test_as_many_actors_are_asked_for_as_there_is_room_for() -> None:
     assert cluster.adapt() == 2
     for handle in cluster.handles:
         cluster.answer(handle, started())
-    assert cluster.assignment.at_once == 6
+    assert cluster.pool.at_once == 6
     cluster.free = {"CPU": 0.5}
     assert cluster.adapt(2) == 0
 
@@ -298,8 +200,8 @@ def test_an_actor_that_ends_is_replaced() -> None:
     cluster = Cluster(ClusterRequest(actors=1))
     cluster.adapt()
     cluster.answer(cluster.handles[0], started())
-    cluster.pool.remove(cluster.assignment.actors[0], "Its node has died.")
-    assert (cluster.killed, cluster.assignment.actors) == ([cluster.handles[0]], [])
+    cluster.pool.remove(cluster.pool.actors[0], "Its node has died.")
+    assert (cluster.killed, cluster.pool.actors) == ([cluster.handles[0]], [])
     assert cluster.adapt(2) == 1
 
 
@@ -308,7 +210,7 @@ def test_actors_with_another_engine_are_not_used() -> None:
     cluster.adapt()
     for handle, said in zip(cluster.handles, (started(), started("other"), started(version="0")), strict=True):
         cluster.answer(handle, said)
-    assert (len(cluster.assignment.actors), cluster.killed) == (1, cluster.handles[1:])
+    assert (len(cluster.pool.actors), cluster.killed) == (1, cluster.handles[1:])
     assert cluster.adapt(2) == 0
 
 

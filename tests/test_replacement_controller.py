@@ -6,6 +6,7 @@ import io
 import logging
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +15,7 @@ from gunicorn.errors import HaltServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ocrsvc.telemetry.worker_limits import Reason
-from ocrsvc.telemetry.worker_table import NOBODY, Granted, Head, Snapshot, State, WorkerEntry, WorkerTable
+from ocrsvc.telemetry.worker_table import NOBODY, Granted, Head, Reason, Snapshot, State, WorkerEntry, WorkerTable
 from ocrsvc.worker.replacement_controller import ReplacementController
 from ocrsvc.worker.replacement_policy import backoff_s, is_next_to_load, next_grant
 
@@ -218,6 +218,25 @@ def test_a_reload_replaces_every_worker_and_never_holds_more_than_one_model_abov
     assert processes.ended == []
 
 
+def test_a_reload_leaves_a_worker_that_runs_out_of_memory_its_place_in_front() -> None:
+    processes = all_ready()
+    *_, pid = processes.pids(State.READY)
+    want(processes, pid, Reason.RSS_HARD)
+    processes.hang_up()
+    assert processes.entry(pid).reason == Reason.RSS_HARD
+    processes.turn()
+    assert processes.entry(pid).granted == Granted.SUCCESSOR
+
+
+def test_after_a_reload_the_model_is_not_taken_to_be_as_large_as_before() -> None:
+    """Which may be another one: it is measured anew."""
+    processes = all_ready()
+    processes.read_gpu(free_bytes=50)
+    processes.hang_up()
+    processes.turn()
+    assert Granted.SUCCESSOR in [processes.entry(pid).granted for pid in processes.pids(State.READY)]
+
+
 def test_the_service_ends_with_a_reason_when_nothing_was_ever_ready() -> None:
     processes = Processes(1)
     for _ in range(2):
@@ -301,6 +320,8 @@ def ready(slot: int, **more: Any) -> Snapshot:
         # 100 for the model and 901 for the largest leap of anybody.
         ([ready(0, reason=Reason.RELOAD), ready(1, gpu_max_step_bytes=901)], 0.0, Granted.DRAIN_FIRST),
         ([ready(0, reason=Reason.RELOAD), ready(1, gpu_max_step_bytes=900)], 0.0, Granted.SUCCESSOR),
+        # The least that any of them has seen.
+        ([ready(0, reason=Reason.RELOAD), replace(ready(1), gpu_free_bytes=99)], 0.0, Granted.DRAIN_FIRST),
         # What was read before somebody's memory came back says nothing.
         ([ready(0, reason=Reason.RELOAD), ready(1)], 5.0, None),
         # No readings at all: no GPU.

@@ -25,12 +25,14 @@ from hypothesis import strategies as st
 from support import Server, run_server
 from web_support import picture
 
+from ocrsvc.registry import adapters
 from ocrsvc.serving.memory_budget import Budget
 from ocrsvc.telemetry.worker_table import WorkerTable
 from ocrsvc.worker import request_threads
 from ocrsvc.worker.accept_yield import FairThreadWorker
 from ocrsvc.worker.connection import RequestLimits
 from ocrsvc.worker.event_loop import HEAD_BYTES, HEAD_S
+from ocrsvc.worker.quick_paths import quick_paths
 
 _ANSWER_S = 30.0
 _PROMPT_S = 8.0
@@ -268,15 +270,24 @@ def test_health_is_answered_while_every_thread_waits_for_the_engine() -> None:
     ("sent", "is_quick"),
     [
         (GET, True),
+        (GET.replace(b"GET", b"HEAD"), True),
+        (GET.replace(b"/healthz", b"//%68ealthz?a=b"), True),
         (GET.replace(b"/healthz", b"/ops/workers"), True),
-        (GET.replace(b"/healthz", b"/slow/file"), False),
+        (GET.replace(b"/healthz", b"/static/page.js"), True),
+        (GET.replace(b"/healthz", b"/v2/health/ready"), True),
         (GET.replace(b"GET", b"POST"), False),
+        (GET.replace(b"/healthz", b"/ops/keys"), False),
+        (GET.replace(b"/healthz", b"/unknown"), False),
+        (GET.replace(b"/healthz", b"/v1/status/poll/ID?wait=10"), False),
+        (GET.replace(b"/healthz", b"//v1/status/poll/ID?wait=10"), False),
+        (GET.replace(b"/healthz", b"/%76%31/status/poll/ID?wait=10"), False),
         (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab", False),
+        (b"GET /v1/jobs HTTP/1.1\r\n\r\n", True),
     ],
 )
-def test_reserved_threads_get_what_takes_neither_the_engine_nor_time(sent: bytes, *, is_quick: bool) -> None:
+def test_reserved_threads_get_only_what_is_known_to_be_quick(sent: bytes, *, is_quick: bool) -> None:
     with loop_with_a_client() as (loop, client):
-        loop.limits = RequestLimits(Budget(1 << 20), slow_paths=("/slow/",))
+        loop.limits = RequestLimits(Budget(1 << 20), quick_paths=quick_paths(adapters()))
         reach(loop, client, sent)
         assert loop.ready[0].is_quick is is_quick
 

@@ -8,10 +8,11 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, NoReturn
+from unittest.mock import create_autospec
 
 import grpc
 import pytest
@@ -25,6 +26,7 @@ from ocrsvc.app import create_app
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import BrokenImage, RequestStopsWorker
 from ocrsvc.imaging.decode import PixelLimits, open_encoded_image
+from ocrsvc.models.loaded_models import Lease
 from ocrsvc.pipeline import decode_job
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.pipeline.read_context import make_read_request
@@ -36,7 +38,7 @@ from ocrsvc.serving.requests_in_flight import InFlight, InFlightTable, Stage
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.worker_table import State
-from ocrsvc.worker import hooks
+from ocrsvc.worker import hooks, hung_requests
 from ocrsvc.worker.hung_requests import HungRequests, blamed, cpu_s_of
 from ocrsvc.worker.service_context import ServiceContext
 
@@ -68,12 +70,14 @@ class Service:
         """Of the requests on record."""
         return [request.stage for request in self.table.read(1)]
 
-    def die_over(self, body: bytes, *, waits: bool = False) -> None:
-        """The worker of place 1 dies while it works on this body, and another takes its place."""
+    def die_over(self, *bodies: bytes, waits: bool = False) -> None:
+        """The worker of place 1 dies while it works on these bodies, and another takes its place."""
         pid = os.fork()
         if pid == 0:
-            with self.guard.request("/v1/ocr"):
-                take_body(body, "an-id")
+            with ExitStack() as requests:
+                for body in bodies:
+                    requests.enter_context(self.guard.request("/v1/ocr"))
+                    take_body(body, "an-id")
                 with waiting() if waits else nullcontext():
                     os.kill(os.getpid(), signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -119,7 +123,8 @@ def test_a_thread_that_decodes_for_a_request_is_on_record_beside_it(
     monkeypatch.setattr(decode_job, "decode_pixels", decode_pixels)
     with service.guard.request("/v1/ocr"):
         take_body(BODY)
-        job = decode_job.DecodeJob(make_read_request(ReadOptions(), 0.0), EngineTraits())
+        request = replace(make_read_request(ReadOptions(), 0.0), lease=create_autospec(Lease, instance=True))
+        job = decode_job.DecodeJob(request, EngineTraits())
         job.open(open_encoded_image(picture(), PixelLimits(10**8)))
         with waiting():
             engine = threading.Thread(target=decode_job._task_or_error, args=(job,))
@@ -200,7 +205,7 @@ def test_a_denied_body_is_answered_422_over_http(service: Service) -> None:
 
 def test_a_denied_message_is_refused_over_grpc(service: Service) -> None:
     request = infer_request(picture())
-    with known_model() as methods, serving(methods, limits=service.room) as server:
+    with known_model() as methods, serving(methods, shared=service.room) as server:
         port = server._listeners[0].getsockname()[1]
         with calling(port) as channel:
             call = unary(channel, V2 + "ModelInfer", "inference.ModelInferResponse")
@@ -253,6 +258,35 @@ def test_a_body_is_denied_when_two_workers_died_over_it(service: Service, deaths
     assert (service.denylist.crashes(digest_of(BODY)) >= CRASHES) is denied
     assert ("DENIED" in service.lines.getvalue()) is denied
     assert "id=an-id route=/v1/ocr bytes=18000" in service.lines.getvalue()
+
+
+def test_a_body_is_not_denied_for_deaths_beside_another(service: Service) -> None:
+    """As where a proxy sends both to the next worker at once."""
+    for _ in range(3):
+        service.die_over(BODY, b"another body")
+    assert service.denylist.entries() == []
+    assert service.lines.getvalue().count("LOST") == 6
+
+
+def test_two_requests_of_one_body_are_no_neighbours(service: Service) -> None:
+    for _ in range(2):
+        service.die_over(BODY, BODY)
+    assert service.denylist.crashes(digest_of(BODY)) >= CRASHES
+
+
+@pytest.mark.parametrize(("bodies", "denied"), [([BODY], 1), ([BODY, BODY], 1), ([BODY, b"another body"], 0)])
+def test_a_body_is_denied_at_once_where_no_other_computed_while_the_worker_was_held(
+    service: Service, monkeypatch: pytest.MonkeyPatch, bodies: Sequence[bytes], denied: int
+) -> None:
+    monkeypatch.setattr(hung_requests, "cpu_s_of", lambda _pid, _thread: 1e6)
+    with ExitStack() as requests:
+        for body in bodies:
+            requests.enter_context(service.guard.request("/v1/ocr"))
+            take_body(body)
+        for pid in (PID, PID + 1):
+            service.suspects.note_kill(pid, 1, timeout_s=30.0)
+        assert [entry.hash for entry in service.denylist.entries()] == [digest_of(BODY).hex()] * denied
+    assert service.lines.getvalue().count("HELD") == 2 * len(bodies)
 
 
 def test_a_body_that_was_answered_between_two_deaths_is_innocent(service: Service) -> None:

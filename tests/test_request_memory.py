@@ -20,6 +20,7 @@ from web_support import KnownEngine, as_base64, json_of
 from ocrsvc.app import create_app
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, QueueFull
 from ocrsvc.formats.drawing import draw_page
+from ocrsvc.http.admission import memory_of_requests
 from ocrsvc.imaging.decode import PixelLimits, decode_pixels, open_encoded_image
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading
@@ -27,8 +28,8 @@ from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
 from ocrsvc.serving.memory_budget import Budget, Callers, Share, SharedLimits
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
+from ocrsvc.settings.types import Percentage
 from ocrsvc.system.thread_plan import ThreadPlan
-from ocrsvc.telemetry.ledger import Ledger
 
 MEGAPIXEL = 1000 * 1000
 BOX: Box = ((10.0, 10.0), (90.0, 10.0), (90.0, 30.0), (10.0, 30.0))
@@ -51,7 +52,7 @@ class Talkative(KnownEngine):
 def app_with(
     memory: Budget,
     engine: KnownEngine | None = None,
-    on_reading: Callable[[Reading, Ledger], object] = lambda _reading, _ledger: None,
+    on_reading: Callable[[Reading, RequestContext], object] = lambda _reading, _context: None,
     **settings: Any,
 ) -> Iterator[Flask]:
     chosen = Settings(**settings)
@@ -102,7 +103,7 @@ def test_with_any_amount_of_memory_the_answer_is_whole_or_a_refusal_and_nothing_
 def test_an_answer_that_does_not_fit_is_a_refusal_in_the_shape_of_its_format(path: str, place: str) -> None:
     memory = Budget(8_000_000)
 
-    def take_the_rest(_reading: Reading, _ledger: Ledger) -> None:
+    def take_the_rest(_reading: Reading, _context: RequestContext) -> None:
         assert memory.take(memory.total_bytes - memory.held_bytes)
 
     with app_with(memory, Talkative(1000), take_the_rest, dialects=("paddlex", "trwebocr")) as app:
@@ -269,3 +270,23 @@ def test_a_drawing_that_takes_too_long_is_reported_at_the_deadline(boxes: str) -
         )
     assert answer.status_code == 504
     assert time.thread_time() - began_s < 10
+
+
+@pytest.mark.parametrize(
+    ("given", "workers", "whole_bytes", "found"),
+    [
+        # A quarter of the machine for all workers together.
+        (None, 1, 2**30, 2**28),
+        (None, 4, 2**32, 2**28),
+        # Enough for the largest page and body, and no more.
+        (None, 1, 2**40, 384 * 2**20),
+        # A machine that does not say what it has.
+        (None, 4, 0, 384 * 2**20),
+        (5, 4, 2**30, 5),
+        (Percentage(50), 4, 2**30, 2**29),
+    ],
+)
+def test_requests_to_a_worker_share_a_quarter_of_the_memory_with_those_to_the_others(
+    given: int | Percentage | None, workers: int, whole_bytes: int, found: int
+) -> None:
+    assert memory_of_requests(given, workers, whole_bytes) == found

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -14,9 +16,10 @@ import pytest
 from gunicorn.config import Config
 from test_request_framing import Loop
 
+from ocrsvc.serving.caller_turns import CallerTurns
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker.connection import caller_of
-from ocrsvc.worker.request_threads import Beginnings, CallerTurns, RequestThreads
+from ocrsvc.worker.request_threads import Beginnings, RequestThreads
 
 FOR_EVER_S = 1e9
 
@@ -145,6 +148,27 @@ def test_with_a_sibling_that_has_less_to_do_one_is_accepted_in_a_turn() -> None:
     with crowd(5, State.READY) as (loop, listener):
         loop.accept(listener)
         assert loop.nr_conns == 1
+
+
+def test_a_busy_worker_leaves_what_waits_to_a_sibling_but_never_twice_in_a_row() -> None:
+    with crowd(5, State.READY) as (loop, listener):
+        loop.engine_threads, loop._in_flight = 1, 10
+        loop.accept(listener)
+        assert loop.nr_conns == 0
+        # The pause is over.
+        loop._yield_end_s = time.monotonic()
+        loop.accept(listener)
+        assert loop.nr_conns == 1
+
+
+def test_connections_that_cannot_be_accepted_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    def accept() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with crowd(0) as (loop, _):
+        for _ in range(3):
+            loop.accept(SimpleNamespace(accept=accept))
+    assert caplog.text.count("No connection can be accepted") == 1
 
 
 def test_no_more_are_accepted_than_a_worker_may_have() -> None:

@@ -55,6 +55,9 @@ def test_what_is_larger_than_the_cache_is_not_kept_and_drives_nothing_out() -> N
     cache.put(b"a", b"1")
     cache.put(b"b", bytes(1000))
     assert (cache.get(b"a"), cache.get(b"b")) == (b"1", None)
+    filling = bytes(1000 - entry_bytes(b""))
+    cache.put(b"c", filling)
+    assert (cache.get(b"a"), cache.get(b"c")) == (None, filling)
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c", b"d"]), st.binary(max_size=400)), max_size=40))
@@ -103,6 +106,17 @@ def test_redis_forgets_by_itself(redis_url: str) -> None:
     cache = RedisCache(redis_url, 0.02)
     cache.put(b"a", b"1")
     wait_until(lambda: cache.get(b"a") is None, "it is forgotten")
+    cache.close()
+
+
+def test_redis_keeps_an_entry_as_long_as_it_was_asked_to(redis_url: str) -> None:
+    from redis import Redis
+
+    cache, client = RedisCache(redis_url, LONG_S), Redis.from_url(redis_url)
+    cache.put(b"a", b"1")
+    [key] = client.keys()
+    assert LONG_S - 60 < client.ttl(key) <= LONG_S
+    client.close()
     cache.close()
 
 

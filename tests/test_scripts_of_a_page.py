@@ -11,12 +11,11 @@ import pytest
 from models_support import make_version
 from stand_in_scripts import ARABIC, COLUMNS, CYRILLIC, Frame, StandIn
 
+from ocrsvc.engines.model.version import DETECTION, RECOGNITION, ModelVersion, built_in_model
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.runtime.model_parts import read_parts
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-from ocrsvc.model_repository.builtin import DETECTION, RECOGNITION, built_in_model
-from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.records import Box, Image, Page, Pixels, ReadOptions, ReadTask
 
 PAGES = Path(__file__).parent / "pages"

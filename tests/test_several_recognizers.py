@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ocrsvc.engines.line_recognizer import LineText
+from ocrsvc.engines.model.description import Direction
 from ocrsvc.engines.ppocr.pipeline.recognizer import input_width
 from ocrsvc.engines.ppocr.pipeline.several_recognizers import (
     ALWAYS_PX,
@@ -19,7 +20,6 @@ from ocrsvc.engines.ppocr.pipeline.several_recognizers import (
     candidates,
 )
 from ocrsvc.imaging.outline import Outline, extent
-from ocrsvc.model_repository.description import Direction
 
 WIDTH_PX = input_width(90, 32)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ocrsvc.engines.line_recognizer import LineText, Path
+from ocrsvc.engines.model.description import Direction
 from ocrsvc.engines.ppocr.pipeline.logical_order import in_logical_order
 from ocrsvc.engines.ppocr.pipeline.page import read_page
 from ocrsvc.engines.ppocr.pipeline.words import words_of
@@ -16,7 +17,6 @@ from ocrsvc.imaging.geometry import Quad
 from ocrsvc.imaging.line_pieces import divide_lines, join_pieces
 from ocrsvc.imaging.outline import Outline
 from ocrsvc.imaging.text_direction import runs_from_right_to_left
-from ocrsvc.model_repository.description import Direction
 from ocrsvc.records import Image, Page, ReadOptions, ReadTask, no_check
 
 # Each logical text, and how a browser shows it in a paragraph from right to left (or from left to right, where most

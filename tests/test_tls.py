@@ -259,6 +259,10 @@ def test_the_log_warns_of_the_end_once_a_day(authority: Authority, caplog: pytes
     now[0] = _DAY_S
     watch.look()
     assert caplog.text.count("The service's certificate expires at") == 2
+    # A new one that expires soon as well, on the same day.
+    authority.issue(valid_days=(-80, 11))
+    look_twice(watch)
+    assert caplog.text.count("The service's certificate expires at") == 3
 
 
 def test_a_short_lived_certificate_is_warned_of_late(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:

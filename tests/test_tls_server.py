@@ -23,14 +23,15 @@ import httpx
 import numpy as np
 import pytest
 import requests
+from documents import GRAY, pdf
 from grpc_support import MESSAGES, V2, unary
 from support import Server, run_server, start_server, wait_until
 from tls_support import RSA, Authority
 from web_support import picture
 
-from ocrsvc.access.management import add_key
-from ocrsvc.access.opening import open_store
-from ocrsvc.access.records import KeyEntry
+from ocrsvc.access.api_keys import KeyEntry
+from ocrsvc.access.manage_keys import add_key
+from ocrsvc.access.open_store import open_store
 from ocrsvc.cli import health, status
 from ocrsvc.client.client import Client
 from ocrsvc.errors import OperatorError
@@ -468,3 +469,13 @@ def test_an_unusable_pair_stops_the_start(authority: Authority) -> None:
         assert "OCRSVC_TLS_KEY is" in server.log
         assert "it is not the key of the certificate" in server.log
         assert "Traceback" not in server.log
+
+
+def test_a_long_result_of_a_job_arrives_whole(authority: Authority) -> None:
+    env = {**environment(authority.issue("results")), "OCRSVC_WORKERS": "1", "OCRSVC_FAKE_TEXT": "dense " * 16_000}
+    with run_server(env) as server, session_of(authority) as session:
+        job_id = session.post(f"{server.url}/v1/jobs", data=pdf(*[GRAY] * 20), timeout=30).json()["id"]
+        url = f"{server.url}/v1/jobs/{job_id}"
+        wait_until(lambda: session.get(url, timeout=30).json()["state"] == "done")
+        pages = session.get(f"{url}/result", timeout=30).json()["pages"]
+    assert [page["page"] for page in pages] == list(range(1, 21))

@@ -10,7 +10,7 @@ from grpc_doubles import REQUEST
 from grpc_support import calling, serving
 from web_support import picture, running_app
 
-from ocrsvc.grpc_server.beginning import headers_by_name
+from ocrsvc.grpc_server.call import headers_by_name
 from ocrsvc.grpc_server.method import Method
 from ocrsvc.telemetry.trace_context import LONGEST_STATE, read_trace_context, request_id_of
 

@@ -29,14 +29,12 @@ from web_support import TEXT, KnownEngine, json_of, picture
 from ocrsvc.adapters.umi_ocr.documents import name_of, numbers_of
 from ocrsvc.app import create_app
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, QueueFull, SettingsError
-from ocrsvc.formats.text_pdf import text_pdf
-from ocrsvc.jobs import runner as runner_module
-from ocrsvc.jobs import store
-from ocrsvc.jobs.begun_pages import MOST_TRIES, BegunPages
-from ocrsvc.jobs.folder import LASTING, PREFIX, make_folder, remove_folder
+from ocrsvc.formats.text_pdf import write_text_pdf
+from ocrsvc.jobs import job_runner as runner_module
 from ocrsvc.jobs.job import Job
-from ocrsvc.jobs.runner import Runner
-from ocrsvc.jobs.store import JobStore
+from ocrsvc.jobs.job_folder import LASTING, PREFIX, make_folder, remove_folder
+from ocrsvc.jobs.job_runner import MOST_TRIES, BegunPages, JobRunner
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
 from ocrsvc.registry import adapters
@@ -282,7 +280,7 @@ def test_an_id_that_is_none_leads_nowhere(place: Place, name: object) -> None:
     assert place.jobs.find(name) is None
 
 
-@pytest.mark.parametrize("name", ["..%2Ffile", "%2e%2e%2ftask.json", "file", ".", "..", "..%2f..%2f.alive"])
+@pytest.mark.parametrize("name", ["..%2Ffile", "%2e%2e%2fjob.json", "file", ".", "..", "..%2f..%2f.alive"])
 def test_only_files_that_were_made_can_be_downloaded(place: Place, done: str, name: str) -> None:
     place.make(done, "txt")
     assert place.client.get(f"/api/doc/download/{done}/{name}").status_code == 404
@@ -339,30 +337,6 @@ def small(tmp_path: Path) -> JobStore:
     return JobStore(tmp_path, most_bytes=100_000, keep_s=100.0)
 
 
-def test_no_more_bytes_are_kept_than_may_be(small: JobStore) -> None:
-    job = small.add(bytes(60_000), {})
-    with pytest.raises(QueueFull):
-        small.add(bytes(60_000), {})
-    small.clear(job)
-    assert small.add(bytes(60_000), {}).data() == bytes(60_000)
-
-
-def test_no_more_tasks_are_kept_than_may_be(small: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "MOST_JOBS", 2)
-    small.add(b"1", {})
-    small.add(b"2", {})
-    with pytest.raises(QueueFull):
-        small.add(b"3", {})
-
-
-def test_what_a_process_left_that_died_while_it_took_a_document_in_makes_room(small: JobStore) -> None:
-    left = small.folder / f".{uuid.uuid4().hex}"
-    left.mkdir()
-    (left / "file").write_bytes(bytes(90_000))
-    assert small.add(bytes(60_000), {}).data() == bytes(60_000)
-    assert not left.exists()
-
-
 def test_a_full_store_is_a_503_at_the_door(place: Place, tmp_path: Path) -> None:
     app = create_app(Settings(), place.reader, jobs=JobStore(tmp_path, 10, 100.0))
     answer = post_document(app.test_client(), "/api/doc/upload", grays(1))
@@ -415,7 +389,7 @@ def test_half_a_page_does_not_count_and_is_read_again(place: Place) -> None:
 def test_a_page_that_is_never_read_in_time_ends_as_an_error(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module, "_POLL_S", 0.01)
     task_id = place.upload(grays(1))["data"]
-    runner = Runner(place.jobs, place.reader, 0.0, bool)
+    runner = JobRunner(place.jobs, place.reader, 0.0, bool)
     runner.start()
     try:
         wait_until(lambda: place.ask(task_id)["is_done"])
@@ -477,7 +451,7 @@ def test_a_page_that_was_late_once_is_read_when_it_is_offered_again(
 
 def test_a_task_that_cannot_be_understood_keeps_no_other_waiting(place: Place) -> None:
     ids = [place.upload(grays(1))["data"] for _ in range(2)]
-    (place.jobs.folder / ids[0] / "task.json").write_bytes(b"no JSON\n")
+    (place.jobs.folder / ids[0] / "job.json").write_bytes(b"no JSON\n")
     place.work_until(lambda: place.ask(ids[1])["is_done"])
     job = place.jobs.find(ids[0])
     assert job is not None
@@ -487,7 +461,7 @@ def test_a_task_that_cannot_be_understood_keeps_no_other_waiting(place: Place) -
 
 def test_two_processes_never_read_the_same_task(small: JobStore) -> None:
     job = small.add(b"1", {})
-    with job.claim() as first, Job(job.folder).claim() as second:
+    with job.claim() as first, Job(job.folder, small.database).claim() as second:
         assert (first, second) == (True, False)
     with job.claim() as third:
         assert third
@@ -611,6 +585,8 @@ def test_a_pdf_that_cannot_be_written_on_is_reported_so(data: bytes) -> None:
 
 
 def test_a_pdf_of_text_alone_has_the_size_and_the_text() -> None:
-    made = text_pdf([READ, Page(400, 400, 0, (), 3)], 200)
+    whole = io.BytesIO()
+    write_text_pdf([READ, Page(400, 400, 0, (), 3)], 2, 200, whole)
+    made = whole.getvalue()
     assert texts_of(made) == ["\r\n".join(WORDS), ""]
     assert [page.get_size() for page in pypdfium2.PdfDocument(made)] == [(72, 36), (144, 144)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -147,3 +148,31 @@ def test_no_more_files_are_fetched_at_once_than_leave_threads_to_others() -> Non
             first.join()
             ask()
     assert statuses == [503, 200, 200]
+
+
+def test_one_caller_leaves_half_of_the_fetches_to_others() -> None:
+    going_on, statuses = threading.Event(), list[int]()
+
+    def answer(sock: Any, _head: bytes) -> None:
+        going_on.wait(20)
+        sock.sendall(response(PNG))
+
+    with serving(answer) as server:
+        settings = Settings(
+            url_hosts=("127.0.0.1:*",), url_private=("127.0.0.1/32",), url_fetches=4, caller_header="X-Caller"
+        )
+        with running_app(settings) as app, ThreadPoolExecutor(3) as threads:
+
+            def ask(caller: str) -> int:
+                headers = {"X-Caller": caller}
+                return app.test_client().post("/v1/ocr", json={"url": server.url}, headers=headers).status_code
+
+            held = [threads.submit(ask, "many") for _ in range(2)]
+            wait_until(lambda: len(server.heads) == 2, "two files are asked for")
+            statuses.append(ask("many"))
+            held.append(threads.submit(ask, "other"))
+            wait_until(lambda: len(server.heads) == 3, "the file of another caller is asked for")
+            going_on.set()
+            statuses += [one.result() for one in held]
+            statuses.append(ask("many"))
+    assert statuses == [429, 200, 200, 200, 200]

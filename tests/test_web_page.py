@@ -16,6 +16,7 @@ import httpx
 import numpy as np
 import pytest
 from browser_support import Open, in_browser, launched_browser, opening
+from described_errors import READING_ERRORS
 from documents import GRAY, pdf, tiff
 from flask.testing import FlaskClient
 from models_support import make_several
@@ -30,7 +31,6 @@ from playwright.sync_api import (
 from support import ROOT, run_server
 from web_support import client_raising, json_of, running_app
 
-from ocrsvc.api.openapi import READING_ERRORS
 from ocrsvc.api.page_pictures import LONGEST_PX
 from ocrsvc.api.web_page import FILES, FOLDER, TABS
 from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS

@@ -93,9 +93,22 @@ def test_retry_after_follows_the_pace_of_the_queue() -> None:
     assert refusal.value.retry_after_s == 22  # 10 waiting and 1 running, 4 s each, on 2 servers
 
 
+def test_one_slow_piece_of_work_does_not_set_the_pace() -> None:
+    queue, _ = make_queue(places=1)
+    for run_s in (1.0, 1.0, 61.0):
+        put(queue, "work")
+        queue.take(1)
+        queue.record_run(1, run_s)
+    put(queue, "waiting")
+    with pytest.raises(QueueFull) as refusal:
+        queue.reserve()
+    assert refusal.value.retry_after_s == 7  # 1 s, and a tenth of the 60 s more
+
+
 def test_expired_work_never_reaches_a_server() -> None:
     queue, clock = make_queue()
     put(queue, "expired", 101.0)
+    put(queue, "expires now", 150.0)
     put(queue, "wanted", 200.0)
     clock.now_s = 150.0
     assert works(queue.take(8)) == ["wanted"]

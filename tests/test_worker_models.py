@@ -5,19 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import pytest
 from models_support import IdleHandle, accept, make_fake, make_version
 from support import wait_until
 from web_support import picture
 
+from ocrsvc.engines.contract import Engine, EngineTraits
+from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import BadModel, NotReady, UnknownModel
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage
-from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_serving.load_metrics import MOST_NAMES, OTHERS, LoadMetrics, read_loaded
-from ocrsvc.model_serving.worker_models import WorkerModels, memory_budget, open_worker_models
+from ocrsvc.models.loaded_models import LoadedModels
+from ocrsvc.models.loaded_version import ModelMemory
+from ocrsvc.models.version_loader import MOST_NAMES, OTHERS
+from ocrsvc.models.worker_models import WorkerModels, memory_budget, open_worker_models
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.pipeline.result_cache import ResultCache
 from ocrsvc.records import ReadOptions
@@ -138,12 +143,12 @@ def test_a_request_that_was_resolved_to_a_version_that_has_gone_is_resolved_agai
     models.loaded.preload(new)
     models.loaded.retire(old)
     wait_until(lambda: models.loaded.describe(old) is None)
-    resolve, meant = models.router.resolve, [old]
-    monkeypatch.setattr(models.router, "resolve", lambda options: meant.pop() if meant else resolve(options))
+    resolve, meant = models.selector.select, [old]
+    monkeypatch.setattr(models.selector, "select", lambda options: meant.pop() if meant else resolve(options))
     with leased(models) as read_by:
         assert (read_by, meant) == ("a/2", [])
     # Who names it still gets it.
-    monkeypatch.setattr(models.router, "resolve", lambda _options: old)
+    monkeypatch.setattr(models.selector, "select", lambda _options: old)
     with leased(models) as read_by:
         assert read_by == "a/1"
 
@@ -174,22 +179,22 @@ def test_what_is_loaded_later_counts_as_added(tmp_path: Path, open_models: Opene
     assert (in_process.added_bytes(), in_process.room_bytes) == (0, 100 * MIB - ready_bytes)
     with leased(models, model="b"):
         assert in_process.added_bytes() == pytest.approx(20 * MIB, rel=0.1)
-    found = dict(read_loaded(models.loaded))
+    found = dict(models.loaded.gauges())
     assert (found[MODELS_LOADED], found[MODELS_LIMIT]) == (2, 100 * MIB)
     assert found[MODELS_BYTES] == models.loaded.held_bytes()
     wait_until(in_process.is_settled)
 
 
 def test_only_so_many_models_have_series_of_their_own(tmp_path: Path) -> None:
-    store = MetricsStore()
-    counts = LoadMetrics(store.worker_metrics())
-    version = make_fake(tmp_path / "models", 1, "a")
+    store, version = MetricsStore(), make_fake(tmp_path / "models", 1, "a")
+    threads: Executor[str, str] = Executor(IdleHandle, threads=0, places=1)
+    engine = create_autospec(Engine, instance=True, traits=EngineTraits())
+    loaded = LoadedModels(lambda _version: engine, threads, ModelMemory(None), metrics=store.worker_metrics())
     for number in range(2 * MOST_NAMES):
-        named = ModelVersion(f"model-{number}", 1, version.description, version.folder, version.digest)
-        counts.note_lease(named, is_hit=False)
+        loaded.lease(replace(version, name=f"model-{number}")).close()
     store.claim(0)
-    series = {key[2]: values[0] for key, values in store.read().items() if key[1] == MODEL_LEASES.name}
-    assert (len(series), series[OTHERS]) == (MOST_NAMES + 1, MOST_NAMES)
+    series = [key[2] for key in store.read() if key[1] == MODEL_LEASES.name]
+    assert (len(series), OTHERS in series) == (MOST_NAMES + 1, True)
 
 
 def test_a_reader_whose_models_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:
@@ -237,12 +242,11 @@ def test_pages_read_one_by_one_are_read_by_the_version_that_the_document_began_w
     try:
         with reader.one_version(ReadOptions(), FAR_S, DEFAULT_CONTEXT) as lease:
             accept(tmp_path, new)
-            assert reader.loaded_models is not None
-            reader.loaded_models.preload(new)
-            reader.loaded_models.retire(old)
+            reader.worker_models.loaded.preload(new)
+            reader.worker_models.loaded.retire(old)
             read = [reader.read(picture(), ReadOptions(), FAR_S, lease=one).engine.version for one in (lease, lease)]
             assert read == ["1", "1"]
-        wait_until(lambda: reader.loaded_models is not None and reader.loaded_models.versions() == (new,))
+        wait_until(lambda: reader.worker_models.loaded.versions() == (new,))
     finally:
         reader.stop(FAR_S)
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from ocrsvc.telemetry.worker_limits import Reason
-from ocrsvc.telemetry.worker_table import NOBODY, SLOTS, Snapshot, State, WorkerEntry, WorkerTable
+from ocrsvc.telemetry.worker_table import NOBODY, SLOTS, Reason, Snapshot, State, WorkerEntry, WorkerTable
 
 
 def test_a_child_process_writes_what_its_parent_reads() -> None:

@@ -22,7 +22,7 @@ from ocrsvc.access.gate import AccessGate
 from ocrsvc.app import create_app
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
-from ocrsvc.jobs.store import JobStore
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import EngineInfo, Reading
 from ocrsvc.records import Cell, Character, Line, Page, ReadOptions, ReadTask, Region, Table, Word

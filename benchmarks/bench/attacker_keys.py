@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ocrsvc.access.management import add_key, revoke_key
-from ocrsvc.access.opening import check_store, open_store
-from ocrsvc.access.records import KeyEntry
+from ocrsvc.access.api_keys import KeyEntry
+from ocrsvc.access.manage_keys import add_key, revoke_key
+from ocrsvc.access.open_store import check_store, open_store
 
 KINDS = ("none", "wrong", "revoked", "scope")
 """No key, a wrong one, one that was revoked, and one for something else."""

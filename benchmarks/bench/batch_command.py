@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -19,12 +20,10 @@ import cv2
 import numpy as np
 
 from bench.service import ROOT
-from ocrsvc.batch.ledger.entries import ENTRY, FrameKind
-from ocrsvc.batch.ledger.frames import read_frames
 
 DISTINCT: Final = 50
 _PER_FOLDER: Final = 1000
-_POLL_S: Final = 0.02
+_POLL_S: Final = 0.1
 
 
 def link_pages(folder: Path, count: int) -> Path:
@@ -89,23 +88,24 @@ class BatchProcess:
         return self._process.wait()
 
 
-def ledger_logs(out: Path) -> dict[str, int]:
-    """The logs of the ledger, with their sizes in bytes."""
-    return {file.name: file.stat().st_size for file in out.glob("_ocrsvc/ledger/*")}
+def known_pages(out: Path) -> int:
+    """Pages with a result: those of parts that are in the output, and those in the work file."""
+    known = 0
+    for manifest in out.glob("_ocrsvc/parts/*.json"):
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            known += len(json.loads(manifest.read_bytes())["pages"]["at"])
+    for work in out.glob("_ocrsvc/work/*.sqlite"):
+        with (
+            contextlib.suppress(sqlite3.Error),
+            contextlib.closing(sqlite3.connect(f"file:{work}?mode=ro", uri=True)) as db,
+        ):
+            known += db.execute("SELECT count(*) FROM page").fetchone()[0]
+    return known
 
 
-def pages_in_log(out: Path, name: str) -> int:
-    """How many pages a log of the ledger says something of."""
-    frames = read_frames((out / "_ocrsvc/ledger" / name).read_bytes())
-    return sum((len(payload) - 4) // ENTRY.itemsize for kind, payload, _ in frames if kind == FrameKind.PAGES)
-
-
-def wait_for_first_page(process: BatchProcess, out: Path, before: Mapping[str, int]) -> float:
-    """Seconds from the start of a command until its own log names a page; exits when it ends before."""
-    while process.is_running():
-        for name, size in ledger_logs(out).items():
-            if name not in before and size > ENTRY.itemsize and pages_in_log(out, name):
-                return time.monotonic() - process.began_s
+def wait_for_first_page(process: BatchProcess, out: Path, before: int) -> float:
+    """Seconds from the start of a command until more pages are known than before, or it has ended."""
+    while process.is_running() and known_pages(out) <= before:
         time.sleep(_POLL_S)
     return time.monotonic() - process.began_s
 

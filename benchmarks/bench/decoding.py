@@ -10,8 +10,7 @@ from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits, decode, decode_pixels
 from ocrsvc.imaging.document import Document, chosen_pages, open_document
 from ocrsvc.imaging.page_ranges import ALL, Ranges
-from ocrsvc.model_serving.model_status import ModelList
-from ocrsvc.model_serving.only_model import only_model
+from ocrsvc.models.model_control import ModelList
 from ocrsvc.pipeline.documents import FileRead, PageRead
 from ocrsvc.readings import EngineInfo, Reading, Timing
 from ocrsvc.records import Image, Line, Page
@@ -49,6 +48,8 @@ class DecodingReader:
         _context: object = None,
         ranges: Ranges = ALL,
         most: int | None = None,
+        *,
+        partial: bool = False,  # noqa: ARG002  nothing is late here
     ) -> list[FileRead]:
         """The pages of each by itself; no PDFs, whose child process would be what takes the time."""
         return [self._read_file(file, ranges, most) for file in files]
@@ -84,8 +85,8 @@ class DecodingReader:
         return self._info
 
     def models(self) -> ModelList:
-        """The built-in one."""
-        return only_model("ppocr")
+        """None that could be named."""
+        return ModelList(None, ())
 
     def _read_file(self, file: bytes | OcrsvcError, ranges: Ranges, most: int | None) -> FileRead:
         try:

@@ -19,21 +19,17 @@ from h2.events import TrailersReceived
 from bench.decoding import DecodingReader
 from bench.malformed_connections import GOAWAY, malformed_talk
 from bench.malformed_messages import GoodCall, good_calls, mutate_message
+from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
 from ocrsvc.grpc_server.connection import Connection
-from ocrsvc.grpc_server.message import Answer, Job
-from ocrsvc.grpc_server.message_limits import parse
-from ocrsvc.grpc_server.method import Call, Method
-from ocrsvc.grpc_server.server import RpcServer
-from ocrsvc.grpc_server.status_codes import CallFailed, Code, failure_of
-from ocrsvc.grpc_server.stream import Stream
-from ocrsvc.grpc_server.transport import MAX_UNSENT_BYTES
-from ocrsvc.grpc_server.wire import frame
+from ocrsvc.grpc_server.limits import MAX_UNSENT_BYTES
+from ocrsvc.grpc_server.messages import Answer, frame, parse
+from ocrsvc.grpc_server.method import Call, CallFailed, Code, Method, failure_of
+from ocrsvc.grpc_server.server_state import Outcome, ServerState
 from ocrsvc.grpc_services import make_services
-from ocrsvc.model_api.model import OcrModel
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.serving.memory_budget import Budget, Callers, unlimited
+from ocrsvc.serving.memory_budget import Budget, Callers, SharedLimits, unlimited
 from ocrsvc.telemetry.metrics_store import MetricsStore
 
 THREADS = 4
@@ -58,43 +54,36 @@ class Counted(CallMetrics):
         super().end(record)
 
 
-class Host(RpcServer):
-    """What a connection needs of its server; answers when it is told to."""
+class Host(ServerState):
+    """What a connection needs of its server; makes answers when `work` is called."""
 
     def __init__(self) -> None:
-        self.most_bytes, self.limit_s, self.turn_s = 1 << 18, 30.0, 0.02
-        self.threads = THREADS
         store = MetricsStore()
-        self.methods = make_services(OcrModel(cast(Reader, DecodingReader()), store, store.common))
-        self.memory = Budget(1 << 20)
+        self.counted = Counted(store.common)
+        super().__init__(
+            make_services(OcrModel(cast(Reader, DecodingReader()), store, store.common)),
+            threads=THREADS,
+            most_bytes=1 << 18,
+            limit_s=30.0,
+            shared=SharedLimits(Budget(1 << 20), Callers(50)),
+            call_metrics=self.counted,
+        )
         self.arriving = Budget(1 << 19)
-        self.callers = Callers(50)
         self.now_s = time.monotonic()
         self.tick_s = 0.0
-        self.call_metrics = self.counted = Counted(store.common)
-        self.access = None
-        self._jobs: deque[tuple[Connection, Stream, Job]] = deque()
-        self._in_line: dict[Stream, Connection] = {}
+        self._jobs: deque[tuple[Callable[[], Answer], Callable[[Outcome], None]]] = deque()
 
     @property
     def has_thread(self) -> bool:
-        """See RpcServer."""
+        """See ServerState."""
         return len(self._jobs) < THREADS
 
-    def run(self, connection: Connection, stream: Stream, job: Job) -> None:
-        """See RpcServer."""
-        self._jobs.append((connection, stream, job))
+    def run(self, make: Callable[[], Answer], _record: CallRecord, on_outcome: Callable[[Outcome], None]) -> None:
+        """See ServerState."""
+        self._jobs.append((make, on_outcome))
 
-    def enqueue(self, connection: Connection, stream: Stream) -> None:
-        """See RpcServer."""
-        self._in_line[stream] = connection
-
-    def dequeue(self, stream: Stream) -> None:
-        """See RpcServer."""
-        del self._in_line[stream]
-
-    def note_refused(self, caller: str, detail: str) -> None:
-        """See RpcServer."""
+    def warn(self, message: str, *values: object, exc_info: bool = False) -> None:
+        """See ServerState."""
 
     def clock(self) -> float:
         """For the connections: time passes by being looked at, so that turns end anywhere."""
@@ -104,17 +93,15 @@ class Host(RpcServer):
     def work(self) -> None:
         """Answer what runs, until nothing does."""
         while self._jobs:
-            connection, stream, job = self._jobs.popleft()
-            while self._in_line and len(self._jobs) < THREADS:
-                next_stream, waiting = next(iter(self._in_line.items()))
-                del self._in_line[next_stream]
-                waiting.resume(next_stream)
-            connection.answered(stream, _outcome(job))
+            make, on_outcome = self._jobs.popleft()
+            while self.queue and len(self._jobs) < THREADS:
+                self.queue.pop(next(iter(self.queue)))()
+            on_outcome(_outcome(make))
 
 
-def _outcome(job: Job) -> Answer | BaseException:
+def _outcome(make: Callable[[], Answer]) -> Outcome:
     try:
-        return job()
+        return make()
     except (OcrsvcError, CallFailed) as failure:
         return failure
 
@@ -137,7 +124,7 @@ class Neighbour:
         self._client.send_data(number, frame(self._call.data), end_stream=True)
         self._connection.receive(self._client.data_to_send())
         self._host.work()
-        out = self._connection.take_out()
+        out = self._connection.out
         events = self._client.receive_data(bytes(out))
         out.clear()
         trailers: list[Any] = [event.headers for event in events if isinstance(event, TrailersReceived)]
@@ -184,7 +171,7 @@ class Bench:
         outs: list[bytes] = []
         host.tick_s = chance.choice((0.0, 0.0, 0.001, 0.03))
         for piece in pieces:
-            if connection.broken or connection.finished or len(connection.take_out()) > MAX_UNSENT_BYTES:
+            if connection.broken or connection.finished or len(connection.out) > MAX_UNSENT_BYTES:
                 break
             connection.receive(piece)
             self._between(connection, chance)
@@ -196,7 +183,7 @@ class Bench:
         ended = self._end(connection, outs)
         connection.close()
         host.work()
-        held = (connection.calls, host.memory.held_bytes, len(host.callers), host.counted.under_way)
+        held = (len(connection.calls), host.memory.held_bytes, len(host.callers), host.counted.under_way)
         assert held == (0, 0, 0, 0), f"calls, bytes, callers and counted calls are still held: {held}"
         host.tick_s = 0.0
         self._sent += 1
@@ -227,7 +214,7 @@ class Bench:
             connection.check_time_limits()
             self._host.work()
             outs.append(_drained(connection))
-        assert connection.finished or connection.broken, f"{connection.calls} calls keep a worker that leaves"
+        assert connection.finished or connection.broken, f"{len(connection.calls)} calls keep a worker that leaves"
         _kinds(b"".join(outs))
         return "served"
 
@@ -245,7 +232,7 @@ def _called(method: Any, data: bytes) -> str:
 
 
 def _drained(connection: Connection) -> bytes:
-    out = connection.take_out()
+    out = connection.out
     sent = bytes(out)
     out.clear()
     return sent

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from hpack import Encoder
 
 from bench.malformed_messages import GoodCall, change_bytes, cut, double, mutate_message
-from ocrsvc.grpc_server.wire import frame
+from ocrsvc.grpc_server.messages import frame
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST, SETTINGS, PROMISE, PING, GOAWAY, WINDOW, CONTINUATION = range(10)

@@ -10,7 +10,7 @@ from typing import Final
 import pikepdf
 from pikepdf import Array, Dictionary, Name, Stream, String
 
-from ocrsvc.formats.text_pdf import text_pdf
+from ocrsvc.formats.text_pdf import write_text_pdf
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.records import Page
 from ocrsvc.searchable_pdf.image_pdf import ImagePdf
@@ -36,7 +36,9 @@ def scanned(picture: bytes, change: Change = lambda _pdf: None, **how: object) -
 
 def born_digital(page: Page) -> bytes:
     """A PDF that shows the text itself, in letters that are not embedded."""
-    return text_pdf([replace(page, number=1)], 200)
+    whole = io.BytesIO()
+    write_text_pdf([replace(page, number=1)], 1, 200, whole)
+    return whole.getvalue()
 
 
 def turned(degrees: int) -> Change:

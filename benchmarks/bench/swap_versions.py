@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ocrsvc.model_repository.manifest import FILE, write_manifest
+from ocrsvc.engines.model.files import MANIFEST, write_manifest
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau"
 BAD = {4: "truncated", 8: "wrong digest", 11: "wrong dictionary", 15: "slower than allowed", 18: "reads garbage"}
@@ -50,12 +50,12 @@ def copy_into(repository: Path, name: str, version: SwapVersion) -> None:
     target = repository / name / str(version.number)
     target.mkdir(parents=True)
     for file in sorted(version.folder.rglob("*")):
-        if file.is_file() and file.name != FILE:
+        if file.is_file() and file.name != MANIFEST:
             place = target / file.relative_to(version.folder)
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, place)
-    shutil.copy(version.folder / FILE, target / f".{FILE}")
-    (target / f".{FILE}").replace(target / FILE)
+    shutil.copy(version.folder / MANIFEST, target / f".{MANIFEST}")
+    (target / f".{MANIFEST}").replace(target / MANIFEST)
 
 
 def fake_maker(burn_s: float, latency_s: float, load_s: float = 0.0) -> Maker:

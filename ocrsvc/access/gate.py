@@ -1,30 +1,38 @@
-"""The gate: decides whether a request with this API key is admitted, and counts what it uses. Of HTTP and gRPC alike.
+"""The gate: decides whether a request with this API key is admitted, over HTTP and gRPC alike.
 
-A worker holds all keys in memory and looks for changes four times a second, so that a key costs no look-up, and a
-revoked one ends within half a second. While the store does not say for five seconds whether anything changed, nobody is
-admitted.
+A worker holds all keys in memory and looks for changes four times a second, so that checking a key waits for nothing,
+and a revoked one ends within half a second. When the store has not answered for five seconds, every request is refused.
 
-A page is *counted* when its answer is made, before it is sent: in memory that outlives the worker, from where the store
-is told within a quarter of a second. Until then it is reserved in the store, so that requests under way at once never
-exceed a quota together.
+A page is *counted* when its answer is made, before it is sent: in memory that outlives the worker, from where it is
+brought to the store within a quarter of a second. Until then it is reserved in the store, so that requests under way at
+once never exceed a quota together.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from ocrsvc.access.accounts import Accounts
-from ocrsvc.access.admission import REFRESH_S, Admission, HeaderCache
-from ocrsvc.access.outage_log import OutageLog
+from ocrsvc.access.admission import Admission
+from ocrsvc.access.api_keys import KeyEntry, KeySecret, Scope, name_in
+from ocrsvc.access.key_secrets import id_of, is_same
+from ocrsvc.access.key_store import KeyStore, Usage, period_of
 from ocrsvc.access.page_counts import PageCounts
-from ocrsvc.access.records import KeyEntry, KeySecret, Scope, StoredKey, Usage, name_in
-from ocrsvc.access.secrets import id_of, is_same
-from ocrsvc.access.store import KeyStore, period_of
+from ocrsvc.access.rate_limits import is_near_quota
+from ocrsvc.access.reservations import WorkerReservations
 from ocrsvc.errors import KeyMissing, KeyRefused, KeysUnavailable, ScopeMissing
+from ocrsvc.telemetry import metrics
+from ocrsvc.telemetry.metric import Metric
 
+LOGGER: Final = logging.getLogger("ocrsvc.access")
+
+KEY_COUNTS_S: Final = 60.0
+"""How often keys are counted for the metrics: the store is asked once for each key."""
+
+_REFRESH_S: Final = 0.25
 _STALE_S: Final = 5.0
 _ALIVE_S: Final = 1.0
 
@@ -33,7 +41,6 @@ class AccessGate:
     """Admits requests by their keys; made once in each worker. Any thread may call.
 
     Args:
-        store: The keys, and what is used of them.
         service: Its name among those that share the store.
         clock: Unix seconds.
         monotonic: Monotonic seconds.
@@ -51,15 +58,14 @@ class AccessGate:
         slot: int = 0,
     ) -> None:
         self._store = store
-        self._accounts = Accounts(store, counts or PageCounts(service), slot, monotonic)
+        self._reservations = WorkerReservations(store, counts or PageCounts(service), slot, monotonic)
         self._clock, self._monotonic = clock, monotonic
         self._secrets: Mapping[str, tuple[KeyEntry, KeySecret]] = {}
         self._entries: Mapping[str, KeyEntry] = {}
         self._version = -1
         self._refreshed_s = -_STALE_S
         self._alive_s = -_ALIVE_S
-        self._headers = HeaderCache(store, monotonic)
-        self._outages = OutageLog(_STALE_S)
+        self._logged = ""
         self._begun = False
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._keep_refreshing, name="access", daemon=True)
@@ -70,8 +76,8 @@ class AccessGate:
         return self._monotonic() - self._refreshed_s < _STALE_S
 
     def start(self) -> None:
-        """Keep the keys in memory like those of the store, from a thread of its own; after the fork."""
-        self._accounts.in_blocks = True
+        """Refresh the keys from a thread of its own; after the fork."""
+        self._reservations.in_blocks = True
         self._thread.start()
 
     def stop(self) -> None:
@@ -79,38 +85,23 @@ class AccessGate:
         self._done.set()
         if self._thread.is_alive():
             self._thread.join()
-        self._accounts.end()
+        self._reservations.end()
         self._store.close()
 
-    def admit(self, secret: str | None, scope: Scope, adapter: str | None = None, pages: int = 0) -> Admission:
-        """Admit a request that carries this secret text.
+    def check(self, secret: str | None, scope: Scope | None = None, adapter: str | None = None) -> KeyEntry:
+        """The key that this secret text belongs to, if it allows this. In memory; never waits.
 
         Args:
             secret: As the client sent it; None or empty where it sent none.
-            scope: What the request wants to do.
-            adapter: The wire format it came in, by its name in the registry, `api` for the native API; None where keys
-                for some formats only are good as well, as for operators' routes.
-            pages: That it will take at least, which are reserved at once; `Admission.charge` reserves more. 1 for an
-                image, which spares a second transaction.
+            scope: What the request wants to do; None where any valid key is enough.
+            adapter: The wire format it came in, `api` for the native API; None where a key for any format is enough, as
+                for operators' routes.
 
         Raises:
             KeyMissing: There is no secret.
             KeyRefused: It is wrong, revoked or expired.
             ScopeMissing: It is not for this scope or adapter.
-            QuotaExceeded: One of its limits is reached.
-            KeysUnavailable: The store does not answer.
-        """
-        return self.enter(self.check(secret, scope, adapter), pages)
-
-    def check(self, secret: str | None, scope: Scope | None = None, adapter: str | None = None) -> KeyEntry:
-        """The key that this secret text belongs to, if it is good for this. Asks no store, and never waits.
-
-        Args:
-            secret, adapter: As for `admit`.
-            scope: As for `admit`; None where any valid key is good.
-
-        Raises:
-            OcrsvcError: As of `admit`, but for QuotaExceeded.
+            KeysUnavailable: The keys are not known.
         """
         if not secret:
             raise KeyMissing("This service wants an API key, and none was sent.", _HOW_TO_SEND)
@@ -118,56 +109,52 @@ class AccessGate:
         entry, kept = self._secrets.get(id_of(secret), (None, None))
         if not is_same(secret, kept) or entry is None or kept is None:
             raise _refused()
-        return _checked(entry, self._clock(), scope, adapter, kept)
+        return self._allowed(entry, scope, adapter, kept)
 
-    def check_named(self, name: str, scope: Scope | None = None, adapter: str | None = None) -> KeyEntry:
-        """The key of this name, if it is good for this; see `check`, and `admit_named`."""
+    def check_named(
+        self, name: str, scope: Scope | None = None, adapter: str | None = None, secret_id: str = ""
+    ) -> KeyEntry:
+        """The key of this name, for a caller that is known otherwise, as by a client certificate; see `check`.
+
+        Args:
+            secret_id: Of the secret that the caller has shown before, which must still be valid; empty for none.
+        """
         self._check_ready()
-        return _checked(self._entry_named(name), self._clock(), scope, adapter)
+        entry, kept = self._entries.get(name), None
+        if secret_id:
+            entry, kept = self._secrets.get(secret_id, (None, None))
+        if entry is None or entry.name != name:
+            raise _refused()
+        return self._allowed(entry, scope, adapter, kept)
 
     def enter(self, entry: KeyEntry, pages: int = 0) -> Admission:
-        """Admit a request of a key that was checked a moment ago. Raises QuotaExceeded, KeysUnavailable."""
-        admission = self._admission(entry, self._clock())
+        """Admit a request of a key that was checked a moment ago.
+
+        Args:
+            pages: That it takes at least, which are reserved at once: 1 for an image spares a second transaction.
+
+        Raises:
+            QuotaExceeded: One of its limits is reached.
+            KeysUnavailable: The store does not answer.
+        """
+        admission = Admission(self._store, self._reservations, entry, self._clock())
         admission.enter(pages)
         return admission
 
-    def admit_named(
-        self, name: str, scope: Scope, adapter: str | None = None, pages: int = 0, secret_id: str = ""
-    ) -> Admission:
-        """Admit a request whose caller is known otherwise, as by a client certificate, under the key of this name.
-
-        Args:
-            name: Of the key.
-            scope, adapter, pages: As for `admit`.
-            secret_id: Of the secret that the caller has shown before, which must still be good; empty for none.
-
-        Raises:
-            KeyRefused: There is no such key, or it or the secret is not valid any more.
-            OcrsvcError: As of `admit`.
-        """
-        entry = self.check_named(name, scope, adapter)
-        if secret_id:
-            shown, kept = self._secrets.get(secret_id, (None, None))
-            if shown is None or shown.name != name:
-                raise _refused()
-            _checked(shown, self._clock(), scope, adapter, kept)
-        return self.enter(entry, pages)
-
     def resume(self, identity: str) -> Admission:
-        """Work that a key's holder left here is done now: its pages count, but it is no request under way.
+        """Admit work on a job that a key's holder submitted: its pages count, but it is no request under way.
 
         Args:
-            identity: Of the key; one that has its name only does not pay for it.
+            identity: Of the key; another key of the same name does not pay for it.
 
         Raises:
             KeyRefused: The key is revoked or expired.
-            KeysUnavailable: The store does not answer.
+            KeysUnavailable: The keys are not known.
         """
-        self._check_ready()
-        entry = self._entry_named(name_in(identity))
-        if entry.identity != identity or not entry.is_valid(self._clock()):
+        entry = self.check_named(name_in(identity))
+        if entry.identity != identity:
             raise _refused()
-        return self._admission(entry, self._clock())
+        return Admission(self._store, self._reservations, entry, self._clock())
 
     def usage(self) -> list[tuple[KeyEntry, Usage]]:
         """Every key, and what is used of it, by name; for operators. Raises KeysUnavailable."""
@@ -175,81 +162,90 @@ class AccessGate:
         return [(key.entry, self._store.usage(key.entry.name, period)) for key in known]
 
     def refresh(self) -> None:
-        """Tell the store what was counted, and read the keys again if one has changed. Raises KeysUnavailable.
+        """Settle what was counted, and read the keys again if one has changed. Raises KeysUnavailable.
 
         In the gate's own thread, or in tests.
         """
-        accounts, now_s = self._accounts, self._monotonic()
-        self._begun = self._begun or accounts.begin()
+        reservations, now_s = self._reservations, self._monotonic()
+        self._begun = self._begun or reservations.begin()
         if not self._begun:
             return
-        accounts.settle()
+        reservations.settle()
         if now_s - self._alive_s >= _ALIVE_S:
-            self._store.keep_alive(accounts.worker)
-            accounts.settle_abandoned()
+            self._store.keep_alive(reservations.worker)
+            reservations.settle_abandoned()
             self._alive_s = now_s
-        # First the number: a change between the two is read again a moment later.
+        # The version first: a change in between is read again a moment later.
         version = self._store.version()
         if version != self._version:
-            self._take(self._store.keys())
+            keys = self._store.keys()
+            self._entries = {key.entry.name: key.entry for key in keys}
+            self._secrets = {secret.id: (key.entry, secret) for key in keys for secret in key.secrets}
             self._version = version
         self._refreshed_s = now_s
 
     def refresh_or_log(self) -> None:
-        """The same, and what fails is logged: without its thread the gate would never admit anybody again."""
+        """The same, with failures logged: without its thread the gate would refuse every request."""
         try:
             self.refresh()
         except Exception as error:  # noqa: BLE001  any is logged, and the thread goes on
-            self._outages.failed(error, is_ready=self.is_ready)
+            self._log_failure(error)
         else:
-            self._outages.answered()
+            if self._logged:
+                LOGGER.info("The store of the API keys answers again.")
+            self._logged = ""
 
-    def _take(self, keys: list[StoredKey]) -> None:
-        self._entries = {key.entry.name: key.entry for key in keys}
-        self._secrets = {secret.id: (key.entry, secret) for key in keys for secret in key.secrets}
+    def _log_failure(self, error: Exception) -> None:
+        """Once when the store stops answering, and once when requests are refused for it."""
+        line = "Refusing all requests: %s"
+        if self.is_ready:
+            line = f"Cannot read the keys again: %s Those in memory are valid for {_STALE_S:g} s after the last read."
+        if line != self._logged:
+            known = isinstance(error, KeysUnavailable)
+            why = error.reason if isinstance(error, KeysUnavailable) else f"An unexpected {type(error).__name__}."
+            level = logging.WARNING if self.is_ready else logging.ERROR
+            LOGGER.log(level, line, why, exc_info=None if known else error)
+        self._logged = line
 
     def _keep_refreshing(self) -> None:
         while True:
             self.refresh_or_log()
-            if self._done.wait(REFRESH_S):
+            if self._done.wait(_REFRESH_S):
                 return
 
     def _check_ready(self) -> None:
         if not self.is_ready:
             raise KeysUnavailable
 
-    def _entry_named(self, name: str) -> KeyEntry:
-        entry = self._entries.get(name)
-        if entry is None:
+    def _allowed(self, entry: KeyEntry, scope: Scope | None, adapter: str | None, shown: KeySecret | None) -> KeyEntry:
+        """The key itself, if it allows this. Raises KeyRefused, ScopeMissing."""
+        now_s = self._clock()
+        if not entry.is_valid(now_s) or (shown is not None and not shown.is_valid(now_s)):
             raise _refused()
+        if scope is not None and scope not in entry.scopes:
+            raise ScopeMissing(
+                f"This API key is for {', '.join(sorted(entry.scopes))}, and this needs {scope}.",
+                "Ask the operator of this service for a key with this scope.",
+            )
+        if adapter is not None and entry.adapters is not None and adapter not in entry.adapters:
+            raise ScopeMissing(
+                f"This API key is for the formats {', '.join(sorted(entry.adapters))}, and this is {adapter}.",
+                "Ask the operator of this service for a key with this format.",
+            )
         return entry
 
-    def _admission(self, entry: KeyEntry, now_s: float) -> Admission:
-        return Admission(self._store, self._accounts, self._headers, entry, now_s)
+
+def read_key_counts(gate: AccessGate) -> Iterator[tuple[Metric, float]]:
+    """The metrics of keys: the valid ones, and those with few pages left. Raises KeysUnavailable."""
+    now_s = time.time()
+    valid = [(entry.limits, usage) for entry, usage in gate.usage() if entry.is_valid(now_s)]
+    yield metrics.KEYS, len(valid)
+    yield metrics.KEYS_NEAR_QUOTA, sum(is_near_quota(limits, usage, now_s) for limits, usage in valid)
 
 
 _HOW_TO_SEND: Final = "Send it as Authorization: Bearer KEY, or as X-API-Key: KEY."
 
 
 def _refused() -> KeyRefused:
-    """One sentence for all cases: who tries keys learns nothing."""
+    """One sentence for all cases, so that callers who try keys learn nothing."""
     return KeyRefused("The API key is not valid.", "Ask the operator of this service for a key.")
-
-
-def _checked(
-    entry: KeyEntry, now_s: float, scope: Scope | None, adapter: str | None, shown: KeySecret | None = None
-) -> KeyEntry:
-    """The key itself, by the secret that was shown, if there is one. Raises KeyRefused, ScopeMissing."""
-    if not entry.is_valid(now_s) or (shown is not None and not shown.is_valid(now_s)):
-        raise _refused()
-    if scope is not None and scope not in entry.scopes:
-        raise ScopeMissing(
-            f"This API key is for {', '.join(sorted(entry.scopes))}, and this needs {scope}.",
-            "Ask the operator of this service for a key with this scope.",
-        )
-    if adapter is not None and entry.adapters is not None and adapter not in entry.adapters:
-        raise ScopeMissing(
-            f"This API key is for the formats {', '.join(sorted(entry.adapters))}, and this is {adapter}.",
-            "Ask the operator of this service for a key with this format.",
-        )
-    return entry

@@ -1,11 +1,9 @@
-"""Pages that were counted and are not in the store yet, in shared memory: the death of a worker loses none of them.
+"""Counted pages that the store does not have yet, in shared memory: no worker's death loses any.
 
-The arbiter makes the memory before any fork. Each worker's slot has a block, which one process at a time writes: it
-holds a lock of the block, which the kernel takes back when the process ends, however it ends. Whoever has the lock then
-brings the rest of the block to the store.
-
-Each settlement has a number, which is written down before it is sent. Sent again after a failure, or by another process
-after a death, it has the same number and as many pages, and the store counts it once.
+The arbiter makes the memory before any fork. Each worker's slot is a block of series, one per key and day. One process
+at a time writes a block: it holds a lock that the kernel releases when the process ends, however it ends; the next
+holder brings the rest to the store. A series only grows, and the store is sent its id and its total, so that whatever
+is sent again, by the same process or by another, is counted once.
 """
 
 from __future__ import annotations
@@ -13,45 +11,34 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import secrets
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from ocrsvc.access.store import Period
+from ocrsvc.access.key_store import Period
 from ocrsvc.system.shared_memory import open_memory, shared_array
 
 SERIES: Final = 512
-"""Keys and days of which one block can hold pages at once."""
-
-_NAME_BYTES: Final = 64
-_DAY_BYTES: Final = 16
-_NOWHERE: Final[Mapping[str, int]] = {}
+"""Keys and days for which one block has room at once."""
 
 
 class _Series(ctypes.Structure):
-    """Pages of one key on one day: all, those that the store has, and those that it may have; free without a name."""
+    """Pages of one key on one day; free while it has no name."""
 
-    _fields_ = (
-        ("name", ctypes.c_char * _NAME_BYTES),
-        ("day", ctypes.c_char * _DAY_BYTES),
-        *((field, ctypes.c_int64) for field in ("counted", "settled", "sent", "number")),
-    )
+    _fields_ = (("name", ctypes.c_char * 64), ("day", ctypes.c_char * 16), ("id", ctypes.c_int64))
 
 
-class _Head(ctypes.Structure):
-    """Of a block: the last number that was given, and whether any of its pages may not be in the store."""
-
-    _fields_ = (("number", ctypes.c_int64), ("is_unsettled", ctypes.c_int64))
+class _Count(ctypes.Structure):
+    _fields_ = (("pages", ctypes.c_int64),)
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """Pages of a key to be counted in the store, once for this number of this worker."""
+class Unsettled(NamedTuple):
+    """A series of which the store does not have the last `pages` of its `total` pages."""
 
     name: str
     period: Period
-    number: int
+    series: int
+    total: int
     pages: int
     place: int
 
@@ -66,38 +53,47 @@ class PageCounts:
 
     def __init__(self, service: str, slots: int = 1) -> None:
         self.service = service
-        self._heads = shared_array(_Head, slots)
         self._series = shared_array(_Series, slots * SERIES)
-        self._lock_file = open_memory("ocrsvc-page-counts")
+        # All pages of each series, and those that the store has.
+        self._counted, self._settled = (
+            memoryview(shared_array(_Count, slots * SERIES)).cast("B").cast("q") for _ in "12"
+        )
         self._slots = slots
+        self._lock_file = open_memory("ocrsvc-page-counts")
 
     def block(self, slot: int) -> CountBlock:
         """A worker's block, which has to be claimed before it is used."""
-        series = [self._series[slot * SERIES + place] for place in range(SERIES)]
-        return CountBlock(f"{self.service}:{slot}", self._heads[slot], series, self._lock_file, slot)
+        places = _places_of(slot)
+        series = [self._series[place] for place in range(places.start, places.stop)]
+        return CountBlock(
+            f"{self.service}:{slot}", series, self._counted[places], self._settled[places], self._lock_file, slot
+        )
 
     def unsettled_slots(self) -> list[int]:
-        """Of whose blocks pages may not be in the store."""
-        return [slot for slot in range(self._slots) if self._heads[slot].is_unsettled]
+        """Slots with pages that the store may not have."""
+        slots = map(_places_of, range(self._slots))
+        return [slot for slot, places in enumerate(slots) if self._counted[places] != self._settled[places]]
 
     def close(self) -> None:
-        """Close the file of the locks, with which this process gives up all of them."""
+        """Close the file of the locks, which releases those of this process."""
         os.close(self._lock_file)
 
 
 class CountBlock:
-    """One block, and its only writer. Any thread of that process may call.
+    """One block, for its only writer; any thread of that process may call.
 
     Attributes:
         worker: The name in the store of the worker that has this slot.
     """
 
-    def __init__(self, worker: str, head: _Head, series: list[_Series], lock_file: int, slot: int) -> None:
+    def __init__(
+        self, worker: str, series: list[_Series], counted: memoryview, settled: memoryview, lock_file: int, slot: int
+    ) -> None:
         self.worker = worker
-        self._head, self._series, self._lock_file, self._slot = head, series, lock_file, slot
+        self._series, self._counted, self._settled = series, counted, settled
+        self._lock_file, self._slot = lock_file, slot
         self._lock = threading.Lock()
-        # By key and day.
-        self._places: dict[str, dict[str, int]] = {}
+        self._places: dict[tuple[str, str], int] = {}
 
     def claim(self) -> bool:
         """Become its writer; False while another process is."""
@@ -105,10 +101,8 @@ class CountBlock:
             fcntl.lockf(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._slot)
         except OSError:
             return False
-        self._places = {}
-        for place, series in enumerate(self._series):
-            if series.name:
-                self._places.setdefault(series.name.decode(), {})[series.day.decode()] = place
+        taken = [place for place, series in enumerate(self._series) if series.name]
+        self._places = {self._key_at(place): place for place in taken}
         return True
 
     def give_up(self) -> None:
@@ -116,72 +110,53 @@ class CountBlock:
         fcntl.lockf(self._lock_file, fcntl.LOCK_UN, 1, self._slot)
 
     def add(self, name: str, day: str, pages: int) -> bool:
-        """Count pages of a key; False when the block is full, and they are not counted."""
+        """Count pages of a key; False, and nothing counted, when the block is full."""
         with self._lock:
-            place = self._places.get(name, _NOWHERE).get(day)
+            place = self._places.get((name, day))
             if place is None:
                 place = self._begin(name, day)
-            if place < 0:
+            if place is None:
                 return False
-            self._head.is_unsettled = 1
-            self._series[place].counted += pages
+            self._counted[place] += pages
             return True
 
-    def unsettled(self, name: str = "") -> Iterator[Settlement]:
-        """What is to be settled of one key, or of all; each is to be settled before the next is asked for.
-
-        What may have been sent before comes first, since a store counts no lower number after a higher one.
-        """
+    def unsettled(self, name: str | None = None) -> list[Unsettled]:
+        """What the store has to be sent, for one key or for all."""
         with self._lock:
-            known = [self._places.get(name, _NOWHERE)] if name else self._places.values()
-            places = [place for days in known for place in days.values()]
-        for place in sorted(places, key=self._is_new) if len(places) > 1 else places:
-            if settlement := self._settlement(place):
-                yield settlement
+            places = [place for key, place in self._places.items() if name in (None, key[0])]
+            return [self._unsettled(place) for place in places if self._counted[place] != self._settled[place]]
 
-    def note(self, settlement: Settlement) -> None:
-        """This settlement is in the store."""
-        series = self._series[settlement.place]
-        series.settled = series.sent
+    def settled(self, one: Unsettled) -> None:
+        """The store has these pages."""
+        self._settled[one.place] = one.total
 
-    def tidy(self) -> None:
-        """Free the places of keys and days of which everything is settled."""
-        with self._lock:
-            for name, day, place in [(name, *at) for name, days in self._places.items() for at in days.items()]:
-                series = self._series[place]
-                if series.counted == series.settled:
-                    del self._places[name][day]
-                    series.name = b""
-            self._places = {name: days for name, days in self._places.items() if days}
-            self._head.is_unsettled = int(bool(self._places))
-
-    def _begin(self, name: str, day: str) -> int:
-        """A free place, for this key and day; -1 where there is none."""
-        taken = {place for days in self._places.values() for place in days.values()}
-        place = next((place for place in range(SERIES) if place not in taken), -1)
-        if place >= 0:
-            series = self._series[place]
-            series.counted = series.settled = series.sent = 0
-            series.day = day.encode()
-            # Last: a place counts from the moment on when it has a name.
-            series.name = name.encode()
-            self._places.setdefault(name, {})[day] = place
+    def _begin(self, name: str, day: str) -> int | None:
+        """The place of a new series, that of a settled one if need be; None where there is none."""
+        place = next((place for place, series in enumerate(self._series) if not series.name), None)
+        if place is None:
+            settled = (place for place in self._places.values() if self._counted[place] == self._settled[place])
+            place = next(settled, None)
+            if place is None:
+                return None
+            del self._places[self._key_at(place)]
+        series = self._series[place]
+        # Free until the name is written, last: a process that dies in between leaves nothing behind.
+        series.name = b""
+        self._counted[place] = self._settled[place] = 0
+        series.day, series.id = day.encode(), secrets.randbits(62)
+        series.name = name.encode()
+        self._places[name, day] = place
         return place
 
-    def _is_new(self, place: int) -> bool:
-        """Whether nothing of it may have been sent that is not settled."""
-        return bool(self._series[place].sent <= self._series[place].settled)
+    def _unsettled(self, place: int) -> Unsettled:
+        name, day = self._key_at(place)
+        counted, settled = self._counted[place], self._settled[place]
+        return Unsettled(name, Period(day, day[:7]), self._series[place].id, counted, counted - settled, place)
 
-    def _settlement(self, place: int) -> Settlement | None:
+    def _key_at(self, place: int) -> tuple[str, str]:
         series = self._series[place]
-        with self._lock:
-            if series.sent <= series.settled:
-                if series.counted == series.settled:
-                    return None
-                self._head.number += 1
-                series.number = self._head.number
-                # Last: from here on this number stands for these pages.
-                series.sent = series.counted
-        day = series.day.decode()
-        pages = series.sent - series.settled
-        return Settlement(series.name.decode(), Period(day, day[:7]), series.number, pages, place)
+        return series.name.decode(), series.day.decode()
+
+
+def _places_of(slot: int) -> slice:
+    return slice(slot * SERIES, (slot + 1) * SERIES)

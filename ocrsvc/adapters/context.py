@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
 from ocrsvc.grpc_server.method import Methods
 from ocrsvc.grpc_server.protobuf import Messages
 from ocrsvc.http.url_files import UrlFiles
-from ocrsvc.jobs.store import JobStore
-from ocrsvc.model_api.model import OcrModel
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 

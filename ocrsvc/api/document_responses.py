@@ -82,7 +82,6 @@ class DocumentResponses:
         with request.share.holding(_picture_bytes(sent) if PDF in asked.formats else 0):
             response = self._text_response(made[0]) if _is_text(made) else self._file_response(made)
         response.headers["Content-Disposition"] = disposition_of(name)
-        response.headers["X-Content-Type-Options"] = "nosniff"
         if failed := _failed_pages(sent):
             response.headers[FAILED_HEADER] = failed
         return response
@@ -95,7 +94,7 @@ class DocumentResponses:
     def _file_response(self, made: Sequence[MadeFile]) -> Response:
         check = request.make_check()
         has_pdf = any(file.media_type == PDF_TYPE for file in made)
-        permit = self._reader.pdf_making.take(check) if has_pdf else nullcontext()
+        permit = self._reader.pdf_making.take(check, request.caller) if has_pdf else nullcontext()
         with permit, _temporary_file() as output:
             if len(made) == 1:
                 made[0].write(output, _limit_s(), check)

@@ -18,7 +18,7 @@ from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json
 from ocrsvc.http.url_files import UrlFiles
 from ocrsvc.job_requests import ResultFiles, job_view, owner_of_request, store_of
-from ocrsvc.jobs.callback import Callback
+from ocrsvc.jobs.callbacks import Callback
 from ocrsvc.jobs.intake import JobRequest, add_job, find_job, jobs_of
 from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.job_result import (
@@ -29,7 +29,7 @@ from ocrsvc.jobs.job_result import (
     page_dicts,
 )
 from ocrsvc.jobs.job_status import PATH, STATES, job_status
-from ocrsvc.jobs.store import JobStore
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 
@@ -48,7 +48,7 @@ DEFAULT_JOBS: Final = 20
 MOST_JOBS: Final = 100
 
 _RETRY_S: Final = 2
-NOT_OF_JOBS: Final = ("priority", "timing", "format")
+NOT_OF_JOBS: Final = ("priority", "timing", "format", "partial")
 """Options of a reading that are none of a job; its format is declared here."""
 JOB_OPTIONS: Final = (*(name for name in OPTIONS if name not in NOT_OF_JOBS), *JOB_FIELDS)
 
@@ -74,7 +74,6 @@ class _JobViews:
 
     def __init__(self, settings: Settings, reader: Reader, jobs: JobStore | None, url_files: UrlFiles) -> None:
         self._settings, self._reader, self._stored, self._url_files = settings, reader, jobs, url_files
-        self._files = ResultFiles(reader)
 
     @property
     def _jobs(self) -> JobStore:
@@ -147,15 +146,14 @@ class _JobViews:
     def _made(self, job: Job, name: str) -> Response:
         end = job.end()
         if end is None:
-            count, total = job.count_pages(), len(job.about()["numbers"])
+            count, total = job.log.count(), len(job.about()["numbers"])
             raise JobNotDone(
                 f"{count} of {total} pages are read.", f"GET {PATH}/{job.id}/pages gives these; ask again later."
             )
         if end.state == "failure":
             raise JobFailed(f"The job has failed: {end.why}", f"GET {PATH}/{job.id}/pages gives what was read.")
 
-        response = Response(self._files.read(self._jobs, job, name), content_type=_content_type(name))
-        response.headers["X-Content-Type-Options"] = "nosniff"
+        response = ResultFiles(self._jobs, self._reader).send(job, name, _content_type(name))
         response.headers["Content-Disposition"] = disposition_of_result(job, name)
         return response
 

@@ -7,7 +7,7 @@ from typing import Final
 from flask import Blueprint, Response
 
 from ocrsvc.http.responses import as_json
-from ocrsvc.model_serving.model_status import VersionStatus
+from ocrsvc.models.model_control import VersionStatus
 from ocrsvc.pipeline.read import Reader
 
 PATH: Final = "/v1/ocr/models"

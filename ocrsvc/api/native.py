@@ -65,8 +65,8 @@ def _read(reader: Reader, images: Sequence[bytes | OcrsvcError], asked: Requeste
     """What was read of each file, in order; the error of a lone image is raised."""
     context, options = _context(asked), options_for(asked.formats, asked.read)
     if len(images) == 1 and isinstance(images[0], bytes) and asked.pages == ALL:
-        return [read_pages(reader, images[0], options, request.left_s, context)]
-    return reader.read_files(images, options, request.left_s, context, asked.pages)
+        return [read_pages(reader, images[0], options, request.left_s, context, partial=asked.partial)]
+    return reader.read_files(images, options, request.left_s, context, asked.pages, partial=asked.partial)
 
 
 def _context(asked: RequestedOptions) -> RequestContext:

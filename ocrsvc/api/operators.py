@@ -9,6 +9,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from typing import Final
 
@@ -16,10 +17,10 @@ import orjson
 from flask import Blueprint, Response, abort
 
 from ocrsvc import __version__
-from ocrsvc.access.audit import audit_log_of
+from ocrsvc.access.audit_log import audit_log_of
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.api.openapi import openapi
-from ocrsvc.api.overview import keys_to_list, overview, quarantine_to_dict
+from ocrsvc.api.overview import keys_to_list, overview, quarantine_to_dict, workers_to_list
 from ocrsvc.api.web_page import add_operators_page
 from ocrsvc.errors import NotReady
 from ocrsvc.http.origins import check_origin, is_local
@@ -30,7 +31,7 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import EngineInfo
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics import STUCK, WAITING
-from ocrsvc.telemetry.prometheus import Observed, expose, workers_to_list
+from ocrsvc.telemetry.prometheus import Observed, expose
 
 _READY_RETRY_S: Final = 2
 _LIBRARIES: Final = (
@@ -39,14 +40,12 @@ _LIBRARIES: Final = (
 
 
 def make_ops(reader: Reader, gate: AccessGate | None = None, *, fetches_urls: bool = False) -> Blueprint:
-    """GET /healthz, /readyz, /version and /openapi.json over a reader, and over a gate where requests want keys.
+    """GET /healthz, /readyz, /version and /openapi.json over a reader, and over a gate where requests need keys.
 
     The description has URLs in place of files where they are fetched.
     """
     ops = Blueprint("ops", __name__)
     libraries = _library_versions()
-    described = openapi(wants_keys=gate is not None, fetches_urls=fetches_urls)
-    description = orjson.dumps(described, option=orjson.OPT_INDENT_2)
 
     @ops.get("/healthz")
     def healthz() -> Response:
@@ -67,9 +66,17 @@ def make_ops(reader: Reader, gate: AccessGate | None = None, *, fetches_urls: bo
 
     @ops.get("/openapi.json")
     def description_of_the_api() -> Response:
-        return Response(description, content_type="application/json")
+        return Response(
+            _description(wants_keys=gate is not None, fetches_urls=fetches_urls), content_type="application/json"
+        )
 
     return ops
+
+
+@cache
+def _description(*, wants_keys: bool, fetches_urls: bool) -> bytes:
+    described = openapi(wants_keys=wants_keys, fetches_urls=fetches_urls)
+    return orjson.dumps(described, option=orjson.OPT_INDENT_2)
 
 
 def make_operators(

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ocrsvc import __version__
 from ocrsvc.access.gate import AccessGate
-from ocrsvc.access.key_documents import usage_to_dict
+from ocrsvc.access.key_store import usage_to_dict
 from ocrsvc.http.request_metrics import RequestMetrics
 from ocrsvc.readings import EngineInfo
 from ocrsvc.serving.crash_denylist import CrashDenylist
@@ -20,8 +20,8 @@ from ocrsvc.telemetry import metrics, model_metrics
 from ocrsvc.telemetry.history import EVERY_S, Point, curves
 from ocrsvc.telemetry.metric import Metric
 from ocrsvc.telemetry.metrics_store import Series
-from ocrsvc.telemetry.prometheus import gpus_to_list, workers_to_list
-from ocrsvc.telemetry.worker_limits import Reason
+from ocrsvc.telemetry.prometheus import GPU_ROWS, latest_by_gpu
+from ocrsvc.telemetry.worker_table import Reason, State, WorkerEntry, WorkerTable
 
 Node = dict[str, Any]
 
@@ -48,7 +48,7 @@ def overview(request_metrics: RequestMetrics, engine: EngineInfo | None, setting
         "arbiter_pid": os.getppid() if table.head.base else None,
         "workers_wanted": table.head.base,
         "workers": workers_to_list(table),
-        "gpus": gpus_to_list(table),
+        "gpus": _gpus_to_list(table),
         "memory": {"used_bytes": memory.used_bytes, "limit_bytes": memory.limit_bytes},
         "counts": _counts(series),
         "recycles": {reason.name.lower(): table.head.recycles[reason] for reason in Reason if reason},
@@ -65,9 +65,9 @@ def overview(request_metrics: RequestMetrics, engine: EngineInfo | None, setting
 
 
 def _counts(series: Series) -> Node:
-    single = (metrics.IN_FLIGHT, metrics.WAITING, metrics.STUCK, metrics.IMAGES, metrics.CACHE_HITS, metrics.LINES)
+    shown = (metrics.IN_FLIGHT, metrics.WAITING, metrics.STUCK, metrics.IMAGES, metrics.CACHE_HITS, metrics.LINES)
     return {
-        **{metric.name.removeprefix("ocrsvc_"): _one(series, metric) for metric in single},
+        **{metric.name.removeprefix("ocrsvc_"): _all(series, metric) for metric in shown},
         "requests_by_adapter": _by(series, metrics.REQUESTS),
         "refused": _by(series, metrics.REFUSED),
         "failures": _by(series, metrics.FAILURES),
@@ -77,6 +77,11 @@ def _counts(series: Series) -> Node:
 def _one(series: Series, metric: Metric) -> float:
     """A metric without labels."""
     return series.get(metric.of(), (0.0,))[0]
+
+
+def _all(series: Series, metric: Metric) -> float:
+    """All series of a metric together."""
+    return sum(values[0] for key, values in series.items() if key[1] == metric.name)
 
 
 def _by(series: Series, metric: Metric) -> dict[str, float]:
@@ -158,3 +163,39 @@ def _entries(known: CrashDenylist | None) -> list[Node]:
         }
         for entry in entries
     ]
+
+
+def _gpus_to_list(worker_table: WorkerTable) -> list[Node]:
+    """Every GPU that was read, as an operator sees it."""
+    entries = [worker_table.entry(worker.slot) for worker in worker_table.live()]
+    used, total, busy = (latest_by_gpu(entries, row) for row in GPU_ROWS)
+    return [
+        {"gpu": int(key[0]), "used_bytes": used[key], "total_bytes": total[key], "busy_ratio": busy.get(key)}
+        for key in sorted(used)
+    ]
+
+
+def workers_to_list(worker_table: WorkerTable) -> list[Node]:
+    """Every worker as an operator sees it, in the order of the entries."""
+    now_s = time.monotonic()
+    return [_worker_to_dict(worker.slot, worker_table.entry(worker.slot), now_s) for worker in worker_table.live()]
+
+
+def _worker_to_dict(number: int, entry: WorkerEntry, now_s: float) -> Node:
+    ages = {
+        f"{event}_s_ago": round(now_s - moment, 3) if (moment := getattr(entry, f"{event}_s")) else None
+        for event in ("forked", "ready", "wanted", "drained")
+    }
+    return {
+        "slot": number,
+        "pid": entry.pid or None,
+        "state": State(entry.state).name.lower(),
+        "reason": Reason(entry.reason).name.lower() if entry.reason else None,
+        "requests": entry.requests,
+        "in_flight": entry.in_flight,
+        "rss_bytes": entry.rss_bytes,
+        "rss_limit_bytes": entry.rss_hard_bytes or None,
+        "gpu_bytes": entry.gpu_bytes or None,
+        "card": entry.gpu,
+        **ages,
+    }

@@ -32,7 +32,6 @@ def add_page_pictures(api: Blueprint, reader: Reader) -> None:
         with reader.decoded_image(data, number if may_have_pages(data) else None, limit_s, context) as image:
             jpeg = _picture_of(image)
         response = Response(jpeg, content_type="image/jpeg")
-        response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Cache-Control"] = "no-store"
         return response
 

@@ -110,7 +110,6 @@ def _file(name: str, data: bytes) -> Response:
     """One file, or 304 for a browser that has it."""
     response = Response(data, content_type=TYPES[Path(name).suffix])
     response.headers["Content-Security-Policy"] = POLICY
-    response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["Referrer-Policy"] = "no-referrer"
     response.headers["Cache-Control"] = "no-cache"
     if name == INDEX:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 
-from ocrsvc.batch.page_reader import PageReader
-from ocrsvc.batch.tasks import PageGroup, PageResult, SourceFile
+from ocrsvc.batch.pages import PageGroup, PageReader, PageResult, SourceFile
 
 SAMPLE_PAGES: Final = 24
 """Read for an estimate; any page is as likely to be among them."""
@@ -50,15 +49,7 @@ class SourceCounts:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What reading a sample showed.
-
-    Attributes:
-        pages, failed: That were tried, and could not be read.
-        at_once: Groups that the reader reads at once.
-        pages_per_s: All of them together.
-        spread: Half the width of the interval in which the true pace lies 19 times of 20, over the pace; 1 for a sample
-            of one page, which says nothing of it.
-    """
+    """What reading a sample showed."""
 
     pages: int
     failed: int

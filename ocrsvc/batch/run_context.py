@@ -1,4 +1,4 @@
-"""What a run is worked on with, how, and how it went."""
+"""What a run is worked on with, how, and what became of it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ocrsvc.batch.ledger.ledger import Ledger
-from ocrsvc.batch.ledger.ledger_log import LedgerLog
-from ocrsvc.batch.ledger.owner import Owner
-from ocrsvc.batch.outputs.contract import OutputWriter
-from ocrsvc.batch.page_reader import PageReader
-from ocrsvc.batch.part_writing import Load
+from ocrsvc.batch.begun_pages import BegunPages
+from ocrsvc.batch.pages import PageReader
+from ocrsvc.batch.parts import Load, PartWriter
 from ocrsvc.batch.plan import Plan
-from ocrsvc.batch.store.contract import Store
+from ocrsvc.batch.work_file import WorkFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +19,9 @@ class RunSettings:
 
     Attributes:
         attempts: Tries of a page before it has failed.
-        shard, shards: This owner takes the parts whose number leaves `shard` when divided by `shards`.
-        limit: Pages after which this owner stops; None is no limit.
-        dedupe: Read files of the same content once.
+        shard, shards: Parts whose number leaves `shard` when divided by `shards` are worked on.
+        limit: Pages after which this command stops; None is no limit.
+        dedupe: Read files with the same content once.
         keeps_going: Fail pages also where whatever reads seems to be broken, instead of ending the run.
     """
 
@@ -41,11 +38,10 @@ class RunOutcome:
     """How it went.
 
     Attributes:
-        done: Pages that this owner read, or copied.
-        copied: Pages of these whose results were copied from a file of the same content.
+        done: Pages that this command read, or copied.
+        copied: Those of them that were copied from a file with the same content.
         failed: Pages that failed, by error code.
-        planned, all_done, all_failed: Pages of its shard, and how many of them were read and have failed, whoever
-            tried them.
+        planned, all_done, all_failed: Pages of its shard, whichever command tried them.
         is_complete: Whether all parts of its shard are in the output.
     """
 
@@ -63,21 +59,19 @@ class RunContext:
     """What a run is worked on with.
 
     Attributes:
-        store, plan, ledger: The run; the ledger refreshed.
-        owner: Who works on it.
-        log: The owner's own logs.
-        reader: Reads pages; started.
-        writers: Of the output.
-        load: Gives the bytes of a source's file.
-        unfinished: Writers of parts of which a limit has some pages read.
+        parts: Parts of the shard that are to be worked on, in order.
+        reopened: Those of them that are in the output with failures that are tried again.
+        writer, unfinished: Write parts, and what --limit leaves of them.
+        counted: Pages of the shard, and those read and failed before.
     """
 
-    store: Store
     plan: Plan
-    ledger: Ledger
-    owner: Owner
-    log: LedgerLog
+    work: WorkFile
+    begun: BegunPages
     reader: PageReader
-    writers: Sequence[OutputWriter]
     load: Load
-    unfinished: Sequence[OutputWriter] = ()
+    writer: PartWriter
+    unfinished: PartWriter
+    parts: Sequence[int]
+    reopened: frozenset[int] = frozenset()
+    counted: tuple[int, int, int] = (0, 0, 0)

@@ -1,4 +1,4 @@
-"""`ocrsvc batch SOURCE… --out DEST`: reads many files into one output, each page once, whatever dies meanwhile."""
+"""`ocrsvc batch SOURCE… --out DEST`: reads many files into one output, each page once."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import argparse
 import os
 import re
 import signal
+import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS
@@ -25,11 +27,11 @@ from ocrsvc.errors import BadOption, DamagedLedger, StoreUnavailable
 from ocrsvc.system.thread_plan import set_library_environment
 
 if TYPE_CHECKING:
+    from ocrsvc.batch.destination import Destination
     from ocrsvc.batch.run import Run
     from ocrsvc.batch.start import BatchRequest
-    from ocrsvc.batch.store.contract import Store
 
-HELP: Final = "read many files into one output, each page once, whatever dies meanwhile"
+HELP: Final = "read many files into one output, each page once"
 _USAGE: Final = """%(prog)s SOURCE… --out DEST [OPTION…]
        %(prog)s SOURCE… --dry-run [OPTION…]
        %(prog)s --verify --out DEST
@@ -61,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_output_arguments(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--out", metavar="DEST", help="folder of the output and the ledger, or its URL (s3://…)")
+    group.add_argument("--out", metavar="DEST", help="folder of the output, or its URL (s3://…)")
     group.add_argument(
         "--format",
         default="jsonl",
@@ -79,6 +81,10 @@ def _add_output_arguments(group: argparse._ArgumentGroup) -> None:
 
 def _add_going_on_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--limit", type=_COUNT, metavar="N", help="stop after N pages; the same command goes on")
+    group.add_argument("--work", type=Path, metavar="FOLDER", help="for what is not in the output yet; on a local disk")
+    group.add_argument(
+        "--take-over", action="store_true", help="continue a shard whose process on another machine has certainly ended"
+    )
     group.add_argument("--attempts", type=_COUNT, metavar="N", default=3, help="tries of a page before it fails (3)")
     group.add_argument("--retry-failed", action="store_true", help="try pages that have failed again")
     group.add_argument(
@@ -101,28 +107,28 @@ def run(args: argparse.Namespace) -> int:
 
     Returns:
         0 if everything was read, 1 if pages have failed (0 with --exit-zero), 75 if there is more to be read; with
-        --verify also 65 if the ledger and the output do not agree.
+        --verify also 65 if the output is not what was written.
     """
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
     set_library_environment(os.environ)
-    from ocrsvc.batch.progress.showing import showing
-    from ocrsvc.batch.sources.planning_counts import PlanningCounts
+    from ocrsvc.batch.destination import open_destination
+    from ocrsvc.batch.progress_display import showing
+    from ocrsvc.batch.sources.source_files import PlanningCounts
     from ocrsvc.batch.start import open_run
-    from ocrsvc.batch.store.opening import open_store
 
     _check_what(args)
     if args.dry_run:
         return estimate(_request_of(args), args.machines, args.price_per_hour)
-    store = open_store(args.out)
+    destination = open_destination(args.out)
     if args.verify:
-        return _verify(store)
+        return _verify(destination)
     try:
         if args.report:
-            return make_report(store)
+            return make_report(destination)
         counts = PlanningCounts()
         with (
             showing(quiet=args.quiet, metrics=args.metrics_port) as progress,
-            open_run(store, _request_of(args), progress, counts) as work,
+            open_run(destination, _request_of(args), progress, counts) as work,
             _draining(work),
         ):
             for sentence in counts.to_sentences():
@@ -130,28 +136,31 @@ def run(args: argparse.Namespace) -> int:
             outcome = work.execute()
     except OSError as error:
         raise StoreUnavailable(
-            f"{store.address} cannot be read or written: {error.strerror or error}.",
-            "Mend that, and give the same command again: what was read is kept.",
+            f"{destination.address} cannot be read or written: {error.strerror or error}.",
+            "Fix that, and repeat the command: what was read is kept.",
         ) from error
-    for sentence in summary_of(outcome, store.address, progress.snapshot().elapsed_s, args.shard):
+    except sqlite3.Error as error:
+        raise StoreUnavailable(
+            f"The work folder of {destination.address} cannot be read or written: {error}.",
+            "Fix that, and repeat the command: what was read is kept.",
+        ) from error
+    for sentence in summary_of(outcome, destination.address, progress.snapshot().elapsed_s, args.shard):
         print(f"ocrsvc: {sentence}", file=sys.stderr)
     if not args.no_report:
-        make_report_at_end(store)
+        make_report_at_end(destination)
     if not outcome.is_complete:
         return _MORE_TO_READ
     return _SOME_FAILED if outcome.all_failed and not args.exit_zero else 0
 
 
-def _verify(store: Store) -> int:
-    from ocrsvc.batch.progress.formatting import count_of
-    from ocrsvc.batch.verification import verify
+def _verify(destination: Destination) -> int:
+    from ocrsvc.batch.progress import count_of
+    from ocrsvc.batch.verify import verify
 
     try:
-        found = verify(store)
-    except FileNotFoundError as error:
-        raise BadOption(f"There is no batch run in {store.address}.", "Name the folder of --out.") from error
+        found = verify(destination)
     except OSError as error:
-        raise StoreUnavailable(f"{store.address} cannot be read: {error.strerror or error}.") from error
+        raise StoreUnavailable(f"{destination.address} cannot be read: {error.strerror or error}.") from error
     for problem in found.problems[:_MOST_PROBLEMS]:
         print(visible(problem))
     print(
@@ -180,7 +189,7 @@ def _check_what(args: argparse.Namespace) -> None:
     if args.actors is not None and not args.on.startswith("ray"):
         raise BadOption(f"--actors is for a Ray cluster, and --on is {args.on!r}.", "Add --on ray, or leave it out.")
     if not args.out and not args.dry_run:
-        raise BadOption("--out is missing.", "Name the folder for the output and the ledger.")
+        raise BadOption("--out is missing.", "Name the folder for the output.")
 
 
 def _request_of(args: argparse.Namespace) -> BatchRequest:
@@ -203,6 +212,8 @@ def _request_of(args: argparse.Namespace) -> BatchRequest:
         cluster=cluster_request_of(args),
         services=service_access_of(args),
         update=args.update,
+        work=args.work,
+        take_over=args.take_over,
     )
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ocrsvc.batch.readers.ray_cluster.cluster_request import ClusterRequest
+from ocrsvc.batch.readers.open_reader import ClusterRequest
 from ocrsvc.cli.number_arguments import amount, whole_number
 from ocrsvc.errors import BadOption
 

@@ -42,11 +42,12 @@ def add_dry_run_arguments(parser: argparse.ArgumentParser) -> None:
 def estimate(request: BatchRequest, machines: int | None, price: float | None) -> int:
     """Count, read a sample, and print; always 0. Raises OcrsvcError."""
     from ocrsvc.batch.dry_run import count_sources, measure_pace
-    from ocrsvc.batch.sources.planning_counts import PlanningCounts
-    from ocrsvc.batch.start import opened_reader, planned_files
+    from ocrsvc.batch.sources.plan_files import find_sources
+    from ocrsvc.batch.sources.source_files import PlanningCounts
+    from ocrsvc.batch.start import opened_reader
 
     left_out = PlanningCounts()
-    counts = count_sources(planned_files(request, left_out))
+    counts = count_sources(find_sources(request.sources, left_out))
     print(visible("\n".join([*_table(counts), *left_out.to_sentences()])))
     if not counts.sample:
         return 0
@@ -59,7 +60,7 @@ def estimate(request: BatchRequest, machines: int | None, price: float | None) -
 
 def _table(counts: SourceCounts) -> list[str]:
     from ocrsvc.batch.dry_run import kinds_by_pages
-    from ocrsvc.batch.progress.formatting import bytes_of
+    from ocrsvc.batch.progress import bytes_of
 
     rows = [("kind", "files", "pages", "bytes")]
     rows += [
@@ -75,7 +76,7 @@ def _table(counts: SourceCounts) -> list[str]:
 
 
 def _estimate(pages: int, pace: Pace, names: tuple[str, str], machines: int | None, price: float | None) -> list[str]:
-    from ocrsvc.batch.progress.formatting import count_of, duration_of, rate_of
+    from ocrsvc.batch.progress import count_of, duration_of, rate_of
 
     hours = pace.seconds_for(pages) / 3600
     failed = f" ({pace.failed} failed)" if pace.failed else ""

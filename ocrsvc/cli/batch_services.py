@@ -10,7 +10,7 @@ from ocrsvc.cli import api_key
 from ocrsvc.cli.number_arguments import amount, whole_number
 
 if TYPE_CHECKING:
-    from ocrsvc.batch.readers.opening import ServiceAccess
+    from ocrsvc.batch.readers.open_reader import ServiceAccess
 
 
 def add_service_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def add_service_arguments(parser: argparse.ArgumentParser) -> None:
 
 def service_access_of(args: argparse.Namespace) -> ServiceAccess:
     """How services are asked. Raises OperatorError for a key file that cannot be used."""
-    from ocrsvc.batch.readers.opening import ServiceAccess
+    from ocrsvc.batch.readers.open_reader import ServiceAccess
 
     own = None if args.cert is None else (args.cert, args.cert_key or args.cert)
     return ServiceAccess(api_key.read_key(args.key_file), args.ca, own, args.patience, args.at_once)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ocrsvc.settings.load import read_settings
 
 if TYPE_CHECKING:
-    from ocrsvc.batch.sources.source_request import SourceRequest
+    from ocrsvc.batch.sources.source_files import SourceRequest
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def _whole(text: str) -> int:
 
 def source_request_of(args: argparse.Namespace, environment: Mapping[str, str]) -> SourceRequest:
     """What they ask for. Raises SettingsError."""
-    from ocrsvc.batch.sources.source_request import SourceRequest
+    from ocrsvc.batch.sources.source_files import SourceRequest
 
     return SourceRequest(
         tuple(args.sources),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ocrsvc.batch.progress.formatting import count_of, duration_of, failures_of
+from ocrsvc.batch.progress import count_of, duration_of, failures_of
 
 if TYPE_CHECKING:
     from ocrsvc.batch.run_context import RunOutcome

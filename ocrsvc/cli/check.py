@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from ocrsvc import __version__
-from ocrsvc.access.opening import open_store, path_of
-from ocrsvc.access.records import StoredKey
+from ocrsvc.access.api_keys import StoredKey
+from ocrsvc.access.open_store import open_store, path_of
+from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.errors import BadModel, EngineUnavailable, KeysUnavailable, OperatorError, SettingsError
-from ocrsvc.model_repository.key_source import read_model_key
-from ocrsvc.model_repository.repository import ModelRepository
+from ocrsvc.models.repository import ModelRepository
 from ocrsvc.registry import adapters, engines
 from ocrsvc.settings.describe import without_passwords
 from ocrsvc.settings.load import read_settings

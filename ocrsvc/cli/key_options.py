@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar, get_args
 
-from ocrsvc.access.records import SCOPES, KeyEntry, KeyLimits, KeyPriority
+from ocrsvc.access.api_keys import SCOPES, KeyEntry, KeyLimits, KeyPriority
 from ocrsvc.errors import OperatorError
 from ocrsvc.registry import adapters
 

@@ -12,18 +12,19 @@ from typing import Any, Final
 
 import orjson
 
-from ocrsvc.access.audit import AuditLog, audit_log_of, local_user
-from ocrsvc.access.key_documents import entry_to_dict, state_of, usage_to_dict
-from ocrsvc.access.management import add_key, change_key, key_named, revoke_key, rotate_key
-from ocrsvc.access.opening import open_store
-from ocrsvc.access.records import SCOPES, KeyEntry, StoredKey, Usage
-from ocrsvc.access.store import KeyStore, period_of
+from ocrsvc.access.api_keys import SCOPES, KeyEntry, StoredKey, entry_to_dict, state_of
+from ocrsvc.access.audit_log import AuditLog, audit_log_of, local_user
+from ocrsvc.access.key_store import KeyStore, Usage, period_of, usage_to_dict
+from ocrsvc.access.manage_keys import add_key, change_key, key_named, revoke_key, rotate_key
+from ocrsvc.access.open_store import open_store
 from ocrsvc.cli.key_options import add_limits, entry_of, seconds_of
 from ocrsvc.cli.table import table
 from ocrsvc.errors import KeysUnavailable, OperatorError
+from ocrsvc.jobs.callbacks import secret_of_key
 from ocrsvc.settings.load import read_settings
 
 HELP: Final = "add, list, change, revoke and rotate API keys"
+_SIGNING: Final = "callback-secret"
 _COLUMNS: Final = (
     *("name", "state", "scopes", "formats", "per second", "at once", "pages today", "this month"),
     *("priority", "cache", "ends"),
@@ -49,7 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="how long the old secret is accepted still, such as 90s, 30m, 12h or 7d; by default not at all",
     )
-    for named in (add, change, revoke, rotate):
+    signing = actions.add_parser(
+        _SIGNING, help="print what signs callbacks of a key's jobs that name no secret of their own"
+    )
+    for named in (add, change, revoke, rotate, signing):
         named.add_argument("name", help="name of the key")
 
 
@@ -108,6 +112,19 @@ def _rotate(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
     _note(log, "keys.rotate", now_s, name=args.name, grace_s=args.grace)
 
 
+def _callback_secret(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
+    service_secret = read_settings().callback_secret
+    if service_secret is None:
+        raise OperatorError(
+            "OCRSVC_CALLBACK_SECRET is not set, from which the secret of a key's callbacks comes.",
+            "Set it as for the service.",
+        )
+    identity = key_named(store, args.name).entry.identity
+    log.check()
+    print(secret_of_key(service_secret.get_secret_value(), identity), flush=True)
+    log.write(local_user(), "keys.callback_secret", time.time(), name=args.name)
+
+
 def _list(args: argparse.Namespace, store: KeyStore, _log: AuditLog) -> None:
     now_s = time.time()
     period, known = period_of(now_s), store.keys()
@@ -119,7 +136,14 @@ def _list(args: argparse.Namespace, store: KeyStore, _log: AuditLog) -> None:
         print(line)
 
 
-_ACTIONS: Final = {"add": _add, "change": _change, "list": _list, "revoke": _revoke, "rotate": _rotate}
+_ACTIONS: Final = {
+    "add": _add,
+    "change": _change,
+    "list": _list,
+    "revoke": _revoke,
+    "rotate": _rotate,
+    _SIGNING: _callback_secret,
+}
 
 
 def _note(log: AuditLog, action: str, now_s: float, **facts: object) -> None:

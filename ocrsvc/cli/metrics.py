@@ -1,14 +1,12 @@
-"""`ocrsvc metrics`: what is made of the table of metrics: its reference, alert rules, and a dashboard."""
+"""`ocrsvc metrics`: lists the metrics, and prints their reference, alert rules and a dashboard."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Final
 
-from ocrsvc.monitoring.alerts import alerts_file
-from ocrsvc.monitoring.dashboard import dashboard_file
-from ocrsvc.monitoring.objectives import Objectives
-from ocrsvc.monitoring.reference import metric_lines, reference_file
+from ocrsvc.monitoring.objectives import ALERTS, DASHBOARD, REFERENCE, Objectives, fill_in
+from ocrsvc.telemetry.metrics import METRICS
 
 HELP: Final = "print the metrics of a service, alert rules for Prometheus, or a dashboard for Grafana"
 _USUAL: Final = Objectives()
@@ -47,11 +45,13 @@ def run(args: argparse.Namespace) -> int:
     """Print; raises SettingsError for objectives that cannot be watched."""
     objectives = Objectives(args.availability, args.fast, args.fast_s)
     if args.alerts:
-        print(alerts_file(objectives), end="")
+        print(fill_in(ALERTS, objectives), end="")
     elif args.dashboard:
-        print(dashboard_file(objectives), end="")
+        print(fill_in(DASHBOARD, objectives), end="")
     elif args.markdown:
-        print(reference_file(objectives), end="")
+        print(fill_in(REFERENCE, objectives), end="")
     else:
-        print("\n".join(metric_lines()))
+        width = max(len(metric.shown_name) for metric in METRICS)
+        for metric in METRICS:
+            print(f"{metric.shown_name:{width}}  {metric.shown_kind:9}  {metric.help}")
     return 0

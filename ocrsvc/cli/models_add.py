@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final, get_args
 
 from ocrsvc.cli.models_repository import repository_of
+from ocrsvc.engines.model.description import Description, Recognition, Tier
+from ocrsvc.engines.model.version import MOST_VERSION, NAME
 from ocrsvc.errors import OperatorError
-from ocrsvc.model_import.new_model import NewModel, Wanted
-from ocrsvc.model_import.write_version import write_version
-from ocrsvc.model_repository.description import Description, Recognition, Tier
-from ocrsvc.model_repository.version import MOST_VERSION, NAME
+from ocrsvc.models.importers.source_files import NewModel, Wanted
+from ocrsvc.models.importers.write_version import write_version
 from ocrsvc.settings.settings import Settings
 
 HELP: Final = "add a model, or a version of one"
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
     """Find the parts, write the version, and say what it is. Raises OperatorError, BadModel."""
-    from ocrsvc.model_import.find_model import find_model
+    from ocrsvc.models.importers.find_model import find_model
 
     folder = repository_of(settings)
     model = find_model(_wanted(args))

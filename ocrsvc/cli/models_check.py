@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ocrsvc.cli.models_repository import control_of, named_model, repository_of
 from ocrsvc.errors import UnknownModel
-from ocrsvc.model_import.remove_version import REMOVING
-from ocrsvc.model_import.write_version import ADDING
-from ocrsvc.model_repository.repository import ModelRepository
-from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.models.importers.write_version import ADDING, REMOVING
+from ocrsvc.models.proof.judgement import Judgement
+from ocrsvc.models.repository import ModelRepository
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import plan_for
 
 if TYPE_CHECKING:
-    from ocrsvc.model_serving.proof.prover import Prover
+    from ocrsvc.models.model_control import VersionStatus
+    from ocrsvc.models.proof.prover import Prover
 
 HELP: Final = "verify, open and try versions, and say what is wrong with them"
 _FAULTY: Final = 65
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
     """Check, and say what is wrong; the exit code is 65 if anything is. Raises OperatorError, UnknownModel."""
-    from ocrsvc.model_serving.proof.prover import Prover
+    from ocrsvc.models.proof.prover import Prover
 
     chosen = None if args.model is None else named_model(args.model)
     control, prover = control_of(settings), Prover(settings, plan_for(settings, workers=1), lambda: False)
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     ]
     if not found:
         raise UnknownModel(f"There is no {chosen} that could be checked.", "See `ocrsvc models list`.")
-    outcomes = [_print(f"{one.name}/{one.number}", *_check(one.version, one.reason, prover)) for one in found]
+    outcomes = [_check(one, prover) for one in found]
     for remark in unfinished(repository_of(settings)) if chosen is None else ():
         print(remark)
     return 0 if all(outcomes) else _FAULTY
@@ -56,23 +56,9 @@ def unfinished(folder: Path) -> Iterator[str]:
             yield f"{left.relative_to(folder)}: a command is at it, or was ended before its end. Then remove it."
 
 
-def _check(version: ModelVersion | None, reason: str, prover: Prover) -> tuple[Sequence[str], str]:
-    """What is wrong, and, if nothing is, how it did."""
-    from ocrsvc.model_import.check_parts import faults_of
-
-    if version is None:
-        return [reason], ""
-    faults = list(faults_of(version))
-    if faults:
-        return faults, ""
-    judgement = prover.prove(version, None)
-    return ([], judgement.reason) if judgement.kind is None else ([judgement.reason], "")
-
-
-def _print(name: str, faults: Sequence[str], summary: str) -> bool:
-    """Whether it is right."""
-    if not faults:
-        print(f"{name}: right. {summary}", flush=True)
-    for fault in faults:
-        print(f"{name}: {fault}", flush=True)
-    return not faults
+def _check(one: VersionStatus, prover: Prover) -> bool:
+    """Say how a version is; whether it is right."""
+    found = Judgement("open", one.reason) if one.version is None else prover.prove(one.version, None)
+    right = "right. " if found.kind is None else ""
+    print(f"{one.name}/{one.number}: {right}{found.reason}", flush=True)
+    return found.kind is None

@@ -12,7 +12,7 @@ from ocrsvc.errors import OperatorError, UnknownModel
 from ocrsvc.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from ocrsvc.model_serving.control import ModelControl
+    from ocrsvc.models.model_control import ModelControl
 
 _NONE: Final = "none"
 

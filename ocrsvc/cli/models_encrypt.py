@@ -8,14 +8,13 @@ from typing import Final
 
 from ocrsvc.cli.models_add import number_argument
 from ocrsvc.cli.models_repository import repository_of
+from ocrsvc.engines.model.encryption import ModelKey
+from ocrsvc.engines.model.key_source import KEY_SETTINGS, read_model_key
+from ocrsvc.engines.model.version import MOST_VERSION, NAME, ModelVersion
 from ocrsvc.errors import OperatorError
-from ocrsvc.model_import.encrypted_model import encrypt_model
-from ocrsvc.model_import.write_version import write_version
-from ocrsvc.model_repository.key_source import KEY_SETTINGS, read_model_key
-from ocrsvc.model_repository.model_key import ModelKey
-from ocrsvc.model_repository.repository import ModelRepository
-from ocrsvc.model_repository.version import MOST_VERSION, NAME, ModelVersion
-from ocrsvc.model_repository.wanted_model import parse_wanted_model
+from ocrsvc.models.importers.write_version import encrypt_model, write_version
+from ocrsvc.models.model_name import parse_wanted_model
+from ocrsvc.models.repository import ModelRepository
 from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.settings import Settings
 

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from ocrsvc.cli.models_of_service import add_service_arguments, entries_of_service
-from ocrsvc.cli.models_repository import control_of, router_of
+from ocrsvc.cli.models_repository import control_of, selector_of
 from ocrsvc.cli.table import table
-from ocrsvc.model_repository.builtin import built_in_model
-from ocrsvc.model_repository.repository import ModelRepository
-from ocrsvc.model_repository.version import ModelVersion
-from ocrsvc.model_repository.wanted_model import WantedModel
-from ocrsvc.model_serving.model_status import VersionStatus
+from ocrsvc.engines.model.version import ModelVersion, built_in_model
+from ocrsvc.models.model_control import VersionStatus
+from ocrsvc.models.model_name import WantedModel
+from ocrsvc.models.repository import ModelRepository
 from ocrsvc.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from ocrsvc.model_serving.control import ModelControl
-    from ocrsvc.model_serving.router import ModelRouter
+    from ocrsvc.models.model_control import ModelControl
+    from ocrsvc.models.version_selection import VersionSelector
 
 HELP: Final = "list the models and their versions"
 _COLUMNS: Final = ("model", "state", "labels", "tier", "languages", "size", "engine", "licence", "source")
@@ -62,19 +61,19 @@ def _found(settings: Settings) -> Iterable[Mapping[str, Any]]:
 
 def _all(settings: Settings) -> Iterator[Mapping[str, Any]]:
     control = control_of(settings)
-    router = router_of(control, settings)
+    selector = selector_of(control, settings)
     for status in control.status():
-        yield _with_status(status, _state(status, control, router))
+        yield _with_status(status, _state(status, control, selector))
     for name, number in ModelRepository(settings.models).incomplete():
         yield _entry(name, number, "copying", _COPYING)
 
 
-def _state(status: VersionStatus, control: ModelControl, router: ModelRouter) -> str:
+def _state(status: VersionStatus, control: ModelControl, selector: VersionSelector) -> str:
     """In one word; the protocols' own states say less."""
     if status.version is None:
         return "bad"
     if status.state == "AVAILABLE":
-        return "serving" if router.serving(WantedModel(status.name)) == status.version else "available"
+        return "serving" if selector.serving(WantedModel(status.name)) == status.version else "available"
     if status.state in ("START", "LOADING"):
         return "waiting"
     catalogue = control.catalogue()

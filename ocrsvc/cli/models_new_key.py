@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Final
 
-from ocrsvc.model_repository.model_key import new_key
+from ocrsvc.engines.model.encryption import new_key
 from ocrsvc.settings.settings import Settings
 
 HELP: Final = "print a new key to encrypt models with"

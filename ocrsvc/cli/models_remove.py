@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from ocrsvc.cli.models_repository import control_of, named_version, repository_of, router_of
+from ocrsvc.cli.models_repository import control_of, named_version, repository_of, selector_of
+from ocrsvc.engines.model.version import built_in_model
 from ocrsvc.errors import OperatorError
-from ocrsvc.model_import.remove_version import remove_version
-from ocrsvc.model_repository.builtin import built_in_model
-from ocrsvc.model_repository.wanted_model import WantedModel
-from ocrsvc.model_serving.model_status import VersionStatus
+from ocrsvc.models.importers.write_version import remove_version
+from ocrsvc.models.model_control import VersionStatus
+from ocrsvc.models.model_name import WantedModel
 from ocrsvc.settings.settings import Settings
 
 HELP: Final = "remove a version"
@@ -46,8 +46,8 @@ def _check_free(settings: Settings, name: str, number: int) -> None:
     """Raises OperatorError where requests would be read by another version from now on, or by none."""
     control = control_of(settings)
     uses = [f"the label {label} names it" for label in _labels(control.status(), name, number)]
-    for wanted in (WantedModel(name), router_of(control, settings).default):
-        serving = router_of(control, settings).serving(wanted)
+    for wanted in (WantedModel(name), selector_of(control, settings).default):
+        serving = selector_of(control, settings).serving(wanted)
         if serving is not None and (serving.name, serving.number) == (name, number):
             uses.append(f"it reads requests for {wanted}")
     if uses:

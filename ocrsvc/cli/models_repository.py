@@ -8,14 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.errors import OperatorError
-from ocrsvc.model_repository.key_source import read_model_key
-from ocrsvc.model_repository.wanted_model import WantedModel, parse_wanted_model
+from ocrsvc.models.model_name import WantedModel, parse_wanted_model
 from ocrsvc.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from ocrsvc.model_serving.control import ModelControl
-    from ocrsvc.model_serving.router import ModelRouter
+    from ocrsvc.models.model_control import ModelControl
+    from ocrsvc.models.version_selection import VersionSelector
 
 
 def repository_of(settings: Settings) -> Path:
@@ -27,19 +27,19 @@ def repository_of(settings: Settings) -> Path:
 
 def control_of(settings: Settings) -> ModelControl:
     """The control of the repository, as a worker has it. Raises OperatorError."""
-    from ocrsvc.model_serving.control import open_control
-    from ocrsvc.model_serving.state import state_folder
+    from ocrsvc.models.model_control import open_control
+    from ocrsvc.models.state import state_folder
 
     folder = repository_of(settings)
     return open_control(folder, state_folder(folder, settings.models_state), read_model_key(settings))
 
 
-def router_of(control: ModelControl, settings: Settings) -> ModelRouter:
+def selector_of(control: ModelControl, settings: Settings) -> VersionSelector:
     """What a worker would find that has loaded everything that is available."""
-    from ocrsvc.model_serving.router import ModelRouter
+    from ocrsvc.models.version_selection import VersionSelector
 
     default = parse_wanted_model(settings.model)
-    return ModelRouter(control.catalogue, control.catalogue, default, lambda _version: True)
+    return VersionSelector(control, default, lambda _version: True)
 
 
 def named_version(text: str) -> tuple[str, int]:

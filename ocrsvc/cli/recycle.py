@@ -10,7 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ocrsvc.access.audit import audit_log_of, local_user
+from ocrsvc.access.audit_log import audit_log_of, local_user
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.load import read_settings

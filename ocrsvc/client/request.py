@@ -57,6 +57,7 @@ class Options(TypedDict, total=False):
     lang: str | None
     lines: bool | None
     pages: str | None
+    partial: bool | None
     priority: Priority | None
     timing: Literal["pages", "stages"] | None
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.model_repository.description import Direction
+from ocrsvc.engines.model.description import Direction
 from ocrsvc.records import Check, Pixels, no_check
 
 

@@ -7,9 +7,9 @@ from typing import Any, Final, get_args
 
 from pydantic import ValidationError
 
+from ocrsvc.engines.model.description import IN_FOLDER
+from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import BadModel
-from ocrsvc.model_repository.description import IN_FOLDER
-from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.registry import EngineEntry, engines, resolve
 from ocrsvc.settings.describe import accepted
 from ocrsvc.settings.settings import Settings, settings_class

@@ -6,10 +6,10 @@ Only that engine is imported.
 from __future__ import annotations
 
 from ocrsvc.engines.contract import Engine
+from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.model_settings import settings_of_model
 from ocrsvc.engines.page_analysis import AnalysingEngine
 from ocrsvc.errors import EngineUnavailable
-from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.registry import EntryError, engines, resolve
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.settings import Settings

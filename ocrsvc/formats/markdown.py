@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
+from ocrsvc.formats.letter_sizes import BodySize
 from ocrsvc.formats.paragraphs import BULLET, NUMBER, Block, blocks_of
 from ocrsvc.formats.table_markup import to_markdown
 from ocrsvc.readings import EngineInfo
@@ -31,7 +31,7 @@ def write_markdown(pages: Iterable[Page], _count: int, _engine: EngineInfo) -> I
     """Each page's headings, paragraphs, lists and tables; a comment with its number before each page but the first."""
     bodies = _Bodies()
     for at, page in enumerate(pages):
-        written = _written(blocks_of(page, bodies.height_of(page)))
+        written = _written(blocks_of(page, bodies.of(page)))
         yield (f"\n<!-- page {page.number} -->\n\n" if at else "") + written
 
 
@@ -41,23 +41,14 @@ def page_to_markdown(page: Page) -> str:
 
 
 class _Bodies:
-    """How high running text is in the pages so far, by their size: a title page has hardly any of its own."""
+    """How large running text is in the pages so far, by their size: a title page has hardly any of its own."""
 
     def __init__(self) -> None:
-        self._letters: dict[tuple[int, int], Counter[int]] = {}
+        self._sizes: dict[tuple[int, int], BodySize] = {}
 
-    def height_of(self, page: Page) -> float:
-        """Of the pages of this page's size, with it, in pixels."""
-        letters = self._letters.setdefault((page.width, page.height), Counter())
-        for line in page.lines:
-            (x0, y0), (x3, y3) = line.box[0], line.box[3]
-            letters[round(((x3 - x0) ** 2 + (y3 - y0) ** 2) ** 0.5)] += len(line.text)
-        left = letters.total() / 2
-        for height in sorted(letters):
-            left -= letters[height]
-            if left <= 0:
-                return float(height)
-        return 0.0
+    def of(self, page: Page) -> BodySize:
+        """That of the pages of this page's size, with it."""
+        return self._sizes.setdefault((page.width, page.height), BodySize()).add(page)
 
 
 def _written(blocks: Sequence[Block]) -> str:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Literal
 
+from ocrsvc.formats.letter_sizes import BodySize, height_of
 from ocrsvc.records import Line, Page, Region, RegionType, Table
 
 Kind = Literal["heading", "paragraph", "item", "table"]
 
 _LEVELS: Final = ((1.8, 1), (1.45, 2), (1.22, 3))
 """Least height of a heading's letters, of that of the page's other text, and its level."""
+_HARDLY_LARGER: Final = 3
+"""The level of headings that may be lines of a paragraph whose boxes are larger by chance."""
 _SECTION: Final = re.compile(r"§?\s?(\d{1,2}(?:\.\d{1,2}){1,4})\.?\s+[^\W\d_]{2}")
 _OF_SECTION: Final = ((3, 0.85), (2, 1.05))
 """Of a section's number, how many parts it has, and how high its letters are at least."""
 _OTHER_SIZE: Final = 1.3
+_ALIKE: Final = 1.1
+"""How different the letters of two lines of one heading are, whose sizes lie on both sides of a level's."""
 _HEADING_LINES: Final = 3
 _HEADING_SIGNS: Final = 120
 _LEAST_CUT: Final = 25
@@ -65,7 +69,12 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A line on the upright page."""
+    """A line on the upright page.
+
+    Attributes:
+        size: The height of its box, in pixels.
+        ratio: How many times as large as those of the running text its letters are.
+    """
 
     text: str
     left: float
@@ -73,6 +82,7 @@ class _Placed:
     right: float
     bottom: float
     size: float
+    ratio: float
     region: int
 
 
@@ -85,23 +95,23 @@ class _Column:
     pitch: float
 
 
-def blocks_of(page: Page, body_px: float | None = None) -> list[Block]:
+def blocks_of(page: Page, body: BodySize | None = None) -> list[Block]:
     """The blocks of a page, in reading order.
 
     Headers and footers are left out where regions say which they are. Tables stand where the first of their lines did.
 
     Args:
         page: With tables and regions, if they were found.
-        body_px: How high the lines of the document's running text are; None takes the page's.
+        body: How large the document's running text is; None takes the page's.
     """
-    body_px = body_px or body_height(page)
+    body = body or BodySize().add(page)
     tables = _tables_by_line(page.tables)
     blocks: list[Block] = []
     written: set[int] = set()
     run: list[_Placed] = []
-    for placed, number in _placed_lines(page):
+    for placed, number in _placed_lines(page, body):
         if number in tables:
-            _add_run(blocks, run, page.regions, body_px)
+            _add_run(blocks, run, page.regions)
             run = []
             table = tables[number]
             if id(table) not in written:
@@ -109,23 +119,8 @@ def blocks_of(page: Page, body_px: float | None = None) -> list[Block]:
                 blocks.append(Block("table", table=table))
         else:
             run.append(placed)
-    _add_run(blocks, run, page.regions, body_px)
+    _add_run(blocks, run, page.regions)
     return blocks
-
-
-def body_height(page: Page) -> float:
-    """The height that half of the page's letters do not exceed, in pixels; 0 without letters."""
-    heights = sorted((_height_of(line), len(line.text)) for line in page.lines)
-    left = sum(count for _, count in heights) / 2
-    for height, count in heights:
-        left -= count
-        if left <= 0:
-            return height
-    return 0.0
-
-
-def _height_of(line: Line) -> float:
-    return math.dist(line.box[0], line.box[3])
 
 
 def _tables_by_line(tables: Sequence[Table]) -> dict[int, Table]:
@@ -139,7 +134,7 @@ def _tables_by_line(tables: Sequence[Table]) -> dict[int, Table]:
     }
 
 
-def _placed_lines(page: Page) -> Iterator[tuple[_Placed, int]]:
+def _placed_lines(page: Page, body: BodySize) -> Iterator[tuple[_Placed, int]]:
     """The lines that are to be written, upright, with their numbers."""
     regions = {line: at for at, region in enumerate(page.regions) for line in region.lines}
     for number, line in enumerate(page.lines):
@@ -147,7 +142,7 @@ def _placed_lines(page: Page) -> Iterator[tuple[_Placed, int]]:
         text = " ".join(line.text.split())
         if text and (region < 0 or page.regions[region].type not in _NOT_PRINTED):
             frame = _frame_of(line, page)
-            yield _Placed(text, *frame, _height_of(line), region), number
+            yield _Placed(text, *frame, height_of(line), body.ratio_of(line), region), number
 
 
 def _frame_of(line: Line, page: Page) -> tuple[float, float, float, float]:
@@ -165,12 +160,12 @@ def _frame_of(line: Line, page: Page) -> tuple[float, float, float, float]:
     return min(xs), min(ys), max(xs), max(ys)
 
 
-def _add_run(blocks: list[Block], run: Sequence[_Placed], regions: Sequence[Region], body_px: float) -> None:
+def _add_run(blocks: list[Block], run: Sequence[_Placed], regions: Sequence[Region]) -> None:
     """The blocks of lines that no table divides."""
     before: _Placed | None = None
     for column, lines in _columns(run):
         for line in lines:
-            level = _level_of(line, regions, body_px)
+            level = _level_of(line, regions)
             if level and before is not None and line is not lines[0] and not blocks[-1].level:
                 level = 0 if line.region == before.region and _flows_on(before, line, column) else level
             if before is None or _begins(blocks[-1], before, line, level, column, lines[0]):
@@ -189,14 +184,18 @@ def _block_of(line: _Placed, level: int) -> Block:
 
 
 def _without_false_headings(blocks: Sequence[Block]) -> list[Block]:
-    """Large letters are a paragraph where they are too many, end as a clause does, or go on in small letters."""
+    """Large letters are a paragraph where they are too many, or end as a clause does.
+
+    Hardly larger ones are one, too, where they go on in small letters: their boxes may be larger by chance.
+    """
     kept: list[Block] = []
     for block in blocks:
         is_long = len(block.lines) > _HEADING_LINES or sum(map(len, block.lines)) > _HEADING_SIGNS
         if block.kind == "heading" and (is_long or _OPEN_END.search(block.lines[-1])):
             block.kind, block.level = "paragraph", 0
         last = kept[-1] if kept else None
-        if last is not None and last.level and len(last.lines[-1]) > _LEAST_CUT and _WORD.match(block.lines[0]):
+        goes_on = bool(block.lines) and _WORD.match(block.lines[0])
+        if goes_on and last is not None and last.level >= _HARDLY_LARGER and len(last.lines[-1]) > _LEAST_CUT:
             last.kind, last.level = "paragraph", 0
             last.lines += block.lines
         else:
@@ -246,9 +245,9 @@ def _is_of_size(one: _Placed, other: _Placed) -> bool:
     return max(one.size, other.size) < _OTHER_SIZE * min(one.size, other.size)
 
 
-def _level_of(line: _Placed, regions: Sequence[Region], body_px: float) -> int:
+def _level_of(line: _Placed, regions: Sequence[Region]) -> int:
     """The level of the heading that a line is part of; 0 for none."""
-    ratio = line.size / body_px if body_px else 1.0
+    ratio = line.ratio
     level = next((level for least, level in _LEVELS if ratio >= least), 0)
     if section := _SECTION.match(line.text):
         parts = section[1].count(".") + 1
@@ -261,13 +260,14 @@ def _level_of(line: _Placed, regions: Sequence[Region], body_px: float) -> int:
 
 def _flows_on(before: _Placed, line: _Placed, column: _Column) -> bool:
     """Whether a line whose letters are hardly larger goes on with a full line above it."""
-    is_like = line.size < _LEVELS[1][0] * before.size and _pitch(before, line) <= column.pitch + _WIDER_GAP / 2
+    is_like = line.ratio < _LEVELS[1][0] * before.ratio and _pitch(before, line) <= column.pitch + _WIDER_GAP / 2
     return is_like and not _ENDED.search(before.text) and not _is_short(before, line, column)
 
 
 def _begins(block: Block, before: _Placed, line: _Placed, level: int, column: _Column, first: _Placed) -> bool:
     """Whether a line begins a block, after the last line of this one."""
-    if level != block.level or line.region != before.region or block.kind == "table":
+    is_one_heading = level and block.level and max(line.ratio, before.ratio) < _ALIKE * min(line.ratio, before.ratio)
+    if (level != block.level and not is_one_heading) or line.region != before.region or block.kind == "table":
         return True
     if line is first:
         return not _goes_on_elsewhere(block, before, line)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable
+from typing import IO, Final
 
 from ocrsvc.records import Line, Page
 
 _POINTS_PER_INCH: Final = 72
+# Behind the catalogue, the list of pages and the font: a page, and what is written on it.
+_FIRST_PAGE, _OBJECTS_PER_PAGE = 4, 2
 # Of the height of a line's box, below the line that letters stand on.
 _DESCENT: Final = 0.2
 _FONT: Final = (
@@ -24,18 +26,50 @@ _FONT: Final = (
 )
 
 
-def text_pdf(pages: Sequence[Page], dpi: int) -> bytes:
-    """A PDF with a page for each page, of the same size where that was drawn at `dpi` pixels an inch."""
-    first, each = 4, 2
-    kids = b" ".join(b"%d 0 R" % (first + each * at) for at in range(len(pages)))
-    objects = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
-        b"<< /Type /Pages /Count %d /Kids [%b] >>" % (len(pages), kids),
-        _FONT,
-    ]
+def write_text_pdf(pages: Iterable[Page], count: int, dpi: int, output: IO[bytes]) -> None:
+    """Write a PDF with a page for each page, of the same size where that was drawn at `dpi` pixels an inch.
+
+    Args:
+        pages: In order; memory holds one of them.
+        count: How many they are.
+        dpi: At which they were drawn.
+        output: Where to.
+    """
+    file = _PdfFile(output)
+    kids = b" ".join(b"%d 0 R" % (_FIRST_PAGE + _OBJECTS_PER_PAGE * at) for at in range(count))
+    file.add(b"<< /Type /Catalog /Pages 2 0 R >>")
+    file.add(b"<< /Type /Pages /Count %d /Kids [%b] >>" % (count, kids))
+    file.add(_FONT)
     for at, page in enumerate(pages):
-        objects += _page_objects(page, first + each * at, _POINTS_PER_INCH / dpi)
-    return _file_of(objects)
+        for content in _page_objects(page, _FIRST_PAGE + _OBJECTS_PER_PAGE * at, _POINTS_PER_INCH / dpi):
+            file.add(content)
+    file.finish()
+
+
+class _PdfFile:
+    """A file of numbered objects, written one after the other."""
+
+    def __init__(self, output: IO[bytes]) -> None:
+        self._output, self._at = output, 0
+        self._places: list[int] = []
+        self._write(b"%PDF-1.5\n%\xe2\xe3\xcf\xd3\n")
+
+    def add(self, content: bytes) -> None:
+        """The next object."""
+        self._places.append(self._at)
+        self._write(b"%d 0 obj\n%b\nendobj\n" % (len(self._places), content))
+
+    def finish(self) -> None:
+        """The table of all objects."""
+        begin, size = self._at, len(self._places) + 1
+        self._write(b"xref\n0 %d\n0000000000 65535 f \n" % size)
+        for place in self._places:
+            self._write(b"%010d 00000 n \n" % place)
+        self._write(b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (size, begin))
+
+    def _write(self, data: bytes) -> None:
+        self._output.write(data)
+        self._at += len(data)
 
 
 def _page_objects(page: Page, number: int, scale: float) -> list[bytes]:
@@ -62,17 +96,3 @@ def _drawn(line: Line, height: int, scale: float) -> bytes:
         *(size, stretch, cos, sin, -sin, cos, x, y),
         shown,
     )
-
-
-def _file_of(objects: Sequence[bytes]) -> bytes:
-    written, places = b"%PDF-1.5\n%\xe2\xe3\xcf\xd3\n", []
-    parts = [written]
-    at = len(written)
-    for number, content in enumerate(objects, 1):
-        part = b"%d 0 obj\n%b\nendobj\n" % (number, content)
-        places.append(b"%010d 00000 n \n" % at)
-        parts.append(part)
-        at += len(part)
-    table = b"xref\n0 %d\n0000000000 65535 f \n%b" % (len(objects) + 1, b"".join(places))
-    end = b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, at)
-    return b"".join([*parts, table, end])

@@ -1,8 +1,7 @@
-"""Checks the API key of every gRPC call, and takes what each of its messages uses from the key's limits.
+"""API keys over gRPC: checked in memory when a call begins, on the loop's thread, and charged for each message.
 
-The key is checked in memory when a call begins, on the loop's thread. Each message that needs the engine is admitted in
-a pool thread: a key that is revoked, or a secret that is replaced, ends a stream, too. What needs neither engine nor
-time counts for nothing, as over HTTP, because the loop answers it and waits for no store.
+Each message that needs the engine is admitted in a pool thread, so a revoked key or a replaced secret ends a stream
+too. Quick methods are free, as over HTTP: the loop answers them and waits for no store.
 """
 
 from __future__ import annotations
@@ -10,76 +9,60 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
 
-from ocrsvc.access.credentials import credential_of
+from ocrsvc.access.api_keys import KeyEntry
 from ocrsvc.access.gate import AccessGate
-from ocrsvc.access.records import KeyEntry
-from ocrsvc.access.request_pages import RequestPages
-from ocrsvc.access.routes import Routes
-from ocrsvc.access.secrets import id_of
+from ocrsvc.access.key_routes import Routes
+from ocrsvc.access.key_secrets import credential_of, id_of
 from ocrsvc.grpc_server.method import Call, Method
-
-# As its calls are counted; the registry has the name without it.
-_PREFIX: Final = "grpc_"
 
 
 class CallAccess:
-    """What a server whose calls want keys asks.
-
-    Args:
-        gate: Knows the keys.
-        routes: Which methods are open.
-    """
+    """Admits calls; `routes` knows which methods are open to callers without a key."""
 
     def __init__(self, gate: AccessGate, routes: Routes) -> None:
         self._gate, self._routes = gate, routes
 
-    def is_open(self, path: str) -> bool:
-        """Whether this method is answered without a key."""
-        return self._routes.is_open(path)
+    def check(self, sent: Mapping[str, str], method: Method, client_name: str | None) -> KeyEntry | None:
+        """The key in a call's metadata, else that of the client's certificate; None for a method that is open.
 
-    def check(self, sent: Mapping[str, str], method: Method, client_name: str | None = None) -> KeyEntry:
-        """The key in a call's metadata, else the one that the client's certificate stands for; in the loop.
-
-        Raises:
-            OcrsvcError: KeyMissing, KeyRefused, ScopeMissing, KeysUnavailable.
+        Raises KeyMissing, KeyRefused, ScopeMissing, KeysUnavailable.
         """
-        credential = credential_of(sent.get("authorization", ""), sent.get("x-api-key", ""))
-        if not credential.secret and client_name is not None:
+        if self._routes.is_open(sent.get(":path", "")):
+            return None
+        secret = _secret_of(sent)
+        if not secret and client_name is not None:
             return self._gate.check_named(client_name, method.scope, _format_of(method))
-        return self._gate.check(credential.secret, method.scope, _format_of(method))
+        return self._gate.check(secret, method.scope, _format_of(method))
 
     def secret_id(self, sent: Mapping[str, str]) -> str:
-        """By what the gate knows the secret in a call's metadata again; empty where there is none."""
-        return id_of(credential_of(sent.get("authorization", ""), sent.get("x-api-key", "")).secret)
+        """The gate's id of the secret in a call's metadata; empty where there is none."""
+        return id_of(_secret_of(sent))
 
     @contextmanager
     def admitted(self, name: str, secret_id: str, method: Method, call: Call) -> Iterator[Call]:
-        """The call with one message admitted, in a pool thread; its pages count when the block ends well.
+        """Admit one message by the key and the secret that its call began with; in a pool thread.
 
-        Args:
-            name: Of the key that the call began with.
-            secret_id: Of its secret, which may be replaced meanwhile.
-            method, call: As they began.
-
-        Raises:
-            OcrsvcError: As `AccessGate.admit`; KeysUnavailable at the end of the block, when the pages cannot be
-                counted.
+        Its pages count when the block ends without an error. Raises as `AccessGate.check` and `enter`; KeysUnavailable
+        at the end of the block, when the pages cannot be counted.
         """
         if method.scope == "operate":
-            # What operators do counts for nothing.
+            # Operators' calls are free.
             yield call
             return
-        admission = self._gate.admit_named(name, method.scope, _format_of(method), 1, secret_id)
-        pages = RequestPages(admission, 1)
+        key = self._gate.check_named(name, method.scope, _format_of(method), secret_id)
+        pages = self._gate.enter(key, 1)
         try:
-            yield replace(call, pages=pages, priority=admission.entry.priority)
+            yield replace(call, pages=pages, priority=key.priority)
             pages.settle(succeeded=True)
         finally:
             pages.release()
 
 
+def _secret_of(sent: Mapping[str, str]) -> str:
+    return credential_of(sent.get("authorization", ""), sent.get("x-api-key", "")).secret
+
+
 def _format_of(method: Method) -> str | None:
-    """The wire format, as keys name it; None where there is no such method."""
-    return method.adapter.removeprefix(_PREFIX) if method.adapter.startswith(_PREFIX) else None
+    """The wire format, which keys name without the prefix of metrics; None for a method that does not exist."""
+    return method.adapter.removeprefix("grpc_") if method.adapter.startswith("grpc_") else None

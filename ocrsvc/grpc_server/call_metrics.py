@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ocrsvc.errors import OcrsvcError, Refused
-from ocrsvc.grpc_server.method import Method
-from ocrsvc.grpc_server.status_codes import CallFailed, Code
+from ocrsvc.grpc_server.method import CallFailed, Code, Method
 from ocrsvc.telemetry.access_log import AccessLog, Event
-from ocrsvc.telemetry.ledger import NO_LEDGER, Ledger
+from ocrsvc.telemetry.ledger import Ledger
 from ocrsvc.telemetry.loggable import loggable_path
 from ocrsvc.telemetry.metrics import FAILURES, IN_FLIGHT, REFUSED, REQUEST_SECONDS, REQUESTS
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
 from ocrsvc.telemetry.recent_errors import ErrorRecorder, Fault, fault_of
-from ocrsvc.telemetry.trace_context import (
-    PARENT_HEADER,
-    STATE_HEADER,
-    TraceContext,
-    read_trace_context,
-    request_id_of,
-)
+from ocrsvc.telemetry.trace_context import PARENT_HEADER, STATE_HEADER, TraceContext, read_trace_context, request_id_of
 from ocrsvc.telemetry.tracing import NoTracer, Tracer, put_request
 
-ID_KEY: Final = "x-request-id"
-
+_ID_KEY: Final = "x-request-id"
 _LONGEST_PATH: Final = 256
 _NO_ADAPTER: Final = "grpc"
 # By OpenTelemetry's conventions for servers.
@@ -38,18 +30,11 @@ class CallRecord:
     """What is known of one call while it is under way.
 
     Attributes:
-        adapter: The name of the API adapter, under which it is counted.
-        path: As asked.
-        name: Service and method, if there are such: whatever else a caller may write into a path is not in it.
-        caller: Address of the peer.
+        name: Service and method, if they exist: unlike `path`, it has nothing else that a caller may write.
         id: The client's own, if it sent one that may be logged; else a new one.
-        began_s: On `time.monotonic`.
-        timed: Whether its seconds are counted; those of a stream are how long the client kept it open.
-        bytes_in, bytes_out: Of its messages.
-        code, error: How it ends: by default nobody waits for the answer any more.
-        ledger: Of its stages.
-        trace: That it belongs to; None for none.
-        key: The name of its API key; empty where none is wanted.
+        is_timed: Whether its seconds are counted; a stream's are how long the client kept it open.
+        code: How it ends; CANCELLED until it has its status.
+        key: Name of its API key; empty where none is required.
     """
 
     adapter: str
@@ -58,100 +43,68 @@ class CallRecord:
     caller: str
     id: str
     began_s: float
-    timed: bool
+    is_timed: bool
+    ledger: Ledger
+    trace: TraceContext | None
     bytes_in: int = 0
     bytes_out: int = 0
     code: Code = Code.CANCELLED
     error: BaseException | None = None
-    ledger: Ledger = NO_LEDGER
-    trace: TraceContext | None = None
     key: str = ""
 
     def headers(self) -> list[tuple[str, str]]:
         """The metadata of its answer."""
-        return [(ID_KEY, self.id), *(self.trace.headers().items() if self.trace is not None else ())]
+        return [(_ID_KEY, self.id), *(self.trace.headers().items() if self.trace is not None else ())]
 
 
+@dataclass(eq=False)
 class CallMetrics:
-    """Counts calls; for the loop's thread.
+    """Counts calls, logs them, keeps failures for operators and records traces; for the loop's thread."""
 
-    Args:
-        metrics: Where they are counted.
-        access_log: Where each is logged; None is nowhere.
-        error_recorder: Where failures are kept for operators; None is nowhere.
-        tracer: Records the traces of calls.
-    """
-
-    def __init__(
-        self,
-        metrics: WorkerMetrics,
-        access_log: AccessLog | None = None,
-        error_recorder: ErrorRecorder | None = None,
-        tracer: Tracer | None = None,
-    ) -> None:
-        self._metrics = metrics
-        self._access_log = access_log
-        self._error_recorder = error_recorder
-        self._tracer = tracer or NoTracer()
+    metrics: WorkerMetrics
+    access_log: AccessLog | None = None
+    error_recorder: ErrorRecorder | None = None
+    tracer: Tracer = field(default_factory=NoTracer)
 
     def begin(self, sent: Mapping[str, str], method: Method, caller: str) -> CallRecord:
-        """One call more is under way.
-
-        Args:
-            sent: Its headers.
-            method: That it asks for.
-            caller: Address of the peer.
-        """
-        self._metrics.count(IN_FLIGHT)
+        """Count a call with these headers that has begun."""
+        self.metrics.count(IN_FLIGHT)
         began_s, path = time.monotonic(), sent.get(":path", "")[:_LONGEST_PATH]
         name = path.lstrip("/") if method.request is not None else _NO_ADAPTER
         traced = read_trace_context(sent.get(PARENT_HEADER, ""), sent.get(STATE_HEADER, ""))
-        trace = self._tracer.begin(traced, name, is_traced_alone=not method.quick)
+        trace = self.tracer.begin(traced, name, is_traced_alone=not method.quick)
         ledger = Ledger(began_s)
         ledger.trace_id = trace.sampled_id if trace is not None else ""
-        return CallRecord(
-            method.adapter,
-            path,
-            name,
-            caller,
-            request_id_of(sent.get(ID_KEY, "")),
-            began_s,
-            timed=not method.streaming,
-            ledger=ledger,
-            trace=trace,
-        )
+        request_id, is_timed = request_id_of(sent.get(_ID_KEY, "")), not method.streaming
+        return CallRecord(method.adapter, path, name, caller, request_id, began_s, is_timed, ledger, trace)
 
     def end(self, record: CallRecord) -> None:
-        """A call is over."""
+        """Count a call that is over."""
         seconds, why = time.monotonic() - record.began_s, _why(record)
-        times = ((REQUEST_SECONDS.of(record.adapter), seconds),) if record.timed else ()
+        times = ((REQUEST_SECONDS.of(record.adapter), seconds),) if record.is_timed else ()
         counts = [(IN_FLIGHT.of(), -1), (REQUESTS.of(record.adapter, record.code.name, why), 1)]
         if record.error is not None:
             counts.append((FAILURES.of(why), 1))
             self._note(record.error, record, why)
         if isinstance(record.error, Refused):
             counts.append((REFUSED.of(why), 1))
-        self._metrics.record(counts, times, record.ledger.trace_id)
+        self.metrics.record(counts, times, record.ledger.trace_id)
         if record.trace is not None and record.trace.is_sampled:
-            self._put_span(record, why)
-        if self._access_log is not None:
-            self._access_log.put(_event(record, why, seconds))
-
-    def _put_span(self, record: CallRecord, why: str) -> None:
-        error = why if record.code in _OUR_FAULT else ""
-        attributes = _attributes(record, why)
-        put_request(self._tracer, record.trace, record.ledger, record.began_s, record.name, attributes, error)
+            attributes, error = _attributes(record, why), why if record.code in _OUR_FAULT else ""
+            put_request(self.tracer, record.trace, record.ledger, record.began_s, record.name, attributes, error)
+        if self.access_log is not None:
+            self.access_log.put(_event(record, why, seconds))
 
     def _note(self, error: BaseException, record: CallRecord, why: str) -> None:
-        """Keep a failure for operators. What only gRPC knows are broken calls, and has no status of HTTP."""
-        if self._error_recorder is None:
+        """Keep a failure for operators. Failures that only gRPC knows are malformed calls, without an HTTP status."""
+        if self.error_recorder is None:
             return
         known = error if isinstance(error, OcrsvcError) else None
         fault: Fault = fault_of(known) if known else "caller" if isinstance(error, CallFailed) else "service"
         # A path of no adapter may be anything.
         route = record.path if record.adapter != _NO_ADAPTER else ""
         status = known.status if known else 0
-        self._error_recorder.note(fault, status, why, adapter=record.adapter, route=route, request_id=record.id)
+        self.error_recorder.note(fault, status, why, adapter=record.adapter, route=route, request_id=record.id)
 
 
 def _attributes(record: CallRecord, why: str) -> dict[str, str | int]:
@@ -169,7 +122,7 @@ def _attributes(record: CallRecord, why: str) -> dict[str, str | int]:
 
 
 def _why(record: CallRecord) -> str:
-    """The code, as over HTTP; of what only gRPC knows, that of its status."""
+    """The code, as over HTTP, or that of a status that only gRPC knows."""
     if isinstance(record.error, OcrsvcError):
         return record.error.code
     if record.error is not None and not isinstance(record.error, CallFailed):

@@ -1,6 +1,7 @@
-"""One HTTP/2 connection: its frames, one turn at a time, and its graceful end; calls.py has its calls.
+"""One HTTP/2 connection: its frames, one turn at a time, and its graceful end; without sockets and threads.
 
-Bytes in, bytes out; no sockets and no threads. All of it runs on the loop's thread.
+To end gracefully, the first GOAWAY refuses nothing, because calls may be on their way. Once the client has seen it (it
+answers the ping behind it), a second one names the last call that is served.
 """
 
 from __future__ import annotations
@@ -8,110 +9,84 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from h2 import events
+from h2.config import H2Configuration
+from h2.connection import ConnectionState, H2Connection
 from h2.errors import ErrorCodes
-from h2.events import (
-    ConnectionTerminated,
-    DataReceived,
-    Event,
-    PingAckReceived,
-    RemoteSettingsChanged,
-    RequestReceived,
-    StreamEnded,
-    StreamReset,
-    WindowUpdated,
-)
 from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
 
-from ocrsvc.grpc_server.calls import Calls
-from ocrsvc.grpc_server.frame_limits import FrameLimits, FrameRefused, check_settings
-from ocrsvc.grpc_server.frames import Frames
-from ocrsvc.grpc_server.http2_settings import open_h2
-from ocrsvc.grpc_server.message import Answer
-from ocrsvc.grpc_server.sender import Sender
-from ocrsvc.grpc_server.shutdown import Shutdown
-from ocrsvc.grpc_server.status_codes import LOGGER
-from ocrsvc.grpc_server.stream import Stream
+from ocrsvc.grpc_server import limits
+from ocrsvc.grpc_server.call import Calls
+from ocrsvc.grpc_server.http2 import FrameLimits, FrameRefused, FrameSplitter, Sender, check_settings
+from ocrsvc.grpc_server.method import LOGGER
+from ocrsvc.grpc_server.server_state import ServerState
 from ocrsvc.telemetry.loggable import loggable_error
 
-if TYPE_CHECKING:
-    from ocrsvc.grpc_server.server import RpcServer
+_ANY_STREAM: Final = 2**31 - 1
+_PING: Final = b"goodbye!"
 
-# How long a frame or a header block may take from its first byte to its last.
-_FRAME_S: Final = 30.0
+
+class _Connection(H2Connection):
+    # It remembers how each stream was closed, for late frames; 100 are under way at most.
+    MAX_CLOSED_STREAMS = 2048
 
 
 class Connection:
-    """One connection of a client.
+    """One connection of a client; `caller` is the address of the peer."""
 
-    Args:
-        server: The server.
-        clock: Monotonic seconds.
-        caller: Whose calls these are, for the cap of one caller.
-
-    Attributes:
-        client_name: The name of the key that the client's TLS certificate stands for; None for none.
-    """
-
-    def __init__(self, server: RpcServer, clock: Callable[[], float] = time.monotonic, caller: str = "") -> None:
-        self._server = server
-        self.caller = caller
-        self.client_name: str | None = None
+    def __init__(self, state: ServerState, clock: Callable[[], float] = time.monotonic, caller: str = "") -> None:
+        self._state = state
         self._clock = clock
-        self._h2 = open_h2()
-        self._sender = Sender(self._h2, clock)
+        self.caller = caller
+        self._h2 = _open_h2()
+        self._sender = Sender(self._h2)
+        # What is to be sent; the caller removes from its front what it has sent.
+        self.out = self._sender.out
         self._limits = FrameLimits(clock)
-        self._frames = Frames(self._limits.check)
-        self._calls = Calls(self, server, self._sender, self._limits, clock)
-        self._shutdown = Shutdown(self._h2, self._sender, clock)
+        self._frames = FrameSplitter(self._limits.check)
+        self.calls = Calls(state, self._sender, self._limits, clock, self._exchange, caller)
         self.began_s = clock()
-        # Since when a frame or a header block waits for its end, if one does.
+        # When the incomplete frame or header block began, if there is one.
         self._partial_s = self.began_s
-        self.handshake_done = False
+        # When the first GOAWAY was sent, and when the worker began to drain.
+        self._goaway_s: float | None = None
+        self.draining_s: float | None = None
+        # The last GOAWAY was sent, or the client has sent its own: no more calls begin.
+        self._is_final = False
+        # The client has sent its settings.
+        self.has_settings = False
+        # The connection is to be closed at once.
         self.broken = False
         self._sender.collect()
 
     @property
-    def calls(self) -> int:
-        """Calls under way."""
-        return len(self._calls)
-
-    @property
-    def active_s(self) -> float:
-        """When the last call began, or was answered."""
-        return self._calls.active_s
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether its worker ends."""
-        return self._shutdown.draining_s is not None
-
-    @property
     def finished(self) -> bool:
         """Whether nothing more will be sent: the last GOAWAY is, and every call is answered."""
-        return self._shutdown.finished and not self._calls and not self._sender.out
+        return self._is_final and not self.calls and not self.out
 
     @property
     def waiting(self) -> bool:
-        """Whether frames that came wait for the connection's next turn."""
-        return self._frames.waiting and not self.broken
+        """Whether received frames wait for the connection's next turn."""
+        return self._frames.ready_bytes > 0 and not self.broken
 
     def receive(self, data: bytes) -> None:
-        """What the client has sent; sets `broken` when it does not speak HTTP/2. One turn, as `go_on`."""
+        """Handle received bytes as `go_on`; sets `broken` when they are not HTTP/2."""
         if not self._is_partial():
             self._partial_s = self._clock()
-        self._frames.feed(data)
+        self._frames.data += data
         self.go_on()
 
     def go_on(self) -> None:
-        """One turn: the frames that came are dealt with, as many as there is time for.
+        """One turn: handle the received frames until its time is over.
 
         Few bytes may ask for much work, and the other connections must not wait for all of it.
         """
-        end_s = self._clock() + self._server.turn_s
+        end_s = self._clock() + self._state.turn_s
         with self._exchange():
-            while piece := self._frames.cut():
+            while piece := self._frames.split():
                 for event in self._h2.receive_data(piece):
                     self._on_event(event)
                 now_s = self._clock()
@@ -121,59 +96,51 @@ class Connection:
                     break
 
     def send_more(self) -> None:
-        """The socket has taken some: answers that waited for it follow."""
-        if self._sender.held_back and not self._sender.full:
-            self._sender.held_back = False
+        """Send the answers that waited until the socket had taken some."""
+        if self._sender.is_throttled and not self._sender.full:
+            self._sender.is_throttled = False
             with self._exchange():
-                self._calls.send_more()
-
-    def take_out(self) -> bytearray:
-        """What is to be sent; the caller removes from its front what it has sent."""
-        return self._sender.out
+                self.calls.send_more()
 
     def begin_shutdown(self) -> None:
-        """Ask the client to connect anew; its calls under way are answered. See shutdown.py."""
+        """Ask the client to connect anew; its calls under way are answered."""
         if not self.broken:
             with self._exchange():
-                self._shutdown.begin()
+                if self._goaway_s is None:
+                    self._goaway_s = self._clock()
+                    self._sender.send_goaway(_ANY_STREAM)
+                    self._h2.ping(_PING)
 
     def drain(self) -> None:
-        """Shut down gracefully, and end the streams that are silent: their worker ends."""
-        if self._shutdown.draining_s is None:
-            self._shutdown.draining_s = self._clock()
+        """Shut down gracefully, and end silent streams: the worker is being replaced."""
+        if self.draining_s is None:
+            self.draining_s = self._clock()
         self.begin_shutdown()
-
-    def resume(self, stream: Stream) -> None:
-        """A thread is free for this stream, which was queued for it."""
-        with self._exchange():
-            self._calls.resume(stream)
-
-    def answered(self, stream: Stream, outcome: Answer | BaseException) -> None:
-        """A message of this stream has its answer, or the error that ends the call."""
-        with self._exchange():
-            self._calls.answered(stream, outcome)
 
     def check_time_limits(self) -> None:
         """End what is over its time limit."""
         now_s = self._clock()
         with self._exchange():
-            self._calls.check_time_limits(now_s, self._shutdown.draining_s)
-            self._shutdown.check(now_s)
+            self.calls.check_time_limits(now_s, self.draining_s)
+            if self._goaway_s is not None and now_s - self._goaway_s > limits.GOAWAY_PING_S:
+                self._send_last_goaway()
             if self._sender.full:
-                # Nothing is read while so much is to be sent: the client cannot end it.
+                # Nothing is read while much waits for the socket, so the client cannot end its frame.
                 self._partial_s = now_s
-            elif self._is_partial() and now_s - self._partial_s > _FRAME_S:
+            elif self._is_partial() and now_s - self._partial_s > limits.FRAME_S:
                 raise FrameRefused(ErrorCodes.ENHANCE_YOUR_CALM, "a frame or a header block that does not end")
 
     def close(self) -> None:
-        """The client has gone: nobody waits any more."""
-        self._calls.close()
-        self._frames.clear()
-        self._sender.close()
+        """The client has gone: cancel its calls, and release all memory."""
+        self.calls.close()
+        self._frames.data.clear()
+        self._sender.release()
 
-    def close_now(self) -> None:
-        """End it at once, whatever is under way: its place is needed."""
-        self._abort(ErrorCodes.NO_ERROR)
+    def abort(self, code: ErrorCodes = ErrorCodes.NO_ERROR) -> None:
+        """End it at once, whatever is under way, with a last GOAWAY."""
+        self._sender.send_goaway(self._h2.highest_inbound_stream_id, code)
+        self.broken = True
+        self.close()
 
     @contextlib.contextmanager
     def _exchange(self) -> Iterator[None]:
@@ -183,47 +150,69 @@ class Connection:
         except ProtocolError:
             self.broken = True
         except FrameRefused as refused:
-            self._abort(refused.code)
-            self._server.note_refused(self.caller, refused.detail)
+            self.abort(refused.code)
+            message = "A gRPC connection from %s was ended for %s"
+            self._state.warn(message, self.caller or "a unix socket", refused)
         except Exception as error:  # noqa: BLE001  the edge: it must not end the loop that serves all others
             LOGGER.error("A connection failed", exc_info=loggable_error(error))
             self.broken = True
             self.close()
         self._sender.collect()
-        if not self._calls.have_answers:
+        if not self.calls.have_answers:
             self._sender.stall.note(self._clock(), left=False)
 
-    def _abort(self, code: ErrorCodes) -> None:
-        """Send a last GOAWAY, and free everything that the connection holds."""
-        self._sender.send_goaway(self._h2.highest_inbound_stream_id, code)
-        self.broken = True
-        self.close()
+    def _send_last_goaway(self) -> None:
+        if not self._is_final:
+            self._is_final = True
+            self._sender.send_goaway(self._h2.highest_inbound_stream_id)
 
     def _is_partial(self) -> bool:
         """Whether a frame or a header block has begun and not ended."""
-        return self._limits.in_block or (self._frames.held_bytes > 0 and not self._frames.waiting)
+        return self._limits.in_block or self._frames.is_partial
 
-    def _on_event(self, event: Event) -> None:
-        """What h2 has read. Raises FrameRefused."""
+    def _on_event(self, event: events.Event) -> None:
+        """Handle what h2 has read. Raises FrameRefused."""
         match event:
-            case DataReceived():
-                self._calls.receive(event)
-            case RequestReceived():
-                self._calls.begin(event.stream_id, event.headers)
-            case StreamEnded():
-                self._calls.end(event.stream_id)
-            case StreamReset():
-                self._calls.reset(event.stream_id)
-            case WindowUpdated():
-                self.handshake_done = True
-                self._calls.send_more(event.stream_id)
-            case RemoteSettingsChanged():
-                self.handshake_done = True
+            case events.DataReceived():
+                self.calls.receive(event)
+            case events.RequestReceived():
+                self.calls.begin(event.stream_id, event.headers)
+            case events.StreamEnded():
+                self.calls.end(event.stream_id)
+            case events.StreamReset():
+                self.calls.reset(event.stream_id)
+            case events.WindowUpdated():
+                self.has_settings = True
+                self.calls.send_more(event.stream_id)
+            case events.RemoteSettingsChanged():
+                self.has_settings = True
                 check_settings(self._h2)
-                self._calls.send_more()
-            case PingAckReceived():
-                self._shutdown.on_ping_answered(event.ping_data)
-            case ConnectionTerminated(error_code=ErrorCodes.NO_ERROR):
-                self._shutdown.on_goaway()
-            case ConnectionTerminated():
+                self.calls.send_more()
+            case events.PingAckReceived(ping_data=data) if data == _PING:
+                self._send_last_goaway()
+            case events.ConnectionTerminated(error_code=ErrorCodes.NO_ERROR):
+                # The client begins no more calls, but waits for its answers. h2 takes the connection for closed and
+                # would send none; RFC 9113 section 6.8 wants them sent.
+                self._h2.state_machine.state = ConnectionState.SERVER_OPEN
+                self._is_final = True
+            case events.ConnectionTerminated():
                 self.broken = True
+
+
+def _open_h2() -> H2Connection:
+    """The server's side of a connection, with its first settings ready to be sent."""
+    h2 = _Connection(H2Configuration(client_side=False, header_encoding=None))
+    h2.local_settings = Settings(
+        client=False,
+        initial_values={
+            SettingCodes.MAX_CONCURRENT_STREAMS: limits.MAX_STREAMS,
+            SettingCodes.INITIAL_WINDOW_SIZE: limits.STREAM_WINDOW,
+            SettingCodes.MAX_FRAME_SIZE: limits.MAX_FRAME,
+            SettingCodes.MAX_HEADER_LIST_SIZE: limits.MAX_HEADERS,
+        },
+    )
+    h2.max_inbound_frame_size = limits.MAX_FRAME
+    h2.decoder.max_header_list_size = limits.MAX_HEADERS
+    h2.initiate_connection()
+    h2.increment_flow_control_window(limits.CONNECTION_WINDOW)
+    return h2

@@ -1,37 +1,39 @@
-"""One method of a gRPC service, and the call that it answers: its deadline, its cancellation and its memory."""
+"""What a gRPC service is made of: methods, the calls that they answer, and the statuses of failed calls."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from enum import IntEnum
+from typing import Any, Final
 
-from ocrsvc.access.records import Scope
+from ocrsvc.access.api_keys import Scope
+from ocrsvc.errors import OcrsvcError
 from ocrsvc.records import MaskKind
 from ocrsvc.serving.memory_budget import Share, unlimited
 from ocrsvc.serving.page_account import UNCOUNTED, PageAccount
 from ocrsvc.serving.work_queue import Priority, RequestContext
 from ocrsvc.telemetry.ledger import NO_LEDGER, Ledger
+from ocrsvc.telemetry.loggable import loggable_error
+
+LOGGER: Final = logging.getLogger("ocrsvc.rpc")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """One call under way.
+    """What a method knows of a call.
 
     Attributes:
         deadline: Monotonic seconds at which the answer must be there.
-        gone: Set once nobody waits for the answer any more: the client cancelled, or has gone.
-        share: The account of memory of the request.
-        pages: Where its pages are counted.
+        gone: Set once the client has cancelled the call or disconnected.
         priority: The highest that it may have.
-        mask: What its metadata asks to be masked in the answer.
-        ledger: Of the call's stages.
-        client_name: The name of the key that the client's verified TLS certificate stands for; None for none.
-        address: Of the peer; empty on a Unix socket.
+        client_name: Name of the key that the client's verified TLS certificate stands for.
+        address: The peer's; empty on a Unix socket.
         is_forwarded: Whether a proxy says that the peer is not the caller.
-        key: The name of its API key; empty where none is wanted.
+        key: Name of its API key; empty where none is required.
     """
 
     deadline: float
@@ -48,7 +50,7 @@ class Call:
 
     @property
     def context(self) -> RequestContext:
-        """How the reader is to treat it: until the client cancels, or goes."""
+        """The call as the reader sees it."""
         return RequestContext(self.priority, self.gone.is_set, self.share, self.pages, self.mask, self.ledger)
 
     @property
@@ -57,24 +59,19 @@ class Call:
         return max(0.0, self.deadline - time.monotonic())
 
 
-def no_fields(_error: BaseException) -> Mapping[str, str]:
-    """For methods whose status says everything."""
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method.
+    """A method of a service.
 
     Attributes:
-        request: Class of its request.
-        answer: Makes the response message to a request message; each message of a stream has its own. Raises
-            OcrsvcError or CallFailed. Runs in a pool thread, or in the loop if `quick`.
+        request: Class of its request messages.
+        answer: Makes the response to one request message, also in a stream. Raises OcrsvcError or CallFailed. Runs in
+            a pool thread, or in the loop if `quick`.
         quick: Whether the answer needs neither the engine nor time.
-        streaming: Whether requests come, and responses go, as many as the client likes, in the same order.
-        adapter: The name of the API adapter, under which its calls are counted.
+        streaming: Whether a call has any number of requests, and a response to each in the same order.
+        adapter: Name of the API adapter that its calls are counted under.
         scope: What an API key must allow for it.
-        error_fields: What the trailers of a call say besides the status when it fails with this error.
+        error_fields: Trailers beside the status of a call that fails with this error.
     """
 
     request: Any
@@ -83,8 +80,60 @@ class Method:
     streaming: bool = False
     adapter: str = "grpc"
     scope: Scope = "read"
-    error_fields: Callable[[BaseException], Mapping[str, str]] = no_fields
+    error_fields: Callable[[BaseException], Mapping[str, str]] = lambda _error: {}
 
 
 Methods = Mapping[str, Method]
 """By path, such as "/inference.GRPCInferenceService/ModelInfer"."""
+
+
+class Code(IntEnum):
+    """gRPC's status codes, as far as they are used here."""
+
+    OK = 0
+    CANCELLED = 1
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
+
+
+_OF_STATUS: Final = {
+    401: Code.UNAUTHENTICATED,
+    403: Code.PERMISSION_DENIED,
+    404: Code.NOT_FOUND,
+    413: Code.RESOURCE_EXHAUSTED,
+    429: Code.RESOURCE_EXHAUSTED,
+    499: Code.CANCELLED,
+    500: Code.INTERNAL,
+    501: Code.UNIMPLEMENTED,
+    503: Code.UNAVAILABLE,
+    504: Code.DEADLINE_EXCEEDED,
+}
+
+
+class CallFailed(Exception):
+    """A call that ends with this status, and a message for people, instead of an answer."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+
+def failure_of(error: BaseException) -> CallFailed:
+    """Any exception as a status; faults of the service are logged."""
+    if isinstance(error, CallFailed):
+        return error
+    if isinstance(error, OcrsvcError):
+        code = _OF_STATUS.get(error.status, Code.INVALID_ARGUMENT)
+        if code is Code.INTERNAL:
+            LOGGER.error("failed %s: %s", error.code, error.detail, exc_info=loggable_error(error))
+        return CallFailed(code, str(error.without_frames()))
+    LOGGER.error("unexpected error", exc_info=loggable_error(error))
+    return CallFailed(Code.INTERNAL, "Something went wrong here; it is in the service's log.")

@@ -26,11 +26,7 @@ _SCALARS: Final = {
 
 
 class Messages:
-    """The message classes of some .proto files, by their full names.
-
-    Args:
-        names: Files of this package, each after those that it imports.
-    """
+    """The message classes of some files of this package, by full name; each file follows those that it imports."""
 
     def __init__(self, *names: str) -> None:
         self._pool = descriptor_pool.DescriptorPool()
@@ -47,22 +43,28 @@ class Messages:
 
 def _read(name: str, text: str) -> Any:
     """One file as its descriptor: proto3 messages, enums, oneofs, maps and imports; no options or services."""
-    open_: list[Any] = [descriptor_pb2.FileDescriptorProto(name=name)]
+    file = descriptor_pb2.FileDescriptorProto(name=name)
+    blocks: list[Any] = [file]
     for statement, end in _STATEMENT.findall(_COMMENT.sub("", text)):
         words = _WORD.findall(statement)
-        if end == "{":
-            open_.append(_begin(open_[-1], *words))
-        elif end == "}":
-            open_.pop()
-        elif len(open_) == 1:
-            _declare(open_[0], *words)
+        if end == "}":
+            blocks.pop()
+        elif end == "{":
+            blocks.append(_add_block(blocks[-1], *words))
+        elif words[0] == "import":
+            file.dependency.append(words[1])
+        elif words[0] in ("syntax", "package"):
+            setattr(file, *words)
+        elif isinstance(blocks[-1], descriptor_pb2.EnumDescriptorProto):
+            blocks[-1].value.add(name=words[0], number=int(words[1]))
+        elif isinstance(blocks[-1], descriptor_pb2.OneofDescriptorProto):
+            _add_field(blocks[-2], *words).oneof_index = len(blocks[-2].oneof_decl) - 1
         else:
-            _add(open_[-2], open_[-1], words)
-    return open_[0]
+            _add_field(blocks[-1], *words)
+    return file
 
 
-def _begin(outer: Any, word: str, name: str) -> Any:
-    """Add what a block stands for to what the block is in."""
+def _add_block(outer: Any, word: str, name: str) -> Any:
     if word == "enum":
         return outer.enum_type.add(name=name)
     if word == "oneof":
@@ -71,48 +73,21 @@ def _begin(outer: Any, word: str, name: str) -> Any:
     return (outer.message_type if hasattr(outer, "message_type") else outer.nested_type).add(name=name)
 
 
-def _declare(file: Any, word: str, value: str) -> None:
-    """A statement outside all blocks."""
-    if word == "import":
-        file.dependency.append(value)
-    else:
-        assert word in ("syntax", "package"), word
-        setattr(file, word, value)
-
-
-def _add(outer: Any, inner: Any, words: list[str]) -> None:
-    """Add a field to a message, or to the message that a oneof is in; or a value to an enum."""
-    if isinstance(inner, descriptor_pb2.EnumDescriptorProto):
-        inner.value.add(name=words[0], number=int(words[1]))
-    elif isinstance(inner, descriptor_pb2.OneofDescriptorProto):
-        _add_field(outer, *words).oneof_index = len(outer.oneof_decl) - 1
-    else:
-        _add_field(inner, *words)
-
-
 def _add_field(message: Any, *words: str) -> Any:
     """Add a field: its kind, name and number; in front of them `repeated`, or `map` and the kind of the keys."""
     *before, kind, name, number = words
     if before[:1] == ["map"]:
-        kind = _add_map_entry(message, name, before[1], kind)
+        # A map is a repeated message of keys and values.
+        entry = message.nested_type.add(name="".join(part.capitalize() for part in name.split("_")) + "Entry")
+        entry.options.map_entry = True
+        _add_field(entry, before[1], "key", "1")
+        _add_field(entry, kind, "value", "2")
+        kind = str(entry.name)
     label = _FIELD.LABEL_REPEATED if before else _FIELD.LABEL_OPTIONAL
     field = message.field.add(name=name, number=int(number), label=label)
-    _set_type(field, kind)
-    return field
-
-
-def _add_map_entry(message: Any, name: str, key: str, value: str) -> str:
-    """Add the message that a map is made of; its name."""
-    entry = message.nested_type.add(name="".join(part.capitalize() for part in name.split("_")) + "Entry")
-    entry.options.map_entry = True
-    for number, (part, kind) in enumerate((("key", key), ("value", value)), start=1):
-        _set_type(entry.field.add(name=part, number=number, label=_FIELD.LABEL_OPTIONAL), kind)
-    return str(entry.name)
-
-
-def _set_type(field: Any, kind: str) -> None:
-    """Set a scalar's type; else the name, from which the pool finds out whether it is a message or an enum."""
     if kind in _SCALARS:
         field.type = _SCALARS[kind]
     else:
+        # The pool finds out whether it is a message or an enum.
         field.type_name = kind
+    return field

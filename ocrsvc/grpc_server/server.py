@@ -1,122 +1,209 @@
-"""The gRPC server of a worker: accepts connections, moves their bytes, runs their calls, and ends them gracefully.
+"""The gRPC server of a worker: accepts connections, moves their bytes, and ends them gracefully.
 
-One loop owns all sockets and all HTTP/2 state, so that neither needs a lock and a client that reads slowly holds nobody
-up; calls that need the engine run in a pool. The listening sockets are made once, in the arbiter, and are shared by all
-workers: what one does not accept, another does, and nothing is lost when a worker ends.
+One loop owns all sockets and all HTTP/2 state, so neither needs a lock, and a slow reader delays no other client. The
+arbiter makes the listening sockets, and all workers share them: what one does not accept, another does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 import selectors
 import socket
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.grpc_server.access import CallAccess
-from ocrsvc.grpc_server.call_metrics import CallMetrics
+from ocrsvc.grpc_server import limits
 from ocrsvc.grpc_server.connection import Connection
-from ocrsvc.grpc_server.http2_settings import MAX_FRAME
-from ocrsvc.grpc_server.message import Answer, Job
-from ocrsvc.grpc_server.method import Methods
-from ocrsvc.grpc_server.status_codes import LOGGER
-from ocrsvc.grpc_server.stream import Stream
-from ocrsvc.grpc_server.transport import Transport
-from ocrsvc.serving.memory_budget import Budget, Share, SharedLimits, make_shared_limits
-from ocrsvc.telemetry.metrics_store import MetricsStore
-from ocrsvc.telemetry.request_ids import with_ids
+from ocrsvc.grpc_server.http2 import StallDetector
+from ocrsvc.grpc_server.server_state import ServerState
+from ocrsvc.serving.memory_budget import Share
 from ocrsvc.tls import tls_socket
 from ocrsvc.tls.handshakes import Handshakes
+from ocrsvc.tls.tls_socket import TlsSocket
 
-MAX_CONNECTIONS: Final = 1000
-CONNECTION_BYTES: Final = 1 << 17
-"""What a connection takes of the memory beside its calls: what was received and not dealt with, a frame and a header
-block that are not complete, and what h2 keeps."""
 
-EXEMPT_CONNECTIONS: Final = 32
-"""Connections that are accepted where no memory is left, for health checks."""
+@dataclass(eq=False)
+class Transport:
+    """Moves the bytes of one connection; a TlsSocket begins with its handshake."""
 
-ARRIVING_SHARE: Final = 0.25
-"""Of the memory, what all messages may hold that are still to be begun: a client need not finish them."""
+    sock: socket.socket | TlsSocket
+    connection: Connection
+    # The memory of the connection without its calls; it holds nothing if none was left when the client came.
+    share: Share
+    selector: selectors.BaseSelector
+    # All transports of the server; this one leaves them when it is closed.
+    others: set[Transport]
+    # Advances a TlsSocket's handshake.
+    handshakes: Handshakes | None = None
 
-_WARN_INTERVAL_S: Final = 60.0
-_CHECK_S: Final = 0.25
-# The time that one connection may take of the loop before the others are served, and all together.
-_TURN_S: Final = 0.02
-_LEAST_TURN_S: Final = 0.001
-_ROUND_S: Final = 0.02
+    def __post_init__(self) -> None:
+        self._tls = self.sock if isinstance(self.sock, TlsSocket) else None
+        self._in_handshake = self._tls is not None
+        self._events = selectors.EVENT_READ
+        self._stall = StallDetector()
+        self._closing_s: float | None = None
+        self._is_shut = False
+        # Bytes wait for the socket, encrypted ones too.
+        self._has_unsent = False
+        self._discarded_bytes = 0
+        self._age_s = limits.MAX_AGE_S * random.uniform(0.9, 1.1)  # noqa: S311  no secret: they should not all go together
+        self.sock.setblocking(False)
+        if self.sock.family != socket.AF_UNIX:
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.selector.register(self.sock, self._events, self._read)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether received frames wait, and there is room to send more."""
+        connection = self.connection
+        return connection.waiting and self._closing_s is None and len(connection.out) < limits.MAX_UNSENT_BYTES
+
+    def _read(self, events: int) -> None:
+        """Read from a socket that is ready; `write` follows in every round."""
+        if not events & selectors.EVENT_READ or (self._in_handshake and not self._go_on_with_handshake()):
+            return
+        try:
+            data = self.sock.recv(limits.RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.drop()
+        elif self._closing_s is None:
+            self.connection.receive(data)
+        else:
+            self._discarded_bytes += len(data)
+            if self._discarded_bytes > limits.LINGER_BYTES:
+                self.drop()
+
+    def _go_on_with_handshake(self) -> bool:
+        """Whether the handshake is over, so that what the client has sent behind it can be read."""
+        assert self.handshakes is not None, "only with TLS"
+        assert self._tls is not None, "only with TLS"
+        try:
+            if not self.handshakes.go_on(self._tls, self.connection.caller):
+                return False
+        except OSError:
+            # The socket stays open until the client has read why.
+            self._in_handshake, self.connection.broken = False, True
+            self.connection.out.clear()
+            return False
+        self._in_handshake = False
+        self.connection.calls.client_name = self._tls.client_name
+        return True
+
+    def write(self) -> None:
+        """Send what the client takes, and close a connection that is finished."""
+        if self not in self.others or self._in_handshake or not self._send():
+            return
+        self.connection.send_more()
+        out = self.connection.out
+        reading = 0 if len(out) >= limits.MAX_UNSENT_BYTES or self.waiting else selectors.EVENT_READ
+        events = reading | (selectors.EVENT_WRITE if out or self._has_unsent else 0)
+        if events != self._events:
+            self._events = events
+            self.selector.modify(self.sock, events, self._read)
+        if self.connection.broken or self.connection.finished:
+            self._begin_close()
+
+    def _send(self) -> bool:
+        """Send what the socket takes. Returns whether the connection is still open."""
+        out = self.connection.out
+        before = len(out)
+        try:
+            if self._tls is not None:
+                self._tls.flush()
+            while out:
+                sent = self.sock.send(out)
+                del out[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.drop()
+            return False
+        self._has_unsent = bool(out) or (self._tls is not None and self._tls.unsent_bytes > 0)
+        self._stall.note(time.monotonic(), left=self._has_unsent, taken=before - len(out))
+        return True
+
+    def check_time_limits(self, now_s: float) -> None:
+        """End what is over its time limit, and shut down a connection that is too old."""
+        connection = self.connection
+        first_s = limits.LINGER_S if self._in_handshake and connection.draining_s is not None else limits.FIRST_BYTES_S
+        silent = not connection.has_settings and now_s - connection.began_s > first_s
+        lingering = self._closing_s is not None and now_s - self._closing_s > limits.LINGER_S
+        if silent or lingering or self._stall.is_stalled(now_s):
+            self.drop()
+            return
+        if now_s - connection.began_s > self._age_s:
+            connection.begin_shutdown()
+        connection.check_time_limits()
+
+    def close_now(self) -> None:
+        """Close at once, with a GOAWAY as far as the socket takes it."""
+        self.connection.abort()
+        if self in self.others and self._send():
+            self.drop()
+
+    def drop(self) -> None:
+        """Close at once."""
+        if self in self.others:
+            self.others.discard(self)
+            if self.handshakes is not None and self._tls is not None:
+                self.handshakes.note_end(self._tls)
+            self.selector.unregister(self.sock)
+            self.sock.close()
+            self.connection.close()
+            self.share.release()
+
+    def _begin_close(self) -> None:
+        """Shut the socket down for writing, and give the client time to read its last answer and to close."""
+        if self._closing_s is None:
+            self._closing_s = time.monotonic()
+            self.connection.close()
+        if not self._is_shut:
+            try:
+                self.sock.shutdown(socket.SHUT_WR)
+            except BlockingIOError:
+                # TLS's close_notify waits for the kernel.
+                return
+            except OSError:
+                pass
+            self._is_shut = True
 
 
 class RpcServer:
-    """The gRPC side of one worker.
+    """The gRPC side of one worker; closes its copies of the listeners when it drains.
 
-    Args:
-        listeners: Bound and listening; shared with other processes, closed here when this worker accepts no more.
-        methods: What can be called.
-        threads: Calls that run at once; more are answered UNAVAILABLE.
-        most_bytes: Largest message.
-        limit_s: Longest time that a call may take, and that one without a limit gets.
-        limits: Memory for calls, how many one address may have under way beside the quick ones, and the guard; by
-            default memory for a few of the largest messages, no limit for callers, and no guard.
-        call_metrics: Counts the calls; by default nobody reads the numbers.
-        on_call: Called on the loop's thread, with 1 for each call that begins to run, and -1 when it has.
-
-    Attributes:
-        access: Admits calls by their API keys; set before the start, None admits all.
-        handshakes: Of TLS, on every listener but Unix sockets; set before the start, None is plain.
+    `handshakes` are those of TLS, on every listener but Unix sockets; None is plain.
     """
 
     def __init__(
-        self,
-        listeners: Sequence[socket.socket],
-        methods: Methods,
-        *,
-        threads: int,
-        most_bytes: int,
-        limit_s: float,
-        limits: SharedLimits | None = None,
-        call_metrics: CallMetrics | None = None,
-        on_call: Callable[[int], object] = bool,
+        self, listeners: Sequence[socket.socket], state: ServerState, handshakes: Handshakes | None = None
     ) -> None:
-        self.methods = methods
-        self.most_bytes = most_bytes
-        self.limit_s = limit_s
-        limits = limits or make_shared_limits(memory_bytes=16 * most_bytes, most_bytes=most_bytes, caller_requests=0)
-        self.access: CallAccess | None = None
-        self.turn_s = _TURN_S
-        self.memory, self.callers = limits.memory, limits.callers
-        self.arriving = Budget(int(max(ARRIVING_SHARE * limits.memory.total_bytes, most_bytes + MAX_FRAME)))
-        self.call_metrics = call_metrics or CallMetrics(MetricsStore().common)
+        self.state = state
+        self._handshakes = handshakes
         self._listeners = list(listeners)
-        self.threads = threads
-        self.handshakes: Handshakes | None = None
-        self._on_call = on_call
-        self._guarding = limits.guard.request if limits.guard is not None else _unguarded
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rpc")
         self._transports: set[Transport] = set()
-        self._done: deque[Callable[[], None]] = deque()
         with contextlib.ExitStack() as opened:
             self._selector = opened.enter_context(selectors.DefaultSelector())
             self._wake_read, self._wake_write = os.pipe()
             opened.pop_all()
-        self._running = 0
-        self._queued_streams: dict[Stream, Connection] = {}
         self._accepting = False
         self._paused = False
-        self._warned_s: dict[str, float] = {}
         self._draining = False
         self._aborted = False
         self._thread = threading.Thread(target=self._run_loop, name="rpc-loop", daemon=True)
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
+        state.wake = self._wake
 
     def start(self) -> None:
         """Begin to accept."""
@@ -126,66 +213,26 @@ class RpcServer:
         self._thread.start()
 
     def drain(self) -> None:
-        """Accept no more, send GOAWAY to every client, answer what is here. Safe in a signal's handler."""
+        """Accept no more, send GOAWAY to every client, answer the calls under way. Safe in a signal's handler."""
         self._draining = True
         self._wake()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait at most so long until every call is answered, after `drain`; whether it is so."""
+        """Whether every call is answered, after `drain`; waits for it at most this long."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def stop(self, timeout_s: float) -> bool:
-        """Drain, and wait until every call is answered; after `timeout_s` the rest is cut off. Whether none was."""
+        """Drain, and cut off the calls that are not answered in time. Returns whether there were none."""
         self.drain()
         clean = self.wait(timeout_s)
         self._aborted = True
         self._wake()
         self._thread.join()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self.state.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
         return clean
-
-    @property
-    def has_thread(self) -> bool:
-        """Whether a thread is free. This and the next four: on the loop's thread."""
-        return self._running < self.threads
-
-    def run(self, connection: Connection, stream: Stream, job: Job) -> None:
-        """Make an answer in a pool thread, of which one is free; `connection.answered` follows."""
-        self._running += 1
-        self._on_call(1)
-        self._pool.submit(self._work, connection, stream, job)
-
-    def enqueue(self, connection: Connection, stream: Stream) -> None:
-        """Call `connection.resume` once a thread is free."""
-        self._queued_streams[stream] = connection
-
-    def dequeue(self, stream: Stream) -> None:
-        """Remove the stream from those that wait for a thread."""
-        self._queued_streams.pop(stream, None)
-
-    def note_refused(self, caller: str, detail: str) -> None:
-        """A connection was ended for what its client sent."""
-        self._warn("A gRPC connection from %s was ended for %s", caller or "a unix socket", detail)
-
-    def _work(self, connection: Connection, stream: Stream, job: Job) -> None:
-        """Pool thread: make one answer."""
-        record = stream.record
-        with with_ids(record.id, record.trace), self._guarding(record.path, record.id):
-            outcome = job.outcome()
-        self._done.append(partial(self._finish, connection, stream, outcome))
-        self._wake()
-
-    def _finish(self, connection: Connection, stream: Stream, outcome: Answer | BaseException) -> None:
-        self._running -= 1
-        self._on_call(-1)
-        # Before this stream's next message: otherwise one stream could keep a thread for ever.
-        while self._queued_streams and self.has_thread:
-            next_stream = next(iter(self._queued_streams))
-            self._queued_streams.pop(next_stream).resume(next_stream)
-        connection.answered(stream, outcome)
 
     def _wake(self) -> None:
         # A full pipe wakes the loop as well; a closed one has none.
@@ -200,21 +247,22 @@ class RpcServer:
         """The loop's thread."""
         checked_s = 0.0
         self._update_accepting()
-        while not self._aborted and not (self._draining and not self._is_busy):
+        while not self._aborted and (not self._draining or self._listeners or self._transports or self.state.running):
             busy = [transport for transport in self._transports if transport.waiting]
             self._share_time(len(busy))
             for transport in busy:
-                transport.go_on()
+                transport.connection.go_on()
             ready = self._selector.select(self._poll_timeout_s())
             self._share_time(len(busy) + len(ready))
             for key, events in ready:
                 key.data(events)
-            while self._done:
-                self._done.popleft()()
+            self.state.deliver()
             if self._draining:
-                self._drain_connections()
+                self._close_listeners()
+                for transport in self._transports:
+                    transport.connection.drain()
             now_s = time.monotonic()
-            if now_s - checked_s >= _CHECK_S:
+            if now_s - checked_s >= limits.CHECK_S:
                 checked_s, self._paused = now_s, False
                 for transport in list(self._transports):
                     transport.check_time_limits(now_s)
@@ -227,29 +275,19 @@ class RpcServer:
         self._close_listeners()
         self._selector.close()
 
-    @property
-    def _is_busy(self) -> bool:
-        return bool(self._listeners or self._transports or self._running)
-
     def _share_time(self, turns: int) -> None:
         """Divide the time of a round among the connections, so that a round ends soon however many there are."""
-        if self.handshakes is not None:
-            self.handshakes.begin_turn()
-        self.turn_s = min(_TURN_S, max(_LEAST_TURN_S, _ROUND_S / max(1, turns)))
+        if self._handshakes is not None:
+            self._handshakes.begin_turn()
+        self.state.turn_s = min(limits.TURN_S, max(limits.LEAST_TURN_S, limits.ROUND_S / max(1, turns)))
 
     def _poll_timeout_s(self) -> float | None:
-        """How long the selector may wait."""
         if any(transport.waiting for transport in self._transports):
             return 0.0
-        return _CHECK_S if self._transports or self._paused else None
-
-    def _drain_connections(self) -> None:
-        self._close_listeners()
-        for transport in self._transports:
-            transport.connection.drain()
+        return limits.CHECK_S if self._transports or self._paused else None
 
     def _update_accepting(self) -> None:
-        """Watch the listeners while one can accept; to watch one and not to accept would keep the loop awake."""
+        """Watch the listeners while connections can be accepted; otherwise they would keep the loop awake."""
         able = not self._draining and not self._paused
         if able == self._accepting:
             return
@@ -261,23 +299,26 @@ class RpcServer:
                 self._selector.unregister(listener)
 
     def _close_listeners(self) -> None:
-        """What is connected is taken: the last that closes the socket would reset it."""
+        """Accept what is connected, then close: the last process that closes the socket would reset it."""
         self._update_accepting()
         while self._listeners:
             listener = self._listeners.pop()
-            for _ in range(0 if self._aborted else MAX_CONNECTIONS):
+            for _ in range(0 if self._aborted else limits.MAX_CONNECTIONS):
                 if not self._accept(listener, selectors.EVENT_READ):
                     break
             listener.close()
 
     def _accept(self, listener: socket.socket, _events: int) -> bool:
-        """Take one connection, if there is one; what stays in the kernel's queue may be another worker's."""
+        """Accept one connection, if there is one: another worker may take what stays in the kernel's queue."""
         try:
             sock, address = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return False
         except OSError:
-            self._pause()
+            # For want of files, for example: the loop would try again and again without a pause.
+            self._paused = True
+            message = "A connection cannot be accepted; it is tried again %g times a second"
+            self.state.warn(message, 1 / limits.CHECK_S, exc_info=True)
             return False
         try:
             self._admit(sock, str(address[0]) if isinstance(address, tuple) else "")
@@ -287,18 +328,18 @@ class RpcServer:
         return True
 
     def _admit(self, sock: socket.socket, caller: str) -> None:
-        """Accept one more, closing another where there are too many. Raises OSError."""
-        if len(self._transports) >= MAX_CONNECTIONS:
+        """Serve one more connection, closing another where there are too many. Raises OSError."""
+        if len(self._transports) >= limits.MAX_CONNECTIONS:
             connection_to_close(self._transports).close_now()
-        share = Share(self.memory)
-        handshakes = self.handshakes if sock.family != socket.AF_UNIX else None
+        share = Share(self.state.memory)
+        handshakes = self._handshakes if sock.family != socket.AF_UNIX else None
         try:
-            share.take(CONNECTION_BYTES + (tls_socket.CONNECTION_BYTES if handshakes is not None else 0))
+            share.take(limits.CONNECTION_BYTES + (tls_socket.CONNECTION_BYTES if handshakes is not None else 0))
         except OcrsvcError:
-            exempt = [transport for transport in self._transports if transport.exempt]
-            if len(exempt) >= EXEMPT_CONNECTIONS:
+            exempt = [transport for transport in self._transports if not transport.share.held_bytes]
+            if len(exempt) >= limits.EXEMPT_CONNECTIONS:
                 connection_to_close(exempt).close_now()
-        connection = Connection(self, caller=caller)
+        connection = Connection(self.state, caller=caller)
         own = handshakes.begin(sock) if handshakes is not None else sock
         try:
             self._transports.add(Transport(own, connection, share, self._selector, self._transports, handshakes))
@@ -306,35 +347,13 @@ class RpcServer:
             share.release()
             raise
 
-    def _pause(self) -> None:
-        """No connection can be accepted, for want of files for example, and the loop would turn on and on for it."""
-        self._paused = True
-        message = "A connection cannot be accepted; it is tried again %g times a second"
-        self._warn(message, 1 / _CHECK_S, exc_info=True)
-
-    def _warn(self, message: str, *values: object, exc_info: bool = False) -> None:
-        """Log a warning, and the same again only after a while."""
-        now_s = time.monotonic()
-        if now_s - self._warned_s.get(message, -_WARN_INTERVAL_S) >= _WARN_INTERVAL_S:
-            self._warned_s[message] = now_s
-            LOGGER.warning(message, *values, exc_info=exc_info)
-
-
-def _unguarded(_route: str, _name: str) -> AbstractContextManager[None]:
-    return contextlib.nullcontext()
-
 
 def connection_to_close(transports: Collection[Transport]) -> Transport:
-    """The connection to close for a new one: of the address with the most, the one that is silent for longest.
-
-    Those without a call under way go first.
-    """
+    """The connection to close for a new one: of the address with the most, without a call, silent for longest."""
     counts = Counter(transport.connection.caller for transport in transports)
-    return min(
-        transports,
-        key=lambda transport: (
-            -counts[transport.connection.caller],
-            transport.connection.calls > 0,
-            transport.connection.active_s,
-        ),
-    )
+
+    def rank(transport: Transport) -> tuple[int, bool, float]:
+        connection = transport.connection
+        return -counts[connection.caller], len(connection.calls) > 0, connection.calls.active_s
+
+    return min(transports, key=rank)

@@ -12,10 +12,9 @@ from typing import Final
 
 from flask import Flask
 
-from ocrsvc.access.credentials import Credential, credential_of
 from ocrsvc.access.gate import AccessGate
-from ocrsvc.access.request_pages import RequestPages
-from ocrsvc.access.routes import Routes
+from ocrsvc.access.key_routes import Routes
+from ocrsvc.access.key_secrets import Credential, credential_of
 from ocrsvc.errors import CallerError
 from ocrsvc.http.admission import WITHOUT_ENGINE
 from ocrsvc.http.origins import ANY, check_origin
@@ -74,7 +73,7 @@ def install_key_limits(app: Flask, gate: AccessGate, routes: Routes) -> None:
         if _format_of(asked) is None or routes.scope_of(_rule_of(asked)) == "operate":
             return
         pages = int(not getattr(app.view_functions.get(asked.endpoint or ""), WITHOUT_ENGINE, False))
-        asked.pages = RequestPages(gate.enter(asked.key, pages), pages)
+        asked.pages = gate.enter(asked.key, pages)
 
     @app.teardown_request
     def leave(_error: BaseException | None) -> None:

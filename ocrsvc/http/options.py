@@ -8,6 +8,9 @@ from importlib.util import find_spec
 from typing import Any, Final, get_args
 
 from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
+from ocrsvc.engines.model import languages
+from ocrsvc.engines.model.description import Tier
+from ocrsvc.engines.model.languages import parse_language
 from ocrsvc.errors import BadOption
 from ocrsvc.http.field_values import as_text, parse_decimal, parse_flag
 from ocrsvc.http.stream_forms import STREAM_FORMS
@@ -16,10 +19,8 @@ from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, PATTERN, Ranges, parse_ran
 from ocrsvc.imaging.rectangle import parse_rectangle
 from ocrsvc.masking import kinds
 from ocrsvc.masking.kinds import parse_kinds
-from ocrsvc.model_repository import language_tag, wanted_model
-from ocrsvc.model_repository.description import Tier
-from ocrsvc.model_repository.language_tag import parse_language
-from ocrsvc.model_repository.wanted_model import parse_wanted_model
+from ocrsvc.models import model_name
+from ocrsvc.models.model_name import parse_wanted_model
 from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, Barcodes, ModelChoice, ReadOptions, Rotate, TextLayer, Words
 from ocrsvc.serving.work_queue import PRIORITIES, Priority
 
@@ -45,6 +46,7 @@ class RequestedOptions:
     pages: Ranges
     priority: Priority | None
     stages: bool = False
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +228,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
     ),
     "model": Option(
         _parse_model,
-        wanted_model.ACCEPTED,
-        {"type": "string", "pattern": f"^(?:{wanted_model.PATTERN})$"},
+        model_name.ACCEPTED,
+        {"type": "string", "pattern": f"^(?:{model_name.PATTERN})$"},
         None,
         "Which model reads, also its version (NAME/VERSION) or label (NAME:LABEL); GET /v1/ocr/models lists them. Left "
         "out, tier and lang decide, and without those the service.",
@@ -240,8 +242,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
     ),
     "lang": Option(
         parse_language,
-        language_tag.ACCEPTED,
-        {"type": "string", "pattern": f"^(?:{language_tag.PATTERN}|{language_tag.AUTO})$"},
+        languages.ACCEPTED,
+        {"type": "string", "pattern": f"^(?:{languages.PATTERN}|{languages.AUTO})$"},
         None,
         "The language of the text, which chooses the model and its recognizer; auto chooses a recognizer by line. Left "
         "out, the service decides.",
@@ -262,6 +264,11 @@ OPTIONS: Final[Mapping[str, Option]] = {
         {"type": "string", "pattern": PATTERN},
         None,
         "Which pages of a document are read. Left out, all are.",
+    ),
+    "partial": _bool(
+        "false",
+        "At the deadline, answer with the pages that are read, and an error in the place of each other one; else the "
+        "whole answer is 504.",
     ),
     "priority": _choice(
         PRIORITIES,
@@ -299,7 +306,8 @@ def read_options(sent: Iterable[tuple[str, object]]) -> RequestedOptions:
     lines, formats, priority = values.pop("lines", True), values.pop("format", ()), values.pop("priority", None)
     pages: Ranges = values.pop("pages", ALL)
     stages = values.pop("timing", None) == "stages"
-    return RequestedOptions(ReadOptions(**values), lines, formats, pages, priority, stages)
+    partial = values.pop("partial", False)
+    return RequestedOptions(ReadOptions(**values), lines, formats, pages, priority, stages, partial)
 
 
 def _parse_all(sent: Iterable[tuple[str, object]]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from urllib.parse import parse_qsl
 import flask
 from werkzeug.utils import cached_property
 
-from ocrsvc.access.records import KeyEntry, caller_of
-from ocrsvc.access.request_pages import RequestPages
+from ocrsvc.access.admission import Admission
+from ocrsvc.access.api_keys import KeyEntry, caller_of
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.body import read_body
 from ocrsvc.http.body_parser import parse_body
@@ -71,7 +71,7 @@ class Request(flask.Request):
         if self.received is not None:
             self.share, self.began_s = self.received.share, self.received.began_s
         self.key: KeyEntry | None = None
-        self.pages: RequestPages | None = None
+        self.pages: Admission | None = None
         self.ledger = Ledger(self.began_s)
         self.trace: TraceContext | None = None
         self.wants_stages = False

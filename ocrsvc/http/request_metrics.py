@@ -161,7 +161,7 @@ def _event(ended: Request, response: Response, adapter: str, code: str, seconds:
         status=response.status_code,
         code=code,
         bytes_in=min(ended.content_length or 0, _MOST_BYTES),
-        bytes_out=ended.streamed_bytes or response.calculate_content_length() or 0,
+        bytes_out=ended.streamed_bytes or response.content_length or response.calculate_content_length() or 0,
         seconds=seconds,
         trace_id=ended.trace.trace_id if ended.trace is not None else "",
         key=ended.key.name if ended.key is not None else "",

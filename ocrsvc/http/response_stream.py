@@ -121,7 +121,6 @@ def stream_response(pieces: Iterator[bytes], content_type: str, on_end: Callable
     response.implicit_sequence_conversion = False
     # nginx would, too.
     response.headers["X-Accel-Buffering"] = "no"
-    response.headers["X-Content-Type-Options"] = "nosniff"
     response.call_on_close(on_end)
     response.call_on_close(_keep_context())
     return response

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import orjson
 from flask import Response
+from werkzeug.wsgi import wrap_file
 
 from ocrsvc.errors import BadBase64, BrokenImage, CallerError, OcrsvcError, UnknownModel, UnsupportedImage
 from ocrsvc.http.request import request
@@ -22,14 +24,25 @@ JSON_TYPE: Final = "application/json"
 NO_IMAGE: Final = (BadBase64, UnsupportedImage, BrokenImage)
 
 _MAX_ACCEPT: Final = 4096
+_SHORT_FILE_BYTES: Final = 1 << 16
 
 
 def read_pages(
-    reader: Reader, data: bytes, options: ReadOptions, limit_s: float, context: RequestContext, most: int | None = None
+    reader: Reader,
+    data: bytes,
+    options: ReadOptions,
+    limit_s: float,
+    context: RequestContext,
+    most: int | None = None,
+    *,
+    partial: bool = False,
 ) -> FileRead:
-    """The first `most` pages of a file, or all that the settings allow. Raises as `Reader.read` for an image."""
+    """The first `most` pages of a file, or all that the settings allow; `partial` as for `Reader.read_files`.
+
+    Raises as `Reader.read` for an image, and as `Reader.read_files`.
+    """
     if may_have_pages(data):
-        return reader.read_files([data], options, limit_s, context, most=most)[0]
+        return reader.read_files([data], options, limit_s, context, most=most, partial=partial)[0]
     return FileRead("image", 1, ((1, reader.read(data, options, limit_s, context)),))
 
 
@@ -45,6 +58,26 @@ def read_images(
 def as_json(answer: object, status: int = 200) -> Response:
     """The answer as compact JSON in UTF-8."""
     return Response(orjson.dumps(answer), status, content_type=JSON_TYPE)
+
+
+def file_response(path: Path, content_type: str) -> Response:
+    """A file as the answer: a long one is read while the client takes it, so that memory holds a piece of it.
+
+    Args:
+        path: Of a file that nobody changes any more; it may be removed meanwhile.
+        content_type: The header.
+
+    Raises:
+        FileNotFoundError: It is not there.
+    """
+    size_bytes = path.stat().st_size
+    if size_bytes <= _SHORT_FILE_BYTES:
+        response = Response(path.read_bytes(), content_type=content_type)
+    else:
+        sent = wrap_file(request.environ, path.open("rb"))
+        response = Response(sent, content_type=content_type, direct_passthrough=True)
+        response.content_length = size_bytes
+    return response
 
 
 def is_reported_in_a_200(error: Exception) -> bool:

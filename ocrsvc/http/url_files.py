@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from ocrsvc.errors import ClientGone, QueueFull
+from ocrsvc.errors import ClientGone, QueueFull, TooManyAtOnce
 from ocrsvc.http.request import Request, current_request
 from ocrsvc.outgoing.fetching import FetchedFile, fetch_file
 from ocrsvc.outgoing.policy import OutgoingPolicy, policy_of_files
@@ -20,12 +23,16 @@ class UrlFiles:
 
     Args:
         policy: What may be asked; by default nobody.
-        most_at_once: Each fetching keeps a thread for requests.
+        most_at_once: Each fetching keeps a thread for requests. One caller has half of them at most, so that
+            hosts that never answer delay their own caller only.
     """
 
     def __init__(self, policy: OutgoingPolicy = _OFF, most_at_once: int = 1) -> None:
         self._policy, self._most = policy, most_at_once
-        self._permits = threading.BoundedSemaphore(most_at_once)
+        self._most_of_caller = (most_at_once + 1) // 2
+        # How many files each caller's requests fetch now.
+        self._fetching: Counter[str] = Counter()
+        self._lock = threading.Lock()
 
     @property
     def is_on(self) -> bool:
@@ -37,21 +44,41 @@ class UrlFiles:
 
         Raises:
             QueueFull: As many files are fetched as may be at once, or other requests hold the memory that it needs.
+            TooManyAtOnce: As many are fetched for this caller as one caller may have.
             ClientGone: Nobody waits for it any more.
             OcrsvcError: As `fetch_file`.
         """
         request = current_request()
         self._policy.check_url(url)
-        if not self._permits.acquire(blocking=False):
-            raise QueueFull(
-                f"This worker fetches {self._most} files already, the most at once (OCRSVC_URL_FETCHES).",
-                "Send the request again after the time that Retry-After names.",
-            )
+        with self._permit(request.caller), waiting(), request.ledger.during("wait"):
+            return fetch_file(url, self._policy, request.left_s, lambda: _check(request), request.share.take)
+
+    @contextmanager
+    def _permit(self, caller: str) -> Iterator[None]:
+        """Count one more file of a caller within the block. Raises QueueFull, TooManyAtOnce."""
+        with self._lock:
+            self._check_room(caller)
+            self._fetching[caller] += 1
         try:
-            with waiting(), request.ledger.during("wait"):
-                return fetch_file(url, self._policy, request.left_s, lambda: _check(request), request.share.take)
+            yield
         finally:
-            self._permits.release()
+            with self._lock:
+                self._fetching[caller] -= 1
+                # No name is held longer than it is needed.
+                self._fetching += Counter()
+
+    def _check_room(self, caller: str) -> None:
+        remedy = "Send the request again after the time that Retry-After names."
+        if self._fetching.total() >= self._most:
+            raise QueueFull(
+                f"This worker fetches {self._most} files already, the most at once (OCRSVC_URL_FETCHES).", remedy
+            )
+        if self._fetching[caller] >= self._most_of_caller:
+            raise TooManyAtOnce(
+                f"This worker fetches {self._most_of_caller} files for this caller already, the most at once for one "
+                "(half of OCRSVC_URL_FETCHES).",
+                remedy,
+            )
 
 
 def url_files_of(settings: Settings) -> UrlFiles:

@@ -52,13 +52,16 @@ class Document:
         self._data, self._limits = data, limits
         self.count, self.file_bytes = count, len(data)
 
-    def open(self, number: int, *, gray: bool, check: Check, take: TakeMemory) -> EncodedImage | Image:
+    def open(
+        self, number: int, *, gray: bool, check: Check, take: TakeMemory, to_read: bool = False
+    ) -> EncodedImage | Image:
         """One page, from 1: to be decoded, with its header checked against the limits, or, of a PDF, drawn.
 
-        `take` is asked for the pixels that are drawn. Raises what `ocrsvc.imaging.decode` raises, and what `check` and
-        `take` do.
+        `take` is asked for the pixels that are drawn. With `to_read`, a page of a PDF that is one image is drawn at
+        that image's own resolution: enlarged or shrunk, it reads worse. Raises what `ocrsvc.imaging.decode` raises, and
+        what `check` and `take` do.
         """
-        del number, gray, check, take
+        del number, gray, check, take, to_read
         return open_encoded_image(self._data, self._limits)
 
     def file(self, number: int, take: TakeMemory) -> bytes | None:
@@ -182,8 +185,8 @@ class _TiffDocument(Document):
         super().__init__(data, limits, len(pages))
         self._pages = pages
 
-    def open(self, number: int, *, gray: bool, check: Check, take: TakeMemory) -> EncodedImage:
-        del gray, take
+    def open(self, number: int, *, gray: bool, check: Check, take: TakeMemory, to_read: bool = False) -> EncodedImage:
+        del gray, take, to_read
         check()
         encoded = open_tiff(self._data, self._pages[number - 1])
         check_size(encoded, self._limits)
@@ -210,12 +213,15 @@ class _PdfDocument(Document):
         self._pdf = Pdf(data, self._most_pixels, check)
         super().__init__(data, limits, self._pdf.count)
 
-    def open(self, number: int, *, gray: bool, check: Check, take: TakeMemory) -> Image:
+    def open(self, number: int, *, gray: bool, check: Check, take: TakeMemory, to_read: bool = False) -> Image:
         check()
-        width, height = self._pdf.measure(number, self._dpi, self._limits.max_side, check)
+        frame = self._pdf.measure(number, self._dpi, self._limits.max_side, check)
+        own = self._pdf.measure_image(number, self._dpi, self._limits.max_side, check) if to_read else None
+        width, height = own or frame
         self._grow_canvas(width * height * _CANVAS_BYTES_PER_PIXEL)
         take(width * height * (1 if gray else 3))
-        return Image(self._pdf.draw(number, self._dpi, self._limits.max_side, check, gray=gray), "pdf")
+        drawn = self._pdf.draw(number, self._dpi, self._limits.max_side, check, gray=gray, image_size=own)
+        return Image(drawn, "pdf", frame)
 
     def file(self, number: int, take: TakeMemory) -> None:
         del number, take

@@ -11,7 +11,7 @@ import numpy as np
 
 from ocrsvc.errors import BadOption
 from ocrsvc.imaging.geometry import Quads, map_boxes, move_page, restore_page, shrink, turn, turn_points
-from ocrsvc.records import Image, OwnText, Page, ReadOptions, Rectangle
+from ocrsvc.records import Image, OwnText, Page, Pixels, ReadOptions, Rectangle
 
 
 class EngineView:
@@ -39,14 +39,14 @@ class EngineView:
 
     def apply(self, image: Image) -> Image:
         """What the engine is to see of this image. Raises BadOption where the rectangle lies outside of it."""
-        self._size_px = (image.width, image.height)
+        self._size_px = image.frame or (image.width, image.height)
         if self._options.region is not None:
-            self._region = clip_region(self._options.region, image.width, image.height)
+            self._region = clip_region(self._options.region, *self._size_px)
         kind, pixels = image.format, image.pixels
         # The caller has let go of it: it need not stay while there are copies.
         del image
         if self._region is not None:
-            x, y, width, height = self._region
+            x, y, width, height = _in_pixels(self._region, self._size_px, pixels)
             # A copy, so that the rest of the image is not kept for it.
             pixels = np.ascontiguousarray(pixels[y : y + height, x : x + width])
         pixels = turn(pixels, self._degrees)
@@ -73,6 +73,14 @@ class EngineView:
             return restore_page(page, self._degrees, *self._size_px)
         x, y, width, height = self._region
         return move_page(restore_page(page, self._degrees, width, height), x, y, *self._size_px)
+
+
+def _in_pixels(region: Rectangle, frame: tuple[int, int], pixels: Pixels) -> Rectangle:
+    """A rectangle of a page, in the pixels of a drawing of it; at least one of them."""
+    x, y, width, height = region
+    across, down = pixels.shape[1] / frame[0], pixels.shape[0] / frame[1]
+    left, top = min(round(x * across), pixels.shape[1] - 1), min(round(y * down), pixels.shape[0] - 1)
+    return left, top, max(1, round((x + width) * across) - left), max(1, round((y + height) * down) - top)
 
 
 def clip_region(region: Rectangle, page_width: int, page_height: int) -> Rectangle:

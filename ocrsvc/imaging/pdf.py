@@ -31,6 +31,11 @@ LEAST_DPI: Final = 72
 """Below this nothing small is legible; a page that does not fit its limits at this resolution is too large."""
 PAGE_LIMIT_S: Final = 10.0
 """For opening the file, and for each page; a scan of 50 megapixels takes a second or two."""
+OWN_DPI: Final = 1.5
+"""Of the resolution at which pages are drawn, up to which a page that is one image has its own. That bounds what such a
+page takes: a scan of 600 dpi has nine times the pixels of one at 200."""
+_ALIKE: Final = 0.02
+"""By which an image's resolutions across and down may differ and each still be its own."""
 TEXT_LIMIT_S: Final = 5.0
 """For finding a page's characters: a page of ten thousand takes some milliseconds."""
 # A scan of 50 megapixels needs less than half of it; what is drawn lies in the canvas, and is counted apart.
@@ -86,25 +91,55 @@ class Pdf:
             BrokenImage: It is damaged, or takes longer than PAGE_LIMIT_S.
             ResourcesExhausted: There is no process for it.
         """
-        width, height = self._ask(f"size {number}", f"Page {number} of the PDF", check, "points", 2)
-        return size_px(width, height, dpi, self._most_pixels, longest_side)
+        return size_px(*self._points(number, check), dpi, self._most_pixels, longest_side)
 
-    def draw(self, number: int, dpi: int, longest_side: int, check: Check, *, gray: bool) -> Pixels:
+    def measure_image(self, number: int, dpi: int, longest_side: int, check: Check) -> tuple[int, int] | None:
+        """Width and height in pixels of a page that is one image, as its own pixels give them; None for other pages.
+
+        Args:
+            number, longest_side, check: As for `measure`.
+            dpi: At which other pages are drawn: one of more than OWN_DPI times that is scaled down to it.
+
+        Raises:
+            ImageTooLarge, BrokenImage, ResourcesExhausted: As for `draw`.
+        """
+        request = f"image {number} {dpi} {self._most_pixels}"
+        own = self._ask(request, f"Page {number} of the PDF", check, "image", 2)
+        if not all(0 < side < math.inf for side in own):
+            return None
+        return image_size_px(self._points(number, check), (own[0], own[1]), dpi, self._most_pixels, longest_side)
+
+    def _points(self, number: int, check: Check) -> tuple[float, float]:
+        """Width and height of a page in points."""
+        width, height = self._ask(f"size {number}", f"Page {number} of the PDF", check, "points", 2)
+        return width, height
+
+    def draw(
+        self,
+        number: int,
+        dpi: int,
+        longest_side: int,
+        check: Check,
+        *,
+        gray: bool,
+        image_size: tuple[int, int] | None = None,
+    ) -> Pixels:
         """One page on white, at a lower resolution where it has too many pixels otherwise.
 
         Args:
             number, dpi, longest_side, check: As for `measure`.
             gray: (H, W) instead of (H, W, 3) BGR.
+            image_size: What `measure_image` gave, for a drawing of that size; None for one as `measure` gives it.
 
         Raises:
             ImageTooLarge: The page, or an image on it, is too large.
             BrokenImage: The page cannot be drawn, or takes longer than PAGE_LIMIT_S.
             ResourcesExhausted: There is no process or memory for it.
         """
-        width, height = self.measure(number, dpi, longest_side, check)
+        width, height = image_size or self.measure(number, dpi, longest_side, check)
         size_bytes = width * height * _BYTES_PER_PIXEL
         self._grow_canvas(size_bytes)
-        request = f"draw {number} {width} {height} {self._most_pixels}"
+        request = f"draw {number} {width} {height} {self._most_pixels} {int(image_size is not None)}"
         self._ask(request, f"Page {number} of the PDF", check, "drawn", 0)
         with resources_exhausted(), mmap.mmap(self._canvas, size_bytes, access=mmap.ACCESS_READ) as canvas:
             pixels = np.frombuffer(canvas, np.uint8).reshape(height, width, _BYTES_PER_PIXEL)
@@ -215,6 +250,33 @@ def size_px(width: float, height: float, dpi: int, most_pixels: int, longest_sid
             "Cut it into smaller pages, or ask the operator to raise the limit.",
         )
     return max(1, int(width * scale)), max(1, int(height * scale))
+
+
+def image_size_px(
+    points: tuple[float, float], own: tuple[float, float], dpi: int, most_pixels: int, longest_side: int
+) -> tuple[int, int] | None:
+    """Width and height in pixels at which a page is drawn that is one image; None where that has no usual resolution.
+
+    Args:
+        points: The page's width and height.
+        own: How many pixels of the image fit into them.
+        dpi: At which other pages are drawn.
+        most_pixels, longest_side: That the drawing may have.
+    """
+    across, down = (pixels / side * POINTS_PER_INCH for pixels, side in zip(own, points, strict=True))
+    finest = max(across, down)
+    if finest < LEAST_DPI:
+        return None
+    if abs(across - down) > _ALIKE * finest:
+        # That of a fax has half as many rows: they are drawn twice.
+        across = down = finest
+    width, height = (side * one / POINTS_PER_INCH for side, one in zip(points, (across, down), strict=True))
+    scale = min(1.0, OWN_DPI * dpi / finest, math.sqrt(most_pixels / width / height), longest_side / max(width, height))
+    if finest * scale < LEAST_DPI:
+        return None
+    # A whole number of the image's own pixels is that number but for a rounding error.
+    rounded = round if scale == 1.0 else int
+    return max(1, rounded(width * scale)), max(1, rounded(height * scale))
 
 
 def _crash(what: str) -> BrokenImage:

@@ -1,9 +1,8 @@
 """Chooses which stored documents are removed for a new one: each caller has a share, and finished ones go first.
 
-While there is space everybody may use it. When there is none, a caller's own finished documents go, the oldest first;
-then those of callers that hold more than their share (finished ones first, then those that came last), but only for
-one who holds less than his. A caller with nothing in store also displaces the oldest finished document of anybody.
-Decides only; knows no files.
+When there is no space left, a caller's own finished documents go, the oldest first; then those of callers that hold
+more than their share (finished ones first, then those that came last), but only for a caller who holds less. A caller
+with nothing in store also displaces the oldest finished document of any other.
 """
 
 from __future__ import annotations
@@ -14,28 +13,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One document in store.
-
-    Attributes:
-        id: Its name.
-        caller: Whose it is.
-        size: Bytes of all its files.
-        came_s: Monotonic seconds.
-        is_done: Whether nothing more is to be read.
-        pages: That were asked for.
-    """
+    """One document in store: the bytes of all its files, and monotonic seconds of its arrival."""
 
     id: str
     caller: str
     size: int
     came_s: float
     is_done: bool
-    pages: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one caller wants to store: so many bytes, as a new document or with the one that is named."""
+    """Bytes that one caller wants to store, as a new document or with the one that is named."""
 
     caller: str
     size: int
@@ -53,17 +42,13 @@ class Bounds:
 def displaced(stored: Sequence[Stored], need: Need, bounds: Bounds) -> list[Stored] | None:
     """What has to go so that the need fits; None when nothing makes it fit."""
     left, gone = sorted(stored, key=lambda document: document.came_s), []
-    while not _fits(left, need, bounds):
+    while _excess(left, bounds, need) > 1:
         victim = _next_victim(left, need, bounds)
         if victim is None:
             return None
         left.remove(victim)
         gone.append(victim)
     return gone
-
-
-def _fits(stored: Sequence[Stored], need: Need, bounds: Bounds) -> bool:
-    return _excess(stored, bounds, need) <= 1
 
 
 def _next_victim(stored: Sequence[Stored], need: Need, bounds: Bounds) -> Stored | None:

@@ -1,7 +1,7 @@
-"""Takes in documents that are read while nobody waits: what the native API and the adapters call. Read this file first.
+"""Takes in documents that are read later: what the native API and the adapters call. Read this file first.
 
-`add_job` takes one in, and `find_job` finds it again for whose it is. A job answers by its own methods (job.py:
-`about`, `state`, `end`, `count_pages`, `pages`), and `JobStore.clear` deletes it, also while it is read.
+`add_job` takes one in, and `find_job` finds it again for its owner. A job answers by its own methods (job.py: `about`,
+`state`, `end`, `pages`, `log`), and `JobStore.clear` deletes it, also while it is read.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import orjson
 
 from ocrsvc.errors import BadOption, TooManyPages
 from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
-from ocrsvc.jobs.callback import Callback, check_callback, first_delivery
-from ocrsvc.jobs.job import CALLBACK, Job
+from ocrsvc.jobs.callbacks import Callback, check_callback
+from ocrsvc.jobs.job import Job
+from ocrsvc.jobs.job_options import pack_options
 from ocrsvc.jobs.job_result import check_format
-from ocrsvc.jobs.packed_options import pack_options
-from ocrsvc.jobs.store import JobStore
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions, no_check
 from ocrsvc.serving.work_queue import RequestContext, make_check
@@ -32,12 +32,10 @@ _MOST_REPEAT_LETTERS: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class JobOwner:
-    """Whose a job is.
+    """Whose a job is: `caller` is `request.caller`, with whom it shares the store.
 
-    Attributes:
-        caller: With whom it shares the store: `request.caller`.
-        key: The identity of its API key, `request.key.identity`; None where no keys are wanted. A job that was left
-            with a key is there for that key only, and its pages count for it.
+    `key` is the identity of the API key; None where no keys are wanted. A job that was left with a key is there for
+    that key only, and its pages count for it.
     """
 
     caller: str
@@ -53,14 +51,12 @@ class JobRequest:
         options: How its pages are read; every field of them is kept.
         owner: Whose job it is.
         name: What its sender calls the file, for people; made safe by who uses it.
-        pages: Which pages are read: ranges, or a function that returns their numbers, in order, given how many there
-            are.
-        source: The name of the adapter that took it in, `api` for the native API; an adapter shows its own jobs only.
+        pages: Which pages are read: ranges, or a function from how many there are to their numbers, in order.
+        source: The adapter that took it in, `api` for the native API; an adapter shows its own jobs only.
         asked: What else the adapter wants to remember: plain JSON values, in `about["asked"]`.
-        formats: Of DOCUMENT_FORMATS, `json` and `ndjson`: files that are made when the last page was read; others are
-            made when they are asked for.
-        callback: Where its end is told; None is nowhere.
-        repeat: The Idempotency-Key: who sends the same job again with the same key gets the first one; "" is none.
+        formats: Of RESULT_FORMATS: files that are made when the last page was read; others are made on demand.
+        callback: Where its end is sent; None is nowhere.
+        repeat: The Idempotency-Key: the same job with the same key is the first one; "" is none.
     """
 
     file: bytes
@@ -78,36 +74,21 @@ class JobRequest:
 def add_job(
     jobs: JobStore, reader: Reader, settings: Settings, job_request: JobRequest, context: RequestContext, limit_s: float
 ) -> Job:
-    """Take a document in; when this returns, it will be read, whatever dies meanwhile.
+    """Take a document in within `limit_s`; when this returns, it will be read, whatever dies meanwhile.
 
-    It is opened, so that what cannot be read is refused here, and none of its pages is read yet. `job.about()` has the
-    members `source`, `name`, `key`, `count` (pages of the document), `numbers` (those that are read), `options`,
-    `formats` and `asked`.
-
-    Args:
-        jobs: `AdapterContext.jobs`; where that is None, no documents are taken in.
-        reader, settings: Those of the service.
-        job_request: The document, and what is asked of it.
-        context: `request.context`: its masks are added to those of the options, its choice of a model is made now, and
-            its pages are held against what the key has left.
-        limit_s: Seconds for all this: `request.left_s`.
-
-    Returns:
-        The job; for an Idempotency-Key that was sent before, the job that it was sent with.
+    It is opened, so that what cannot be read is refused here, and none of its pages is read yet. The masks of the
+    request's context are added to those of the options, its choice of a model is made now, and the pages are held
+    against what its key has left.
 
     Raises:
         UnsupportedImage, BrokenImage, EncryptedDocument: It cannot be opened.
-        BadOption: It has none of the pages that are asked for, the Idempotency-Key is none, or as `check_format`.
-        TooManyPages: More of them than OCRSVC_JOB_PAGES.
-        UnknownModel: No such model.
-        QuotaExceeded: More pages than the key has left.
-        TooManyJobs, QueueFull, StorageFull: There is no room; wrap the call in `storing()` for the last of them.
-        KeyReused: The Idempotency-Key was sent with something else.
-        UrlRefused: The callback leads where this service does not go; BadOption: none is told anything, or unsigned.
+        BadOption, UrlRefused: As `check_format` and `check_callback`, or the pages or the Idempotency-Key are none.
+        TooManyPages, UnknownModel, QuotaExceeded: More than OCRSVC_JOB_PAGES, or than the key has left.
+        KeyReused, TooManyJobs, QueueFull, OSError: As `JobStore.add`; wrap the call in `storing()` for the last.
     """
     check = make_check(context, time.monotonic() + limit_s, time.monotonic)
     if job_request.callback is not None:
-        check_callback(job_request.callback, settings)
+        check_callback(job_request.callback, settings, job_request.owner.key)
     options = replace(job_request.options, mask=tuple(dict.fromkeys((*job_request.options.mask, *context.mask))))
     if context.choice is not None:
         options = context.choice.apply(options)
@@ -133,21 +114,13 @@ def add_job(
         "asked": job_request.asked,
     }
     repeat, content = _repeat(job_request), _content(job_request, about) if job_request.repeat else ""
-    more = {} if job_request.callback is None else {CALLBACK: first_delivery(job_request.callback)}
-    file, caller = job_request.file, job_request.owner.caller
+    file, caller, callback = job_request.file, job_request.owner.caller, job_request.callback
     with jobs.adding.take(check):
-        return jobs.add(file, about, caller, pages=len(numbers), repeat=repeat, content=content, more=more)
+        return jobs.add(file, about, caller, pages=len(numbers), repeat=repeat, content=content, callback=callback)
 
 
 def find_job(jobs: JobStore, sent_id: object, owner: JobOwner, source: str | None = None) -> Job | None:
-    """The job of this id, if this caller may see it.
-
-    Args:
-        jobs: All of them.
-        sent_id: What was sent as the id, of any type.
-        owner: Who asks: with a key, only jobs that were left with the same key are there.
-        source: The adapter that asks; None finds jobs of every adapter.
-    """
+    """The job of this id, of any type, if this caller and this adapter may see it; None asks for every adapter."""
     job = jobs.find(sent_id)
     if job is None:
         return None
@@ -160,10 +133,7 @@ def find_job(jobs: JobStore, sent_id: object, owner: JobOwner, source: str | Non
 
 def jobs_of(jobs: JobStore, owner: JobOwner, most: int) -> list[Job]:
     """The jobs that were left with a key, the newest first; none without a key, where ids are all that tells owners."""
-    if owner.key is None:
-        return []
-    found = [entry for entry in jobs.entries() if entry.taken.key == owner.key]
-    return [entry.job for entry in sorted(found, key=lambda entry: (-entry.taken.came_s, entry.job.id))[:most]]
+    return [] if owner.key is None else jobs.all("key = ?", owner.key)[::-1][:most]
 
 
 def _numbers(job_request: JobRequest, count: int, kind: str, most: int) -> list[int]:
@@ -180,7 +150,7 @@ def _numbers(job_request: JobRequest, count: int, kind: str, most: int) -> list[
 
 
 def _repeat(job_request: JobRequest) -> str:
-    """What a job under the same key of the same caller has, too. Raises BadOption."""
+    """What a job with the same Idempotency-Key of the same caller has, too; "" without one. Raises BadOption."""
     if not job_request.repeat:
         return ""
     if len(job_request.repeat) > _MOST_REPEAT_LETTERS or not job_request.repeat.isprintable():

@@ -1,19 +1,17 @@
-"""One job of the store, as it lies in its folder.
+"""One job, as it lies in its folder.
 
-    file          what was sent
-    task.json     what is asked
-    taken.json    whose it is, and when it came
-    lock          held (flock) by the process that reads it, so that its death frees it
-    started       when reading began
-    begun.json    the pages that are being read, and how often each was begun
-    pages.jsonl   what was read, a line a page, in order; with pages.index (see page_log.py)
-    done.json     how it ended
-    engine.json   which engine read it
-    callback.json where its end is to be told, and how far that has come
-    told          how many pages were returned to a caller who asks only for what is new
-    out/          files made of the result
+    file           what was sent
+    job.json       what is asked, whose it is, and when it came
+    lock           held (flock) by the process that reads it, so that its death frees it
+    started        when reading began
+    begun.json     the pages that are being read, and how often each was begun
+    pages.jsonl    what was read, a line a page, in order; with pages.index (see PageLog)
+    done.json      how it ended
+    engine.json    which engine read it
+    callback.json  where its end is sent, until that is delivered or given up
+    out/           files made of the result
 
-The files are written beside their place and renamed.
+Files are written beside their place and renamed.
 """
 
 from __future__ import annotations
@@ -24,14 +22,15 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
+from struct import Struct
 from typing import Any, Final, Literal
 
 import orjson
 
-from ocrsvc.jobs.files import put, try_lock
-from ocrsvc.jobs.page_log import PageLog
+from ocrsvc.jobs.job_database import JobDatabase
 
 State = Literal["waiting", "running", "success", "failure"]
 
@@ -39,33 +38,30 @@ BEGUN: Final = "begun.json"
 CALLBACK: Final = "callback.json"
 DONE: Final = "done.json"
 ENGINE: Final = "engine.json"
-_COUNTER_DIGITS: Final = 8
+RECORD: Final = "job.json"
+LINES: Final = "pages.jsonl"
+INDEX: Final = "pages.index"
+# Twice the place where the line ends, and 1 more for a page that could not be read.
+_ENTRY: Final = Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """When a job came, and whose it is.
+class Record:
+    """What is known of a job from its arrival on, by the clock on the wall.
 
-    Attributes:
-        caller: With whom it shares the store.
-        pages: How many are asked for.
-        came_s: Monotonic seconds of this boot, which no correction of the time of day moves; `store.py` translates
-            those of an earlier boot.
-        came_at_s: By the clock on the wall, for people, and for the translation.
-        boot: Which boot `came_s` belongs to.
-        repeat: What the caller sends again when it sends the same job once more, hashed; empty for nothing.
-        content: What the job is, hashed; tells another job under the same `repeat`.
-        key: The identity of the API key that it was left with; None for none.
+    `caller` shares the store, `key` is the identity of the API key that it was left with. `repeat` is a hash of the
+    Idempotency-Key, empty for none, and `content` of what the job is; `about` is what was asked, see intake.py.
+    Without a callback the status of a job needs no database.
     """
 
     caller: str
+    key: str | None
     pages: int
-    came_s: float
     came_at_s: float
-    boot: str
-    repeat: str = ""
-    content: str = ""
-    key: str | None = None
+    repeat: str
+    content: str
+    has_callback: bool
+    about: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +75,82 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """One job; any method may raise FileNotFoundError once it was cleared.
+class PageLog:
+    """The pages of the job in this folder: lines of JSON, and an index by which any is found without the others.
 
-    Attributes:
-        folder: Where it lies.
-        is_durable: Whether it is to survive a loss of power.
+    One process at a time appends, and any may read meanwhile. A line is written before its entry in the index, so that
+    what the index counts is there. Methods may raise OSError.
     """
 
     folder: Path
-    is_durable: bool = field(default=False, compare=False)
+
+    def count(self) -> int:
+        """How many pages are there; reads none."""
+        return len(self._entries())
+
+    def size_bytes(self, after: int = 0) -> int:
+        """Of the lines, without the first `after`; reads none."""
+        ends = [0, *(entry >> 1 for entry in self._entries())]
+        return ends[-1] - ends[min(after, len(ends) - 1)]
+
+    def failed(self) -> list[int]:
+        """The places, from 0, of the pages that could not be read."""
+        return [place for place, entry in enumerate(self._entries()) if entry & 1]
+
+    def read(self, after: int = 0, most: int | None = None) -> Iterator[Any]:
+        """The pages, in order and one at a time, without the first `after`; at most so many, or all that are there."""
+        ends = [0, *(entry >> 1 for entry in self._entries())]
+        if after + 1 < len(ends):
+            with (self.folder / LINES).open("rb") as lines:
+                lines.seek(ends[after])
+                there = len(ends) - 1 - after
+                yield from map(orjson.loads, islice(lines, there if most is None else min(there, most)))
+
+    def append(self, page: Mapping[str, object]) -> None:
+        """Add a page; only for the process that has claimed the job. One that holds "error" counts as failed."""
+        with (self.folder / LINES).open("ab") as lines:
+            lines.write(orjson.dumps(page) + b"\n")
+            lines.flush()
+            ends = lines.tell()
+        with (self.folder / INDEX).open("ab") as index:
+            index.write(_ENTRY.pack(ends << 1 | ("error" in page)))
+
+    def repair(self) -> None:
+        """Cut off what is no whole line, and count anew; only for the process that has claimed the job."""
+        entries, ends = b"", 0
+        with suppress(FileNotFoundError), (self.folder / LINES).open("r+b") as lines:
+            # A disk without power may leave anything in place of a line.
+            with suppress(ValueError):
+                for line in lines:
+                    if not line.endswith(b"}\n"):
+                        break
+                    is_failed = "error" in orjson.loads(line)
+                    ends += len(line)
+                    entries += _ENTRY.pack(ends << 1 | is_failed)
+            lines.truncate(ends)
+            (self.folder / f"{INDEX}.new").write_bytes(entries)
+            (self.folder / f"{INDEX}.new").rename(self.folder / INDEX)
+
+    def sync(self) -> None:
+        """Have what was appended survive a loss of power."""
+        for name in (LINES, INDEX):
+            with suppress(FileNotFoundError), (self.folder / name).open("rb") as file:
+                os.fsync(file.fileno())
+
+    def _entries(self) -> list[int]:
+        """All whole entries; a torn one at the end does not count."""
+        with suppress(FileNotFoundError):
+            data = (self.folder / INDEX).read_bytes()
+            return [entry for (entry,) in _ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size])]
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job; any method may raise FileNotFoundError once it was removed."""
+
+    folder: Path
+    database: JobDatabase = field(compare=False)
 
     @property
     def id(self) -> str:
@@ -100,25 +162,21 @@ class Job:
         """Its pages."""
         return PageLog(self.folder)
 
+    def record(self) -> Record:
+        """Whose it is, and when it came."""
+        return Record(**self.get(RECORD))
+
     def about(self) -> Any:
         """What was asked; see intake.py."""
-        return self.get("task.json")
+        return self.record().about
 
     def data(self) -> bytes:
         """What was sent."""
         return (self.folder / "file").read_bytes()
 
-    def taken(self) -> Taken:
-        """When it came, and whose it is."""
-        return Taken(**self.get("taken.json"))
-
     def came_at_s(self) -> float:
         """When it came, in seconds of the clock on the wall; for people."""
-        return self.taken().came_at_s
-
-    def came_s(self) -> float:
-        """When it came, in monotonic seconds."""
-        return self.taken().came_s
+        return self.record().came_at_s
 
     def started_at_s(self) -> float | None:
         """When reading began, by the clock on the wall; None before that."""
@@ -128,12 +186,11 @@ class Job:
 
     def note_start(self) -> None:
         """Reading begins, if it did not before."""
-        path = self.folder / "started"
-        if not path.exists():
-            path.touch()
+        if self.started_at_s() is None:
+            (self.folder / "started").touch()
 
     def is_there(self) -> bool:
-        """Whether nobody has cleared it; False also where the disk does not tell. Raises nothing.
+        """Whether it was not removed; False also where the disk fails. Raises nothing.
 
         Engine threads ask, before each page: what `Path.exists` raises on a disk that fails would end them.
         """
@@ -151,79 +208,61 @@ class Job:
 
     def state(self) -> tuple[State, str]:
         """How far it is, and for a failure why."""
-        end = self.end()
-        if end is not None:
+        if (end := self.end()) is not None:
             return end.state, end.why
         return ("running" if (self.folder / BEGUN).exists() else "waiting"), ""
 
     def finish(self, state: Literal["success", "failure"], why: str = "", code: str = "") -> None:
         """Nothing more will be read. What was read is on the disk before that is said."""
-        if self.is_durable:
-            self.log.sync()
-        self.put(DONE, {"state": state, "why": why, "code": code, "at_s": time.time()})
+        self._sync_pages()
+        self.put(DONE, asdict(End(state, why, code, time.time())))
+        self.note_progress()
 
-    def pages(self, after: int = 0) -> Iterator[Any]:
-        """What was written for each page, in order and one at a time, from the one on that has `after` before it."""
-        return self.log.read(after)
+    def note_progress(self) -> None:
+        """Have what was read survive a loss of power, and its row say its size and whether it is done."""
+        self._sync_pages()
+        sql = "UPDATE job SET bytes = ?, is_done = ? WHERE id = ?"
+        self.database.rows(sql, size_of(self.folder), self.is_done(), self.id)
 
-    def count_pages(self) -> int:
-        """How many pages were written."""
-        return self.log.count()
+    def callback(self) -> dict[str, Any] | None:
+        """How far sending its end has come; None for a job without a callback."""
+        names = ("url", "state", "tries", "status")
+        rows = self.database.rows(f"SELECT {', '.join(names)} FROM callback WHERE job_id = ?", self.id)  # noqa: S608
+        return dict(zip(names, rows[0], strict=True)) if rows else None
 
-    def add_page(self, page: Mapping[str, object]) -> None:
-        """Write one more; only for who has claimed the job. Whoever claims it next cuts off what a failure left."""
-        self.log.append(page)
+    def pages(self) -> Iterator[Any]:
+        """What was written for each page, in order and one at a time."""
+        return self.log.read()
 
     def release(self) -> None:
-        """Nobody reads it now, and that is not its fault. Needs no space on the disk."""
+        """Have it wait again, as after a full disk. Needs no space."""
         (self.folder / BEGUN).unlink(missing_ok=True)
 
     @contextmanager
     def claim(self) -> Iterator[bool]:
-        """Whether the job is this process's own within the block, and nobody else's."""
+        """Whether the job is this process's own within the block; the death of the process ends that, too."""
         with (self.folder / "lock").open("ab") as lock:
-            if not try_lock(lock):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
                 yield False
                 return
             self.log.repair()
             yield True
 
-    def take_unreported(self) -> list[Any]:
-        """The pages that were not taken before, by any worker."""
-        counter = os.open(self.folder / "told", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(counter, fcntl.LOCK_EX)
-            before = int(os.pread(counter, _COUNTER_DIGITS, 0) or 0)
-            pages = list(self.pages(before))
-            os.pwrite(counter, b"%0*d" % (_COUNTER_DIGITS, before + len(pages)), 0)
-        finally:
-            os.close(counter)
-        return pages
+    def reported(self) -> int:
+        """How many pages were returned to callers who ask only for what is new, by any worker."""
+        rows = self.database.rows("SELECT reported FROM job WHERE id = ?", self.id)
+        return rows[0][0] if rows else 0
 
-    def remove_unfinished_files(self) -> None:
-        """Those that a process was writing when it ended; for when none can be writing any."""
-        for place in (self.folder, self.folder / "out"):
-            for left in place.glob(".*"):
-                left.unlink(missing_ok=True)
-
-    def put_result_file(self, name: str, data: bytes) -> None:
-        """Keep a file that was made of the result; the name must be that of a file and nothing else."""
-        with self.unfinished_file() as made:
-            made.write_bytes(data)
-            self.keep_result_file(made, name)
-
-    def keep_result_file(self, made: Path, name: str) -> Path:
-        """The same for one that lies in the job's own folder; where it lies then.
-
-        The time of the folder moves with it, in one step: who knows how large the job was sees that it has changed
-        (see job_index.py), whenever this process ends.
-        """
-        (self.folder / "out").mkdir(exist_ok=True)
-        return made.rename(self.folder / "out" / name)
+    def note_reported(self, before: int, count: int) -> bool:
+        """So many are returned now; False, and nothing is noted, where others than `before` were returned meanwhile."""
+        sql = "UPDATE job SET reported = ? WHERE id = ? AND reported = ? RETURNING id"
+        return before == count or bool(self.database.rows(sql, count, self.id, before))
 
     @contextmanager
     def unfinished_file(self) -> Iterator[Path]:
-        """Where a file is made that nobody is to see yet, named after this process; what is left there is removed."""
+        """Where a file is made that is not shown yet, named after this process; what is left there is removed."""
         path = self.folder / f".{os.getpid()}-{uuid.uuid4().hex}"
         try:
             yield path
@@ -236,21 +275,42 @@ class Job:
 
     def result_path(self, name: str) -> Path | None:
         """Where a file lies that was made of the result; None for a name that none has, whatever stands in it."""
-        with suppress(FileNotFoundError):
-            return next((file for file in (self.folder / "out").iterdir() if file.name == name), None)
-        return None
-
-    def result_file(self, name: str) -> bytes | None:
-        """A file that was made of the result; None for a name that none has, whatever stands in it."""
-        path = self.result_path(name)
-        with suppress(FileNotFoundError):
-            return path.read_bytes() if path is not None else None
-        return None
+        return next((file for file in self.folder.glob("out/*") if file.name == name), None)
 
     def get(self, name: str) -> Any:
         """The JSON in one of its files."""
         return orjson.loads((self.folder / name).read_bytes())
 
-    def put(self, name: str, value: object) -> None:
-        """Write one of its files as JSON."""
-        put(self.folder / name, orjson.dumps(value), is_durable=self.is_durable)
+    def put(self, name: str, value: object, *, is_durable: bool = True) -> None:
+        """Write one of its files as JSON, as a whole or not at all; durable where the database is."""
+        is_synced = is_durable and self.database.is_durable
+        with self.unfinished_file() as beside:
+            beside.write_bytes(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
+            if is_synced:
+                sync(beside)
+            beside.rename(self.folder / name)
+        if is_synced:
+            sync(self.folder)
+
+    def _sync_pages(self) -> None:
+        if self.database.is_durable:
+            self.log.sync()
+
+
+def sync(*paths: Path) -> None:
+    """Have files, or the names in folders, survive a loss of power. Raises OSError."""
+    for path in paths:
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+
+
+def size_of(folder: Path) -> int:
+    """The bytes of all files in a folder and below it; one that is renamed meanwhile may not count."""
+    size = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            size += path.stat().st_size if path.is_file() else 0
+    return size

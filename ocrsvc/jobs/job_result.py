@@ -1,12 +1,16 @@
-"""What was read of a job: its pages as records and as JSON, and files made of them, once each, in the store."""
+"""What was read of a job: its pages as records and as JSON, and files made of them, once each, in the store.
+
+A file is made where the job lies, page by page, so that memory holds one page of however many there are. The formats
+and the answer that a job was left for are made when its last page was read, with no client waiting; others when they
+are first asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 import orjson
 
@@ -18,10 +22,11 @@ from ocrsvc.errors import BadOption
 from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.formats.page_serialization import unpack_page
 from ocrsvc.jobs.job import ENGINE, Job
-from ocrsvc.jobs.packed_options import unpack_options
-from ocrsvc.jobs.store import JobStore
+from ocrsvc.jobs.job_options import unpack_options
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Check, Page, ReadOptions
+from ocrsvc.registry import adapters, resolve
 
 JSON: Final = "json"
 NDJSON: Final = "ndjson"
@@ -33,6 +38,8 @@ NO_ENGINE: Final = EngineInfo("", "", "", "", "", "")
 
 _MEDIA_TYPES: Final = {JSON: "application/json", NDJSON: "application/x-ndjson"}
 _WRITTEN_BYTES: Final = 1 << 18
+ANSWER: Final = "answer"
+"""The name of the file that `make_answer` makes."""
 
 MOST_S: Final = 3600.0
 """For a file that nobody waits for."""
@@ -51,7 +58,7 @@ class JobPages:
 def document_result(job: Job) -> DocumentResult:
     """What the writers of `document_output` take; for a job that is done. Raises FileNotFoundError once it is gone."""
     numbers, failed = job.about()["numbers"], job.log.failed()
-    count = job.count_pages() - len(failed)
+    count = job.log.count() - len(failed)
     missing = [numbers[place] for place in failed]
     return DocumentResult(job.data(), JobPages(job), count, engine_of(job), missing)
 
@@ -64,21 +71,17 @@ def engine_of(job: Job) -> EngineInfo:
         return NO_ENGINE
 
 
-def page_dict(row: Mapping[str, Any], options: ReadOptions, *, lines: bool, words: bool) -> dict[str, object]:
-    """A page of the log as the native API shows it, with or without these, or why it could not be read."""
-    if "error" in row:
-        return {"page": row["number"], "error": {"code": row["code"], "detail": row["error"]}}
-    page = unpack_page(row["page"])
-    return page_to_dict(page if words else page_without_words(page), row["number"], options, lines=lines)
-
-
 def page_dicts(job: Job, after: int = 0, most: int | None = None) -> Iterator[dict[str, object]]:
-    """The pages of a job as `page_dict`, one at a time, from the one on that has `after` before it."""
+    """The pages of a job as the native API shows them, or why they could not be read, without the first `after`."""
     about = job.about()
     options, asked = unpack_options(about["options"]), about["asked"]
-    words = asked.get("words", options.wants_words)
+    words, lines = asked.get("words", options.wants_words), asked.get("lines", True)
     for row in job.log.read(after, most):
-        yield page_dict(row, options, lines=asked.get("lines", True), words=words)
+        if "error" in row:
+            yield {"page": row["number"], "error": {"code": row["code"], "detail": row["error"]}}
+            continue
+        page = unpack_page(row["page"])
+        yield page_to_dict(page if words else page_without_words(page), row["number"], options, lines=lines)
 
 
 def check_format(name: str, options: ReadOptions) -> None:
@@ -123,58 +126,60 @@ def find_result(job: Job, name: str) -> Path | None:
 def make_result(jobs: JobStore, job: Job, name: str, check: Check, limit_s: float = MOST_S) -> Path:
     """The file of a format, made now unless it was before; for a job that is done, or about to be.
 
-    Args:
-        jobs: Where room is made for it.
-        job: The job.
-        name: Of RESULT_FORMATS.
-        check: Asked now and then; what it raises ends it.
-        limit_s: Seconds within which it is worth having.
-
-    Raises:
-        BadOption: As `check_format`.
-        QueueFull, StorageFull: There is no room for it.
-        OcrsvcError: As `write_document`.
-        FileNotFoundError: The job was deleted.
+    `check` is asked now and then, and ends it with what it raises; after `limit_s` it is not worth having. Raises as
+    `check_format`, `write_document` and `make_file`.
     """
-    found = find_result(job, name)
-    if found is not None:
-        return found
-    _remove_left(job)
-    with job.unfinished_file() as made:
-        with _buffered(made) as output:
-            _write(job, name, output, limit_s, check)
-        return jobs.keep_result_file(job, made, file_name_of(name))
+    return find_result(job, name) or make_file(
+        jobs, job, file_name_of(name), lambda output: _write(job, name, output, limit_s, check)
+    )
 
 
-def _remove_left(job: Job) -> None:
-    """Remove what processes were making here that ended meanwhile: each may be as large as the document."""
+def has_answer(job: Job) -> bool:
+    """Whether the adapter that took it in answers with a file. Raises FileNotFoundError."""
+    return bool(_answer_writer(job))
+
+
+def find_answer(job: Job) -> Path | None:
+    """The file that `make_answer` made, where it was made before."""
+    return job.result_path(ANSWER)
+
+
+def make_answer(jobs: JobStore, job: Job, check: Check) -> Path:
+    """The file with which the job's adapter answers, made now unless it was before. Raises as its `job_answer`, too."""
+    return find_answer(job) or make_file(
+        jobs, job, ANSWER, lambda output: resolve(_answer_writer(job))(job, output, check)
+    )
+
+
+def _answer_writer(job: Job) -> str:
+    entry = adapters().get(job.about().get("source", ""))
+    return entry.job_answer if entry is not None else ""
+
+
+def make_file(jobs: JobStore, job: Job, name: str, write: Callable[[IO[bytes]], object]) -> Path:
+    """Make a file of a job's result, in place of one that has its name, as soon as it is whole.
+
+    Raises what `write` raises, QueueFull and OSError where there is no room, and FileNotFoundError for a deleted job.
+    """
+    # What processes left here that ended meanwhile may be as large as the document.
     for left in job.unfinished_files():
         if not Path("/proc", left.name[1:].partition("-")[0]).exists():
             left.unlink(missing_ok=True)
-
-
-@contextmanager
-def _buffered(path: Path) -> Iterator[IO[bytes]]:
-    with path.open("wb", buffering=_WRITTEN_BYTES) as output:
-        yield output
+    with job.unfinished_file() as made:
+        with made.open("wb", buffering=_WRITTEN_BYTES) as output:
+            write(output)
+        return jobs.keep_result_file(job, made, name)
 
 
 def _write(job: Job, name: str, output: Output, limit_s: float, check: Check) -> None:
     if name not in _MEDIA_TYPES:
         write_document(name, document_result(job), output, limit_s, check)
         return
-    pages = (_checked(page, check) for page in page_dicts(job))
-    if name == NDJSON:
-        for page in pages:
-            output.write(page + b"\n")
-        return
     head = {"id": job.id, "engine": asdict(engine_of(job)), "pages_total": job.about()["count"]}
-    output.write(orjson.dumps(head)[:-1] + b',"pages":[')
-    for place, page in enumerate(pages):
-        output.write(b"," + page if place else page)
-    output.write(b"]}")
-
-
-def _checked(page: dict[str, object], check: Check) -> bytes:
-    check()
-    return orjson.dumps(page)
+    if name == JSON:
+        output.write(orjson.dumps(head)[:-1] + b',"pages":[')
+    for place, page in enumerate(page_dicts(job)):
+        check()
+        output.write(orjson.dumps(page) + b"\n" if name == NDJSON else b"," * bool(place) + orjson.dumps(page))
+    if name == JSON:
+        output.write(b"]}")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from ocrsvc.jobs.job import CALLBACK, Job, State
+from ocrsvc.jobs.job import Job, State
 
 PATH: Final = "/v1/jobs"
 STATES: Final[dict[State, str]] = {"waiting": "waiting", "running": "running", "success": "done", "failure": "failed"}
@@ -16,21 +15,21 @@ _MOST_FAILED: Final = 100
 
 
 def job_status(job: Job) -> dict[str, Any]:
-    """How a job is. Raises FileNotFoundError once it was deleted."""
-    about, taken, end, failed = job.about(), job.taken(), job.end(), job.log.failed()
-    where = f"{PATH}/{job.id}"
+    """How a job is. Raises FileNotFoundError once it was removed."""
+    record, end, failed = job.record(), job.end(), job.log.failed()
+    about, where = record.about, f"{PATH}/{job.id}"
     status: dict[str, Any] = {
         "id": job.id,
         "state": STATES[job.state()[0]],
         "name": about["name"],
         "pages": {
             "total": len(about["numbers"]),
-            "done": job.count_pages(),
+            "done": job.log.count(),
             "failed": len(failed),
             "in_document": about["count"],
         },
         "failed_pages": [about["numbers"][place] for place in failed[:_MOST_FAILED]],
-        "created_at": _moment(taken.came_at_s),
+        "created_at": _moment(record.came_at_s),
         "started_at": _moment(job.started_at_s()),
         "finished_at": _moment(end.at_s if end is not None else None),
         "formats": about["formats"],
@@ -38,14 +37,8 @@ def job_status(job: Job) -> dict[str, Any]:
     }
     if end is not None and end.state == "failure":
         status["error"] = {"code": end.code, "detail": end.why}
-    with suppress(FileNotFoundError):
-        told = job.get(CALLBACK)
-        status["callback"] = {
-            "url": told["url"],
-            "state": told.get("state", "waiting"),
-            "tries": told.get("tries", 0),
-            "status": told.get("status", 0) or None,
-        }
+    if record.has_callback and (callback := job.callback()) is not None:
+        status["callback"] = callback
     return status
 
 

@@ -10,13 +10,15 @@ from itertools import accumulate
 from typing import Final
 
 from ocrsvc.masking.places import place_of
-from ocrsvc.masking.rules import Rules, find_spans, mask_spans
+from ocrsvc.masking.rules import MASK, Rules, find_spans, mask_spans
 from ocrsvc.masking.text_forms import Span
 from ocrsvc.masking.words import mask_words
 from ocrsvc.records import Cell, Line, MaskedPart, Page, Table
 
-_LONG_PART: Final = re.compile(r"\S{4,}")
-"""Of a cell; less of a number says little, and stands in other places too."""
+LONG: Final = 4
+"""Characters of a part of a cell; less of a number says little, and stands in other places too."""
+
+_LONG_PART: Final = re.compile(rf"\S{{{LONG},}}")
 
 
 def mask_page(page: Page, rules: Rules) -> Page:
@@ -81,12 +83,14 @@ def _masked_cell(cell: Cell, before: Sequence[Line], after: Sequence[Line], rule
 
 def _with_line_masked(cell: str, line: str, masked: str) -> str:
     """A cell's text after a line of it was masked."""
-    at = cell.find(line)
-    if at >= 0:
-        return cell[:at] + masked + cell[at + len(line) :]
-    at = line.find(cell)
-    if at >= 0:
-        return masked[at : at + len(cell)]
+    pieces, end = [], 0
+    for at in _places(f" {line} ", f" {cell} ".replace("\n", " ")):
+        pieces += [cell[end:at], masked]
+        end = at + len(line)
+    if pieces:
+        return "".join([*pieces, cell[end:]])
+    if cell in line:
+        return _as_masked(cell, line, masked)
     # A piece of the line beside others: each of its words as the line has it.
     for word, stars in sorted(zip(line.split(), masked.split(), strict=True), key=lambda pair: -len(pair[0])):
         if word != stars:
@@ -96,9 +100,24 @@ def _with_line_masked(cell: str, line: str, masked: str) -> str:
 
 def _with_parts_masked(cell: str, lines: str, masked: str) -> str:
     """A cell's text whose parts that stand in lines that were divided, also within a word, are as these were masked."""
+    return _LONG_PART.sub(lambda part: _as_masked(part[0], lines, masked), cell)
 
-    def as_masked(part: re.Match[str]) -> str:
-        at = lines.find(part[0])
-        return part[0] if at < 0 else masked[at : at + len(part[0])]
 
-    return _LONG_PART.sub(as_masked, cell)
+def _as_masked(part: str, text: str, masked: str) -> str:
+    """A part of a text after the text was masked.
+
+    Where the part stands several times, its cell may be any of these places: the one that is masked most decides. For a
+    short part only places between blanks count, if there are any.
+    """
+    places = list(_places(part, text))
+    if len(part) < LONG:
+        places = list(_places(f" {part} ", f" {text} ")) or places
+    return max((masked[at : at + len(part)] for at in places), key=lambda found: found.count(MASK), default=part)
+
+
+def _places(part: str, text: str) -> Iterator[int]:
+    """Where a part begins in a text; two places may share one character."""
+    at = text.find(part)
+    while at >= 0:
+        yield at
+        at = text.find(part, at + max(1, len(part) - 1))

@@ -23,6 +23,11 @@ PATH: Final = "/mcp"
 _AROUND_BYTES: Final = 1 << 16
 _STOP_S: Final = 5
 
+MOST_SESSIONS: Final = 1000
+"""Sessions at once; more are answered 503. Each holds 40 kB, whatever it does."""
+IDLE_S: Final = 300.0
+"""After so long without a request, or a stream that is open, a session ends; its client begins another."""
+
 
 def listen(host: str, port: int, token: str) -> socket.socket:
     """A listening socket. Raises OperatorError for one that others reach without a token, and for a taken port."""
@@ -49,7 +54,11 @@ def serve(server: MCPServer, listener: socket.socket, token: str, most_bytes: in
     """
     host = listener.getsockname()[0]
     app: App = server.streamable_http_app(
-        streamable_http_path=PATH, host=host, max_request_body_size=most_bytes * 4 // 3 + _AROUND_BYTES
+        streamable_http_path=PATH,
+        host=host,
+        max_request_body_size=most_bytes * 4 // 3 + _AROUND_BYTES,
+        max_sessions=MOST_SESSIONS,
+        session_idle_timeout=IDLE_S,
     )
     config = uvicorn.Config(
         TokenCheck(app, token) if token else app, log_config=None, timeout_graceful_shutdown=_STOP_S, ws="none"

@@ -38,6 +38,7 @@ class DecodeJob:
         image_only: Only the decoded image is wanted, in colour.
 
     Attributes:
+        image_only: As given.
         held: The account of its pixels, which may be needed longer than the request waits.
         source: None before it is opened, and when it was decoded.
         pixel_bytes: What the decoded image will hold here, by its header; of a file that is decoded elsewhere, what is
@@ -47,7 +48,7 @@ class DecodeJob:
         decode_s: What opening and decoding took so far.
         permit: To decode a large page, which few hold at once; given back when the engine takes the page.
         keeps_permit: Whether it is given back only when the engine has done with the page.
-        lease: Of its own, as an engine thread may need longer than the request waits; None without OCRSVC_MODELS.
+        lease: Its own, as an engine thread may need longer than the request waits.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class DecodeJob:
         *,
         image_only: bool = False,
     ) -> None:
-        self.request, self.traits, self.number, self._image_only = request, traits, number, image_only
+        self.request, self.traits, self.number, self.image_only = request, traits, number, image_only
         self.gray = traits.wants_gray and not image_only
         self.held = request.context.share.part()
         self.source: PageSource | None = None
@@ -72,7 +73,7 @@ class DecodeJob:
             options = replace(options, rotate=_ROTATIONS[own.angle])
         self._view = EngineView(options)
         self._task: ReadTask | None = None
-        self.lease = None if request.lease is None else request.lease.again()
+        self.lease = request.reading_lease.again()
 
     def open(self, source: PageSource) -> None:
         """The page is open."""
@@ -105,7 +106,7 @@ class DecodeJob:
     def task(self) -> Task:
         """What the engine's handle is given. Raises as `prepare`."""
         if isinstance(self.source, bytes):
-            options = None if self._image_only else self.request.options
+            options = None if self.image_only else self.request.options
             return FileTask(self.source, options, self.request.deadline, self.request.check)
         if not self.keeps_permit:
             self.permit.close()
@@ -130,8 +131,7 @@ class DecodeJob:
         self._task = self.source = None
         self.permit.close()
         self.held.release()
-        if self.lease is not None:
-            self.lease.close()
+        self.lease.close()
 
     def _make_task(self) -> ReadTask:
         image = self._view.apply(self._take_image())

@@ -1,4 +1,4 @@
-"""The handle of an engine thread that reads with several versions of models: each job has a lease on one."""
+"""The handle of an engine thread: it reads with several versions of models, and each job has a lease on one."""
 
 from __future__ import annotations
 
@@ -38,14 +38,9 @@ class LeasedHandles:
 
 def handle_of(job: DecodeJob) -> Handle:
     """This thread's handle of the version that the job is for."""
-    assert job.lease is not None, "where there are models, every job has a lease"
     return job.lease.handle()
 
 
 def may_join(first: DecodeJob, taken: int, other: DecodeJob) -> bool:
-    """Whether a job may be read with so many others, the first of which is given."""
-    return taken < first.traits.best_batch and _version_of(first) == _version_of(other)
-
-
-def _version_of(job: DecodeJob) -> object:
-    return None if job.lease is None else job.lease.version
+    """Whether a job may be read with a number of others, the first of which is given."""
+    return taken < first.traits.best_batch and first.lease.version == other.lease.version

@@ -78,7 +78,9 @@ class PageDecoder:
                 # It is copied to where the engine is.
                 job.held.take(len(file))
                 return file
-        return page.document.open(page.number, gray=job.gray, check=job.request.check, take=job.held.take)
+        return page.document.open(
+            page.number, gray=job.gray, check=job.request.check, take=job.held.take, to_read=not job.image_only
+        )
 
     def _take_large_permit(self, job: DecodeJob) -> None:
         """Take the permit for a large page; the job gives it back."""

@@ -9,13 +9,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ocrsvc.engines.contract import Engine
-from ocrsvc.errors import ClientGone, OcrsvcError
+from ocrsvc.errors import ClientGone, DeadlineExceeded, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.imaging.page_ranges import ALL, Ranges
+from ocrsvc.models.loaded_models import Lease
 from ocrsvc.pipeline.answer_masking import AnswerMasking
 from ocrsvc.pipeline.decode_job import DecodeJob
 from ocrsvc.pipeline.documents import Documents, FileRead, PageRead, numbered_pages
@@ -31,28 +32,24 @@ from ocrsvc.serving.limiter import Limiter
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
-from ocrsvc.telemetry.ledger import Ledger
-
-if TYPE_CHECKING:
-    # Loaded where there is a model repository alone.
-    from ocrsvc.model_serving.loaded_models import Lease
 
 LOGGER: Final = logging.getLogger("ocrsvc.reader")
 # Each that is made has a process beside this one, and waits for its processor.
-_PDFS_AT_ONCE, _PDFS_WAITING = 2, 16
+_PDFS_AT_ONCE, _MAKING_WAITING = 2, 16
 # Of a document that nobody waits for, beside one page.
 _AHEAD_BYTES: Final = 64 << 20
 
 
 class Reader(EngineLifecycle):
-    """Reads images with one engine, or with the models of a repository; for any thread.
+    """Reads images with the models of a worker; for any thread.
 
     Args:
         settings, plan, engine_opener, models_opener: As for EngineLifecycle.
-        on_reading: Called with each reading and the ledger of its request, in the request's thread.
+        on_reading: Called with each reading and the context of its request, in the request's thread.
 
     Attributes:
         pdf_making: Taken by each request while a PDF is made of what was read, whichever API it came by.
+        file_making: The same for other files of jobs' results, each of which keeps a core busy.
     """
 
     def __init__(
@@ -60,7 +57,7 @@ class Reader(EngineLifecycle):
         settings: Settings,
         plan: ThreadPlan,
         engine_opener: Callable[[], Engine] | None = None,
-        on_reading: Callable[[Reading, Ledger], object] = lambda _reading, _ledger: None,
+        on_reading: Callable[[Reading, RequestContext], object] = lambda _reading, _context: None,
         models_opener: ModelsOpener | None = None,
     ) -> None:
         super().__init__(settings, plan, engine_opener, models_opener)
@@ -69,7 +66,8 @@ class Reader(EngineLifecycle):
         self._documents = Documents(settings, self._limits, plan.engine_threads + 1)
         self._decoder = PageDecoder(self._limits, plan.engine_threads)
         self._masking = AnswerMasking(settings)
-        self.pdf_making = Limiter(_PDFS_AT_ONCE, _PDFS_WAITING)
+        self.pdf_making = Limiter(_PDFS_AT_ONCE, _MAKING_WAITING, _MAKING_WAITING // 2)
+        self.file_making = Limiter(1, _MAKING_WAITING, _MAKING_WAITING // 2)
 
     def read(
         self,
@@ -95,28 +93,25 @@ class Reader(EngineLifecycle):
             return self._finish(self._begin(request, data))
 
     @contextmanager
-    def one_version(self, options: ReadOptions, limit_s: float, context: RequestContext) -> Iterator[Lease | None]:
+    def one_version(self, options: ReadOptions, limit_s: float, context: RequestContext) -> Iterator[Lease]:
         """For a document whose pages are read one by one: the version that reads them all, as long as the block runs.
 
-        None without OCRSVC_MODELS. Raises UnknownModel, and as WorkerModels.lease.
+        Raises as WorkerModels.lease.
         """
         with self._request(options, limit_s, context) as request:
-            yield request.lease
+            yield request.reading_lease
 
     def _request(
         self, options: ReadOptions, limit_s: float, context: RequestContext, lease: Lease | None = None
     ) -> ReadRequest:
-        """What all pages of a request share, within a `with`. Raises UnknownModel, and as WorkerModels.lease."""
+        """What all pages of a request share, within a `with`. Raises as WorkerModels.lease."""
         if context.choice is not None:
             options = context.choice.apply(options)
         request = make_read_request(options, limit_s, context)
         if lease is not None:
             return replace(request, lease=lease.again())
-        if self._models is None:
-            self.check_model(options)
-            return request
         with context.ledger.during("wait"):
-            return replace(request, lease=self._models.lease(options, request.deadline, request.check))
+            return replace(request, lease=self.worker_models.lease(options, request.deadline, request.check))
 
     def _begin(self, request: ReadRequest, data: Source) -> Begun:
         """Answer with what was read of the same page before, or queue it."""
@@ -130,8 +125,8 @@ class Reader(EngineLifecycle):
             return self._read_or_queue(page, request)
         began_s = time.monotonic()
         request.context.ledger.enter("decode")
-        digest = "" if request.lease is None else request.lease.version.digest
-        key = self._result_cache.key_of(page, request.options, self._engine_info(request), digest)
+        lease = request.reading_lease
+        key = self._result_cache.key_of(page, request.options, lease.describe(), lease.version.digest)
         found = self._result_cache.get(key)
         if found is None:
             return self._read_or_queue(page, request, key)
@@ -156,7 +151,7 @@ class Reader(EngineLifecycle):
         executor = self._running()
         ledger = request.context.ledger
         ledger.enter("decode")
-        job = DecodeJob(request, self._traits(request), page.number, own)
+        job = DecodeJob(request, request.reading_lease.engine.traits, page.number, own)
         try:
             with executor.admit(request.context) as place:
                 self._decoder.open(page, job, executor.queue.waiting_bytes)
@@ -181,21 +176,17 @@ class Reader(EngineLifecycle):
         except ClientGone:
             LOGGER.info("dropped: its client has gone")
             raise
-        except OcrsvcError as error:
-            self._note_failure(job.request, error)
-            raise
         context.ledger.note_page(phases_of(served, begun.item.queued_at, decoded_ahead=job.is_ahead))
         context.ledger.enter("answer")
         page, timing = job.restore(served)
-        self._note_page(job.request, page)
         if self._result_cache is not None and begun.key:
             self._result_cache.put(begun.key, page)
         return self._answer(self._masking.masked(page, job.request), timing, job.request)
 
     def _answer(self, page: Page, timing: Timing, request: ReadRequest, *, from_cache: bool = False) -> Reading:
-        reading = Reading(page, self._engine_info(request), timing, from_cache)
+        reading = Reading(page, request.reading_lease.describe(), timing, from_cache)
         request.context.pages.count()
-        self._on_reading(reading, request.context.ledger)
+        self._on_reading(reading, request.context)
         self._masking.log_text(page)
         return reading
 
@@ -206,6 +197,7 @@ class Reader(EngineLifecycle):
 
         Raises:
             ClientGone: Nobody waits any more; what is still queued is dropped.
+            DeadlineExceeded: Some were not read in time.
         """
         with self._request(options, limit_s, context) as request:
             return self._outcomes(datas, request)
@@ -218,6 +210,8 @@ class Reader(EngineLifecycle):
         context: RequestContext = DEFAULT_CONTEXT,
         ranges: Ranges = ALL,
         most: int | None = None,
+        *,
+        partial: bool = False,
     ) -> list[FileRead]:
         """Read the pages of several files, as `read_many`; a page is drawn or decoded when it is its turn.
 
@@ -226,13 +220,17 @@ class Reader(EngineLifecycle):
             options, limit_s, context: As for `read`.
             ranges: The pages wanted of each file.
             most: Of a file with more, read the first so many; None makes an error of more than the settings allow.
+            partial: At the deadline, give the pages that are read, and the error in place of the others.
+
+        Raises:
+            ClientGone, DeadlineExceeded: As `read_many`; the latter not with `partial`.
         """
         chosen: list[tuple[str, int, Sequence[int]]] = []
         with (
             self._request(options, limit_s, context) as request,
             closing(self._documents.pages(files, ranges, most, request, chosen)) as pages,
         ):
-            outcomes = iter(self._outcomes(pages, request))
+            outcomes = iter(self._outcomes(pages, request, partial=partial))
         return [FileRead(kind, total, tuple(zip(numbers, outcomes, strict=False))) for kind, total, numbers in chosen]
 
     def read_by_page(
@@ -246,7 +244,7 @@ class Reader(EngineLifecycle):
     ) -> Generator[PageRead, None, None]:
         """Read the pages of a file, and yield each in order as soon as it is read; `close` it to give up the rest.
 
-        Arguments, and what is raised, as for `read_files`.
+        Arguments as for `read_files`; a page that is too late is an outcome. Raises ClientGone.
         """
         yield from self.read_files_by_page([file], options, limit_s, context, ranges, most)
 
@@ -278,7 +276,7 @@ class Reader(EngineLifecycle):
         options: ReadOptions,
         page_s: float,
         begin_page: Callable[[DocumentPage], RequestContext],
-        lease: Lease | None,
+        lease: Lease,
     ) -> Generator[Reading | OcrsvcError, None, None]:
         """Read pages of a document that nobody waits for, one more on its way than engine threads; `close` it early.
 
@@ -299,9 +297,21 @@ class Reader(EngineLifecycle):
 
         yield from read_ahead(pages, begin, self._finish, places=self._plan.engine_threads + 1, most_bytes=_AHEAD_BYTES)
 
-    def _outcomes(self, pages: Iterable[Source], request: ReadRequest) -> list[Reading | OcrsvcError]:
-        """All of `_each_outcome`."""
-        return list(self._each_outcome(pages, request))
+    def _outcomes(
+        self, pages: Iterable[Source], request: ReadRequest, *, partial: bool = False
+    ) -> list[Reading | OcrsvcError]:
+        """All of `_each_outcome`.
+
+        Raises DeadlineExceeded, unless `partial`: most formats have no place for a page that is missing, and a client
+        that reads results alone would take the others for the whole document.
+        """
+        found: list[Reading | OcrsvcError] = []
+        with closing(self._each_outcome(pages, request)) as outcomes:
+            for outcome in outcomes:
+                if isinstance(outcome, DeadlineExceeded) and not partial:
+                    raise outcome
+                found.append(outcome)
+        return found
 
     def _each_outcome(
         self, pages: Iterable[Source], request: ReadRequest
@@ -342,7 +352,7 @@ class Reader(EngineLifecycle):
         # Whoever waits for an engine needs an end to it.
         with (
             self._request(ReadOptions(), min(limit_s, self._settings.deadline_s), context) as request,
-            closing(DecodeJob(request, self._traits(request), image_only=True)) as job,
+            closing(DecodeJob(request, request.reading_lease.engine.traits, image_only=True)) as job,
         ):
             with self._documents.open(data, request) as document:
                 image = self._decoder.decode(DocumentPage(document, number or 1), job, executor)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+from ocrsvc.models.loaded_models import Lease
 from ocrsvc.records import MASK_KINDS, Check, MaskKind, ReadOptions
 from ocrsvc.serving.request_guard import GuardedRequest, current_request
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext, make_check
-
-if TYPE_CHECKING:
-    # Loaded where there are several models alone.
-    from ocrsvc.model_serving.loaded_models import Lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +24,7 @@ class ReadRequest:
         context: Its priority, its account of memory, and whether anybody still waits for it.
         check: Raises DeadlineExceeded or ClientGone once nobody does; for any thread.
         guarded: The same request, on record with the denylist's guard.
-        lease: On the version of a model that reads its pages, until the end of a `with`; None without OCRSVC_MODELS.
+        lease: On the version of a model that reads its pages, until the end of a `with`; None where none are read.
     """
 
     options: ReadOptions
@@ -38,6 +35,12 @@ class ReadRequest:
     check: Check
     guarded: GuardedRequest | None
     lease: Lease | None = None
+
+    @property
+    def reading_lease(self) -> Lease:
+        """The lease of a request whose pages are read."""
+        assert self.lease is not None, "only asked where pages are read"
+        return self.lease
 
     def __enter__(self) -> Self:
         return self

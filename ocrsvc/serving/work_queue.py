@@ -20,6 +20,7 @@ from ocrsvc.records import MaskKind, ModelChoice
 from ocrsvc.serving.memory_budget import Share, unlimited
 from ocrsvc.serving.page_account import UNCOUNTED, PageAccount
 from ocrsvc.telemetry.ledger import NO_LEDGER, Ledger
+from ocrsvc.telemetry.metrics import PageSource
 
 W = TypeVar("W")
 A = TypeVar("A")
@@ -52,6 +53,7 @@ class RequestContext:
         mask: What is to be masked in its answers, whatever its options say.
         ledger: Of its stages; for the request's own thread.
         choice: The model that it asks for beside its options; None where it does not, and without a model repository.
+        source: Whether a client waits for its answer, for the metrics.
     """
 
     priority: Priority = "interactive"
@@ -61,6 +63,7 @@ class RequestContext:
     mask: tuple[MaskKind, ...] = ()
     ledger: Ledger = NO_LEDGER
     choice: ModelChoice | None = None
+    source: PageSource = "request"
 
 
 DEFAULT_CONTEXT: Final = RequestContext()

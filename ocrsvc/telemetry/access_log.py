@@ -1,8 +1,4 @@
-"""The access log: one line for each request, written by a thread of its own so that no request waits for it.
-
-An event holds what was asked and how it ended, and nothing of a page: the path without its query, which may carry an
-image.
-"""
+"""The access log: one line for each request, written by a thread, without anything of a page or of a query."""
 
 from __future__ import annotations
 
@@ -11,13 +7,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
-from ocrsvc.telemetry.line_writer import QUEUE_LINES, LineWriter
-from ocrsvc.telemetry.log_schema import DROPPED, LINE_BYTES, REQUEST, json_line, moment
+from ocrsvc.telemetry.log_lines import DROPPED, LINE_BYTES, QUEUE_LINES, REQUEST, LineWriter, head, json_line, moment
 
 _STDOUT: Final = 1
 _LONGEST_PATH: Final = 200
+_FIELDS: Final = ("client", "method", "path", "door", "status", "code", "bytes_in", "bytes_out", "seconds")
 # What a worker that is killed may lose of its lines.
 _PAUSE_S: Final = 0.02
 _LOGGER: Final = "ocrsvc.access"
@@ -28,19 +24,9 @@ _OUR_FAULT: Final = frozenset({2, 4, 12, 13, 14, 15})
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One answered request.
+    """One answered request, which came at a Unix time.
 
-    Attributes:
-        at_s: When it came, Unix time.
-        id: The request's id.
-        client: Address of the peer; a proxy's own if there is one. Empty for a Unix socket.
-        method, path: As asked.
-        door: The name of the API adapter that answered.
-        status, code: How it ended; the code is "ok" for a success.
-        bytes_in, bytes_out: Bodies, as far as their lengths are declared.
-        seconds: From its headers to its answer.
-        trace_id: Of the trace that it belongs to; empty for none.
-        key: The name of the API key that it was let in with; empty for none.
+    `client` is the peer's address, and empty for a Unix socket; `door` is the API adapter, `key` the API key's name.
     """
 
     at_s: float
@@ -57,24 +43,19 @@ class Event:
     trace_id: str = ""
     key: str = ""
 
-    @property
-    def level(self) -> str:
-        """Its level in the schema of JSON lines."""
-        return "error" if self.status >= _SERVER_ERROR or self.status in _OUR_FAULT else "info"
 
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The process that writes a line, and the number of its worker; None for none."""
+class Origin(NamedTuple):
+    """The process that writes a line, and the number of its worker."""
 
     pid: int
     worker: int | None = None
 
 
 def as_json(event: Event, origin: Origin) -> bytes:
-    """One line of JSON, in the schema of log_schema.py."""
-    fields = _common(event.at_s, event.level, REQUEST, origin) | {"id": event.id}
-    return json_line(fields | _optional(event) | _fields(event))
+    """One line of JSON, in the schema of log_lines.py."""
+    level = "error" if event.status >= _SERVER_ERROR or event.status in _OUR_FAULT else "info"
+    fields = head(event.at_s, level, REQUEST, _LOGGER, origin.pid, origin.worker)
+    return json_line(fields | {"id": event.id} | _optional(event) | _fields(event))
 
 
 def as_text(event: Event, _origin: Origin) -> bytes:
@@ -83,29 +64,9 @@ def as_text(event: Event, _origin: Origin) -> bytes:
     return " ".join(f"{name}={_plain(value)}" for name, value in pairs.items()).encode("utf-8", "replace") + b"\n"
 
 
-def _common(at_s: float, level: str, event: str, origin: Origin) -> dict[str, Any]:
-    return {
-        "time": moment(at_s),
-        "level": level,
-        "event": event,
-        "logger": _LOGGER,
-        "pid": origin.pid,
-        "worker": origin.worker,
-    }
-
-
 def _fields(event: Event) -> dict[str, Any]:
-    return {
-        "client": event.client,
-        "method": event.method,
-        "path": event.path[:_LONGEST_PATH],
-        "door": event.door,
-        "status": event.status,
-        "code": event.code,
-        "bytes_in": event.bytes_in,
-        "bytes_out": event.bytes_out,
-        "seconds": round(event.seconds, 6),
-    }
+    shortened = {"path": event.path[:_LONGEST_PATH], "seconds": round(event.seconds, 6)}
+    return {name: getattr(event, name) for name in _FIELDS} | shortened
 
 
 def _optional(event: Event) -> dict[str, Any]:
@@ -113,15 +74,7 @@ def _optional(event: Event) -> dict[str, Any]:
 
 
 class AccessLog:
-    """Writes events to a file descriptor, from a thread that the first event starts.
-
-    Args:
-        form: The format of a line.
-        on_drop: Called for each event that found the queue full.
-        target: File descriptor; standard output by default.
-        most: Events that may wait.
-        origin: Of the lines; this process by default.
-    """
+    """Writes events to a file descriptor, from a thread; calls `on_drop` for each that is lost."""
 
     def __init__(
         self,
@@ -150,7 +103,7 @@ class AccessLog:
         _write_all(self._target, together)
 
     def _lines_of(self, events: Sequence[Event]) -> Iterator[bytes]:
-        """The line of each; one that cannot be formed is dropped alone."""
+        """The events' lines, without those that cannot be formed."""
         for event in events:
             try:
                 yield self._as_line(event, self._origin)
@@ -158,14 +111,14 @@ class AccessLog:
                 self._on_drop()
 
     def _write_lost(self, lost: int) -> None:
-        message = f"DROPPED {lost} lines of this log"
-        fields = _common(time.time(), "warning", DROPPED, self._origin) | {"message": message}
+        fields = head(time.time(), "warning", DROPPED, _LOGGER, self._origin.pid, self._origin.worker)
+        fields["message"] = f"DROPPED {lost} lines of this log"
         line = json_line(fields) if self._form == "json" else f"time={fields['time']} lost={lost}\n".encode()
         _write_all(self._target, line)
 
 
 def _write_all(target: int, line: bytes) -> None:
-    """All of a line; in one piece where the pipe has space for it, so that lines of several workers do not mix."""
+    """Write a line in one piece where the pipe has space for it, so that lines of several workers do not mix."""
     while line:
         line = line[os.write(target, line) :]
 

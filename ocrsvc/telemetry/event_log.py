@@ -1,7 +1,6 @@
-"""The service's own log: lines as JSON, and a handler that no thread waits for.
+"""The service's own log: lines as JSON, and handlers that no request waits for.
 
-The arbiter, which has no threads, writes its lines itself, and only what can be written at once. A worker has its lines
-written by a thread; see line_writer.py.
+The arbiter writes its lines itself, if the stream takes them at once; a worker has a thread for that (log_lines.py).
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ import logging
 import select
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
-from ocrsvc.telemetry.line_writer import LineWriter
-from ocrsvc.telemetry.log_schema import DROPPED, event_name, json_line, moment
+from ocrsvc.telemetry.log_lines import DROPPED, LineWriter, event_name, head, json_line
 from ocrsvc.telemetry.loggable import loggable_error
 from ocrsvc.telemetry.request_ids import RequestIds, current_ids
 
@@ -26,11 +24,7 @@ _IDS: Final = "request_ids"
 
 
 class JsonFormatter(logging.Formatter):
-    """One line of JSON for each record; see log_schema.py.
-
-    Args:
-        worker: The number of the worker's entry in the worker table; None in other processes.
-    """
+    """One line of JSON for each record; see log_lines.py. `worker` is the number of the worker's entry."""
 
     def __init__(self, worker: int | None = None) -> None:
         super().__init__()
@@ -39,14 +33,8 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its newline."""
         message = record.getMessage()
-        fields: dict[str, Any] = {
-            "time": moment(record.created),
-            "level": record.levelname.lower(),
-            "event": getattr(record, "event", None) or event_name(message),
-            "logger": record.name,
-            "pid": record.process,
-            "worker": self._worker,
-        }
+        event = getattr(record, "event", None) or event_name(message)
+        fields = head(record.created, record.levelname.lower(), event, record.name, record.process, self._worker)
         ids: RequestIds | None = getattr(record, _IDS, None) or current_ids()
         if ids is not None:
             fields |= {"id": ids.id} | ({"trace_id": ids.trace_id} if ids.trace_id else {})
@@ -63,14 +51,7 @@ def _stack_of(record: logging.LogRecord) -> str:
 
 
 class ReadyStreamHandler(logging.StreamHandler[Any]):
-    """Writes to a stream while that takes lines; loses them while it does not, and says later how many.
-
-    A pipe that nobody reads costs a second once, and then nothing, until it is read again.
-
-    Attributes:
-        lost: Lines since the last one that was written.
-        on_drop: Called for each of them.
-    """
+    """Writes to a stream that takes lines; drops them while it does not, after waiting a second once."""
 
     lost = 0
     on_drop: Callable[[], object] = bool
@@ -88,7 +69,7 @@ class ReadyStreamHandler(logging.StreamHandler[Any]):
 
 
 def _is_writable(stream: Any, patience_ms: int) -> bool:
-    """Whether the stream takes a line now or soon; yes where that cannot be told."""
+    """Whether the stream takes a line now or soon; yes where that is unknown."""
     try:
         poll = select.poll()
         poll.register(stream.fileno(), select.POLLOUT)
@@ -98,22 +79,17 @@ def _is_writable(stream: Any, patience_ms: int) -> bool:
 
 
 class BackgroundHandler(logging.Handler):
-    """Hands records to a thread that writes them with the handlers of TARGETS.
-
-    Args:
-        on_drop: Called for each line that is lost because the queue is full.
-        most: Lines that may wait.
-    """
+    """Hands records to a thread that writes them with the handlers of TARGETS; calls `on_drop` for each lost one."""
 
     def __init__(self, on_drop: Callable[[], object], most: int = 1000) -> None:
         super().__init__()
         self._is_stopped = False
         self._writer: LineWriter[logging.LogRecord] = LineWriter(
-            "event-log", _write_all, lambda lost: _write(lost_record(lost)), on_drop, most
+            "event-log", lambda records: [*map(_write, records)], lambda lost: _write(lost_record(lost)), on_drop, most
         )
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler; keeps nothing of what the record was made of."""
+        """See logging.Handler; keeps the text of a record and not its values."""
         setattr(record, _IDS, current_ids())
         try:
             record.msg, record.args = record.getMessage(), None
@@ -127,7 +103,7 @@ class BackgroundHandler(logging.Handler):
             self._writer.put(record)
 
     def wait(self, timeout_s: float) -> None:
-        """Until all lines so far are written, but not for longer than this."""
+        """Wait until all lines so far are written, but not for longer than this."""
         self._writer.flush(timeout_s)
 
     def stop(self, timeout_s: float) -> None:
@@ -136,24 +112,19 @@ class BackgroundHandler(logging.Handler):
         self._writer.stop(timeout_s)
 
 
-def _write_all(records: Sequence[logging.LogRecord]) -> None:
-    for record in records:
-        _write(record)
-
-
 def _write(record: logging.LogRecord) -> None:
     logging.getLogger(TARGETS).callHandlers(record)
 
 
 def lost_record(lost: int) -> logging.LogRecord:
-    """The line that says that so many were lost."""
+    """The line that says how many were lost."""
     record = logging.LogRecord("ocrsvc", logging.WARNING, __file__, 0, f"DROPPED {lost} lines of this log", None, None)
     record.event = DROPPED
     return record
 
 
 def log_as_json() -> None:
-    """A process without gunicorn's logger: write what it logs to stderr as JSON, at once."""
+    """Write all logs of this process to stderr as JSON, for a process without gunicorn's logger."""
     handler = ReadyStreamHandler()
     handler.setFormatter(JsonFormatter())
     logging.getLogger().handlers[:] = [handler]
@@ -162,7 +133,7 @@ def log_as_json() -> None:
 
 
 def log_uncaught() -> None:
-    """Log what no code catches, in threads and in the main one, where Python would print it."""
+    """Log uncaught errors of all threads, which Python would print."""
 
     def log_thread(args: threading.ExceptHookArgs) -> None:
         if args.exc_value is not None:

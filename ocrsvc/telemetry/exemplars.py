@@ -1,34 +1,25 @@
-"""Exemplars of histograms: for each bucket the last sampled trace that fell into it, in shared memory.
-
-As in metrics_store.py each process writes a block of its own, and the arbiter adds that of a worker that has gone to
-the common one. A reader that meets a write leaves that exemplar out.
-"""
+"""Exemplars of histograms: for each bucket the last sampled trace in it, in shared memory as in metrics_store.py."""
 
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from ocrsvc.system.shared_memory import shared_array
+from ocrsvc.telemetry.metric import Key
 
 SERIES: Final = 64
 """Series of one process that have exemplars; later ones have none."""
 
-FRESH_S: Final = 1.0
-"""How old an exemplar is before another takes its place, so that many requests a second cost nothing here."""
-
+# An exemplar stays for this long, so that many requests a second cost nothing here.
+_FRESH_S: Final = 1.0
 _KEY_BYTES: Final = 96
 _TRACE_BYTES: Final = 32
 _MOST_BUCKETS: Final = 16
 
-Key = tuple[str, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class Exemplar:
+class Exemplar(NamedTuple):
     """A value that was observed, in which trace, and when in Unix time."""
 
     trace_id: str
@@ -41,8 +32,7 @@ Exemplars = Mapping[Key, Mapping[int, Exemplar]]
 
 
 class _Bucket(ctypes.Structure):
-    """`at_s` is 0 while there is none, or it is being written."""
-
+    # at_s is 0 while there is no exemplar, or it is being written.
     _fields_ = (("at_s", ctypes.c_double), ("value", ctypes.c_double), ("trace_id", ctypes.c_char * _TRACE_BYTES))
 
 
@@ -55,19 +45,19 @@ class _Block(ctypes.Structure):
 
 
 class WorkerExemplars:
-    """One block, and its only writer; the caller sees to it that only one thread at a time writes."""
+    """One block, and its only writer: one thread at a time."""
 
     def __init__(self, block: _Block) -> None:
         self._block = block
         self._entries: dict[Key, _Entry] = {}
 
     def put(self, key: Key, bucket: int, exemplar: Exemplar) -> None:
-        """Keep the exemplar of a bucket, unless that has one which is newer, or hardly older."""
+        """Keep the exemplar of a bucket, unless it has a newer one, or one hardly older."""
         entry = self._entries.get(key) or self._begin(key)
         if entry is None:
             return
         place = entry.buckets[bucket]
-        if place.at_s > exemplar.at_s - FRESH_S:
+        if place.at_s > exemplar.at_s - _FRESH_S:
             return
         place.at_s = 0.0
         place.trace_id, place.value = exemplar.trace_id.encode(), exemplar.value
@@ -85,14 +75,7 @@ class WorkerExemplars:
 
 
 class ExemplarStore:
-    """All blocks, in shared memory. Make it in the arbiter, before any fork.
-
-    Args:
-        slots: How many workers may live at once. Memory is taken only for those that do.
-
-    Attributes:
-        common: The arbiter's own block, with what is left of workers that are no more.
-    """
+    """All blocks, in shared memory. Make it in the arbiter, before any fork; `common` is the arbiter's own block."""
 
     def __init__(self, slots: int) -> None:
         self._blocks = shared_array(_Block, slots + 1)
@@ -103,14 +86,14 @@ class ExemplarStore:
         return WorkerExemplars(self._blocks[slot + 1])
 
     def fold(self, slot: int) -> None:
-        """Arbiter, when a worker has been reaped: keep its exemplars, and clear its block for the next worker."""
+        """Arbiter, when a worker has been reaped: keep its exemplars, and clear its block."""
         block = self._blocks[slot + 1]
         for key, bucket, exemplar in _exemplars(block):
             self.common.put(key, bucket, exemplar)
         ctypes.memset(ctypes.byref(block), 0, ctypes.sizeof(block))
 
     def read(self, blocks: int) -> Exemplars:
-        """The last exemplars of the whole service, of the first so many blocks."""
+        """The last exemplars in the first blocks."""
         found: dict[Key, dict[int, Exemplar]] = {}
         for block in self._blocks[:blocks]:
             for key, bucket, exemplar in _exemplars(block):
@@ -118,11 +101,6 @@ class ExemplarStore:
                 if bucket not in known or known[bucket].at_s < exemplar.at_s:
                     known[bucket] = exemplar
         return found
-
-
-def now_exemplar(trace_id: str, value: float) -> Exemplar:
-    """An exemplar of now."""
-    return Exemplar(trace_id, value, time.time())
 
 
 def _exemplars(block: _Block) -> Iterator[tuple[Key, int, Exemplar]]:

@@ -1,7 +1,6 @@
 """Where the time of one request goes: the stages that its thread is in, one after the other, without a gap.
 
-A thread that waits for a page is in the stages that the page goes through meanwhile. So the stages of a request add up
-to the whole of it, whether one page is read or many side by side.
+A thread that waits for a page is in the page's stages meanwhile, so the stages add up to the whole request.
 """
 
 from __future__ import annotations
@@ -30,16 +29,9 @@ class Segment(NamedTuple):
 
 
 class Ledger:
-    """The stages of one request; used by one thread at a time.
+    """The stages of one request, on a monotonic clock; used by one thread at a time.
 
-    Args:
-        began_s: When the request began, on the clock.
-        clock: Monotonic seconds.
-
-    Attributes:
-        segments: Those that have ended, the first MOST_SEGMENTS of them.
-        pages: Pages that were read.
-        trace_id: Of the trace that the request belongs to, if it is sampled; empty for none.
+    `segments` are the first MOST_SEGMENTS that have ended; `trace_id` is empty unless the request's trace is sampled.
     """
 
     def __init__(self, began_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,7 +44,7 @@ class Ledger:
         self._spent_s = dict.fromkeys(STAGES, 0.0)
 
     def enter(self, stage: Stage) -> Stage:
-        """Another stage begins; the one before."""
+        """Begin another stage; returns the one before."""
         before = self._stage
         if stage != before:
             self._add(before, self._clock())
@@ -61,7 +53,7 @@ class Ledger:
 
     @contextmanager
     def during(self, stage: Stage) -> Iterator[None]:
-        """A stage within a block."""
+        """Be in a stage within a block."""
         before = self.enter(stage)
         try:
             yield
@@ -69,11 +61,7 @@ class Ledger:
             self.enter(before)
 
     def note_page(self, phases: Sequence[Segment]) -> None:
-        """A page that this thread waited for is there: the wait was in these stages, where they overlap it.
-
-        Args:
-            phases: What the page went through, in order, without overlaps; whoever did it, on the same clock.
-        """
+        """A page that this thread waited for is there: the wait was in the page's phases, where they overlap it."""
         now_s = self._clock()
         self.pages += 1
         for phase in phases:
@@ -84,13 +72,13 @@ class Ledger:
         self._add(self._stage, now_s)
 
     def seconds(self) -> Mapping[str, float]:
-        """Of each stage up to now; together the whole request so far."""
+        """The seconds of each stage up to now, which add up to the whole request so far."""
         spent_s = {str(stage): stage_s for stage, stage_s in self._spent_s.items()}
         spent_s[self._stage] += self._clock() - self._since_s
         return spent_s
 
     def close(self) -> float:
-        """The request has ended; when."""
+        """End the last stage with the request; returns when."""
         now_s = self._clock()
         self._add(self._stage, now_s)
         return now_s
@@ -106,7 +94,7 @@ class Ledger:
 
 
 class NoLedger(Ledger):
-    """The ledger of what nobody asks about; any number of threads may use one."""
+    """Notes nothing; any number of threads may use it."""
 
     def enter(self, stage: Stage) -> Stage:
         """Nothing is noted."""

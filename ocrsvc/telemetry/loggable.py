@@ -1,4 +1,4 @@
-"""What may be written to a log of paths and of errors: nothing that may hold what a client has sent."""
+"""Paths and errors as a log may have them: without anything that a client may have sent."""
 
 from __future__ import annotations
 
@@ -15,18 +15,12 @@ _ABOUT_THE_MACHINE: Final = (MemoryError, RuntimeError, ImportError)
 
 
 def loggable_path(path: str) -> str:
-    """The path of a request with … in place of each part that is no plain word, as the name of a file is none.
-
-    Names of files come in the paths under which files are downloaded, in brackets.
-    """
+    """The path of a request, with … in place of each part that may be the name of a file."""
     return "/".join(part if _PLAIN.fullmatch(part) else _HIDDEN for part in path.split("/"))
 
 
 def loggable_error(error: BaseException) -> BaseException:
-    """An error of the same name and with the same stack, and of its causes too, for a logger's `exc_info`.
-
-    Its message is there only where it cannot hold a client's text or the name of a file.
-    """
+    """The error for a logger's `exc_info`: same name, stack and causes, and a message only where it is harmless."""
     kind = type(type(error).__name__, (Exception,), {"__module__": type(error).__module__})
     found: BaseException = kind(_message_of(error))
     found.__traceback__ = error.__traceback__

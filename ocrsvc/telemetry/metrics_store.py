@@ -3,10 +3,7 @@
 The arbiter makes one `MetricsStore` before any fork: a block for each worker's slot, and a common one. Only one process
 writes a block, and only threads of one process share a lock, so a worker that is killed leaves nothing locked. When a
 worker has been reaped, the arbiter adds its block to the common one and clears it: no counter goes back when workers
-are replaced, nothing is left behind in files, and nothing grows with the number of workers that ever lived.
-
-A block is a list of named series, found by name and not by position: workers with newer code, after a SIGHUP, may count
-what the arbiter does not know.
+are replaced. Series are found by name: after a SIGHUP, workers with newer code may count what the arbiter does not.
 """
 
 from __future__ import annotations
@@ -15,31 +12,28 @@ import ctypes
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from operator import add
 from typing import TYPE_CHECKING, Final
 
+from ocrsvc.errors import OcrsvcError
 from ocrsvc.system.shared_memory import shared_array
-from ocrsvc.telemetry.exemplars import Exemplars, ExemplarStore, WorkerExemplars, now_exemplar
+from ocrsvc.telemetry import model_metrics
+from ocrsvc.telemetry.exemplars import Exemplar, Exemplars, ExemplarStore, WorkerExemplars
 from ocrsvc.telemetry.metric import BUCKETS_S, Key, Metric
-from ocrsvc.telemetry.metrics import CACHE_HITS, IMAGES, LINES, SERIES_DROPPED, STAGE_SECONDS
-from ocrsvc.telemetry.model_metrics import (
-    MODEL_LAST,
-    MODEL_SECONDS,
-    MODEL_STAGE_SECONDS,
-    VERSION_IMAGES,
-    VERSION_REQUESTS,
-    VERSION_SECONDS,
-)
+from ocrsvc.telemetry.metrics import CACHE_HITS, IMAGES, LINES, SERIES_DROPPED, STAGE_SECONDS, PageSource
 
 if TYPE_CHECKING:
     # records needs numpy, which must not come into the arbiter.
     from ocrsvc.readings import Reading
 
 SERIES: Final = 4096
-"""Series that one block may hold: twice what all formats can make, of which a fraction is ever used. What comes after
-them is not counted, and SERIES_DROPPED says so."""
+"""Series that one block may hold, twice what all formats can make; SERIES_DROPPED counts what finds no room."""
 
+SAMPLE_S: Final = 0.5
+# A disk that hangs does not hold up the end of the worker.
+_END_S: Final = 1.0
 # Kinds whose values end with their worker, and kinds of which the largest of all workers counts.
 _ENDING: Final = ("gauge", "reading")
 _LARGEST: Final = ("latest", "reading")
@@ -49,28 +43,20 @@ _TRIES: Final = 200
 _TRY_S: Final = 0.001
 
 Series = Mapping[Key, Sequence[float]]
-"""Numbers by key. Of all kinds but a histogram the first one counts; a histogram has one for each bucket, the
-one above the last, and the sum."""
+"""Numbers by key: a histogram has one for each bucket, one above the last, and the sum; other kinds use the first."""
 
 
 class _Series(ctypes.Structure):
-    """Its kind, name and label values, separated by tabs; and its numbers, see Series."""
-
     _fields_ = (("key", ctypes.c_char * _KEY_BYTES), ("values", ctypes.c_double * _VALUES))
 
 
 class _Block(ctypes.Structure):
-    """What one process counts. One more series, which nobody reads, takes what finds no space."""
-
+    # One more series, which is never read, takes what finds no space.
     _fields_ = (("used", ctypes.c_int64), ("dropped", ctypes.c_int64), ("series", _Series * (SERIES + 1)))
 
 
 class _Head(ctypes.Structure):
-    """Of the store.
-
-    The version is odd while the arbiter adds a block to the common one; blocks from `high` on were never used.
-    """
-
+    # The version is odd while the arbiter adds a block to the common one; blocks from `high` on were never used.
     _fields_ = (("version", ctypes.c_int64), ("high", ctypes.c_int64), ("started_s", ctypes.c_double))
 
 
@@ -96,12 +82,7 @@ class WorkerMetrics:
     def record(
         self, counts: Iterable[tuple[Key, float]], times: Iterable[tuple[Key, float]] = (), trace_id: str = ""
     ) -> None:
-        """Several at once, which is cheaper: what is added to counters, and seconds for histograms; see `Metric.of`.
-
-        Args:
-            counts, times: By series.
-            trace_id: Of the sampled trace in which the seconds were spent, which is their exemplar; empty for none.
-        """
+        """Add to several counters, and seconds to histograms; a sampled trace becomes their exemplar."""
         with self._lock:
             for key, by in counts:
                 self._values_of(key)[0] += by
@@ -110,7 +91,7 @@ class WorkerMetrics:
                 values[bucket] += 1
                 values[-1] += seconds
                 if trace_id:
-                    self._exemplars.put(key, bucket, now_exemplar(trace_id, seconds))
+                    self._exemplars.put(key, bucket, Exemplar(trace_id, seconds, time.time()))
 
     def add_block(self, series: Series) -> None:
         """Add another block's numbers; its gauges and readings ended with it."""
@@ -124,7 +105,7 @@ class WorkerMetrics:
                         own[number] = value
 
     def _values_of(self, key: Key) -> ctypes.Array[ctypes.c_double]:
-        """The numbers of a series, which is begun if it is new."""
+        """The numbers of a series, new or known."""
         if key not in self._values:
             block = self._block
             if block.used == SERIES:
@@ -139,11 +120,7 @@ class WorkerMetrics:
 class MetricsStore:
     """All blocks, in shared memory. Make it in the arbiter, before any fork.
 
-    Args:
-        slots: How many workers may live at once. Memory is taken only for those that do.
-
-    Attributes:
-        common: The arbiter's own block, which also holds what the workers counted that are no more.
+    Memory is taken only for slots that are used. `common` is the arbiter's own block, with the counts of past workers.
     """
 
     def __init__(self, slots: int = 1) -> None:
@@ -211,21 +188,17 @@ def _merged(key: Key, one: Iterable[float], other: Iterable[float]) -> list[floa
     return list(map(max if key[0] in _LARGEST else add, one, other))
 
 
-def count_reading(worker_metrics: WorkerMetrics, reading: Reading, trace_id: str = "") -> None:
-    """Count an image that was read: its lines, and where its time went; or that it came from the cache.
-
-    Args:
-        worker_metrics: Where to.
-        reading: The image.
-        trace_id: As for `WorkerMetrics.record`.
-    """
+def count_reading(
+    worker_metrics: WorkerMetrics, reading: Reading, trace_id: str = "", source: PageSource = "request"
+) -> None:
+    """Count an image that was read: its lines, and where its time went; or that it came from the cache."""
     if reading.from_cache:
-        worker_metrics.count(CACHE_HITS)
+        worker_metrics.count(CACHE_HITS, source)
         return
     times = {**_stages(reading), "total": reading.timing.total_s}
     worker_metrics.record(
-        ((IMAGES.of(), 1), (LINES.of(), len(reading.page.lines))),
-        [(STAGE_SECONDS.of(stage), seconds) for stage, seconds in times.items()],
+        ((IMAGES.of(source), 1), (LINES.of(), len(reading.page.lines))),
+        [(STAGE_SECONDS.of(stage, source), seconds) for stage, seconds in times.items()],
         trace_id,
     )
 
@@ -233,9 +206,9 @@ def count_reading(worker_metrics: WorkerMetrics, reading: Reading, trace_id: str
 def count_model_request(worker_metrics: WorkerMetrics, readings: Sequence[Reading], seconds: float) -> None:
     """Count a request to the model API that was answered with these readings."""
     stages = [stage for reading in readings for stage in _stages(reading).items()]
-    times = [(MODEL_STAGE_SECONDS.of(stage), spent_s) for stage, spent_s in stages]
-    worker_metrics.record((), [(MODEL_SECONDS.of("success"), seconds), *times])
-    worker_metrics.put(MODEL_LAST, time.time())
+    times = [(model_metrics.MODEL_STAGE_SECONDS.of(stage), spent_s) for stage, spent_s in stages]
+    worker_metrics.record((), [(model_metrics.MODEL_SECONDS.of("success"), seconds), *times])
+    worker_metrics.put(model_metrics.MODEL_LAST, time.time())
 
 
 def count_version(
@@ -246,9 +219,9 @@ def count_version(
     spent += [stage for reading in readings for stage in _stages(reading).items()]
     worker_metrics.record(
         (
-            (VERSION_REQUESTS.of(name, version, spent[0][0]), 1),
-            (VERSION_IMAGES.of(name, version), len(readings)),
-            *((VERSION_SECONDS.of(name, version, stage), spent_s) for stage, spent_s in spent),
+            (model_metrics.VERSION_REQUESTS.of(name, version, spent[0][0]), 1),
+            (model_metrics.VERSION_IMAGES.of(name, version), len(readings)),
+            *((model_metrics.VERSION_SECONDS.of(name, version, stage), spent_s) for stage, spent_s in spent),
         )
     )
 
@@ -256,3 +229,33 @@ def count_version(
 def _stages(reading: Reading) -> dict[str, float]:
     timing = reading.timing
     return {"decode": timing.decode_s, "queue": timing.queue_s, "engine": timing.engine_s}
+
+
+class Sampler(threading.Thread):
+    """Puts what `read` yields, every so often; where that raises an OSError or a failure of ours, older values stay."""
+
+    def __init__(
+        self,
+        worker_metrics: WorkerMetrics,
+        read: Callable[[], Iterable[tuple[Metric, float]]],
+        every_s: float = SAMPLE_S,
+    ) -> None:
+        super().__init__(name="numbers", daemon=True)
+        self._worker_metrics, self._read, self._every_s = worker_metrics, read, every_s
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        """See threading.Thread."""
+        is_done = False
+        while not is_done:
+            # A disk, or a store of keys, may be away; those who need it log it.
+            with suppress(OSError, OcrsvcError):
+                for metric, value in self._read():
+                    self._worker_metrics.put(metric, value)
+            is_done = self._done.wait(self._every_s)
+
+    def stop(self) -> None:
+        """End; it may never have been started."""
+        self._done.set()
+        if self.is_alive():
+            self.join(_END_S)

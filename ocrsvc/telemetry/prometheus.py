@@ -1,15 +1,11 @@
-"""The metrics of the service as Prometheus text, and its workers as a list for operators.
-
-Each field of the worker table that is shown is one row of a table here.
-"""
+"""The metrics of the service as Prometheus text."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import choose_encoder
@@ -19,15 +15,13 @@ from prometheus_client.samples import Exemplar
 
 from ocrsvc import __version__
 from ocrsvc.readings import EngineInfo
-from ocrsvc.system.memory import MemoryUse, read_memory_use
+from ocrsvc.system.memory import read_memory_use
 from ocrsvc.telemetry import metrics
-from ocrsvc.telemetry.exemplars import Exemplar as TracedValue
 from ocrsvc.telemetry.exemplars import Exemplars
 from ocrsvc.telemetry.metric import BUCKETS_S, Metric
 from ocrsvc.telemetry.metrics import COUNTED
 from ocrsvc.telemetry.metrics_store import MetricsStore, Series
-from ocrsvc.telemetry.worker_limits import Reason
-from ocrsvc.telemetry.worker_table import State, WorkerEntry, WorkerTable
+from ocrsvc.telemetry.worker_table import Reason, State, WorkerEntry, WorkerTable
 
 _BOUNDS: Final = (*map(str, BUCKETS_S), "+Inf")
 
@@ -35,9 +29,8 @@ Samples = Mapping[tuple[str, ...], float]
 """The value of each series of a metric, by the values of its labels."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A field of the worker table that is shown as it stands: its own name, and the metric that it is."""
+class Row(NamedTuple):
+    """A field of the worker table that is shown as it is, and its metric."""
 
     field: str
     metric: Metric
@@ -58,25 +51,19 @@ ENTRY_ROWS: Final = (
     Row("requests", metrics.WORKER_REQUESTS),
     Row("in_flight", metrics.WORKER_IN_FLIGHT),
 )
-"""Fields of worker_table.WorkerEntry, one number for each worker. The label is the slot: process ids would pile up."""
+"""Fields of worker_table.WorkerEntry, labelled by slot: series of process ids would pile up."""
 
 GPU_ROWS: Final = (
     Row("gpu_used_bytes", metrics.GPU_MEMORY_USED),
     Row("gpu_total_bytes", metrics.GPU_MEMORY_TOTAL),
     Row("gpu_busy_ratio", metrics.GPU_UTILIZATION),
 )
-"""Fields of worker_table.WorkerEntry, of which the latest reading of each GPU counts."""
+"""Fields of worker_table.WorkerEntry; the latest reading of each GPU counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the metrics are made of.
-
-    Attributes:
-        store, worker_table: Those of the whole service.
-        engine: What reads in this worker; None while it is not loaded.
-        denied: How many images and request bodies are refused now, by kind.
-    """
+    """What the metrics are made of; the engine is this worker's, once it is loaded, and inputs are denied by kind."""
 
     store: MetricsStore
     worker_table: WorkerTable
@@ -85,12 +72,7 @@ class Observed:
 
 
 def expose(observed: Observed, accept: str) -> tuple[bytes, str]:
-    """The body and the content type of an answer to Prometheus.
-
-    Args:
-        observed: What the metrics are made of.
-        accept: The request's Accept header, which chooses between the text format and OpenMetrics.
-    """
+    """Body and content type for Prometheus; the Accept header chooses between the text format and OpenMetrics."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(families(observed)))
     encode, content_type = choose_encoder(accept)
@@ -98,8 +80,6 @@ def expose(observed: Observed, accept: str) -> tuple[bytes, str]:
 
 
 class _Families(Collector):
-    """What the library asks for the families."""
-
     def __init__(self, found: Iterable[Family]) -> None:
         self._found = tuple(found)
 
@@ -115,7 +95,9 @@ def families(observed: Observed) -> Iterator[Family]:
         yield _counted(metric, series, exemplars)
     yield from _head(observed.worker_table)
     yield from _entries(observed.worker_table)
-    yield from _memory(read_memory_use())
+    use = read_memory_use()
+    yield _family(metrics.MEMORY_USED, {(): use.used_bytes})
+    yield _family(metrics.MEMORY_LIMIT, {(): use.limit_bytes})
     yield _family(metrics.DENIED, {(kind,): count for kind, count in observed.denied.items()})
     yield _family(metrics.STARTED, {(): observed.store.started_s})
     yield InfoMetricFamily(metrics.BUILD.name, metrics.BUILD.help, {"version": __version__})
@@ -124,7 +106,7 @@ def families(observed: Observed) -> Iterator[Family]:
 
 
 def _family(metric: Metric, samples: Samples) -> Family:
-    """A metric that is no histogram."""
+    """A metric, unless it is a histogram."""
     kind = CounterMetricFamily if metric.shown_kind == "counter" else GaugeMetricFamily
     family = kind(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
     for labels, value in samples.items():
@@ -134,29 +116,26 @@ def _family(metric: Metric, samples: Samples) -> Family:
 
 def _counted(metric: Metric, series: Series, exemplars: Exemplars) -> Family:
     found = {key[2:]: values for key, values in series.items() if key[:2] == (metric.kind, metric.name)}
-    if not metric.labels and metric.kind != "reading":
+    if metric.kind != "reading":
         # What never happened is 0, so that its first time can be seen as an increase.
-        found = {(): found.get((), (0.0,) * (len(_BOUNDS) + 1))}
+        known = metric.known if metric.labels else ((),)
+        found = dict.fromkeys(known, (0.0,) * (len(_BOUNDS) + 1)) | found
     if metric.kind == "histogram":
         return _histogram(metric, found, exemplars)
     return _family(metric, {labels: values[0] for labels, values in found.items()})
 
 
 def _histogram(metric: Metric, found: Mapping[tuple[str, ...], Sequence[float]], exemplars: Exemplars) -> Family:
-    """The text format leaves exemplars out, OpenMetrics has them."""
     family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
     for labels, values in found.items():
         traces = exemplars.get(metric.of(*labels), {})
+        shown = {bucket: Exemplar({"trace_id": trace}, value, at_s) for bucket, (trace, value, at_s) in traces.items()}
         buckets = [
-            (bound, count, _exemplar(traces[number])) if number in traces else (bound, count)
+            (bound, count, shown[number]) if number in shown else (bound, count)
             for number, (bound, count) in enumerate(zip(_BOUNDS, accumulate(values[:-1]), strict=True))
         ]
         family.add_metric(labels, buckets=buckets, sum_value=values[-1])
     return family
-
-
-def _exemplar(found: TracedValue) -> Exemplar:
-    return Exemplar({"trace_id": found.trace_id}, found.value, found.at_s)
 
 
 def _head(worker_table: WorkerTable) -> Iterator[Family]:
@@ -175,52 +154,11 @@ def _entries(worker_table: WorkerTable) -> Iterator[Family]:
     for row in ENTRY_ROWS:
         yield _family(row.metric, {(slot,): getattr(entry, row.field) for slot, entry in entries.items()})
     for row in GPU_ROWS:
-        yield _family(row.metric, _latest_by_gpu(entries.values(), row))
+        yield _family(row.metric, latest_by_gpu(entries.values(), row))
 
 
-def _latest_by_gpu(entries: Iterable[WorkerEntry], row: Row) -> Samples:
+def latest_by_gpu(entries: Iterable[WorkerEntry], row: Row) -> Samples:
     """The latest reading of each GPU, of all workers that compute on it."""
     read_at = "gpu_busy_read_s" if row.metric is metrics.GPU_UTILIZATION else "gpu_read_s"
     read = sorted((entry for entry in entries if getattr(entry, read_at)), key=lambda entry: getattr(entry, read_at))
     return {(str(entry.gpu),): getattr(entry, row.field) for entry in read}
-
-
-def gpus_to_list(worker_table: WorkerTable) -> list[dict[str, object]]:
-    """Every GPU that was read, as an operator sees it."""
-    entries = [worker_table.entry(worker.slot) for worker in worker_table.live()]
-    used, total, busy = (_latest_by_gpu(entries, row) for row in GPU_ROWS)
-    return [
-        {"gpu": int(key[0]), "used_bytes": used[key], "total_bytes": total[key], "busy_ratio": busy.get(key)}
-        for key in sorted(used)
-    ]
-
-
-def _memory(use: MemoryUse) -> Iterator[Family]:
-    yield _family(metrics.MEMORY_USED, {(): use.used_bytes})
-    yield _family(metrics.MEMORY_LIMIT, {(): use.limit_bytes})
-
-
-def workers_to_list(worker_table: WorkerTable) -> list[dict[str, object]]:
-    """Every worker as an operator sees it, in the order of the entries."""
-    now_s = time.monotonic()
-    return [_worker_to_dict(worker.slot, worker_table.entry(worker.slot), now_s) for worker in worker_table.live()]
-
-
-def _worker_to_dict(number: int, entry: WorkerEntry, now_s: float) -> dict[str, object]:
-    ages = {
-        f"{event}_s_ago": round(now_s - moment, 3) if (moment := getattr(entry, f"{event}_s")) else None
-        for event in ("forked", "ready", "wanted", "drained")
-    }
-    return {
-        "slot": number,
-        "pid": entry.pid or None,
-        "state": State(entry.state).name.lower(),
-        "reason": Reason(entry.reason).name.lower() if entry.reason else None,
-        "requests": entry.requests,
-        "in_flight": entry.in_flight,
-        "rss_bytes": entry.rss_bytes,
-        "rss_limit_bytes": entry.rss_hard_bytes or None,
-        "gpu_bytes": entry.gpu_bytes or None,
-        "card": entry.gpu,
-        **ages,
-    }

@@ -1,8 +1,7 @@
 """The last failures of the service, in shared memory: when, by whose fault, which code, route and request.
 
-Never what was sent: the route is the rule that matched, not the path that was asked. Each worker's slot has rings of
-its own, one for each kind of fault, so that a flood of one kind displaces no other; only the worker in the slot writes
-them, and they stay when it dies, until its successors have written over them.
+Nothing that a client sent is kept: the route is the rule that matched. Each worker's slot has a ring for each kind of
+fault, so that a flood of one kind displaces no other; rings stay when the worker dies.
 """
 
 from __future__ import annotations
@@ -23,45 +22,28 @@ KEPT: Final = 20
 """Failures of each kind that a slot keeps."""
 
 _FAULTS: Final[tuple[Fault, ...]] = ("service", "refused", "caller")
-_ID_CHARS: Final = 128
-_CODE_CHARS: Final = 48
-_ROUTE_CHARS: Final = 96
-_ADAPTER_CHARS: Final = 32
 
 
 class _Record(ctypes.Structure):
-    """The time is written last, and is 0 while the rest is written."""
-
+    # The time is written last, and is 0 while the rest is written.
     _fields_ = (
         ("when_s", ctypes.c_double),
         ("status", ctypes.c_int64),
-        ("id", ctypes.c_char * _ID_CHARS),
-        ("code", ctypes.c_char * _CODE_CHARS),
-        ("route", ctypes.c_char * _ROUTE_CHARS),
-        ("adapter", ctypes.c_char * _ADAPTER_CHARS),
+        ("id", ctypes.c_char * 128),
+        ("code", ctypes.c_char * 48),
+        ("route", ctypes.c_char * 96),
+        ("adapter", ctypes.c_char * 32),
     )
 
 
 class _Rings(ctypes.Structure):
-    """Of one slot: how many of each kind were ever written, and the last of them."""
-
+    # How many of each kind were ever written, and the last of them.
     _fields_ = (("written", ctypes.c_int64 * len(_FAULTS)), ("records", _Record * KEPT * len(_FAULTS)))
 
 
 @dataclass(frozen=True, slots=True)
 class RecentError:
-    """One failure.
-
-    Attributes:
-        when_s: Unix seconds.
-        fault: Whose: the service's, the caller's, or nobody's where a healthy service refused.
-        status: Of HTTP; of a call over gRPC that of the same failure over HTTP, 0 where there is none.
-        code: As reported to the client.
-        adapter: The API adapter.
-        route: The rule that matched; empty where none did.
-        id: Of the request.
-        slot: Of the worker.
-    """
+    """One failure, at a time in Unix seconds; `status` is HTTP's for a gRPC call too, and 0 where HTTP has none."""
 
     when_s: float
     fault: Fault
@@ -91,22 +73,19 @@ class ErrorRecorder:
     def note(self, fault: Fault, status: int, code: str, *, adapter: str, route: str, request_id: str) -> None:
         """Keep a failure instead of the oldest of its kind."""
         number = _FAULTS.index(fault)
+        texts = {"id": request_id, "code": code, "route": route, "adapter": adapter}
         with self._lock:
             record = self._rings.records[number][self._rings.written[number] % KEPT]
             record.when_s = 0.0
-            record.status, record.id, record.code = status, _fitting(request_id, _ID_CHARS), _fitting(code, _CODE_CHARS)
-            record.route, record.adapter = _fitting(route, _ROUTE_CHARS), _fitting(adapter, _ADAPTER_CHARS)
+            record.status = status
+            for name, text in texts.items():
+                setattr(record, name, text.encode("ascii", "replace")[: getattr(_Record, name).size])
             record.when_s = self._clock()
             self._rings.written[number] += 1
 
 
 class RecentErrors:
-    """The failures of all workers. Make it in the arbiter, before any fork.
-
-    Args:
-        slots: How many workers may live at once. Memory is taken only for those that fail.
-        clock: Unix seconds.
-    """
+    """The failures of all workers. Make it in the arbiter, before any fork. Only those that fail take memory."""
 
     def __init__(self, slots: int = 1, clock: Callable[[], float] = time.time) -> None:
         self._rings = shared_array(_Rings, slots)
@@ -127,21 +106,6 @@ def _kept(slot: int, rings: _Rings) -> Iterator[RecentError]:
         for shared in rings.records[number][: min(rings.written[number], KEPT)]:
             record = _Record.from_buffer_copy(shared)
             if record.when_s:
-                yield RecentError(
-                    record.when_s,
-                    fault,
-                    record.status,
-                    code=_text(record.code),
-                    adapter=_text(record.adapter),
-                    route=_text(record.route),
-                    id=_text(record.id),
-                    slot=slot,
-                )
-
-
-def _text(field: bytes) -> str:
-    return field.decode("ascii", "replace")
-
-
-def _fitting(text: str, chars: int) -> bytes:
-    return text.encode("ascii", "replace")[:chars]
+                texts = (record.code, record.adapter, record.route, record.id)
+                code, adapter, route, request_id = (text.decode("ascii") for text in texts)
+                yield RecentError(record.when_s, fault, record.status, code, adapter, route, request_id, slot)

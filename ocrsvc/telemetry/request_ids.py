@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from ocrsvc.telemetry.trace_context import TraceContext
 
 
-@dataclass(frozen=True, slots=True)
-class RequestIds:
+class RequestIds(NamedTuple):
     """The request's own id, and that of its trace, empty for none."""
 
     id: str
@@ -23,7 +21,7 @@ _CURRENT: Final[ContextVar[RequestIds | None]] = ContextVar("ids of the request"
 
 
 def current_ids() -> RequestIds | None:
-    """Of the request that this thread serves; None for none."""
+    """The ids of the request that this thread serves; None for none."""
     return _CURRENT.get()
 
 

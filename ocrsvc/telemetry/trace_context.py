@@ -1,7 +1,6 @@
 """W3C Trace Context: reads the headers traceparent and tracestate of a request, and writes those of its answer.
 
-What is malformed counts as not sent, as the specification says (https://www.w3.org/TR/trace-context/): a new trace
-begins. Both headers cost linear time, and what is kept of them is bounded.
+A malformed header counts as not sent (https://www.w3.org/TR/trace-context/). Both cost linear time and bounded memory.
 """
 
 from __future__ import annotations
@@ -40,14 +39,9 @@ _SANE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """The trace that a request belongs to.
+    """The trace that a request belongs to, in hexadecimal digits, and the header tracestate as it is passed on.
 
-    Attributes:
-        trace_id: 32 hexadecimal digits.
-        span_id: The request's own span, 16 digits; the caller's where no span is made here.
-        parent_id: The caller's span; empty where the trace begins here.
-        flags: As sent, with SAMPLED where the trace is recorded.
-        state: The header tracestate, as it is passed on; empty without one.
+    `span_id` is the request's own span, or the caller's where no span is made here; `parent_id` is the caller's.
     """
 
     trace_id: str
@@ -73,12 +67,7 @@ class TraceContext:
 
 
 def read_trace_context(parent: str, state: str = "") -> TraceContext | None:
-    """The caller's trace, by its headers; None without one, or where traceparent is malformed.
-
-    Args:
-        parent: The header traceparent; several, joined by commas, are malformed.
-        state: The header tracestate, several joined by commas.
-    """
+    """The caller's trace, by its headers; None without traceparent, or where it is malformed."""
     found = _PARENT.fullmatch(parent.strip(" \t")) if 0 < len(parent) <= _LONGEST_PARENT else None
     if found is None:
         return None
@@ -104,12 +93,12 @@ def _passed_state(sent: str) -> str:
 
 
 def new_trace_id() -> str:
-    """Of a trace that begins here."""
+    """For a trace that begins here."""
     return f"{getrandbits(128):032x}"
 
 
 def new_span_id() -> str:
-    """Of a span that is made here."""
+    """For a span that is made here."""
     return f"{getrandbits(64):016x}"
 
 

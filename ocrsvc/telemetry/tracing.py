@@ -1,28 +1,32 @@
-"""What a tracer does: it decides which requests are traced, and takes what is known of one when it is over."""
+"""Whether requests are traced, by our settings and OpenTelemetry's variables; what is recorded of one that is over.
+
+Imports nothing of OpenTelemetry, which is an extra.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from importlib.util import find_spec
+from typing import Final, NamedTuple, Protocol
 
+from ocrsvc.errors import SettingsError
+from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.ledger import Ledger, Segment
 from ocrsvc.telemetry.trace_context import TraceContext
+
+_PROTOCOL: Final = "http/protobuf"
+_PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_MODULES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+_MOST: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSpan:
-    """One request that is over, with its stages.
+    """One request that is over, with its stages, on `time.monotonic`; `epoch_s` added to that gives Unix time.
 
-    Attributes:
-        context: Its trace and its own span.
-        name: By OpenTelemetry's conventions: method and route, or service and method.
-        attributes: By the same.
-        segments: Its stages, on `time.monotonic`.
-        began_s, ended_s: On the same.
-        epoch_s: What added to them gives Unix time.
-        error: The code of its failure; empty for a success, and for what is the caller's fault.
+    `error` is the code of its failure, and empty for a success and for a failure by the caller's fault.
     """
 
     context: TraceContext
@@ -39,13 +43,7 @@ class Tracer(Protocol):
     """Any thread may call these; none of them waits."""
 
     def begin(self, caller: TraceContext | None, name: str, *, is_traced_alone: bool) -> TraceContext | None:
-        """The trace of a request that begins.
-
-        Args:
-            caller: Its caller's; None for none.
-            name: Of its span.
-            is_traced_alone: Whether a trace may begin with it; of others only those of their callers are recorded.
-        """
+        """The trace of a request that begins; if it is not `is_traced_alone`, only its caller's trace is recorded."""
         ...
 
     def put(self, span: RequestSpan) -> None:
@@ -78,3 +76,54 @@ def put_request(
     if context is not None and context.is_sampled:
         epoch_s = time.time() - time.monotonic()
         tracer.put(RequestSpan(context, name, attributes, tuple(ledger.segments), began_s, ended_s, epoch_s, error))
+
+
+class BatchLimits(NamedTuple):
+    """How many spans may wait, and how many are sent together, after how long; the defaults are the SDK's."""
+
+    queue_spans: int = 2048
+    batch_spans: int = 512
+    delay_s: float = 5.0
+
+
+def is_tracing(settings: Settings, environ: Mapping[str, str]) -> bool:
+    """Whether traces are exported: OTEL_SDK_DISABLED switches them off, too."""
+    return settings.traces == "otlp" and environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
+
+
+def check_tracing(settings: Settings, environ: Mapping[str, str]) -> None:
+    """Raises SettingsError where traces are wanted that cannot be exported."""
+    if not is_tracing(settings, environ):
+        return
+    if missing := [name for name in _MODULES if not _is_installed(name)]:
+        raise SettingsError(
+            f"OCRSVC_TRACES is 'otlp', and {' and '.join(missing)} cannot be imported.",
+            "Install the extra ocrsvc[otel], or set OCRSVC_TRACES=off.",
+        )
+    for variable in _PROTOCOLS:
+        if environ.get(variable, _PROTOCOL) != _PROTOCOL:
+            raise SettingsError(f"{variable} is {environ[variable]!r}: accepted is {_PROTOCOL}.")
+    batch_limits(environ)
+
+
+def batch_limits(environ: Mapping[str, str]) -> BatchLimits:
+    """The limits that OpenTelemetry's variables set. Raises SettingsError, where the SDK would take its default."""
+    queue_spans = _whole_number(environ, "OTEL_BSP_MAX_QUEUE_SIZE", BatchLimits().queue_spans)
+    batch_spans = _whole_number(environ, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", BatchLimits().batch_spans)
+    delay_ms = _whole_number(environ, "OTEL_BSP_SCHEDULE_DELAY", int(BatchLimits().delay_s * 1000))
+    return BatchLimits(queue_spans, min(batch_spans, queue_spans), delay_ms / 1000)
+
+
+def _whole_number(environ: Mapping[str, str], variable: str, default: int) -> int:
+    sent = environ.get(variable, "").strip() or str(default)
+    if not (sent.isascii() and sent.isdecimal() and len(sent) < 10 and 1 <= int(sent) <= _MOST):
+        raise SettingsError(f"{variable} is {sent[:40]!r}: accepted is a whole number from 1 to {_MOST}.")
+    return int(sent)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        # A parent of it is missing.
+        return False

@@ -1,8 +1,8 @@
 """The state of all workers, in shared memory that the arbiter makes and every worker inherits by fork.
 
-One head, and one entry for each living worker. The arbiter gives out and frees entries, grants successors and counts; a
-worker writes its own readings. Each field is one aligned 8-byte store, so that no lock is needed, and a worker that is
-killed in the middle of anything leaves no half-written number.
+One head, and one entry for each living worker. The arbiter allocates and frees entries, grants successors and counts; a
+worker writes its own readings. Each field is one aligned 8-byte store: no lock is needed, and a killed worker leaves no
+half-written number.
 """
 
 from __future__ import annotations
@@ -14,10 +14,40 @@ from enum import IntEnum
 from typing import Final
 
 from ocrsvc.system.shared_memory import shared_array
-from ocrsvc.telemetry.worker_limits import Reason
 
 SLOTS: Final = 1024
 NOBODY: Final = -1
+
+
+class Reason(IntEnum):
+    """Why a worker is replaced. NONE is what the worker table holds while there is no reason."""
+
+    NONE = 0
+    MAX_REQUESTS = 1
+    MAX_AGE = 2
+    RSS_SOFT = 3
+    RSS_HARD = 4
+    RSS_GROWTH = 5
+    RELOAD = 6
+    OPERATOR = 7
+    GPU_SOFT = 8
+    GPU_HARD = 9
+    GPU_GROWTH = 10
+    STUCK = 11
+
+    @property
+    def pressure(self) -> int:
+        """Which reasons go first: 3 at once, 2 before memory or threads run out, 1 in turn; 0 is no reason."""
+        if self in (Reason.RSS_HARD, Reason.GPU_HARD):
+            return 3
+        if self in (Reason.RSS_SOFT, Reason.RSS_GROWTH, Reason.GPU_SOFT, Reason.GPU_GROWTH, Reason.STUCK):
+            return 2
+        return int(self is not Reason.NONE)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the worker stops accepting at once, without waiting for a successor."""
+        return self.pressure == 3
 
 
 class State(IntEnum):
@@ -41,21 +71,14 @@ class WorkerEntry(ctypes.Structure):
     """One worker. Times are monotonic seconds, which are the same in all processes of a machine.
 
     Attributes:
-        state, reason: See State and worker_limits.Reason.
         pid: 0 until the worker itself has written it.
-        granted: See Granted; a successor may be forked beside it, or it goes before one is forked.
-        successor: The number of that one's entry; NOBODY before the fork.
+        successor: The number of its successor's entry; NOBODY before the fork.
         gpu: The GPU it computes on, by its number among all that the service has used since its start.
-        rss_bytes, requests, in_flight: The worker's own readings.
         gpu_bytes, gpu_max_step_bytes: Its GPU memory, and the most that this grew between two checks.
-        gpu_free_bytes: What it found free on the GPU.
-        gpu_read_s: When; 0 without a reading.
-        gpu_used_bytes, gpu_total_bytes: Of the GPU, by all processes, and in all.
         gpu_busy_ratio: The share of the last second in which the GPU computed.
-        gpu_busy_read_s: When that was read; 0 without a reading.
+        gpu_read_s, gpu_busy_read_s: When these were read; 0 without a reading.
         rss_hard_bytes: Resident memory at which it stops accepting at once; 0 is no limit.
         alive_s: Its last heartbeat; before the first, until when it needs to give none.
-        forked_s, ready_s, wanted_s, drained_s: When each of these began.
     """
 
     _fields_ = [
@@ -77,13 +100,11 @@ class Head(ctypes.Structure):
         high: Entries from this one on were never used.
         ever_ready: 1 once any worker has served.
         unusable: 1 once a worker found, before any has served, that the engine cannot be opened here.
-        boot_failures: Workers that died before they were ready, or could not be forked, since the last that became so.
+        boot_failures: Workers that died before they were ready, or could not be forked, since the last good start.
         backoff_until_s: No worker is forked before this time.
-        most_live: Most workers that ever lived at once.
         gpu_footprint_bytes: The most that any worker held of the GPU after its warm-up.
-        exited_s: When the last worker was reaped; what was read of the GPU before is out of date.
-        recycles: Workers replaced, by reason.
-        drain_first: Those of them that had to go before their successor could load.
+        exited_s: When the last worker was reaped; GPU readings from before are out of date.
+        drain_first: Workers that had to go before their successor could load.
         certificates: How often the TLS certificates were read again.
         leaving: 1 once the service was asked to end, and serves on for load balancers to notice.
     """

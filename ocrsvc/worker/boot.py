@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ocrsvc.access.routes import routes_of
+from ocrsvc.access.key_routes import routes_of
 from ocrsvc.errors import OcrsvcError, OperatorError
-from ocrsvc.settings.settings import Settings
 from ocrsvc.system.allocator import limit_arenas
 from ocrsvc.system.core_dumps import forbid_core_dumps
 from ocrsvc.system.gpu import GpuMemoryReader, open_gpu_memory_reader
@@ -26,8 +25,7 @@ from ocrsvc.system.gpu_devices import VISIBLE, pin_gpu
 from ocrsvc.system.memory import read_rss_bytes
 from ocrsvc.system.thread_plan import device_for
 from ocrsvc.telemetry.metrics import JOBS, LINES_DROPPED, STUCK, WAITING
-from ocrsvc.telemetry.sampler import Sampler
-from ocrsvc.telemetry.worker_limits import Limits
+from ocrsvc.telemetry.metrics_store import Sampler
 from ocrsvc.telemetry.worker_table import Head, State
 from ocrsvc.tls.handshakes import Handshakes
 from ocrsvc.worker.certificate_watch import follow
@@ -35,6 +33,8 @@ from ocrsvc.worker.connection import RequestLimits
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker, Watched
 from ocrsvc.worker.logger import log_in_background
 from ocrsvc.worker.memory_limits import ModelsInProcess, gpu_bounds, rss_bounds
+from ocrsvc.worker.quick_paths import quick_paths
+from ocrsvc.worker.replacement_limits import Limits
 from ocrsvc.worker.replacement_policy import BOOT_FAILED, is_next_to_load
 from ocrsvc.worker.service_context import ServiceContext
 
@@ -103,7 +103,7 @@ def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
         limits.memory,
         settings.max_body_bytes,
         settings.deadline_s,
-        service.slow_paths(),
+        quick_paths(settings.dialects),
         service.head_check(),
         settings.caller_header,
     )
@@ -151,20 +151,16 @@ def _start_samplers(service: ServiceContext, reader: Reader) -> None:
     own, jobs, gate = service.worker, service.jobs, service.worker.gate
     samplers = [Sampler(own.metrics, lambda: ((WAITING, reader.waiting()), (STUCK, reader.stuck_threads())))]
     if jobs is not None:
-        from ocrsvc.jobs.usage import USAGE_S, read_usage
+        from ocrsvc.jobs.job_store import USAGE_S, read_usage
 
         # A disk that does not answer must not hold up the others.
         samplers.append(Sampler(own.metrics, lambda: read_usage(jobs), USAGE_S))
     if gate is not None:
-        from ocrsvc.access.key_metrics import USAGE_S as KEYS_S
-        from ocrsvc.access.key_metrics import read_key_counts
+        from ocrsvc.access.gate import KEY_COUNTS_S, read_key_counts
 
-        samplers.append(Sampler(own.metrics, lambda: read_key_counts(gate), KEYS_S))
-    models = reader.loaded_models
-    if models is not None:
-        from ocrsvc.model_serving.load_metrics import read_loaded
-
-        samplers.append(Sampler(own.metrics, lambda: read_loaded(models)))
+        samplers.append(Sampler(own.metrics, lambda: read_key_counts(gate), KEY_COUNTS_S))
+    loaded = reader.worker_models.loaded
+    samplers.append(Sampler(own.metrics, loaded.gauges))
     for sampler in samplers:
         sampler.start()
         own.closing.callback(sampler.stop)
@@ -200,33 +196,32 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
     """Serve gRPC beside HTTP, if it is asked for."""
     if not service.grpc_listeners:
         return
+    from ocrsvc.adapters.model_protocols.ocr_model import make_model
     from ocrsvc.grpc_server.access import CallAccess
     from ocrsvc.grpc_server.call_metrics import CallMetrics
     from ocrsvc.grpc_server.server import RpcServer
+    from ocrsvc.grpc_server.server_state import ServerState
     from ocrsvc.grpc_services import make_services
-    from ocrsvc.model_api.model import make_model
 
     def count(change: int) -> None:
         worker.nr += max(0, change)
         worker.count_beside(change)
 
     settings, own, certificates = service.settings, service.worker, service.certificate_watch.certificates
-    worker.grpc_server = RpcServer(
-        service.grpc_listeners,
+    gate, routes = own.gate, routes_of(settings.dialects, has_models=settings.models is not None)
+    assert own.limits is not None, "set before the engine is opened"
+    state = ServerState(
         make_services(make_model(settings, reader, service.metrics, own.metrics), settings.dialects),
         threads=worker.cfg.threads,
         most_bytes=settings.max_body_bytes,
         limit_s=settings.deadline_s,
-        limits=own.limits,
+        shared=own.limits,
         call_metrics=CallMetrics(own.metrics, own.access_log, own.error_recorder, own.tracer),
         on_call=count,
+        access=CallAccess(gate, routes) if gate is not None else None,
     )
-    if own.gate is not None:
-        worker.grpc_server.access = CallAccess(
-            own.gate, routes_of(settings.dialects, has_models=settings.models is not None)
-        )
-    if certificates is not None:
-        worker.grpc_server.handshakes = _handshakes(service, lambda: certificates.current.grpc)
+    handshakes = _handshakes(service, lambda: certificates.current.grpc) if certificates is not None else None
+    worker.grpc_server = RpcServer(service.grpc_listeners, state, handshakes)
     worker.grpc_server.start()
     own.closing.callback(worker.grpc_server.stop, 0.0)
 
@@ -235,21 +230,21 @@ def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Read
     """Read the documents that nobody waits for, until this worker is to go."""
     if service.jobs is None:
         return
-    from ocrsvc.jobs.deliveries import make_deliveries
-    from ocrsvc.jobs.runner import Runner
+    from ocrsvc.jobs.callbacks import make_callback_sender
+    from ocrsvc.jobs.job_runner import JobRunner
 
     def is_leaving() -> bool:
         return worker.entry.state == State.DRAINING or not worker.alive
 
     metrics, settings = service.worker.metrics, service.settings
     service.jobs.note = partial(metrics.count, JOBS)
-    runner = Runner(service.jobs, reader, settings.deadline_s, is_leaving, service.worker.gate)
+    runner = JobRunner(service.jobs, reader, settings.deadline_s, is_leaving, service.worker.gate)
     runner.start()
     service.worker.closing.callback(runner.stop, _STOP_S)
-    deliveries = make_deliveries(service.jobs, settings)
-    if deliveries is not None:
-        deliveries.start()
-        service.worker.closing.callback(deliveries.stop, _STOP_S)
+    sender = make_callback_sender(service.jobs.database, settings, service.jobs.note)
+    if sender is not None:
+        sender.start()
+        service.worker.closing.callback(sender.stop, _STOP_S)
 
 
 def _note_ready(
@@ -258,7 +253,9 @@ def _note_ready(
     """Begin to watch, and enter READY; `waited_s` is what this worker waited for others before it loaded."""
     settings, head, entry = service.settings, service.controller.worker_table.head, worker.entry
     entry.rss_bytes = read_rss_bytes()
-    models = _models_in(settings, reader)
+    loaded = reader.worker_models.loaded
+    # Child processes hold theirs themselves.
+    models = None if settings.isolation == "process" else ModelsInProcess(loaded, loaded.held_bytes())
     limits = Limits(
         max_requests=worker.most_requests,
         max_age_s=settings.max_age_s,
@@ -278,14 +275,6 @@ def _note_ready(
     if entry.state != State.DRAINING:
         entry.state = State.READY
     worker.log.info("Footprint rss_bytes=%s gpu_bytes=%s, limits: %s", entry.rss_bytes, entry.gpu_bytes, limits)
-
-
-def _models_in(settings: Settings, reader: Reader) -> ModelsInProcess | None:
-    """The models that this process holds itself; None where there are none that come and go."""
-    models = reader.loaded_models
-    if models is None or settings.isolation == "process":
-        return None
-    return ModelsInProcess(models, models.held_bytes())
 
 
 def _begin_tls(service: ServiceContext, worker: RecyclingWorker) -> Callable[[], object]:

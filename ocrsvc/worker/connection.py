@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import select
 import socket
 import struct
@@ -13,7 +14,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from gunicorn.http.body import ChunkedReader, LengthReader
 from gunicorn.http.errors import InvalidHeader
@@ -25,6 +26,7 @@ from ocrsvc.http.head_check import HeadCheck
 from ocrsvc.http.received_body import Pace, ReceivedBody
 from ocrsvc.serving.memory_budget import Budget, Share, network_of
 from ocrsvc.tls.tls_socket import TlsSocket
+from ocrsvc.worker.quick_paths import is_quick
 
 UNSENT_BYTES: Final = 1 << 17
 """What the kernel takes of an answer before the network does: an ordinary one whole, and of a large one no megabytes,
@@ -34,6 +36,7 @@ SMALL_BODY_BYTES: Final = 1 << 16
 """Up to here a body that nobody wants is received all the same: a new connection would cost both sides more."""
 
 _PIECES_AT_ONCE: Final = 64
+_FILE_PIECE_BYTES: Final = 1 << 18
 _RESET: Final = struct.pack("ii", 1, 0)
 _TIMEOUT_HEADER: Final = "X-REQUEST-TIMEOUT"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -47,7 +50,7 @@ class RequestLimits:
         memory: For all of them together.
         most_body_bytes: The largest body.
         deadline_s: The longest time for a whole request.
-        slow_paths: Where those begin that may take time without the engine, as a download does.
+        quick_paths: Those that the reserved threads answer.
         check_head: Says why a body is not even received; None where everybody is served.
         caller_header: The field in which the nearest proxy names the caller; empty for none.
     """
@@ -55,7 +58,7 @@ class RequestLimits:
     memory: Budget
     most_body_bytes: int = sys.maxsize
     deadline_s: float = 3600.0
-    slow_paths: tuple[str, ...] = ()
+    quick_paths: frozenset[str] = frozenset()
     check_head: HeadCheck | None = None
     caller_header: str = ""
 
@@ -104,8 +107,9 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         ahead: What has come behind the request that is being answered.
         body: That request's body; None where its head is wrong.
         caller: Who takes turns with others for a thread: the address, or what a proxy says it is.
-        is_quick: Whether the request can want neither the engine nor time: health checks, metrics, pages.
+        is_quick: Whether the request needs neither the engine nor time: health checks, metrics, pages, wrong heads.
         unsent: What the kernel has not taken of the answer.
+        file: The file whose rest follows that; None where the answer is none.
         sent_bytes: What it has taken, since the answer's thread left it to the loop.
         pace: How quickly the client takes that.
         is_kept: Whether the next request may come on it, by the request's thread.
@@ -125,6 +129,7 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         self.caller = ""
         self.is_quick = True
         self.unsent: deque[memoryview] = deque()
+        self.file: FilePart | None = None
         self.sent_bytes = 0
         self.pace = Pace(0.0, 0.0)
         self.is_kept = False
@@ -134,7 +139,8 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
     @property
     def is_sending(self) -> bool:
         """Whether the kernel has not taken all of the answer."""
-        return bool(self.unsent) or (self.tls is not None and self.tls.unsent_bytes > 0)
+        is_left = bool(self.unsent) or (self.file is not None and self.file.left_bytes > 0)
+        return is_left or (self.tls is not None and self.tls.unsent_bytes > 0)
 
     def receive(self, most_bytes: int) -> bytes | None:
         """What the client sent next; empty when it sends no more, None when nothing is there yet."""
@@ -148,12 +154,12 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
     def parse_head(self, limits: RequestLimits) -> None:
         """The head is whole: make the body that it announces, with what has come of it."""
         request, rest = self.parser.parse(bytes(self.head))
-        self.head = bytearray()
+        self.head, self.is_quick = bytearray(), True
         if request is None:
             return
         self.caller = caller_of(request, self.client, limits.caller_header)
         length = _body_length(request)
-        self.is_quick = length == 0 and request.method != "POST" and not request.path.startswith(limits.slow_paths)
+        self.is_quick = length == 0 and is_quick(request.method, request.path, limits.quick_paths)
         end_s = time.monotonic() + _seconds(request, limits.deadline_s)
         self.body = ReceivedBody(self.sock, request, length, limits.most_body_bytes, Share(limits.memory), end_s)
         request.body = self.body
@@ -174,7 +180,11 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         with suppress(BlockingIOError):
             if self.tls is not None:
                 self.tls.flush()
-            while self.unsent and self.sent_bytes < end_bytes:
+            while self.sent_bytes < end_bytes:
+                if not self.unsent and self.file is not None and self.file.left_bytes:
+                    self.unsent.append(self.file.read())
+                if not self.unsent:
+                    return
                 sent = self.sock.send(self.unsent[0][:most_bytes])
                 self.sent_bytes += sent
                 self.unsent[0] = self.unsent[0][sent:]
@@ -197,10 +207,39 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
     def forget_request(self) -> None:
         """Its answer has left, or never will: what it held is free again."""
         self.unsent.clear()
+        if self.file is not None:
+            self.file.close()
+            self.file = None
         if self.body is not None:
             self.body.discard()
             self.body.share.release()
             self.body = None
+
+
+class FilePart:
+    """The rest of a file that is the body of an answer, read in pieces as the client takes them.
+
+    Args:
+        descriptor: Of the file; this has one of its own.
+        at, count: From where, and how many bytes of it.
+    """
+
+    def __init__(self, descriptor: int, at: int, count: int) -> None:
+        self._descriptor = os.dup(descriptor)
+        self._at, self.left_bytes = at, count
+
+    def read(self) -> memoryview:
+        """The next piece. Raises OSError, also where the file has become shorter."""
+        piece = os.pread(self._descriptor, min(self.left_bytes, _FILE_PIECE_BYTES), self._at)
+        if not piece:
+            raise OSError("The file of an answer is shorter than it was.")
+        self._at += len(piece)
+        self.left_bytes -= len(piece)
+        return memoryview(piece)
+
+    def close(self) -> None:
+        """Close the descriptor. Called once."""
+        os.close(self._descriptor)
 
 
 class Sender:
@@ -211,21 +250,28 @@ class Sender:
 
     Attributes:
         unsent: What the kernel has not taken yet, for the event loop.
+        file: The file whose rest follows that; None where the answer is none.
     """
 
     def __init__(self, sock: socket.socket, tls: TlsSocket | None = None) -> None:
         self._sock, self._tls = sock, tls
         self._head: bytes | None = None
         self.unsent: deque[memoryview] = deque()
+        self.file: FilePart | None = None
 
-    def sendall(self, data: bytes) -> None:
+    def sendall(self, data: bytes | memoryview) -> None:
         """Keep the head until something follows; send, or leave for later, the rest. Raises OSError."""
         if self._head is None:
-            self._head = data
+            self._head = bytes(data)
             return
         head, self._head = self._head, b""
         self.unsent.extend(memoryview(piece) for piece in (head, data) if piece)
         self._send()
+
+    def sendfile(self, file: BinaryIO, offset: int, count: int) -> None:
+        """Send a file's first piece, and leave the rest to the event loop. Raises OSError."""
+        self.file = FilePart(file.fileno(), offset, count)
+        self.sendall(self.file.read())
 
     def flush(self) -> None:
         """Send a head that nothing follows. Raises OSError."""
@@ -266,6 +312,20 @@ class Sender:
                 self.unsent.appendleft(piece[sent:])
                 return
             sent -= len(piece)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+class ErrorSender:
+    """The socket for errors that gunicorn answers itself: adds the header that every answer has."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def sendall(self, data: bytes) -> None:
+        """Send the whole answer. Raises OSError."""
+        self._sock.sendall(data.replace(b"\r\n", b"\r\nX-Content-Type-Options: nosniff\r\n", 1))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)

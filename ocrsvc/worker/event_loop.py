@@ -27,7 +27,7 @@ from gunicorn.workers import gthread
 from ocrsvc.http.received_body import READER_STALL_S, Pace
 from ocrsvc.serving.memory_budget import Budget
 from ocrsvc.telemetry.loggable import loggable_error
-from ocrsvc.worker.connection import Connection, RequestLimits, Sender
+from ocrsvc.worker.connection import Connection, ErrorSender, RequestLimits, Sender
 from ocrsvc.worker.request_threads import RequestThreads, start_pool
 
 HEAD_S: Final = 10.0
@@ -58,8 +58,9 @@ _HEAD_PIECE_BYTES: Final = 8192
 # The end of a head, or a line that ends as no line of a head may: the parser refuses that at once.
 _HEAD_END: Final = re.compile(rb"\r\n\r\n|(?<!\r)\n")
 _HEAD_END_BYTES: Final = 4
-_TOO_LATE: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-_TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_EMPTY: Final = b"Connection: close\r\nX-Content-Type-Options: nosniff\r\nContent-Length: 0\r\n\r\n"
+_TOO_LATE: Final = b"HTTP/1.1 408 Request Timeout\r\n" + _EMPTY
+_TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\n" + _EMPTY
 _RESERVED_THREADS: Final = 2
 
 
@@ -99,7 +100,7 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
         self._guarded(conn, self._begin_head)
 
     def enqueue_req(self, conn: Any) -> None:
-        """Give a request that is whole to a thread; one that cannot want the engine to those that are reserved."""
+        """Give a request that is whole to a thread; one that is known to be quick to those that are reserved."""
         if conn.is_quick and self._reserved is not None:
             done = self._reserved.submit(self.handle, conn)
         else:
@@ -115,8 +116,12 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
             keep = super().handle_request(req, SimpleNamespace(sock=sender, client=conn.client, server=conn.server))
             sender.flush()
         finally:
-            conn.unsent = sender.unsent
+            conn.unsent, conn.file = sender.unsent, sender.file
         return bool(keep)
+
+    def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
+        """Pool thread: answer what never reached the application, such as a head that is wrong."""
+        super().handle_error(req, ErrorSender(client), addr, exc)
 
     def finish_request(self, conn: Any, done: Future[object]) -> None:
         """Send the rest of the answer, and then keep the connection or begin to close it."""

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from ocrsvc.system.allocator import give_back
 from ocrsvc.system.gpu import GpuMemoryReader, Siblings
 from ocrsvc.system.memory import read_rss_bytes
-from ocrsvc.telemetry.worker_limits import Limits, MemoryTrend, Readings, Reason, Usage, reason_to_replace
-from ocrsvc.telemetry.worker_table import NOBODY, Granted, State
+from ocrsvc.telemetry.worker_table import NOBODY, Granted, Reason, State
 from ocrsvc.worker.accept_yield import FairThreadWorker
+from ocrsvc.worker.replacement_limits import Limits, MemoryTrend, Readings, Usage, reason_to_replace
 
 if TYPE_CHECKING:
     # It is imported where gRPC is served only.

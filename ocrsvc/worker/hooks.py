@@ -20,17 +20,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import ocrsvc
 from ocrsvc import __version__
-from ocrsvc.access.audit import audit_log_of
-from ocrsvc.access.opening import check_store, settle_rest
+from ocrsvc.access.audit_log import audit_log_of
+from ocrsvc.access.open_store import check_store, settle_rest
 from ocrsvc.errors import OcrsvcError, OperatorError, SettingsError
-from ocrsvc.jobs.folder import remove_folder
-from ocrsvc.jobs.opening import open_store
+from ocrsvc.jobs.job_folder import open_jobs, remove_folder
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import gpus_for, set_library_environment
 from ocrsvc.telemetry.loggable import loggable_path
 from ocrsvc.telemetry.metrics import BOOT_FAILURES, LINES_DROPPED
-from ocrsvc.telemetry.otel_settings import check_tracing
+from ocrsvc.telemetry.tracing import check_tracing
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.tls.certificates import Certificates
 from ocrsvc.worker import boot
@@ -143,10 +142,9 @@ def on_starting(server: LastingArbiter) -> None:
         if settings.keys is not None:
             check_store(settings.keys)
         audit_log_of(settings).check()
-        if settings.models is not None:
-            _check_policies(settings.models)
+        _check_policies(settings)
         if service.stores_documents():
-            service.jobs = open_store(settings)
+            service.jobs = open_jobs(settings)
     except OperatorError as error:
         server.log.error("%s", error)
         sys.exit(error.exit_code)
@@ -159,11 +157,12 @@ def on_starting(server: LastingArbiter) -> None:
         server.log.info("Jobs and uploaded files are kept until the service ends: OCRSVC_TASKS_DIR is not set.")
 
 
-def _check_policies(folder: Path) -> None:
-    """Raises SettingsError when the file in the model repository that says which versions are wanted is wrong."""
-    from ocrsvc.model_serving.policy import read_policies
+def _check_policies(settings: Settings) -> None:
+    """Raises SettingsError when the model repository's file of policies is wrong."""
+    from ocrsvc.models.policy import read_policies
 
-    read_policies(folder)
+    if settings.models is not None:
+        read_policies(settings.models)
 
 
 def _allow_many_files() -> None:
@@ -229,7 +228,7 @@ def child_exit(server: LastingArbiter, worker: RecyclingWorker) -> None:
 def on_exit(server: LastingArbiter) -> None:
     """Arbiter, last, when all workers have ended."""
     service = current_service()
-    if service.jobs is not None and not service.jobs.is_durable:
+    if service.jobs is not None and not service.jobs.database.is_durable:
         remove_folder(service.jobs.folder)
     if service.settings.keys is not None:
         try:

@@ -3,7 +3,7 @@
 A worker that does not answer its heartbeat is killed by gunicorn. Just before, the CPU time of the threads that have a
 request on record is read: whichever keeps the interpreter computes, while all others wait for it. The body of that
 request is refused from then on. A worker that died without being killed leaves no such proof; a body is refused when
-two workers died while it was being worked on, and no request with it was answered in between.
+two workers died while no other body was being worked on, and no request with it was answered in between.
 """
 
 from __future__ import annotations
@@ -61,12 +61,10 @@ class HungRequests:
             self._log.error("HELD worker %s: no request of it computed while it did not answer.", pid)
             self._log_lost(pid, in_flight)
             return
-        # Where two requests computed, one of them is innocent.
-        crashes = CRASHES if len(guilty) == 1 else 1
         for request in guilty:
             self._log.error("HELD worker %s, which is killed now: %s", pid, _described(request))
-            # Before the signal: a proxy asks the next worker as soon as the connection breaks.
-            self._deny(request, crashes, "held a worker")
+        # Before the signal: a proxy asks the next worker as soon as the connection breaks.
+        self._deny_if_alone(guilty, CRASHES, "held a worker")
         self._log_lost(pid, [request for request in in_flight if request not in guilty])
 
     def note_exit(self, pid: int, worker: int, *, expected: bool) -> None:
@@ -78,10 +76,7 @@ class HungRequests:
             return
         self._log.error("DIED worker %s, with %s requests on record.", pid, len(in_flight))
         self._log_lost(pid, in_flight)
-        # It died over one of them: without proof which, whatever was worked on counts once.
-        at_work = {request.digest: request for request in in_flight if request.stage.is_risky}
-        for request in at_work.values():
-            self._deny(request, 1, "worker died")
+        self._deny_if_alone([request for request in in_flight if request.stage.is_risky], 1, "worker died")
 
     def without_guess(self, record: logging.LogRecord) -> bool:
         """A logging filter: a worker that was killed on purpose did not run out of memory."""
@@ -93,9 +88,11 @@ class HungRequests:
                 record.msg = f"{fact} It did not end when it was told to."
         return True
 
-    def _deny(self, request: InFlight, crashes: int, cause: str) -> None:
-        if not request.digest:
+    def _deny_if_alone(self, at_work: Sequence[InFlight], crashes: int, cause: str) -> None:
+        """Count crashes against the body that was worked on; against none of several, since only one is to blame."""
+        if len({request.digest for request in at_work}) != 1 or not at_work[0].digest:
             return
+        request = at_work[0]
         before = self._denylist.crashes(request.digest)
         self._denylist.note(request.digest, before + crashes, cause)
         if before < CRASHES <= before + crashes:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from gunicorn import glogging
 
-from ocrsvc.access.log_filter import SECRETS_HIDDEN
+from ocrsvc.access.key_secrets import SECRETS_HIDDEN
 from ocrsvc.telemetry.event_log import TARGETS, BackgroundHandler, JsonFormatter, ReadyStreamHandler, log_uncaught
 
 Form = Literal["text", "json"]

@@ -11,12 +11,12 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.settings.types import bytes_of
 from ocrsvc.system.gpu import GpuMemoryReader
 from ocrsvc.system.memory import read_memory_bytes
-from ocrsvc.telemetry.worker_limits import Bounds, calibrate, calibrate_gpu
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker
+from ocrsvc.worker.replacement_limits import Bounds, calibrate, calibrate_gpu
 
 if TYPE_CHECKING:
-    # Loaded where there is a model repository alone.
-    from ocrsvc.model_serving.loaded_models import LoadedModels
+    # It needs numpy, which must not come into the arbiter.
+    from ocrsvc.models.loaded_models import LoadedModels
 
 
 class ModelsInProcess:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ocrsvc.model_repository.key_source import hide_variable, is_read_again, read_model_key
-from ocrsvc.model_repository.model_key import ModelKey
+from ocrsvc.engines.model.encryption import ModelKey
+from ocrsvc.engines.model.key_source import hide_variable, is_read_again, read_model_key
 from ocrsvc.settings.settings import Settings
 
 
@@ -21,10 +21,9 @@ def open_model_key(settings: Settings, before: ModelKey | None, *, is_start: boo
     key = read_model_key(settings) if is_start or is_read_again(settings) else before
     hide_variable()
     if settings.models is not None and (is_start or _is_other(key, before)):
-        from ocrsvc.model_repository.repository import ModelRepository
-        from ocrsvc.model_serving.key_check import check_key
+        from ocrsvc.models.repository import ModelRepository
 
-        check_key(ModelRepository(settings.models, key))
+        ModelRepository(settings.models, key).check_key()
     return key
 
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gunicorn.errors import HaltServer
 
 from ocrsvc.system.gpu_devices import least_loaded_gpu
-from ocrsvc.telemetry.worker_limits import Reason
-from ocrsvc.telemetry.worker_table import NOBODY, Granted, Snapshot, State, WorkerEntry, WorkerTable
+from ocrsvc.telemetry.worker_table import NOBODY, Granted, Reason, Snapshot, State, WorkerEntry, WorkerTable
 from ocrsvc.worker.replacement_policy import (
     BOOT_ERROR,
     LONGEST_BACKOFF_S,

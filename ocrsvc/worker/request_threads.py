@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
+
+from ocrsvc.serving.caller_turns import CallerTurns
 
 AT_ONCE: Final = 3
 """So many requests begin at once: more threads that compute than this only take the interpreter from each other."""
@@ -20,32 +21,6 @@ SETTLED_S: Final = 0.005
 """After which a request begins no more: most are over by then, or wait for the engine, a process or the disk."""
 
 T = TypeVar("T")
-
-
-class CallerTurns(Generic[T]):
-    """Items of callers, who take turns: each has one taken, then the next. For one thread at a time."""
-
-    def __init__(self) -> None:
-        # Who is next comes first.
-        self._lines: OrderedDict[str, deque[T]] = OrderedDict()
-
-    def put(self, caller: str, item: T) -> None:
-        """Add an item behind those of the same caller."""
-        self._lines.setdefault(caller, deque()).append(item)
-
-    def take(self) -> T:
-        """The first item of the caller whose turn it is. Raises IndexError where there is none."""
-        if not self._lines:
-            raise IndexError("nothing waits")
-        caller, line = self._lines.popitem(last=False)
-        item = line.popleft()
-        if line:
-            self._lines[caller] = line
-        return item
-
-    def __len__(self) -> int:
-        """How many items wait."""
-        return sum(map(len, self._lines.values()))
 
 
 class Beginnings:

@@ -11,23 +11,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from ocrsvc.access.key_routes import routes_of
 from ocrsvc.access.page_counts import PageCounts
-from ocrsvc.access.routes import JOBS, routes_of
-from ocrsvc.jobs.store import JobStore
-from ocrsvc.model_repository.model_key import ModelKey
-from ocrsvc.registry import adapters
+from ocrsvc.engines.model.encryption import ModelKey
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.serving.requests_in_flight import InFlightTable
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan, plan_for
 from ocrsvc.telemetry.access_log import AccessLog, Origin
 from ocrsvc.telemetry.history import History, observe
-from ocrsvc.telemetry.ledger import Ledger
 from ocrsvc.telemetry.metrics import EVENTS_DROPPED, SPANS, SPANS_DROPPED
 from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_reading
-from ocrsvc.telemetry.otel_settings import batch_limits, is_tracing
 from ocrsvc.telemetry.recent_errors import ErrorRecorder, RecentErrors
-from ocrsvc.telemetry.tracing import NoTracer, Tracer
+from ocrsvc.telemetry.tracing import NoTracer, Tracer, batch_limits, is_tracing
 from ocrsvc.telemetry.worker_table import SLOTS, WorkerTable
 from ocrsvc.worker.certificate_watch import CertificateWatch
 from ocrsvc.worker.hung_requests import HungRequests
@@ -39,15 +36,16 @@ if TYPE_CHECKING:
 
     from ocrsvc.access.gate import AccessGate
     from ocrsvc.http.head_check import HeadCheck
-    from ocrsvc.model_serving.loaded_version import EngineThreads
-    from ocrsvc.model_serving.watcher import ModelWatcher
-    from ocrsvc.model_serving.worker_models import WorkerModels
+    from ocrsvc.models.loaded_version import EngineThreads
+    from ocrsvc.models.watcher import ModelWatcher
+    from ocrsvc.models.worker_models import WorkerModels
     from ocrsvc.pipeline.read import Reader
     from ocrsvc.readings import Reading
     from ocrsvc.serving.memory_budget import SharedLimits
+    from ocrsvc.serving.work_queue import RequestContext
 
 # A collector that is away must not keep a worker from ending.
-_LAST_SPANS_S: Final = 2.0
+_LAST_SPANS_S: Final = 1.0
 
 
 class ServiceContext:
@@ -118,52 +116,45 @@ class ServiceContext:
 
     def make_reader(self, plan: ThreadPlan) -> Reader:
         """A reader that is not started; imports the numeric libraries, so never in the arbiter."""
-        reader, head = self._make_reader(plan), self.controller.worker_table.head
+        from ocrsvc.pipeline.read import Reader
+
+        head = self.controller.worker_table.head
+        reader = Reader(
+            self.settings,
+            plan,
+            models_opener=lambda threads: self._open_models(plan, threads),
+            on_reading=self._note_reading,
+        )
         reader.is_leaving = lambda: bool(head.leaving)
         return reader
 
-    def _make_reader(self, plan: ThreadPlan) -> Reader:
-        from ocrsvc.engines.opening import open_engine
-        from ocrsvc.pipeline.read import Reader
-
-        if self.settings.models is not None:
-            return Reader(
-                self.settings,
-                plan,
-                models_opener=lambda threads: self._open_models(plan, threads),
-                on_reading=self._note_reading,
-            )
-        return Reader(
-            self.settings,
-            plan,
-            engine_opener=lambda: open_engine(self.settings, plan, self.image_denylist),
-            on_reading=self._note_reading,
-        )
-
     def _open_models(self, plan: ThreadPlan, threads: EngineThreads) -> WorkerModels:
-        """The models of this worker, which count what they do in its metrics, and what watches them."""
-        from ocrsvc.model_serving.load_metrics import LoadMetrics
-        from ocrsvc.model_serving.watcher import watch_models
-        from ocrsvc.model_serving.worker_models import open_worker_models
+        """The models of this worker, which count what they do in its metrics, and the watcher of a repository."""
+        from ocrsvc.models.watcher import watch_models
+        from ocrsvc.models.worker_models import open_worker_models
 
-        observer = LoadMetrics(self.worker.metrics)
-        models = open_worker_models(self.settings, plan, threads, self.image_denylist, observer, self.model_key)
-        self.worker.models_watcher = watch_models(self.settings, plan, models, self.worker.metrics)
+        settings, metrics = self.settings, self.worker.metrics
+        models = open_worker_models(settings, plan, threads, self.image_denylist, metrics, self.model_key)
+        if settings.models is not None:
+            self.worker.models_watcher = watch_models(settings, plan, models, metrics)
         return models
 
     def start_gate(self, slot_number: int = 0) -> None:
         """Worker, once: begin to admit requests by their API keys, if the settings name a store of them."""
         if self.settings.keys is None or self.worker.gate is not None:
             return
-        from ocrsvc.access.opening import open_gate
+        from ocrsvc.access.gate import AccessGate
+        from ocrsvc.access.open_store import open_store
 
-        self.worker.gate = open_gate(self.settings.keys, self.page_counts, slot_number)
+        counts = self.page_counts
+        store = open_store(self.settings.keys)
+        self.worker.gate = AccessGate(store, counts.service, counts=counts, slot=slot_number)
         self.worker.gate.start()
         self.worker.closing.callback(self.worker.gate.stop)
 
-    def _note_reading(self, reading: Reading, ledger: Ledger) -> None:
+    def _note_reading(self, reading: Reading, context: RequestContext) -> None:
         """Count a page that was read, in the trace of its request if that is sampled."""
-        count_reading(self.worker.metrics, reading, ledger.trace_id)
+        count_reading(self.worker.metrics, reading, context.ledger.trace_id, context.source)
 
     def make_app(self) -> Flask:
         """The WSGI application over this worker's reader, which may be started later. Loads no model."""
@@ -222,15 +213,6 @@ class ServiceContext:
         self.worker.closing.callback(tracer.stop, _LAST_SPANS_S)
         self.worker.tracer = tracer
         return tracer
-
-    def slow_paths(self) -> tuple[str, ...]:
-        """Where paths begin that may take time without the engine: of the adapters that are on, the list of models."""
-        of_adapters = tuple(path for name in self.settings.dialects for path in adapters()[name].slow_paths)
-        if self.settings.models is None:
-            return (JOBS, *of_adapters)
-        from ocrsvc.api.model_list import PATH
-
-        return (JOBS, *of_adapters, PATH)
 
     def stores_documents(self) -> bool:
         """Whether documents are taken in that nobody waits for."""

@@ -17,8 +17,8 @@ from ocrsvc.worker.event_loop import HEAD_S, STOP_LINGER_S, EventLoopWorker
 
 _TEXT: Final = b"This port speaks TLS: ask it by https://.\n"
 _NOT_TLS: Final = (
-    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s"
-    % (len(_TEXT), _TEXT)
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\nX-Content-Type-Options: nosniff\r\n"
+    b"Content-Length: %d\r\n\r\n%s" % (len(_TEXT), _TEXT)
 )
 
 

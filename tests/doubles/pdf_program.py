@@ -14,7 +14,7 @@ import sys
 
 from ocrsvc.system.child_program import MESSAGE_BYTES, apply_limits
 
-USUAL = {"ready": "ready 0 0", "open": "pages 2", "size": "points 72 72", "draw": "drawn"}
+USUAL = {"ready": "ready 0 0", "open": "pages 2", "size": "points 72 72", "image": "image 0 0", "draw": "drawn"}
 
 
 def answer(reply: str) -> None:

@@ -45,6 +45,7 @@ class Asked:
         index_type: In what places in the content are counted.
         is_pdf: Whether the document is one, so that places are told in inches.
         makes_pdf: Whether a searchable PDF is made.
+        dpi: At which pages of a PDF are drawn.
     """
 
     model: str
@@ -53,14 +54,15 @@ class Asked:
     index_type: str
     is_pdf: bool
     makes_pdf: bool
+    dpi: int = 200
 
     def packed(self) -> dict[str, Any]:
         """As plain values."""
         return asdict(self)
 
 
-def parse_query(model: str, document: bytes) -> tuple[Asked, ReadOptions, Ranges]:
-    """What the address of this thread's request asks for, of this document.
+def parse_query(model: str, document: bytes, dpi: int) -> tuple[Asked, ReadOptions, Ranges]:
+    """What the address of this thread's request asks for, of this document, whose pages are drawn at `dpi`.
 
     Raises:
         ModelNotFound: The model is none of the two.
@@ -74,7 +76,8 @@ def parse_query(model: str, document: bytes) -> tuple[Asked, ReadOptions, Ranges
     if outputs - {"pdf"}:
         raise BadOption(f"output has {min(outputs - {'pdf'})[:40]!r}: only pdf is made.", "Leave it out.")
     content = _choice("outputContentFormat", (TEXT, MARKDOWN))
-    asked = Asked(model, _version(), content, _choice("stringIndexType", _INDEX_TYPES), is_pdf(document), bool(outputs))
+    index_type = _choice("stringIndexType", _INDEX_TYPES)
+    asked = Asked(model, _version(), content, index_type, is_pdf(document), bool(outputs), dpi)
     is_layout = model == LAYOUT
     options = ReadOptions(words=True, tables=is_layout, layout=is_layout, barcodes="barcodes" in features)
     return asked, options, _pages()

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Final
 
-import orjson
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.azure_read.analyze_request import Asked, document_of, parse_query
-from ocrsvc.adapters.azure_read.analyze_result import ResultWriter, Take
+from ocrsvc.adapters.azure_read.analyze_result import SUCCEEDED, moment
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import CallerError, OcrsvcError, UnsupportedImage
 from ocrsvc.http.error_responses import failure_of
@@ -24,14 +22,14 @@ from ocrsvc.http.responses import JSON_TYPE, as_json
 from ocrsvc.job_requests import ResultFiles, job_view, owner_of_request, store_of
 from ocrsvc.jobs.intake import JobRequest, add_job, find_job
 from ocrsvc.jobs.job import Job, State
-from ocrsvc.jobs.store import JobStore
+from ocrsvc.jobs.job_store import JobStore
 
 PATHS: Final = ("/documentintelligence", "/formrecognizer")
 SOURCE: Final = "azure_read"
 STATES: Final[dict[State, str]] = {
     "waiting": "notStarted",
     "running": "running",
-    "success": "succeeded",
+    "success": SUCCEEDED,
     "failure": "failed",
 }
 
@@ -74,12 +72,15 @@ class _Views:
 
     def __init__(self, context: AdapterContext) -> None:
         self._context = context
-        self._files = ResultFiles(context.reader)
 
     @property
     def _jobs(self) -> JobStore:
         """Raises JobsOff where there are none."""
         return store_of(self._context.jobs)
+
+    @property
+    def _files(self) -> ResultFiles:
+        return ResultFiles(self._jobs, self._context.reader)
 
     def analyze(self, model: str) -> Response:
         """Take in a document."""
@@ -89,7 +90,7 @@ class _Views:
             raise UnsupportedImage(
                 "The document is no PDF and no image that is read.", "Send a PDF, TIFF, PNG or JPEG."
             )
-        asked, options, ranges = parse_query(model, document)
+        asked, options, ranges = parse_query(model, document, context.settings.pdf_dpi)
         job_request = JobRequest(
             document,
             options,
@@ -134,41 +135,26 @@ class _Views:
             raise _no_result() from error
         raise _no_result()
 
-    def _result(self, job: Job, asked: Asked) -> Response:
+    def _result(self, job: Job, _asked: Asked) -> Response:
         status, error = _status_of(job)
+        if status == SUCCEEDED:
+            return self._files.send_answer(job, JSON_TYPE)
         members: dict[str, Any] = {
             "status": status,
-            "createdDateTime": _moment(job.came_at_s()),
-            "lastUpdatedDateTime": _moment(end.at_s if (end := job.end()) is not None else job.came_at_s()),
+            "createdDateTime": moment(job.came_at_s()),
+            "lastUpdatedDateTime": moment(end.at_s if (end := job.end()) is not None else job.came_at_s()),
         }
         if error is not None:
             members["error"] = error
-        if status == "succeeded":
-            result = ResultWriter(asked, self._context.settings.pdf_dpi, _taker()).write(job)
-            whole = b"".join((orjson.dumps(members)[:-1], b',"analyzeResult":', *result, b"}"))
-            return Response(whole, content_type=JSON_TYPE)
         response = as_json(members)
         if status != "failed":
             response.headers["Retry-After"] = str(_RETRY_S)
         return response
 
     def _pdf(self, job: Job, asked: Asked) -> Response:
-        if not asked.makes_pdf or _status_of(job)[0] != "succeeded":
+        if not asked.makes_pdf or _status_of(job)[0] != SUCCEEDED:
             raise _NoResult("There is no PDF of this result.", "Analyze the document with output=pdf, and wait for it.")
-        response = Response(self._files.read(self._jobs, job, "pdf"), content_type="application/pdf")
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        return response
-
-
-def _taker() -> Take:
-    """What takes memory for pieces of the answer. It raises QueueFull, DeadlineExceeded, ClientGone."""
-    check = request.make_check()
-
-    def take(size_bytes: int) -> None:
-        check()
-        request.share.take(size_bytes)
-
-    return take
+        return self._files.send(job, "pdf", "application/pdf")
 
 
 def _status_of(job: Job) -> tuple[str, dict[str, str] | None]:
@@ -180,13 +166,9 @@ def _status_of(job: Job) -> tuple[str, dict[str, str] | None]:
     if end.state == "failure":
         return "failed", {"code": _together(end.code or OcrsvcError.code), "message": end.why}
     first = next(job.pages(), None)
-    if first is not None and len(job.log.failed()) == job.count_pages():
+    if first is not None and len(job.log.failed()) == job.log.count():
         return "failed", {"code": _together(first["code"]), "message": first["error"]}
-    return "succeeded", None
-
-
-def _moment(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return SUCCEEDED, None
 
 
 def _no_result() -> _NoResult:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Final
+from typing import IO, Final
 
 import orjson
 
 from ocrsvc.adapters.docling.conversion import MEMBERS, Conversion
-from ocrsvc.adapters.docling.document_json import blocks_of, document_json, frame_of
-from ocrsvc.document_output.document_formats import write_document
+from ocrsvc.adapters.docling.document_json import blocks_of, frame_of, write_document_json
+from ocrsvc.document_output.document_formats import Output, write_document
 from ocrsvc.document_output.result import DocumentResult
+from ocrsvc.errors import CallerError
+from ocrsvc.formats.json_pieces import JsonText
 from ocrsvc.formats.table_markup import to_html
 from ocrsvc.formats.xml_text import to_markup
 from ocrsvc.readings import EngineInfo
@@ -24,6 +25,7 @@ SUCCESS, PARTIAL, FAILURE = "success", "partial_success", "failure"
 # DocTags place everything on a grid of this many steps a side.
 _GRID: Final = 500
 _NOWHERE: Final = EngineInfo("", "", "", "", "", "")
+_JSON, _MARKDOWN = "json", "md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,14 @@ class Converted:
 
     Attributes:
         filename: As the caller calls it.
-        pages: Those that were read, in order.
+        pages: Those that were read, in order; gone through once for each format.
+        count: How many pages these are.
         errors: Why others were not: their numbers, or None for the whole document, and a sentence.
     """
 
     filename: str
-    pages: Sequence[Page]
+    pages: Iterable[Page]
+    count: int
     errors: Sequence[tuple[int | None, str]] = ()
 
     @property
@@ -45,7 +49,7 @@ class Converted:
         """In docling's words."""
         if not self.errors:
             return SUCCESS
-        return PARTIAL if self.pages else FAILURE
+        return PARTIAL if self.count else FAILURE
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,31 +60,42 @@ class Writing:
     check: Check
 
 
-def to_answer(converted: Converted, asked: Conversion, spent_s: float, writing: Writing) -> dict[str, object]:
-    """The answer for one document."""
-    contents: dict[str, object] = {f"{name}_content": None for name in MEMBERS}
-    if converted.status != FAILURE:
-        contents |= {f"{name}_content": _content(name, converted, asked, writing) for name in asked.to_formats}
-    return {
-        "document": {"filename": converted.filename, **contents},
+def write_answer(converted: Converted, asked: Conversion, spent_s: float, output: Output, writing: Writing) -> None:
+    """Write the answer for one document, a page of one format at a time."""
+    output.write(b'{"document":' + orjson.dumps({"filename": converted.filename})[:-1])
+    for name in MEMBERS:
+        output.write(b',"%b_content":' % name.encode())
+        if name not in asked.to_formats or converted.status == FAILURE:
+            output.write(b"null")
+        elif name == _JSON:
+            _write_content(name, converted, asked, output, writing)
+        else:
+            with JsonText(output) as text:
+                _write_content(name, converted, asked, text, writing)
+    rest = {
         "status": converted.status,
         "errors": [_error(number, why) for number, why in converted.errors],
         "processing_time": spent_s,
         "timings": {},
     }
+    output.write(b"}," + orjson.dumps(rest)[1:])
 
 
-def to_archive(documents: Sequence[Converted], asked: Conversion, writing: Writing) -> bytes:
-    """A zip with a file for each document and format; documents of which nothing was read have none."""
-    whole = io.BytesIO()
+def write_archive(documents: Sequence[Converted], asked: Conversion, output: IO[bytes], writing: Writing) -> None:
+    """Write a zip with a file for each document and format; documents of which nothing was read have none.
+
+    Raises:
+        CallerError: Nothing was read of any.
+    """
+    if all(document.status == FAILURE for document in documents):
+        raise CallerError("None of the documents can be read: " + documents[0].errors[0][1])
     names: set[str] = set()
-    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as packed:
+    with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as packed:
         for converted in documents:
             stem = _free_name(converted.filename, names)
             for name in asked.to_formats if converted.status != FAILURE else ():
-                content = _content(name, converted, asked, writing)
-                packed.writestr(stem + MEMBERS[name], content if isinstance(content, str) else orjson.dumps(content))
-    return whole.getvalue()
+                with packed.open(stem + MEMBERS[name], "w", force_zip64=True) as member:
+                    _write_content(name, converted, asked, member, writing)
 
 
 def _free_name(filename: str, taken: set[str]) -> str:
@@ -94,38 +109,36 @@ def _free_name(filename: str, taken: set[str]) -> str:
     return name
 
 
-def _content(name: str, converted: Converted, asked: Conversion, writing: Writing) -> str | dict[str, object]:
-    if name == "json":
-        return document_json(converted.filename, converted.pages)
-    if name == "md":
-        return _markdown(converted.pages, asked.page_break, writing)
-    return _WRITERS[name](converted.pages, writing)
+def _write_content(name: str, converted: Converted, asked: Conversion, output: Output, writing: Writing) -> None:
+    if name == _JSON:
+        write_document_json(converted.filename, converted.pages, output, writing.check)
+    elif name == _MARKDOWN and asked.page_break:
+        _write_parted(converted, asked.page_break.encode(), output, writing)
+    elif name in _PARTS:
+        for part in _PARTS[name](converted.pages, writing.check):
+            output.write(part.encode())
+    else:
+        result = DocumentResult(b"", converted.pages, converted.count, _NOWHERE)
+        write_document(name, result, output, writing.limit_s, writing.check)
 
 
-def _markdown(pages: Sequence[Page], page_break: str, writing: Writing) -> str:
-    """As docling does, a break between two pages that hold something, and none for blank ones."""
-    if not page_break:
-        return _written("md", pages, writing)
-    return page_break.join(_written("md", [page], writing) for page in pages if page.lines)
+def _write_parted(converted: Converted, page_break: bytes, output: Output, writing: Writing) -> None:
+    """Markdown, as docling writes it: a break between two pages that hold something, and none for blank ones."""
+    between = b""
+    for page in converted.pages:
+        if page.lines:
+            output.write(between)
+            between = page_break
+            result = DocumentResult(b"", [page], 1, _NOWHERE)
+            write_document(_MARKDOWN, result, output, writing.limit_s, writing.check)
 
 
-def _written(name: str, pages: Sequence[Page], writing: Writing) -> str:
-    whole = io.BytesIO()
-    result = DocumentResult(b"", pages, len(pages), _NOWHERE)
-    write_document(name, result, whole, writing.limit_s, writing.check)
-    return whole.getvalue().decode()
-
-
-def _text(pages: Sequence[Page], writing: Writing) -> str:
-    return _written("text", pages, writing)
-
-
-def _html(pages: Sequence[Page], writing: Writing) -> str:
-    parts = ['<!DOCTYPE html>\n<html>\n<head><meta charset="utf-8"/></head>\n<body>\n']
+def _html(pages: Iterable[Page], check: Check) -> Iterator[str]:
+    yield '<!DOCTYPE html>\n<html>\n<head><meta charset="utf-8"/></head>\n<body>\n'
     for page in pages:
-        writing.check()
-        parts += [f"<div class='page'>\n{''.join(_html_blocks(page))}</div>\n"]
-    return "".join([*parts, "</body>\n</html>\n"])
+        check()
+        yield f"<div class='page'>\n{''.join(_html_blocks(page))}</div>\n"
+    yield "</body>\n</html>\n"
 
 
 def _html_blocks(page: Page) -> Iterator[str]:
@@ -133,12 +146,14 @@ def _html_blocks(page: Page) -> Iterator[str]:
         yield f"<p>{to_markup(block.text)}</p>\n" if isinstance(block, Line) else f"{to_html(block)}\n"
 
 
-def _doctags(pages: Sequence[Page], writing: Writing) -> str:
-    written = []
+def _doctags(pages: Iterable[Page], check: Check) -> Iterator[str]:
+    between = ""
+    yield "<doctag>"
     for page in pages:
-        writing.check()
-        written.append("".join(_doctags_blocks(page)))
-    return f"<doctag>{f'<page_break>{chr(10)}'.join(written)}</doctag>"
+        check()
+        yield between + "".join(_doctags_blocks(page))
+        between = "<page_break>\n"
+    yield "</doctag>"
 
 
 def _doctags_blocks(page: Page) -> Iterator[str]:
@@ -177,11 +192,8 @@ _SPANNED: Final[Mapping[tuple[bool, bool], str]] = {
     (True, True): "<xcel>",
 }
 
-_WRITERS: Final[Mapping[str, Callable[[Sequence[Page], Writing], str]]] = {
-    "text": _text,
-    "html": _html,
-    "doctags": _doctags,
-}
+_PARTS: Final[Mapping[str, Callable[[Iterable[Page], Check], Iterator[str]]]] = {"html": _html, "doctags": _doctags}
+"""The formats that nobody else makes, piece by piece."""
 
 
 def _error(number: int | None, why: str) -> dict[str, object]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ocrsvc.engines.model.languages import AUTO, parse_language
 from ocrsvc.errors import BadOption, CallerError
 from ocrsvc.http.field_values import as_text, parse_decimal, parse_flag
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.imaging.page_ranges import ALL, Ranges
-from ocrsvc.model_repository.language_tag import AUTO, parse_language
 from ocrsvc.records import ReadOptions, TextLayer
 
 MEMBERS: Final[Mapping[str, str]] = {

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Final
 
-from ocrsvc.records import Box, Cell, Line, Page, Table
+import orjson
+
+from ocrsvc.document_output.document_formats import Output
+from ocrsvc.formats.json_pieces import JsonList
+from ocrsvc.records import Box, Cell, Check, Line, Page, Table
 
 # Newer programs read every older version; this is the oldest whose members are those below.
 VERSION: Final = "1.3.0"
@@ -14,32 +18,40 @@ _BODY: Final = "#/body"
 _DIGITS: Final = 2
 
 
-def document_json(name: str, pages: Sequence[Page]) -> dict[str, object]:
-    """The document: lines as texts, tables as tables, in reading order, each with its page and place in pixels."""
-    texts: list[dict[str, object]] = []
-    tables: list[dict[str, object]] = []
-    order: list[dict[str, str]] = []
-    for page in pages:
-        for block in blocks_of(page):
-            of_kind = texts if isinstance(block, Line) else tables
-            reference = f"#/{'texts' if isinstance(block, Line) else 'tables'}/{len(of_kind)}"
-            order.append({"$ref": reference})
-            item = _text(block) if isinstance(block, Line) else _table(block)
-            of_kind.append({**_node(reference, _BODY), **item, "prov": [_place(block, page.number)]})
-    return {
-        "schema_name": "DoclingDocument",
-        "version": VERSION,
-        "name": PurePath(name).stem or name,
-        "furniture": {**_root("#/furniture", "furniture"), "children": []},
-        "body": {**_root(_BODY, "body"), "children": order},
-        "groups": [],
-        "texts": texts,
-        "pictures": [],
-        "tables": tables,
-        "key_value_items": [],
-        "form_items": [],
-        "pages": {str(page.number): _page(page) for page in pages},
-    }
+def write_document_json(name: str, pages: Iterable[Page], output: Output, check: Check) -> None:
+    """Write the document: lines as texts, tables as tables, in reading order, each with its page and place in pixels.
+
+    Args:
+        name: Of the file.
+        pages: In order; memory holds one of them.
+        output: Where to.
+        check: Asked for each page; what it raises ends it.
+    """
+    sizes: dict[str, object] = {}
+    with JsonList() as texts, JsonList() as tables, JsonList() as order:
+        for page in pages:
+            check()
+            sizes[str(page.number)] = _page(page)
+            for block in blocks_of(page):
+                of_kind = texts if isinstance(block, Line) else tables
+                reference = f"#/{'texts' if isinstance(block, Line) else 'tables'}/{len(of_kind)}"
+                order.append({"$ref": reference})
+                item = _text(block) if isinstance(block, Line) else _table(block)
+                of_kind.append({**_node(reference, _BODY), **item, "prov": [_place(block, page.number)]})
+        head = {
+            "schema_name": "DoclingDocument",
+            "version": VERSION,
+            "name": PurePath(name).stem or name,
+            "furniture": {**_root("#/furniture", "furniture"), "children": []},
+        }
+        output.write(orjson.dumps(head)[:-1])
+        output.write(b',"body":' + orjson.dumps(_root(_BODY, "body"))[:-1] + b',"children":')
+        order.copy_to(output)
+        output.write(b'},"groups":[],"texts":')
+        texts.copy_to(output)
+        output.write(b',"pictures":[],"tables":')
+        tables.copy_to(output)
+        output.write(b',"key_value_items":[],"form_items":[],"pages":' + orjson.dumps(sizes) + b"}")
 
 
 def blocks_of(page: Page) -> Iterator[Line | Table]:

@@ -6,31 +6,30 @@ met are 422, and what the service refuses keeps its true status.
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final
 
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 
 from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.adapters.docling.contents import FAILURE, Converted, Writing, to_answer, to_archive
+from ocrsvc.adapters.docling.contents import Converted, Writing, write_answer, write_archive
 from ocrsvc.adapters.docling.conversion import ZIP, Conversion
 from ocrsvc.adapters.docling.sources import ConvertRequest, Document, request_of_form, request_of_json
-from ocrsvc.adapters.docling.tasks import TaskUnknown, TaskViews, failure_of_task, memory_of, read_of, unknown
+from ocrsvc.adapters.docling.tasks import ARCHIVE_HEADERS, ZIP_TYPE, TaskViews
 from ocrsvc.errors import CallerError, OcrsvcError
 from ocrsvc.http.admission import WITHOUT_ENGINE
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import as_json, is_reported_in_a_200
+from ocrsvc.http.responses import JSON_TYPE, as_json, is_reported_in_a_200
 from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.job_requests import job_view
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading
 
 VERSIONS: Final = ("/v1", "/v1alpha")
-_ARCHIVE: Final = {"Content-Disposition": 'attachment; filename="converted_docs.zip"'}
 _UNPROCESSABLE: Final = 422
 
 
@@ -70,7 +69,7 @@ def _add_tasks(blueprint: Blueprint, views: TaskViews) -> None:
             ("POST", "convert/file/async", views.take_form),
             ("POST", "convert/source/async", views.take_sources),
             ("GET", "status/poll/<task_id>", views.status),
-            ("GET", "result/<task_id>", partial(_result, views)),
+            ("GET", "result/<task_id>", views.result),
         ):
             _add(blueprint, method, f"{prefix}/{path}", job_view(view))
 
@@ -89,12 +88,13 @@ def _read(reader: Reader, document: Document, asked: Conversion, limit_s: float)
     options = asked.read_options(has_models=reader.has_models)
     try:
         if not may_have_pages(document.data) and asked.first == 1:
-            return Converted(document.filename, [reader.read(document.data, options, limit_s, request.context).page])
+            page = reader.read(document.data, options, limit_s, request.context).page
+            return Converted(document.filename, [page], 1)
         file = reader.read_files([document.data], options, limit_s, request.context, asked.ranges)[0]
     except CallerError as error:
         if not is_reported_in_a_200(error):
             raise
-        return Converted(document.filename, [], [(None, str(failure_of(error)))])
+        return Converted(document.filename, (), 0, [(None, str(failure_of(error)))])
     for _, failed in file.errors:
         if not file.readings and not is_reported_in_a_200(failed):
             raise failed
@@ -104,33 +104,18 @@ def _read(reader: Reader, document: Document, asked: Conversion, limit_s: float)
 def _converted(filename: str, pages: Sequence[tuple[int, Reading | OcrsvcError]], asked: Conversion) -> Converted:
     errors = [(number, str(failure_of(outcome))) for number, outcome in pages if isinstance(outcome, OcrsvcError)]
     read = [outcome.page for _, outcome in pages if isinstance(outcome, Reading)]
-    return Converted(filename, [] if errors and asked.stops_at_error else read, errors)
+    kept = [] if errors and asked.stops_at_error else read
+    return Converted(filename, kept, len(kept), errors)
 
 
 def _answer(documents: Sequence[Converted], asked: Conversion, began_s: float) -> Response:
     """One document in the body, several as an archive."""
-    writing = Writing(request.left_s, request.make_check())
+    writing, whole = Writing(request.left_s, request.make_check()), io.BytesIO()
     if len(documents) == 1 and asked.target != ZIP:
-        return as_json(to_answer(documents[0], asked, time.monotonic() - began_s, writing))
-    if all(document.status == FAILURE for document in documents):
-        raise CallerError("None of the documents can be read: " + documents[0].errors[0][1])
-    return Response(to_archive(documents, asked, writing), content_type="application/zip", headers=_ARCHIVE)
-
-
-def _result(views: TaskViews, task_id: str) -> Response:
-    began_s = time.monotonic()
-    job = views.find(task_id)
-    try:
-        state, why = job.state()
-        if state not in {"success", "failure"}:
-            raise TaskUnknown("Task result not found. Please wait for a completion status.")
-        if state == "failure":
-            return as_json({"kind": "TaskFailureResult", "failure": failure_of_task(why)})
-        with request.share.holding(memory_of(job)):
-            converted, asked = read_of(job)
-            return _answer([converted], asked, began_s)
-    except FileNotFoundError as error:
-        raise unknown() from error
+        write_answer(documents[0], asked, time.monotonic() - began_s, whole, writing)
+        return Response(whole.getvalue(), content_type=JSON_TYPE)
+    write_archive(documents, asked, whole, writing)
+    return Response(whole.getvalue(), content_type=ZIP_TYPE, headers=ARCHIVE_HEADERS)
 
 
 def _failure(error: Exception) -> Response:

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from dataclasses import replace
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from flask import Response
 
-from ocrsvc.adapters.docling.contents import Converted
-from ocrsvc.adapters.docling.conversion import Conversion, as_members, from_members
+from ocrsvc.adapters.docling.contents import Converted, Writing, write_answer, write_archive
+from ocrsvc.adapters.docling.conversion import ZIP, Conversion, as_members, from_members
 from ocrsvc.adapters.docling.sources import ConvertRequest, request_of_form, request_of_json
 from ocrsvc.errors import BadOption, OcrsvcError
-from ocrsvc.formats.page_serialization import unpack_page
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import as_json
+from ocrsvc.http.responses import JSON_TYPE, as_json
 from ocrsvc.http.url_files import UrlFiles
-from ocrsvc.job_requests import owner_of_request
+from ocrsvc.job_requests import ResultFiles, owner_of_request
 from ocrsvc.jobs.intake import JobRequest, add_job, find_job
 from ocrsvc.jobs.job import Job
-from ocrsvc.jobs.store import JobStore
+from ocrsvc.jobs.job_result import JobPages
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
+from ocrsvc.records import Check
 from ocrsvc.serving.request_guard import waiting
 from ocrsvc.settings.settings import Settings
 
@@ -31,8 +32,10 @@ _LONGEST_WAIT_S: Final = 10.0
 _LOOK_S: Final = 0.05
 # Each holds a thread of the worker; whoever finds none free is answered at once.
 _WAITING: Final = 2
-# Of a byte that a page takes on the disk, so many are held as objects, and while a format is written of them: measured.
-_PAGES_TIMES, _JSON_TIMES, _TEXT_TIMES = 13, 29, 11
+
+ZIP_TYPE: Final = "application/zip"
+ARCHIVE_HEADERS: Final = {"Content-Disposition": 'attachment; filename="converted_docs.zip"'}
+"""Of an answer that is an archive."""
 
 
 class TaskUnknown(OcrsvcError):
@@ -105,6 +108,23 @@ class TaskViews:
         finally:
             self._waiting.release()
 
+    def result(self, task_id: str) -> Response:
+        """The answer of a task that is done."""
+        job = self.find(task_id)
+        try:
+            state, why = job.state()
+            if state not in {"success", "failure"}:
+                raise TaskUnknown("Task result not found. Please wait for a completion status.")
+            if state == "failure":
+                return as_json({"kind": "TaskFailureResult", "failure": failure_of_task(why)})
+            is_archive = _conversion_of(job).target == ZIP
+            answer = ResultFiles(self._jobs, self._reader).send_answer(job, ZIP_TYPE if is_archive else JSON_TYPE)
+        except FileNotFoundError as error:
+            raise unknown() from error
+        if is_archive:
+            answer.headers.update(ARCHIVE_HEADERS)
+        return answer
+
     def find(self, task_id: str) -> Job:
         """The task of this id. Raises TaskUnknown, also for one of another key or format."""
         job = find_job(self._jobs, task_id, owner_of_request(), SOURCE)
@@ -138,16 +158,26 @@ def failure_of_task(why: str) -> dict[str, object]:
     return {"category": "backend_failure", "message": why, "retryable": False, "phase": "execution", "details": {}}
 
 
-def read_of(job: Job) -> tuple[Converted, Conversion]:
-    """What was read of a task, and how it is wanted. Raises FileNotFoundError when it was cleared."""
-    about, rows = job.about(), list(job.pages())
-    pages = [replace(unpack_page(row["page"]), number=row["number"]) for row in rows if "page" in row]
-    errors = [(row["number"], row["error"]) for row in rows if "error" in row]
-    return Converted(about["name"], pages, errors), from_members(about["asked"])
+def write_task_answer(job: Job, output: IO[bytes], check: Check) -> None:
+    """Write the answer of a task whose pages are all read, a page at a time.
+
+    Raises:
+        CallerError: It is to be an archive, and no page was read.
+        FileNotFoundError: It was cleared.
+    """
+    about, asked, failed = job.about(), _conversion_of(job), set(job.log.failed())
+    errors = (
+        [(row["number"], row["error"]) for place, row in enumerate(job.pages()) if place in failed] if failed else []
+    )
+    count = 0 if failed and asked.stops_at_error else job.log.count() - len(failed)
+    converted = Converted(about["name"], JobPages(job), count, errors)
+    writing = Writing(math.inf, check)
+    if asked.target == ZIP:
+        write_archive([converted], asked, output, writing)
+    else:
+        spent_s = time.time() - (job.started_at_s() or job.came_at_s())
+        write_answer(converted, asked, spent_s, output, writing)
 
 
-def memory_of(job: Job) -> int:
-    """Bytes of memory that the answer of a task takes, about. Raises FileNotFoundError when it was cleared."""
-    formats = from_members(job.about()["asked"]).to_formats
-    times = _PAGES_TIMES + sum(_JSON_TIMES if name == "json" else _TEXT_TIMES for name in formats)
-    return times * job.log.size_bytes()
+def _conversion_of(job: Job) -> Conversion:
+    return from_members(job.about()["asked"])

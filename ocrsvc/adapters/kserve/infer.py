@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ocrsvc.adapters.model_protocols.ocr_model import OcrModel, ServedModel, limit_in, options_in
+from ocrsvc.adapters.model_protocols.tensors import (
+    JSON_IN,
+    JSON_OUT,
+    Array,
+    BadTensor,
+    Shape,
+    arrays_of,
+    image_of,
+    wanted_outputs,
+)
 from ocrsvc.adapters.paddlex.envelope import infer as infer_as_paddlex
-from ocrsvc.model_api.metadata import JSON_IN, JSON_OUT, BadTensor, wanted_outputs
-from ocrsvc.model_api.model import OcrModel, limit_in, options_in
-from ocrsvc.model_api.served_models import ServedModel
-from ocrsvc.model_api.tensors import Array, Shape, arrays_of, image_of
 from ocrsvc.serving.work_queue import RequestContext
 
 

@@ -12,15 +12,22 @@ from ocrsvc.adapters.context import GrpcService
 from ocrsvc.adapters.kserve import v2_metadata
 from ocrsvc.adapters.kserve.infer import InferRequest, infer_arrays
 from ocrsvc.adapters.kserve.v2_models import find_model, load_model, repository_index, statistics_of, unload_model
+from ocrsvc.adapters.model_protocols.ocr_model import OcrModel, ServedModel
+from ocrsvc.adapters.model_protocols.operators import caller_of_call
+from ocrsvc.adapters.model_protocols.tensors import (
+    IMAGE,
+    NAME,
+    Array,
+    BadTensor,
+    NotOffered,
+    Shape,
+    check_input,
+    pack,
+    unpack_elements,
+)
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.grpc_server.method import Call, Method, Methods
+from ocrsvc.grpc_server.method import Call, CallFailed, Method, Methods, failure_of
 from ocrsvc.grpc_server.protobuf import Messages
-from ocrsvc.grpc_server.status_codes import CallFailed, failure_of
-from ocrsvc.model_api.caller import caller_of_call
-from ocrsvc.model_api.metadata import IMAGE, NAME, BadTensor, NotOffered
-from ocrsvc.model_api.model import OcrModel
-from ocrsvc.model_api.served_models import ServedModel
-from ocrsvc.model_api.tensors import Array, Shape, check_input, pack, unpack_elements
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
 FILE: Final = "inference.proto"

@@ -19,17 +19,9 @@ from ocrsvc.adapters.kserve import v2_metadata
 from ocrsvc.adapters.kserve.infer import InferredArrays, InferRequest, infer_arrays
 from ocrsvc.adapters.kserve.v2_metadata import server_metadata
 from ocrsvc.adapters.kserve.v2_models import find_model, load_model, repository_index, statistics_of, unload_model
-from ocrsvc.errors import CallerError
-from ocrsvc.http.field_values import shown
-from ocrsvc.http.json_body import parse_json
-from ocrsvc.http.parsed_body import is_image
-from ocrsvc.http.request import request
-from ocrsvc.http.responses import JSON_TYPE
-from ocrsvc.imaging.base64text import decode_base64
-from ocrsvc.model_api.caller import caller_of_request
-from ocrsvc.model_api.metadata import IMAGE, NAME, BadTensor, NotOffered
-from ocrsvc.model_api.model import OcrModel
-from ocrsvc.model_api.rest_common import (
+from ocrsvc.adapters.model_protocols.ocr_model import OcrModel, ServedModel
+from ocrsvc.adapters.model_protocols.operators import caller_of_request
+from ocrsvc.adapters.model_protocols.rest import (
     View,
     answer_ready,
     compressed,
@@ -37,8 +29,23 @@ from ocrsvc.model_api.rest_common import (
     parse_received,
     serve_paths,
 )
-from ocrsvc.model_api.served_models import ServedModel
-from ocrsvc.model_api.tensors import Array, check_input, pack, unpack_elements
+from ocrsvc.adapters.model_protocols.tensors import (
+    IMAGE,
+    NAME,
+    Array,
+    BadTensor,
+    NotOffered,
+    check_input,
+    pack,
+    unpack_elements,
+)
+from ocrsvc.errors import CallerError
+from ocrsvc.http.field_values import shown
+from ocrsvc.http.json_body import parse_json
+from ocrsvc.http.parsed_body import is_image
+from ocrsvc.http.request import request
+from ocrsvc.http.responses import JSON_TYPE
+from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.serving.memory_budget import Share
 
 T = TypeVar("T")

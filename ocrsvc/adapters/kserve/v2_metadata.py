@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from ocrsvc import __version__
-from ocrsvc.model_api.metadata import IMAGE, MAX_BATCH, OUTPUTS, PLATFORM, Tensor
-from ocrsvc.model_api.served_models import ONLY, ServedModel
+from ocrsvc.adapters.model_protocols.ocr_model import ONLY, ServedModel
+from ocrsvc.adapters.model_protocols.tensors import IMAGE, MAX_BATCH, OUTPUTS, PLATFORM, Tensor
 from ocrsvc.telemetry.metric import Key, Metric
 from ocrsvc.telemetry.metrics_store import Series
 from ocrsvc.telemetry.model_metrics import (

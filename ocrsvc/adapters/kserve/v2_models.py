@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ocrsvc.adapters.kserve.v2_metadata import model_statistics, version_statistics
+from ocrsvc.adapters.model_protocols.ocr_model import MOST_DIGITS, OcrModel, ServedModel, ServedModels
+from ocrsvc.adapters.model_protocols.operators import Caller
+from ocrsvc.adapters.model_protocols.tensors import NAME, VERSION, BadTensor, NotOffered
 from ocrsvc.errors import UnknownModel
-from ocrsvc.model_api.caller import Caller
-from ocrsvc.model_api.metadata import NAME, VERSION, BadTensor, NotOffered
-from ocrsvc.model_api.model import OcrModel
-from ocrsvc.model_api.served_models import MOST_DIGITS, ServedModel, ServedModels
-from ocrsvc.model_serving.model_status import VersionStatus
+from ocrsvc.models.model_control import VersionStatus
 
 Node = dict[str, Any]
 
@@ -73,9 +72,9 @@ def load_model(model: OcrModel, name: str, parameters: Iterable[str], caller: Ca
         caller: Says who asks.
 
     Raises:
-        OcrsvcError: As `ModelAdministration.load`; NotOffered for a model that comes with the request.
+        OcrsvcError: As `ModelOperations.load`; NotOffered for a model that comes with the request.
     """
-    if model.administration is None:
+    if model.operations is None:
         find_model(model.models, name)
         return
     for parameter in parameters:
@@ -84,15 +83,15 @@ def load_model(model: OcrModel, name: str, parameters: Iterable[str], caller: Ca
                 f"load of model '{name[:100]}' with the parameter '{parameter[:40]}' is not supported.",
                 "A model is what its folder in the repository holds: put a new version there.",
             )
-    model.administration.load(caller(), _known(model.models, name))
+    model.operations.load(caller(), _known(model.models, name))
 
 
 def unload_model(model: OcrModel, name: str, caller: Callable[[], Caller]) -> None:
-    """Have a model serve no more. Raises as `ModelAdministration.unload`; NotOffered where there is no repository."""
-    if model.administration is None:
+    """Have a model serve no more. Raises as `ModelOperations.unload`; NotOffered where there is no repository."""
+    if model.operations is None:
         find_model(model.models, name)
         raise NotOffered(f"unload of model '{name}' is not supported.", "Stop the service.")
-    model.administration.unload(caller(), _known(model.models, name))
+    model.operations.unload(caller(), _known(model.models, name))
 
 
 def _known(models: ServedModels, name: str) -> str:

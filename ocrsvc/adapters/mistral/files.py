@@ -9,12 +9,12 @@ from typing import Final
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.mistral.signed_urls import SIGNATURE, check_signature, query_of
+from ocrsvc.adapters.mistral.uploaded_files import UploadedFile, UploadedFiles
 from ocrsvc.errors import BadOption, CallerError, NothingSent
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.job_requests import job_view
-from ocrsvc.jobs.uploaded_files import UploadedFile, UploadedFiles
 
 PATH: Final = "/v1/files"
 PURPOSE: Final = "ocr"
@@ -22,7 +22,7 @@ PURPOSE: Final = "ocr"
 _NAME_LETTERS: Final = 255
 _DEFAULT_HOURS: Final = 24
 _PAGE_FILES: Final = 100
-_FILE_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Content-Disposition": "attachment"}
+_FILE_HEADERS: Final = {"Content-Disposition": "attachment"}
 
 
 class NoSuchFile(CallerError):

@@ -11,6 +11,7 @@ from ocrsvc.adapters.mistral.document import document_data
 from ocrsvc.adapters.mistral.files import add_files
 from ocrsvc.adapters.mistral.options import Asked, parse_options
 from ocrsvc.adapters.mistral.pages import page_members
+from ocrsvc.adapters.mistral.uploaded_files import UploadedFiles
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.formats.placed_blocks import markdown_by_page
 from ocrsvc.http.error_responses import failure_of
@@ -27,7 +28,7 @@ def make_mistral(context: AdapterContext) -> Blueprint:
     """POST /v1/ocr over a reader; /v1/files where documents are taken in."""
     blueprint = Blueprint("mistral", __name__)
     blueprint.register_error_handler(Exception, _failure)
-    files = context.jobs.uploads if context.jobs is not None else None
+    files = UploadedFiles(context.jobs.uploads) if context.jobs is not None else None
     if files is not None:
         add_files(blueprint, files)
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
+from ocrsvc.adapters.mistral.uploaded_files import UploadedFile, UploadedFiles
 from ocrsvc.errors import BadOption, CallerError
-from ocrsvc.jobs.uploaded_files import UploadedFile, UploadedFiles
 
 EXPIRES, SIGNATURE = "ocrsvc-expires", "ocrsvc-signature"
 """What stands in the query of a signed URL: until when it holds, in seconds since 1970, and who says so."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ocrsvc.model_repository.language_tag import AUTO
+from ocrsvc.engines.model.languages import AUTO
 
 LANGUAGES: Final[Mapping[str, str]] = {
     "ara": "ar",

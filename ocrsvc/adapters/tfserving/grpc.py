@@ -8,19 +8,27 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ocrsvc.adapters.context import GrpcService
+from ocrsvc.adapters.model_protocols.ocr_model import Inference, OcrModel, ServedModel
+from ocrsvc.adapters.model_protocols.operators import caller_of_call
+from ocrsvc.adapters.model_protocols.tensors import (
+    IMAGE,
+    OUTPUTS,
+    Array,
+    BadTensor,
+    Tensor,
+    arrays_of,
+    check_input,
+    image_of,
+    wanted_outputs,
+)
 from ocrsvc.adapters.tfserving.http import SIGNATURE, check_signature
 from ocrsvc.adapters.tfserving.servables import failure_of_version, find_servable, find_versions
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
-from ocrsvc.model_api.caller import caller_of_call
-from ocrsvc.model_api.metadata import IMAGE, OUTPUTS, BadTensor, Tensor, wanted_outputs
-from ocrsvc.model_api.model import Inference, OcrModel
-from ocrsvc.model_api.served_models import ServedModel
-from ocrsvc.model_api.tensors import Array, arrays_of, check_input, image_of
 from ocrsvc.records import Page, ReadOptions
 
 if TYPE_CHECKING:
-    from ocrsvc.model_api.administration import ModelAdministration
+    from ocrsvc.adapters.model_protocols.operators import ModelOperations
 
 FILES: Final = ("tensorflow.proto", "tensorflow_serving.proto")
 PREDICTION: Final = "/tensorflow.serving.PredictionService/"
@@ -90,17 +98,17 @@ def make_tfserving(messages: Messages, model: OcrModel) -> Methods:
             messages["tensorflow.serving.GetModelStatusRequest"], status, quick=not models.has_repository
         ),
     }
-    if model.administration is None:
+    if model.operations is None:
         return described
-    return {**described, MODEL + "HandleReloadConfigRequest": _reloading(messages, model.administration)}
+    return {**described, MODEL + "HandleReloadConfigRequest": _reloading(messages, model.operations)}
 
 
-def _reloading(messages: Messages, administration: ModelAdministration) -> Method:
+def _reloading(messages: Messages, operations: ModelOperations) -> Method:
     """The method by which an operator says anew which versions are wanted, and their labels."""
     response = messages["tensorflow.serving.ReloadConfigResponse"]
 
     def reload(request: Any, call: Call) -> Any:
-        administration.configure(caller_of_call(call), request.config)
+        operations.configure(caller_of_call(call), request.config)
         answer = response()
         answer.status.error_code = 0
         return answer

@@ -13,6 +13,18 @@ import orjson
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
+from ocrsvc.adapters.model_protocols.ocr_model import OcrModel, ServedModels
+from ocrsvc.adapters.model_protocols.rest import answer_ready, compressed, json_answer, parse_received, serve_paths
+from ocrsvc.adapters.model_protocols.tensors import (
+    IMAGE,
+    MAX_BATCH,
+    OUTPUT_NAMES,
+    OUTPUTS,
+    BadTensor,
+    Tensor,
+    arrays_of,
+    image_of,
+)
 from ocrsvc.adapters.tfserving.servables import failure_of_version, find_servable, find_versions
 from ocrsvc.errors import CallerError, UnknownModel
 from ocrsvc.http.field_values import shown
@@ -20,19 +32,7 @@ from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE
 from ocrsvc.imaging.base64text import decode_base64
-from ocrsvc.model_api.metadata import (
-    IMAGE,
-    MAX_BATCH,
-    OUTPUT_NAMES,
-    OUTPUTS,
-    BadTensor,
-    Tensor,
-)
-from ocrsvc.model_api.model import OcrModel
-from ocrsvc.model_api.rest_common import answer_ready, compressed, json_answer, parse_received, serve_paths
-from ocrsvc.model_api.served_models import ServedModels
-from ocrsvc.model_api.tensors import arrays_of, image_of
-from ocrsvc.model_serving.model_status import VersionStatus
+from ocrsvc.models.model_control import VersionStatus
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.memory_budget import Share
 

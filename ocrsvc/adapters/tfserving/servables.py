@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ocrsvc.adapters.model_protocols.ocr_model import MOST_DIGITS, ServedModel, ServedModels
 from ocrsvc.errors import UnknownModel
-from ocrsvc.model_api.served_models import MOST_DIGITS, ServedModel, ServedModels
-from ocrsvc.model_serving.model_status import VersionStatus
+from ocrsvc.models.model_control import VersionStatus
 
 
 def find_servable(models: ServedModels, name: str, version: str | None = None, label: str | None = None) -> ServedModel:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import orjson
 
 from ocrsvc.adapters.context import GrpcService
+from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
 from ocrsvc.adapters.turboocr.batch_answers import batch_answer, check_some_read
 from ocrsvc.adapters.turboocr.capabilities import RESPONSE_MODE, capabilities_of
 from ocrsvc.adapters.turboocr.document_files import (
@@ -32,7 +33,6 @@ from ocrsvc.adapters.turboocr.pixels import to_image_file
 from ocrsvc.errors import NotReady, OcrsvcError
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
-from ocrsvc.model_api.model import OcrModel
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
 

@@ -179,9 +179,7 @@ def _read_markdown(reader: Reader, content: Content) -> Response:
 
 
 def _markdown(text: str) -> Response:
-    response = Response(text, content_type="text/markdown; charset=utf-8")
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    return response
+    return Response(text, content_type="text/markdown; charset=utf-8")
 
 
 def _stream(reader: Reader, content: Content) -> Response:

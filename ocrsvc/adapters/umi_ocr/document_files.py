@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
-import io
 import time
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Any, Final
+from typing import IO, Any, Final, TypeVar
 
 import orjson
 
 from ocrsvc.adapters.umi_ocr.image_requests import ENGINE_FAILED, OK, Coded, to_answer
+from ocrsvc.document_output.document_formats import write_document
+from ocrsvc.document_output.result import PictureOf
 from ocrsvc.errors import BrokenImage
 from ocrsvc.formats.page_serialization import unpack_page
-from ocrsvc.formats.text_pdf import text_pdf
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.formats.text_pdf import write_text_pdf
 from ocrsvc.jobs.job import Job
-from ocrsvc.records import Page
-from ocrsvc.searchable_pdf.image_pdf import ImagePdf
-from ocrsvc.searchable_pdf.page_image import page_image
-from ocrsvc.searchable_pdf.text_layer import add_text_layer
-from ocrsvc.searchable_pdf.text_lines import text_of
+from ocrsvc.jobs.job_result import JobPages, document_result
+from ocrsvc.records import Check
 
-# Pages were held to limits when they were drawn.
-_OWN_PICTURES: Final = PixelLimits(1 << 40)
 NOT_DONE, BAD_TYPES, UNKNOWN_TYPE, NOT_MADE = 201, 202, 203, 204
 
 
@@ -41,6 +37,10 @@ ENDINGS: Final[Mapping[str, str]] = {
 """What can be downloaded, and how each file's name ends."""
 
 _LAYERED, _ONE_LAYER = _PDFS = ("pdfLayered", "pdfOneLayer")
+_WITH_BLANK: Final = ("txt", "csv")
+_FORMULA_BEGINS: Final = (*"=+-@\t\r\n", *"＝＋－＠")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,33 +49,55 @@ class Making:
 
     Attributes:
         dpi: Pixels to an inch at which pages were drawn.
-        deadline: Monotonic seconds at which they must be there.
-        picture_of: A page of the document as a JPEG, with what is masked in black.
+        limit_s: Seconds within which they are worth having.
+        check: Asked for each page; what it raises ends it.
+        picture_of: Draws a page with what is masked in black; None where nothing was to be masked.
     """
 
     dpi: int
-    deadline: float
-    picture_of: Callable[[Page], bytes]
+    limit_s: float
+    check: Check
+    picture_of: PictureOf | None
 
 
-def has_pdf(sent: Mapping[str, Any]) -> bool:
-    """Whether a PDF is among the files that are asked for, whatever else is sent."""
-    kinds = _kinds_of(sent)
-    return isinstance(kinds, list) and any(kind in _PDFS for kind in kinds)
+@dataclass(frozen=True, slots=True)
+class AskedFiles:
+    """The files that are asked for.
+
+    Attributes:
+        kinds: Of ENDINGS, each once.
+        ignores_blank: Whether pages without text are left out of texts.
+        stem: How their names begin.
+    """
+
+    kinds: tuple[str, ...]
+    ignores_blank: bool
+    stem: str
+
+    @property
+    def name(self) -> str:
+        """Of the one file, or of the archive with all of them."""
+        return f"{self.stem}{ENDINGS[self.kinds[0]]}" if len(self.kinds) == 1 else f"{self.stem}.zip"
+
+    @property
+    def has_pdf(self) -> bool:
+        """Whether a PDF is among them."""
+        return any(kind in _PDFS for kind in self.kinds)
+
+    @property
+    def is_named_fully(self) -> bool:
+        """Whether the name says all of what is in it, so that one that was made before is the same."""
+        return len(self.kinds) == 1 and self.kinds[0] not in _WITH_BLANK
 
 
-def _kinds_of(sent: Mapping[str, Any]) -> object:
-    return sent.get("file_types", [_LAYERED])
-
-
-def make_files(job: Job, sent: Mapping[str, Any], making: Making) -> tuple[str, bytes]:
-    """The files that are asked for, as one, and its name.
+def asked_files(job: Job, sent: Mapping[str, Any]) -> AskedFiles:
+    """The files that a question asks for.
 
     Raises:
         Coded: The task is not done, or something else is asked for than the original makes.
         FileNotFoundError: The task was cleared.
     """
-    kinds = _kinds_of(sent)
+    kinds = sent.get("file_types", [_LAYERED])
     ignores_blank = sent.get("ignore_blank", sent.get("ingore_blank", True))
     if job.state()[0] != "success":
         raise Coded(NOT_DONE, f"{job.id} 任务尚未结束或处理失败，无法获取文件")
@@ -83,26 +105,52 @@ def make_files(job: Job, sent: Mapping[str, Any], making: Making) -> tuple[str, 
         raise Coded(BAD_TYPES, "参数类型错误： file_types 必须为数组， ignore_blank 必须为布尔值")
     if unknown := [str(kind)[:40] for kind in kinds if not isinstance(kind, str) or kind not in ENDINGS]:
         raise Coded(UNKNOWN_TYPE, f"初始化输出器失败。{unknown[0]}: {', '.join(ENDINGS)}")
-    stem = f"[OCR]_{PurePath(job.about()['name']).stem}"
-    files = {
-        f"{stem}{ENDINGS[kind]}": _file_of(kind, job, making, ignores_blank=ignores_blank)
-        for kind in dict.fromkeys(kinds)
-    }
-    return next(iter(files.items())) if len(files) == 1 else (f"{stem}.zip", _zipped(files))
+    return AskedFiles(tuple(dict.fromkeys(kinds)), ignores_blank, f"[OCR]_{PurePath(job.about()['name']).stem}")
 
 
-def _file_of(kind: str, job: Job, making: Making, *, ignores_blank: bool) -> bytes:
-    about, rows = job.about(), list(job.pages())
-    if kind in _PDFS:
-        pages = [unpack_page(row["page"]) for row in rows if "page" in row]
-        return text_pdf(pages, making.dpi) if kind == _ONE_LAYER else _layered_pdf(job, pages, making)
-    if kind == "jsonl":
-        return b"".join(orjson.dumps(page_of(row, about)) + b"\n" for row in rows)
-    texts = [page_of(row, about, "text") for row in rows]
-    texts = [page for page in texts if page["code"] == OK or not ignores_blank]
-    if kind == "txtPlain":
-        return "".join(f"{page['data']}\n" for page in texts if page["code"] == OK).encode()
-    return _as_csv(texts) if kind == "csv" else _as_txt(texts, job.came_at_s())
+def write_files(job: Job, asked: AskedFiles, making: Making, output: IO[bytes]) -> None:
+    """Write the file, or an archive of several; memory holds one page of the task.
+
+    Raises:
+        Coded: The document cannot be written on.
+        DeadlineExceeded, ResourcesExhausted: As `write_document`.
+        FileNotFoundError: The task was cleared.
+    """
+    if len(asked.kinds) == 1:
+        _write_file(asked.kinds[0], job, making, output, ignores_blank=asked.ignores_blank)
+        return
+    with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as packed:
+        for kind in asked.kinds:
+            with packed.open(f"{asked.stem}{ENDINGS[kind]}", "w", force_zip64=True) as member:
+                _write_file(kind, job, making, member, ignores_blank=asked.ignores_blank)
+
+
+def _write_file(kind: str, job: Job, making: Making, output: IO[bytes], *, ignores_blank: bool) -> None:
+    if kind == _LAYERED:
+        _write_layered(job, making, output)
+    elif kind == _ONE_LAYER:
+        count = job.log.count() - len(job.log.failed())
+        write_text_pdf(_checked(JobPages(job), making.check), count, making.dpi, output)
+    elif kind == "jsonl":
+        for page in pages_of(job, making.check):
+            output.write(orjson.dumps(page) + b"\n")
+    else:
+        texts = (page for page in pages_of(job, making.check, "text") if page["code"] == OK or not ignores_blank)
+        _TEXT_WRITERS[kind](job, texts, output)
+
+
+def pages_of(
+    job: Job, check: Check, kind: str = "dict", after: int = 0, most: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """The pages of a task as `page_of`, one at a time, from the one on that has `after` before it."""
+    about = job.about()
+    return (page_of(row, about, kind) for row in _checked(job.log.read(after, most), check))
+
+
+def _checked(pages: Iterable[T], check: Check) -> Iterator[T]:
+    for page in pages:
+        check()
+        yield page
 
 
 def page_of(row: Mapping[str, Any], about: Mapping[str, Any], kind: str = "dict") -> dict[str, Any]:
@@ -125,51 +173,53 @@ def from_front(number: int, count: int) -> int:
     return min(max(number if number >= 0 else count + 1 + number, 0), count + 1)
 
 
-def _zipped(files: Mapping[str, bytes]) -> bytes:
-    whole = io.BytesIO()
-    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name, data in files.items():
-            packed.writestr(name, data)
-    return whole.getvalue()
-
-
-def _layered_pdf(job: Job, pages: Sequence[Page], making: Making) -> bytes:
+def _write_layered(job: Job, making: Making, output: IO[bytes]) -> None:
     """The document with its text over it; where anything was to be masked, pictures of its pages in place of them.
 
     Black over a page of the document itself would leave beneath it what is masked.
     """
-    if job.about()["options"].get("mask"):
-        return _pictures_pdf(pages, making)
+    result = replace(document_result(job), picture_of=making.picture_of, dpi=making.dpi)
     try:
-        return add_text_layer(job.data(), pages, max(0.0, making.deadline - time.monotonic()))
+        write_document("pdf", result, output, making.limit_s, making.check)
     except BrokenImage as error:
         raise Coded(NOT_MADE, f"输出失败：{error}") from error
 
 
-def _pictures_pdf(pages: Sequence[Page], making: Making) -> bytes:
-    whole = io.BytesIO()
-    made = ImagePdf(whole)
+def _write_txt(job: Job, pages: Iterable[Mapping[str, Any]], output: IO[bytes]) -> None:
+    came = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.came_at_s()))
+    output.write(f"{came}\n\n".encode())
     for page in pages:
-        picture = page_image(making.picture_of(page), _OWN_PICTURES)
-        made.add_page(replace(picture, dpi=(making.dpi, making.dpi)), text_of(page))
-    made.finish()
-    return whole.getvalue()
+        end = "\n" if page["code"] == OK else ""
+        output.write(f"≦ {page['fileName']} ≧\n{_text_or_error(page)}{end}\n".encode())
 
 
-def _as_txt(pages: Sequence[Mapping[str, Any]], came_at_s: float) -> bytes:
-    came = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(came_at_s))
-    texts = [
-        f"≦ {page['fileName']} ≧\n{_text_or_error(page)}{chr(10) if page['code'] == OK else ''}\n" for page in pages
-    ]
-    return "".join([f"{came}\n\n", *texts]).encode()
+def _write_plain_txt(_job: Job, pages: Iterable[Mapping[str, Any]], output: IO[bytes]) -> None:
+    for page in pages:
+        if page["code"] == OK:
+            output.write(f"{page['data']}\n".encode())
 
 
-def _as_csv(pages: Sequence[Mapping[str, Any]]) -> bytes:
-    whole = io.StringIO(newline="")
-    rows = csv.writer(whole)
+def _write_csv(_job: Job, pages: Iterable[Mapping[str, Any]], output: IO[bytes]) -> None:
+    rows = csv.writer(codecs.getwriter("utf-8")(output), quoting=csv.QUOTE_ALL)
     rows.writerow(["Name", "OCR", "Path"])
-    rows.writerows([page["fileName"], _text_or_error(page), page["path"]] for page in pages)
-    return whole.getvalue().encode()
+    for page in pages:
+        rows.writerow(map(_as_cell, (page["fileName"], _text_or_error(page), page["path"])))
+
+
+def _as_cell(text: str) -> str:
+    """The text of a cell: spreadsheets show it, and do not compute it as a formula.
+
+    As OWASP has it (CSV injection): an apostrophe before the signs that a formula begins with, those of full width,
+    which East Asian versions take as well, and white space that is skipped; quotes around every cell.
+    """
+    return f"'{text}" if text.startswith(_FORMULA_BEGINS) else text
+
+
+_TEXT_WRITERS: Final[Mapping[str, Callable[[Job, Iterable[Mapping[str, Any]], IO[bytes]], None]]] = {
+    "txt": _write_txt,
+    "txtPlain": _write_plain_txt,
+    "csv": _write_csv,
+}
 
 
 def _text_or_error(page: Mapping[str, Any]) -> str:

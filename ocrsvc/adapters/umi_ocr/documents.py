@@ -9,13 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+import orjson
 from flask import Blueprint, Response
 from werkzeug.exceptions import NotFound
 
-from ocrsvc.adapters.umi_ocr.document_files import Making, from_front, has_pdf, make_files, page_of
+from ocrsvc.adapters.umi_ocr.document_files import (
+    AskedFiles,
+    Making,
+    asked_files,
+    from_front,
+    pages_of,
+    write_files,
+)
 from ocrsvc.adapters.umi_ocr.image_requests import (
     OK,
     OPTIONS,
@@ -26,6 +36,7 @@ from ocrsvc.adapters.umi_ocr.image_requests import (
     options_for,
     to_read_options,
 )
+from ocrsvc.document_output.document_formats import Output
 from ocrsvc.errors import (
     BadOption,
     BodyTooLarge,
@@ -36,19 +47,20 @@ from ocrsvc.errors import (
     UnknownModel,
     UnsupportedImage,
 )
+from ocrsvc.formats.json_pieces import JsonText, write_list
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import as_json
+from ocrsvc.http.responses import JSON_TYPE, as_json, file_response
 from ocrsvc.imaging.document import is_pdf
-from ocrsvc.job_requests import job_view, owner_of_request
+from ocrsvc.job_requests import ResultFiles, job_view, owner_of_request
 from ocrsvc.jobs.intake import JobRequest, add_job, find_job
 from ocrsvc.jobs.job import Job
-from ocrsvc.jobs.store import JobStore
+from ocrsvc.jobs.job_result import make_file
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.masked_pictures import picture_maker
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Page
-from ocrsvc.serving.limiter import Limiter
+from ocrsvc.records import Check
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.settings.settings import Settings
 
@@ -72,7 +84,8 @@ _NAME_LETTERS: Final = 100
 _SENT_NAME_LETTERS: Final = 1000
 # A file system takes 255 for a name, and files that are made add to this one.
 _NAME_BYTES: Final = 230
-_MAKE_WAITING: Final = 8
+# Of pages on the disk: an answer with so many is made in the request, and takes no turn.
+_SHORT_BYTES: Final = 1 << 20
 _NOT_IN_NAMES: Final = re.compile(r'[\x00-\x1f\x7f\ud800-\udfff\\/:*?"<>|]')
 _MODES: Final = ("mixed", "fullPage", "imageOnly", "textOnly")
 
@@ -97,8 +110,7 @@ class _DocumentViews:
 
     def __init__(self, settings: Settings, reader: Reader, jobs: JobStore) -> None:
         self._settings, self._reader, self._jobs = settings, reader, jobs
-        # Of files other than PDFs: each may take a gigabyte, and a core.
-        self._make_limiter = Limiter(1, _MAKE_WAITING)
+        self._files = ResultFiles(jobs, reader)
 
     def options(self) -> Response:
         """The options of a document."""
@@ -130,39 +142,69 @@ class _DocumentViews:
         """Report how far a task is, and what it has read."""
         sent = request.content.members
         with self._asked_for(sent) as job:
-            return as_json(_progress(job, sent))
+            if not sent.get("is_data"):
+                return as_json({**_progress(job), "data": []})
+            kind = "text" if sent.get("format") == "text" else "dict"
+            if not sent.get("is_unread", True):
+                return self._result_of(_ReadPages(job, _progress(job), 0, kind))
+            while True:
+                pages = _ReadPages(job, _progress(job), job.reported(), kind)
+                answer = self._result_of(pages)
+                # Of two requests at the same moment one has the pages, and the other what came after them.
+                if job.note_reported(pages.after, pages.upto):
+                    return answer
+                answer.close()
+
+    def _result_of(self, pages: _ReadPages) -> Response:
+        """The answer with these pages: a long one, to which no page comes any more, from a file that is made once."""
+        if pages.size_bytes <= _SHORT_BYTES:
+            return _in_memory(pages, request.make_check())
+        if not pages.progress["is_done"]:
+            with self._files.turn() as check:
+                return _in_memory(pages, check)
+        job, name = pages.job, f"result-{pages.kind}-{pages.after}-{pages.upto}.json"
+
+        def make(check: Check) -> Path:
+            return make_file(self._jobs, job, name, lambda output: pages.write(output, check))
+
+        return file_response(self._files.path(lambda: job.result_path(name), make), JSON_TYPE)
 
     def make(self) -> Response:
         """Make files of what was read, and return where they are."""
         sent = request.content.members
-        # One of the two, so that a text does not wait behind PDFs, and nobody holds one while waiting for the other.
-        limiter = self._reader.pdf_making if has_pdf(sent) else self._make_limiter
-        with self._asked_for(sent) as job, limiter.take(request.make_check()):
-            with request.share.part() as held:
-                making = Making(self._settings.pdf_dpi, request.deadline, self._picture_maker(job, held))
-                name, data = make_files(job, sent, making)
-            self._jobs.put_result_file(job, name, data)
-            url = f"{request.host_url}{PATH[1:]}download/{job.id}/{quote(name)}"
-            return as_json({"code": OK, "data": url, "name": name})
+        with self._asked_for(sent) as job:
+            asked = asked_files(job, sent)
+            self._files.path(
+                lambda: job.result_path(asked.name) if asked.is_named_fully else None,
+                lambda check: self._made(job, asked, check),
+                with_pdf=asked.has_pdf,
+            )
+        url = f"{request.host_url}{PATH[1:]}download/{job.id}/{quote(asked.name)}"
+        return as_json({"code": OK, "data": url, "name": asked.name})
 
-    def _picture_maker(self, job: Job, held: Share) -> Callable[[Page], bytes]:
-        """What draws a page of the task's document; the pictures stay in the account."""
-
-        def picture_of(page: Page) -> bytes:
-            picture = picture_maker(self._reader, job.data(), request.deadline, request.context)(page)
-            # Once more in the file that is made of them.
-            held.take(2 * len(picture))
-            return picture
-
-        return picture_of
+    def _made(self, job: Job, asked: AskedFiles, check: Check) -> Path:
+        size_bytes = (job.folder / "file").stat().st_size if asked.has_pdf else 0
+        # The whole document, once for its text and once for pictures of its pages.
+        with request.share.holding(2 * size_bytes):
+            is_masked = asked.has_pdf and job.about()["options"].get("mask")
+            picture_of = (
+                picture_maker(self._reader, job.data(), request.deadline, request.context) if is_masked else None
+            )
+            making = Making(self._settings.pdf_dpi, request.left_s, check, picture_of)
+            return make_file(self._jobs, job, asked.name, lambda output: write_files(job, asked, making, output))
 
     def download(self, task_id: str, name: str) -> Response:
         """A file that was made."""
         job = self._find(task_id)
-        data = job.result_file(name) if job is not None else None
-        if data is None:
+        path = job.result_path(name) if job is not None else None
+        if path is None:
             raise NotFound
-        return Response(data, headers=_FILE_HEADERS, content_type="application/octet-stream")
+        try:
+            response = file_response(path, "application/octet-stream")
+        except FileNotFoundError as error:
+            raise NotFound from error
+        response.headers["Content-Disposition"] = "attachment"
+        return response
 
     def clear(self, task_id: str) -> Response:
         """Delete a task."""
@@ -190,9 +232,6 @@ class _DocumentViews:
             yield job
         except FileNotFoundError as error:
             raise unknown from error
-
-
-_FILE_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Content-Disposition": "attachment"}
 
 
 def code_of(error: Exception) -> int | None:
@@ -258,25 +297,79 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
 }
 
 
-def _progress(job: Job, sent: Mapping[str, Any]) -> dict[str, Any]:
-    """How far a task is, and what it has read so far. Raises FileNotFoundError when it was cleared."""
+@dataclass(frozen=True, slots=True)
+class _ReadPages:
+    """Pages that were read, for one answer.
+
+    Attributes:
+        job: Whose pages.
+        progress: How far it is, as the answer tells it; taken before the pages.
+        after: How many pages are left out.
+        kind: `text`, or `dict` for lines with their places.
+    """
+
+    job: Job
+    progress: Mapping[str, Any]
+    after: int
+    kind: str
+
+    @property
+    def upto(self) -> int:
+        """How many pages are told once these are."""
+        return max(self.after, int(self.progress["processed_count"]))
+
+    @property
+    def size_bytes(self) -> int:
+        """About what the answer takes."""
+        return self.job.log.size_bytes(self.after)
+
+    def write(self, output: Output, check: Check) -> None:
+        """Write the answer, a page at a time. Raises FileNotFoundError once the task was cleared."""
+        output.write(orjson.dumps(self.progress)[:-1] + b',"data":')
+        pages = pages_of(self.job, check, self.kind, self.after, self.upto - self.after)
+        if self.kind == "text":
+            with JsonText(output) as text:
+                for page in pages:
+                    if page["code"] == OK:
+                        text.write(page["data"].encode())
+        else:
+            write_list(pages, output)
+        output.write(b"}")
+
+
+class _KeptPieces:
+    """The pieces of an answer in memory, in an account of it from which the whole of them can be made, too."""
+
+    def __init__(self, held: Share) -> None:
+        self._held = held
+        self.pieces: list[bytes] = []
+
+    def write(self, data: bytes | memoryview, /) -> None:
+        """Keep a piece. Raises QueueFull, BodyTooLarge."""
+        self._held.take(2 * len(data))
+        self.pieces.append(bytes(data))
+
+
+def _in_memory(pages: _ReadPages, check: Check) -> Response:
+    """The answer, in the request's account. Raises QueueFull, BodyTooLarge where there is no memory for it."""
+    with request.share.part() as held:
+        kept = _KeptPieces(held)
+        pages.write(kept, check)
+        # Whoever finishes the response takes what it has.
+        return Response(b"".join(kept.pieces), content_type=JSON_TYPE)
+
+
+def _progress(job: Job) -> dict[str, Any]:
+    """How far a task is. Raises FileNotFoundError when it was cleared."""
     about, (state, why) = job.about(), job.state()
     answer: dict[str, Any] = {
         "code": OK,
-        "processed_count": job.count_pages(),
+        "processed_count": job.log.count(),
         "pages_count": len(about["numbers"]),
         "is_done": state in {"success", "failure"},
         "state": state,
-        "data": [],
     }
-    if why:
-        answer["message"] = why
-    if sent.get("is_data"):
-        rows = job.take_unreported() if sent.get("is_unread", True) else list(job.pages())
-        kind = "text" if sent.get("format") == "text" else "dict"
-        pages = [page_of(row, about, kind) for row in rows]
-        answer["data"] = "".join(page["data"] for page in pages if page["code"] == OK) if kind == "text" else pages
-    return answer
+    return {**answer, "message": why} if why else answer
 
 
 def _number(title: str, hint: str, default: int) -> dict[str, object]:

@@ -40,7 +40,7 @@ BANNER: Final = "Umi-OCR v2.1.5"
 # The original labels its JSON so, and pages in a browser rely on the rest.
 HTML: Final = "text/html; charset=UTF-8"
 _ENGINE_FAILURES: Final = frozenset({"engine_failed", "image_crashes_engine", "request_stops_worker"})
-SAFE: Final = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "default-src 'none'; sandbox"}
+SAFE: Final = {"Content-Security-Policy": "default-src 'none'; sandbox"}
 
 
 class _NotServed(OcrsvcError):

@@ -15,7 +15,7 @@ from ocrsvc.errors import BadBase64, BadOption, BrokenImage, CallerError, Unknow
 from ocrsvc.formats.box_values import to_boxes, to_frames, to_scores, whole
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.responses import clamp_side_px, rotate_option
-from ocrsvc.model_serving.model_status import ModelList
+from ocrsvc.models.model_control import ModelList
 from ocrsvc.records import Line, Page, ReadOptions
 
 OK, NO_TEXT = 100, 101

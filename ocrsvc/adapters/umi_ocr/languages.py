@@ -9,7 +9,7 @@ from typing import Final
 from ocrsvc.errors import BadOption
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.options import read_options
-from ocrsvc.model_serving.model_status import ModelList
+from ocrsvc.models.model_control import ModelList
 from ocrsvc.records import ReadOptions
 
 NAME: Final = "ocr.language"

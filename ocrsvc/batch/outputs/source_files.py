@@ -1,56 +1,139 @@
-"""Output in files of their own for each source: a tree like that of the sources, and a list of what became of each."""
+"""Formats with a file for each source: texts, hOCR, ALTO, TSV and searchable PDFs, with a list for each part."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from tempfile import TemporaryFile
+from typing import Any, Final
 
-from ocrsvc.batch.outputs.contract import FileResults, WrittenFile
-from ocrsvc.batch.outputs.hashed_writing import HashedFile, hashed_writing
-from ocrsvc.batch.outputs.source_listing import listing_name, row_of, row_of_failure
+import orjson
+
+from ocrsvc.batch.destination import Destination, HashedFile, WrittenFile
+from ocrsvc.batch.outputs.output_formats import FileResults
 from ocrsvc.batch.outputs.source_paths import source_path
-from ocrsvc.batch.store.contract import Store
 from ocrsvc.batch.visible_text import visible
-from ocrsvc.errors import CallerError, SourceGone
+from ocrsvc.document_output.searchable import NumberedText, add_pictures, lay_over_pages
+from ocrsvc.errors import BrokenImage, CallerError, SourceGone
+from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
+from ocrsvc.imaging.document import is_pdf
+from ocrsvc.readings import EngineInfo
+from ocrsvc.records import Box, Line, Page, Word, no_check
+from ocrsvc.searchable_pdf.image_pdf import ImagePdf
+from ocrsvc.searchable_pdf.page_text import PageText
+from ocrsvc.searchable_pdf.text_lines import text_of_record
 
 LOGGER: Final = logging.getLogger("ocrsvc.batch")
+_PDF_LIMIT_S: Final = 60.0
+_PDF_LIMIT_OF_PAGE_S: Final = 0.5
+# Behind the folder of the format; what reads folders of data passes over names that begin so.
+_LISTS: Final = "_files/"
 
 WriteFile = Callable[[FileResults, HashedFile], object]
 """Writes the file of one source. Raises CallerError or SourceGone if there cannot be one, and OSError."""
 
 
 class SourceFiles:
-    """One file for each source any of whose pages is known, and a list for each part.
+    """A file for each source any of whose pages is known, and a list for each part, which the manifest names.
 
-    The list, which the ledger names, holds a line of JSON for each of these sources: `source`, and `file`, `bytes` and
-    `sha256`; or `error`, where it has no file.
-
-    Args:
-        name: Of the format.
-        folder: Before the names: "", or one that ends in a slash.
-        ending: Of the files' names, one of `source_paths.ENDINGS`.
-        write_file: Writes each of them.
+    The list holds a line of JSON for each of these sources: `source`, and `file`, `bytes` and `sha256`, or `error`.
     """
 
     def __init__(self, name: str, folder: str, ending: str, write_file: WriteFile) -> None:
         self._name, self._folder, self._ending, self._write_file = name, folder, ending, write_file
 
-    def write(self, store: Store, part: int, files: Iterator[FileResults]) -> list[WrittenFile]:
+    def write(
+        self, destination: Destination, part: int, files: Iterator[FileResults], *, replace: bool
+    ) -> list[WrittenFile]:
         """As OutputWriter.write."""
-        with hashed_writing(store, listing_name(self._folder, self._name, part)) as listing:
+        name = f"{self._folder}{_LISTS}{self._name}-{part:05d}.jsonl"
+        with destination.writing(name, replace=replace) as listing:
             for results in files:
                 if results.pages:
-                    listing.write(self._write_source(store, results))
+                    listing.write(orjson.dumps(self._write_source(destination, results, replace=replace)) + b"\n")
         return [listing.written()]
 
-    def _write_source(self, store: Store, results: FileResults) -> bytes:
+    def _write_source(self, destination: Destination, results: FileResults, *, replace: bool) -> dict[str, object]:
         """Write a source's file; gives its line in the list."""
         source = results.file.name
         try:
-            with hashed_writing(store, self._folder + source_path(source, self._ending)) as output:
+            name = self._folder + source_path(source, self._ending)
+            with destination.writing(name, replace=replace) as output:
                 self._write_file(results, output)
         except (CallerError, SourceGone) as error:
             LOGGER.warning("%s has no file in the format %s: %s", visible(source), self._name, visible(str(error)))
-            return row_of_failure(source, error)
-        return row_of(source, output.written())
+            what = {"code": error.code, "detail": error.detail, "remedy": error.remedy}
+            return {"source": source, "error": what}
+        written = output.written()
+        return {"source": source, "file": written.name, "bytes": written.size, "sha256": written.sha256}
+
+
+def is_listing(name: str) -> bool:
+    """Whether a file of the output is such a list."""
+    return f"/{_LISTS}" in f"/{name}"
+
+
+def text_files(name: str, folder: str, reader: Mapping[str, str]) -> SourceFiles:
+    """What writes the format of this name in `formats.output_formats`."""
+    form = OUTPUT_FORMATS[name]
+    engine = EngineInfo(reader["engine"], reader["model"], reader["version"], "", "", "")
+    return SourceFiles(name, folder, form.suffix, partial(_write_text, form, engine))
+
+
+def pdf_files(folder: str) -> SourceFiles:
+    """What writes searchable PDFs."""
+    return SourceFiles("pdf", folder, ".pdf", _write_pdf)
+
+
+def _write_text(form: OutputFormat, engine: EngineInfo, results: FileResults, output: HashedFile) -> None:
+    for part in form.parts(_pages_of(results), len(results.pages), engine):
+        output.write(part.encode(errors="replace"))
+
+
+def _pages_of(results: FileResults) -> Iterator[Page]:
+    """The pages, one at a time; one that has failed is empty."""
+    for number in results.pages:
+        record = orjson.loads(results.record(number))
+        lines = tuple(map(_line_of, record["lines"]))
+        yield Page(record.get("width", 0), record.get("height", 0), record.get("angle", 0), lines, number)
+
+
+def _line_of(line: Mapping[str, Any]) -> Line:
+    """A line of a record, and its words where it has some; formats have no place for characters."""
+    words = None
+    if "words" in line:
+        words = tuple(Word(word["text"], word["confidence"], _box_of(word)) for word in line["words"])
+    return Line(line["text"], line["confidence"], _box_of(line), words)
+
+
+def _box_of(text: Mapping[str, Any]) -> Box:
+    one, two, three, four = ((float(x), float(y)) for x, y in text["box"])
+    return one, two, three, four
+
+
+def _write_pdf(results: FileResults, output: HashedFile) -> None:
+    data = results.load()
+    if not is_pdf(data):
+        pdf = ImagePdf(output)
+        if failure := add_pictures(pdf, data, _texts_of(results), no_check):
+            raise failure
+        pdf.finish()
+        return
+    with TemporaryFile() as file:
+        file.write(data)
+        # From here on the file alone holds it: it may be as large as memory allows.
+        del data
+        file.flush()
+        limit_s = _PDF_LIMIT_S + _PDF_LIMIT_OF_PAGE_S * results.file.total
+        texts = (text for _, text in _texts_of(results, is_over_own=True) if isinstance(text, PageText))
+        lay_over_pages(file, texts, output, limit_s, no_check)
+
+
+def _texts_of(results: FileResults, *, is_over_own: bool = False) -> Iterator[NumberedText]:
+    """Each page with what was read of it, or why nothing was."""
+    for number in results.pages:
+        record = orjson.loads(results.record(number))
+        failed = record["error"]
+        text = text_of_record(record, is_over_own=is_over_own) if failed is None else BrokenImage(failed["detail"])
+        yield number, text

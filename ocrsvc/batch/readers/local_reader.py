@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from ocrsvc.batch.page_record import failure_of, result_of
-from ocrsvc.batch.tasks import PageGroup, PageResult
+from ocrsvc.batch.pages import PageGroup, PageResult, failure_of, result_of
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.imaging.document import Document, DocumentPage
@@ -26,14 +25,7 @@ _CONTEXT: Final = RequestContext(priority="batch")
 
 
 class LocalReader:
-    """The engine of these settings, with its threads.
-
-    Args:
-        settings: Of the service; the engine runs as OCRSVC_ISOLATION says.
-        options: How pages are read.
-        load: Gives the bytes of a group's file; raises OcrsvcError.
-        page_limit_s: Seconds after which a page has failed.
-    """
+    """The engine of these settings, with its threads."""
 
     def __init__(
         self,

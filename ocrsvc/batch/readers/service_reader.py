@@ -1,21 +1,23 @@
-"""Reads pages by services over HTTP: at batch priority, a second time elsewhere when one is slow, and with patience."""
+"""Reads pages by services of this project, over which they are balanced."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
-from ocrsvc.batch.page_record import failure_of, result_of
-from ocrsvc.batch.readers.group_admission import GroupAdmission
-from ocrsvc.batch.readers.service_answer import Answered, identity_of, page_of, parse_answer
-from ocrsvc.batch.tasks import PageGroup, PageResult
+import orjson
+
+from ocrsvc.batch.pages import PageGroup, PageResult, failure_of, result_of
 from ocrsvc.client.balancing.changes import Left
 from ocrsvc.client.request import PATH, Options, headers_of, query_of
+from ocrsvc.client.response import Data, error_of
 from ocrsvc.client.several_services import SeveralServices
-from ocrsvc.client.transport.connection import Request
+from ocrsvc.client.transport.connection import Request, Response
 from ocrsvc.client.transport.runners import run
 from ocrsvc.errors import (
     DeadlineExceeded,
@@ -27,6 +29,7 @@ from ocrsvc.errors import (
     Refused,
     RunChanged,
     ScopeMissing,
+    ServerError,
     ServicesGone,
     Unreachable,
 )
@@ -46,6 +49,13 @@ _ROUNDS: Final = 2
 _STOPPING: Final = (KeyMissing, KeyRefused, ScopeMissing, QuotaExceeded)
 # A page without text, of 32x32 pixels: what reads it reads the others.
 _BLANK: Final = b"P5\n32 32\n255\n" + b"\xff" * 1024
+# What stands before services answers so when it reaches none.
+_OF_PROXIES: Final = (502, 503, 504)
+# Of the output's 32 bits.
+_MOST: Final = (1 << 31) - 1
+_CORNERS, _AXES = 4, 2
+# How many may be under way can change without any of them ending, as where names are looked up anew.
+_ASK_AGAIN_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +65,16 @@ class _Failed:
     error: OcrsvcError
 
 
-class ServiceReader:
-    """Services that all read with the same engine and model.
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a service answered, and its address."""
 
-    Args:
-        services: Which; closed with the reader.
-        options: How pages are read.
-        load: Gives the bytes of a group's file; raises OcrsvcError.
-        patience_s: How long it waits for any service to answer anything before the run stops.
-        clock: Seconds, from any beginning.
-    """
+    data: Data
+    url: str
+
+
+class ServiceReader:
+    """Services that all read with the same engine and model."""
 
     def __init__(
         self,
@@ -75,7 +85,8 @@ class ServiceReader:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._services, self._load = services, load
-        self._query = query_of(options)
+        # A page that takes too long is no reason to lose those that are sent with it.
+        self._query = query_of(options) | {"partial": "true"}
         self._patience_s, self._clock = patience_s, clock
         self._admission = GroupAdmission(MOST_HELD_BYTES, services.capacity)
         self._closing = Left()
@@ -117,13 +128,7 @@ class ServiceReader:
         self._services.close()
 
     def _answer(self, group: PageGroup) -> Answered | _Failed:
-        """A service's answer, or why there is none.
-
-        Raises:
-            ServicesGone: None of them has answered anything for too long.
-            RunChanged: One reads with another engine or model.
-            OcrsvcError: The key is refused, or has used up its pages.
-        """
+        """A service's answer, or why there is none. Raises ServicesGone, RunChanged and OcrsvcError."""
         try:
             body = self._load(group)
         except OcrsvcError as error:
@@ -210,3 +215,110 @@ def pages_option(group: PageGroup) -> dict[str, str]:
     first, last = group.pages[0], group.pages[-1]
     is_whole = len(group.pages) == last - first + 1
     return {"pages": f"{first}-{last}" if is_whole else ",".join(map(str, group.pages))}
+
+
+class GroupAdmission:
+    """So many groups, and so many bytes, may be under way at once; a file that is larger than that is alone.
+
+    For any thread.
+    """
+
+    def __init__(self, most_bytes: int, most_at_once: Callable[[], int]) -> None:
+        self._most_bytes, self._most_at_once = most_bytes, most_at_once
+        self._bytes = self._groups = 0
+        self._left = threading.Condition()
+
+    @contextmanager
+    def entered(self, size_bytes: int) -> Iterator[None]:
+        """Wait until there is room for a group with a file of this size, and keep it for the block."""
+        with self._left:
+            while not self._has_room(size_bytes):
+                self._left.wait(_ASK_AGAIN_S)
+            self._bytes += size_bytes
+            self._groups += 1
+        try:
+            yield
+        finally:
+            with self._left:
+                self._bytes -= size_bytes
+                self._groups -= 1
+                self._left.notify_all()
+
+    def _has_room(self, size_bytes: int) -> bool:
+        if not self._groups:
+            return True
+        return self._groups < self._most_at_once() and self._bytes + size_bytes <= self._most_bytes
+
+
+def parse_answer(response: Response) -> Answered:
+    """The answer that a response holds. Raises Unreachable and OcrsvcError."""
+    data = _object_of(response.body)
+    if response.status in _OF_PROXIES and "code" not in data:
+        raise Unreachable(f"{response.url} answers with the status {response.status}.", "Check what is behind it.")
+    if response.status != 200:
+        raise error_of(response.status, data, response.retry_after)
+    if not isinstance(data.get("pages"), list) or not isinstance(data.get("engine"), dict):
+        raise ServerError(f"The answer of {response.url} is not one of this service.", "Check the address.")
+    return Answered(data, response.url)
+
+
+def identity_of(answered: Answered) -> Mapping[str, str]:
+    """Engine, model and version that have read."""
+    engine = answered.data["engine"]
+    return {"engine": str(engine.get("name")), **{name: str(engine.get(name)) for name in ("model", "version")}}
+
+
+def page_of(data: Data, number: int) -> Mapping[str, Any] | OcrsvcError:
+    """A page as the service gives it, or its error."""
+    page = next((each for each in data["pages"] if isinstance(each, dict) and each.get("page") == number), None)
+    if page is None:
+        return ServerError(f"The answer has no page {number}.", "Check that the service is of this version.")
+    if "error" in page:
+        return _error_of(page["error"])
+    if not _is_page(page):
+        return ServerError(f"What the answer says of page {number} is no page.", "Check the address of the service.")
+    found: Mapping[str, Any] = page
+    return found
+
+
+def _error_of(said: object) -> OcrsvcError:
+    data = said if isinstance(said, dict) else {}
+    status = data.get("status", 500)
+    return error_of(status if isinstance(status, int) else 500, data, None)
+
+
+def _is_page(page: Data) -> bool:
+    """Whether it has what every page has: what else came would end the run where its output is written."""
+    lines = page.get("lines")
+    return (
+        isinstance(page.get("text"), str)
+        and all(type(page.get(name)) is int and 0 <= page[name] <= _MOST for name in ("width", "height", "angle"))
+        and isinstance(lines, list)
+        and all(map(_is_line, lines))
+        and all(isinstance(page.get(name, []), list) for name in ("regions", "tables", "barcodes", "masked"))
+    )
+
+
+def _is_line(line: object) -> bool:
+    if not isinstance(line, dict):
+        return False
+    confidence, box = line.get("confidence"), line.get("box")
+    return (
+        isinstance(line.get("text"), str)
+        and isinstance(confidence, float | int)
+        and 0 <= confidence <= 1
+        and isinstance(box, list)
+        and len(box) == _CORNERS
+        and all(isinstance(corner, list) and len(corner) == _AXES for corner in box)
+        and all(isinstance(place, float | int) for corner in box for place in corner)
+        and isinstance(line.get("words") or [], list)
+        and isinstance(line.get("source", ""), str)
+    )
+
+
+def _object_of(body: bytes) -> dict[str, Any]:
+    try:
+        data = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return data if isinstance(data, dict) else {}

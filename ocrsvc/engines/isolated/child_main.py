@@ -27,10 +27,10 @@ from ocrsvc.engines.isolated.messages import (
 )
 from ocrsvc.engines.isolated.model_name import ModelName
 from ocrsvc.engines.isolated.shared_area import SharedArea
+from ocrsvc.engines.model.encryption import ModelKey
 from ocrsvc.engines.opening import open_engine_in_process
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits
-from ocrsvc.model_repository.model_key import ModelKey
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.allocator import give_back
 from ocrsvc.system.memory import read_private_bytes

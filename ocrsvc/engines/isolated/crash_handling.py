@@ -22,7 +22,7 @@ _TRIES: Final = 4
 
 @dataclass(slots=True)
 class _Trial:
-    """One image, and how often engines have died over it; `noted_crashes` of these deaths are in the denylist."""
+    """One image, and how often engines died over it alone; `noted_crashes` of these deaths are in the denylist."""
 
     task: Task
     noted_crashes: int
@@ -47,7 +47,10 @@ class CrashHandling:
         self._model = model
 
     def read(self, tasks: Sequence[Task]) -> list[Page | OcrsvcError]:
-        """The answer to each task. A batch whose engine dies is read once more, each image alone."""
+        """The answer to each task.
+
+        A batch whose engine dies blames none of its images: each is read once more, alone.
+        """
         trials = [self._begin(task) for task in tasks]
         waiting = [trial for trial in trials if trial.answer is None]
         if len(waiting) > 1:
@@ -61,11 +64,7 @@ class CrashHandling:
     def _read_together(self, trials: list[_Trial]) -> None:
         try:
             answers = self._ask([trial.task for trial in trials])
-        except OcrsvcError:
-            return
-        except ChildLost as lost:
-            for trial in trials:
-                trial.crashes += lost.is_blamed
+        except (OcrsvcError, ChildLost):
             return
         for trial, answer in zip(trials, answers, strict=True):
             trial.answer = self._clear_if_noted(trial, answer)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from ocrsvc.engines.isolated.child_pool import ChildPool
 from ocrsvc.engines.isolated.handle import IsolatedHandle
 from ocrsvc.engines.isolated.spawner import Spawner
+from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import EngineUnavailable
-from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.readings import EngineInfo
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.settings import Settings

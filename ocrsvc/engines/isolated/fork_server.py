@@ -25,7 +25,7 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from ocrsvc.engines.isolated.model_name import ModelName
-from ocrsvc.model_repository.model_key import ModelKey, parse_key
+from ocrsvc.engines.model.encryption import ModelKey, parse_key
 from ocrsvc.registry import engines
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.allocator import limit_arenas

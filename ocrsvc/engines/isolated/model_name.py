@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ocrsvc.engines.model.encryption import ModelKey
+from ocrsvc.engines.model.version import ModelVersion, find_version
 from ocrsvc.errors import BadModel
-from ocrsvc.model_repository.model_key import ModelKey
-from ocrsvc.model_repository.version import ModelVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,7 @@ class ModelName:
         Raises:
             BadModel: It is not there any more, cannot be used, or is not the one that the worker means.
         """
-        # Only where there is a repository.
-        from ocrsvc.model_repository.repository import ModelRepository
-
-        found = ModelRepository(folder, key).open(self.name, self.number)
+        found = find_version(folder, self.name, self.number, key)
         if found.digest != self.digest:
             raise BadModel(
                 f"{found} has changed since the worker chose it.", "Give what changes another number, and leave it be."

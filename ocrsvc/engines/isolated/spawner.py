@@ -19,7 +19,7 @@ from typing import Final
 import orjson
 
 from ocrsvc.engines.isolated.model_name import ModelName
-from ocrsvc.model_repository.version import ModelVersion
+from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.child_process import Program
 from ocrsvc.system.thread_plan import ThreadPlan

@@ -14,6 +14,8 @@ import cv2
 import numpy as np
 
 from ocrsvc.engines.contract import EngineTraits
+from ocrsvc.engines.model.description import Recognition
+from ocrsvc.engines.model.version import ModelVersion, built_in_model
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, Imaging, find_backend
 from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline, batch_on_gpu
 from ocrsvc.engines.ppocr.gpu.self_test import find_fault
@@ -34,9 +36,6 @@ from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
 from ocrsvc.engines.ppocr.runtime.shared_threads import LENDER, SharedThreads
 from ocrsvc.engines.ppocr.runtime.unwarping_model import unwarping_model
 from ocrsvc.engines.ppocr.runtime_proof import choose_runtime
-from ocrsvc.model_repository.builtin import built_in_model
-from ocrsvc.model_repository.description import Recognition
-from ocrsvc.model_repository.version import ModelVersion
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Decoder
 from ocrsvc.serving.batcher import Limits

@@ -5,6 +5,7 @@ from __future__ import annotations
 import cv2
 
 from ocrsvc.engines.contract import EngineTraits
+from ocrsvc.engines.model.version import TITLE
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, built_in_part
@@ -13,7 +14,6 @@ from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.engines.tr_crnn.binding import CrnnLibrary
 from ocrsvc.engines.tr_crnn.lines import TrCrnnLineReader
-from ocrsvc.model_repository.builtin import TITLE
 from ocrsvc.readings import EngineInfo
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

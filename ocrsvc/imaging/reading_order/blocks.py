@@ -12,39 +12,46 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ocrsvc.imaging.reading_order.blocks_beside import BLOCK_GAP, blocks_beside
 from ocrsvc.imaging.reading_order.columns import parts_columns, reads_across
-from ocrsvc.imaging.reading_order.gutters import Gutter, tall_gutters
-from ocrsvc.imaging.reading_order.text_rows import (
-    Indices,
-    TextLines,
-    as_text_lines,
-    median,
-    parts_between,
-    rows_with_cells,
-)
+from ocrsvc.imaging.reading_order.gutters import HEADER, Gutter, tall_gutters
+from ocrsvc.imaging.reading_order.row_cells import rows_with_cells
+from ocrsvc.imaging.reading_order.ruled_cells import ruled_blocks
+from ocrsvc.imaging.reading_order.ruled_order import with_ruled_blocks
+from ocrsvc.imaging.reading_order.text_rows import Indices, TextLines, as_text_lines, median, parts_between
 
 DEEPEST = 12  # cuts in cuts
 BAND = 1.5  # white stripe across a part, in line heights, along which it may be cut
 COLUMN_END = 2.5  # the same across two columns, that ends both
 WIDE_BAND = 5.0  # the same, along which it is cut before anything else
-HEADER = 1.0  # the same below a header of one row, or above a footer
+TABLE_LINES = 3  # on each side of a gutter that make a table beside other bands
+NUMBERS = 0.5  # of the lines of one side of it
 
 
 def reading_order(
-    quads: NDArray[np.float32], texts: Sequence[str] | None = None, *, from_right: bool = False
+    quads: NDArray[np.float32],
+    texts: Sequence[str] | None = None,
+    rules: NDArray[np.float32] | None = None,
+    *,
+    from_right: bool = False,
 ) -> list[int]:
     """Indices of N lines in reading order; see `reading_blocks`."""
-    return [line for block in reading_blocks(quads, texts, from_right=from_right) for line in block]
+    return [line for block in reading_blocks(quads, texts, rules, from_right=from_right) for line in block]
 
 
 def reading_blocks(
-    quads: NDArray[np.float32], texts: Sequence[str] | None = None, *, from_right: bool = False
+    quads: NDArray[np.float32],
+    texts: Sequence[str] | None = None,
+    rules: NDArray[np.float32] | None = None,
+    *,
+    from_right: bool = False,
 ) -> list[list[int]]:
     """Groups of lines that are read without leaving them (a column, a table, a heading), in reading order.
 
     Args:
         quads: (N, 4, 2) corners of level lines, in pixels, origin top left; clockwise from where reading starts.
         texts: What the N lines say. Without them short lines count as numbers.
+        rules: (M, 4, 2) corners of ruled lines, level, as `find_rules` gives them.
         from_right: Columns, and the lines of a row, are read from right to left, as pages of Arabic are.
 
     Returns:
@@ -52,11 +59,16 @@ def reading_blocks(
     """
     if not len(quads):
         return []
-    frames = np.concatenate([quads.min(axis=1), quads.max(axis=1)], axis=1)
     if from_right:
         # Such a page is the mirror image of one that is read from left to right.
-        frames[:, [0, 2]] = -frames[:, [2, 0]]
-    return _region(as_text_lines(frames, texts), np.arange(len(frames)), DEEPEST)
+        quads, rules = quads * (-1, 1), None if rules is None else rules * (-1, 1)
+    frames = np.concatenate([quads.min(axis=1), quads.max(axis=1)], axis=1)
+    lines = as_text_lines(frames, texts)
+    everything = np.arange(len(frames))
+    tables = ruled_blocks(lines, rules) if rules is not None and len(rules) else []
+    if not tables:
+        return _region(lines, everything, DEEPEST)
+    return with_ruled_blocks(lines, tables, lambda lines, here: _region(lines, here, DEEPEST))
 
 
 def _region(lines: TextLines, here: Indices, deeper: int) -> list[list[int]]:
@@ -68,6 +80,8 @@ def _part(lines: TextLines, here: Indices, deeper: int) -> list[list[int]]:
     ordered = here[np.argsort(lines.middle[here], kind="stable")]
     gutters = tall_gutters(lines, ordered) if deeper else []
     gutter = next((gutter for gutter in gutters if parts_columns(lines, gutter)), None)
+    if gutter is not None and _parts_rows(lines, gutter, ordered[gutter.first : gutter.last]):
+        gutter = None
     bands = parts_between(lines, here, BAND) if deeper else [here]
     if gutter is None:
         cut = [_part(lines, band, deeper - 1) for band in bands] if len(bands) > 1 else []
@@ -79,20 +93,31 @@ def _part(lines: TextLines, here: Indices, deeper: int) -> list[list[int]]:
     if len(parts) > 1:
         return [block for part in parts for block in _part(lines, part, deeper - 1)]
     above, below = ordered[: gutter.first], ordered[gutter.last :]
-    tail = _tail(lines, gutter, beside) if len(below) else below
     return [
         *_region(lines, above, deeper - 1),
-        *_columns(lines, gutter, np.setdiff1d(beside, tail), deeper - 1),
-        *_region(lines, np.concatenate([tail, below]), deeper - 1),
+        *_columns(lines, gutter, beside, deeper - 1),
+        *_region(lines, below, deeper - 1),
     ]
 
 
-def _tail(lines: TextLines, gutter: Gutter, beside: Indices) -> Indices:
-    """What stands on the left alone, below white, before the next line across: a heading of that, not of the column."""
-    parts = parts_between(lines, beside, HEADER)
-    end = lines.bottom[gutter.right].max()
-    tail = [part for part in parts if lines.top[part].min() > end]
-    return np.concatenate(tail) if tail else beside[:0]
+def _parts_rows(lines: TextLines, gutter: Gutter, beside: Indices) -> bool:
+    """Whether white parts what is beside a gutter into rows of blocks, as cards are, or bands, one of them a table."""
+    rows = parts_between(lines, beside, BLOCK_GAP)
+    if len(rows) > 1 and all(blocks_beside(lines, row) for row in rows):
+        return True
+    bands = parts_between(lines, beside, HEADER)
+    return len(bands) > 1 and any(
+        _is_table(lines, band[is_left], band[~is_left])
+        for band, is_left in ((band, np.isin(band, gutter.left)) for band in bands)
+    )
+
+
+def _is_table(lines: TextLines, left: Indices, right: Indices) -> bool:
+    return (
+        min(len(left), len(right)) >= TABLE_LINES
+        and max(lines.is_number[left].mean(), lines.is_number[right].mean()) > NUMBERS
+        and reads_across(lines, left, right)
+    )
 
 
 def _joined(lines: TextLines, bands: list[Indices], beside: Indices) -> list[Indices]:

@@ -25,8 +25,11 @@ LEAST_CELLS = 2  # level by themselves, though their lines are not, make a table
 LONG = 4.0  # median length of words that are no cells of a table, in line heights
 EVEN = 0.2  # how far the lengths of most lines of running text are from their median, as a share of it
 TIGHT = 1.5  # pitch of lines that belong together, in heights of their boxes
+LOOSE = 2.1  # the same of long lines of running text: Chinese is set with more white
+FULL = 8.0  # length of such lines, in line heights
 MOST = 0.6  # of the lines or rows of a column are alike
 ALIKE = 0.5  # ratio of two widths or pitches that are alike
+LABELS = 0.33  # of the lines beside a gutter end with a colon in a form
 HALF = 0.5  # of the lines of a column are numbers
 APART = 2.0  # width of a gutter between tables, as a multiple of the gaps inside them
 
@@ -123,22 +126,23 @@ def _are_alike(
     pitches = [median(np.diff(lines.middle[side])) for side in facing]
     if min(pitches) < ALIKE * max(pitches):
         return False
-    if any(lines.is_label[side].mean() > HALF for side in facing):
+    if any(lines.is_label[side].mean() > LABELS for side in facing):
         return False
     if all(_is_running_text(lines, side) for side in facing):
         return True
-    return strict and (_are_lists(lines, left, right) or _are_tables(lines, gutter, left, right))
+    return _are_tables(lines, gutter, left, right) or (strict and _are_lists(lines, left, right))
 
 
 def _is_running_text(lines: TextLines, column: Indices) -> bool:
     length = lines.right[column] - lines.left[column]
     even = np.mean(np.abs(length / median(length) - 1) <= EVEN) >= MOST
-    return bool(even) and _is_words(lines, column) and _is_tight(lines, column)
+    is_long = median(length) >= FULL * median(lines.height[column])
+    return bool(even) and _is_words(lines, column) and _is_tight(lines, column, LOOSE if is_long else TIGHT)
 
 
-def _is_tight(lines: TextLines, column: Indices) -> bool:
+def _is_tight(lines: TextLines, column: Indices, most: float = TIGHT) -> bool:
     """Whether lines stand close above each other."""
-    return median(np.diff(lines.middle[column])) <= TIGHT * median(lines.height[column])
+    return median(np.diff(lines.middle[column])) <= most * median(lines.height[column])
 
 
 def _are_lists(lines: TextLines, left: list[list[int]], right: list[list[int]]) -> bool:
@@ -146,8 +150,12 @@ def _are_lists(lines: TextLines, left: list[list[int]], right: list[list[int]]) 
     facing = _facing(left, right)
     lengths = [median(lines.right[side] - lines.left[side]) for side in facing]
     tight = all(_is_words(lines, side) and _is_tight(lines, side) for side in facing)
+    prices = any(
+        sum(lines.is_number[row[-1]] > lines.is_number[row[0]] for row in side) > HALF * len(side)
+        for side in (left, right)
+    )
     regular = all(_regularity([len(row) for row in side]) >= MOST for side in (left, right))
-    return tight and regular and min(lengths) >= ALIKE * max(lengths)
+    return tight and regular and not prices and min(lengths) >= ALIKE * max(lengths)
 
 
 def _regularity(counts: list[int]) -> float:

@@ -10,12 +10,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.reading_order.text_rows import Indices, Numbers, TextLines
+from ocrsvc.imaging.reading_order.text_rows import Indices, Numbers, TextLines, median
 
 SHRINK = 0.2  # boxes of a detector reach beyond the ink; this much of the height is no obstacle on each side
 MOST_PLACES = 160  # places tried for a gutter; a page of thousands of words must not hold the interpreter for long
 MOST_GUTTERS = 16  # gutters that are judged
 LEAST_ROWS = 2
+EDGE = 0.15  # of the lines right of a gutter begin further left than the column beside it
+ALIGNED = 1.5  # line heights from there at which a line begins a row of that column
+HEADING = 1.15  # height of a heading, in heights of the lines above it
+HEADING_ROWS = 2  # most lines of a heading
+HEADER = 1.0  # white, in line heights, below a header or above a footer
+STRIPE = 0.2  # white, in line heights, between columns and what is beyond them, besides that between their lines
+
 
 Flags = NDArray[np.bool_]
 
@@ -49,14 +56,52 @@ def tall_gutters(lines: TextLines, ordered: Indices) -> list[Gutter]:
     places = _places(lefts, rights)[:, None]
     before = rights <= places
     gutters = []
-    for first, last, place in _runs(lines.middle[ordered], before, lefts > places):
+    for run_first, run_last, place in _runs(lines.middle[ordered], before, lefts > places):
+        first, last = _band(lines, ordered, run_first, run_last, before[place])
         sides = before[place, first:last]
         left, right = ordered[first:last][sides], ordered[first:last][~sides]
-        if min(lines.bottom[left].max(), lines.bottom[right].max()) > max(
+        if min(len(left), len(right)) and min(lines.bottom[left].max(), lines.bottom[right].max()) > max(
             lines.top[left].min(), lines.top[right].min()
         ):
             gutters.append(Gutter(left, right, first, last))
     return sorted(gutters, key=lambda gutter: -_height(lines, ordered[gutter.first : gutter.last]))[:MOST_GUTTERS]
+
+
+def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Flags) -> tuple[int, int]:
+    """A gutter without the rows at its ends that belong to other columns, and happen to leave its place free.
+
+    Nothing in them begins where the right side begins, and white parts them from its other rows.
+    """
+    here, is_right = ordered[first:last], ~is_left[first:last]
+    lefts, size = lines.left[here], median(lines.height[here])
+    edge = np.sort(lefts[is_right])[max(1, int(EDGE * np.sum(is_right)))]
+    aligned = np.flatnonzero(is_right & (np.abs(lefts - edge) <= ALIGNED * size))
+    begin, end = int(aligned[0]), int(aligned[-1]) + 1
+    if begin == 0 and end == len(here):
+        return first, last
+    bottoms = np.maximum.accumulate(lines.bottom[here])
+    stripes = (np.minimum.accumulate(lines.top[here][::-1])[::-1][1:] - bottoms[:-1]) / size
+    usual = max(0.0, median(stripes))
+    above = (lines.top[here[0]] - lines.bottom[ordered[first - 1]]) / size if first else HEADER - STRIPE
+    larger = lines.height[here[:begin]] > HEADING * size
+    # White that is no wider than that above such rows does not part them from what is below; a heading is looser.
+    ends = np.flatnonzero(stripes[:begin] > np.where(larger, usual, max(above, usual)) + STRIPE)
+    start = first + int(ends[-1]) + 1 if len(ends) else first
+    if end == len(here) or is_right[:end].all():
+        return start, last
+    apart = _are_headings(lines, here[end:], here[:end][~is_right[:end]]) & (stripes[end - 1 :] > usual + STRIPE)
+    if last < len(ordered):
+        below = (lines.top[ordered[last]] - lines.bottom[here[-1]]) / size
+        apart |= stripes[end - 1 :] > min(HEADER, max(below, usual) + STRIPE)
+    ends = np.flatnonzero(apart)
+    return start, first + end + int(ends[0]) if len(ends) else last
+
+
+def _are_headings(lines: TextLines, here: Indices, text: Indices) -> Flags:
+    """Which of some lines begin a heading of what is below: the last ones, in larger type than a text."""
+    larger = lines.height[here] > HEADING * median(lines.height[text])
+    larger[:-HEADING_ROWS] = False
+    return np.logical_and.accumulate(larger[::-1])[::-1]
 
 
 def _height(lines: TextLines, here: Indices) -> int:

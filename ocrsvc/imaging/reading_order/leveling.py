@@ -26,34 +26,38 @@ MOST_EDGES = 300  # lines whose edges are looked at
 GAIN = 1.25  # how much better edges must fall together before sides are taken to lean
 
 
-def level_quads(quads: NDArray[np.float32]) -> NDArray[np.float32]:
+def level_quads(quads: NDArray[np.float32], others: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
     """(N, 4, 2) corners in pixels, clockwise from where reading starts, of lines that run from left to right.
 
-    Returns the corners on the level page, in the same order; the scale is kept about the middle of the text.
+    Returns the corners on the level page, in the same order; the scale is kept about the middle of the text. Behind
+    them come the corners (M, 4, 2) of others, which say nothing of how the page lies.
     """
-    if len(quads) < 2:
+    count = len(quads)
+    quads = quads if others is None else np.concatenate([quads, others])
+    if count < 2:
         return quads
-    points = _turned(quads.astype(np.float64))
-    if len(points) >= LEAST_LINES:
-        points = _upright(_flattened(points))
+    points = _turned(quads.astype(np.float64), count)
+    if count >= LEAST_LINES:
+        points = _upright(_flattened(points, count), count)
     return points.astype(np.float32)
 
 
-def _turned(quads: Numbers) -> Numbers:
-    """Undo the median slant of the longer half of the lines."""
+def _turned(quads: Numbers, count: int) -> Numbers:
+    """Undo the median slant of the longer half of the first `count` lines."""
+    every, quads = quads, quads[:count]
     reading = quads[:, 1] - quads[:, 0]
     lengths = np.hypot(reading[:, 0], reading[:, 1])
     slants = np.arctan2(reading[:, 1], reading[:, 0])
     slant = float(np.median(slants[np.argsort(-lengths)[: max(1, len(quads) // 2)]]))
     cos, sin = np.cos(slant), np.sin(slant)
-    return cast(Numbers, quads @ np.array([[cos, -sin], [sin, cos]]))
+    return cast(Numbers, every @ np.array([[cos, -sin], [sin, cos]]))
 
 
-def _flattened(quads: Numbers) -> Numbers:
+def _flattened(quads: Numbers, count: int) -> Numbers:
     """Undo slants that change over the page; along a line of slope a + b x + c y, y is an exponential of x."""
-    middle = quads.mean(axis=(0, 1))
+    middle = quads[:count].mean(axis=(0, 1))
     quads = quads - middle
-    a, b, c = _slope_plane(quads)
+    a, b, c = _slope_plane(quads[:count])
     x, y = quads[..., 0], quads[..., 1]
     if c:
         slope = (a + b * x + c * y + b / c) * np.exp(-c * x) - b / c
@@ -86,12 +90,12 @@ def _slope_plane(quads: Numbers) -> tuple[float, float, float]:
     return float(fit[0]), float(fit[1]), float(fit[2])
 
 
-def _upright(quads: Numbers) -> Numbers:
+def _upright(quads: Numbers, count: int) -> Numbers:
     """Undo the leaning of the page's vertical sides, where edges fall together better then."""
-    middle = quads.mean(axis=(0, 1))
-    scale = max(1.0, float(np.abs(quads - middle).max()))
+    middle = quads[:count].mean(axis=(0, 1))
+    scale = max(1.0, float(np.abs(quads[:count] - middle).max()))
     points = (quads - middle) / scale
-    lines = points[:: 1 + len(points) // MOST_EDGES]
+    lines = points[: count : 1 + count // MOST_EDGES]
     edges = np.stack([lines[:, [0, 3]].mean(axis=1), lines[:, [1, 2]].mean(axis=1)])
     size = max(LEAST_SIZE, float(np.median(np.abs(lines[:, 3, 1] - lines[:, 0, 1]))))
     flat = _togetherness(edges, np.zeros(1), np.zeros(1), size)[0]

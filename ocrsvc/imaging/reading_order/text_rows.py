@@ -1,8 +1,8 @@
-"""Lines of text as numbers, and the rows they make: lines beside each other, whose middles are level."""
+"""Lines of text as numbers, and what they make: rows of lines that are level, groups between white stripes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +12,8 @@ Numbers = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 SAME_ROW = 0.5  # distance of the middles of two lines in a row, as a share of the smaller height
-CENTRED = 0.25  # line heights by which middles, or first lines, of the cells of a row may differ
-TABLE_ROWS = 3  # groups of close lines, each of three cells or more, that make a table
 CELL_GAP = 0.2  # white, in line heights, between rows of cells; rows inside of a cell are closer
+WIDE_CHARACTERS = 0x2E80  # code points from here on: a line may end behind any of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +25,8 @@ class TextLines:
         middle, height: (N,) mean of top and bottom, and distance between them, in pixels.
         is_number: (N,) whether a line is mostly digits.
         is_label: (N,) whether a line ends with a colon.
+        has_label: (N,) whether a line begins with words and a colon, and goes on.
+        first_word: (N,) width of the first word, in pixels.
     """
 
     left: Numbers
@@ -36,6 +37,8 @@ class TextLines:
     height: Numbers
     is_number: NDArray[np.bool_]
     is_label: NDArray[np.bool_]
+    has_label: NDArray[np.bool_]
+    first_word: Numbers
 
 
 def as_text_lines(frames: NDArray[np.float32], texts: Sequence[str] | None) -> TextLines:
@@ -44,15 +47,44 @@ def as_text_lines(frames: NDArray[np.float32], texts: Sequence[str] | None) -> T
     if texts is None:
         is_number = right - left < 5 * (bottom - top)
         is_label = np.zeros(len(frames), np.bool_)
+        has_label = np.zeros(len(frames), np.bool_)
+        first_word = np.zeros(len(frames))
     else:
         is_number = np.fromiter((_is_number(text) for text in texts), np.bool_, len(frames))
         is_label = np.fromiter((text.rstrip().endswith((":", "：")) for text in texts), np.bool_, len(frames))
-    return TextLines(left, top, right, bottom, (top + bottom) / 2, bottom - top, is_number, is_label)
+        has_label = np.fromiter(map(_has_label, texts), np.bool_, len(frames))
+        first_word = (right - left) * np.fromiter(map(_share_of_first_word, texts), np.float64, len(frames))
+    return TextLines(
+        left, top, right, bottom, (top + bottom) / 2, bottom - top, is_number, is_label, has_label, first_word
+    )
+
+
+def with_lines(lines: TextLines, frames: Numbers) -> TextLines:
+    """The lines and, behind them, lines of words with these frames (M, 4): left, top, right, bottom."""
+    left, top, right, bottom = frames.T
+    none = np.zeros(len(frames), np.bool_)
+    more = TextLines(
+        left, top, right, bottom, (top + bottom) / 2, bottom - top, none, none, none, np.zeros(len(frames))
+    )
+    return TextLines(*(np.concatenate([getattr(lines, name), getattr(more, name)]) for name in TextLines.__slots__))
 
 
 def _is_number(text: str) -> bool:
-    signs = [character for character in text if character.isalnum()]
-    return 2 * sum(character.isdecimal() for character in signs) >= len(signs)
+    digits = sum(map(str.isdecimal, text))
+    letters = sum(1 + (ord(character) >= WIDE_CHARACTERS) for character in text if character.isalnum()) - digits
+    return digits >= letters
+
+
+def _has_label(text: str) -> bool:
+    label, colon, value = text.replace("：", ":").partition(":")
+    return bool(colon and value.strip()) and any(map(str.isalpha, label)) and not label[-1:].isdigit()
+
+
+def _share_of_first_word(text: str) -> float:
+    """Part of a line's width; lines of Chinese may end behind any character."""
+    text = text.strip()
+    word = text.split(maxsplit=1)[0] if text else ""
+    return (1 if word and ord(word[0]) > WIDE_CHARACTERS else len(word)) / max(1, len(text))
 
 
 def median(values: Numbers) -> float:
@@ -79,7 +111,7 @@ def rows_of(lines: TextLines, here: Indices) -> list[list[int]]:
 
 def parts_between(lines: TextLines, here: Indices, white: float) -> list[Indices]:
     """The lines `here`, from top to bottom, cut at each white stripe that is higher than `white` line heights."""
-    order, stripes = _stripes(lines, here)
+    order, stripes = stripes_of(lines, here)
     return np.split(order, np.flatnonzero(stripes > white) + 1) if len(order) else []
 
 
@@ -88,14 +120,14 @@ def cells_of(lines: TextLines, here: Indices) -> list[Indices]:
 
     Where there are narrow stripes and clearly wider ones, lines with narrow ones between them are close.
     """
-    order, stripes = _stripes(lines, here)
+    order, stripes = stripes_of(lines, here)
     heights = np.sort(stripes.clip(0))
     steps = np.flatnonzero(np.diff(heights) > CELL_GAP)
     white = float(heights[steps[0]] + heights[steps[0] + 1]) / 2 if len(steps) else CELL_GAP
     return np.split(order, np.flatnonzero(stripes > white) + 1) if len(order) else []
 
 
-def _stripes(lines: TextLines, here: Indices) -> tuple[Indices, Numbers]:
+def stripes_of(lines: TextLines, here: Indices) -> tuple[Indices, Numbers]:
     """The lines in the order of their tops, and the white below each, in line heights; negative where they overlap."""
     order = here[np.argsort(lines.top[here], kind="stable")]
     if not len(order):
@@ -104,44 +136,16 @@ def _stripes(lines: TextLines, here: Indices) -> tuple[Indices, Numbers]:
     return order, stripes / max(1e-6, median(lines.height[order]))
 
 
-def rows_with_cells(lines: TextLines, here: Indices) -> list[list[int]]:
-    """Rows as `rows_of` gives them, but in a row of a table whose cells have several lines each cell is read whole.
+def side_by_side(lines: TextLines, group: Indices, gap: float = CELL_GAP) -> list[Indices]:
+    """The lines of a group, cut where white wider than `gap` line heights passes it from top to bottom.
 
-    Its cells are level in their middles; or, where most groups of close lines have several cells, in their first lines.
+    Returns the parts from left to right.
     """
-    groups = cells_of(lines, here)
-    is_table = sum(len(_side_by_side(lines, group)) > 2 for group in groups) >= max(TABLE_ROWS, len(groups) / 2)
-    return [row for group in groups for row in _cell_by_cell(lines, group, is_table=is_table)]
-
-
-def _cell_by_cell(lines: TextLines, group: Indices, *, is_table: bool) -> list[list[int]]:
-    rows = rows_of(lines, group)
-    cells = _side_by_side(lines, group) if len(rows) > 1 else []
-    if len(cells) < 2 or min(map(len, cells)) > 1:
-        return rows
-    several = len(cells) > 2
-    centred = _are_level(lines, cells, _middle) and (several or all(len(row) == 1 for row in rows))
-    if centred or (is_table and several and _are_level(lines, cells, _first)):
-        return [row for cell in cells for row in rows_of(lines, cell)]
-    return rows
-
-
-def _middle(lines: TextLines, cell: Indices) -> float:
-    return float(lines.top[cell].min() + lines.bottom[cell].max()) / 2
-
-
-def _first(lines: TextLines, cell: Indices) -> float:
-    return float(lines.middle[cell].min())
-
-
-def _side_by_side(lines: TextLines, group: Indices) -> list[Indices]:
-    """The lines of a group, cut where white passes it from top to bottom; from left to right."""
     order = group[np.argsort(lines.left[group], kind="stable")]
     white = lines.left[order][1:] - np.maximum.accumulate(lines.right[order])[:-1]
-    return np.split(order, np.flatnonzero(white > CELL_GAP * median(lines.height[order])) + 1)
+    return np.split(order, np.flatnonzero(white > gap * median(lines.height[order])) + 1)
 
 
-def _are_level(lines: TextLines, cells: list[Indices], place: Callable[[TextLines, Indices], float]) -> bool:
-    places = [place(lines, cell) for cell in cells]
-    size = median(np.concatenate([lines.height[cell] for cell in cells]))
-    return max(places) - min(places) <= CENTRED * size
+def numbers_of(rows: Sequence[Sequence[int]]) -> Indices:
+    """The lines of some rows, row by row."""
+    return np.array([line for row in rows for line in row], np.intp)

@@ -51,6 +51,7 @@ class JobSettings(SettingsGroup):
     # What is handed to other processes goes without it.
     callback_secret: Annotated[SecretStr | None, Field(exclude=True)] = setting(
         None,
-        "Signs callbacks of jobs that name no secret of their own.",
+        "From it comes the secret of each API key, which signs callbacks of the key's jobs that name none: ocrsvc keys "
+        "callback-secret NAME prints it.",
         accepted="a text of at least 16 characters, also whsec_ and base64",
     )

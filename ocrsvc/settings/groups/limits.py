@@ -102,8 +102,8 @@ class LimitSettings(SettingsGroup):
     )
     pdf_dpi: int = setting(
         200,
-        "Resolution at which the pages of a PDF are drawn, lower where a page would have too many pixels; 0 reads no "
-        "PDFs.",
+        "Resolution at which the pages of a PDF are drawn, lower where a page would have too many pixels; a page that "
+        "is one image is read at that image's own resolution, up to 1.5 times this one; 0 reads no PDFs.",
         "dpi",
         ge=0,
         le=1200,

@@ -68,7 +68,8 @@ class OutgoingSettings(SettingsGroup):
     )
     url_fetches: int = setting(
         8,
-        "Most files that each worker fetches at once, of its threads that hold requests; more are answered 503.",
+        "Most files that each worker fetches at once, of its threads that hold requests, half of them for one "
+        "caller; more are answered 503, or 429.",
         "requests",
         ge=1,
         le=4096,

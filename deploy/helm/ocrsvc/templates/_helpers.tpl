@@ -34,3 +34,8 @@ runAsUser: {{ int .Values.runAsUser }}
 seccompProfile:
   type: RuntimeDefault
 {{- end }}
+
+{{- /* Not empty where there may be more than one replica. */ -}}
+{{- define "ocrsvc.several" -}}
+{{- if or .Values.keda.enabled (gt (int .Values.replicas) 1) }}true{{ end -}}
+{{- end }}

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.gpu.arrays import Array
+from ocrsvc.engines.ppocr.gpu.arrays import Array, ArrayBackend
 from ocrsvc.engines.ppocr.gpu.resampling_weights import (
     ResamplingWeights,
     area_weights,
@@ -22,34 +22,60 @@ from ocrsvc.engines.ppocr.gpu.resampling_weights import (
     source_pixels_for,
 )
 from ocrsvc.engines.ppocr.gpu.resize import scaling
+from ocrsvc.engines.ppocr.pipeline.line_ground import find_noisy_ground
 from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat
 from ocrsvc.imaging.geometry import Quad
 
 Sizes = NDArray[np.int64]
 
+_LEVELS: Final = 256
+
 
 def crop_lines(
-    xp: Any, page: Array, quads: Sequence[Quad], widths: Sequence[int], padded: int, taken: InputFormat
+    backend: ArrayBackend, page: Array, quads: Sequence[Quad], widths: Sequence[int], padded: int, taken: InputFormat
 ) -> Array:
     """(N, 3, height, padded) float32 lines as the model takes them; 0 to the right of each, gray in all channels.
 
     Args:
-        xp: The page's array module.
+        backend: Holds the page.
         page: (H, W[, 3]) uint8, on the GPU.
         quads: (4, 2) float32 in pixels of the page, in memory.
         widths: Of each line, in pixels.
         padded: Width of all, in pixels.
         taken: What the model takes, the height of all included.
     """
-    height = taken.height_px
+    xp, height = backend.xp, taken.height_px
     factor, offset = scaling(xp, taken)
     lines = xp.zeros((len(quads), 3, height, padded), np.float32)
     for group in _groups(np.stack(quads), np.asarray(widths, np.int64), padded, height):
-        levels = _cut(xp, page, group)
         inside = xp.arange(padded) < xp.asarray(group.widths)[:, None]
+        levels = _with_level_grounds(backend, _cut(xp, page, group), inside)
         scaled = xp.where(inside[:, None, :, None], levels * factor - offset, np.float32(0))
         lines[xp.asarray(group.rows)] = scaled.transpose(0, 3, 1, 2)
     return lines
+
+
+def _with_level_grounds(backend: ArrayBackend, levels: Array, inside: Array) -> Array:
+    """The lines (n, height, padded, channels) with their grounds as `line_ground.level_ground` levels them.
+
+    `inside` (n, padded) says which columns are theirs. Levels are counted where they are, and judged in memory.
+    """
+    xp, (count, _, _, channels) = backend.xp, levels.shape
+    # One counter more than there are levels, for the columns that are no line's.
+    counters = xp.where(inside[:, None, :, None], levels, np.float32(_LEVELS)).astype(np.int64)
+    counters = counters + ((_LEVELS + 1) * xp.arange(count * channels)).reshape(count, 1, 1, channels)
+    counts = backend.download(xp.bincount(counters.ravel(), minlength=count * channels * (_LEVELS + 1)))
+    grounds = [find_noisy_ground(of_line[:, :_LEVELS]) for of_line in counts.reshape(count, channels, -1)]
+    noisy = [(row, ground) for row, ground in enumerate(grounds) if ground is not None]
+    if not noisy:
+        return levels
+    rows = xp.asarray(np.array([row for row, _ in noisy]))
+    tones = backend.upload(np.array([ground.tones for _, ground in noisy], np.float32))[:, None, None, :]
+    reach = backend.upload(np.array([ground.reach for _, ground in noisy], np.float32))[:, None, None, None]
+    lines = levels[rows]
+    near = (xp.abs(lines - tones) <= reach).all(axis=3, keepdims=True)
+    levels[rows] = xp.where(near, tones, lines)
+    return levels
 
 
 def samples(quads: Sequence[Quad], widths: Sequence[int], height: int) -> Sizes:

@@ -21,6 +21,7 @@ from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
     lines_from_mask,
 )
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
+from ocrsvc.engines.ppocr.pipeline.line_ground import level_ground
 from ocrsvc.engines.ppocr.pipeline.mask_pieces import LastMask
 from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat, to_tensor
 from ocrsvc.engines.ppocr.pipeline.page import PageReader, add_ink
@@ -156,11 +157,11 @@ def _make_tensor(backend: ArrayBackend, crops: Sequence[GpuCrop], padded: int, t
     pages: dict[int, list[int]] = {}
     for row, (crop, count) in enumerate(zip(crops, passes, strict=True)):
         if count > MOST_SAMPLES or is_curved(crop.outline):
-            tensor[row, :, :, : crop.width] = backend.upload(to_tensor(crop.pixels(), taken)[0])
+            tensor[row, :, :, : crop.width] = backend.upload(to_tensor(level_ground(crop.pixels()), taken)[0])
         else:
             pages.setdefault(id(crop.page), []).append(row)
     for rows in pages.values():
         page, of_page = crops[rows[0]].page.array, [crops[row] for row in rows]
         quads, widths = [crop.outline for crop in of_page], [crop.width for crop in of_page]
-        tensor[backend.upload(np.array(rows))] = crop_lines(backend.xp, page, quads, widths, padded, taken)
+        tensor[backend.upload(np.array(rows))] = crop_lines(backend, page, quads, widths, padded, taken)
     return tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ocrsvc.model_repository.description import Detection
+from ocrsvc.engines.model.description import Detection
 
 # Threshold and box threshold are those of PP-OCRv6's own configuration, which unclips by 1.4; 1.5 reads the same with
 # fewer columns. How they were chosen: docs/design/detection.md.

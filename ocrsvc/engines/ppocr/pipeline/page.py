@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineReader, LineText
+from ocrsvc.engines.model.description import Direction
 from ocrsvc.engines.ppocr.pipeline.character_places import ink_columns
 from ocrsvc.engines.ppocr.pipeline.logical_order import in_logical_order
 from ocrsvc.engines.ppocr.pipeline.network_input import at_usual_height
@@ -24,8 +25,8 @@ from ocrsvc.imaging.geometry import Quad, as_box, heading, sides, turn_points, u
 from ocrsvc.imaging.outline import Outline, corners, cut, ends, extent, is_curved, turned_round
 from ocrsvc.imaging.reading_order.blocks import reading_order
 from ocrsvc.imaging.reading_order.leveling import level_quads
+from ocrsvc.imaging.reading_order.rules import find_rules
 from ocrsvc.imaging.text_direction import runs_from_right_to_left
-from ocrsvc.model_repository.description import Direction
 from ocrsvc.records import Check, Line, Page, Pixels, ReadTask, Spaces, no_check
 
 TALL = 1.5  # across / along from which a box holds a line that runs down the page
@@ -201,12 +202,14 @@ def _assemble(task: ReadTask, found: list[_DetectedLine], straighten: Straighten
     angle = _page_angle(kept)
     direction = _page_direction(kept)
     # Rectangles around curved lines overlap where the lines do not.
-    quads = straighten(np.array([ends(line.outline) for line in kept], np.float32).reshape(-1, 4, 2))
+    quads = np.array([ends(line.outline) for line in kept], np.float32).reshape(-1, 4, 2)
     # Columns from right to left, turned by a quarter, are rows from top to bottom.
     turn = (angle + 270) % 360 if direction == "vertical" else angle
-    level = level_quads(turn_points(quads, turn, image.width, image.height))
+    straight = straighten(quads), straighten(find_rules(image.pixels, quads))
+    level = level_quads(*(turn_points(points, turn, image.width, image.height) for points in straight))
     texts = [line.read.text for line in kept]
-    ordered = [kept[index] for index in reading_order(level, texts, from_right=direction == "rtl")]
+    order = reading_order(level[: len(kept)], texts, level[len(kept) :], from_right=direction == "rtl")
+    ordered = [kept[index] for index in order]
     shaped = upright_box if task.options.upright_boxes else (lambda quad: quad)
     words = words_of([(line.read, line.outline) for line in ordered], task.options, task.check)
     lines = tuple(

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineText, Path
+from ocrsvc.engines.model.description import Direction
 from ocrsvc.engines.ppocr.pipeline.ctc import align, best_path
 from ocrsvc.engines.ppocr.pipeline.ctc_beam_search import Steps, beam_search, pad, prune
+from ocrsvc.engines.ppocr.pipeline.line_ground import level_ground
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, at_usual_height
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import WITH_LOGITS, LineImage, LineRunner, RecognizerOutput
 from ocrsvc.engines.ppocr.pipeline.script_gaps import measure_gaps
-from ocrsvc.model_repository.description import Direction
 from ocrsvc.records import Check, Pixels, no_check
 
 WIDTHS_PX: Final = (
@@ -67,7 +68,7 @@ class Recognizer:
 
     def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
         """One LineText for each crop (height_px, w[, 3]) uint8, cut to `crop_size`; see LineReader."""
-        return self.read_line_images([LineImage(crop) for crop in crops], check)
+        return self.read_line_images([LineImage(level_ground(crop)) for crop in crops], check)
 
     def read_line_images(self, line_images: Sequence[LineImage], check: Check = no_check) -> list[LineText]:
         """One LineText for each line, `crop_size` wide, wherever its pixels lie; `check` is called between them."""

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from ocrsvc.engines.line_recognizer import LineReader, LineText
+from ocrsvc.engines.model.description import Direction
+from ocrsvc.engines.model.languages import AUTO, with_language
 from ocrsvc.engines.ppocr.pipeline.page import PageReader
 from ocrsvc.engines.ppocr.pipeline.recognizer import input_width
 from ocrsvc.imaging.geometry import heading
 from ocrsvc.imaging.outline import Outline, corners, extent
-from ocrsvc.model_repository.description import Direction
-from ocrsvc.model_repository.language_tag import AUTO, with_language
 from ocrsvc.records import Decoder, ReadOptions
 
 R = TypeVar("R", bound=LineReader)

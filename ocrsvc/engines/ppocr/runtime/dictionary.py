@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ocrsvc.engines.model.description import Recognition
 from ocrsvc.engines.ppocr.runtime.model_parts import ModelPart
 from ocrsvc.engines.ppocr.runtime.models import CHARACTERS, CLASSES
 from ocrsvc.errors import BadModel
-from ocrsvc.model_repository.description import Recognition
 
 
 def read_dictionary(part: ModelPart, properties: Mapping[str, str]) -> list[str]:

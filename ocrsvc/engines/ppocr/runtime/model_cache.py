@@ -28,8 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ocrsvc.model_repository.encryption import CannotDecrypt, decrypt, encrypt, new_set_id
-from ocrsvc.model_repository.model_key import ModelKey
+from ocrsvc.engines.model.encryption import CannotDecrypt, ModelKey, decrypt, encrypt, new_set_id
 
 _DIGEST_BYTES: Final = 32
 _NAME_BYTES: Final = 16

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from ocrsvc.engines.model.description import Detection, Recognition
+from ocrsvc.engines.model.encryption import ModelKey
+from ocrsvc.engines.model.version import ModelVersion, built_in_model
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, InputFormat
 from ocrsvc.errors import BadModel
-from ocrsvc.model_repository.builtin import built_in_model
-from ocrsvc.model_repository.description import Detection, Recognition
-from ocrsvc.model_repository.model_key import ModelKey
-from ocrsvc.model_repository.version import ModelVersion
 
 Kind = Literal["detection", "recognition"]
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ocrsvc.engines.model.version import ModelVersion
+from ocrsvc.engines.ppocr.graph.external_weights import has_external_weights
 from ocrsvc.engines.ppocr.runtime.model_cache import cpu_features
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, ModelPart
 from ocrsvc.errors import BadModel, EngineUnavailable
-from ocrsvc.model_repository.external_weights import has_external_weights
-from ocrsvc.model_repository.version import ModelVersion
 
 if TYPE_CHECKING:
     import onnx

@@ -1,0 +1,83 @@
+"""The audit log: one line of JSON for each action of an operator, appended to a file that is never shortened.
+
+A line is written in one call, so that lines of several processes do not mix. It never holds a secret.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from ocrsvc.access.open_store import path_of
+from ocrsvc.errors import OperatorError
+from ocrsvc.settings.settings import Settings
+
+_OWNER_ONLY: Final = 0o600
+
+
+class AuditLog:
+    """Appends lines to the file, which is made when it is missing; for any thread and process.
+
+    Args:
+        path: Of the file; None writes nothing.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+
+    def check(self) -> None:
+        """Raises OperatorError when a line could not be written: to be called before the action."""
+        self._append(b"")
+
+    def write(self, who: str, action: str, now_s: float, **facts: object) -> None:
+        """Append a line, which is on the disk when this returns. Raises OperatorError.
+
+        Args:
+            who: `key:NAME` or `user:NAME`, see `local_user`.
+            action: What was done, such as `keys.add` or `workers.recycle`.
+            now_s: When, Unix seconds.
+            facts: To what, and how; plain values.
+        """
+        moment = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="milliseconds")
+        line = {"time": moment, "who": who, "action": action, **facts}
+        self._append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+
+    def _append(self, line: bytes) -> None:
+        if self.path is None:
+            return
+        try:
+            file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _OWNER_ONLY)
+            try:
+                if line:
+                    os.write(file, line)
+                    os.fsync(file)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise OperatorError(
+                f"The audit log {self.path} cannot be written: {error.strerror}.",
+                "Make its folder, let this user write there, or name another file with OCRSVC_AUDIT_LOG.",
+            ) from error
+
+
+def audit_log_of(settings: Settings) -> AuditLog:
+    """The log that the settings name, by default beside the file of the keys."""
+    if settings.audit_log is not None or settings.keys is None:
+        return AuditLog(settings.audit_log)
+    path = path_of(settings.keys)
+    return AuditLog(path.with_name(f"{path.name}.audit.jsonl") if path is not None else None)
+
+
+def local_user() -> str:
+    """The user of this process, and of sudo: `user:root (sudo by alice)`."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
+    sudo = os.environ.get("SUDO_USER", "")
+    return f"user:{user} (sudo by {sudo})" if sudo else f"user:{user}"

@@ -1,0 +1,84 @@
+"""Adds, changes, revokes and rotates keys. A running service follows within half a second.
+
+All raise OperatorError when the key is not there or another command has changed it, and KeysUnavailable when the store
+does not answer; nothing was done then.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from ocrsvc.access.api_keys import KeyEntry, StoredKey
+from ocrsvc.access.key_secrets import make_secret
+from ocrsvc.access.key_store import KeyStore
+from ocrsvc.errors import OperatorError
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+
+
+def add_key(store: KeyStore, entry: KeyEntry) -> str:
+    """Add a key; returns its secret text, which is stored nowhere.
+
+    The name of a revoked or expired key may be used again; what was used under it today still counts.
+    """
+    if not _NAME.fullmatch(entry.name):
+        raise OperatorError(
+            f"{entry.name[:80]!r} cannot be the name of a key.",
+            "Take up to 64 letters, digits, dots, hyphens, underscores and @, a letter or digit first.",
+        )
+    known = _find(store, entry.name)
+    if known is not None and known.entry.is_valid(entry.created_at):
+        raise OperatorError(
+            f"There is a key named {entry.name}.", "Take another name, or replace its secret: ocrsvc keys rotate."
+        )
+    text, secret = make_secret()
+    _put(store, StoredKey(entry, (secret,), known.document if known is not None else None))
+    return text
+
+
+def change_key(store: KeyStore, key: StoredKey, entry: KeyEntry) -> None:
+    """Replace the entry of a key that `key_named` returned; its secrets stay."""
+    _put(store, replace(key, entry=entry))
+
+
+def revoke_key(store: KeyStore, name: str, now_s: float) -> None:
+    """End a key for good."""
+    key = key_named(store, name)
+    _put(store, replace(key, entry=replace(key.entry, revoked_at=now_s), secrets=()))
+
+
+def rotate_key(store: KeyStore, name: str, grace_s: float, now_s: float) -> str:
+    """Give a key a new secret text, which is returned; older ones are accepted for `grace_s` more."""
+    key = key_named(store, name)
+    if not key.entry.is_valid(now_s):
+        raise OperatorError(f"The key {name} has expired.", "Add it again.")
+    text, secret = make_secret()
+    end_s = now_s + grace_s
+    before = [replace(old, expires_at=min(old.expires_at or end_s, end_s)) for old in key.secrets]
+    _put(store, replace(key, secrets=(secret, *(old for old in before if old.is_valid(now_s)))))
+    return text
+
+
+def key_named(store: KeyStore, name: str) -> StoredKey:
+    """The key of this name, which is not revoked."""
+    key = _find(store, name)
+    if key is None:
+        raise OperatorError(f"There is no key named {name[:80]!r}.", "See those that are: ocrsvc keys list.")
+    if key.entry.revoked_at is not None:
+        raise OperatorError(f"The key {name} is revoked.", "Add it again, with a new secret: ocrsvc keys add.")
+    return key
+
+
+def _put(store: KeyStore, key: StoredKey) -> None:
+    if not store.put(key):
+        raise OperatorError(
+            f"The key {key.entry.name} was added or changed by another command meanwhile, "
+            "or by a later version of this program. Nothing was done.",
+            "Look at it (ocrsvc keys list), and try again.",
+        )
+
+
+def _find(store: KeyStore, name: str) -> StoredKey | None:
+    return next((key for key in store.keys() if key.entry.name == name), None)  # noqa: SIM118  a store is no dict

@@ -1,0 +1,222 @@
+"""The tensors of the model "ocr" that the generic serving protocols offer: images out of them, pages into them."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.errors import BadBase64, CallerError, NothingSent, OcrsvcError
+from ocrsvc.formats.box_values import to_boxes
+from ocrsvc.http.parsed_body import is_image
+from ocrsvc.imaging.base64text import decode_base64
+from ocrsvc.records import Page
+from ocrsvc.serving.memory_budget import Share
+
+NAME: Final = "ocr"
+VERSION: Final = "1"
+PLATFORM: Final = "ocrsvc"
+MAX_BATCH: Final = 64
+"""Images in one request, at most; each takes its own way through the queue."""
+
+_LENGTH: Final = struct.Struct("<I")
+_MAX_RANK: Final = 8
+
+Shape = tuple[int, ...]
+NumberArray = NDArray[np.float32] | NDArray[np.int32]
+
+
+class BadTensor(CallerError):
+    """A tensor of the request has a wrong name, type, shape or content."""
+
+    code = "bad_tensor"
+    title = "A tensor is wrong"
+
+
+class NotOffered(OcrsvcError):
+    """A call or feature of the protocol that this service does not offer."""
+
+    status = 501
+    code = "not_offered"
+    title = "Not offered here"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One input or output, with a datatype of the Open Inference Protocol.
+
+    `dims` are the lengths for one image; -1 is as many as there are lines. A batch has the number of images in front.
+    """
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+    help: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dims behind those of the batch."""
+        return (-1, *self.dims)
+
+
+IMAGE: Final = Tensor("image", "BYTES", (1,), "An image file, or its base64 text.")
+OUTPUTS: Final = (
+    Tensor("text", "BYTES", (1,), "All lines of an image, joined by newlines."),
+    Tensor("texts", "BYTES", (-1,), "Each line; in a batch, shorter pages are filled up with empty lines."),
+    Tensor("scores", "FP32", (-1,), "Each line's confidence, 0 to 1; filled up with 0."),
+    Tensor("boxes", "FP32", (-1, 4, 2), "Each line's four corners, x and y in pixels; filled up with 0."),
+    Tensor("counts", "INT32", (1,), "How many lines each image has."),
+)
+JSON_IN: Final = "input"
+JSON_OUT: Final = "output"
+"""Another input and output of the same model: one request and one answer of PaddleX's, as JSON."""
+
+OUTPUT_NAMES: Final = tuple(tensor.name for tensor in OUTPUTS)
+
+
+def wanted_outputs(names: Sequence[str], asked: str = IMAGE.name) -> list[str]:
+    """The outputs to answer for the input `asked`: those named, each once, or all. Raises BadTensor."""
+    outputs = (JSON_OUT,) if asked == JSON_IN else OUTPUT_NAMES
+    for name in names:
+        if name not in outputs:
+            raise BadTensor(
+                f"unexpected inference output '{name[:100]}' for model '{NAME}'.",
+                f"Its outputs are: {', '.join(outputs)}.",
+            )
+    # Named a thousand times, an output would be a thousand copies.
+    return list(dict.fromkeys(names)) or list(outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """One output as it is answered, with the shape of the whole batch.
+
+    `values` of BYTES are a flat list of texts; else an array of that shape, little-endian, C-contiguous.
+    """
+
+    name: str
+    datatype: str
+    shape: Shape
+    values: list[str] | NumberArray
+
+
+def check_input(name: str, datatype: str, shape: Sequence[Any]) -> Shape:
+    """The shape of the one input, whose product is the number of its elements; raises BadTensor."""
+    if name not in (IMAGE.name, JSON_IN):
+        raise BadTensor(
+            f"unexpected inference input '{name[:100]}' for model 'ocr'.", f"Its one input is {IMAGE.name!r}."
+        )
+    if datatype != IMAGE.datatype:
+        raise BadTensor(
+            f"inference input '{name}' data-type is '{datatype[:40]}', but model 'ocr' expects '{IMAGE.datatype}'.",
+            "Send the bytes of the image file.",
+        )
+    if len(shape) > _MAX_RANK or not all(type(length) is int and 0 <= length <= 2**31 for length in shape):
+        raise BadTensor(f"The shape of '{name}' is not a list of at most {_MAX_RANK} lengths.", "Send [1].")
+    count = math.prod(shape)
+    if not 1 <= count <= MAX_BATCH:
+        raise BadTensor(
+            f"The shape of '{name}' stands for {count} images; accepted are 1 to {MAX_BATCH}.", "Send several requests."
+        )
+    return tuple(shape)
+
+
+def unpack_elements(raw: bytes | memoryview, count: int) -> list[bytes]:
+    """The elements of a BYTES tensor, each after its length, a little-endian uint32. Raises BadTensor.
+
+    A lone image without its length is taken too: perf_analyzer sends files so.
+    """
+    view, at, elements = memoryview(raw), 0, []
+    for _ in range(count):
+        if len(view) - at < _LENGTH.size:
+            break
+        (length,) = _LENGTH.unpack_from(view, at)
+        at += _LENGTH.size + length
+        elements.append(bytes(view[at - length : at]))
+    if len(elements) != count or at != len(view):
+        if count == 1 and is_image(bytes(view[:64])):
+            return [bytes(view)]
+        raise BadTensor(
+            f"The {len(view)} bytes of '{IMAGE.name}' are not {count} elements of a 4-byte length and its bytes each.",
+            "Write the length of each element before it, little-endian.",
+        )
+    return elements
+
+
+def image_of(element: bytes, share: Share) -> bytes:
+    """The image file in an element: the bytes themselves, or what they say in base64, counted in the share."""
+    if is_image(element):
+        return element
+    try:
+        return decode_base64(element, share)
+    except (BadBase64, NothingSent):
+        # As neither, it is for the decoder to say what is wrong with it.
+        return element
+
+
+def arrays_of(pages: Sequence[Page], names: Sequence[str], batch: Shape) -> list[Array]:
+    """The outputs of these names, for images that came in a tensor of shape `batch`."""
+    return [_MAKERS[name](pages, batch) for name in names]
+
+
+def pack(array: Array) -> bytes:
+    """An output as the raw bytes of the protocol."""
+    if not isinstance(array.values, list):
+        return array.values.tobytes()
+    pieces: list[bytes] = []
+    for text in array.values:
+        data = text.encode()
+        pieces += (_LENGTH.pack(len(data)), data)
+    return b"".join(pieces)
+
+
+def _text(pages: Sequence[Page], batch: Shape) -> Array:
+    return Array("text", "BYTES", batch, [page.text for page in pages])
+
+
+def _texts(pages: Sequence[Page], _batch: Shape) -> Array:
+    most = _most_lines(pages)
+    values = [line.text for line in pages[0].lines]
+    if len(pages) > 1:
+        values = [text for page in pages for text in _filled([line.text for line in page.lines], most)]
+    return Array("texts", "BYTES", (len(pages), most), values)
+
+
+def _scores(pages: Sequence[Page], _batch: Shape) -> Array:
+    values = np.zeros((len(pages), _most_lines(pages)), "<f4")
+    for row, page in zip(values, pages, strict=True):
+        row[: len(page.lines)] = [line.confidence for line in page.lines]
+    return Array("scores", "FP32", values.shape, values)
+
+
+def _boxes(pages: Sequence[Page], _batch: Shape) -> Array:
+    values = np.zeros((len(pages), _most_lines(pages), 4, 2), "<f4")
+    for row, page in zip(values, pages, strict=True):
+        row[: len(page.lines)] = to_boxes(page.lines)
+    return Array("boxes", "FP32", values.shape, values)
+
+
+def _counts(pages: Sequence[Page], batch: Shape) -> Array:
+    return Array("counts", "INT32", batch, np.array([len(page.lines) for page in pages], "<i4").reshape(batch))
+
+
+def _most_lines(pages: Sequence[Page]) -> int:
+    return max(len(page.lines) for page in pages)
+
+
+def _filled(texts: list[str], most: int) -> list[str]:
+    return texts + [""] * (most - len(texts))
+
+
+_MAKERS: Final[dict[str, Callable[[Sequence[Page], Shape], Array]]] = {
+    "text": _text,
+    "texts": _texts,
+    "scores": _scores,
+    "boxes": _boxes,
+    "counts": _counts,
+}

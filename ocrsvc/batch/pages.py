@@ -1,0 +1,128 @@
+"""What a batch run reads: files, groups of their pages, and the result of each page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import orjson
+
+from ocrsvc.errors import OcrsvcError
+
+MOST_GROUP_PAGES: Final = 16
+"""Pages of one file that are read together: the file is opened once for them."""
+COPIED: Final = "copied"
+"""The worker of pages whose results were copied from a file with the same content."""
+_PAGE_KEYS: Final = ("width", "height", "angle", "text", "lines", "regions", "tables", "barcodes", "masked")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file with pages to read.
+
+    Attributes:
+        name: In the results; unique in a plan.
+        locator: Where its bytes are: a path, a URL or a member of an archive (`sources/source_files.py`).
+        version: Text that changes with its content; "" where it is unknown.
+        size: Bytes.
+        total: Pages that it has; 0 where they could not be counted, and page 1 is to be read.
+        pages: Numbers of those to read, from 1.
+    """
+
+    name: str
+    locator: str
+    version: str
+    size: int
+    total: int
+    pages: range | tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PageGroup:
+    """Pages of one file that are read together: their numbers in the file, from 1, and in the plan, from 0."""
+
+    file: SourceFile
+    pages: tuple[int, ...]
+    indexes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PageResult:
+    """The result of one page.
+
+    Attributes:
+        index: The page's number in the plan, from 0.
+        record: One line of JSON without its newline.
+        error: The error's code; "" if the page was read.
+        is_retryable: Whether the page is not to blame for the error.
+        seconds: Time it took, waits for an engine included.
+        confidence: Mean of its lines in [0, 1]; 0 without lines.
+        lines: Number of lines.
+        worker: Who read it, for people.
+    """
+
+    index: int
+    record: bytes
+    error: str
+    is_retryable: bool
+    seconds: float
+    confidence: float
+    lines: int
+    worker: str
+
+
+class PageReader(Protocol):
+    """Reads groups of pages, in several threads at once. Every reader gives the same records, byte by byte."""
+
+    def start(self) -> Mapping[str, str]:
+        """Get ready; gives engine, model, version and other facts that results depend on. Raises OcrsvcError."""
+
+    @property
+    def at_once(self) -> int:
+        """How many groups are read at once; may change during a run."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether other processes than this one and its children read, so that no page kills this one."""
+
+    def read(self, group: PageGroup) -> Iterator[PageResult]:
+        """Yield a result for each page as soon as it is read. Raises OcrsvcError only for what stops the run."""
+
+    def close(self) -> None:
+        """End within seconds."""
+
+
+def record_head(source: str, number: int) -> bytes:
+    """How the record of a page begins, whatever became of it."""
+    return orjson.dumps({"source": source, "page": number})[:-1] + b","
+
+
+def result_of(group: PageGroup, number: int, page: Mapping[str, Any], seconds: float, worker: str) -> PageResult:
+    """The result of a page that was read; `page` is as the native API answers it."""
+    record = {"source": group.file.name, "page": number}
+    record |= {key: page[key] for key in _PAGE_KEYS if key in page} | {"error": None}
+    lines = page["lines"]
+    confidence = sum(line["confidence"] for line in lines) / max(1, len(lines))
+    index = group.indexes[group.pages.index(number)]
+    return PageResult(index, orjson.dumps(record), "", False, seconds, confidence, len(lines), worker)
+
+
+def failure_of(group: PageGroup, number: int, error: OcrsvcError, seconds: float = 0.0, worker: str = "") -> PageResult:
+    """The result of a page that could not be read; a caller's fault is the page's, and is not tried again."""
+    what = {"code": error.code, "detail": error.detail, "remedy": error.remedy}
+    record = {"source": group.file.name, "page": number, "text": "", "lines": [], "error": what}
+    index = group.indexes[group.pages.index(number)]
+    is_retryable = error.retryable or error.status >= 500
+    return PageResult(index, orjson.dumps(record), error.code, is_retryable, seconds, 0.0, 0, worker)
+
+
+def copied_result(record: bytes, source: str, group: PageGroup, number: int) -> PageResult:
+    """The result of a page, copied from the record of the same page of `source`, whose content is the same."""
+    head = record_head(source, number)
+    assert record.startswith(head), "every record begins with its source and page"
+    lines = orjson.loads(record)["lines"]
+    confidence = sum(line["confidence"] for line in lines) / max(1, len(lines))
+    copy = record_head(group.file.name, number) + record[len(head) :]
+    index = group.indexes[group.pages.index(number)]
+    return PageResult(index, copy, "", False, 0.0, confidence, len(lines), COPIED)

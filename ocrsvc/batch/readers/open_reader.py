@@ -1,0 +1,134 @@
+"""Opens what reads the pages of a run, as --on names it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ocrsvc.errors import BadOption, OperatorError
+
+if TYPE_CHECKING:
+    from ocrsvc.batch.pages import PageReader, SourceFile
+    from ocrsvc.client.request import Options
+
+UNREACHABLE_S: Final = 10.0
+"""How long services may be out of reach when the run begins."""
+RAY_ADDRESS: Final = "ray://"
+_HEDGE_SHARE: Final = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccess:
+    """How services are asked.
+
+    Attributes:
+        api_key: None takes what OCRSVC_API_KEY holds, if anything.
+        ca, certificate: As of `ocrsvc.client.Client`.
+        patience_s: How long the run waits for any of them to answer before it stops.
+        at_once: Groups that are under way at each of them, until it refuses one.
+    """
+
+    api_key: str | None = None
+    ca: Path | None = None
+    certificate: tuple[Path, Path] | None = None
+    patience_s: float = 300.0
+    at_once: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRequest:
+    """Actors that read, each with an engine of its own.
+
+    Attributes:
+        actors: How many; None is as many as the nodes have room for, nodes that come later included.
+        cpus, gpus: Of each; may be fractions. CPUs are its engine threads.
+        options: Other options of Ray for them: memory, resources, label_selector, runtime_env, scheduling_strategy.
+        wait_s: Seconds without any actor after which the run is given up.
+    """
+
+    actors: int | None = None
+    cpus: float = 1.0
+    gpus: float = 0.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    wait_s: float = 600.0
+
+    def needs(self) -> dict[str, float]:
+        """What each takes of its node, by Ray's names of resources; memory in bytes."""
+        own = {"CPU": self.cpus, "GPU": self.gpus, "memory": float(self.options.get("memory", 0))}
+        return {name: amount for name, amount in (own | dict(self.options.get("resources", {}))).items() if amount}
+
+    def room_in(self, free: Mapping[str, float]) -> int:
+        """How many fit into what is free."""
+        # Ray counts in ten-thousandths; a hundredth GPU must not be lost to rounding.
+        return min((int(free.get(name, 0) / amount + 1e-6) for name, amount in self.needs().items()), default=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderRequest:
+    """What is asked of a reader: `load` gives the bytes of a file, in any thread or process."""
+
+    on: str
+    options: Options
+    load: Callable[[SourceFile], bytes]
+    environment: Mapping[str, str]
+    cluster: ClusterRequest = field(default_factory=ClusterRequest)
+    services: ServiceAccess = field(default_factory=ServiceAccess)
+
+
+def open_reader(request: ReaderRequest) -> PageReader:
+    """The reader, not started. Raises BadOption and SettingsError."""
+    if request.on == "local":
+        return _open_local(request)
+    if request.on == "ray" or request.on.startswith(RAY_ADDRESS):
+        return _open_ray(request)
+    if re.match(r"(dns\+)?https?://", request.on):
+        return _open_services(request)
+    raise BadOption(
+        f"--on is {request.on!r}: accepted are local, ray, ray://HOST:PORT, and addresses of services such as "
+        "http://host:8000."
+    )
+
+
+def _open_services(request: ReaderRequest) -> PageReader:
+    try:
+        from ocrsvc.client.balanced_services import open_services
+    except ModuleNotFoundError as error:
+        raise OperatorError(f"--on needs the package {error.name}.", "Install the extra: ocrsvc[client].") from error
+    from ocrsvc.batch.readers.service_reader import ServiceReader
+    from ocrsvc.client.balancing.rules import Rules
+    from ocrsvc.client.request import own_headers
+    from ocrsvc.tls.client_context import client_context
+
+    access = request.services
+    tls = client_context(access.ca, *(access.certificate or ()))
+    rules = Rules(hedge_share=_HEDGE_SHARE, at_once=access.at_once, patience_s=UNREACHABLE_S)
+    services = open_services(request.on.split(","), own_headers(None, access.api_key, "batch"), tls, rules)
+    return ServiceReader(services, request.options, lambda group: request.load(group.file), access.patience_s)
+
+
+def _open_local(request: ReaderRequest) -> PageReader:
+    from ocrsvc.batch.readers.local_reader import PAGE_LIMIT_S, LocalReader
+    from ocrsvc.http.options import read_options
+    from ocrsvc.settings.load import read_settings
+
+    # The files are the operator's own, so all pages of them may be read; one that crashes the engine fails alone.
+    own = {"OCRSVC_ISOLATION": "process"} | dict(request.environment) | {"OCRSVC_MAX_PAGES": "100000"}
+    options = read_options(request.options.items()).read
+    settings = read_settings(own)
+    limit_s = settings.deadline_s if "OCRSVC_DEADLINE_S" in own else PAGE_LIMIT_S
+    return LocalReader(settings, options, lambda group: request.load(group.file), limit_s)
+
+
+def _open_ray(request: ReaderRequest) -> PageReader:
+    from ocrsvc.batch.readers.local_reader import PAGE_LIMIT_S
+    from ocrsvc.batch.readers.ray_reader import RayReader, settings_to_send
+    from ocrsvc.http.options import read_options
+    from ocrsvc.settings.load import check_settings
+
+    given = settings_to_send(request.environment, request.cluster)
+    options = read_options(request.options.items()).read
+    limit_s = check_settings(given).deadline_s if "OCRSVC_DEADLINE_S" in request.environment else PAGE_LIMIT_S
+    return RayReader(request.on, request.cluster, given, options, request.load, limit_s)

@@ -1,0 +1,272 @@
+"""The actors of a Ray cluster: which there are, and which of them reads the next group."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ocrsvc import __version__
+from ocrsvc.batch.readers.open_reader import ClusterRequest
+from ocrsvc.batch.readers.ray_page_actor import ActorRefused, ActorStarted
+from ocrsvc.errors import ClusterUnavailable, RunChanged
+
+LOGGER: Final = logging.getLogger("ocrsvc.batch")
+_REPORT_S: Final = 20.0
+_REPORT_PENDING_S: Final = 60.0
+_WITHDRAW_S: Final = 60.0
+_ASK_AGAIN_S: Final = 300.0
+_MOST_FAILED_STARTS: Final = 5
+_WAIT_S: Final = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class Actor:
+    """An actor that is ready: Ray's handle, its host for people, its node's id, and the groups that it reads."""
+
+    handle: Any
+    host: str
+    node: str
+    at_once: int
+    calls: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class StartingActor:
+    """An actor that is not ready yet: since when, and Ray's references to its place and to its start."""
+
+    handle: Any
+    since_s: float
+    placed: Any
+    started: Any
+    is_placed: bool = False
+
+
+class ActorPool:
+    """Actors as many as the command asks for; `adapt` is for one thread, the rest for any.
+
+    Args:
+        ray: The module, connected.
+        request: What actors.
+        make: Makes an actor; gives Ray's handle.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self, ray: Any, request: ClusterRequest, make: Callable[[], Any], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ray, self._request, self._make, self._clock = ray, request, make, clock
+        self.actors: list[Actor] = []
+        self.identity: Mapping[str, str] | None = None
+        self._changed = threading.Condition()
+        self._alone = threading.Lock()
+        self._reserved: Actor | None = None
+        self._failure: BaseException | None = None
+        self._starting: list[StartingActor] = []
+        self._refused = self._failed_starts = 0
+        self._last_failure = self._computes_on = ""
+        self._none_since_s: float | None = clock()
+        self._failed_s = self._ask_again_s = 0.0
+        self._reported_s = clock()
+
+    @property
+    def at_once(self) -> int:
+        """Groups that the actors there are read at once; at least 1."""
+        return max(1, sum(actor.at_once for actor in list(self.actors)))
+
+    def wait_for_first(self) -> Mapping[str, str]:
+        """Engine, model and version of the first actor that is ready. Raises what `fail` was given."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.identity is not None or self._failure is not None)
+            if self._failure is not None:
+                raise self._failure
+            return dict(self.identity or {})
+
+    @contextmanager
+    def taken(self, *, alone: bool = False) -> Iterator[Actor]:
+        """An actor that has room for a group, and reads nothing else meanwhile if `alone`. Waits for one.
+
+        Raises what `fail` was given.
+        """
+        with self._alone if alone else nullcontext():
+            with self._changed:
+                while (actor := self._free_alone() if alone else self._free()) is None:
+                    if self._failure is not None:
+                        raise self._failure
+                    self._changed.wait(_WAIT_S)
+                actor.calls += 1
+            try:
+                yield actor
+            finally:
+                with self._changed:
+                    actor.calls -= 1
+                    self._reserved = None if alone else self._reserved
+                    self._changed.notify_all()
+
+    def remove(self, actor: Actor, reason: str) -> None:
+        """An actor has ended, or is to."""
+        with self._changed:
+            if actor not in self.actors:
+                return
+            self.actors.remove(actor)
+            self._changed.notify_all()
+        LOGGER.warning("Actor %s has ended; its %d groups are read again. %s", actor.host, actor.calls, reason)
+        self._kill(actor.handle)
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing is read any more; whatever waits raises this."""
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """End all actors."""
+        for handle in [actor.handle for actor in self.actors] + [one.handle for one in self._starting]:
+            self._kill(handle)
+
+    def adapt(self) -> None:
+        """Take actors that are ready, start what is missing, withdraw what finds no room; called each second or so.
+
+        Raises RunChanged and ClusterUnavailable where the run cannot go on.
+        """
+        for starting in list(self._starting):
+            self._look_at(starting)
+        now = self._clock()
+        for _ in range(self._missing(now)):
+            handle = self._make()
+            self._starting.append(StartingActor(handle, now, handle.node.remote(), handle.start.remote()))
+        pending = [one for one in self._starting if not one.is_placed]
+        if self._request.actors is None and self.actors:
+            # A cluster that scales itself would grow for those without a place, which were not asked for.
+            for starting in [one for one in pending if now - one.since_s > _WITHDRAW_S]:
+                self._starting.remove(starting)
+                self._kill(starting.handle)
+                self._ask_again_s = now + _ASK_AGAIN_S
+        elif self.actors and now - self._reported_s > _REPORT_PENDING_S and pending:
+            self._reported_s = now
+            LOGGER.warning("%d of %d actors wait for room. %s", len(pending), self._request.actors, self._lack())
+        self._check_any(now)
+
+    def _free(self) -> Actor | None:
+        free = [actor for actor in self.actors if actor.calls < actor.at_once and actor is not self._reserved]
+        return max(free, key=lambda actor: actor.at_once - actor.calls, default=None)
+
+    def _free_alone(self) -> Actor | None:
+        if self._reserved not in self.actors:
+            self._reserved = min(self.actors, key=lambda actor: actor.calls, default=None)
+        return self._reserved if self._reserved is not None and not self._reserved.calls else None
+
+    def _look_at(self, starting: StartingActor) -> None:
+        """Whether an actor has a place, and has answered its start or ended instead."""
+        starting.is_placed = starting.is_placed or bool(self._ray.wait([starting.placed], timeout=0)[0])
+        if not self._ray.wait([starting.started], timeout=0)[0]:
+            return
+        self._starting.remove(starting)
+        try:
+            answer = self._ray.get(starting.started)
+        except Exception as error:  # noqa: BLE001  whatever kept it from starting: it is counted, and reported
+            self._take_failure(starting, first_line(error))
+            return
+        if isinstance(answer, ActorRefused):
+            self._take_failure(starting, f"{answer.detail} {answer.remedy} ({answer.host})")
+        else:
+            self._take_ready(starting, answer)
+
+    def _missing(self, now: float) -> int:
+        if self._failed_starts and now - self._failed_s < min(2.0**self._failed_starts, 60.0):
+            return 0
+        there = len(self.actors) + len(self._starting)
+        if self._request.actors is not None:
+            return max(0, self._request.actors - self._refused - there)
+        if self._starting or now < self._ask_again_s:
+            return 0
+        most = sum(self._request.room_in(node["Resources"]) for node in self._ray.nodes() if node["Alive"])
+        room = min(self._request.room_in(self._ray.available_resources()), most - there) - self._refused
+        return max(room, 0 if there else 1)
+
+    def _take_failure(self, starting: StartingActor, reason: str) -> None:
+        self._kill(starting.handle)
+        self._failed_starts += 1
+        self._failed_s, self._last_failure = self._clock(), reason
+        LOGGER.warning("An actor could not be started: %s", reason)
+        # The first actor shows whether the settings and the nodes will do; later ones may meet one bad node.
+        if not self.actors and (self.identity is None or self._failed_starts >= _MOST_FAILED_STARTS):
+            raise ClusterUnavailable(
+                f"No actor can be started: {reason}",
+                "Every node needs ocrsvc and its engine: see docs/batch_clusters.md.",
+            )
+
+    def _take_ready(self, starting: StartingActor, answer: ActorStarted) -> None:
+        if answer.ocrsvc != __version__ or (self.identity is not None and answer.identity != self.identity):
+            self._refuse(starting, answer)
+            return
+        self._computes_on = self._computes_on or answer.computes_on
+        if answer.computes_on != self._computes_on:
+            LOGGER.warning(
+                "Actor %s computes on %s, and the first on %s: digits of confidences may differ. OCRSVC_PROVIDER and "
+                "OCRSVC_DEVICE make them alike.",
+                *(answer.host, answer.computes_on, self._computes_on),
+            )
+        self._failed_starts, self._none_since_s = 0, None
+        with self._changed:
+            self.identity = answer.identity
+            self.actors.append(Actor(starting.handle, answer.host, answer.node, answer.at_once))
+            self._changed.notify_all()
+
+    def _refuse(self, starting: StartingActor, answer: ActorStarted) -> None:
+        """An actor that would read otherwise than the others; the only one stops the run, a later one is left out."""
+        self._kill(starting.handle)
+        theirs = " ".join([*answer.identity.values(), "of ocrsvc", answer.ocrsvc])
+        ours = " ".join([*(self.identity or {}).values(), "of ocrsvc", __version__])
+        if self.identity is None:
+            raise RunChanged(
+                f"Actor {answer.host} reads with {theirs}, and this command is {ours}.",
+                "Install the same version on every node.",
+            )
+        self._refused += 1
+        LOGGER.warning("Actor %s is not used: it reads with %s, and the others with %s.", answer.host, theirs, ours)
+
+    def _check_any(self, now: float) -> None:
+        """Report why nothing is read; raises ClusterUnavailable when it has been so for too long."""
+        if self.actors:
+            self._none_since_s = None
+            return
+        if self._none_since_s is None:
+            self._none_since_s = now
+        if now - self._none_since_s > self._request.wait_s:
+            raise ClusterUnavailable(
+                f"No actor was ready for {self._request.wait_s:g} s. {self._lack()}",
+                "Give actors less, or the cluster more; then the same command goes on.",
+            )
+        if now - max(self._reported_s, self._none_since_s) > _REPORT_S:
+            self._reported_s = now
+            LOGGER.warning("Waiting for an actor. %s", self._lack())
+
+    def _lack(self) -> str:
+        """What is being started, or else what an actor needs, and what there is."""
+        if placed := sum(one.is_placed for one in self._starting):
+            return f"{placed} have a place, and load their engines."
+        needs = self._request.needs()
+        total, free = self._ray.cluster_resources(), self._ray.available_resources()
+        found = ", ".join(f"{free.get(name, 0):g} of {total.get(name, 0):g} {name} free" for name in needs)
+        nodes = [node for node in self._ray.nodes() if node["Alive"]]
+        fits = any(self._request.room_in(node["Resources"]) for node in nodes)
+        wanted = ", ".join(f"{amount:g} {name}" for name, amount in needs.items())
+        text = f"Each needs {wanted}; the cluster has {found} on {len(nodes)} nodes."
+        return f"{text} {'' if fits else 'No node is large enough. '}{self._last_failure}".rstrip()
+
+    def _kill(self, handle: Any) -> None:
+        try:
+            self._ray.kill(handle)
+        except Exception as error:  # noqa: BLE001  it has ended, or the cluster has: all the same here
+            LOGGER.debug("An actor could not be ended: %s", first_line(error))
+
+
+def first_line(error: BaseException) -> str:
+    """What Ray says of an error, in one line; its own errors go on for many."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines)[:250] or type(error).__name__

@@ -1,0 +1,190 @@
+"""Loads what was planned: a whole file, or a member of an archive, if it is still what it was."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from ocrsvc.batch.pages import SourceFile
+from ocrsvc.batch.sources.find_files import look_at, open_file
+from ocrsvc.batch.sources.source_files import (
+    DOCUMENTS,
+    MOST_FILE_BYTES,
+    Archive,
+    Locator,
+    extension_of,
+    read_fully,
+    too_large,
+)
+from ocrsvc.batch.sources.tables import TableArchive, Tables
+from ocrsvc.batch.sources.tar_archive import PackedTarArchive, TarArchive
+from ocrsvc.batch.sources.zip_archive import ZipArchive
+from ocrsvc.errors import BrokenArchive, CallerError, SourceGone
+from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.document import may_have_pages, open_document
+
+FAILURE: Final = "failure"
+"""The kind of locator of what cannot be read: its place is the reason."""
+LINKED: Final = "linked"
+"""The kind of locator of a whole file that a table names: its place is the table's address."""
+MOST_OPEN: Final = 8
+"""Archives that stay open while nothing is read from them."""
+KEPT_BYTES: Final = 64 * 1024 * 1024
+"""What a cache keeps of files, besides the one that was loaded last."""
+_LIMITS: Final = PixelLimits(1 << 40)
+_DPI: Final = 100
+
+
+@dataclass(slots=True)
+class _Open:
+    archive: Archive
+    users: int = 0
+
+
+class SourceLoader:
+    """Loads files, for any thread; can be pickled, and works in any process. `close` it."""
+
+    def __init__(self, most_bytes: int = MOST_FILE_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._open: OrderedDict[tuple[str, str, str], _Open] = OrderedDict()
+        self._lock = threading.Lock()
+        self._tables = Tables()
+
+    def __reduce__(self) -> tuple[type[SourceLoader], tuple[int]]:
+        return SourceLoader, (self._most_bytes,)
+
+    def __call__(self, file: SourceFile) -> bytes:
+        """The bytes of a file.
+
+        Raises:
+            SourceGone: It cannot be read, or is no longer what was planned.
+            BrokenArchive: The archive that has it is damaged.
+            CallerError: It is too large, or a document that cannot be opened.
+            ResourcesExhausted: There is no process to open a document.
+        """
+        locator = Locator.of(file.locator)
+        if locator.kind == FAILURE:
+            kind = BrokenArchive if file.version else SourceGone
+            raise kind(locator.place, "Repair it, and choose another destination for it.")
+        data = self.load(locator, file.name, file.version)
+        # Where the name alone was known at planning, or counting failed, no page of a document may be lost.
+        is_counted = file.total > 1 or (file.total == 1 and extension_of(file.name) in DOCUMENTS)
+        if not is_counted and may_have_pages(data) and (pages := count_pages(data)) != 1:
+            raise SourceGone(
+                f"{file.name} is a document of {pages} pages, of which 1 is planned.",
+                "Let its name end in .pdf or .tif, and choose another destination for it.",
+            )
+        return data
+
+    def load(self, locator: Locator, name: str, version: str) -> bytes:
+        """The bytes at a place; `version` "" is not compared. Raises as a call does."""
+        try:
+            now = look_at(locator.address)
+            if version and now.version != version:
+                raise SourceGone("It has changed since the run was planned.", "Choose another destination for it.")
+            if locator.kind not in {"", LINKED}:
+                with self._using(locator.kind, locator.address, now.version) as archive:
+                    return archive.load(locator.place, self._most_bytes)
+            if now.size > self._most_bytes:
+                raise too_large(now.size, self._most_bytes)
+            with open_file(locator.address) as file:
+                return read_fully(file, now.size)
+        except OSError as error:
+            raise SourceGone(
+                f"{name} cannot be read: {error.strerror or error}.", "Check it and its permissions."
+            ) from error
+        except (SourceGone, CallerError) as error:
+            raise type(error)(f"{name}: {error.detail}", error.remedy) from error
+
+    def open(self, kind: str, address: str, column: str | None = None) -> Archive:
+        """The archive at an address, to be closed. Raises OSError, SourceGone and BrokenArchive."""
+        if kind == "tar":
+            return TarArchive(address)
+        if kind == "packed-tar":
+            return PackedTarArchive(address)
+        return ZipArchive(address) if kind == "zip" else TableArchive(kind, address, column, self._tables)
+
+    def close(self) -> None:
+        """Close what is open and not in use."""
+        with self._lock:
+            self._close_idle(0)
+        self._tables.close()
+
+    @contextmanager
+    def _using(self, kind: str, address: str, version: str) -> Iterator[Archive]:
+        """An archive that stays open meanwhile; those that were used longest ago are closed first."""
+        key = (kind, address, version)
+        with self._lock:
+            if key not in self._open:
+                self._open[key] = _Open(self.open(kind, address))
+            self._open.move_to_end(key)
+            entry = self._open[key]
+            entry.users += 1
+        try:
+            yield entry.archive
+        finally:
+            with self._lock:
+                entry.users -= 1
+                self._close_idle(MOST_OPEN)
+
+    def _close_idle(self, most: int) -> None:
+        idle = [key for key, entry in self._open.items() if not entry.users]
+        for key in idle[: max(0, len(self._open) - most)]:
+            self._open.pop(key).archive.close()
+
+
+class FileCache:
+    """Keeps the files that were loaded last; for any thread. In another process it begins empty.
+
+    Files of one page are kept only with `keeps_all`: without deduplication nothing loads them twice.
+    """
+
+    def __init__(
+        self, load: Callable[[SourceFile], bytes], *, keeps_all: bool = False, kept_bytes: int = KEPT_BYTES
+    ) -> None:
+        self._load, self._keeps_all, self._kept_bytes = load, keeps_all, kept_bytes
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, tuple[Future[bytes], int]] = OrderedDict()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _open_cache, (self._load, self._keeps_all, self._kept_bytes)
+
+    def load(self, file: SourceFile) -> bytes:
+        """The bytes of a file; a thread that asks while another loads it waits for that. Raises OcrsvcError."""
+        if file.total == 1 and not self._keeps_all:
+            return self._load(file)
+        with self._lock:
+            found = self._files.get(file.locator)
+            future: Future[bytes] = found[0] if found else Future()
+            self._files[file.locator] = future, file.size
+            self._files.move_to_end(file.locator)
+            while len(self._files) > 1 and sum(size for _, size in self._files.values()) > self._kept_bytes:
+                self._files.popitem(last=False)
+        if found is None:
+            try:
+                future.set_result(self._load(file))
+            except BaseException as error:  # noqa: BLE001  whatever waits for it raises it
+                with self._lock:
+                    self._files.pop(file.locator, None)
+                future.set_exception(error)
+        return future.result()
+
+
+def _open_cache(load: Callable[[SourceFile], bytes], keeps_all: bool, kept_bytes: int) -> FileCache:  # noqa: FBT001
+    return FileCache(load, keeps_all=keeps_all, kept_bytes=kept_bytes)
+
+
+def count_pages(data: bytes) -> int:
+    """The pages of a file, those of a PDF found in a child process. Raises CallerError and ResourcesExhausted."""
+    if not may_have_pages(data):
+        return 1
+    document = open_document(data, _LIMITS, _DPI, lambda: None, lambda _bytes: None)
+    try:
+        return document.count
+    finally:
+        document.close()

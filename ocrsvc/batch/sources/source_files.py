@@ -1,0 +1,264 @@
+"""What sources hold before it is planned: found files, members of archives, their names and places."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, BinaryIO, Final, Protocol, Self
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from ocrsvc.errors import BodyTooLarge
+from ocrsvc.imaging.decode import FORMATS
+from ocrsvc.imaging.document import is_pdf
+
+MOST_FILE_BYTES: Final = 64 * 1024 * 1024
+"""What a file or a member may hold unless OCRSVC_MAX_BODY_BYTES says otherwise."""
+HEAD_BYTES: Final = 64
+"""What of a file says what it is."""
+DOCUMENTS: Final = frozenset({"pdf", "tif", "tiff"})
+_IMAGES: Final = re.compile("jpe?g|jpe|jfif|a?png|webp|gif|bmp|dib|p[bgnp]m|avif|hei[cf]|jp2|jpx|jxl")
+"""Also formats that are not read here: such a file fails, and says so, where skipping it would hide it."""
+_ARCHIVES: Final = dict.fromkeys(("tgz", "tbz", "tbz2", "txz", "tzst"), "packed-tar") | {
+    "tar": "tar",
+    "zip": "zip",
+    "cbz": "zip",
+    "parquet": "parquet",
+    "arrow": "arrow",
+    "feather": "arrow",
+}
+_MOST_KINDS: Final = 200
+_MOST_SHOWN: Final = 8
+# What looks as if it had been escaped here.
+_LOOKS_ESCAPED: Final = re.compile(r"\\x[89a-f][0-9a-f]")
+# No path and no URL holds it.
+_BETWEEN: Final = "\0"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRequest:
+    """What is to be planned.
+
+    Attributes:
+        pages: Of each document, such as "1-3,7"; None is all.
+        column: Of tables: what holds the images; None finds it.
+        include, exclude: Patterns of names, of which one must match, and none may.
+        sample: How many pages to take, "1000", or which share, "2.5%"; None is all.
+        is_sorted: Whether the order is that of the names over all sources.
+        most_file_bytes: What is larger fails without being read.
+    """
+
+    sources: tuple[str, ...]
+    pages: str | None = None
+    column: str | None = None
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    sample: str | None = None
+    seed: int = 0
+    is_sorted: bool = False
+    most_file_bytes: int = MOST_FILE_BYTES
+
+    def choice(self) -> dict[str, Any]:
+        """What chooses pages beside the sources, as far as it was given; it must stay the same during a run."""
+        own = asdict(self)
+        for name in ("sources", "most_file_bytes"):
+            del own[name]
+        return {name: value for name, value in own.items() if value != SourceRequest.__dataclass_fields__[name].default}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file as its folder lists it; nothing of it was read.
+
+    Attributes:
+        address: Path or URL.
+        name: In the results: valid text.
+        version: Text that changes with its content; "" of what cannot be looked at.
+        is_named: Whether the source names it itself, so that it is planned whatever it is.
+        problem: Of a folder that cannot be listed: why.
+    """
+
+    address: str
+    name: str
+    size: int
+    version: str
+    is_named: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A file in an archive, or an image in a table.
+
+    Attributes:
+        name: In results behind the archive's name, its separator included: "/a/b.png" or "#12".
+        place: What `Archive.load` needs to load it.
+        size: Bytes; 0 where that is not known.
+        head: Its first bytes; None where its name says what it is.
+        problem: Why it cannot be read.
+        is_image: Whether it is planned whatever it is.
+        path: Of the file that a table's row names.
+    """
+
+    name: str
+    place: str
+    size: int
+    head: bytes | None = None
+    problem: str = ""
+    is_image: bool = False
+    path: str = ""
+
+
+class Archive(Protocol):
+    """An archive or a table that is open. Its methods raise OSError and BrokenArchive."""
+
+    def members(self) -> Iterator[Member]:
+        """What is in it, in the archive's order; for one thread. What came before a failure stands."""
+
+    def load(self, place: str, most_bytes: int) -> bytes:
+        """The bytes of a member, for any thread. Raises BodyTooLarge, too."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+@dataclass(slots=True)
+class PlanningCounts:
+    """What is found and not planned, counted meanwhile; `unreadable` is planned as pages that fail."""
+
+    skipped: Counter[str] = field(default_factory=Counter)
+    unreadable: int = 0
+    first_unreadable: str = ""
+    named_twice: int = 0
+    without_pages: int = 0
+    left_out: int = 0
+    not_sampled: int = 0
+
+    def to_sentences(self) -> list[str]:
+        """What people should know of it; nothing of what did not happen."""
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self.skipped.most_common(_MOST_SHOWN))
+        kinds += ", and others" if len(self.skipped) > _MOST_SHOWN else ""
+        such_as = f", such as {self.first_unreadable}" if self.first_unreadable else ""
+        counted = [
+            (self.skipped.total(), f"no image by name and content, left out ({kinds})"),
+            (self.unreadable, f"cannot be read, counted as a page that fails{such_as}"),
+            (self.named_twice, "named twice, read once"),
+            (self.without_pages, "without the pages asked for"),
+            (self.left_out, "left out by --include or --exclude"),
+        ]
+        sentences = [f"{count} {'files' if count > 1 else 'file'}: {what}" for count, what in counted if count]
+        return sentences + ([f"{self.not_sampled} pages are not in the sample"] if self.not_sampled else [])
+
+    def skip(self, kind: str) -> None:
+        """Count a file that is not planned; the number of kinds is bounded, as names of files choose them."""
+        if kind not in self.skipped and len(self.skipped) >= _MOST_KINDS:
+            kind = "other kinds"
+        self.skipped[kind] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Locator:
+    """A file, or a place in it: `kind` says which archive's reader loads it; "" is the whole file."""
+
+    address: str
+    kind: str = ""
+    place: str = ""
+
+    def to_text(self) -> str:
+        """As a plan holds it: a whole file is its address; a path that is not valid text is quoted."""
+        address = self.address
+        if not address.isascii() and address.encode(errors="replace").decode() != address:
+            address = _BETWEEN + quote_from_bytes(os.fsencode(address))
+        return f"{address}{_BETWEEN}{self.kind}{_BETWEEN}{self.place}" if self.kind else address
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """The locator that `to_text` wrote."""
+        if text.startswith(_BETWEEN):
+            quoted, *rest = text[1:].split(_BETWEEN, 2)
+            return cls(os.fsdecode(unquote_to_bytes(quoted)), *rest)
+        return cls(*text.split(_BETWEEN, 2))
+
+
+class MemberNames:
+    """Gives the members of one archive names that are valid text, lead nowhere else and are unique."""
+
+    def __init__(self) -> None:
+        self._times: dict[int, int] = {}
+
+    def name(self, path: bytes) -> str:
+        """The name of the next member with this path; .. becomes __, and the second of one name is NAME#2."""
+        parts = (part for part in bytes_name(path).split("/") if part not in {"", "."})
+        name = unique = "/" + "/".join("__" if part == ".." else part for part in parts)
+        times = self._times.get(hash(name), 0)
+        while times and hash(unique) in self._times:
+            times += 1
+            unique = f"{name}#{times}"
+        self._times[hash(name)] = max(times, 1)
+        self._times.setdefault(hash(unique), 1)
+        return unique
+
+
+def path_name(path: str) -> str:
+    """The name of a path of this machine, whose invalid bytes are surrogates as `os.fsdecode` makes them."""
+    if "\\" not in path and path.isascii():
+        return path
+    return bytes_name(os.fsencode(path))
+
+
+def bytes_name(name: bytes) -> str:
+    r"""The text that these bytes are in UTF-8; other bytes are escaped as \xe4, and backslashes doubled then."""
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        return name.replace(b"\\", b"\\\\").decode(errors="backslashreplace")
+    return text.replace("\\", "\\\\") if _LOOKS_ESCAPED.search(text) else text
+
+
+def extension_of(name: str) -> str:
+    """What is behind a name's last dot, in lower case; "" where there is none."""
+    stem, dot, extension = name.rpartition("/")[2].rpartition(".")
+    return extension.lower() if dot and stem else ""
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file is an image or a document by its name."""
+    extension = extension_of(name)
+    return extension in DOCUMENTS or _IMAGES.fullmatch(extension) is not None
+
+
+def is_image_head(head: bytes) -> bool:
+    """Whether a file is an image or a document by its first bytes."""
+    return is_pdf(head) or any(pattern.match(head) for pattern, _ in FORMATS)
+
+
+def kind_of(name: str) -> str:
+    """What a file that is not planned is counted as."""
+    extension = extension_of(name)
+    return f".{extension[:16]}" if extension else "no extension"
+
+
+def archive_kind(name: str) -> str:
+    """The kind of archive or table that a file is by its name; "" for none."""
+    stem, _, extension = name.lower().rpartition(".")
+    if extension in {"gz", "bz2", "xz", "zst"} and stem.endswith(".tar"):
+        return "packed-tar"
+    return _ARCHIVES.get(extension, "")
+
+
+def too_large(size: int, most_bytes: int) -> BodyTooLarge:
+    """The error of a file or member that holds too much."""
+    return BodyTooLarge(
+        f"It has {size} bytes; the limit is {most_bytes} (OCRSVC_MAX_BODY_BYTES).", "Raise the limit, or split it."
+    )
+
+
+def read_fully(file: BinaryIO, size: int) -> bytes:
+    """At most so many bytes of a file that may give fewer at a time. Raises OSError."""
+    pieces: list[bytes] = []
+    while size and (piece := file.read(size)):
+        pieces.append(piece)
+        size -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

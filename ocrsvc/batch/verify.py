@@ -1,0 +1,141 @@
+"""Checks a run: that the output holds every page once, as the manifests and the plan say."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from ocrsvc.batch.destination import Destination
+from ocrsvc.batch.outputs.source_files import is_listing
+from ocrsvc.batch.pages import record_head
+from ocrsvc.batch.parts import Manifest, finished_parts, read_manifest
+from ocrsvc.batch.plan import Plan
+from ocrsvc.batch.run_file import RunDescription
+from ocrsvc.errors import BadOption
+
+_JSON_LINES: Final = re.compile(r"(.*/)?pages-\d+\.jsonl")
+_PART_FILE: Final = re.compile(r"((?:.*/)?pages-)(\d+)\..*")
+_NO_ERROR: Final = b'"error":null}'
+_PIECE_BYTES: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class Verification:
+    """What was found: pages and parts of the plan, those in the output, and sentences about what is wrong."""
+
+    pages: int = 0
+    done: int = 0
+    failed: int = 0
+    parts: int = 0
+    finished: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left to be read or written."""
+        return self.finished == self.parts
+
+
+def open_finished_plan(destination: Destination, folder: Path) -> tuple[RunDescription, Plan]:
+    """The run in a destination and its plan, copied into `folder` if need be. Raises BadOption where there is none."""
+    described = RunDescription.read(destination)
+    if described is None:
+        raise BadOption(f"There is no batch run in {destination.address}.", "Name the folder of --out.")
+    return described, Plan(destination.local_copy(described.plan, folder))
+
+
+def verify(destination: Destination) -> Verification:
+    """Check the run in a destination; reads the whole output once. Raises BadOption, DamagedLedger and OSError."""
+    with tempfile.TemporaryDirectory() as folder:
+        _, plan = open_finished_plan(destination, Path(folder))
+        with closing(plan):
+            found = Verification(plan.pages, parts=plan.parts)
+            names: dict[str, None] = {}
+            for part in finished_parts(destination):
+                if part >= plan.parts:
+                    found.problems.append(f"Part {part} is not of this run.")
+                    continue
+                manifest = read_manifest(destination, part)
+                found.finished += 1
+                found.done += manifest.done
+                found.failed += sum(manifest.failed.values())
+                found.problems += _check_part(destination, plan, manifest)
+                names |= dict.fromkeys(manifest.files)
+            found.problems += _foreign_files(destination, plan, names)
+            return found
+
+
+def _check_part(destination: Destination, plan: Plan, manifest: Manifest) -> Iterator[str]:
+    if len(manifest.pages) != len(plan.pages_of(manifest.part)):
+        yield f"Part {manifest.part} has {len(manifest.pages)} pages, which are not those of the plan."
+    for name, (size, sha256) in manifest.files.items():
+        problem = check_file(destination, name, size, sha256)
+        if problem:
+            yield problem
+        elif is_listing(name):
+            for row in map(orjson.loads, destination.read(name).splitlines()):
+                if "file" in row and (problem := check_file(destination, row["file"], row["bytes"], row["sha256"])):
+                    yield f"{name}: {problem}"
+        elif _JSON_LINES.fullmatch(name):
+            yield from (f"{name}: {problem}" for problem in _check_lines(destination, plan, manifest, name))
+
+
+def check_file(destination: Destination, name: str, size: int, sha256: str) -> str:
+    """What is wrong with a file of the output; "" if nothing is. Raises OSError."""
+    digest, found = hashlib.sha256(), 0
+    try:
+        with closing(destination.open(name)) as file:
+            while piece := file.read(_PIECE_BYTES):
+                digest.update(piece)
+                found += len(piece)
+    except FileNotFoundError:
+        return f"{name} is not there."
+    if (found, digest.hexdigest()) == (size, sha256):
+        return ""
+    return f"{name} is not what was written: it has {found} bytes, and {size} were written."
+
+
+def _check_lines(destination: Destination, plan: Plan, manifest: Manifest, name: str) -> Iterator[str]:
+    """The first line of JSON Lines that is not the page that the plan has there, or not as the manifest says."""
+    expected = _expected_lines(plan, manifest)
+    with closing(destination.open(name)) as file:
+        for number, line in enumerate(file, 1):
+            page = next(expected, None)
+            if page is None:
+                yield f"line {number} and those behind it are of no page of the plan."
+                return
+            head, is_read = page
+            if not line.startswith(head):
+                yield f"line {number} is not {head.decode()}…, which is next in the plan."
+                return
+            if line.rstrip(b"\n").endswith(_NO_ERROR) is not is_read:
+                yield f"line {number} and the manifest do not agree on whether the page was read."
+                return
+    if (page := next(expected, None)) is not None:
+        yield f"{page[0].decode()}… and what is behind it in the plan are missing."
+
+
+def _expected_lines(plan: Plan, manifest: Manifest) -> Iterator[tuple[bytes, bool]]:
+    """How the line of each page begins, and whether it was read."""
+    first = plan.pages_of(manifest.part).start
+    for begin, file in plan.files_of(manifest.part):
+        for at, number in enumerate(file.pages):
+            yield record_head(file.name, number), not manifest.pages[begin + at - first].error
+
+
+def _foreign_files(destination: Destination, plan: Plan, names: Iterable[str]) -> Iterator[str]:
+    """Files of the output that are of no part: who reads all files would read their pages, too."""
+    folders = {match[1].rpartition("/")[0] for match in map(_PART_FILE.fullmatch, names) if match}
+    for folder in sorted(folders):
+        for name in destination.names(folder):
+            match = _PART_FILE.fullmatch(name)
+            if match is not None and int(match[2]) >= plan.parts:
+                yield f"{folder}/{name}".removeprefix("/") + " is of no part of this run."

@@ -1,0 +1,111 @@
+"""Reads the key of encrypted models, once, from what the settings name: a value, a descriptor or a command."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import shlex
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Final
+
+from ocrsvc.engines.model.encryption import ACCEPTED, ModelKey, parse_key
+from ocrsvc.errors import SettingsError
+from ocrsvc.settings.describe import variable_of
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.core_dumps import forbid_core_dumps
+
+LIMIT_S: Final = 10.0
+"""For a command to print the key, or for a descriptor to give it."""
+
+KEY_SETTINGS: Final = ("models_key", "models_key_fd", "models_key_command")
+_MOST_BYTES: Final = 4096
+
+
+def read_model_key(settings: Settings) -> ModelKey | None:
+    """The key that the settings name; None where they name none. A descriptor is closed, so it can be read once only.
+
+    A process that has a key leaves no core dump from here on. Raises SettingsError: there is more than one, or it
+    cannot be read, or it is no key; it is never quoted.
+    """
+    named = [name for name in KEY_SETTINGS if getattr(settings, name) is not None]
+    if len(named) > 1:
+        raise SettingsError(
+            f"{' and '.join(map(variable_of, named))} are given: the key of the models would come from both.",
+            "Leave one of them.",
+        )
+    if not named:
+        return None
+    forbid_core_dumps()
+    if settings.models_key is not None:
+        text = settings.models_key.get_secret_value()
+    elif settings.models_key_fd is not None:
+        text = _read_descriptor(settings.models_key_fd)
+    else:
+        assert settings.models_key_command is not None, "one of the three is named"
+        text = _run(settings.models_key_command.get_secret_value())
+    try:
+        return parse_key(text)
+    except ValueError:
+        raise SettingsError(f"{variable_of(named[0])} gives no key of models: accepted are {ACCEPTED}.") from None
+
+
+def is_read_again(settings: Settings) -> bool:
+    """Whether a key can be asked for once more after the start: a descriptor has been closed."""
+    return settings.models_key is not None or settings.models_key_command is not None
+
+
+def hide_variable() -> None:
+    """Take the key out of this process's environment: its children do not get it, and /proc shows stars for it.
+
+    The kernel shows the memory in which the environment came. What started this process has it still, as the
+    configuration of a container has.
+    """
+    variable = variable_of("models_key")
+    value = os.environ.get(variable)
+    if value is None:
+        return
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    place = getenv(os.fsencode(variable))
+    if place:
+        ctypes.memset(place, ord("*"), len(os.fsencode(value)))
+    del os.environ[variable]
+
+
+def _read_descriptor(descriptor: int, clock: Callable[[], float] = time.monotonic) -> str:
+    """What is to be read there until its end. Raises SettingsError."""
+    variable, end_s, content, poll = variable_of("models_key_fd"), clock() + LIMIT_S, b"", select.poll()
+    try:
+        os.fstat(descriptor)
+        poll.register(descriptor, select.POLLIN)
+        while len(content) <= _MOST_BYTES:
+            if not poll.poll(1000 * max(0.0, end_s - clock())):
+                raise SettingsError(f"{variable} is {descriptor}, which has not ended within {LIMIT_S:g} s.")
+            piece = os.read(descriptor, _MOST_BYTES)
+            if not piece:
+                break
+            content += piece
+        os.close(descriptor)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{variable} is {descriptor}, which cannot be read: {error}.") from error
+    return content.decode("ascii", "replace")
+
+
+def _run(command: str) -> str:
+    """The output of a command. Its arguments may hold secrets, so that a complaint names the program only."""
+    variable = variable_of("models_key_command")
+    try:
+        arguments = shlex.split(command)
+        ended = subprocess.run(  # noqa: S603  the operator's own command, without a shell
+            arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise SettingsError(f"{variable}: {arguments[0]} has not ended within {LIMIT_S:g} s.") from None
+    except (OSError, ValueError, IndexError):
+        raise SettingsError(f"{variable} cannot be run.", "Give a program and its arguments.") from None
+    if ended.returncode:
+        raise SettingsError(f"{variable}: {arguments[0]} ended with code {ended.returncode}.")
+    return ended.stdout[: _MOST_BYTES + 1].decode("ascii", "replace")

@@ -1,0 +1,191 @@
+"""One version of a model, what an engine opens: in a folder NAME/NUMBER/, or built in."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from ocrsvc.engines.model.description import MOST_BYTES, Description, Detection, Recognition, parse_description
+from ocrsvc.engines.model.encryption import CannotDecrypt, ModelKey, check_installed, decrypt, read_head
+from ocrsvc.engines.model.files import MANIFEST, read_file, read_manifest
+from ocrsvc.errors import BadModel, EngineUnavailable
+
+NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+"""Name of a model, of its folder, and in the address of a request."""
+
+MOST_VERSION: Final = 2**31 - 1
+DESCRIPTION_FILE: Final = "model.toml"
+KEY_REMEDY: Final = "Give that key by OCRSVC_MODELS_KEY, OCRSVC_MODELS_KEY_FD or OCRSVC_MODELS_KEY_COMMAND."
+
+BUILT_IN: Final = ("ppocr", 1)
+TITLE: Final = "PP-OCRv6 small"
+DETECTION: Final = "PP-OCRv6_det_small.onnx"
+RECOGNITION: Final = "PP-OCRv6_rec_small.onnx"
+LANGUAGES: Final = (
+    *("zh", "zh-hant", "ja", "en", "de", "fr", "es", "pt", "it", "nl", "sv", "da", "nb", "fi", "is", "et", "lv", "lt"),
+    *("pl", "cs", "sl", "hr", "sr-latn", "hu", "ro", "tr", "id", "ms", "tl", "sw", "af", "sq", "eu", "ca", "gl", "ga"),
+    *("mt",),
+)
+"""What the built-in dictionary of 18,708 characters can write, but for Slovak, Azerbaijani and Esperanto: of their own
+letters 75 %, 53 % and none are read in ordinary sentences (docs/design/languages.md)."""
+
+BUILT_IN_DESCRIPTION: Final = Description(
+    engine="ppocr",
+    title=TITLE,
+    tier="small",
+    licence="Apache-2.0",
+    source="the wheel rapidocr",
+    detection=Detection(file=DETECTION),
+    recognition=(Recognition(file=RECOGNITION, languages=LANGUAGES),),
+)
+
+
+class KeyLacking(BadModel):
+    """A version is encrypted, and the key that it wants is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVersion:
+    """One version of a model.
+
+    Attributes:
+        digest: SHA-256 of manifest, name and number in hexadecimal digits: it changes when any file does.
+        digests: SHA-256 by file, as they are on disk; empty for a built-in model, whose wheel pip has verified.
+        key: Decrypts the files; None for plain ones.
+    """
+
+    name: str
+    number: int
+    description: Description
+    folder: Path
+    digest: str
+    digests: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    key: ModelKey | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether it came with its engine, without a manifest."""
+        return not self.digests
+
+    def __str__(self) -> str:
+        return f"{self.name}/{self.number}"
+
+    def read(self, file: str) -> bytes:
+        """The content of one of its files, decrypted in memory where it is encrypted on disk.
+
+        Raises:
+            BadModel: It is missing, not what the manifest says, or not what was encrypted.
+            EncryptionMissing: The package that decrypts is not installed.
+        """
+        try:
+            content = read_file(self.folder / file)
+        except OSError as error:
+            raise BadModel(f"{self}: {file} cannot be read: {error.strerror}.", "Copy the version again.") from error
+        if self.digests and hashlib.sha256(content).hexdigest() != self.digests.get(file):
+            raise BadModel(
+                f"{self}: {file} is not the file of its manifest.", "Copy the version again, its SHA256SUMS last."
+            )
+        # The description, which names the key, is plain.
+        is_plain = self.description.encryption is None or file == DESCRIPTION_FILE
+        return content if is_plain else self._decrypted(file, content)
+
+    def _decrypted(self, file: str, content: bytes) -> bytes:
+        encryption, head = self.description.encryption, read_head(content)
+        try:
+            if self.key is None:
+                raise CannotDecrypt("is encrypted, and there is no key")
+            if head is not None and encryption is not None and head.set_id != encryption.set:
+                raise CannotDecrypt("was not encrypted together with the model.toml beside it")
+            return decrypt(content, file, self.key)
+        except CannotDecrypt as error:
+            raise BadModel(f"{self}: {file} {error}.", "Run `ocrsvc models encrypt` once more.") from error
+
+
+@cache
+def built_in_model() -> ModelVersion:
+    """PP-OCRv6 small, as the `rapidocr` wheel carries it (Apache-2.0, PaddlePaddle authors); never imported.
+
+    Raises EngineUnavailable when the wheel is missing, or carries other models.
+    """
+    spec = importlib.util.find_spec("rapidocr")
+    if spec is None or not spec.submodule_search_locations:
+        raise EngineUnavailable(
+            "The package `rapidocr`, whose wheel carries the PP-OCRv6 models, is not installed.",
+            "Install it with `pip install 'rapidocr>=3.10,<4'`, or choose another OCRSVC_ENGINE.",
+        )
+    folder = Path(spec.submodule_search_locations[0]) / "models"
+    if not (folder / DETECTION).is_file():
+        raise EngineUnavailable(
+            f"The installed `rapidocr` holds no {DETECTION}.",
+            "Install a version of it that carries the PP-OCRv6 small models (>=3.10,<4).",
+        )
+    return ModelVersion(*BUILT_IN, BUILT_IN_DESCRIPTION, folder, f"rapidocr {metadata.version('rapidocr')}")
+
+
+def open_version(folder: Path, key: ModelKey | None = None) -> ModelVersion:
+    """The version in a folder NAME/NUMBER. Raises FileNotFoundError without a manifest, OSError, BadModel."""
+    name, number = folder.parent.name, int(folder.name)
+    manifest_digest, digests = read_manifest(folder)
+    if (name, number) == BUILT_IN:
+        raise BadModel(f"{name}/{number} is the built-in model.", "Give it another number.")
+    description = _read_description(folder, digests)
+    if missing := [file for file in description.files if file not in digests]:
+        raise BadModel(
+            f"{MANIFEST} names no {', '.join(missing)}.", "Copy what is missing, then write the manifest again."
+        )
+    digest = version_digest(folder, manifest_digest)
+    return ModelVersion(name, number, description, folder, digest, digests, _check_key(description, key))
+
+
+def find_version(repository: Path | None, name: str, number: int, key: ModelKey | None = None) -> ModelVersion:
+    """One version of a repository, or the built-in one. Raises BadModel: it is not there, or cannot be used."""
+    if (name, number) == BUILT_IN:
+        return built_in_model()
+    if repository is None:
+        raise BadModel(f"There is no {name}/{number} without OCRSVC_MODELS.", "Name the folder with it.")
+    try:
+        return open_version(repository / name / str(number), key)
+    except OSError as error:
+        raise BadModel(
+            f"{name}/{number} cannot be read in {repository}: {error.strerror}.", "Copy the version there again."
+        ) from error
+
+
+def version_digest(folder: Path, manifest_digest: str) -> str:
+    """Digest of the manifest and of what it is the manifest of: a copy under another number may be damaged."""
+    return hashlib.sha256(f"{folder.parent.name}/{folder.name} {manifest_digest}".encode()).hexdigest()
+
+
+def _read_description(folder: Path, digests: Mapping[str, str]) -> Description:
+    if DESCRIPTION_FILE not in digests:
+        raise BadModel(f"{MANIFEST} names no {DESCRIPTION_FILE}.", "Run `ocrsvc models add` once more.")
+    content = read_file(folder / DESCRIPTION_FILE, MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise BadModel(f"{DESCRIPTION_FILE} has more than {MOST_BYTES} bytes.", "Leave out what is not needed.")
+    if hashlib.sha256(content).hexdigest() != digests[DESCRIPTION_FILE]:
+        raise BadModel(f"{DESCRIPTION_FILE} is not the file of the manifest.", "Copy the version again.")
+    return parse_description(content.decode("utf-8", "replace"))
+
+
+def _check_key(description: Description, key: ModelKey | None) -> ModelKey | None:
+    """The key that decrypts a version's files; None for plain ones. Raises BadModel."""
+    encryption = description.encryption
+    if encryption is None:
+        return None
+    if key is None or key.id != encryption.key:
+        given = "none is given" if key is None else f"the one that is given is {key.id}"
+        raise KeyLacking(f"It is encrypted with the key {encryption.key}, and {given}.", KEY_REMEDY)
+    check_installed()
+    if paths := description.paths:
+        raise BadModel(
+            f"It is encrypted, and the engine {description.engine} opens files by their path ({', '.join(paths)}).",
+            "Leave models of this engine plain.",
+        )
+    return key

@@ -1,0 +1,83 @@
+"""JSON that is written piece by piece, so that memory holds one page of a document with however many."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from tempfile import SpooledTemporaryFile
+from typing import IO, Final, Protocol, Self
+
+import orjson
+
+# Each list of a short document stays in memory.
+_IN_MEMORY_BYTES: Final = 1 << 18
+_COPIED_BYTES: Final = 1 << 18
+
+
+class _Output(Protocol):
+    """Where bytes are written to, from the first to the last."""
+
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Take all of the bytes. Raises OSError."""
+
+
+def write_list(values: Iterable[object], output: _Output) -> None:
+    """Write a JSON list whose values come one at a time. Raises OSError."""
+    between = b"["
+    for value in values:
+        output.write(between + orjson.dumps(value))
+        between = b","
+    output.write(b"[]" if between == b"[" else b"]")
+
+
+class JsonText:
+    """A JSON string, written as its text comes: an output of UTF-8 whose pieces are whole characters.
+
+    Args:
+        output: Where to.
+    """
+
+    def __init__(self, output: _Output) -> None:
+        self._output = output
+
+    def __enter__(self) -> Self:
+        self._output.write(b'"')
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._output.write(b'"')
+
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Add a piece. Raises OSError."""
+        return self._output.write(orjson.dumps(str(data, "utf-8"))[1:-1])
+
+
+class JsonList:
+    """A JSON list that grows while others do: in memory while it is short, then in a file without a name."""
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] = SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115  `close` closes it
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, value: object) -> None:
+        """Add a value. Raises OSError."""
+        if self._count:
+            self._file.write(b",")
+        self._file.write(orjson.dumps(value))
+        self._count += 1
+
+    def copy_to(self, output: _Output) -> None:
+        """Write the list as a whole. Raises OSError."""
+        self._file.seek(0)
+        output.write(b"[")
+        shutil.copyfileobj(self._file, output, _COPIED_BYTES)
+        output.write(b"]")

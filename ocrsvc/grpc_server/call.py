@@ -1,0 +1,489 @@
+"""The calls of one HTTP/2 connection: begun, received, answered one message at a time, and ended with a status."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from h2.errors import ErrorCodes
+from h2.events import DataReceived
+from h2.exceptions import ProtocolError
+
+from ocrsvc.access.api_keys import caller_of
+from ocrsvc.errors import OcrsvcError, QueueFull, Refused
+from ocrsvc.grpc_server import limits, messages
+from ocrsvc.grpc_server.call_metrics import CallRecord
+from ocrsvc.grpc_server.http2 import FrameLimits, Sender, StallDetector
+from ocrsvc.grpc_server.messages import Answer, MessageReader, ReceivedMessage
+from ocrsvc.grpc_server.method import Call, CallFailed, Code, Method, failure_of
+from ocrsvc.grpc_server.server_state import Outcome, ServerState, outcome_of
+from ocrsvc.masking.kinds import HEADER, kinds_of_header
+from ocrsvc.serving.memory_budget import Budget, Share, network_of
+from ocrsvc.telemetry.trace_context import PARENT_HEADER, STATE_HEADER
+
+_MASK: Final = HEADER.lower()
+_LISTS: Final = frozenset({PARENT_HEADER, STATE_HEADER, _MASK})
+# The metadata in which proxies name their caller.
+_FORWARDED: Final = frozenset({"forwarded", "x-forwarded-for", "x-real-ip", "via"})
+_NO_METHOD: Final = Method(None, lambda _message, _call: None)
+_HEADERS: Final = [
+    (":status", "200"),
+    ("content-type", "application/grpc"),
+    ("grpc-accept-encoding", ",".join(("identity", *messages.ENCODINGS))),
+]
+# Clients read it as a number of 32 bits.
+_MOST_RETRY_MS: Final = 2**31 - 1
+_RETRY: Final = "grpc-retry-pushback-ms"
+_PIECE_BYTES: Final = 1 << 16
+
+Admission = Callable[[Call], AbstractContextManager[Call]]
+
+
+@dataclass(eq=False, slots=True)
+class Stream:
+    """One call under way; `trailers`, its status, is sent after `out`."""
+
+    number: int
+    method: Method
+    call: Call
+    reader: MessageReader
+    share: Share
+    # Of the budget for messages that are not being answered yet; `share` holds them too.
+    arriving: Share
+    record: CallRecord
+    # It is served where no memory is left, as long as it is small.
+    is_exempt: bool
+    # When its client last sent or took something, or an answer was made.
+    active_s: float
+    # When the incomplete message began.
+    message_s: float = 0.0
+    # Admits each message by the call's API key.
+    admit: Admission = nullcontext
+    # Who it counts for; None until it does.
+    caller: str | None = None
+    unacknowledged: int = 0
+    is_busy: bool = False
+    is_queued: bool = False
+    has_ended: bool = False
+    has_sent_headers: bool = False
+    out: deque[Answer] = field(default_factory=deque)
+    stall: StallDetector = field(default_factory=StallDetector)
+    trailers: list[tuple[str, str]] | None = None
+    _held_bytes: int = 0
+
+    def hold(self, size_bytes: int) -> None:
+        """Take more memory. Raises QueueFull, BodyTooLarge."""
+        self._held_bytes += size_bytes
+        if not self.is_exempt:
+            self.share.take(size_bytes)
+        elif self._held_bytes > limits.EXEMPT_BYTES:
+            self._end_exemption()
+
+    def feed(self, data: bytes) -> None:
+        """Hold received bytes of its messages. Raises QueueFull, BodyTooLarge."""
+        if not self.reader.data:
+            self.message_s = self.active_s
+        self.arriving.take(len(data))
+        self.hold(len(data))
+        self.reader.data += data
+
+    def hand_over(self, message: ReceivedMessage) -> Share:
+        """A share of its own for a message that is to be answered. Raises QueueFull, BodyTooLarge."""
+        self._end_exemption()
+        size_bytes = messages.PREFIX_BYTES + len(message.data)
+        self._held_bytes -= size_bytes
+        self.arriving.give_back(size_bytes)
+        return self.share.split(size_bytes)
+
+    def _end_exemption(self) -> None:
+        if self.is_exempt:
+            self.is_exempt = False
+            self.share.take(self._held_bytes)
+
+    def send(self, sender: Sender, clock: Callable[[], float]) -> int:
+        """Send what flow control and the socket allow, and the status behind the last answer; how many bytes it were.
+
+        Raises ProtocolError if the client has reset the stream: h2 knows it before its event comes.
+        """
+        moved_bytes = self._send_answers(sender)
+        now_s = clock()
+        if moved_bytes:
+            self.active_s = now_s
+        self.stall.note(now_s, left=bool(self.out), taken=moved_bytes)
+        if self.out:
+            sender.stall.note(now_s, left=True, taken=moved_bytes)
+        elif self.trailers is not None:
+            sender.h2.send_headers(self.number, [*self._headers(), *self.trailers], end_stream=True)
+        return moved_bytes
+
+    def _send_answers(self, sender: Sender) -> int:
+        h2, moved_bytes = sender.h2, 0
+        while self.out:
+            if sender.full:
+                sender.is_throttled = True
+                break
+            size_bytes = min(h2.local_flow_control_window(self.number), h2.max_outbound_frame_size, _PIECE_BYTES)
+            if size_bytes <= 0:
+                break
+            if headers := self._headers():
+                h2.send_headers(self.number, headers)
+            moved_bytes += sender.send_piece(self.number, self.out[0], size_bytes)
+            if not self.out[0].data:
+                self.out.popleft()
+        return moved_bytes
+
+    def _headers(self) -> list[tuple[str, str]]:
+        """The headers before everything else, once."""
+        sent, self.has_sent_headers = self.has_sent_headers, True
+        return [] if sent else [*_HEADERS, *self.record.headers()]
+
+    def is_stalled(self, sender: Sender, now_s: float) -> bool:
+        """Whether the client does not read its answers: its window is closed, or the client takes nothing at all.
+
+        While the client takes other answers, a stream may wait for the connection's window, or for its turn.
+        """
+        if not self.stall.is_stalled(now_s):
+            return False
+        own = sender.h2.streams.get(self.number)
+        return own is None or own.outbound_flow_control_window <= 0 or sender.stall.is_stalled(now_s)
+
+    def overdue(self, now_s: float, message_limit_s: float, draining_s: float | None) -> CallFailed | None:
+        """The status of a call that has taken too long; None while it has not.
+
+        A message may take `message_limit_s` to arrive. `draining_s` is when the worker began to drain, if it does.
+        """
+        silent_s = now_s - max(draining_s or 0.0, self.active_s)
+        if self.trailers is not None or self.out:
+            # Only its rate limits what is being sent; meanwhile its client may be unable to send the rest.
+            self.message_s = now_s
+        elif now_s - self.call.deadline > limits.DEADLINE_GRACE_S:
+            return CallFailed(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        elif not self.method.streaming or self.is_busy or self.is_queued:
+            return None
+        elif self.reader.data and now_s - self.message_s > message_limit_s:
+            return CallFailed(Code.DEADLINE_EXCEEDED, "The message did not come in time.")
+        elif draining_s is not None and silent_s > limits.DRAINING_IDLE_S:
+            return CallFailed(Code.UNAVAILABLE, "This worker is being replaced; begin a new stream.")
+        elif silent_s > limits.IDLE_S:
+            return CallFailed(Code.UNAVAILABLE, "The stream was silent for long; begin a new one.")
+        return None
+
+    def drop(self) -> None:
+        """Release its memory and its unsent answers."""
+        while self.out:
+            answer = self.out.popleft()
+            answer.share.give_back(len(answer.data))
+        self.reader.data.clear()
+        self.arriving.release()
+        self.share.release()
+
+
+@dataclass(eq=False)
+class Calls:
+    """The calls under way on one connection."""
+
+    state: ServerState
+    sender: Sender
+    frame_limits: FrameLimits
+    clock: Callable[[], float]
+    # Sends what its block produces, or ends the connection if the block fails.
+    exchange: Callable[[], AbstractContextManager[None]]
+    # Address of the peer, and name of the key that its verified TLS certificate stands for.
+    caller: str
+    client_name: str | None = None
+
+    def __post_init__(self) -> None:
+        self._streams: dict[int, Stream] = {}
+        # Calls that have their status, but whose requests have not ended.
+        self._half_closed: set[int] = set()
+        # When the last call began, or was answered.
+        self.active_s = self.clock()
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    @property
+    def have_answers(self) -> bool:
+        """Whether an answer waits for its client."""
+        return any(stream.out for stream in self._streams.values())
+
+    def begin(self, number: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """The client begins a call. Raises FrameRefused."""
+        sent = headers_by_name(headers)
+        size_bytes = sum(len(name) + len(value) for name, value in headers)
+        self.frame_limits.charge(size_bytes // limits.HEADER_BYTES_PER_FRAME)
+        if sent.get(":method") != "POST" or not sent.get("content-type", "").startswith("application/grpc"):
+            with contextlib.suppress(ProtocolError):
+                self.sender.h2.send_headers(number, [(":status", "415")], end_stream=True)
+            self._half_closed.add(number)
+            return
+        self.active_s = self.clock()
+        stream = self._streams[number] = self._open(number, sent)
+        with self._guarded(stream):
+            self._check(stream, sent, limits.STREAM_BYTES + size_bytes)
+
+    def receive(self, event: DataReceived) -> None:
+        """The client sends a piece of a message."""
+        number, size = event.stream_id, event.flow_controlled_length
+        stream = self._streams.get(number)
+        if stream is None:
+            self.sender.acknowledge(number, size)
+            if event.stream_ended is None:
+                self._half_closed.discard(number)
+                self.sender.reset(number, ErrorCodes.NO_ERROR)
+            return
+        stream.active_s = self.clock()
+        stream.unacknowledged += size
+        if stream.trailers is None:
+            with self._guarded(stream):
+                stream.feed(event.data)
+                if not stream.method.streaming and stream.reader.is_ready() and not stream.reader.is_last():
+                    raise CallFailed(Code.UNIMPLEMENTED, "The request has more than one message.")
+            if stream.method.streaming:
+                self._advance(stream)
+        self._acknowledge(stream)
+
+    def end(self, number: int) -> None:
+        """The client has sent everything of a call."""
+        if number in self._half_closed:
+            self._half_closed.remove(number)
+            self.frame_limits.allow(limits.ANSWER_FRAMES)
+        if stream := self._streams.get(number):
+            stream.has_ended = True
+            if not stream.method.streaming and not stream.reader.data:
+                self._fail(stream, CallFailed(Code.UNIMPLEMENTED, "The request has no message."))
+            self._advance(stream)
+
+    def reset(self, number: int) -> None:
+        """The client has cancelled a call. Raises FrameRefused."""
+        if number in self._half_closed:
+            # A client that is refused sends no more: a reset costs it nothing.
+            self._half_closed.remove(number)
+            return
+        if stream := self._streams.get(number):
+            self._forget(stream)
+        self.frame_limits.charge(limits.RESET_FRAMES)
+
+    def answered(self, stream: Stream, outcome: Outcome) -> None:
+        """A message of this call has its answer, or the error that ends the call."""
+        stream.is_busy = False
+        self.active_s = stream.active_s = self.clock()
+        if self._streams.get(stream.number) is not stream:
+            if isinstance(outcome, Answer):
+                outcome.share.release()
+        elif isinstance(outcome, BaseException):
+            self._fail(stream, outcome)
+        else:
+            stream.record.bytes_out += len(outcome.data) - messages.PREFIX_BYTES
+            stream.out.append(outcome)
+            self.frame_limits.allow(limits.ANSWER_FRAMES)
+            self._flush(stream)
+
+    def send_more(self, number: int = 0) -> None:
+        """The client takes more of one call, or (0) of all together."""
+        streams: list[Stream | None] = [self._streams.get(number)] if number else list(self._streams.values())
+        for stream in streams:
+            if self.sender.h2.outbound_flow_control_window <= 0:
+                break
+            if stream is not None and (number or stream.out):
+                self._flush(stream)
+
+    def check_time_limits(self, now_s: float, draining_s: float | None) -> None:
+        """End the calls that are over a time limit; `draining_s` is when the worker began to drain."""
+        while self._half_closed:
+            self.sender.reset(self._half_closed.pop(), ErrorCodes.NO_ERROR)
+        for stream in list(self._streams.values()):
+            if stream.is_stalled(self.sender, now_s):
+                self.sender.reset(stream.number, ErrorCodes.CANCEL)
+                self._forget(stream)
+            elif failure := stream.overdue(now_s, self.state.limit_s, draining_s):
+                self._fail(stream, failure)
+
+    def close(self) -> None:
+        """The client has gone: cancel every call."""
+        for stream in list(self._streams.values()):
+            self._forget(stream)
+
+    def _open(self, number: int, sent: Mapping[str, str]) -> Stream:
+        """A call that nothing is checked of yet; it is counted."""
+        state, now_s = self.state, self.active_s
+        method = state.methods.get(sent.get(":path", ""), _NO_METHOD)
+        record = state.call_metrics.begin(sent, method, self.caller)
+        call = Call(
+            # A stream of requests may stay open; each of them has the limit of a call.
+            now_s + (math.inf if method.streaming else state.limit_s),
+            ledger=record.ledger,
+            client_name=self.client_name,
+            address=self.caller,
+            is_forwarded=not _FORWARDED.isdisjoint(sent),
+        )
+        reader = MessageReader(sent.get("grpc-encoding", "identity"), state.most_bytes)
+        share, arriving = Share(state.memory), Share(state.arriving)
+        is_exempt = method.quick and len(self._streams) < limits.EXEMPT_CALLS
+        return Stream(number, method, call, reader, share, arriving, record, is_exempt, now_s)
+
+    def _check(self, stream: Stream, sent: Mapping[str, str], size_bytes: int) -> None:
+        """Take a call's first memory, and read its headers. Raises CallFailed, OcrsvcError."""
+        stream.hold(size_bytes)
+        if "grpc-timeout" in sent:
+            limit_s = min(messages.timeout_s(sent["grpc-timeout"]), stream.call.deadline - stream.active_s)
+            stream.call = replace(stream.call, deadline=stream.active_s + limit_s)
+        caller = self._check_key(stream, sent)
+        if _MASK in sent:
+            stream.call = replace(stream.call, mask=kinds_of_header(sent[_MASK]))
+        if stream.method is _NO_METHOD:
+            raise CallFailed(Code.UNIMPLEMENTED, f"There is no method {sent.get(':path', '')[:200]}.")
+        if not stream.method.quick:
+            self.state.callers.enter(caller)
+            stream.caller = caller
+
+    def _check_key(self, stream: Stream, sent: Mapping[str, str]) -> str:
+        """Who the call counts for: its key's owner, or an address where no key is required. Raises OcrsvcError."""
+        access, method = self.state.access, stream.method
+        key = access.check(sent, method, self.client_name) if access is not None else None
+        if access is None or key is None:
+            return network_of(self.caller)
+        stream.call = replace(stream.call, key=key.name)
+        stream.record.key = key.name
+        if not method.quick:
+            stream.admit = partial(access.admitted, key.name, access.secret_id(sent), method)
+        return caller_of(key)
+
+    @contextlib.contextmanager
+    def _guarded(self, stream: Stream) -> Iterator[None]:
+        """What is refused in the block ends this call alone."""
+        try:
+            yield
+        except (CallFailed, OcrsvcError) as failure:
+            self._fail(stream, failure)
+
+    def _advance(self, stream: Stream) -> None:
+        """Answer the next message, or end the call after the last; not before the client has taken the last answer."""
+        if stream.is_busy or stream.is_queued or stream.trailers is not None or stream.out:
+            return
+        with self._guarded(stream):
+            if stream.reader.is_ready():
+                if stream.method.streaming or stream.has_ended:
+                    self._answer_next(stream)
+            elif stream.has_ended:
+                if stream.reader.data:
+                    raise CallFailed(Code.INTERNAL, "The request ends in the middle of a message.")
+                self._end(stream, Code.OK, "", {})
+
+    def _answer_next(self, stream: Stream) -> None:
+        """Answer a message in a pool thread, or in the loop if it is small and quick."""
+        state, now_s = self.state, self.clock()
+        here = stream.method.quick and stream.reader.is_plain(limits.QUICK_BYTES)
+        if not here and not state.has_thread:
+            # A call can be retried; a stream would lose the messages that follow.
+            if not stream.method.streaming:
+                raise QueueFull(f"All {state.threads} threads are busy.", "Try again in a moment.")
+            stream.is_queued = True
+            state.queue[stream] = partial(self._resume, stream)
+            return
+        message = stream.reader.take()
+        stream.message_s = now_s
+        stream.record.bytes_in += len(message.data)
+        # The memory of a message that is answered here counts with its call.
+        memory = Budget(sys.maxsize) if here else state.memory
+        share = Share(memory) if here else stream.hand_over(message)
+        call = replace(stream.call, deadline=min(stream.call.deadline, now_s + state.limit_s), share=share)
+        make = partial(make_answer, stream.method, message, call, memory, stream.admit)
+        stream.is_busy = True
+        if here:
+            self.answered(stream, outcome_of(make))
+        else:
+            state.run(make, stream.record, partial(self._receive_outcome, stream))
+        self._acknowledge(stream)
+
+    def _receive_outcome(self, stream: Stream, outcome: Outcome) -> None:
+        with self.exchange():
+            self.answered(stream, outcome)
+
+    def _resume(self, stream: Stream) -> None:
+        """A thread is free for this call, which was queued for it."""
+        with self.exchange():
+            stream.is_queued = False
+            if self._streams.get(stream.number) is stream:
+                self._advance(stream)
+
+    def _fail(self, stream: Stream, error: BaseException) -> None:
+        failure = failure_of(error)
+        stream.record.error = error
+        retry_ms = str(min(error.retry_after_s * 1000, _MOST_RETRY_MS)) if isinstance(error, Refused) else ""
+        self._end(stream, failure.code, failure.message, {_RETRY: retry_ms, **stream.method.error_fields(error)})
+
+    def _end(self, stream: Stream, code: Code, message: str, more: Mapping[str, str]) -> None:
+        if stream.trailers is not None:
+            return
+        fields = {"grpc-status": str(int(code)), "grpc-message": messages.escaped(message), **more}
+        stream.trailers = [(name, value) for name, value in fields.items() if value]
+        stream.record.code = code
+        if stream.has_ended:
+            self.frame_limits.allow(limits.ANSWER_FRAMES)
+        if code is not Code.OK:
+            stream.call.gone.set()
+            stream.drop()
+        self._flush(stream)
+
+    def _flush(self, stream: Stream) -> None:
+        """Send what flow control and the socket allow, then forget the call, or answer its next message."""
+        try:
+            moved_bytes = stream.send(self.sender, self.clock)
+        except ProtocolError:
+            self._forget(stream)
+            return
+        self.frame_limits.allow(moved_bytes // limits.TAKEN_BYTES_PER_FRAME)
+        if stream.out and moved_bytes:
+            # The other calls are served before it.
+            self._streams[stream.number] = self._streams.pop(stream.number)
+        elif not stream.out and stream.trailers is not None:
+            if not stream.has_ended:
+                self._half_closed.add(stream.number)
+            self._forget(stream)
+        self._advance(stream)
+
+    def _forget(self, stream: Stream) -> None:
+        stream.call.gone.set()
+        if self._streams.pop(stream.number, None) is not None:
+            self.state.call_metrics.end(stream.record)
+            if stream.caller is not None:
+                self.state.callers.leave(stream.caller)
+            self.state.queue.pop(stream, None)
+        stream.drop()
+        self._acknowledge(stream)
+
+    def _acknowledge(self, stream: Stream) -> None:
+        """Let the client send more, unless a whole message waits already for the one before it."""
+        if not stream.reader.waits:
+            size, stream.unacknowledged = stream.unacknowledged, 0
+            self.sender.acknowledge(stream.number, size)
+
+
+def make_answer(method: Method, message: ReceivedMessage, call: Call, memory: Budget, admit: Admission) -> Answer:
+    """Answer one message, in any thread. Raises OcrsvcError, CallFailed.
+
+    The call's share holds the message, and releases all that is taken here; the answer takes a share of `memory`.
+    """
+    # Pixels that an engine still works on are in a part of their own, which is not released here.
+    with call.share as share, admit(call) as admitted:
+        if call.gone.is_set():
+            raise CallFailed(Code.CANCELLED, "The client has gone.")
+        response = method.answer(message.parse(method.request, share), admitted)
+        return messages.pack(response, Share(memory))
+
+
+def headers_by_name(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The headers by name; values of a repeated list header are joined by commas (RFC 9110 section 5.3)."""
+    sent: dict[str, str] = {}
+    for name, value in headers:
+        known, text = name.decode("latin-1"), value.decode("latin-1")
+        sent[known] = f"{sent[known]},{text}" if known in _LISTS and known in sent else text
+    return sent

@@ -1,0 +1,223 @@
+"""HTTP/2 frames: received ones are split and checked before h2 sees them, and those to be sent wait for the socket.
+
+Given several frames in one piece, h2 answers a connection error and ignores the frames behind it; given one frame at a
+time, its caller can stop between two of them. h2 also holds a frame of any announced length until it is complete.
+
+Bytes of an answer that wait for the socket still count as the answer's memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError
+from hyperframe.frame import GoAwayFrame
+
+from ocrsvc.grpc_server import limits
+from ocrsvc.grpc_server.messages import Answer
+from ocrsvc.serving.memory_budget import Share
+
+_PREFACE_BYTES: Final = 24
+_HEAD_BYTES: Final = 9
+_DATA, _HEADERS, _SETTINGS, _PUSH_PROMISE, _GOAWAY, _CONTINUATION = 0, 1, 4, 5, 7, 9
+_END_HEADERS: Final = 0x4
+_PADDED: Final = 0x8
+
+_COSTS: Final = {_SETTINGS: 20, _GOAWAY: 20}
+_MOST_BYTES: Final = {
+    _DATA: limits.MAX_FRAME,
+    _HEADERS: limits.MAX_HEADERS,
+    _CONTINUATION: limits.MAX_HEADERS,
+    _SETTINGS: limits.MAX_SETTINGS_BYTES,
+}
+
+
+class FrameRefused(Exception):
+    """The connection is to be ended, with this code in its GOAWAY; the text is for the log."""
+
+    def __init__(self, code: ErrorCodes, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class FrameSplitter:
+    """Holds received bytes until a frame is complete. Bytes that are not HTTP/2 are split somewhere."""
+
+    def __init__(self, check: Callable[[int, int, int], object]) -> None:
+        # Called with the type, the flags and the length of each frame once its header is there.
+        self._check = check
+        # Bytes received and not yet returned.
+        self.data = bytearray()
+        self._preface_bytes = _PREFACE_BYTES
+        self._is_checked = False
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether a frame has begun and not ended."""
+        return len(self.data) > 0 and not self.ready_bytes
+
+    @property
+    def ready_bytes(self) -> int:
+        """Size of what `split` can return: a frame, or as much of the preface as is there."""
+        if self._preface_bytes:
+            return min(self._preface_bytes, len(self.data))
+        size = _HEAD_BYTES + int.from_bytes(self.data[:3])
+        return size if len(self.data) >= _HEAD_BYTES and len(self.data) >= size else 0
+
+    def split(self) -> bytes:
+        """The next frame, or a part of the preface; nothing while the frame is incomplete."""
+        if not self._preface_bytes and not self._is_checked and len(self.data) >= _HEAD_BYTES:
+            self._is_checked = True
+            self._check(self.data[3], self.data[4], int.from_bytes(self.data[:3]))
+        if size := self.ready_bytes:
+            self._preface_bytes -= size if self._preface_bytes else 0
+            self._is_checked = False
+        piece = bytes(self.data[:size])
+        del self.data[:size]
+        return piece
+
+
+class FrameLimits:
+    """Limits the size of each frame and header block, and how many frames without payload one connection may send.
+
+    Such frames come out of an allowance. It grows with payload, time, answers and the bytes that the client reads, so
+    a client that uses the connection for calls never exhausts it.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._allowed = float(limits.BURST_FRAMES)
+        self._filled_s = clock()
+        self._block_bytes = 0
+        self._continuations = 0
+        # A header block has begun and not ended.
+        self.in_block = False
+
+    def check(self, kind: int, flags: int, length: int) -> None:
+        """Check a frame by its header. Raises FrameRefused."""
+        if length > _MOST_BYTES.get(kind, limits.MAX_OTHER_BYTES):
+            code = ErrorCodes.FRAME_SIZE_ERROR if kind == _DATA else ErrorCodes.ENHANCE_YOUR_CALM
+            raise FrameRefused(code, f"a frame of type {kind} with {length} bytes")
+        if kind in (_HEADERS, _CONTINUATION, _PUSH_PROMISE):
+            self._check_block(kind, flags, length)
+            self.charge(length // limits.HEADER_BYTES_PER_FRAME)
+        if kind == _DATA and not flags & _PADDED:
+            self.allow(length // limits.BYTES_PER_FRAME)
+        self.charge(_COSTS.get(kind, 1))
+
+    def allow(self, frames: int) -> None:
+        """Allow more frames."""
+        self._allowed = min(self._allowed + frames, limits.BURST_FRAMES)
+
+    def charge(self, frames: int) -> None:
+        """Allow fewer frames. Raises FrameRefused when none are left."""
+        self._allowed -= frames
+        if self._allowed >= 0:
+            return
+        now_s = self._clock()
+        self._allowed = min(self._allowed + (now_s - self._filled_s) * limits.FRAMES_PER_S, limits.BURST_FRAMES)
+        self._filled_s = now_s
+        if self._allowed < 0:
+            raise FrameRefused(ErrorCodes.ENHANCE_YOUR_CALM, "a flood of frames")
+
+    def _check_block(self, kind: int, flags: int, length: int) -> None:
+        more = kind == _CONTINUATION
+        self._continuations = self._continuations + 1 if more else 0
+        self._block_bytes = self._block_bytes + length if more else length
+        self.in_block = not flags & _END_HEADERS
+        if self._block_bytes > limits.MAX_HEADERS or self._continuations > limits.MAX_CONTINUATIONS:
+            text = f"a header block of {self._block_bytes} bytes with {self._continuations} continuations"
+            raise FrameRefused(ErrorCodes.ENHANCE_YOUR_CALM, text)
+
+
+def check_settings(h2: H2Connection) -> None:
+    """Bound what the client's settings make h2 keep. Raises FrameRefused."""
+    if len(h2.remote_settings) > limits.MAX_SETTINGS:
+        raise FrameRefused(ErrorCodes.ENHANCE_YOUR_CALM, "settings that nobody knows")
+    # Setting the same size again would make hpack forget to announce the change before it.
+    if h2.encoder.header_table_size > limits.MAX_TABLE_BYTES:  # noqa: PLR1730
+        h2.encoder.header_table_size = limits.MAX_TABLE_BYTES
+
+
+class StallDetector:
+    """Detects a client that reads what one connection, or one stream, has to send too slowly or not at all."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        self._taken_bytes = 0
+
+    def note(self, now_s: float, *, left: bool, taken: int = 0) -> None:
+        """The client has taken `taken` bytes; whether more are left."""
+        if not left:
+            self._since_s, self._taken_bytes = None, 0
+            return
+        self._since_s = now_s if self._since_s is None else self._since_s
+        self._taken_bytes += taken
+
+    def is_stalled(self, now_s: float) -> bool:
+        """Whether the client has read too little for its time."""
+        most_s = limits.STALL_GRACE_S + self._taken_bytes / limits.LEAST_BYTES_PER_S
+        return self._since_s is not None and now_s - self._since_s > most_s
+
+
+class Sender:
+    """The outgoing side of one connection."""
+
+    def __init__(self, h2: H2Connection) -> None:
+        self.h2 = h2
+        # What the socket is to take; the socket's owner removes from the front what it has sent.
+        self.out = bytearray()
+        # Answers wait for the socket, rather than for their client.
+        self.is_throttled = False
+        # Whether the client takes anything at all.
+        self.stall = StallDetector()
+        self._moved: deque[tuple[int, Share]] = deque()
+        self._moved_bytes = 0
+
+    def collect(self) -> None:
+        """Take what h2 has to send, and release the memory of what the socket has taken."""
+        self.out += self.h2.data_to_send()
+        self.release(len(self.out))
+
+    @property
+    def full(self) -> bool:
+        """Whether enough waits for the socket."""
+        return len(self.out) >= limits.MAX_UNSENT_BYTES
+
+    def send_piece(self, number: int, answer: Answer, size_bytes: int) -> int:
+        """Move at most this many bytes from the answer to the socket; how many it were."""
+        piece = answer.data[:size_bytes]
+        self.h2.send_data(number, piece.tobytes())
+        answer.data = answer.data[size_bytes:]
+        self.out += self.h2.data_to_send()
+        self._moved.append((len(piece), answer.share))
+        self._moved_bytes += len(piece)
+        return len(piece)
+
+    def reset(self, number: int, code: ErrorCodes) -> None:
+        """Reset a stream, unless it has ended."""
+        with contextlib.suppress(ProtocolError):
+            self.h2.reset_stream(number, code)
+
+    def acknowledge(self, number: int, size_bytes: int) -> None:
+        """Let the client send this many bytes more."""
+        if size_bytes:
+            with contextlib.suppress(ProtocolError):
+                self.h2.acknowledge_received_data(size_bytes, number)
+
+    def send_goaway(self, last_stream: int, code: ErrorCodes = ErrorCodes.NO_ERROR) -> None:
+        """h2's own GOAWAY closes the connection at once; this one leaves it open."""
+        self.collect()
+        self.out += GoAwayFrame(0, last_stream_id=last_stream, error_code=int(code)).serialize()
+
+    def release(self, unsent_bytes: int = 0) -> None:
+        """Release the memory of all but the last bytes that were moved."""
+        while self._moved and self._moved_bytes - self._moved[0][0] >= unsent_bytes:
+            size_bytes, share = self._moved.popleft()
+            self._moved_bytes -= size_bytes
+            share.give_back(size_bytes)

@@ -1,0 +1,204 @@
+"""gRPC messages: split, decompressed, bounded before they are parsed, and packed.
+
+Fields are counted before parsing: two bytes, such as an empty field of a repeated one, can become a hundred in memory.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from google.protobuf.message import DecodeError
+
+from ocrsvc.grpc_server import limits
+from ocrsvc.grpc_server.method import CallFailed, Code
+from ocrsvc.serving.decompression import Damaged, TooLarge, decompress
+from ocrsvc.serving.memory_budget import Share
+from ocrsvc.serving.request_guard import take_body
+
+ENCODINGS: Final = {"gzip": 31, "deflate": 15}
+"""Compressions that are read, and the window bits of each in zlib."""
+
+_PREFIX: Final = struct.Struct(">BI")
+PREFIX_BYTES: Final = _PREFIX.size
+_TIMEOUT: Final = re.compile(r"([0-9]{1,8})([HMSmun])")
+_UNITS_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+# Visible ASCII and blanks.
+_UNESCAPED: Final = bytes(range(0x20, 0x7F)).replace(b"%", b"")
+_VARINT, _BYTES = 0, 2
+# By wire type: 64 bits, both ends of a group, 32 bits.
+_FIXED_BYTES: Final = {1: 8, 3: 0, 4: 0, 5: 4}
+
+
+@dataclass(slots=True)
+class ReceivedMessage:
+    """A message as received; `encoding`, if any, is one of ENCODINGS, and decompresses to `most_bytes` at most."""
+
+    data: memoryview
+    encoding: str | None
+    most_bytes: int
+
+    def parse(self, kind: Any, share: Share) -> Any:
+        """A message of this class; the share keeps its memory in place of the received bytes, which are dropped.
+
+        Raises CallFailed, QueueFull while other requests hold the memory, BodyTooLarge if there is not enough.
+        """
+        take_body(self.data)
+        data = self.decompress(share)
+        self.data, received_bytes = memoryview(b""), share.held_bytes
+        parsed = parse(kind, data, share)
+        share.give_back(received_bytes)
+        return parsed
+
+    def decompress(self, share: Share) -> memoryview | bytes:
+        """The message itself; the share holds what decompression makes. Raises as `parse`."""
+        if self.encoding is None:
+            return self.data
+        try:
+            return decompress(self.data, ENCODINGS[self.encoding], self.most_bytes, share)
+        except TooLarge as error:
+            text = f"The message unpacks to more than {self.most_bytes} bytes."
+            raise CallFailed(Code.RESOURCE_EXHAUSTED, text) from error
+        except Damaged as error:
+            raise CallFailed(Code.INTERNAL, f"The compressed message is damaged: {error}.") from error
+
+
+class MessageReader:
+    """Splits what arrives on one stream into messages, one at a time; `encoding` is the value of grpc-encoding."""
+
+    def __init__(self, encoding: str, most_bytes: int) -> None:
+        self._encoding = encoding
+        self._most_bytes = most_bytes
+        # Bytes received and not yet taken.
+        self.data = bytearray()
+
+    def is_plain(self, most_bytes: int) -> bool:
+        """Whether the next message, which is complete, is uncompressed and at most this large with its prefix."""
+        compressed, length = self._next()
+        return not compressed and PREFIX_BYTES + length <= most_bytes
+
+    def is_last(self) -> bool:
+        """Whether nothing follows the next message, which is complete."""
+        return len(self.data) == PREFIX_BYTES + self._next()[1]
+
+    def is_ready(self) -> bool:
+        """Whether the next message is complete. Raises CallFailed if it is too large or its compression is unknown."""
+        return len(self.data) >= PREFIX_BYTES and len(self.data) >= PREFIX_BYTES + self._next()[1]
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next message is complete, or can never be taken."""
+        if len(self.data) < PREFIX_BYTES:
+            return False
+        length = int.from_bytes(self.data[1:PREFIX_BYTES])
+        return length > self._most_bytes or len(self.data) >= PREFIX_BYTES + length
+
+    def take(self) -> ReceivedMessage:
+        """The next message, which is complete. Raises CallFailed as `is_ready`."""
+        compressed, length = self._next()
+        end = PREFIX_BYTES + length
+        if self.is_last():
+            # Most messages come alone, and need no copy.
+            data, self.data = memoryview(self.data)[PREFIX_BYTES:], bytearray()
+        else:
+            data = memoryview(bytes(self.data[PREFIX_BYTES:end]))
+            del self.data[:end]
+        return ReceivedMessage(data, self._encoding if compressed else None, self._most_bytes)
+
+    def _next(self) -> tuple[int, int]:
+        """Whether the next message is compressed, and its length."""
+        compressed, length = _PREFIX.unpack_from(self.data)
+        if length > self._most_bytes:
+            message = f"The message has more than {self._most_bytes} bytes ({length})."
+            raise CallFailed(Code.RESOURCE_EXHAUSTED, message)
+        if compressed and (compressed > 1 or self._encoding not in ENCODINGS):
+            raise CallFailed(Code.UNIMPLEMENTED, f"The grpc-encoding {self._encoding[:40]!r} is not known.")
+        return compressed, length
+
+
+@dataclass(slots=True)
+class Answer:
+    """What is left to send of an answer with its prefix; the share holds its memory until the client has taken it."""
+
+    data: memoryview
+    share: Share
+
+
+def pack(response: Any, share: Share) -> Answer:
+    """A response message as it is sent; the share keeps its bytes. Raises QueueFull, BodyTooLarge."""
+    share.take(limits.ANSWER_COPIES * (PREFIX_BYTES + response.ByteSize()))
+    data = frame(response.SerializeToString())
+    share.give_back((limits.ANSWER_COPIES - 1) * len(data))
+    return Answer(memoryview(data), share)
+
+
+def frame(message: bytes) -> bytes:
+    """A message with its prefix, uncompressed."""
+    return _PREFIX.pack(0, len(message)) + message
+
+
+def timeout_s(text: str) -> float:
+    """Seconds of a grpc-timeout such as "500m". Raises CallFailed."""
+    match = _TIMEOUT.fullmatch(text)
+    if match is None:
+        raise CallFailed(Code.INVALID_ARGUMENT, f"grpc-timeout is {text[:40]!r}, which is no time.")
+    return int(match[1]) * _UNITS_S[match[2]]
+
+
+def escaped(text: str) -> str:
+    """A status text as grpc-message wants it, cut to 4000 characters."""
+    return quote(text[:4000], safe=_UNESCAPED)
+
+
+def parse(kind: Any, data: bytes | memoryview, share: Share) -> Any:
+    """A message of this class; the share keeps the memory of the message and its parts. Raises as ReceivedMessage."""
+    try:
+        share.take(_count_fields(kind.DESCRIPTOR, data) * limits.FIELD_BYTES + limits.CONTENT_COPIES * len(data))
+        return kind.FromString(data)
+    except (DecodeError, IndexError, ValueError) as error:
+        raise CallFailed(Code.INVALID_ARGUMENT, "The message cannot be decoded.") from error
+
+
+def _count_fields(descriptor: Any, data: bytes | memoryview) -> int:
+    """Raises CallFailed beyond limits.MAX_FIELDS, IndexError or ValueError for malformed data."""
+    count, open_ = 0, [(descriptor, 0, len(data))]
+    while open_:
+        inside, at, end = open_.pop()
+        while at < end:
+            tag, at = _read_varint(data, at)
+            count += 1
+            at, length = _skip(tag & 7, data, at)
+            field = inside.fields_by_number.get(tag >> 3)
+            if length and field is not None and field.message_type is not None:
+                open_.append((field.message_type, at - length, at))
+            elif length and field is not None and field.type not in (field.TYPE_STRING, field.TYPE_BYTES):
+                # Packed numbers, each of at least one byte.
+                count += length
+            if count > limits.MAX_FIELDS:
+                raise CallFailed(Code.RESOURCE_EXHAUSTED, f"The message has more than {limits.MAX_FIELDS} fields.")
+    return count
+
+
+def _skip(wire_type: int, data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """Where the field's value ends, and its length if it is length-delimited, else 0."""
+    if wire_type == _VARINT:
+        return _read_varint(data, at)[1], 0
+    if wire_type == _BYTES:
+        length, at = _read_varint(data, at)
+        return at + length, length
+    return at + _FIXED_BYTES.get(wire_type, len(data)), 0
+
+
+def _read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """The number, and where it ends."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+    raise ValueError("a number of more than 10 bytes")

@@ -1,0 +1,117 @@
+"""What the connections of a gRPC server share: methods, memory, keys, metrics, and the threads that answer."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from ocrsvc.grpc_server import limits
+from ocrsvc.grpc_server.access import CallAccess
+from ocrsvc.grpc_server.call_metrics import CallMetrics, CallRecord
+from ocrsvc.grpc_server.messages import Answer
+from ocrsvc.grpc_server.method import LOGGER, Methods
+from ocrsvc.serving.memory_budget import Budget, SharedLimits
+from ocrsvc.telemetry.request_ids import with_ids
+
+Outcome = Answer | BaseException
+
+_WARN_INTERVAL_S: Final = 60.0
+
+
+@dataclass(eq=False)
+class ServerState:
+    """The state of one server; used on the loop's thread."""
+
+    methods: Methods
+    # Answers that are made at once.
+    threads: int
+    most_bytes: int
+    # Longest time that a call may take, and the time of a call without a limit.
+    limit_s: float
+    shared: SharedLimits
+    call_metrics: CallMetrics
+    # Called with 1 when a thread begins an answer, and with -1 when it is made.
+    on_call: Callable[[int], object] = bool
+    # Admits calls by their API keys; None admits all.
+    access: CallAccess | None = None
+    # Answers under way.
+    running: int = 0
+    # Time of a connection before the others are served.
+    turn_s: float = limits.TURN_S
+    # Wakes the loop; for pool threads.
+    wake: Callable[[], object] = bool
+
+    def __post_init__(self) -> None:
+        self.memory, self.callers = self.shared.memory, self.shared.callers
+        # For messages that are not being answered yet.
+        arriving_bytes = max(limits.ARRIVING_PART * self.memory.total_bytes, self.most_bytes + limits.MAX_FRAME)
+        self.arriving = Budget(int(arriving_bytes))
+        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="rpc")
+        self._done: deque[Callable[[], None]] = deque()
+        # Calls that wait for a thread, and how each is resumed.
+        self.queue: dict[object, Callable[[], None]] = {}
+        self._warned_s: dict[str, float] = {}
+
+    @property
+    def has_thread(self) -> bool:
+        """Whether a thread is free."""
+        return self.running < self.threads
+
+    def run(self, make: Callable[[], Answer], record: CallRecord, on_outcome: Callable[[Outcome], None]) -> None:
+        """Make an answer in a free pool thread, then pass it, or the error, to `on_outcome` in the loop."""
+        self.running += 1
+        self.on_call(1)
+        self._pool.submit(self._work, make, record, on_outcome)
+
+    def deliver(self) -> None:
+        """Pass on the answers that threads have made."""
+        while self._done:
+            self._done.popleft()()
+
+    def warn(self, message: str, *values: object, exc_info: bool = False) -> None:
+        """Log a warning, the same message at most once a minute."""
+        now_s = time.monotonic()
+        if now_s - self._warned_s.get(message, -_WARN_INTERVAL_S) >= _WARN_INTERVAL_S:
+            self._warned_s[message] = now_s
+            LOGGER.warning(message, *values, exc_info=exc_info)
+
+    def close(self) -> None:
+        """Cancel what no thread has begun."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _work(self, make: Callable[[], Answer], record: CallRecord, on_outcome: Callable[[Outcome], None]) -> None:
+        """Pool thread: make one answer."""
+        guard = self.shared.guard
+        guarded = guard.request(record.path, record.id) if guard is not None else nullcontext()
+        with with_ids(record.id, record.trace), guarded:
+            outcome = outcome_of(make)
+        self._done.append(partial(self._finish, on_outcome, outcome))
+        self.wake()
+
+    def _finish(self, on_outcome: Callable[[Outcome], None], outcome: Outcome) -> None:
+        self.running -= 1
+        self.on_call(-1)
+        # Before this call's next message: otherwise one stream could keep a thread for ever.
+        while self.queue and self.has_thread:
+            self.queue.pop(next(iter(self.queue)))()
+        on_outcome(outcome)
+
+
+def outcome_of(make: Callable[[], Answer]) -> Outcome:
+    """The answer, or the error that the caller gets in place of it."""
+    try:
+        return make()
+    except BaseException as error:  # noqa: BLE001  the edge: whatever goes wrong is this call's own
+        # Free the locals of the functions that raised: otherwise images would wait for the garbage collector.
+        link: BaseException | None = error
+        while link is not None:
+            traceback.clear_frames(link.__traceback__)
+            link = link.__cause__ or link.__context__
+        return error

@@ -1,0 +1,117 @@
+"""Ruled lines of a page, from a few of its rows and columns of pixels: what costs little on pages that have none.
+
+A vertical rule crosses every sampled row at about the same place, as a thin dark spot; the strokes of letters end at
+the next row of text. `tables.py` looks for fainter and shorter rules, in all pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.records import Pixels
+
+Quads = NDArray[np.float32]
+Mask = NDArray[np.uint8]
+
+SAMPLES = 5.0  # sampled rows or columns for each line height
+THICKEST = 0.12  # distance, in line heights, at which there is paper beside the middle of a rule
+LEAST_THICK_PX = 3
+CONTRAST = 10  # gray levels by which a rule is darker than what is beside it
+IN_TEXT = 0.95  # of a rule lies in boxes of text, if it is made of strokes of letters below each other
+EDGE = 0.4  # line heights by which a box of text may reach over a rule
+INSIDE_TEXT = 0.3  # of a rule lies in the boxes without these edges
+LEAST_TALL = 2.0  # shortest vertical rule, in line heights
+LEAST_WIDE = 3.0  # shortest horizontal rule
+COARSE = 8  # columns that are looked at together at first: the bytes of a number
+MOST_RULES = 400  # of each direction, the longest
+
+
+def find_rules(pixels: Pixels, quads: Quads) -> Quads:
+    """The rules of a page that has vertical ones; none of a page that has none.
+
+    Args:
+        pixels: (H, W) gray or (H, W, 3) BGR; level, or turned by a few degrees.
+        quads: (N, 4, 2) corners of the lines of text, in pixels; strokes of letters are no rules.
+
+    Returns:
+        (M, 4, 2) corners in pixels: each rule from one end to the other and back.
+    """
+    if not len(quads):
+        return np.empty((0, 4, 2), np.float32)
+    line_height = max(1.0, float(np.median(np.hypot(*(quads[:, 3] - quads[:, 0]).T))))
+    step = max(1, int(line_height / SAMPLES))
+    vertical = _runs(_gray(pixels[::step]), quads, step, line_height, LEAST_TALL)
+    if not len(vertical):
+        return np.empty((0, 4, 2), np.float32)
+    columns = np.ascontiguousarray(_gray(np.ascontiguousarray(pixels[:, ::step])).T)
+    horizontal = _runs(columns, quads[..., ::-1], step, line_height, LEAST_WIDE)[..., ::-1]
+    return np.concatenate([vertical, horizontal])[:, [0, 1, 1, 0]]
+
+
+def _gray(pixels: Pixels) -> Pixels:
+    return cast(Pixels, pixels if pixels.ndim == 2 else cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY))
+
+
+def _runs(gray: Pixels, quads: Quads, step: int, line_height: float, least: float) -> NDArray[np.float32]:
+    """(N, 2, 2) upper and lower ends (x, y) of vertical rules.
+
+    Args:
+        gray: Every `step`-th row of the pixels.
+        quads: The lines of text, in pixels.
+        step: Rows from one to the next.
+        line_height: Pixels of a line of text.
+        least: Line heights of the shortest.
+    """
+    reach = max(LEAST_THICK_PX, round(THICKEST * line_height))
+    none = np.empty((0, 2, 2), np.float32)
+    if gray.shape[1] <= 2 * reach or gray.shape[0] < 2:
+        return none
+    beside = np.minimum(gray[:, : -2 * reach], gray[:, 2 * reach :])
+    spots = (cv2.subtract(beside, gray[:, reach:-reach]) >= CONTRAST).view(np.uint8)
+    # One pixel to each side follows rules that are not quite upright; a row of gap is where another rule crosses.
+    wide = cv2.dilate(spots, np.ones((1, 3), np.uint8))
+    closed = cv2.morphologyEx(wide, cv2.MORPH_CLOSE, np.ones((3, 1), np.uint8))
+    runs = cast(Mask, cv2.morphologyEx(closed, cv2.MORPH_OPEN, np.ones((max(2, round(SAMPLES)), 1), np.uint8)))
+    if not _may_have_rules(runs, math.ceil(least * line_height / step)):
+        return none
+    _, labels, stats, _ = cv2.connectedComponentsWithStats(runs, connectivity=8, ltype=cv2.CV_32S)
+    tall, areas = stats[:, cv2.CC_STAT_HEIGHT], stats[:, cv2.CC_STAT_AREA]
+    rules = 1 + np.flatnonzero((tall[1:] * step >= least * line_height) & (areas[1:] <= 3 * reach * tall[1:]))
+    # A rule may lie at the edges of boxes, as far as they reach beyond their text.
+    margins = (0.0, EDGE * line_height) if len(rules) else ()
+    texts = [_painted(runs.shape, quads, step, reach, margin) for margin in margins]
+    ends = []
+    for rule in rules[np.argsort(-tall[rules], kind="stable")[:MOST_RULES]].tolist():
+        left, top, width, height, area = stats[rule].tolist()
+        place = np.s_[top : top + height, left : left + width]
+        own = labels[place] == rule
+        within = [int(np.count_nonzero(own & text[place])) for text in texts]
+        if within[0] < IN_TEXT * area and within[1] < INSIDE_TEXT * area:
+            ends.append([(left + reach + own[row].nonzero()[0].mean(), (top + row) * step) for row in (0, height - 1)])
+    return np.array(ends, np.float32).reshape(-1, 2, 2)
+
+
+def _painted(shape: tuple[int, ...], quads: Quads, step: int, left: int, margin: float) -> NDArray[np.bool_]:
+    """Where boxes of text are, on pixels of which every `step`-th row is there, and the first `left` columns are not.
+
+    The boxes are made narrower by a margin at both sides.
+    """
+    shift = np.clip(quads - quads.mean(axis=1, keepdims=True), -margin, margin)
+    painted = np.zeros(shape, np.uint8)
+    for quad in np.rint((quads - shift * (1, 0)) / (1, step) - (left, 0)).astype(np.int32):
+        cv2.fillConvexPoly(painted, quad, 1)
+    return painted.view(np.bool_)
+
+
+def _may_have_rules(runs: Mask, rows: int) -> bool:
+    """Whether some runs reach over so many rows, within a few columns: that costs a tenth of telling them apart."""
+    coarse = np.pad(runs, ((0, 0), (0, -runs.shape[1] % COARSE))).view(np.uint64) != 0
+    wide = cv2.dilate(coarse.view(np.uint8), np.ones((1, 3), np.uint8))
+    # Beyond the edges of the picture there are no rules.
+    tall = cv2.erode(wide, np.ones((rows, 1), np.uint8), borderType=cv2.BORDER_CONSTANT, borderValue=0)
+    return bool(tall.any())

@@ -1,0 +1,45 @@
+"""How a request names a model: `NAME`, `NAME/VERSION` or `NAME:LABEL`; and reasons without the server's paths."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from ocrsvc.engines.model.version import MOST_VERSION, NAME
+
+LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+ACCEPTED: Final = "NAME, NAME/VERSION or NAME:LABEL"
+
+PATTERN: Final = rf"{NAME.pattern}(?:/[1-9][0-9]{{0,8}}|:{LABEL.pattern})?"
+"""For API descriptions: version numbers of nine digits at most, though MOST_VERSION has ten."""
+
+_WANTED: Final = re.compile(rf"({NAME.pattern})(?:/([1-9][0-9]{{0,9}})|:({LABEL.pattern}))?")
+_PATH: Final = re.compile(r"(?<![\w.:/])(?:/[\w.+@,=~-]{1,255}){1,64}(/[\w.+@,=~-]{1,255})")
+
+
+@dataclass(frozen=True, slots=True)
+class WantedModel:
+    """A model that a request names, with a version's number or label, or neither."""
+
+    name: str
+    number: int | None = None
+    label: str | None = None
+
+    def __str__(self) -> str:
+        if self.number is not None:
+            return f"{self.name}/{self.number}"
+        return f"{self.name}:{self.label}" if self.label is not None else self.name
+
+
+def parse_wanted_model(text: str) -> WantedModel:
+    """The model named in one of the forms of ACCEPTED. Raises ValueError."""
+    match = _WANTED.fullmatch(text)
+    if match is None or int(match[2] or 1) > MOST_VERSION:
+        raise ValueError(text)
+    return WantedModel(match[1], int(match[2]) if match[2] else None, match[3])
+
+
+def without_paths(text: str) -> str:
+    """A reason for clients: files are named in place of their paths on the server."""
+    return _PATH.sub(lambda match: match[1].removeprefix("/"), text)

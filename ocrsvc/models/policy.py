@@ -1,0 +1,211 @@
+"""Which versions of each model are wanted, and which of them a request reads: `models.toml` in the repository's folder.
+
+Or TensorFlow Serving's own file, `models.config`, protobuf as text: models that it does not name are not wanted, and a
+model's base_path is its folder in the repository. Both at once are refused.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+
+from ocrsvc.engines.model.description import first_fault
+from ocrsvc.engines.model.files import parse_toml, read_file
+from ocrsvc.engines.model.version import MOST_VERSION, NAME
+from ocrsvc.errors import SettingsError
+from ocrsvc.models.model_name import LABEL
+
+FILE: Final = "models.toml"
+TENSORFLOW_FILE: Final = "models.config"
+STABLE: Final = "stable"
+"""The label of what reads requests that name neither version nor label, where it is set."""
+
+_MOST_BYTES: Final = 1 << 20
+
+
+def _check_shares(shares: dict[str, float]) -> dict[str, float]:
+    if sum(shares.values()) > 1 + 1e-9:
+        raise ValueError("the shares add up to more than 1")
+    return shares
+
+
+ModelName = Annotated[str, StringConstraints(pattern=f"^{NAME.pattern}$")]
+Label = Annotated[str, StringConstraints(pattern=f"^{LABEL.pattern}$")]
+Number = Annotated[int, Field(ge=1, le=MOST_VERSION, strict=True)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Newest(_Table):
+    """How many of the newest versions."""
+
+    newest: Annotated[int, Field(ge=1, le=100, strict=True)]
+
+
+class ModelPolicy(_Table):
+    """What is wanted of one model: versions, those with labels too; whether they stay loaded, however little used.
+
+    A share is the part, 0 to 1, of the requests that name neither version nor label which goes to a label.
+    """
+
+    versions: Literal["newest", "all"] | Newest | tuple[Number, ...] = "newest"
+    labels: dict[Label, Number] = {}
+    shares: Annotated[dict[Label, Share], AfterValidator(_check_shares)] = {}
+    pinned: bool = False
+
+    @property
+    def newest(self) -> int:
+        """How many of the newest versions are wanted, whatever their numbers."""
+        if isinstance(self.versions, Newest):
+            return self.versions.newest
+        return 1 if self.versions == "newest" else 0
+
+    def wants(self, number: int) -> bool:
+        """Whether a version is wanted by its number, its label, or because all are."""
+        if number in self.labels.values() or self.versions == "all":
+            return True
+        return isinstance(self.versions, tuple) and number in self.versions
+
+
+class Policies(_Table):
+    """What is wanted of all models; `others` wants the newest versions of those that are not named."""
+
+    models: dict[ModelName, ModelPolicy] = {}
+    others: bool = True
+
+    def of(self, name: str) -> ModelPolicy | None:
+        """What is wanted of a model; None where it is not."""
+        return self.models.get(name, ModelPolicy() if self.others else None)
+
+
+_TABLES: Final[TypeAdapter[dict[str, ModelPolicy]]] = TypeAdapter(dict[ModelName, ModelPolicy])
+
+
+def read_policies(folder: Path) -> Policies:
+    """A repository's policies; without a file, the newest version of every model. Raises SettingsError."""
+    own, theirs = _read(folder / FILE), _read(folder / TENSORFLOW_FILE)
+    if own is not None and theirs is not None:
+        raise SettingsError(
+            f"{folder} holds {FILE} and {TENSORFLOW_FILE}, which both say what versions are wanted.", "Remove one."
+        )
+    return parse_models_config(theirs, folder) if theirs is not None else parse_policies(own or "")
+
+
+def parse_policies(text: str) -> Policies:
+    """The policies of a `models.toml`. Raises SettingsError, which names the entry that is wrong."""
+    try:
+        return Policies(models=_TABLES.validate_python(parse_toml(text)))
+    except ValidationError as error:
+        raise SettingsError(f"{FILE}: {first_fault(error)}.", "See docs/model_versions.md for the entries.") from error
+    except ValueError as error:
+        raise SettingsError(f"{FILE} is no TOML: {error}.", "Correct the file.") from error
+
+
+def _read(file: Path) -> str | None:
+    try:
+        content = read_file(file, _MOST_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SettingsError(f"{file} cannot be read: {error.strerror}.", "Check its permissions.") from error
+    if len(content) > _MOST_BYTES:
+        raise SettingsError(f"{file} has more than {_MOST_BYTES} bytes.", "It is no list of models.")
+    return content.decode("utf-8", "replace")
+
+
+# TensorFlow Serving's message ModelServerConfig, as far as it is taken: a file descriptor in protobuf's text form.
+_DESCRIPTOR: Final = """
+name: "models_config.proto" package: "models_config" syntax: "proto3"
+message_type { name: "Latest" field { name: "num_versions" number: 1 type: TYPE_UINT32 label: LABEL_OPTIONAL } }
+message_type { name: "All" }
+message_type { name: "Specific" field { name: "versions" number: 1 type: TYPE_INT64 label: LABEL_REPEATED } }
+message_type {
+  name: "Policy"
+  field { name: "latest" number: 100 type_name: ".models_config.Latest" label: LABEL_OPTIONAL }
+  field { name: "all" number: 101 type_name: ".models_config.All" label: LABEL_OPTIONAL }
+  field { name: "specific" number: 102 type_name: ".models_config.Specific" label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "Label"
+  field { name: "key" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "value" number: 2 type: TYPE_INT64 label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "Model"
+  field { name: "name" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "base_path" number: 2 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "model_platform" number: 4 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "model_version_policy" number: 7 type_name: ".models_config.Policy" label: LABEL_OPTIONAL }
+  field { name: "version_labels" number: 8 type_name: ".models_config.Label" label: LABEL_REPEATED }
+}
+message_type {
+  name: "Models"
+  field { name: "config" number: 1 type_name: ".models_config.Model" label: LABEL_REPEATED }
+}
+message_type {
+  name: "ModelServerConfig"
+  field { name: "model_config_list" number: 1 type_name: ".models_config.Models" label: LABEL_OPTIONAL }
+}
+"""
+
+
+def parse_models_config(text: str, folder: Path) -> Policies:
+    """The policies of a `models.config` for the repository in a folder. Raises SettingsError, naming what is wrong."""
+    from google.protobuf import text_format
+
+    config = _config_class()()
+    try:
+        text_format.Parse(text, config)
+    except text_format.ParseError as error:
+        raise SettingsError(
+            f"{TENSORFLOW_FILE}: {error}.", "Taken are name, base_path, model_platform, policies and labels of models."
+        ) from error
+    return policies_of(config, folder)
+
+
+def policies_of(config: Any, folder: Path) -> Policies:
+    """The policies of a message ModelServerConfig, of a file or a reload. Raises SettingsError, naming the model."""
+    models: dict[str, ModelPolicy] = {}
+    for model in config.model_config_list.config:
+        if model.name in models:
+            raise SettingsError(f"The model {model.name[:100]!r} is named twice.", "Name it once.")
+        if model.base_path and (folder / model.base_path).resolve() != (folder / model.name).resolve():
+            raise SettingsError(
+                f"The base_path {model.base_path[:200]!r} is not the folder {model.name[:100]!r} of OCRSVC_MODELS.",
+                "Leave it out, or put the model there.",
+            )
+        labels = model.version_labels
+        pairs = labels.items() if hasattr(labels, "items") else ((label.key, label.value) for label in labels)
+        try:
+            models[model.name] = ModelPolicy(versions=_versions(model.model_version_policy), labels=dict(pairs))
+        except ValidationError as error:
+            raise SettingsError(f"The model {model.name[:100]!r}: {first_fault(error)}.", "Correct it.") from error
+    try:
+        return Policies(models=models, others=False)
+    except ValidationError as error:
+        raise SettingsError(f"The list of models: {first_fault(error)}.", "Use names of the repository.") from error
+
+
+def _versions(policy: Any) -> Any:
+    """A version policy; without one the newest version, as TensorFlow Serving does."""
+    if policy.HasField("all"):
+        return "all"
+    if policy.HasField("specific"):
+        return tuple(policy.specific.versions)
+    return Newest(newest=policy.latest.num_versions or 1)
+
+
+@cache
+def _config_class() -> Any:
+    """The class of the file's message, in a pool of its own: clients' packages have it in the global one."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(text_format.Parse(_DESCRIPTOR, descriptor_pb2.FileDescriptorProto()))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("models_config.ModelServerConfig"))

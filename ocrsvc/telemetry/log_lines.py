@@ -1,0 +1,190 @@
+"""Lines of logs: one JSON event a line, by docs/log.schema.json, and the thread that writes them.
+
+A line has at most LINE_BYTES, so that a pipe takes it whole and lines of several processes never mix. Lines that find
+the queue full are dropped and counted; the log says how many, once lines are written again.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final, Generic, TypeVar
+
+import orjson
+
+T = TypeVar("T")
+
+QUEUE_LINES: Final = 10_000
+_TOGETHER: Final = 64
+
+LINE_BYTES: Final = 4096
+"""PIPE_BUF of Linux, with the newline."""
+
+# Events: a request was answered, and lines were lost.
+REQUEST: Final = "request"
+DROPPED: Final = "dropped"
+_MESSAGE: Final = "message"
+# Shortened first, and from its beginning: the error itself comes last.
+_STACK: Final = "stack"
+_LONG: Final = (_STACK, _MESSAGE, "path")
+_LEAST: Final = 40
+# Our own messages begin with what happened, in capitals: READY, WANTS, DRAINING, RECYCLED, STUCK, HELD, CHILD … LOST.
+_NAMED: Final = re.compile(r"(?:CHILD \S+ )?([A-Z]{4,20})\b(?!-)")
+
+
+def head(at_s: float, level: str, event: str, logger: str, pid: int | None, worker: int | None) -> dict[str, Any]:
+    """The fields that every line begins with."""
+    return {"time": moment(at_s), "level": level, "event": event, "logger": logger, "pid": pid, "worker": worker}
+
+
+def json_line(fields: dict[str, Any]) -> bytes:
+    """The line, with its newline; long texts are shortened until it fits."""
+    line = _dump(fields)
+    for name in _LONG:
+        if len(line) <= LINE_BYTES:
+            break
+        if text := fields.get(name):
+            fields = fields | {name: _shortened(text, len(line) - LINE_BYTES, at_end=name != _STACK)}
+            line = _dump(fields)
+    return line
+
+
+def event_name(message: str) -> str:
+    """What happened, by the first word of our own messages; "message" of all others."""
+    found = _NAMED.match(message)
+    return found[1].lower() if found else _MESSAGE
+
+
+def moment(at_s: float) -> str:
+    """Unix time as ISO 8601, in UTC and to the millisecond."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
+
+
+def _shortened(text: str, excess_bytes: int, *, at_end: bool) -> str:
+    """A text shortened by at least this many bytes of JSON, if it is long enough; "…" stands for the rest."""
+    keep = len(text)
+    while keep > _LEAST and len(orjson.dumps(text)) - len(orjson.dumps(_cut(text, keep, at_end=at_end))) < excess_bytes:
+        keep = max(_LEAST, keep - max(_LEAST, keep // 8))
+    return _cut(text, keep, at_end=at_end)
+
+
+def _cut(text: str, keep: int, *, at_end: bool) -> str:
+    if len(text) <= keep:
+        return text
+    return f"{text[:keep]}…" if at_end else f"…{text[-keep:]}"
+
+
+def _dump(fields: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError:
+        # Half a surrogate pair, as of bytes that are no UTF-8, is no text for it.
+        plain = {
+            name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+            for name, value in fields.items()
+        }
+        return orjson.dumps(plain, option=orjson.OPT_APPEND_NEWLINE)
+
+
+class LineWriter(Generic[T]):
+    """Writes lines in order, by a thread that starts with the first one, after the fork.
+
+    Any thread may call it, and a signal's handler too. The thread calls `write` and, with a number, `write_lost`; lines
+    for which `write` raises are lost. After it has written it waits `pause_s` for more: waking it for each line would
+    cost more than writing it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        write: Callable[[Sequence[T]], object],
+        write_lost: Callable[[int], object],
+        on_drop: Callable[[], object],
+        most: int = QUEUE_LINES,
+        pause_s: float = 0.0,
+    ) -> None:
+        self._name, self._write, self._write_lost, self._on_drop, self._most = name, write, write_lost, on_drop, most
+        self._pause_s = pause_s
+        # Its `put` takes no lock that a signal's handler could find taken.
+        self._lines: queue.SimpleQueue[T | threading.Event | None] = queue.SimpleQueue()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._lost = 0
+
+    def put(self, line: T) -> None:
+        """Hand over a line; never waits."""
+        if self._lines.qsize() >= self._most:
+            self._lost += 1
+            self._on_drop()
+        elif self._start():
+            self._lines.put(line)
+        else:
+            self._on_drop()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all lines so far are written, but not for longer than this; whether they are."""
+        if self._thread is None:
+            return True
+        done = threading.Event()
+        self._lines.put(done)
+        return done.wait(timeout_s)
+
+    def stop(self, timeout_s: float) -> None:
+        """Write what is queued, but not for longer than this."""
+        if self._thread is not None:
+            self._lines.put(None)
+            self._thread.join(timeout_s)
+
+    def _start(self) -> bool:
+        """Whether the thread runs; where the system refuses one, the next line tries again."""
+        if self._thread is None:
+            with self._starting:
+                if self._thread is None:
+                    thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                    try:
+                        thread.start()
+                    except RuntimeError:
+                        return False
+                    self._thread = thread
+        return True
+
+    def _run(self) -> None:
+        is_over = False
+        while not is_over:
+            lines, marks = list[T](), list[threading.Event]()
+            for line in self._take():
+                if line is None:
+                    is_over = True
+                elif isinstance(line, threading.Event):
+                    marks.append(line)
+                else:
+                    lines.append(line)
+            if lines:
+                self._write_out(lines)
+            for mark in marks:
+                mark.set()
+            if self._pause_s and not is_over:
+                time.sleep(self._pause_s)
+
+    def _take(self) -> list[T | threading.Event | None]:
+        """What was put, as soon as there is something; not more at once than is soon written."""
+        taken = [self._lines.get()]
+        with suppress(queue.Empty):
+            while len(taken) < _TOGETHER:
+                taken.append(self._lines.get_nowait())
+        return taken
+
+    def _write_out(self, lines: Sequence[T]) -> None:
+        try:
+            self._write(lines)
+            if self._lost:
+                lost, self._lost = self._lost, 0
+                self._write_lost(lost)
+        except Exception:  # noqa: BLE001  lines that cannot be written must not end the log
+            for _ in lines:
+                self._on_drop()

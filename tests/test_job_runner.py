@@ -1,0 +1,158 @@
+"""Jobs are read to their end, whatever a page, a file, the disk or a process does meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from documents import GRAY, pdf
+from support import wait_until
+from web_support import KnownEngine
+
+from ocrsvc.jobs import job_runner as runner_module
+from ocrsvc.jobs.job import BEGUN, Job, PageLog
+from ocrsvc.jobs.job_database import StorageFull
+from ocrsvc.jobs.job_runner import OPENING, JobRunner
+from ocrsvc.jobs.job_store import JobStore
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+DOCUMENT = pdf(GRAY)
+ABOUT: Mapping[str, Any] = {"numbers": [1], "options": {}, "count": 1}
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[Reader]:
+    made = Reader(Settings(), ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
+    made.start()
+    yield made
+    made.stop(5.0)
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> JobStore:
+    return JobStore(tmp_path, 10**6, 100.0)
+
+
+def begun(job: Job, number: int, times: int) -> None:
+    """So often processes began this, and did not come back."""
+    job.put(BEGUN, {number: times})
+
+
+def test_a_full_disk_is_reported_once_and_tried_again_ever_later(
+    reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses: list[float] = []
+    job = jobs.add(DOCUMENT, ABOUT)
+    runner = JobRunner(jobs, reader, 10.0, lambda: len(pauses) >= 9)
+    monkeypatch.setattr(runner._stopped, "wait", pauses.append)
+    monkeypatch.setattr(runner_module, "_POLL_S", 0.001)
+    append = PageLog.append
+
+    def append_at_last(log: PageLog, page: Mapping[str, object]) -> None:
+        if len(pauses) < 8:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(log, page)
+        pauses.append(0.0)
+
+    monkeypatch.setattr(PageLog, "append", append_at_last)
+    with caplog.at_level(logging.ERROR, logger="ocrsvc.jobs"):
+        runner.start()
+        wait_until(lambda: len(pauses) >= 9, "nine tries", within_s=90.0)
+        runner.stop(5.0)
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 0.0]
+    said = [record.message.partition(":")[0] for record in caplog.records]
+    assert said == ["documents cannot be read; tried again later"]
+    assert [page["number"] for page in job.pages() if "page" in page] == [1]
+    assert job.state() == ("success", "")
+
+
+@pytest.mark.parametrize("numbers", [[1], []])
+def test_a_job_whose_end_cannot_be_written_waits_again(
+    reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch, numbers: list[int]
+) -> None:
+    job = jobs.add(DOCUMENT, {**ABOUT, "numbers": numbers})
+    begun(job, 1, 1)
+
+    def finish(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Job, "finish", finish)
+    if not numbers:
+        monkeypatch.setattr(Reader, "open_document", lambda *_: 1 / 0)
+    with pytest.raises(StorageFull):
+        JobRunner(jobs, reader, 10.0, bool).read_all()
+    assert job.state() == ("waiting", "")
+
+
+def test_a_file_whose_making_ends_every_process_is_left_out_in_the_end(
+    reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, made = jobs.add(DOCUMENT, {**ABOUT, "formats": ["pdf", "text"]}), []
+    runner = JobRunner(jobs, reader, 10.0, bool)
+
+    def killed(_jobs: JobStore, _job: Job, name: str, _check: object) -> None:
+        made.append(name)
+        if name == "pdf":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner_module, "make_result", killed)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            runner.read_all()
+    runner.read_all()
+    assert (made, job.state()[0]) == (["pdf", "pdf", "pdf", "text"], "success")
+
+
+def test_a_document_whose_opening_ends_every_process_fails_in_the_end(reader: Reader, jobs: JobStore) -> None:
+    hard, easy = (jobs.add(DOCUMENT, ABOUT) for _ in range(2))
+    begun(hard, OPENING, 3)
+    begun(easy, OPENING, 2)
+    JobRunner(jobs, reader, 10.0, bool).read_all()
+    assert (hard.state()[0], easy.state()[0], hard.log.count(), easy.log.count()) == ("failure", "success", 0, 1)
+
+
+def test_a_loss_of_power_that_leaves_a_note_empty_or_a_page_damaged_costs_no_job(
+    reader: Reader, jobs: JobStore
+) -> None:
+    job = jobs.add(DOCUMENT, ABOUT)
+    (job.folder / BEGUN).write_bytes(b"")
+    (job.folder / "pages.jsonl").write_bytes(b'{"number": 1, "pa\x01": }\n')
+    JobRunner(jobs, reader, 10.0, bool).read_all()
+    assert (job.state()[0], job.log.count()) == ("success", 1)
+
+
+def test_a_job_whose_reader_died_before_its_end_was_in_the_database_is_read_no_more(
+    reader: Reader, jobs: JobStore
+) -> None:
+    job = jobs.add(DOCUMENT, ABOUT)
+    job.put("done.json", {"state": "success"})
+    assert jobs.waiting() == [job]
+    JobRunner(jobs, reader, 10.0, bool).read_all()
+    assert (jobs.waiting(), job.log.count()) == ([], 0)
+
+
+def test_a_job_waits_while_its_database_cannot_be_used(
+    reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = jobs.add(DOCUMENT, ABOUT)
+
+    def broken() -> NoReturn:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    waiting = jobs.waiting()
+    with monkeypatch.context() as patched:
+        patched.setattr(jobs, "waiting", lambda: waiting)
+        patched.setattr(runner_module, "_SYNC_S", 0.0)
+        patched.setattr(jobs.database, "_connection", broken)
+        JobRunner(jobs, reader, 10.0, bool).read_all()
+    assert job.end() is None
+    JobRunner(jobs, reader, 10.0, bool).read_all()
+    assert (job.state()[0], job.log.count()) == ("success", 1)

@@ -1,0 +1,231 @@
+"""Results of long jobs: made once, a page at a time, and sent from the disk."""
+
+from __future__ import annotations
+
+import csv
+import io
+import socket
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+from documents import GRAY, pdf
+from jobs_support import JobsApp, job_service, numbered_pdf, post_document
+from web_support import json_of
+
+from ocrsvc.errors import QueueFull
+from ocrsvc.formats.page_serialization import pack_page
+from ocrsvc.jobs.job import Job
+from ocrsvc.jobs.job_result import find_answer
+from ocrsvc.jobs.job_store import JobStore
+from ocrsvc.records import Box, Line, Page
+from ocrsvc.serving.memory_budget import Share
+
+BOX: Box = ((10.0, 10.0), (90.0, 10.0), (90.0, 30.0), (10.0, 30.0))
+LINES, PAGES = 40, 300
+MB = 1 << 20
+AZURE = "/documentintelligence/documentModels/prebuilt-read"
+FORMATS = {"to_formats": ["md", "json", "html", "text", "doctags"]}
+UMI_FILES = ("txt", "txtPlain", "jsonl", "csv", "pdfOneLayer")
+
+
+def add_pages(job: Job, count: int) -> None:
+    """As if so many dense pages of it were read."""
+    for number in range(1, count + 1):
+        lines = (Line(f"as long as two lines of page {number} in a book, " * 3, 0.9, BOX),) * LINES
+        page = pack_page(Page(1000, 1400, 0, lines, number))
+        job.log.append({"number": number, "page": page, "took_s": 0.1, "at_s": 1.0})
+
+
+class Place(JobsApp):
+    """Documents that are left with each adapter."""
+
+    def docling(self, **fields: Any) -> tuple[Job, str]:
+        """A task, and where its answer is."""
+        sent = self.client.post("/v1/convert/file/async", data={"files": (io.BytesIO(pdf(GRAY)), "a.pdf"), **fields})
+        task_id = json_of(sent)["task_id"]
+        return self._found(task_id), f"/v1/result/{task_id}"
+
+    def azure(self) -> tuple[Job, str]:
+        """A document of Azure's, and where its result is."""
+        kind = "application/pdf"
+        sent = self.client.post(f"{AZURE}:analyze?api-version=2024-11-30", data=pdf(GRAY), content_type=kind)
+        where = urlsplit(sent.headers["Operation-Location"]).path
+        return self._found(where.rpartition("/")[2]), where
+
+    def umi(self) -> Job:
+        """A document of Umi-OCR's."""
+        return self._found(json_of(post_document(self.client, "/api/doc/upload", pdf(GRAY)))["data"])
+
+    def ask_umi(self, job: Job, **how: object) -> Any:
+        """What the question for its pages is answered."""
+        with self.client.post("/api/doc/result", json={"id": job.id, "is_data": True, **how}) as answer:
+            return json_of(answer)
+
+    def _found(self, job_id: str) -> Job:
+        job = self.jobs.find(job_id)
+        assert job is not None
+        return job
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with Place.running(tmp_path_factory.mktemp("jobs")) as found:
+        yield found
+
+
+def fetch_docling(place: Place) -> Callable[[], Any]:
+    job, where = place.docling(**FORMATS)
+    return fetched(job, lambda: place.client.get(where))
+
+
+def fetch_azure(place: Place) -> Callable[[], Any]:
+    job, where = place.azure()
+    return fetched(job, lambda: place.client.get(where))
+
+
+def fetch_umi(place: Place, kind: str) -> Callable[[], Any]:
+    job = place.umi()
+    sent = {"id": job.id, "is_data": True, "is_unread": False, "format": kind}
+    return fetched(job, lambda: place.client.post("/api/doc/result", json=sent))
+
+
+def fetch_umi_file(place: Place, kind: str) -> Callable[[], Any]:
+    job = place.umi()
+
+    def fetch() -> Any:
+        made = json_of(place.client.post("/api/doc/download", json={"id": job.id, "file_types": [kind]}))
+        return place.client.get(made["data"])
+
+    return fetched(job, fetch)
+
+
+def fetched(job: Job, fetch: Callable[[], Any]) -> Callable[[], Any]:
+    """The same, once its pages are read."""
+    add_pages(job, PAGES)
+    job.finish("success")
+    return fetch
+
+
+WAYS: dict[str, Callable[[Place], Callable[[], Any]]] = {
+    "docling": fetch_docling,
+    "azure": fetch_azure,
+    "umi dict": lambda place: fetch_umi(place, "dict"),
+    "umi text": lambda place: fetch_umi(place, "text"),
+    **{f"umi {kind}": lambda place, kind=kind: fetch_umi_file(place, kind) for kind in UMI_FILES},  # type: ignore[misc]
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_memory_holds_a_page_of_a_long_result(place: Place, way: str) -> None:
+    fetch = WAYS[way](place)
+    tracemalloc.start()
+    try:
+        size_bytes = 0
+        with fetch() as answer:
+            assert answer.status_code == 200
+            for piece in answer.response:
+                size_bytes += len(piece)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size_bytes > (MB if "pdf" not in way else 1 << 16)
+    assert peak_bytes < 1.5 * MB
+
+
+@pytest.mark.parametrize("way", ["docling", "azure", "umi dict", "umi text", "umi jsonl"])
+def test_a_long_result_is_made_once(place: Place, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch = WAYS[way](place)
+    with fetch() as answer:
+        first = answer.data
+    monkeypatch.setattr(JobStore, "keep_result_file", lambda *_: pytest.fail("made again"))
+    with fetch() as answer:
+        assert answer.data == first
+
+
+@pytest.mark.parametrize("way", ["docling", "azure"])
+def test_an_answer_lies_there_as_soon_as_the_job_has_ended(place: Place, way: str) -> None:
+    job, where = place.docling() if way == "docling" else place.azure()
+    place.work_until(job.is_done)
+    found = find_answer(job)
+    assert found is not None
+    assert place.client.get(where).data == found.read_bytes()
+
+
+def test_pages_of_a_long_task_of_umi_ocr_are_told_once(place: Place) -> None:
+    job = place.umi()
+    add_pages(job, PAGES)
+    running = place.ask_umi(job)
+    add_pages(job, PAGES)
+    job.finish("success")
+    done = [place.ask_umi(job) for _ in range(2)]
+    assert [(answer["is_done"], len(answer["data"])) for answer in (running, *done)] == [
+        (False, PAGES),
+        (True, PAGES),
+        (True, 0),
+    ]
+
+
+def test_pages_for_which_there_is_no_memory_are_told_later(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = place.umi()
+    add_pages(job, 2)
+
+    def refuse(_share: Share, _size_bytes: int, _part: float = 1.0) -> None:
+        raise QueueFull("no memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Share, "take", refuse)
+        refused = place.client.post("/api/doc/result", json={"id": job.id, "is_data": True})
+    assert (refused.status_code, len(place.ask_umi(job)["data"])) == (503, 2)
+
+
+FORMULAS = ("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "－1")
+
+
+@pytest.mark.parametrize("text", [*FORMULAS, "a=1;=2", "plain"])
+def test_no_cell_of_a_csv_file_is_a_formula(place: Place, text: str) -> None:
+    job = place.umi()
+    job.log.append({"number": 1, "page": pack_page(Page(9, 9, 0, (Line(text, 0.9, BOX),), 1)), "took_s": 0, "at_s": 0})
+    job.finish("success")
+    made = json_of(place.client.post("/api/doc/download", json={"id": job.id, "file_types": ["csv"]}))
+    sent = place.client.get(made["data"]).data.decode()
+    (_, cell, _) = list(csv.reader(io.StringIO(sent, newline="")))[1]
+    assert cell == (f"'{text}" if text in FORMULAS else text)
+    assert f'"{cell}"' in sent
+
+
+def test_an_archive_of_which_nothing_was_read_is_refused(place: Place) -> None:
+    job, where = place.docling(target_type="zip")
+    job.log.append({"number": 1, "error": "It is black.", "code": "engine_failed"})
+    job.finish("success")
+    answer = place.client.get(where)
+    assert (answer.status_code, "It is black." in answer.text) == (422, True)
+
+
+def test_clients_that_do_not_read_a_long_result_hold_no_memory_and_get_it_later(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    env = {"OCRSVC_FAKE_TEXT": "dense " * 16_000, "OCRSVC_THREADS": "2"}
+    with job_service(tmp_path_factory.mktemp("service"), env) as service, ExitStack() as stack:
+        job_id = service.submit(numbered_pdf(100), format="ndjson")
+        service.wait(job_id, lambda job: job["state"] == "done")
+        url = f"{service.server.url}/v1/jobs/{job_id}/result?format=ndjson"
+        whole = requests.get(url, timeout=30).content
+        assert len(whole) > 18 * MB
+        before = service.peak_bytes()
+        address = urlsplit(url)
+        wires = [stack.enter_context(socket.create_connection((address.hostname, address.port), 30)) for _ in range(12)]
+        head = f"GET {address.path}?{address.query} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        for wire in wires:
+            wire.sendall(head.encode())
+        assert requests.get(f"{service.server.url}/healthz", timeout=30).ok
+        for wire in wires:
+            answer = bytearray()
+            while piece := wire.recv(MB):
+                answer += piece
+            assert bytes(answer).partition(b"\r\n\r\n")[2] == whole
+        assert service.peak_bytes() - before < 2 * len(whole)

@@ -1,0 +1,159 @@
+"""A deadline that passes between two pages: no format answers with the pages that are left, unless the client asks."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import grpc
+import pytest
+from documents import GRAY, pdf
+from flask.testing import FlaskClient
+from grpc_support import MESSAGES, V2, calling, infer_request, model_over, serving, unary
+from web_support import KnownEngine, as_base64, json_of, picture, texts
+
+from ocrsvc.app import create_app
+from ocrsvc.errors import DeadlineExceeded, OcrsvcError
+from ocrsvc.grpc_services import make_services
+from ocrsvc.pipeline.read import Reader
+from ocrsvc.records import Page, ReadTask
+from ocrsvc.registry import adapters
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+WIDE, NARROW = picture(64, 32), picture(48, 32)
+DOCUMENT = pdf(GRAY, GRAY, GRAY)
+B64 = as_base64(DOCUMENT)
+IMAGES = [as_base64(WIDE), as_base64(NARROW)]
+
+
+class LateEngine(KnownEngine):
+    """Reads the first page of each request, and is too late with all others."""
+
+    def __init__(self) -> None:
+        self.read_pages = 0
+
+    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        self.read_pages += len(tasks)
+        return super().read(tasks) if self.read_pages == 1 else [DeadlineExceeded("Late.") for _ in tasks]
+
+
+@pytest.fixture(scope="module")
+def engine() -> LateEngine:
+    return LateEngine()
+
+
+@pytest.fixture(scope="module")
+def reader(engine: LateEngine) -> Iterator[Reader]:
+    reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=lambda: engine)
+    reader.start()
+    yield reader
+    reader.stop(5.0)
+
+
+@pytest.fixture
+def client(engine: LateEngine, reader: Reader) -> FlaskClient:
+    engine.read_pages = 0
+    return create_app(Settings(), reader).test_client()
+
+
+def form(name: str, **fields: str) -> dict[str, Any]:
+    return {"data": {name: (io.BytesIO(DOCUMENT), "a.pdf"), **fields}}
+
+
+# Every way to send several pages in one request; the first word is the adapter, or `api`.
+SENT: dict[str, tuple[str, dict[str, Any]]] = {
+    "api json": ("/v1/ocr", {"data": DOCUMENT}),
+    "api some pages": ("/v1/ocr?pages=1-2", {"data": DOCUMENT}),
+    "api images": ("/v1/ocr", {"json": {"images": IMAGES}}),
+    "api text": ("/v1/ocr?format=text", {"data": DOCUMENT}),
+    "api pdf": ("/v1/ocr?format=pdf", {"data": DOCUMENT}),
+    "api zip": ("/v1/ocr?format=pdf,json", {"data": DOCUMENT}),
+    "docling form": ("/v1/convert/file", form("files")),
+    "docling json": ("/v1/convert/source", {"json": {"sources": [{"base64_string": B64, "filename": "a.pdf"}]}}),
+    "kserve_v1": ("/v1/models/ocr:predict", {"json": {"instances": [{"image": {"b64": image}} for image in IMAGES]}}),
+    "kserve_v2": (
+        "/v2/models/ocr/infer",
+        {"json": {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [2], "data": IMAGES}]}},
+    ),
+    "mistral": ("/v1/ocr", {"json": {"document": {"document_url": f"data:application/pdf;base64,{B64}"}}}),
+    "mistral some pages": (
+        "/v1/ocr",
+        {"json": {"pages": [0, 1], "document": {"document_url": f"data:application/pdf;base64,{B64}"}}},
+    ),
+    "ocr_space": ("/parse/image", form("file")),
+    "paddlehub": ("/predict/ocr_system", {"json": {"images": IMAGES}}),
+    "paddlex": ("/ocr", {"json": {"file": B64, "fileType": 0}}),
+    "tfserving": ("/v1/models/ocr:predict", {"json": {"instances": [{"b64": image} for image in IMAGES]}}),
+    "turboocr json": ("/ocr/pdf", {"data": DOCUMENT}),
+    "turboocr pdf": ("/ocr/pdf?output=pdf", {"data": DOCUMENT}),
+    "turboocr markdown": ("/ocr/pdf?markdown=1", {"data": DOCUMENT}),
+    "turboocr markdown pages": ("/ocr/pdf?markdown=1&as_pages=1", {"data": DOCUMENT}),
+    "turboocr batch": ("/ocr/batch", {"json": {"images": IMAGES}}),
+}
+# Their requests have one image.
+ONE_IMAGE = {"paddle_serving", "rapidocr_api", "trwebocr", "trwebocr_cpp"}
+# Their documents are jobs, each page of which has a time of its own.
+JOBS = {"azure_read", "umi_ocr"}
+
+
+def test_each_format_with_several_pages_has_a_row_here() -> None:
+    assert {name.partition(" ")[0] for name in SENT} == set(adapters()) - ONE_IMAGE - JOBS | {"api"}
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_pages_that_are_too_late_fail_the_whole_answer(client: FlaskClient, engine: LateEngine, name: str) -> None:
+    path, sent = SENT[name]
+    response = client.post(path, **sent)
+    assert (response.status_code, engine.read_pages > 1) == (504, True), response.text[:500]
+
+
+RPCS: dict[str, tuple[str, str, Any]] = {
+    "turboocr pdf": (
+        "/ocr.OCRService/RecognizePDF",
+        "ocr.OCRPDFResponse",
+        MESSAGES["ocr.OCRPDFRequest"](pdf_data=DOCUMENT),
+    ),
+    "turboocr batch": (
+        "/ocr.OCRService/RecognizeBatch",
+        "ocr.OCRBatchResponse",
+        MESSAGES["ocr.OCRBatchRequest"](images=[WIDE, NARROW]),
+    ),
+    "kserve_v2": (V2 + "ModelInfer", "inference.ModelInferResponse", infer_request(WIDE, NARROW)),
+}
+
+
+@pytest.mark.parametrize("name", RPCS)
+def test_pages_that_are_too_late_fail_the_whole_call(engine: LateEngine, reader: Reader, name: str) -> None:
+    path, answer, request = RPCS[name]
+    engine.read_pages = 0
+    listener = socket.create_server(("127.0.0.1", 0))
+    with (
+        serving(make_services(model_over(reader)), listener),
+        calling(listener.getsockname()[1]) as channel,
+        pytest.raises(grpc.RpcError) as caught,
+    ):
+        unary(channel, path, answer)(request, timeout=20)
+    assert (caught.value.code(), engine.read_pages > 1) == (grpc.StatusCode.DEADLINE_EXCEEDED, True)
+
+
+@pytest.mark.parametrize("sent", [{"data": DOCUMENT}, {"json": {"images": IMAGES}}])
+def test_a_client_that_asks_for_partial_answers_gets_the_pages_that_were_read(
+    client: FlaskClient, sent: Mapping[str, Any]
+) -> None:
+    response = client.post("/v1/ocr?partial=true", **sent)
+    first, *late = json_of(response)["pages"]
+    assert (response.status_code, bool(texts({"pages": [first]})[0])) == (200, True)
+    assert {page["error"]["code"] for page in late} == {DeadlineExceeded.code}
+
+
+@pytest.mark.parametrize("path", ["/v1/ocr?format=ndjson", "/ocr/stream"])
+def test_a_stream_gives_the_pages_that_were_read_and_ends_with_the_error(client: FlaskClient, path: str) -> None:
+    with client.post(path, data=DOCUMENT) as response:
+        parts = [json.loads(line) for line in response.data.splitlines()]
+    assert response.status_code == 200
+    assert [part for part in parts if part.get("lines") or part.get("results")]
+    assert "error" in parts[-1] or parts[-1] == {"event": "error", "code": "INFERENCE_TIMEOUT"}

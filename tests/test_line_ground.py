@@ -1,0 +1,126 @@
+"""Noise on the ground of a line: where JPEG or a scanner left it, spaces are read as on a plain ground."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image as Picture
+from PIL import ImageDraw, ImageFont
+from strict_arrays import StrictArrays
+
+from ocrsvc.engines.ppocr.engine import PpocrEngine, open_ppocr
+from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend
+from ocrsvc.engines.ppocr.gpu.crops import crop_lines
+from ocrsvc.engines.ppocr.pipeline.line_ground import level_ground
+from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, to_tensor
+from ocrsvc.imaging.geometry import crop
+from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.settings.load import read_settings
+from ocrsvc.system.thread_plan import plan_for
+
+SERIF = Path("/usr/share/fonts/truetype/dejavu/DejaVuSerif.ttf")
+WORDS = "until morning the water in our small garden was not so very quiet"
+
+
+Tone = int | tuple[int, int, int]
+
+
+def line(text: str = WORDS, ink: Tone = 0, ground: Tone = 255) -> Picture.Image:
+    """One line of 40 px type on 64 rows."""
+    font = ImageFont.truetype(str(SERIF), 40)
+    picture = Picture.new("RGB" if isinstance(ground, tuple) else "L", (int(font.getlength(text)) + 40, 64), ground)
+    ImageDraw.Draw(picture).text((20, 8), text, fill=ink, font=font)
+    return picture
+
+
+def as_jpeg(picture: Picture.Image, quality: int = 80) -> Pixels:
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=quality)
+    return np.asarray(cv2.imdecode(np.frombuffer(file.getvalue(), np.uint8), cv2.IMREAD_UNCHANGED), np.uint8)
+
+
+def grainy(picture: Picture.Image) -> Pixels:
+    soft = cv2.GaussianBlur(np.asarray(picture, np.float32), (0, 0), 0.6) * 0.8 + 40
+    return np.clip(soft + np.random.default_rng(3).normal(0, 6, soft.shape), 0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "tone"),
+    [
+        pytest.param(as_jpeg(line()), 255, id="black on white"),
+        pytest.param(as_jpeg(line(ink=255, ground=0)), 0, id="white on black"),
+        pytest.param(as_jpeg(line(ink=(20, 20, 20), ground=(250, 240, 200))), (200, 240, 250), id="on coloured paper"),
+        pytest.param(grainy(line()), 244, id="with grain"),
+    ],
+)
+def test_noise_beside_letters_becomes_the_grounds_own_tone(pixels: Pixels, tone: Tone) -> None:
+    level = level_ground(pixels)
+    ground = level[2:6].reshape(-1, level.shape[2] if level.ndim == 3 else 1)
+    near = np.abs(ground.astype(int) - np.array(tone)).max(axis=1) <= 2
+    assert near.mean() > 0.99
+    assert len(np.unique(ground[near], axis=0)) == 1
+
+
+@pytest.mark.parametrize(
+    "pixels",
+    [
+        pytest.param(np.asarray(line()), id="no noise"),
+        pytest.param(as_jpeg(line(ink=200)), id="hardly any contrast"),
+        pytest.param(np.random.default_rng(1).integers(0, 256, (48, 320), np.uint8), id="a picture"),
+        pytest.param(np.full((48, 320, 3), 255, np.uint8), id="nothing at all"),
+        pytest.param(np.tile(np.arange(256, dtype=np.uint8), (48, 1)), id="a gradient"),
+    ],
+)
+def test_a_line_without_a_noisy_plain_ground_stays_as_it_is(pixels: Pixels) -> None:
+    assert level_ground(pixels) is pixels
+
+
+def test_text_of_another_colour_as_bright_as_the_ground_stays() -> None:
+    picture = line(ink=(0, 0, 0), ground=(255, 255, 255))
+    ImageDraw.Draw(picture).rectangle((2, 2, 12, 60), fill=(255, 255, 90))
+    assert level_ground(as_jpeg(picture))[30, 6, 0] < 150
+
+
+@pytest.mark.parametrize("backend", [ArrayBackend(), StrictArrays()], ids=["numpy", "strict"])
+@pytest.mark.parametrize("ground", [255, (250, 240, 200)], ids=["gray", "colour"])
+def test_a_gpu_levels_the_lines_that_are_levelled_in_memory(backend: ArrayBackend, ground: Tone) -> None:
+    noisy = as_jpeg(line(ground=ground, ink=0 if ground == 255 else (0, 0, 0)))
+    plain = np.asarray(line(ground=ground, ink=0 if ground == 255 else (0, 0, 0)))
+    page = np.concatenate([noisy, plain])
+    width = page.shape[1]
+    quads = [np.array([[0, top], [width, top], [width, top + 64], [0, top + 64]], np.float32) for top in (0, 64)]
+    tensor = backend.download(crop_lines(backend, backend.upload(page), quads, [640, 640], 640, USUAL))
+    for row, quad in zip(tensor, quads, strict=True):
+        expected = to_tensor(level_ground(crop(page, quad, 640, 48)), USUAL)[0]
+        assert (np.abs(row - expected) > 1.01 / 127.5).mean() < 1e-3
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[PpocrEngine]:
+    settings = read_settings({})
+    engine = open_ppocr(settings, plan_for(settings, workers=1))
+    yield engine
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    "noise", [lambda page: as_jpeg(page, 60), lambda page: as_jpeg(page, 80), grainy], ids=["q60", "q80", "grain"]
+)
+def test_all_spaces_of_a_noisy_enlarged_page_are_read(
+    noise: Callable[[Picture.Image], Pixels], engine: PpocrEngine
+) -> None:
+    words = WORDS.split()
+    rows = [" ".join(words[at:] + words[:at]) for at in range(len(words))]
+    pictures = [line(row).resize((900, 39)) for row in rows]
+    page = Picture.new("L", (980, 60 * len(rows) + 40), 255)
+    for at, picture in enumerate(pictures):
+        page.paste(picture, (40, 30 + 60 * at))
+    pixels = cv2.resize(noise(page), None, fx=4 / 3, fy=4 / 3, interpolation=cv2.INTER_LINEAR)
+    (read,) = engine.open_handle().read([ReadTask(Image(np.asarray(pixels, np.uint8), "png"), ReadOptions())])
+    assert isinstance(read, Page)
+    assert [each.text for each in read.lines] == rows

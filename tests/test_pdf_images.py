@@ -1,0 +1,220 @@
+"""Pages of PDFs that are one image are drawn at that image's own resolution, and answered like all other pages."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from contextlib import closing
+
+import numpy as np
+import pikepdf
+import pypdfium2
+import pytest
+from documents import GRAY, pdf
+from numpy.typing import NDArray
+from pikepdf import Array, Dictionary, Name, Stream
+from web_support import json_of, running_app
+
+from ocrsvc.errors import BadOption, ImageTooLarge
+from ocrsvc.imaging.engine_view import EngineView
+from ocrsvc.imaging.pdf import Pdf, image_size_px
+from ocrsvc.records import Box, Image, Line, Page, Pixels, ReadOptions
+from ocrsvc.settings.settings import Settings
+
+WIDE, HIGH = 310, 438
+"""Of the image: an eighth of A4 at 300 dpi, neither side a whole number of points."""
+MOST = 20_000_000
+Change = Callable[[pikepdf.Pdf], None]
+
+
+def picture() -> Pixels:
+    """Noise, in which every moved or mixed pixel shows."""
+    return np.random.default_rng(4).integers(0, 256, (HIGH, WIDE), np.uint8)
+
+
+def scan(dpi: float, change: Change = lambda _pdf: None, content: bytes = b"") -> bytes:
+    """A PDF whose only page is the picture at a resolution."""
+    made, file = pikepdf.new(), io.BytesIO()
+    wide, high = WIDE * 72 / dpi, HIGH * 72 / dpi
+    made.add_blank_page(page_size=(wide, high))
+    page = made.pages[0].obj
+    image = image_of(made, picture())
+    page.Resources = Dictionary(XObject=Dictionary(I=made.make_indirect(image)))
+    page.Contents = made.make_stream(b"q %f 0 0 %f 0 0 cm /I Do Q " % (wide, high) + content)
+    change(made)
+    made.save(file)
+    return file.getvalue()
+
+
+def image_of(made: pikepdf.Pdf, pixels: Pixels) -> Stream:
+    head = Dictionary(
+        Type=Name.XObject,
+        Subtype=Name.Image,
+        ColorSpace=Name.DeviceGray,
+        Width=pixels.shape[1],
+        Height=pixels.shape[0],
+        BitsPerComponent=8,
+    )
+    return Stream(made, pixels.tobytes(), head)
+
+
+def turned(degrees: int) -> Change:
+    return lambda made: made.pages[0].obj.__setitem__("/Rotate", degrees)
+
+
+def cropped(made: pikepdf.Pdf) -> None:
+    """To the image's left upper quarter, 155 x 219 of its pixels."""
+    _, _, wide, high = (float(side) for side in made.pages[0].obj.MediaBox)
+    made.pages[0].obj.CropBox = Array([0, high / 2, wide / 2, high])
+
+
+def elsewhere(made: pikepdf.Pdf) -> None:
+    """With a page whose corner is not 0, 0, in larger units, and below an annotation that draws nothing."""
+    page = made.pages[0].obj
+    _, _, wide, high = (float(side) for side in page.MediaBox)
+    page.MediaBox, page.UserUnit = Array([-9, 13, wide - 9, high + 13]), 2
+    page.Contents = made.make_stream(b"q %f 0 0 %f -9 13 cm /I Do Q" % (wide, high))
+
+
+def with_hidden_text(made: pikepdf.Pdf) -> None:
+    """As programs leave it that have read the scan."""
+    page = made.pages[0].obj
+    page.Resources.Font = Dictionary(F=Dictionary(Type=Name.Font, Subtype=Name.Type1, BaseFont=Name.Helvetica))
+    page.Contents = Array([page.Contents, made.make_stream(b"BT 3 Tr /F 9 Tf 9 9 Td (hidden) Tj ET")])
+
+
+def with_mask(made: pikepdf.Pdf) -> None:
+    """The image is one colour, the letters are its mask."""
+    mask = image_of(made, np.kron(picture(), np.ones((4, 4), np.uint8)))
+    made.pages[0].obj.Resources.XObject.I.SMask = made.make_indirect(mask)
+
+
+def grown(made: pikepdf.Pdf, times: float) -> None:
+    box = [float(side) for side in made.pages[0].obj.MediaBox]
+    made.pages[0].obj.MediaBox = Array([side * times for side in box])
+
+
+def placed(made: pikepdf.Pdf, turn: tuple[float, float, float, float]) -> None:
+    page = made.pages[0].obj
+    _, _, wide, high = (float(side) for side in page.MediaBox)
+    a, b, c, d = turn
+    page.Contents = made.make_stream(b"q %f %f %f %f 0 0 cm /I Do Q" % (a * wide, b * wide, c * high, d * high))
+
+
+def measured(data: bytes, dpi: int = 200, *, most_pixels: int = MOST, longest: int = 5000) -> tuple[int, int] | None:
+    with closing(Pdf(data, most_pixels, bool)) as document:
+        return document.measure_image(1, dpi, longest, bool)
+
+
+def drawn(data: bytes, dpi: int = 200) -> NDArray[np.uint8]:
+    with closing(Pdf(data, MOST, bool)) as document:
+        size = document.measure_image(1, dpi, 5000, bool)
+        assert size is not None
+        return document.draw(1, dpi, 5000, bool, gray=True, image_size=size)
+
+
+@pytest.mark.parametrize("dpi", [72, 100, 150, 200, 203.2, 300])
+def test_a_page_that_is_an_image_is_drawn_as_that_image_pixel_by_pixel(dpi: float) -> None:
+    assert np.array_equal(drawn(scan(dpi)), picture())
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        pytest.param(turned(90), lambda own: np.rot90(own, -1), id="turned to the right"),
+        pytest.param(turned(180), lambda own: np.rot90(own, 2), id="turned round"),
+        pytest.param(turned(270), np.rot90, id="turned to the left"),
+        pytest.param(cropped, lambda own: own[: HIGH // 2, : WIDE // 2], id="cropped"),
+        pytest.param(elsewhere, np.asarray, id="with another corner and unit"),
+        pytest.param(with_hidden_text, np.asarray, id="with hidden text"),
+    ],
+)
+def test_it_is_drawn_as_it_is_displayed(change: Change, shown: Callable[[Pixels], Pixels]) -> None:
+    data = scan(150, change)
+    assert np.array_equal(drawn(data), shown(picture()))
+    with pypdfium2.PdfDocument(data) as document:
+        width, height = document[0].get_size()
+    assert abs(width / height - drawn(data).shape[1] / drawn(data).shape[0]) < 0.01
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(pdf(GRAY, size=(300, 400)), id="a drawing"),
+        pytest.param(scan(150, content=b"0 g 9 9 40 40 re f"), id="an image and a drawing"),
+        pytest.param(scan(150, content=b"q 40 0 0 40 0 0 cm /I Do Q"), id="two images"),
+        pytest.param(scan(150, lambda made: grown(made, 2.5)), id="a small image on a large page"),
+        pytest.param(scan(150, lambda made: placed(made, (1, 0.2, -0.2, 1))), id="an image that leans"),
+        pytest.param(scan(150, with_mask), id="an image with a mask finer than itself"),
+        pytest.param(scan(40), id="an image of 40 dpi"),
+    ],
+)
+def test_any_other_page_is_drawn_at_the_usual_resolution(data: bytes) -> None:
+    assert measured(data) is None
+
+
+def test_an_image_with_a_mask_counts_where_it_is_as_fine_as_other_pages_are_drawn() -> None:
+    assert measured(scan(250, with_mask)) == (WIDE, HIGH)
+
+
+A4 = (595.2, 841.92)
+
+
+@pytest.mark.parametrize(
+    ("own_dpi", "dpi", "most_pixels", "longest", "expected"),
+    [
+        ((150, 150), 200, MOST, 5000, (1240, 1754)),
+        ((300, 300), 200, MOST, 5000, (2480, 3508)),
+        ((600, 600), 200, MOST, 5000, (2480, 3508)),
+        ((600, 600), 100, MOST, 5000, (1240, 1754)),
+        ((300, 300), 200, 1240 * 1754, 5000, (1240, 1754)),
+        ((300, 300), 200, MOST, 1754, (1240, 1754)),
+        # A fax has half as many rows as columns.
+        ((204, 102), 200, MOST, 5000, (1686, 2385)),
+        ((60, 60), 200, MOST, 5000, None),
+        # Below 72 dpi nothing small can be read; at the usual resolution the page is refused.
+        ((300, 300), 200, 100_000, 5000, None),
+    ],
+)
+def test_its_resolution_stays_within_the_limits(
+    own_dpi: tuple[int, int], dpi: int, most_pixels: int, longest: int, expected: tuple[int, int] | None
+) -> None:
+    own = (A4[0] * own_dpi[0] / 72, A4[1] * own_dpi[1] / 72)
+    found = image_size_px(A4, own, dpi, most_pixels, longest)
+    assert (found is None) == (expected is None)
+    if found and expected:
+        assert max(abs(one - other) for one, other in zip(found, expected, strict=True)) <= 1
+        assert found[0] * found[1] <= most_pixels
+        assert max(found) <= longest
+
+
+def test_an_image_of_too_many_pixels_is_refused_before_it_is_unpacked() -> None:
+    with pytest.raises(ImageTooLarge, match=f"{WIDE} x {HIGH} pixels"):
+        measured(scan(150), most_pixels=WIDE * HIGH - 1)
+
+
+def test_boxes_and_regions_are_in_the_pixels_of_the_page_as_all_pages_are_drawn() -> None:
+    view = EngineView(ReadOptions(region=(50, 20, 100, 40)))
+    seen = view.apply(Image(np.zeros((300, 600), np.uint8), "pdf", (200, 100)))
+    assert (seen.width, seen.height) == (300, 120)
+    box: Box = ((0, 0), (300, 0), (300, 120), (0, 120))
+    restored = view.restore(Page(300, 120, 0, (Line("a", 1.0, box),)))
+    assert (restored.width, restored.height) == (200, 100)
+    assert restored.lines[0].box == ((50, 20), (150, 20), (150, 60), (50, 60))
+
+
+def test_a_region_at_the_edge_of_a_page_has_a_pixel_at_least() -> None:
+    view = EngineView(ReadOptions(region=(199, 99, 9, 9)))
+    assert view.apply(Image(np.zeros((30, 60), np.uint8), "pdf", (200, 100))).pixels.size == 1
+    with pytest.raises(BadOption):
+        EngineView(ReadOptions(region=(200, 0, 9, 9))).apply(Image(np.zeros((30, 60), np.uint8), "pdf", (200, 100)))
+
+
+@pytest.mark.parametrize("dpi", [150, 300])
+def test_the_engine_sees_the_images_own_pixels_and_the_answer_has_the_size_of_other_pages(dpi: int) -> None:
+    with running_app(Settings(pdf_dpi=200)) as app:
+        (page,) = json_of(app.test_client().post("/v1/ocr", data=scan(dpi), content_type="application/pdf"))["pages"]
+    assert (page["width"], page["height"]) == (WIDE * 200 // dpi, HIGH * 200 // dpi)
+    # The engine writes what it saw.
+    assert page["lines"][1]["text"].startswith(f"{WIDE}x{HIGH} ")
+    assert max(x for x, _ in page["lines"][0]["box"]) == pytest.approx(page["width"] * 3 / 4, rel=0.01)

@@ -1,0 +1,222 @@
+"""When a worker is to be replaced, and for which reason: the decision alone, without a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ocrsvc.telemetry.worker_table import Reason
+from ocrsvc.worker.replacement_limits import (
+    Bounds,
+    Limits,
+    MemoryTrend,
+    Readings,
+    Usage,
+    calibrate,
+    calibrate_gpu,
+    reason_to_replace,
+)
+
+MB = 10**6
+GB = 10**9
+FOOTPRINT = 300 * MB
+
+
+ALL = Limits(1000, 3600.0, rss=Bounds(800 * MB, 1000 * MB), gpu=Bounds(800 * MB, 1000 * MB))
+KINDS = ("rss", "gpu")
+
+
+def readings(kind: str, usage: Usage | None = None, *, requests: int = 10, age_s: float = 10.0) -> Readings:
+    """A worker that is nowhere near any limit, but for what is given; 15 s from the request to the successor."""
+    return Readings(requests, age_s, 15.0, **{kind: usage or at(FOOTPRINT)})
+
+
+def at(now_bytes: int, max_step_bytes: int = 0, growth_bytes_per_s: float = 0.0) -> Usage:
+    return Usage(now_bytes, FOOTPRINT, max_step_bytes, growth_bytes_per_s)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (at(FOOTPRINT), "none"),
+        (at(800 * MB - 1), "none"),
+        (at(800 * MB), "soft"),
+        (at(1000 * MB), "hard"),
+        # The next batch like the largest so far would reach the hard limit.
+        (at(750 * MB, max_step_bytes=249 * MB), "none"),
+        (at(750 * MB, max_step_bytes=250 * MB), "growth"),
+        # 20 MB/s for the 15 s that a successor needs are 300 MB.
+        (at(700 * MB, growth_bytes_per_s=20 * MB), "growth"),
+        (at(690 * MB, growth_bytes_per_s=20 * MB), "none"),
+        # The same trend in a young worker says nothing yet: half of the room, up to 650 MB, is still free.
+        (at(600 * MB, growth_bytes_per_s=50 * MB), "none"),
+        (at(700 * MB, growth_bytes_per_s=-50 * MB), "none"),
+    ],
+)
+def test_a_worker_goes_for_the_memory_that_it_holds_or_will_hold(kind: str, found: Usage, reason: str) -> None:
+    expected = Reason.NONE if reason == "none" else Reason[f"{kind}_{reason}".upper()]
+    assert reason_to_replace(readings(kind, found), ALL) is expected
+
+
+@pytest.mark.parametrize(
+    ("requests", "age_s", "reason"),
+    [
+        (999, 3599.9, Reason.NONE),
+        (1000, 0.0, Reason.MAX_REQUESTS),
+        (0, 3600.0, Reason.MAX_AGE),
+    ],
+)
+def test_a_worker_goes_for_its_requests_and_its_age(requests: int, age_s: float, reason: Reason) -> None:
+    assert reason_to_replace(readings("rss", requests=requests, age_s=age_s), ALL) is reason
+
+
+def test_what_is_most_pressing_is_reported() -> None:
+    found = Readings(1000, 3600.0, 15.0, rss=at(1000 * MB), gpu=at(800 * MB))
+    assert reason_to_replace(found, ALL) is Reason.RSS_HARD
+    assert [reason for reason in Reason if reason.is_urgent] == [Reason.RSS_HARD, Reason.GPU_HARD]
+
+
+def test_without_limits_a_worker_stays_for_ever() -> None:
+    much = Usage(10**15, 0, 10**15, 1e15)
+    assert reason_to_replace(Readings(10**9, 10.0**9, 1e9, rss=much, gpu=much), Limits()) is Reason.NONE
+
+
+def test_without_a_reading_of_the_gpu_its_limits_are_not_reached() -> None:
+    assert reason_to_replace(Readings(1, 1.0, 1.0, rss=at(FOOTPRINT)), Limits(gpu=Bounds(1, 1))) is Reason.NONE
+
+
+def test_the_trend_is_that_of_the_last_seconds_and_the_leap_the_largest_ever() -> None:
+    trend = MemoryTrend(90)
+    for second, now in enumerate([100, 400, 410, 420, 430, 440, 450]):
+        trend.add(float(second), now)
+    # From second 2 (410) to second 7 (460).
+    assert trend.add(7.0, 460) == Usage(460, 90, 300, 10.0)
+
+
+def test_a_trend_of_less_than_a_second_says_nothing() -> None:
+    trend = MemoryTrend(0)
+    trend.add(0.0, 100)
+    assert trend.add(0.9, 10**9).growth_bytes_per_s == 0.0
+
+
+def life(kind: str, growths: list[int], bounds: Bounds, footprint: int) -> Iterator[tuple[int, Reason]]:
+    """Memory and verdict at each check of a worker that grows by so much between the checks, ten a second."""
+    limits, now = Limits(rss=bounds) if kind == "rss" else Limits(gpu=bounds), footprint
+    trend = MemoryTrend(footprint)
+    for check, growth in enumerate(growths):
+        now += growth
+        yield now, reason_to_replace(Readings(1, 1.0, 1.0, **{kind: trend.add(check / 10, now)}), limits)
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    batch=st.integers(1, 500 * MB),
+    rooms=st.floats(0.01, 20.0),
+    shares=st.lists(st.floats(-1.0, 1.0), max_size=20),
+)
+def test_a_leak_of_up_to_one_batch_a_check_never_reaches_the_hard_limit_unseen(
+    kind: str, batch: int, rooms: float, shares: list[float]
+) -> None:
+    soft = FOOTPRINT + int(rooms * batch) + 1
+    bounds = Bounds(soft, soft + batch + 1)
+    growths = [int(share * batch) for share in shares] + [batch] * 50
+    now, reason = next((now, reason) for now, reason in life(kind, growths, bounds, FOOTPRINT) if reason)
+    assert now < bounds.hard_bytes
+    assert reason.name.endswith(("SOFT", "GROWTH"))
+
+
+@given(kind=st.sampled_from(KINDS), leak=st.integers(1, 100 * MB), times=st.floats(2.01, 50))
+def test_a_steady_leak_is_seen_before_the_hard_limit_without_any_soft_one(kind: str, leak: int, times: float) -> None:
+    bounds = Bounds(hard_bytes=FOOTPRINT + int(leak * times) + 1)
+    now, reason = next((now, reason) for now, reason in life(kind, [leak] * 52, bounds, FOOTPRINT) if reason)
+    assert reason.name.endswith("GROWTH")
+    assert now < bounds.hard_bytes
+
+
+AMOUNTS = {
+    "footprint": st.integers(1, 4 * GB),
+    "memory": st.integers(0, 64 * GB),
+    "workers": st.integers(1, 64),
+    "soft": st.none() | st.integers(0, 8 * GB),
+    "hard": st.none() | st.integers(0, 8 * GB),
+}
+
+
+@given(**AMOUNTS)
+def test_a_fresh_worker_that_does_not_grow_never_wants_to_be_replaced(
+    footprint: int, memory: int, workers: int, soft: int | None, hard: int | None
+) -> None:
+    rss = calibrate(soft, hard, footprint_bytes=footprint, memory_bytes=memory, workers=workers)
+    gpu = calibrate_gpu(soft, hard, footprint_bytes=footprint, gpu_memory_bytes=memory, workers=workers)
+    found = Usage(footprint, footprint)
+    assert reason_to_replace(Readings(10**6, 1e6, 60.0, rss=found, gpu=found), Limits(rss=rss, gpu=gpu)) is Reason.NONE
+
+
+@given(footprint=st.integers(50 * MB, 4 * GB), memory=st.integers(4 * GB, 512 * GB), workers=st.integers(1, 64))
+def test_calibrated_limits_leave_room_for_a_successor(footprint: int, memory: int, workers: int) -> None:
+    bounds = calibrate(None, None, footprint_bytes=footprint, memory_bytes=memory, workers=workers)
+    for limit, share in ((bounds.soft_bytes, 0.8), (bounds.hard_bytes, 0.9)):
+        assert limit == 0 or workers * limit + footprint <= share * memory + workers
+
+
+@given(footprint=st.integers(50 * MB, 4 * GB), gpu=st.integers(4 * GB, 512 * GB), workers=st.integers(1, 64))
+def test_calibrated_limits_of_a_gpu_never_overfill_it_and_the_hard_one_is_above(
+    footprint: int, gpu: int, workers: int
+) -> None:
+    bounds = calibrate_gpu(None, None, footprint_bytes=footprint, gpu_memory_bytes=gpu, workers=workers)
+    assert workers * bounds.hard_bytes <= 0.95 * gpu + workers
+    assert workers * bounds.soft_bytes <= 0.85 * gpu + workers
+    assert bounds.soft_bytes < bounds.hard_bytes or bounds == Bounds()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "bounds"),
+    [
+        # (0.85 * 24 - 2) / 2 and (0.95 * 24 - 2) / 2: beside the workers, a successor fits.
+        (24 * GB, Bounds(9200 * MB, 10400 * MB)),
+        # (0.85 * 6 - 2) / 2 = 1.55 is below the 2 of the footprint; 0.85 * 6 / 2 and 0.95 * 6 / 2 are not: drain first.
+        (6 * GB, Bounds(2550 * MB, 2850 * MB)),
+        # 0.85 * 4.4 / 2 is below the footprint, 0.95 * 4.4 / 2 is not.
+        (4400 * MB, Bounds(0, 2090 * MB)),
+        (4 * GB, Bounds()),
+    ],
+)
+def test_a_gpu_without_room_for_a_successor_is_shared_by_the_workers_alone(gpu: int, bounds: Bounds) -> None:
+    assert calibrate_gpu(None, None, footprint_bytes=2 * GB, gpu_memory_bytes=gpu, workers=2) == bounds
+
+
+@pytest.mark.parametrize(
+    ("calibrated", "bounds"),
+    [
+        # (0.8 * 10 GB - 0.1 GB) / 2 and (0.9 * 10 GB - 0.1 GB) / 2.
+        (calibrate, Bounds(3950 * MB, 4450 * MB)),
+        # (0.85 * 10 GB - 0.1 GB) / 2 and (0.95 * 10 GB - 0.1 GB) / 2.
+        (calibrate_gpu, Bounds(4200 * MB, 4700 * MB)),
+    ],
+)
+def test_limits_that_are_set_by_hand_are_kept_and_zero_is_none(
+    calibrated: Callable[..., Bounds], bounds: Bounds
+) -> None:
+    whole = "memory_bytes" if calibrated is calibrate else "gpu_memory_bytes"
+    given = {"footprint_bytes": 100 * MB, whole: 10 * GB, "workers": 2}
+    assert calibrated(500 * MB, 0, **given) == Bounds(500 * MB, 0)
+    assert calibrated(None, None, **given) == bounds
+
+
+def test_models_that_are_loaded_are_no_growth() -> None:
+    trend = MemoryTrend(100)
+    trend.add(0.0, 100)
+    trend.add(0.5, 110)
+    trend.break_off()
+    assert trend.add(2.0, 900) == Usage(900, 100, 10, 0.0)
+    assert trend.add(4.0, 920).growth_bytes_per_s == 10.0
+
+
+def test_calibrated_limits_leave_room_for_the_models_of_all_workers() -> None:
+    without = calibrate(None, None, footprint_bytes=FOOTPRINT, memory_bytes=16 * GB, workers=2)
+    beside = calibrate(None, None, footprint_bytes=FOOTPRINT, memory_bytes=16 * GB, workers=2, reserved_bytes=GB)
+    assert (without.soft_bytes - beside.soft_bytes, without.hard_bytes - beside.hard_bytes) == (GB, GB)
