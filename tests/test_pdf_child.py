@@ -30,13 +30,13 @@ from test_umi_documents import READ
 from web_support import KnownEngine, json_of, running_app
 
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, ImageTooLarge, OcrsvcError, ResourcesExhausted
+from ocrsvc.formats.pdf import text_layer
 from ocrsvc.imaging import pdf as pdf_room
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.imaging.document import open_document
 from ocrsvc.imaging.pdf import Pdf
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
-from ocrsvc.searchable_pdf import text_layer
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system import child_process
 from ocrsvc.system.child_program import MESSAGE_BYTES

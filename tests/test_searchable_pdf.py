@@ -20,13 +20,13 @@ from documents import GRAY, assemble, pdf, stream, tiff
 from PIL import Image
 
 from ocrsvc.errors import BrokenImage
+from ocrsvc.formats.pdf.image_pdf import ImagePdf
+from ocrsvc.formats.pdf.page_image import page_image
+from ocrsvc.formats.pdf.text_layer import add_text_layer
+from ocrsvc.formats.pdf.text_lines import text_of
 from ocrsvc.imaging.decode import PixelLimits, decode
 from ocrsvc.imaging.resolution import read_resolution
 from ocrsvc.records import Box, Line, Page, Word
-from ocrsvc.searchable_pdf.image_pdf import ImagePdf
-from ocrsvc.searchable_pdf.page_image import page_image
-from ocrsvc.searchable_pdf.text_layer import add_text_layer
-from ocrsvc.searchable_pdf.text_lines import text_of
 
 PAGES = Path(__file__).parent / "pages"
 LIMITS = PixelLimits(1 << 30)

@@ -29,6 +29,7 @@ from web_support import TEXT, KnownEngine, json_of, picture
 from ocrsvc.adapters.umi_ocr.documents import name_of, numbers_of
 from ocrsvc.app import create_app
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, QueueFull, SettingsError
+from ocrsvc.formats.pdf.text_layer import add_text_layer
 from ocrsvc.formats.text_pdf import write_text_pdf
 from ocrsvc.jobs import job_runner as runner_module
 from ocrsvc.jobs.job import Job
@@ -38,7 +39,6 @@ from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
 from ocrsvc.registry import adapters
-from ocrsvc.searchable_pdf.text_layer import add_text_layer
 from ocrsvc.serving.work_queue import NeverStarted
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Final
 
-from ocrsvc.formats.box_values import Boxed, to_boxes, to_scores
-from ocrsvc.formats.table_markup import to_html, to_markdown
+from ocrsvc.formats.boxes import Boxed, to_boxes, to_scores
+from ocrsvc.formats.markup import to_html, to_markdown
 from ocrsvc.readings import Timing
 from ocrsvc.records import Barcode, Box, Cell, Line, MaskedPart, Page, ReadOptions, Region, Table, Word
 

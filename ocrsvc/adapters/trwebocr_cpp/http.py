@@ -11,7 +11,7 @@ from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadBase64, BrokenImage, CallerError, NothingSent, UnsupportedImage
-from ocrsvc.formats.text import to_bar_separated
+from ocrsvc.formats.plain_text import to_bar_separated
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
 from ocrsvc.records import ReadOptions

@@ -14,14 +14,13 @@ from typing import Final
 import orjson
 
 from ocrsvc.errors import BrokenImage, DeadlineExceeded
+from ocrsvc.formats.pdf.text_lines import PageText, text_of
 from ocrsvc.records import Page
-from ocrsvc.searchable_pdf.page_text import PageText
-from ocrsvc.searchable_pdf.text_lines import text_of
 from ocrsvc.system.child_process import Check, ChildFailed, ChildLate, ChildProcess, resources_exhausted
 from ocrsvc.system.shared_memory import READ_ONLY, open_memory
 
 _MEMORY_BYTES: Final = 192 << 20
-_PROGRAM: Final = "ocrsvc.searchable_pdf.text_layer_child"
+_PROGRAM: Final = "ocrsvc.formats.pdf.text_layer_child"
 # A result may be so many times as large as the file, and so much more: one that unpacks without end is cut here.
 _GROWTH: Final = 2
 _MORE_BYTES: Final = 64 << 20

@@ -7,11 +7,10 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
-from ocrsvc.searchable_pdf.page_frame import PageFrame
-from ocrsvc.searchable_pdf.page_image import PageImage
-from ocrsvc.searchable_pdf.page_text import PageText
-from ocrsvc.searchable_pdf.text_content import number_of, page_content
-from ocrsvc.searchable_pdf.text_font import FontCodes, FontParts, font_parts
+from ocrsvc.formats.pdf.font import FontCodes, FontParts, font_parts
+from ocrsvc.formats.pdf.page_image import PageImage
+from ocrsvc.formats.pdf.text_content import PageFrame, number_of, page_content
+from ocrsvc.formats.pdf.text_lines import PageText
 
 _CATALOG, _PAGES, _FONT, _LETTERS, _DESCRIPTION, _TO_UNICODE, _TO_GLYPH, _FONT_FILE = range(1, 9)
 _FIRST_PAGE: Final = 9

@@ -1,6 +1,6 @@
 """The program that lays recognised text over the pages of one PDF, in a process of its own.
 
-    python -m ocrsvc.searchable_pdf.text_layer_child PARENT MEMORY FILE_BYTES FILE TEXT RESULT
+    python -m ocrsvc.formats.pdf.text_layer_child PARENT MEMORY FILE_BYTES FILE TEXT RESULT
 
 FILE, TEXT and RESULT are numbers of open files. TEXT holds a line of JSON for each page: its number, its width and
 height in pixels as drawn, and its lines as of `page_text`. It answers `lay` with `written` when RESULT has the new PDF.
@@ -19,9 +19,8 @@ from typing import Any, Final
 
 import orjson
 
-from ocrsvc.searchable_pdf.page_frame import PageFrame, frame_of
-from ocrsvc.searchable_pdf.text_content import page_content
-from ocrsvc.searchable_pdf.text_font import FontCodes, font_parts
+from ocrsvc.formats.pdf.font import FontCodes, font_parts
+from ocrsvc.formats.pdf.text_content import PageFrame, frame_of, page_content
 from ocrsvc.system.child_program import RequestFailed, apply_limits, pack, serve
 
 _FONT: Final = "OcrText"

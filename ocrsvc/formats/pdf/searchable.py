@@ -10,18 +10,16 @@ from dataclasses import replace
 from tempfile import TemporaryFile
 from typing import BinaryIO, Final
 
-from ocrsvc.document_output.document_formats import Output
-from ocrsvc.document_output.result import DocumentResult, PictureOf
 from ocrsvc.errors import BrokenImage, CallerError, DeadlineExceeded
+from ocrsvc.formats.document import DocumentResult, Output, PictureOf
+from ocrsvc.formats.pdf.image_pdf import ImagePdf
+from ocrsvc.formats.pdf.page_image import page_image
+from ocrsvc.formats.pdf.text_layer import lay_text, pack_page
+from ocrsvc.formats.pdf.text_lines import PageText, text_of
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.imaging.document import is_pdf, may_have_pages
 from ocrsvc.imaging.tiff_pages import find_pages
 from ocrsvc.records import Page
-from ocrsvc.searchable_pdf.image_pdf import ImagePdf
-from ocrsvc.searchable_pdf.page_image import page_image
-from ocrsvc.searchable_pdf.page_text import PageText
-from ocrsvc.searchable_pdf.text_layer import lay_text, pack_page
-from ocrsvc.searchable_pdf.text_lines import text_of
 from ocrsvc.system.child_process import Check
 
 # What is decoded here was held to limits when it was read.
@@ -41,7 +39,7 @@ def write_searchable_pdf(result: DocumentResult, output: Output, limit_s: float,
             texts = (text_of(page, is_over_own=True) for page in result.pages)
             lay_over_pages(file, texts, output, limit_s, check)
     else:
-        write_pictures([result], output, limit_s, check)
+        write_images([result], output, limit_s, check)
 
 
 def lay_over_pages(file: BinaryIO, texts: Iterable[PageText], output: Output, limit_s: float, check: Check) -> None:
@@ -65,7 +63,7 @@ def lay_over_pages(file: BinaryIO, texts: Iterable[PageText], output: Output, li
         shutil.copyfileobj(source, output, _COPIED_BYTES)
 
 
-def write_pictures(results: Iterable[DocumentResult], output: Output, limit_s: float, check: Check) -> None:
+def write_images(results: Iterable[DocumentResult], output: Output, limit_s: float, check: Check) -> None:
     """One PDF of several documents, with a picture for each page: of image files, and of what has `picture_of`.
 
     Arguments, and what is raised, as of a `Writer`.
