@@ -166,15 +166,7 @@ def main() -> None:
                 for page in pages:
                     layers.lay(*orjson.loads(page))
             layers.save(result)
-        except (
-            pikepdf.PdfError,
-            ArithmeticError,
-            LookupError,
-            MemoryError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as error:
+        except (pikepdf.PdfError, *_WRONG) as error:
             # Its parent says what is to be said; only damaged files, and those with a password, come here.
             raise RequestFailed("damaged") from error
         return pack("written")
