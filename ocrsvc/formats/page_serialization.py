@@ -7,7 +7,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, Final
 
-from ocrsvc.records import Cell, Character, Line, Page, Table, Word
+from ocrsvc.records import Cell, Character, Line, Page, Region, Table, Word
 
 _ANGLES: Final = (0, 90, 180, 270)
 # The times are those of the engine that read the page just now, not of a page that was kept.
@@ -54,7 +54,8 @@ def _problems_of(page: Page) -> Iterator[str]:
     if not all(_is_in(table, cell) for table in page.tables for cell in table.cells):
         yield "a cell outside of its table"
     cells = [cell for table in page.tables for cell in table.cells]
-    if not all(0 <= number < count for part in (*page.regions, *cells) for number in part.lines):
+    referring: tuple[Region | Cell, ...] = (*page.regions, *cells)
+    if not all(0 <= number < count for part in referring for number in part.lines):
         yield "a line that the page does not have"
     for part in page.masked or ():
         if not (0 <= part.line < count and 0 <= part.begin < part.end <= len(page.lines[part.line].text)):

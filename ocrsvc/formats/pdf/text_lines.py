@@ -115,7 +115,7 @@ def _part(line: Box, piece: Piece, middle: float, height: float) -> list[float]:
     return _flat(corners)
 
 
-def _flat(box: Box) -> list[float]:
+def _flat(box: Sequence[tuple[float, float]]) -> list[float]:
     return [float(number) for corner in box for number in corner]
 
 
