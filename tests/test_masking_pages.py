@@ -20,6 +20,8 @@ from flask.testing import FlaskClient
 from grpc_support import V2, calling, infer_request, model_over, raw_outputs, serving, strings, unary
 from web_support import INFO, KnownEngine, as_base64, json_of, picture
 
+from ocrsvc.adapters.trwebocr.tr_rects import shrink_page
+from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.app import create_app
 from ocrsvc.cli.reading_options import add_reading_options, options_of
 from ocrsvc.client.response import answer_of
@@ -29,8 +31,6 @@ from ocrsvc.formats.drawing import draw_page
 from ocrsvc.formats.pdf.image_pdf import ImagePdf
 from ocrsvc.formats.pdf.page_image import page_image
 from ocrsvc.formats.pdf.text_lines import text_of
-from ocrsvc.formats.text_pdf import write_text_pdf
-from ocrsvc.formats.tr_rects import shrink_page
 from ocrsvc.grpc_server.method import Call
 from ocrsvc.grpc_services import make_services
 from ocrsvc.imaging.decode import PixelLimits

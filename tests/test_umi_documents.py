@@ -27,9 +27,9 @@ from support import Server, run_server, wait_until
 from web_support import TEXT, KnownEngine, json_of, picture
 
 from ocrsvc.adapters.umi_ocr.documents import name_of, numbers_of
+from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.app import create_app
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, QueueFull, SettingsError
-from ocrsvc.formats.text_pdf import write_text_pdf
 from ocrsvc.jobs import job_runner as runner_module
 from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.job_folder import LASTING, PREFIX, make_folder, remove_folder

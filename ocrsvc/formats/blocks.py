@@ -122,13 +122,9 @@ class _Column:
 
 
 def blocks_of(page: Page, body: BodySize | None = None) -> list[Block]:
-    """The blocks of a page, in reading order.
+    """The blocks of a page, in reading order; `body` is the size of the document's running text, by default the page's.
 
     Headers and footers are left out where regions say which they are. Tables stand where the first of their lines did.
-
-    Args:
-        page: With tables and regions, if they were found.
-        body: How large the document's running text is; None takes the page's.
     """
     body = body or BodySize().add(page)
     tables = _tables_by_line(page.tables)

@@ -42,14 +42,10 @@ def to_scores(texts: Sequence[Boxed], digits: int = 5) -> list[float]:
 
 
 class PlacedText(NamedTuple):
-    """A line or word in whole pixels of the image as displayed.
+    """A line or word in whole pixels of the image as displayed, with the upright frame around it.
 
-    Attributes:
-        text, confidence: As read.
-        left, top, right, bottom: The upright frame around it, inside the page.
-        corners: x, y of the four corners, clockwise from where reading starts.
-        is_upright: Whether the corners are those of the frame.
-        angle: Whole degrees, anticlockwise, by which it is turned against the page; from 0 to 359.
+    `corners` are x, y of the four corners, clockwise from where reading starts; `is_upright` says whether they are
+    those of the frame. `angle` is in whole degrees, anticlockwise against the page, from 0 to 359.
     """
 
     text: str

@@ -89,14 +89,9 @@ def options_for(formats: Iterable[str], options: ReadOptions) -> ReadOptions:
 
 
 def write_document(name: str, result: DocumentResult, output: Output, limit_s: float, check: Check) -> None:
-    """Write the file of one output format; memory holds one page of it at a time, beside the file that was sent.
+    """Write a document in an output format, within `limit_s` seconds; `check` is called now and then.
 
-    Args:
-        name: Of an output format.
-        result: What was read.
-        output: Where to.
-        limit_s: Seconds that it may take.
-        check: Called now and then; ends it by raising.
+    Memory holds one page of the output at a time, beside the file that was sent.
 
     Raises:
         BrokenImage: The file that was sent cannot be written on.

@@ -19,13 +19,9 @@ DEFAULTS: Final = ReadOptions()
 
 
 def page_to_dict(page: Page, number: int, asked: ReadOptions = DEFAULTS, *, lines: bool = True) -> dict[str, object]:
-    """The page as a dict. Boxes are four [x, y] corners, clockwise from where reading starts, as in records.
+    """The page as a dict, numbered from 1, with what was asked for besides the text, and its lines if they are wanted.
 
-    Args:
-        page: What was read.
-        number: What it is numbered, from 1.
-        asked: What was asked for besides the text.
-        lines: Whether lines are listed.
+    Boxes are four [x, y] corners, clockwise from where reading starts, as in records.
     """
     answer: dict[str, object] = {
         "page": number,

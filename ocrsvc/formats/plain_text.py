@@ -23,11 +23,6 @@ def text_parts(pages: Iterable[Page], _count: int, _engine: EngineInfo) -> Itera
         yield ("\f" if at else "") + "".join(f"{line.text}\n" for line in page.lines)
 
 
-def to_bar_separated(page: Page) -> str:
-    """Each line's text followed by a bar, in one string: the form that TrWebOCR.cpp answers."""
-    return "".join([f"{line.text}|" for line in page.lines])
-
-
 def tsv_parts(pages: Iterable[Page], _count: int, _engine: EngineInfo) -> Iterator[str]:
     """A row for each page, line and word, words with their confidence in percent.
 

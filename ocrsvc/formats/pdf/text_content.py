@@ -86,13 +86,9 @@ def _unless_empty(box: Frame) -> Frame | None:
 
 
 def page_content(lines: Iterable[TextLine], to_points: ToPoints, font: bytes, codes: FontCodes) -> bytes:
-    """What a page's stream holds for its text; it leaves the state of what is drawn after it as it was.
+    """The content stream that writes lines invisibly; the graphics state after it is the one before it.
 
-    Args:
-        lines: In reading order.
-        to_points: Where pixels lie on the page.
-        font: Its name among the page's resources.
-        codes: Of the document, which are added to.
+    `font` is the font's name among the page's resources; letters are added to `codes`.
     """
     drawn = b"\n".join(_drawn(line, to_points, font, codes) for line in lines)
     return b"q BT 3 Tr\n%b\nET Q\n" % drawn

@@ -14,7 +14,7 @@ from __future__ import annotations
 import codecs
 import os
 import zlib
-from collections.abc import Iterator
+from itertools import count
 from typing import Any, Final
 
 import orjson
@@ -92,7 +92,8 @@ class _Layers:
         own = dictionary(resources) if isinstance(resources, dictionary) else dictionary()
         fonts = own.get("/Font")
         own_fonts = dictionary(fonts) if isinstance(fonts, dictionary) else dictionary()
-        name = next(name for name in _names() if f"/{name}" not in own_fonts)
+        names = (f"{_FONT}{number or ''}" for number in count())
+        name = next(name for name in names if f"/{name}" not in own_fonts)
         own_fonts[f"/{name}"] = self._font
         own["/Font"] = own_fonts
         page["/Resources"] = own
@@ -135,19 +136,11 @@ def _frame_of(inherited: dict[str, Any]) -> PageFrame:
 
 
 def _numbers_of(values: Any) -> list[float]:
-    """None where anything else is among them: what draws pages takes such a value for missing."""
+    """The numbers; empty where anything else is among them, since pdfium takes such a value for missing."""
     try:
         return [float(value) for value in values]
     except (TypeError, ValueError):
         return []
-
-
-def _names() -> Iterator[str]:
-    yield _FONT
-    number = 0
-    while True:
-        number += 1
-        yield f"{_FONT}{number}"
 
 
 def main() -> None:
