@@ -40,9 +40,8 @@ from bench.service import ROOT, Service, started
 sys.path.insert(0, str(ROOT))
 
 from ocrsvc.access.api_keys import KeyEntry, KeyLimits
-from ocrsvc.access.key_store import KeyStore, period_of
-from ocrsvc.access.manage_keys import add_key
-from ocrsvc.access.open_store import check_store, open_store
+from ocrsvc.access.key_store import KeyStore, day_of
+from ocrsvc.access.manage_keys import add_key, check_store, open_store
 
 ENVIRONMENT = {"OCRSVC_ENGINE": "fake", "OCRSVC_WORKERS": "1"}
 # None of them is reached: a request that is refused would cost less.
@@ -191,7 +190,7 @@ def check_exact(arguments: argparse.Namespace) -> int:
 def settled_usage(store: KeyStore, name: str) -> int:
     """Pages counted for a key, once nothing is reserved for it any more; exits when something stays."""
     until_s = time.monotonic() + _RETURN_S
-    while (usage := store.usage(name, period_of(time.time()))).requests or usage.reserved:
+    while (usage := store.usage(name, day_of(time.time()))).requests or usage.reserved:
         if time.monotonic() > until_s:
             sys.exit(f"WRONG: {usage} stays reserved for {name}")
         time.sleep(0.1)
