@@ -11,11 +11,8 @@ from mask_numbers import card, credit_code, iban, resident_id
 from masking_table import Row, rows, seen
 
 from ocrsvc.errors import SettingsError
-from ocrsvc.masking.card import is_card
-from ocrsvc.masking.credit_code import is_credit_code
-from ocrsvc.masking.iban import is_iban
-from ocrsvc.masking.passport import check_digit, is_second_line
-from ocrsvc.masking.resident_id import is_resident_id
+from ocrsvc.masking.cards_mails_phones import is_card
+from ocrsvc.masking.identity_numbers import check_digit, is_credit_code, is_iban, is_resident_id, is_second_line
 from ocrsvc.masking.rules import find_spans, make_rules, masked_text
 from ocrsvc.records import MASK_KINDS, MaskKind
 from ocrsvc.settings.load import read_settings

@@ -23,7 +23,7 @@ from ocrsvc.grpc_server.http2 import FrameLimits, Sender, StallDetector
 from ocrsvc.grpc_server.messages import Answer, MessageReader, ReceivedMessage
 from ocrsvc.grpc_server.method import Call, CallFailed, Code, Method, failure_of
 from ocrsvc.grpc_server.server_state import Outcome, ServerState, outcome_of
-from ocrsvc.masking.kinds import HEADER, kinds_of_header
+from ocrsvc.masking.rules import HEADER, kinds_of_header
 from ocrsvc.serving.memory_budget import Budget, Share, network_of
 from ocrsvc.telemetry.trace_context import PARENT_HEADER, STATE_HEADER
 

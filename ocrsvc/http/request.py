@@ -18,7 +18,7 @@ from ocrsvc.http.field_values import parse_decimal
 from ocrsvc.http.options import CHOICE_OPTIONS, choice_of
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.received_body import ReceivedBody
-from ocrsvc.masking.kinds import kinds_of_header
+from ocrsvc.masking.rules import kinds_of_header
 from ocrsvc.records import Check, MaskKind, ModelChoice
 from ocrsvc.serving.memory_budget import Budget, Share, network_of, unlimited
 from ocrsvc.serving.page_account import UNCOUNTED
