@@ -193,7 +193,7 @@ def test_a_pattern_that_re2_refuses_or_that_finds_nothing_stops_the_start(patter
 
 
 def test_patterns_without_re2_stop_the_start_and_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocrsvc.settings.groups.masking.find_spec", lambda _: None)
+    monkeypatch.setattr("ocrsvc.settings.limits.find_spec", lambda _: None)
     with pytest.raises(SettingsError, match=r"accepted is with the extra ocrsvc\[mask\]"):
         read_settings({"OCRSVC_MASK_PATTERNS": "EMP"})
     assert read_settings({}).mask_patterns == ()

@@ -19,7 +19,7 @@ from ocrsvc.masking.identity_numbers import (
 )
 from ocrsvc.masking.text_forms import to_half_width
 from ocrsvc.records import MASK_KINDS, MaskKind
-from ocrsvc.settings.groups.masking import compile_pattern
+from ocrsvc.settings.limits import compile_pattern
 
 HEADER: Final = "X-Mask"
 """The header, or metadata of gRPC, that asks for masking in any format."""
