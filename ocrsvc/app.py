@@ -9,7 +9,7 @@ from typing import Any
 from flask import Flask
 
 from ocrsvc.access.gate import AccessGate
-from ocrsvc.access.key_routes import routes_of
+from ocrsvc.access.key_routes import Routes
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.model_protocols.ocr_model import make_model
 from ocrsvc.api.jobs import add_jobs
@@ -98,7 +98,7 @@ def create_app(
         install_admission(app, settings, reader, limits)
         choose_by_body(app, settings)
         return app
-    routes = routes_of(settings.dialects, has_models=settings.models is not None)
+    routes = Routes(settings.dialects, has_models=settings.models is not None)
     install_key_check(app, settings, gate, routes)
     choose_by_key(app, settings, gate)
     install_admission(app, settings, reader, limits)

@@ -141,22 +141,20 @@ _PPOCR_MODULES: Final = (
     "ocrsvc.engines.ppocr.pipeline.page",
 )
 
-_GROUPS: Final = "ocrsvc.settings.groups"
-
 _ENGINES: Final = (
     EngineEntry(
         "ppocr",
         "ocrsvc.engines.ppocr.engine:open_ppocr",
         _PPOCR_MODULES,
         uses_onnx_runtime=True,
-        base_groups=(f"{_GROUPS}.engine_ppocr:PpocrEngineSettings",),
+        base_groups=("ocrsvc.settings.engine:PpocrEngineSettings",),
         takes_model=True,
     ),
     EngineEntry(
         "tr",
         "ocrsvc.engines.tr.engine:open_tr",
         ("cv2", "ocrsvc.engines.tr.engine"),
-        base_groups=(f"{_GROUPS}.engine_tr:TrEngineSettings",),
+        base_groups=("ocrsvc.settings.engine:TrEngineSettings",),
         runs_model_code=True,
     ),
     EngineEntry("tr_crnn", "ocrsvc.engines.tr_crnn.engine:open_tr_crnn", _PPOCR_MODULES, uses_onnx_runtime=True),
@@ -164,7 +162,7 @@ _ENGINES: Final = (
         "fake",
         "ocrsvc.engines.fake:open_fake",
         ("ocrsvc.engines.fake",),
-        base_groups=(f"{_GROUPS}.engine_fake:FakeEngineSettings",),
+        base_groups=("ocrsvc.settings.engine:FakeEngineSettings",),
     ),
 )
 

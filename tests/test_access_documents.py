@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from documents import GRAY, pdf
 from flask.testing import FlaskClient
-from keys_support import Keys, admit, answer, bearer, keys_in
+from keys_support import Keys, answer, bearer, keys_in
 from pydantic import SecretStr
 from support import wait_until
 from web_support import KnownEngine, json_of
@@ -85,7 +85,7 @@ def test_pages_of_a_document_count_when_they_are_read(place: Place) -> None:
 def test_a_document_of_more_pages_than_are_left_is_not_taken_in(
     place: Place, pages: int, status: int, code: int
 ) -> None:
-    answer(admit(place.keys.gate, place.keys.secrets["anna"], "jobs", pages=2), 2)
+    answer(place.keys.enter(pages=2), 2)
     response = place.upload("anna", pages)
     assert (response.status_code, json_of(response)["code"]) == (status, code)
     assert place.jobs.all() == []

@@ -20,8 +20,7 @@ from documents import tiff
 from support import Server, run_server, start_server, wait_until
 
 from ocrsvc.access.api_keys import KeyEntry
-from ocrsvc.access.manage_keys import add_key
-from ocrsvc.access.open_store import open_store
+from ocrsvc.access.manage_keys import add_key, open_store
 from ocrsvc.batch.pages import PageGroup, SourceFile
 from ocrsvc.batch.readers.service_reader import GroupAdmission, pages_option
 from ocrsvc.cli.main import run

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocrsvc.access.key_secrets import LONGEST, credential_of
+from ocrsvc.access.api_keys import LONGEST, credential_of
 from ocrsvc.cli.api_key import read_key
 from ocrsvc.client.request import own_headers
 from ocrsvc.errors import BadOption, OperatorError

@@ -12,8 +12,8 @@ import pytest
 from ocrsvc.access.api_keys import KeyLimits
 from ocrsvc.access.audit_log import AuditLog
 from ocrsvc.access.gate import AccessGate
-from ocrsvc.access.key_store import Hold, period_of
-from ocrsvc.access.open_store import open_store
+from ocrsvc.access.key_store import Hold, day_of
+from ocrsvc.access.manage_keys import open_store
 from ocrsvc.cli.check import describe_keys
 from ocrsvc.cli.main import run
 from ocrsvc.errors import KeyRefused, OperatorError
@@ -38,7 +38,7 @@ def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 def gate_of(folder: Path) -> AccessGate:
-    gate = AccessGate(open_store(f"sqlite:{folder}/keys.sqlite"), "w1")
+    gate = AccessGate(open_store(f"sqlite:{folder}/keys.sqlite"))
     gate.refresh()
     return gate
 
@@ -130,7 +130,7 @@ def test_the_list_shows_what_was_used_and_no_secret(folder: Path, capsys: pytest
     run(["keys", "add", "gone", "--scope", "operate"])
     run(["keys", "revoke", "gone"])
     store = open_store(f"sqlite:{folder}/keys.sqlite")
-    period = period_of(listed(capsys)["acme"]["created_at"])
+    period = day_of(listed(capsys)["acme"]["created_at"])
     store.settle("acme", "w1", Hold(1, 3), 1, 12, period)
     store.close()
     assert run(["keys", "list"]) == 0

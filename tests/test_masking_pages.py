@@ -36,10 +36,8 @@ from ocrsvc.grpc_services import make_services
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.jobs.job_runner import JobRunner
 from ocrsvc.jobs.job_store import JobStore
-from ocrsvc.masking.kinds import kinds_of_header, parse_kinds
-from ocrsvc.masking.mask_page import mask_page
-from ocrsvc.masking.places import place_of
-from ocrsvc.masking.rules import make_rules
+from ocrsvc.masking.mask_page import mask_page, place_of
+from ocrsvc.masking.rules import kinds_of_header, make_rules, parse_kinds
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Box, Cell, Character, Line, MaskKind, Page, Pixels, ReadOptions, ReadTask, Table, Word

@@ -27,8 +27,8 @@ from ocrsvc.readings import Reading
 from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
 from ocrsvc.serving.memory_budget import Budget, Callers, Share, SharedLimits
 from ocrsvc.serving.work_queue import RequestContext
+from ocrsvc.settings.group import Percentage
 from ocrsvc.settings.settings import Settings
-from ocrsvc.settings.types import Percentage
 from ocrsvc.system.thread_plan import ThreadPlan
 
 MEGAPIXEL = 1000 * 1000

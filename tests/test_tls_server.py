@@ -30,8 +30,7 @@ from tls_support import RSA, Authority
 from web_support import picture
 
 from ocrsvc.access.api_keys import KeyEntry
-from ocrsvc.access.manage_keys import add_key
-from ocrsvc.access.open_store import open_store
+from ocrsvc.access.manage_keys import add_key, open_store
 from ocrsvc.cli import health, status
 from ocrsvc.client.client import Client
 from ocrsvc.errors import OperatorError

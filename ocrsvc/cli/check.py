@@ -16,7 +16,7 @@ from typing import Final
 
 from ocrsvc import __version__
 from ocrsvc.access.api_keys import StoredKey
-from ocrsvc.access.open_store import open_store, path_of
+from ocrsvc.access.manage_keys import open_store, path_of
 from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.errors import BadModel, EngineUnavailable, KeysUnavailable, OperatorError, SettingsError
 from ocrsvc.models.repository import ModelRepository

@@ -12,11 +12,10 @@ from typing import Any, Final
 
 import orjson
 
-from ocrsvc.access.api_keys import SCOPES, KeyEntry, StoredKey, entry_to_dict, state_of
+from ocrsvc.access.api_keys import SCOPES, KeyEntry, StoredKey
 from ocrsvc.access.audit_log import AuditLog, audit_log_of, local_user
-from ocrsvc.access.key_store import KeyStore, Usage, period_of, usage_to_dict
-from ocrsvc.access.manage_keys import add_key, change_key, key_named, revoke_key, rotate_key
-from ocrsvc.access.open_store import open_store
+from ocrsvc.access.key_store import KeyStore, Usage, day_of, usage_to_dict
+from ocrsvc.access.manage_keys import add_key, change_key, key_named, open_store, revoke_key, rotate_key
 from ocrsvc.cli.key_options import add_limits, entry_of, seconds_of
 from ocrsvc.cli.table import table
 from ocrsvc.errors import KeysUnavailable, OperatorError
@@ -127,8 +126,8 @@ def _callback_secret(args: argparse.Namespace, store: KeyStore, log: AuditLog) -
 
 def _list(args: argparse.Namespace, store: KeyStore, _log: AuditLog) -> None:
     now_s = time.time()
-    period, known = period_of(now_s), store.keys()
-    keys = [(key, store.usage(key.entry.name, period)) for key in known]
+    day, known = day_of(now_s), store.keys()
+    keys = [(key, store.usage(key.entry.name, day)) for key in known]
     if args.json:
         print(orjson.dumps([_as_json(key, usage, now_s) for key, usage in keys], option=orjson.OPT_INDENT_2).decode())
         return
@@ -155,7 +154,7 @@ def _note(log: AuditLog, action: str, now_s: float, **facts: object) -> None:
 
 
 def _settled(entry: KeyEntry) -> Mapping[str, Any]:
-    return {name: value for name, value in entry_to_dict(entry).items() if name not in {"name", "revoked_at"}}
+    return {name: value for name, value in entry.as_dict().items() if name not in {"name", "revoked_at"}}
 
 
 def _print_secret(text: str) -> None:
@@ -172,7 +171,7 @@ def _row(entry: KeyEntry, usage: Usage, now_s: float) -> Sequence[str]:
     limits = entry.limits
     return (
         entry.name,
-        state_of(entry, now_s),
+        entry.state(now_s),
         ",".join(sorted(entry.scopes, key=SCOPES.index)),
         "all" if entry.adapters is None else ",".join(sorted(entry.adapters)),
         "-" if limits.requests_per_s is None else f"{limits.requests_per_s:g}",

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from ocrsvc.settings.describe import accepted, groups, help_of, unit_of, variable_of, without_passwords
+from ocrsvc.settings.group import Percentage
 from ocrsvc.settings.load import RawValue, check_settings, gather
 from ocrsvc.settings.settings import Settings, settings_class
-from ocrsvc.settings.types import Percentage
 from ocrsvc.system.thread_plan import ThreadPlan, plan_for
 
 HELP: Final = "print the settings that hold, and where each came from"
@@ -64,7 +64,9 @@ def describe(settings: Settings, given: Mapping[str, RawValue], plan: ThreadPlan
 
 def reference() -> str:
     """The text of docs/settings.md."""
-    return "\n".join([_PREAMBLE, *(_section(group.title, group.model_fields) for group in groups())])
+    return "\n".join(
+        [_PREAMBLE, *(_section(str(group.model_config["title"]), group.model_fields) for group in groups())]
+    )
 
 
 def _section(title: str, names: Iterable[str]) -> str:

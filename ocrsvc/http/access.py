@@ -12,9 +12,9 @@ from typing import Final
 
 from flask import Flask
 
+from ocrsvc.access.api_keys import Credential, credential_of
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.access.key_routes import Routes
-from ocrsvc.access.key_secrets import Credential, credential_of
 from ocrsvc.errors import CallerError
 from ocrsvc.http.admission import WITHOUT_ENGINE
 from ocrsvc.http.origins import ANY, check_origin

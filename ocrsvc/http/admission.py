@@ -18,8 +18,8 @@ from ocrsvc.http.response_stream import STREAMS
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.serving.memory_budget import SharedLimits, make_shared_limits
 from ocrsvc.serving.request_guard import RequestGuard
+from ocrsvc.settings.group import Percentage, bytes_of
 from ocrsvc.settings.settings import Settings
-from ocrsvc.settings.types import Percentage, bytes_of
 from ocrsvc.system.memory import read_memory_bytes
 from ocrsvc.telemetry.loggable import loggable_path
 

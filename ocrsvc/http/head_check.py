@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
+from ocrsvc.access.api_keys import credential_of
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.access.key_routes import Routes
-from ocrsvc.access.key_secrets import credential_of
 from ocrsvc.errors import OcrsvcError
 
 HeadCheck = Callable[[Any, str | None], OcrsvcError | None]

@@ -16,8 +16,8 @@ from ocrsvc.http.stream_forms import STREAM_FORMS
 from ocrsvc.imaging import rectangle
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, PATTERN, Ranges, parse_ranges
 from ocrsvc.imaging.rectangle import parse_rectangle
-from ocrsvc.masking import kinds
-from ocrsvc.masking.kinds import parse_kinds
+from ocrsvc.masking import rules as masking
+from ocrsvc.masking.rules import parse_kinds
 from ocrsvc.models import model_name
 from ocrsvc.models.model_name import parse_wanted_model
 from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, Barcodes, ModelChoice, ReadOptions, Rotate, TextLayer, Words
@@ -219,8 +219,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "characters": _bool("false", "Give each word its characters with boxes and confidences; asks for words, too."),
     "mask": Option(
         parse_kinds,
-        kinds.ACCEPTED,
-        {"type": "string", "pattern": kinds.PATTERN},
+        masking.ACCEPTED,
+        {"type": "string", "pattern": masking.PATTERN},
         None,
         "What becomes stars in the answer: numbers of persons, organizations and accounts (id), telephone numbers "
         "(phone), payment cards (card), mail addresses (mail), the service's own patterns (own); JSON lists the "

@@ -10,7 +10,7 @@ import flask
 from werkzeug.utils import cached_property
 
 from ocrsvc.access.admission import Admission
-from ocrsvc.access.api_keys import KeyEntry, caller_of
+from ocrsvc.access.api_keys import KeyEntry
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.body import read_body
 from ocrsvc.http.body_parser import parse_body
@@ -18,7 +18,7 @@ from ocrsvc.http.field_values import parse_decimal
 from ocrsvc.http.options import CHOICE_OPTIONS, choice_of
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.received_body import ReceivedBody
-from ocrsvc.masking.kinds import kinds_of_header
+from ocrsvc.masking.rules import kinds_of_header
 from ocrsvc.records import Check, MaskKind, ModelChoice
 from ocrsvc.serving.memory_budget import Budget, Share, network_of, unlimited
 from ocrsvc.serving.page_account import UNCOUNTED
@@ -134,7 +134,7 @@ class Request(flask.Request):
         Else the client's address, of IPv6 its network.
         """
         if self.key is not None:
-            return caller_of(self.key)
+            return self.key.caller
         header = self._settings.caller_header
         sent: str = self.environ.get("HTTP_" + header.upper().replace("-", "_"), "") if header else ""
         return sent.rpartition(",")[2].strip() or network_of(self.environ.get("REMOTE_ADDR", ""))

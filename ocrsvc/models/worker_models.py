@@ -24,8 +24,8 @@ from ocrsvc.models.version_selection import VersionSelector, there_is
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Check, ReadOptions, no_check
 from ocrsvc.serving.crash_denylist import CrashDenylist
+from ocrsvc.settings.group import bytes_of
 from ocrsvc.settings.settings import Settings
-from ocrsvc.settings.types import bytes_of
 from ocrsvc.system.memory import read_memory_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.metrics_store import WorkerMetrics

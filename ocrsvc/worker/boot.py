@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ocrsvc.access.key_routes import routes_of
+from ocrsvc.access.key_routes import Routes
 from ocrsvc.errors import OcrsvcError, OperatorError
 from ocrsvc.system.allocator import limit_arenas
 from ocrsvc.system.core_dumps import forbid_core_dumps
@@ -208,7 +208,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         worker.count_beside(change)
 
     settings, own, certificates = service.settings, service.worker, service.certificate_watch.certificates
-    gate, routes = own.gate, routes_of(settings.dialects, has_models=settings.models is not None)
+    gate, routes = own.gate, Routes(settings.dialects, has_models=settings.models is not None)
     assert own.limits is not None, "set before the engine is opened"
     state = ServerState(
         make_services(make_model(settings, reader, service.metrics, own.metrics), settings.dialects),

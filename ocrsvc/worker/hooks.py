@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import ocrsvc
 from ocrsvc import __version__
 from ocrsvc.access.audit_log import audit_log_of
-from ocrsvc.access.open_store import check_store, settle_rest
+from ocrsvc.access.manage_keys import check_store, settle_rest
 from ocrsvc.errors import OcrsvcError, OperatorError, SettingsError
 from ocrsvc.jobs.job_folder import open_jobs, remove_folder
 from ocrsvc.settings.load import read_settings

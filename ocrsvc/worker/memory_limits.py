@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ocrsvc.settings.describe import variable_of
+from ocrsvc.settings.group import bytes_of
 from ocrsvc.settings.settings import Settings
-from ocrsvc.settings.types import bytes_of
 from ocrsvc.system.gpu import GpuMemoryReader
 from ocrsvc.system.memory import read_memory_bytes
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ocrsvc.access.key_routes import routes_of
+from ocrsvc.access.key_routes import Routes
 from ocrsvc.access.page_counts import PageCounts
 from ocrsvc.engines.model.encryption import ModelKey
 from ocrsvc.jobs.job_store import JobStore
@@ -144,11 +144,9 @@ class ServiceContext:
         if self.settings.keys is None or self.worker.gate is not None:
             return
         from ocrsvc.access.gate import AccessGate
-        from ocrsvc.access.open_store import open_store
+        from ocrsvc.access.manage_keys import open_store
 
-        counts = self.page_counts
-        store = open_store(self.settings.keys)
-        self.worker.gate = AccessGate(store, counts.service, counts=counts, slot=slot_number)
+        self.worker.gate = AccessGate(open_store(self.settings.keys), self.page_counts, slot_number)
         self.worker.gate.start()
         self.worker.closing.callback(self.worker.gate.stop)
 
@@ -194,7 +192,7 @@ class ServiceContext:
         from ocrsvc.http.head_check import make_head_check
 
         return make_head_check(
-            self.worker.gate, routes_of(self.settings.dialects, has_models=self.settings.models is not None)
+            self.worker.gate, Routes(self.settings.dialects, has_models=self.settings.models is not None)
         )
 
     def _start_tracer(self) -> Tracer:

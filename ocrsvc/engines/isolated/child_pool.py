@@ -12,8 +12,8 @@ from ocrsvc.engines.isolated.child import HANG, Child, ChildLost
 from ocrsvc.engines.isolated.spawner import Spawner
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.readings import EngineInfo
+from ocrsvc.settings.group import bytes_of
 from ocrsvc.settings.settings import Settings
-from ocrsvc.settings.types import bytes_of
 from ocrsvc.system.memory import read_memory_bytes
 
 LOG: Final = logging.getLogger("ocrsvc.isolation")
