@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ocrsvc.jobs.callbacks import Callback, CallbackSender
-from ocrsvc.jobs.job import Job
+from ocrsvc.jobs.job import Job, Record
 from ocrsvc.jobs.job_store import JobStore
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of 24 bytes, so").decode()
@@ -17,9 +17,8 @@ SECRET = "whsec_" + base64.b64encode(b"a secret of 24 bytes, so").decode()
 
 def done_job(jobs: JobStore, host: str = "told.example", caller: str = "", key: str | None = None) -> Job:
     """A job of one page that is read, and whose end is not sent yet; with a key it names no secret."""
-    about = {"name": "a.pdf", "numbers": [1], "count": 1, "formats": [], "key": key}
     callback = Callback(f"https://{host}/x", "" if key else SECRET)
-    job = jobs.add(b"a document", about, caller, callback=callback)
+    job = jobs.add(b"a document", Record(caller, key, name="a.pdf", numbers=[1], count=1), callback)
     job.log.append({"number": 1, "error": "no"})
     job.finish("success")
     return job

@@ -20,9 +20,9 @@ from support import ROOT, SERVE, Server, wait_until
 from web_support import KnownEngine
 from werkzeug.test import TestResponse
 
+from ocrsvc.access.gate import AccessGate
 from ocrsvc.app import create_app
 from ocrsvc.jobs.job import Job
-from ocrsvc.jobs.job_result import make_file
 from ocrsvc.jobs.job_runner import JobRunner
 from ocrsvc.jobs.job_store import CallerLimits, JobStore
 from ocrsvc.pipeline.read import Reader
@@ -60,7 +60,20 @@ def post_document(
 
 def put_result_file(jobs: JobStore, job: Job, name: str, data: bytes) -> Path:
     """Make a file of a job's result that holds this; where it lies."""
-    return make_file(jobs, job, name, lambda output: output.write(data))
+    return jobs.make_file(job, name, lambda output: output.write(data))
+
+
+@contextmanager
+def reading_jobs(
+    jobs: JobStore, reader: Reader, page_s: float = 30.0, gate: AccessGate | None = None
+) -> Iterator[None]:
+    """Jobs are read within the block."""
+    runner = JobRunner(jobs, reader, page_s, bool, gate)
+    runner.thread.start()
+    try:
+        yield
+    finally:
+        runner.thread.stop(30.0)
 
 
 @dataclass
@@ -90,12 +103,8 @@ class JobsApp:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Jobs are read within the block."""
-        runner = JobRunner(self.jobs, self.reader, 10.0, bool)
-        runner.start()
-        try:
+        with reading_jobs(self.jobs, self.reader):
             yield
-        finally:
-            runner.stop(5.0)
 
     def work_until(self, is_so: Callable[[], object]) -> None:
         """Have jobs read until it is so."""

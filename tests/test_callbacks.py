@@ -16,9 +16,9 @@ from callbacks_support import SECRET, done_job, receiver, send_due, verified
 
 from ocrsvc.errors import UrlUnavailable
 from ocrsvc.jobs import callbacks as callbacks_module
+from ocrsvc.jobs import storage_threads
 from ocrsvc.jobs.callbacks import CallbackSender, headers_of, secret_of_key
-from ocrsvc.jobs.job import CALLBACK, Job
-from ocrsvc.jobs.job_status import job_status
+from ocrsvc.jobs.job import CALLBACK, Job, job_status
 from ocrsvc.jobs.job_store import JobStore
 
 WAIT_S = 30.0
@@ -165,7 +165,8 @@ def test_a_job_that_is_damaged_keeps_no_other_of_its_host_waiting(jobs: JobStore
 def test_the_threads_go_on_after_errors_that_are_logged_once_and_end_when_asked(
     jobs: JobStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(callbacks_module, "_POLL_S", 0.005)
+    monkeypatch.setattr(storage_threads, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(storage_threads, "POLL_S", 0.005)
     job, begun, failures = done_job(jobs), threading.Event(), iter([OSError("gone")] * 20)
     claim = CallbackSender._claim
 
@@ -181,11 +182,11 @@ def test_the_threads_go_on_after_errors_that_are_logged_once_and_end_when_asked(
 
     monkeypatch.setattr(CallbackSender, "_claim", fail_first)
     sender = CallbackSender(jobs.database, post, 3)
-    sender.start()
+    sender.threads.start()
     assert begun.wait(WAIT_S)
-    sender.stop(WAIT_S)
-    assert not any(thread.is_alive() for thread in sender._threads)
-    assert {record.message for record in caplog.records} == {"callbacks cannot be sent; tried again later: OSError"}
+    sender.threads.stop(WAIT_S)
+    assert not any(thread.is_alive() for thread in sender.threads.threads)
+    assert {record.message for record in caplog.records} == {"callbacks cannot go on; tried again later: OSError"}
     # It was left to others, as if it had not been tried.
     assert state_of(job) == ("waiting", 0)
     sent, taken = receiver()
@@ -265,9 +266,9 @@ def test_a_caller_whose_hosts_never_answer_delays_no_callback_of_another(jobs: J
         raise UrlUnavailable("No answer.")
 
     sender = CallbackSender(jobs.database, post, 1)
-    sender.start()
+    sender.threads.start()
     assert other_told.wait(WAIT_S)
-    sender.stop(WAIT_S)
+    sender.threads.stop(WAIT_S)
     assert state_of(other) == ("delivered", 1)
     assert most <= 2
 
@@ -391,7 +392,7 @@ def test_a_message_survives_its_service_and_is_given_up_in_the_end(jobs: JobStor
     done_job(jobs)
     removed_early(jobs, clock, "expired")
     after = JobStore(jobs.folder, 10**6, KEEP_S, clock, wall=clock)
-    after.open_again("another boot")
+    after.sweep("another boot")
     after.sweep()
     sent, post = receiver(500)
     send_due(CallbackSender(after.database, post, 1, clock=clock))

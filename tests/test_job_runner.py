@@ -7,8 +7,9 @@ import logging
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Final, NoReturn
 
 import pytest
 from documents import GRAY, pdf
@@ -16,7 +17,8 @@ from support import wait_until
 from web_support import KnownEngine
 
 from ocrsvc.jobs import job_runner as runner_module
-from ocrsvc.jobs.job import BEGUN, Job, PageLog
+from ocrsvc.jobs import storage_threads
+from ocrsvc.jobs.job import BEGUN, Job, PageLog, Record
 from ocrsvc.jobs.job_database import StorageFull
 from ocrsvc.jobs.job_runner import OPENING, JobRunner
 from ocrsvc.jobs.job_store import JobStore
@@ -25,7 +27,7 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 DOCUMENT = pdf(GRAY)
-ABOUT: Mapping[str, Any] = {"numbers": [1], "options": {}, "count": 1}
+ASKED: Final = Record("", numbers=[1], count=1)
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +52,10 @@ def test_a_full_disk_is_reported_once_and_tried_again_ever_later(
     reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pauses: list[float] = []
-    job = jobs.add(DOCUMENT, ABOUT)
+    job = jobs.add(DOCUMENT, ASKED)
     runner = JobRunner(jobs, reader, 10.0, lambda: len(pauses) >= 9)
-    monkeypatch.setattr(runner._stopped, "wait", pauses.append)
-    monkeypatch.setattr(runner_module, "_POLL_S", 0.001)
+    monkeypatch.setattr(runner.thread.stopped, "wait", pauses.append)
+    monkeypatch.setattr(storage_threads, "POLL_S", 0.001)
     append = PageLog.append
 
     def append_at_last(log: PageLog, page: Mapping[str, object]) -> None:
@@ -64,21 +66,21 @@ def test_a_full_disk_is_reported_once_and_tried_again_ever_later(
 
     monkeypatch.setattr(PageLog, "append", append_at_last)
     with caplog.at_level(logging.ERROR, logger="ocrsvc.jobs"):
-        runner.start()
+        runner.thread.start()
         wait_until(lambda: len(pauses) >= 9, "nine tries", within_s=90.0)
-        runner.stop(5.0)
+        runner.thread.stop(5.0)
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 0.0]
     said = [record.message.partition(":")[0] for record in caplog.records]
-    assert said == ["documents cannot be read; tried again later"]
-    assert [page["number"] for page in job.pages() if "page" in page] == [1]
-    assert job.state() == ("success", "")
+    assert said == ["documents cannot go on; tried again later"]
+    assert [page["number"] for page in job.log.read() if "page" in page] == [1]
+    assert job.progress().state == "success"
 
 
 @pytest.mark.parametrize("numbers", [[1], []])
 def test_a_job_whose_end_cannot_be_written_waits_again(
     reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch, numbers: list[int]
 ) -> None:
-    job = jobs.add(DOCUMENT, {**ABOUT, "numbers": numbers})
+    job = jobs.add(DOCUMENT, replace(ASKED, numbers=numbers))
     begun(job, 1, 1)
 
     def finish(*_: object) -> NoReturn:
@@ -89,13 +91,13 @@ def test_a_job_whose_end_cannot_be_written_waits_again(
         monkeypatch.setattr(Reader, "open_document", lambda *_: 1 / 0)
     with pytest.raises(StorageFull):
         JobRunner(jobs, reader, 10.0, bool).read_all()
-    assert job.state() == ("waiting", "")
+    assert job.progress().state == "waiting"
 
 
 def test_a_file_whose_making_ends_every_process_is_left_out_in_the_end(
     reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, made = jobs.add(DOCUMENT, {**ABOUT, "formats": ["pdf", "text"]}), []
+    job, made = jobs.add(DOCUMENT, replace(ASKED, formats=["pdf", "text"])), []
     runner = JobRunner(jobs, reader, 10.0, bool)
 
     def killed(_jobs: JobStore, _job: Job, name: str, _check: object) -> None:
@@ -108,31 +110,36 @@ def test_a_file_whose_making_ends_every_process_is_left_out_in_the_end(
         with pytest.raises(KeyboardInterrupt):
             runner.read_all()
     runner.read_all()
-    assert (made, job.state()[0]) == (["pdf", "pdf", "pdf", "text"], "success")
+    assert (made, job.progress().state) == (["pdf", "pdf", "pdf", "text"], "success")
 
 
 def test_a_document_whose_opening_ends_every_process_fails_in_the_end(reader: Reader, jobs: JobStore) -> None:
-    hard, easy = (jobs.add(DOCUMENT, ABOUT) for _ in range(2))
+    hard, easy = (jobs.add(DOCUMENT, ASKED) for _ in range(2))
     begun(hard, OPENING, 3)
     begun(easy, OPENING, 2)
     JobRunner(jobs, reader, 10.0, bool).read_all()
-    assert (hard.state()[0], easy.state()[0], hard.log.count(), easy.log.count()) == ("failure", "success", 0, 1)
+    assert (hard.progress().state, easy.progress().state, hard.log.count(), easy.log.count()) == (
+        "failure",
+        "success",
+        0,
+        1,
+    )
 
 
 def test_a_loss_of_power_that_leaves_a_note_empty_or_a_page_damaged_costs_no_job(
     reader: Reader, jobs: JobStore
 ) -> None:
-    job = jobs.add(DOCUMENT, ABOUT)
+    job = jobs.add(DOCUMENT, ASKED)
     (job.folder / BEGUN).write_bytes(b"")
     (job.folder / "pages.jsonl").write_bytes(b'{"number": 1, "pa\x01": }\n')
     JobRunner(jobs, reader, 10.0, bool).read_all()
-    assert (job.state()[0], job.log.count()) == ("success", 1)
+    assert (job.progress().state, job.log.count()) == ("success", 1)
 
 
 def test_a_job_whose_reader_died_before_its_end_was_in_the_database_is_read_no_more(
     reader: Reader, jobs: JobStore
 ) -> None:
-    job = jobs.add(DOCUMENT, ABOUT)
+    job = jobs.add(DOCUMENT, ASKED)
     job.put("done.json", {"state": "success"})
     assert jobs.waiting() == [job]
     JobRunner(jobs, reader, 10.0, bool).read_all()
@@ -142,7 +149,7 @@ def test_a_job_whose_reader_died_before_its_end_was_in_the_database_is_read_no_m
 def test_a_job_waits_while_its_database_cannot_be_used(
     reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = jobs.add(DOCUMENT, ABOUT)
+    job = jobs.add(DOCUMENT, ASKED)
 
     def broken() -> NoReturn:
         raise sqlite3.OperationalError("disk I/O error")
@@ -153,6 +160,6 @@ def test_a_job_waits_while_its_database_cannot_be_used(
         patched.setattr(runner_module, "_SYNC_S", 0.0)
         patched.setattr(jobs.database, "_connection", broken)
         JobRunner(jobs, reader, 10.0, bool).read_all()
-    assert job.end() is None
+    assert not job.is_done()
     JobRunner(jobs, reader, 10.0, bool).read_all()
-    assert (job.state()[0], job.log.count()) == ("success", 1)
+    assert (job.progress().state, job.log.count()) == ("success", 1)

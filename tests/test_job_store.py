@@ -27,13 +27,11 @@ from ocrsvc.adapters.mistral.uploaded_files import UploadedFiles
 from ocrsvc.app import create_app
 from ocrsvc.errors import QueueFull, SettingsError
 from ocrsvc.jobs.callbacks import CallbackSender
-from ocrsvc.jobs.eviction import Bounds, Need, Stored, displaced
-from ocrsvc.jobs.job import INDEX, LINES, Job, PageLog
+from ocrsvc.jobs.eviction import Bounds, Need, displace
+from ocrsvc.jobs.job import INDEX, LINES, Job, PageLog, Record, job_status
 from ocrsvc.jobs.job_database import NAME, StorageFull, storing
 from ocrsvc.jobs.job_folder import LASTING, open_folder, open_jobs
-from ocrsvc.jobs.job_options import pack_options, unpack_options
-from ocrsvc.jobs.job_result import make_file, make_result
-from ocrsvc.jobs.job_status import job_status
+from ocrsvc.jobs.job_result import pack_options, unpack_options
 from ocrsvc.jobs.job_store import JobStore, read_usage
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
@@ -47,12 +45,13 @@ DOCUMENT = pdf(GRAY)
 # Which documents make room: as "caller + number", finished ones in capitals, the oldest first
 
 
-def stored_of(names: str) -> list[Stored]:
-    """Documents of 10 bytes each."""
-    return [
-        Stored(name, name[0].lower(), 10, came_s, is_done=name[0].isupper())
-        for came_s, name in enumerate(names.split())
-    ]
+def gone_for(names: str, need: Need, bounds: Bounds) -> list[str] | None:
+    """What goes of documents of 10 bytes each."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE job (id, caller, bytes, is_done, came_s)")
+        rows = [(name, name[0].lower(), 10, name[0].isupper(), came_s) for came_s, name in enumerate(names.split())]
+        connection.executemany("INSERT INTO job VALUES (?, ?, ?, ?, ?)", rows)
+        return displace(connection, need, bounds)
 
 
 @pytest.mark.parametrize(
@@ -78,8 +77,7 @@ def stored_of(names: str) -> list[Stored]:
 def test_callers_with_most_and_finished_documents_make_room(
     names: str, caller: str, gone: Sequence[str] | None
 ) -> None:
-    found = displaced(stored_of(names), Need(caller, 10), Bounds(documents=4, size=10**6))
-    assert (found if found is None else [document.id for document in found]) == gone
+    assert gone_for(names, Need(caller, 10), Bounds(documents=4, size=10**6)) == gone
 
 
 @pytest.mark.parametrize(
@@ -96,13 +94,11 @@ def test_callers_with_most_and_finished_documents_make_room(
 )
 def test_bytes_have_shares_too(size: int, document: str, gone: Sequence[str] | None) -> None:
     names = "A1 a2 a3 a4" if not document else "A1 a2 a3 b1"
-    found = displaced(stored_of(names), Need("b", size, document), Bounds(documents=100, size=40))
-    assert (found if found is None else [entry.id for entry in found]) == gone
+    assert gone_for(names, Need("b", size, document), Bounds(documents=100, size=40)) == gone
 
 
 def test_the_document_that_files_are_made_of_does_not_make_room_for_them() -> None:
-    found = displaced(stored_of("A1 A2"), Need("a", 10, document="A1"), Bounds(documents=9, size=20))
-    assert found == [stored_of("A1 A2")[1]]
+    assert gone_for("A1 A2", Need("a", 10, document="A1"), Bounds(documents=9, size=20)) == ["A2"]
 
 
 # The store
@@ -132,7 +128,7 @@ def small(tmp_path: Path, clock: Clock) -> JobStore:
 def test_one_caller_cannot_keep_others_out(small: JobStore, clock: Clock) -> None:
     def add(caller: str) -> Job:
         clock.now_s += 1
-        return small.add(b"1", {}, caller)
+        return small.add(b"1", Record(caller))
 
     first, *_, last = [add("hog") for _ in range(4)]
     with pytest.raises(QueueFull):
@@ -145,9 +141,9 @@ def test_one_caller_cannot_keep_others_out(small: JobStore, clock: Clock) -> Non
 
 
 def test_no_more_bytes_are_kept_than_may_be_and_files_that_are_made_count(small: JobStore) -> None:
-    old, made = small.add(bytes(30_000), {}, "a"), small.add(bytes(30_000), {}, "a")
+    old, made = small.add(bytes(30_000), Record("a")), small.add(bytes(30_000), Record("a"))
     with pytest.raises(QueueFull):
-        small.add(bytes(60_000), {}, "a")
+        small.add(bytes(60_000), Record("a"))
     old.finish("success")
     made.finish("success")
     put_result_file(small, made, "a.txt", bytes(50_000))
@@ -157,9 +153,9 @@ def test_no_more_bytes_are_kept_than_may_be_and_files_that_are_made_count(small:
 
 
 def test_what_is_too_old_makes_room(small: JobStore, clock: Clock) -> None:
-    small.add(bytes(60_000), {})
+    small.add(bytes(60_000), Record(""))
     clock.now_s += 101
-    new = small.add(bytes(60_000), {})
+    new = small.add(bytes(60_000), Record(""))
     assert small.all() == [new]
 
 
@@ -169,13 +165,13 @@ def test_what_is_too_old_makes_room(small: JobStore, clock: Clock) -> None:
         lambda _, job: job.finish("success"),
         lambda other, job: [put_result_file(other, job, "a.txt", b"made" * size) for size in (1, 2)],
         lambda other, job: other.clear(job),
-        lambda other, _: other.add(b"another", {}, "c"),
+        lambda other, _: other.add(b"another", Record("c")),
         lambda _, job: [job.log.append({"number": 1}), job.note_progress()],
     ],
 )
 def test_what_another_process_changes_is_seen(small: JobStore, change: Callable[[JobStore, Job], object]) -> None:
-    small.add(b"waits", {}, "a")
-    small.add(b"is done", {}, "b").finish("success")
+    small.add(b"waits", Record("a"))
+    small.add(b"is done", Record("b")).finish("success")
     other = JobStore(small.folder, 10**6, 100.0)
     for job in other.all():
         change(other, job)
@@ -189,18 +185,18 @@ def test_what_another_process_changes_is_seen(small: JobStore, change: Callable[
 
 def test_a_store_that_another_process_holds_for_too_long_keeps_no_request_waiting(small: JobStore) -> None:
     small.database.wait_s = 0.05
-    kept = small.add(b"1", {})
+    kept = small.add(b"1", Record(""))
     with closing(sqlite3.connect(small.folder / NAME, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         small.database.close()
-        for store in (lambda: small.add(b"2", {}), lambda: put_result_file(small, kept, "a", b"3")):
+        for store in (lambda: small.add(b"2", Record("")), lambda: put_result_file(small, kept, "a", b"3")):
             with pytest.raises(QueueFull, match="takes long"):
                 store()
     assert (small.all(), files_of(small.folder) & {f"{kept.id}/out/a"}) == ([kept], set())
 
 
 def test_a_job_tells_how_far_it_is_while_others_are_stored(small: JobStore) -> None:
-    job = small.add(b"1", {"name": "a.pdf", "numbers": [1], "count": 1, "formats": []})
+    job = small.add(b"1", Record("", name="a.pdf", numbers=[1], count=1))
     small.database.wait_s = 0.05
     with ThreadPoolExecutor(1) as pool, small.database.transaction():
         assert pool.submit(job_status, job).result(30.0)["state"] == "waiting"
@@ -215,27 +211,27 @@ def test_a_document_is_written_before_the_database_is_held(small: JobStore, monk
         return transaction()
 
     monkeypatch.setattr(small.database, "transaction", look)
-    small.add(b"1", {})
+    small.add(b"1", Record(""))
     assert "file" in written[0]
 
 
 def test_what_a_dead_process_was_adding_is_removed_and_what_a_living_one_adds_is_not(small: JobStore) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    dead, living, cleared = f".{child.pid}-{'a' * 32}", f".{os.getppid()}-{'b' * 32}", f".{'c' * 32}"
+    dead, living, cleared = f".{child.pid}-{'a' * 32}", f".{os.getppid()}-{'b' * 32}", f".999999999-{'c' * 32}"
     for name in (dead, living, cleared):
         (small.folder / name).mkdir()
         (small.folder / name / "file").write_bytes(bytes(90_000))
-    job = small.add(bytes(60_000), {})
+    job = small.add(bytes(60_000), Record(""))
     small.sweep()
     assert {path.name for path in small.folder.iterdir() if path.is_dir()} == {living, job.id}
 
 
 def test_each_process_has_a_connection_of_its_own(small: JobStore) -> None:
-    small.add(b"1", {})
+    small.add(b"1", Record(""))
     small.database.close()
     fork = multiprocessing.get_context("fork")
-    children = [fork.Process(target=small.add, args=[b"2", {}]) for _ in range(3)]
+    children = [fork.Process(target=small.add, args=[b"2", Record("")]) for _ in range(3)]
     for child in children:
         child.start()
     for child in children:
@@ -248,18 +244,18 @@ def test_each_process_has_a_connection_of_its_own(small: JobStore) -> None:
 
 
 def test_a_job_whose_process_died_before_its_row_was_there_is_given_one(small: JobStore) -> None:
-    job = small.add(b"1", {"source": "api"}, "a", repeat="r", content="c")
+    job = small.add(b"1", Record("a", source="api", repeat="r", content="c"))
     small.database.rows("DELETE FROM job")
-    assert small.add(b"1", {"source": "api"}, "a", repeat="r", content="c") == job
+    assert small.add(b"1", Record("a", source="api", repeat="r", content="c")) == job
     small.database.rows("DELETE FROM job")
     small.sweep()
     assert small.waiting() == [job]
 
 
 def test_a_row_whose_files_are_gone_is_removed_and_gives_no_job(small: JobStore) -> None:
-    small.add(bytes(60_000), {}, repeat="r").folder.rename(small.folder / f".{'c' * 32}")
+    small.add(bytes(60_000), Record("", repeat="r")).folder.rename(small.folder / f".{'c' * 32}")
     assert (small.all(), small.waiting()) == ([], [])
-    assert small.add(b"2", {}, repeat="r").is_there()
+    assert small.add(b"2", Record("", repeat="r")).is_there()
     small.sweep()
     assert small.database.rows("SELECT count(*) FROM job") == [(1,)]
 
@@ -284,7 +280,7 @@ def test_a_damaged_database_is_set_aside_and_built_from_the_jobs_own_files(
 ) -> None:
     jobs = JobStore(tmp_path, 10**8, 3600.0)
     waiting = [
-        jobs.add(b"%d" % number, {"source": "api"}, f"caller {number}", repeat=str(number)) for number in range(9)
+        jobs.add(b"%d" % number, Record(f"caller {number}", source="api", repeat=str(number))) for number in range(9)
     ]
     told, untold = done_job(jobs, "told.example"), done_job(jobs, "untold.example")
     sent, post = receiver()
@@ -304,7 +300,7 @@ def test_a_damaged_database_is_set_aside_and_built_from_the_jobs_own_files(
     if is_running:
         after.sweep()
     else:
-        after.open_again("boot")
+        after.sweep("boot")
     assert (tmp_path / f"damaged-{NAME}").exists() == (how != "removed")
     for store in (after, other):
         assert {job.id for job in store.all()} == {job.id for job in (*waiting, told, untold)}
@@ -339,7 +335,7 @@ def files_of(folder: Path) -> set[str]:
 @pytest.mark.usefixtures("full_disk")
 def test_a_document_for_which_the_disk_has_no_room_leaves_nothing(small: JobStore) -> None:
     with pytest.raises(StorageFull), storing():
-        small.add(bytes(60_000), {})
+        small.add(bytes(60_000), Record(""))
     assert files_of(small.folder) == set()
 
 
@@ -347,18 +343,18 @@ def test_a_document_for_whose_row_the_disk_has_no_room_leaves_nothing(small: Job
     ((pages,),) = small.database.rows("PRAGMA page_count")
     small.database.rows(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(StorageFull), storing():
-        small.add(b"1", {}, repeat="r" * 10_000)
+        small.add(b"1", Record("", repeat="r" * 10_000))
     assert files_of(small.folder) == set()
 
 
 def test_a_result_for_which_the_disk_has_no_room_leaves_nothing(small: JobStore, request: Any) -> None:
-    job = small.add(b"a document", {})
+    job = small.add(b"a document", Record(""))
     before = files_of(small.folder)
     request.getfixturevalue("full_disk")
     with pytest.raises(OSError, match="No space"):
         job.finish("success")
     with pytest.raises(OSError, match="No space"):
-        make_file(small, job, "a", lambda output: Path(output.name).write_bytes(b"1234"))
+        small.make_file(job, "a", lambda output: Path(output.name).write_bytes(b"1234"))
     assert files_of(small.folder) == before
 
 
@@ -411,11 +407,12 @@ def test_a_full_disk_is_a_503_at_the_door(reader: Reader, tmp_path: Path) -> Non
 HOLDING = """
 import sys
 from pathlib import Path
+from ocrsvc.jobs.job import Record
 from ocrsvc.jobs.job_folder import open_jobs
 from ocrsvc.settings.settings import Settings
 
 jobs = open_jobs(Settings(tasks_dir=Path(sys.argv[1])))
-print(jobs.add(b"a document", {"source": "api"}).id, flush=True)
+print(jobs.add(b"a document", Record("", source="api")).id, flush=True)
 sys.stdin.read()
 """
 
@@ -460,7 +457,7 @@ def test_a_service_starts_on_a_full_disk_and_gives_what_was_read(
     assert "put in order later" in caplog.text
 
 
-@pytest.mark.parametrize("version", ["1", "3", ""])
+@pytest.mark.parametrize("version", ["2", "4", ""])
 def test_a_store_of_another_version_is_left_alone_and_it_is_said_what_to_do(tmp_path: Path, version: str) -> None:
     (tmp_path / LASTING).mkdir()
     (tmp_path / LASTING / ".format").write_text(version)
@@ -475,16 +472,16 @@ def test_ages_are_kept_over_a_boot_by_the_clock_on_the_wall_and_from_then_on_by_
 ) -> None:
     clock, wall = Clock(5000.0), Clock()
     jobs = JobStore(tmp_path, 10**6, 100.0, clock, wall=wall)
-    jobs.open_again("first boot")
-    jobs.add(b"1", {})
+    jobs.sweep("first boot")
+    jobs.add(b"1", Record(""))
     wall.now_s += 70
     clock.now_s += 70
-    new = jobs.add(b"2", {})
+    new = jobs.add(b"2", Record(""))
     # The monotonic clock begins anew, and 40 s have passed on the wall.
     clock.now_s, wall.now_s = 7.0, wall.now_s + 40
-    jobs.open_again("second boot")
+    jobs.sweep("second boot")
     wall.now_s += 10**9
-    jobs.open_again("second boot")
+    jobs.sweep("second boot")
     jobs.sweep()
     assert jobs.all() == [new]
     clock.now_s += 61
@@ -495,10 +492,9 @@ def test_ages_are_kept_over_a_boot_by_the_clock_on_the_wall_and_from_then_on_by_
 @pytest.mark.parametrize("left", [b"", b"[]", b"{}"])
 def test_what_a_loss_of_power_or_a_kill_left_keeps_no_service_from_starting(left: bytes, tmp_path: Path) -> None:
     jobs = JobStore(tmp_path, 10**6, 100.0)
-    damaged, whole = jobs.add(b"1", {}), jobs.add(b"2", {})
+    damaged, whole = jobs.add(b"1", Record("")), jobs.add(b"2", Record(""))
     (damaged.folder / "job.json").write_bytes(left)
     put_result_file(jobs, whole, "a.txt", b"made")
-    (whole.folder / f".{os.getpid()}-0").touch()
     before = UploadedFiles(jobs.uploads)
     kept, lost = (before.add(b"3", "a.pdf", "", None) for _ in range(2))
     (lost.job.folder / "job.json").write_bytes(left)
@@ -507,7 +503,7 @@ def test_what_a_loss_of_power_or_a_kill_left_keeps_no_service_from_starting(left
     # Its process has ended, and another one has its number.
     (uploads / f".{os.getpid()}-{'a' * 32}").mkdir()
     after = JobStore(tmp_path, 10**6, 100.0)
-    after.open_again("boot")
+    after.sweep("boot")
     after.sweep()
     assert (after.all(), UploadedFiles(after.uploads).all(), UploadedFiles(after.uploads).secret()) == (
         [whole],
@@ -540,20 +536,20 @@ def test_a_page_whose_last_bytes_were_lost_is_read_again_and_is_there_once(tmp_p
     rows = [{"number": number, "text": "ab"} for number in (1, 2)]
     line_bytes = len(json.dumps(rows[1], separators=(",", ":"))) + 1
     for lost_bytes in range(1, line_bytes):
-        job = jobs.add(b"a document", {})
+        job = jobs.add(b"a document", Record(""))
         with job.claim():
             for row in rows:
                 job.log.append(row)
         (pages,) = job.folder.glob("pages.jsonl")
         os.truncate(pages, pages.stat().st_size - lost_bytes)
         with job.claim():
-            assert (job.log.count(), list(job.pages())) == (1, rows[:1])
+            assert (job.log.count(), list(job.log.read())) == (1, rows[:1])
             job.log.append(rows[1])
-        assert (job.log.count(), list(job.pages())) == (2, rows)
+        assert (job.log.count(), list(job.log.read())) == (2, rows)
 
 
 def test_a_page_for_which_the_disk_has_no_room_is_not_written_in_part(small: JobStore) -> None:
-    job = small.add(b"a document", {})
+    job = small.add(b"a document", Record(""))
     job.log.append({"number": 1})
     (job.folder / LINES).rename(job.folder / "kept")
     (job.folder / LINES).symlink_to("/dev/full")
@@ -561,7 +557,7 @@ def test_a_page_for_which_the_disk_has_no_room_is_not_written_in_part(small: Job
         job.log.append({"number": 2})
     (job.folder / "kept").rename(job.folder / LINES)
     job.log.append({"number": 3})
-    assert ([page["number"] for page in job.pages()], job.log.count()) == ([1, 3], 2)
+    assert ([page["number"] for page in job.log.read()], job.log.count()) == ([1, 3], 2)
 
 
 def test_every_option_of_reading_travels() -> None:
@@ -573,20 +569,10 @@ def test_every_option_of_reading_travels() -> None:
         assert pack_options(replace(ReadOptions(), **{field.name: value})).get(field.name, value) == value
 
 
-def test_what_died_while_it_made_a_file_leaves_nothing_that_the_next_one_does_not_remove(small: JobStore) -> None:
-    job = small.add(b"1", {"options": {}, "numbers": [], "count": 0, "asked": {}})
-    job.finish("success")
-    left, others = job.folder / ".999999999-0", job.folder / f".{os.getpid()}-0"
-    left.touch()
-    others.touch()
-    assert make_result(small, job, "ndjson", bool).read_bytes() == b""
-    assert (left.exists(), others.exists()) == (False, True)
-
-
 def test_a_disk_that_fails_leaves_a_job_to_later_and_is_not_said_to_be_without_it(
     small: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, stat = small.add(b"a document", {}), os.stat
+    job, stat = small.add(b"a document", Record("")), os.stat
 
     def failing(path: object, **options: bool) -> os.stat_result:
         if str(path) == str(job.folder):

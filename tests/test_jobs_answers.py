@@ -20,7 +20,7 @@ from web_support import json_of
 from ocrsvc.errors import QueueFull
 from ocrsvc.formats.page_serialization import pack_page
 from ocrsvc.jobs.job import Job
-from ocrsvc.jobs.job_result import find_answer
+from ocrsvc.jobs.job_result import ANSWER, find_result
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.records import Box, Line, Page
 from ocrsvc.serving.memory_budget import Share
@@ -142,7 +142,7 @@ def test_a_long_result_is_made_once(place: Place, way: str, monkeypatch: pytest.
     fetch = WAYS[way](place)
     with fetch() as answer:
         first = answer.data
-    monkeypatch.setattr(JobStore, "keep_result_file", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(JobStore, "make_file", lambda *_: pytest.fail("made again"))
     with fetch() as answer:
         assert answer.data == first
 
@@ -151,7 +151,7 @@ def test_a_long_result_is_made_once(place: Place, way: str, monkeypatch: pytest.
 def test_an_answer_lies_there_as_soon_as_the_job_has_ended(place: Place, way: str) -> None:
     job, where = place.docling() if way == "docling" else place.azure()
     place.work_until(job.is_done)
-    found = find_answer(job)
+    found = find_result(job, ANSWER)
     assert found is not None
     assert place.client.get(where).data == found.read_bytes()
 

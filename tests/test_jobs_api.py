@@ -218,7 +218,7 @@ def test_a_job_that_fails_says_why(clean: Place) -> None:
     job = clean.jobs.find(job_id)
     assert job is not None
     record = job.get(RECORD)
-    job.put(RECORD, {**record, "about": {**record["about"], "options": {"of_tomorrow": 1}}})
+    job.put(RECORD, {**record, "options": {"of_tomorrow": 1}})
     clean.work_until(lambda: clean.get(job_id)["finished_at"])
     job = clean.get(job_id)
     assert (job["state"], "of_tomorrow" in job["error"]["detail"]) == ("failed", True)

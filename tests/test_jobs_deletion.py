@@ -14,6 +14,7 @@ from web_support import picture
 
 from ocrsvc.engines.fake import FakeEngine, FakeHandle
 from ocrsvc.errors import ClientGone, OcrsvcError
+from ocrsvc.jobs.job import Record
 from ocrsvc.jobs.job_runner import JobRunner
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
@@ -71,7 +72,7 @@ def test_of_a_job_that_is_deleted_no_page_reaches_the_engine_that_was_queued_ahe
     threads: int, tmp_path: Path
 ) -> None:
     engine, jobs = WatchedEngine(), JobStore(tmp_path, 10**7, 3600.0)
-    job = jobs.add(DOCUMENT, {"numbers": list(range(1, PAGES + 1)), "options": {}})
+    job = jobs.add(DOCUMENT, Record("", numbers=[*range(1, PAGES + 1)]))
 
     def delete() -> None:
         # One page for each engine thread is being read, and one more is ahead.

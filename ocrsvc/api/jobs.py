@@ -11,6 +11,7 @@ from flask import Blueprint, Response
 
 from ocrsvc.api.sent_files import option_fields, sent_files
 from ocrsvc.document_output.document_formats import options_for
+from ocrsvc.document_output.file_names import disposition_of, stem_of
 from ocrsvc.errors import BadOption, JobFailed, JobNotDone, KeysNeeded, OcrsvcError, UnknownJob
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.options import OPTIONS, OTHER_NAMES, read_options
@@ -19,16 +20,9 @@ from ocrsvc.http.responses import as_json
 from ocrsvc.http.url_files import UrlFiles
 from ocrsvc.job_requests import ResultFiles, job_view, owner_of_request, store_of
 from ocrsvc.jobs.callbacks import Callback
-from ocrsvc.jobs.intake import JobRequest, add_job, find_job, jobs_of
-from ocrsvc.jobs.job import Job
-from ocrsvc.jobs.job_result import (
-    JSON,
-    NDJSON,
-    disposition_of_result,
-    media_type_of,
-    page_dicts,
-)
-from ocrsvc.jobs.job_status import PATH, STATES, job_status
+from ocrsvc.jobs.intake import JobRequest, add_job, find_job
+from ocrsvc.jobs.job import PATH, STATES, Job, Record, job_status
+from ocrsvc.jobs.job_result import JSON, NDJSON, media_type_of, page_dicts, suffix_of
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
@@ -95,14 +89,16 @@ class _JobViews:
         job_request = JobRequest(
             files[0],
             options_for(formats, asked.read),
-            owner_of_request(),
-            _name_of(own.get("name")),
+            Record(
+                *owner_of_request(),
+                SOURCE,
+                _name_of(own.get("name")),
+                asked={"lines": asked.lines, "words": asked.read.wants_words},
+                formats=formats,
+                repeat=request.headers.get(KEY_HEADER, ""),
+            ),
             asked.pages,
-            SOURCE,
-            {"lines": asked.lines, "words": asked.read.wants_words},
-            formats,
             _callback_of(own),
-            request.headers.get(KEY_HEADER, ""),
         )
         job = add_job(jobs, self._reader, self._settings, job_request, request.context, request.left_s)
         response = as_json(job_status(job), 202)
@@ -117,7 +113,7 @@ class _JobViews:
                 "Jobs are listed for API keys only: without them nothing tells whose is which.",
                 "Keep the id that a job was answered with.",
             )
-        for job in jobs_of(jobs, owner, _number("limit", DEFAULT_JOBS, 1, MOST_JOBS)):
+        for job in jobs.all("key = ?", owner.key)[::-1][: _number("limit", DEFAULT_JOBS, 1, MOST_JOBS)]:
             with suppress(FileNotFoundError):
                 found.append(job_status(job))
         return as_json({"jobs": found})
@@ -144,17 +140,17 @@ class _JobViews:
         return self._of(job, lambda: self._made(job, name))
 
     def _made(self, job: Job, name: str) -> Response:
-        end = job.end()
-        if end is None:
-            count, total = job.log.count(), len(job.about()["numbers"])
+        progress, record = job.progress(), job.record()
+        if progress.state in {"waiting", "running"}:
+            count, total = job.log.count(), len(record.numbers)
             raise JobNotDone(
                 f"{count} of {total} pages are read.", f"GET {PATH}/{job.id}/pages gives these; ask again later."
             )
-        if end.state == "failure":
-            raise JobFailed(f"The job has failed: {end.why}", f"GET {PATH}/{job.id}/pages gives what was read.")
+        if progress.state == "failure":
+            raise JobFailed(f"The job has failed: {progress.why}", f"GET {PATH}/{job.id}/pages gives what was read.")
 
         response = ResultFiles(self._jobs, self._reader).send(job, name, _content_type(name))
-        response.headers["Content-Disposition"] = disposition_of_result(job, name)
+        response.headers["Content-Disposition"] = disposition_of(f"{stem_of(record.name)}{suffix_of(name)}")
         return response
 
     def delete(self, job_id: str) -> Response:
@@ -236,7 +232,7 @@ def _accepted() -> str:
 
 def _pages_response(job: Job, after: int, most: int, form: str) -> Response:
     # Before the pages: a job that ends meanwhile is asked once more.
-    state, total = STATES[job.state()[0]], len(job.about()["numbers"])
+    state, total = STATES[job.progress().state], len(job.record().numbers)
     pages, size = [], 0
     for page in page_dicts(job, after, most):
         pages.append(orjson.dumps(page))

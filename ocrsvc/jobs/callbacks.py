@@ -12,27 +12,23 @@ import hashlib
 import hmac
 import random
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
 
-from ocrsvc.errors import BadOption, OcrsvcError
-from ocrsvc.jobs.job import CALLBACK, Job, Record
-from ocrsvc.jobs.job_database import LOGGER, JobDatabase, storing
-from ocrsvc.jobs.job_status import STATES, job_status
+from ocrsvc.errors import BadOption, ClientGone, OcrsvcError
+from ocrsvc.jobs.job import CALLBACK, STATES, Job, Record, job_status
+from ocrsvc.jobs.job_database import LOGGER, JobDatabase
+from ocrsvc.jobs.storage_threads import StorageThreads
 from ocrsvc.outgoing.policy import policy_of_callbacks
 from ocrsvc.outgoing.posting import post
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.loggable import loggable_error
-
-Post = Callable[[str, bytes, Mapping[str, str], Callable[[], object]], int]
-"""Posts a body with headers to a URL, calling the last argument meanwhile; the status. Raises OcrsvcError."""
 
 FIRST_PAUSE_S: Final = 5.0
 LONGEST_PAUSE_S: Final = 3600.0
@@ -46,8 +42,6 @@ EXPIRED: Final = "expired"
 
 _THREADS: Final = 8
 _MOST_OF_CALLER: Final = 2
-_POLL_S: Final = 1.0
-_LOG_INTERVAL_S: Final = 60.0
 _BASE64_PREFIX: Final = "whsec_"
 _FEWEST_CHARACTERS: Final = 16
 
@@ -135,15 +129,13 @@ def _signing_key(secret: str) -> bytes:
 
 def add_callback(connection: sqlite3.Connection, job: Job, record: Record) -> None:
     """Enter the callback that lies in the folder of a job, unless it is there."""
-    try:
+    with suppress(OSError, TypeError, ValueError, AttributeError):
         callback = Callback(**job.get(CALLBACK))
-        host = urlsplit(callback.url).hostname
-    except (OSError, TypeError, ValueError, AttributeError):
-        return
-    connection.execute(
-        "INSERT OR IGNORE INTO callback (job_id, caller, key, url, secret, host) VALUES (?, ?, ?, ?, ?, ?)",
-        (job.id, record.caller, record.key, callback.url, callback.secret, host or ""),
-    )
+        host = urlsplit(callback.url).hostname or ""
+        connection.execute(
+            "INSERT OR IGNORE INTO callback (job_id, caller, key, url, secret, host) VALUES (?, ?, ?, ?, ?, ?)",
+            (job.id, record.caller, record.key, callback.url, callback.secret, host),
+        )
 
 
 def remove_callback(connection: sqlite3.Connection, job_id: str) -> None:
@@ -157,10 +149,11 @@ def leave_message(connection: sqlite3.Connection, job: Job, now_s: float) -> Non
     # What is damaged keeps no other job from going.
     with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
         if connection.execute(waiting, [job.id]).fetchone():
-            sql = (
-                "UPDATE callback SET expired = ?, expired_at_s = ?, due_at_s = 0, sending_until_s = 0 WHERE job_id = ?"
+            connection.execute(
+                """UPDATE callback SET expired = ?, expired_at_s = ?, due_at_s = 0, sending_until_s = 0
+                WHERE job_id = ?""",
+                (_body_of(job, EXPIRED), now_s, job.id),
             )
-            connection.execute(sql, (_body_of(job, EXPIRED), now_s, job.id))
             connection.execute(_DROP_MOST, [MOST_EXPIRED])
             return
     remove_callback(connection, job.id)
@@ -168,8 +161,11 @@ def leave_message(connection: sqlite3.Connection, job: Job, now_s: float) -> Non
 
 def remove_old_messages(connection: sqlite3.Connection, now_s: float) -> None:
     """Remove those of jobs that expired long ago, and callbacks of jobs that a failing disk has lost."""
-    connection.execute("DELETE FROM callback WHERE expired IS NULL AND job_id NOT IN (SELECT id FROM job)")
-    connection.execute("DELETE FROM callback WHERE expired_at_s < ?", [now_s - _EXPIRED_S])
+    connection.execute(
+        """DELETE FROM callback
+        WHERE expired IS NULL AND job_id NOT IN (SELECT id FROM job) OR expired_at_s < ?""",
+        [now_s - _EXPIRED_S],
+    )
 
 
 def _body_of(job: Job, state: str) -> bytes:
@@ -180,12 +176,7 @@ def _body_of(job: Job, state: str) -> bytes:
 # Sending
 
 
-class Stopping(Exception):
-    """The thread is to end."""
-
-
-@dataclass(frozen=True, slots=True)
-class _DueCallback:
+class _Due(NamedTuple):
     """A callback that this process sends now; `expired` is the message of a job that has gone."""
 
     job_id: str
@@ -195,17 +186,21 @@ class _DueCallback:
     tries: int
     expired: bytes | None
 
+    def pause_s(self) -> float:
+        """Before the next try, when this one has failed."""
+        return min(FIRST_PAUSE_S * 2.0**self.tries, LONGEST_PAUSE_S)
+
 
 @dataclass
 class CallbackSender:
-    """Threads of a worker that send what is due; `start` and `stop` them.
+    """Sends what is due, in `threads`: a message at most `most_tries` times, each of at most `limit_s`.
 
-    A message is given up after `most_tries`, of which each may take `limit_s`. `secret` is the service's, from which
-    that of a key is derived; `note` is called with what became of a message.
+    `post` takes URL, body, headers and what raises ClientGone when it is to end, and gives the status of the answer.
+    From `secret` that of each key is derived; `note` is called with what became of a message.
     """
 
     database: JobDatabase
-    post: Post
+    post: Callable[[str, bytes, Mapping[str, str], Callable[[], object]], int]
     most_tries: int
     secret: str = ""
     limit_s: float = 10.0
@@ -213,37 +208,10 @@ class CallbackSender:
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
-        self._quiet_until_s = 0.0
-        self._stopped = threading.Event()
-        self._threads = [threading.Thread(target=self._run, name="callbacks", daemon=True) for _ in range(_THREADS)]
-
-    def start(self) -> None:
-        """Begin."""
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self, timeout_s: float) -> None:
-        """Leave what was not sent to others."""
-        self._stopped.set()
-        until_s = time.monotonic() + timeout_s
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(max(0.0, until_s - time.monotonic()))
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                with storing():
-                    if self.send_next():
-                        continue
-            except Stopping:
-                return
-            except Exception as error:  # noqa: BLE001  a thread that ended would leave every later message unsent
-                self._report(error)
-            self._stopped.wait(_POLL_S)
+        self.threads = StorageThreads("callbacks", self.send_next, _THREADS)
 
     def send_next(self) -> bool:
-        """Send the message whose turn it is; False where none is due. Raises Stopping, QueueFull, OSError."""
+        """Send the message whose turn it is; False where none is due. Raises QueueFull, OSError."""
         due = self._claim()
         if due is None:
             return False
@@ -251,11 +219,12 @@ class CallbackSender:
         try:
             status = self._send(due)
             why = "" if 200 <= status < 300 else f"It answered {status}."
+        except ClientGone:
+            # As if it had not been tried: others go on.
+            self._change(due, tries=due.tries, due_at_s=0.0)
+            return False
         except OcrsvcError as error:
             why = str(error)
-        except Stopping:
-            self._change(due, tries=due.tries, due_at_s=0.0)
-            raise
         except Exception as error:  # noqa: BLE001  it is a try, as any other failure
             if not (due.expired or self._job(due).is_there()):
                 # Where it has expired meanwhile, that is sent next.
@@ -264,17 +233,17 @@ class CallbackSender:
             why = "Something went wrong here; it is in the service's log."
         if not why:
             self._end(due, "delivered", status)
-        elif due.tries + 1 >= self.most_tries:
+            return True
+        LOGGER.info("callback of job %s failed try=%s status=%s", due.job_id, due.tries + 1, status)
+        if due.tries + 1 >= self.most_tries:
             self._end(due, "given up", status)
         else:
-            pause_s = _pause_s(due) * (1 + _JITTER * random.random())  # noqa: S311  no secret
+            pause_s = due.pause_s() * (1 + _JITTER * random.random())  # noqa: S311  no secret
             self._change(due, due_at_s=self.clock() + pause_s, status=status)
             self.note("callback_failed")
-        if why:
-            LOGGER.info("callback of job %s failed try=%s status=%s", due.job_id, due.tries + 1, status)
         return True
 
-    def _claim(self) -> _DueCallback | None:
+    def _claim(self) -> _Due | None:
         """What this process sends now. That is noted before: a disk without room would have it sent without end.
 
         It stays so where the process ends: a try, with the next one due.
@@ -285,51 +254,43 @@ class CallbackSender:
             row = connection.execute(_NEXT, values).fetchone()
             if row is None:
                 return None
-            due, until_s = _DueCallback(*row), now_s + self.limit_s + FIRST_PAUSE_S
+            due, until_s = _Due(*row), now_s + self.limit_s + FIRST_PAUSE_S
             sql = """UPDATE callback SET tries = tries + 1, due_at_s = ?, sending_until_s = ?,
             turn = (SELECT max(turn) FROM callback) + 1 WHERE job_id = ?"""
-            connection.execute(sql, (max(until_s, now_s + _pause_s(due)), until_s, due.job_id))
+            connection.execute(sql, (max(until_s, now_s + due.pause_s()), until_s, due.job_id))
         return due
 
-    def _send(self, due: _DueCallback) -> int:
-        """The status of the answer. Raises what `post` raises, Stopping, and what a damaged or lost job raises."""
+    def _send(self, due: _Due) -> int:
+        """The status of the answer. Raises what `post` raises, and what a damaged or lost job raises."""
         message_id, body = f"msg_{due.job_id}_{EXPIRED}", due.expired
         if body is None:
             job, message_id = self._job(due), f"msg_{due.job_id}"
-            body = _body_of(job, STATES[job.state()[0]])
-        secret = due.secret or secret_of_key(self.secret, due.key)
-        return self.post(due.url, body, headers_of(message_id, body, self.clock(), secret), self._check)
+            body = _body_of(job, STATES[job.progress().state])
+        headers = headers_of(message_id, body, self.clock(), due.secret or secret_of_key(self.secret, due.key))
+        return self.post(due.url, body, headers, self._check)
 
-    def _end(self, due: _DueCallback, state: str, status: int | None) -> None:
+    def _end(self, due: _Due, state: str, status: int | None) -> None:
         """It is not sent again. Of an expired job nothing is left then."""
         if due.expired:
-            with self.database.transaction() as connection:
-                remove_callback(connection, due.job_id)
+            self.database.rows("DELETE FROM callback WHERE job_id = ?", due.job_id)
         elif self._change(due, state=state, status=status, secret=""):
             (self._job(due).folder / CALLBACK).unlink(missing_ok=True)
         self.note(f"callback_{state.replace(' ', '_')}")
 
-    def _change(self, due: _DueCallback, **values: object) -> bool:
+    def _change(self, due: _Due, **values: object) -> bool:
         """It is not being sent any more; False where the job has expired since, so that its row says more."""
         names = "".join(f"{name} = ?, " for name in values)
-        sql = f"UPDATE callback SET {names} sending_until_s = 0 WHERE job_id = ? AND (expired IS NULL) = ?"  # noqa: S608
-        with self.database.transaction() as connection:
-            return connection.execute(sql, (*values.values(), due.job_id, due.expired is None)).rowcount == 1
+        sql = f"""UPDATE callback SET {names} sending_until_s = 0
+        WHERE job_id = ? AND (expired IS NULL) = ? RETURNING 1"""  # noqa: S608  no input
+        return bool(self.database.rows(sql, *values.values(), due.job_id, due.expired is None))
 
-    def _job(self, due: _DueCallback) -> Job:
+    def _job(self, due: _Due) -> Job:
         return Job(self.database.folder / due.job_id, self.database)
 
     def _check(self) -> None:
-        """Raises Stopping."""
-        if self._stopped.is_set():
-            raise Stopping
-
-    def _report(self, error: Exception) -> None:
-        """What is wrong with the disk is logged now and then, not each time."""
-        now_s = time.monotonic()
-        if now_s >= self._quiet_until_s:
-            self._quiet_until_s = now_s + _LOG_INTERVAL_S
-            LOGGER.error("callbacks cannot be sent; tried again later: %s", loggable_error(error))
+        """Raises ClientGone."""
+        if self.threads.stopped.is_set():
+            raise ClientGone("This process ends.")
 
 
 def make_callback_sender(
@@ -345,8 +306,3 @@ def make_callback_sender(
 
     secret = settings.callback_secret.get_secret_value() if settings.callback_secret is not None else ""
     return CallbackSender(database, send, settings.callback_tries, secret, limit_s, note)
-
-
-def _pause_s(due: _DueCallback) -> float:
-    """Before the next try, when this one has failed."""
-    return min(FIRST_PAUSE_S * 2.0**due.tries, LONGEST_PAUSE_S)

@@ -7,19 +7,31 @@ with nothing in store also displaces the oldest finished document of any other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sqlite3
 from dataclasses import dataclass
+from typing import Final
 
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """One document in store: the bytes of all its files, and monotonic seconds of its arrival."""
-
-    id: str
-    caller: str
-    size: int
-    came_s: float
-    is_done: bool
+# How many times its share of the documents or of the bytes each caller holds, the one in need with what it needs. By
+# `turn` 1 are its own finished documents, 2 and 3 those of the caller that holds most, 4 any that is finished.
+_NEXT: Final = """
+WITH
+  caller AS (SELECT caller FROM job UNION SELECT :caller),
+  share AS (SELECT max(1, :documents / count(*)) AS documents, max(1, :size / count(*)) AS size FROM caller),
+  held AS (
+    SELECT caller, max(1.0 * count(*) / share.documents, total(bytes) / share.size) AS shares,
+      max(1.0 * (count(*) + :new) / share.documents, (total(bytes) + :more) / share.size) AS needed
+    FROM job, share GROUP BY caller),
+  own AS (SELECT needed FROM held WHERE caller = :caller),
+  most AS (SELECT caller FROM held WHERE shares > 1 ORDER BY shares DESC, caller LIMIT 1),
+  stored AS (
+    SELECT id, came_s, CASE
+      WHEN caller = :caller AND is_done AND id != :document THEN 1
+      WHEN (SELECT needed > 1 FROM own) THEN NULL
+      WHEN caller IN most THEN 3 - is_done
+      WHEN is_done AND NOT EXISTS (SELECT * FROM own) AND NOT EXISTS (SELECT * FROM most) THEN 4
+      END AS turn
+    FROM job)
+SELECT id FROM stored WHERE turn ORDER BY turn, CASE turn WHEN 3 THEN -came_s ELSE came_s END LIMIT 1"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,42 +51,16 @@ class Bounds:
     size: int
 
 
-def displaced(stored: Sequence[Stored], need: Need, bounds: Bounds) -> list[Stored] | None:
-    """What has to go so that the need fits; None when nothing makes it fit."""
-    left, gone = sorted(stored, key=lambda document: document.came_s), []
-    while _excess(left, bounds, need) > 1:
-        victim = _next_victim(left, need, bounds)
-        if victim is None:
+def displace(connection: sqlite3.Connection, need: Need, bounds: Bounds) -> list[str] | None:
+    """Delete the rows of what has to go so that the need fits, and name it; None when nothing makes it fit."""
+    gone, new = list[str](), int(not need.document)
+    values = {"caller": need.caller, "document": need.document, "new": new, "more": need.size}
+    values |= {"documents": bounds.documents, "size": bounds.size}
+    while True:
+        documents, size = connection.execute("SELECT count(*), total(bytes) FROM job").fetchone()
+        if documents + new <= bounds.documents and size + need.size <= bounds.size:
+            return gone
+        if (row := connection.execute(_NEXT, values).fetchone()) is None:
             return None
-        left.remove(victim)
-        gone.append(victim)
-    return gone
-
-
-def _next_victim(stored: Sequence[Stored], need: Need, bounds: Bounds) -> Stored | None:
-    """The next to go, of those in store, the oldest first."""
-    done = [document for document in stored if document.is_done and document.id != need.document]
-    own = _of(need.caller, stored)
-    if finished := _of(need.caller, done):
-        return finished[0]
-    callers = {document.caller for document in stored} | {need.caller}
-    share = Bounds(max(1, bounds.documents // len(callers)), max(1, bounds.size // len(callers)))
-    if own and _excess(own, share, need) > 1:
-        return None
-    excess = {caller: _excess(_of(caller, stored), share) for caller in sorted(callers)}
-    worst = max(excess, key=excess.__getitem__)
-    if excess[worst] > 1:
-        return (_of(worst, done) or _of(worst, stored)[::-1])[0]
-    return done[0] if done and not own else None
-
-
-def _of(caller: str, stored: Sequence[Stored]) -> list[Stored]:
-    return [document for document in stored if document.caller == caller]
-
-
-def _excess(stored: Sequence[Stored], bounds: Bounds, need: Need | None = None) -> float:
-    """How many times the bounds these fill, together with a need; more than 1 is too much."""
-    documents, size = len(stored), sum(document.size for document in stored)
-    if need is not None:
-        documents, size = documents + (not need.document), size + need.size
-    return max(documents / bounds.documents, size / bounds.size)
+        connection.execute("DELETE FROM job WHERE id = ?", row)
+        gone.extend(row)

@@ -1,26 +1,25 @@
 """Takes in documents that are read later: what the native API and the adapters call. Read this file first.
 
-`add_job` takes one in, and `find_job` finds it again for its owner. A job answers by its own methods (job.py: `about`,
-`state`, `end`, `pages`, `log`), and `JobStore.clear` deletes it, also while it is read.
+`add_job` takes one in, and `find_job` finds it again for its owner. A job answers by its own methods (job.py: `record`,
+`state`, `end`, `log`), and `JobStore.clear` deletes it, also while it is read.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 
 from ocrsvc.errors import BadOption, TooManyPages
 from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
 from ocrsvc.jobs.callbacks import Callback, check_callback
-from ocrsvc.jobs.job import Job
-from ocrsvc.jobs.job_options import pack_options
-from ocrsvc.jobs.job_result import check_format
+from ocrsvc.jobs.job import Job, Record
+from ocrsvc.jobs.job_result import check_format, pack_options
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions, no_check
@@ -30,8 +29,7 @@ from ocrsvc.settings.settings import Settings
 _MOST_REPEAT_LETTERS: Final = 255
 
 
-@dataclass(frozen=True, slots=True)
-class JobOwner:
+class JobOwner(NamedTuple):
     """Whose a job is: `caller` is `request.caller`, with whom it shares the store.
 
     `key` is the identity of the API key; None where no keys are wanted. A job that was left with a key is there for
@@ -44,31 +42,17 @@ class JobOwner:
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """One document, and what is asked of it.
+    """One document: a PDF, a TIFF or another image, whole; and what is asked of it.
 
-    Attributes:
-        file: A PDF, a TIFF or another image, whole.
-        options: How its pages are read; every field of them is kept.
-        owner: Whose job it is.
-        name: What its sender calls the file, for people; made safe by who uses it.
-        pages: Which pages are read: ranges, or a function from how many there are to their numbers, in order.
-        source: The adapter that took it in, `api` for the native API; an adapter shows its own jobs only.
-        asked: What else the adapter wants to remember: plain JSON values, in `about["asked"]`.
-        formats: Of RESULT_FORMATS: files that are made when the last page was read; others are made on demand.
-        callback: Where its end is sent; None is nowhere.
-        repeat: The Idempotency-Key: the same job with the same key is the first one; "" is none.
+    The record has the Idempotency-Key itself, and lacks what is found in the document and the options. `pages` are
+    ranges, or a function from how many there are to their numbers, in order.
     """
 
     file: bytes
     options: ReadOptions
-    owner: JobOwner
-    name: str = ""
+    record: Record
     pages: Ranges | Callable[[int], Sequence[int]] = ALL
-    source: str = "api"
-    asked: Mapping[str, object] = field(default_factory=dict)
-    formats: tuple[str, ...] = ()
     callback: Callback | None = None
-    repeat: str = ""
 
 
 def add_job(
@@ -86,13 +70,13 @@ def add_job(
         TooManyPages, UnknownModel, QuotaExceeded: More than OCRSVC_JOB_PAGES, or than the key has left.
         KeyReused, TooManyJobs, QueueFull, OSError: As `JobStore.add`; wrap the call in `storing()` for the last.
     """
-    check = make_check(context, time.monotonic() + limit_s, time.monotonic)
+    check, record = make_check(context, time.monotonic() + limit_s, time.monotonic), job_request.record
     if job_request.callback is not None:
-        check_callback(job_request.callback, settings, job_request.owner.key)
+        check_callback(job_request.callback, settings, record.key)
     options = replace(job_request.options, mask=tuple(dict.fromkeys((*job_request.options.mask, *context.mask))))
     if context.choice is not None:
         options = context.choice.apply(options)
-    for name in job_request.formats:
+    for name in record.formats:
         check_format(name, options)
     reader.check_model(options)
     with reader.open_document(job_request.file, limit_s, context) as document:
@@ -103,37 +87,21 @@ def add_job(
     numbers = _numbers(job_request, count, kind, settings.job_pages)
     # They are counted when they are read; here a key learns at once that it has too few left.
     context.pages.expect(len(numbers))
-    about = {
-        "source": job_request.source,
-        "name": job_request.name,
-        "key": job_request.owner.key,
-        "count": count,
-        "numbers": numbers,
-        "options": pack_options(options),
-        "formats": job_request.formats,
-        "asked": job_request.asked,
-    }
-    repeat, content = _repeat(job_request), _content(job_request, about) if job_request.repeat else ""
-    file, caller, callback = job_request.file, job_request.owner.caller, job_request.callback
+    record = replace(record, count=count, numbers=numbers, options=pack_options(options))
+    if record.repeat:
+        record = replace(record, repeat=_repeat(record), content=_content(job_request, record))
     with jobs.adding.take(check):
-        return jobs.add(file, about, caller, pages=len(numbers), repeat=repeat, content=content, callback=callback)
+        return jobs.add(job_request.file, record, job_request.callback)
 
 
 def find_job(jobs: JobStore, sent_id: object, owner: JobOwner, source: str | None = None) -> Job | None:
     """The job of this id, of any type, if this caller and this adapter may see it; None asks for every adapter."""
     job = jobs.find(sent_id)
-    if job is None:
-        return None
     with suppress(FileNotFoundError):
-        about = job.about()
-        is_own = owner.key is None or about.get("key") == owner.key
-        return job if is_own and source in {None, about.get("source")} else None
+        record = job.record() if job is not None else None
+        if record is not None and owner.key in {None, record.key} and source in {None, record.source}:
+            return job
     return None
-
-
-def jobs_of(jobs: JobStore, owner: JobOwner, most: int) -> list[Job]:
-    """The jobs that were left with a key, the newest first; none without a key, where ids are all that tells owners."""
-    return [] if owner.key is None else jobs.all("key = ?", owner.key)[::-1][:most]
 
 
 def _numbers(job_request: JobRequest, count: int, kind: str, most: int) -> list[int]:
@@ -149,19 +117,15 @@ def _numbers(job_request: JobRequest, count: int, kind: str, most: int) -> list[
     return numbers
 
 
-def _repeat(job_request: JobRequest) -> str:
-    """What a job with the same Idempotency-Key of the same caller has, too; "" without one. Raises BadOption."""
-    if not job_request.repeat:
-        return ""
-    if len(job_request.repeat) > _MOST_REPEAT_LETTERS or not job_request.repeat.isprintable():
+def _repeat(record: Record) -> str:
+    """What a job with the same Idempotency-Key of the same caller has, too. Raises BadOption."""
+    if len(record.repeat) > _MOST_REPEAT_LETTERS or not record.repeat.isprintable():
         raise BadOption(f"The Idempotency-Key is longer than {_MOST_REPEAT_LETTERS} characters, or not printable.")
-    owner = job_request.owner.key or job_request.owner.caller
-    return sha256(orjson.dumps([owner, job_request.source, job_request.repeat])).hexdigest()
+    return sha256(orjson.dumps([record.key or record.caller, record.source, record.repeat])).hexdigest()
 
 
-def _content(job_request: JobRequest, about: Mapping[str, object]) -> str:
+def _content(job_request: JobRequest, record: Record) -> str:
     """What tells this job from others."""
     to = None if job_request.callback is None else job_request.callback.url
-    return sha256(
-        orjson.dumps([about, to], option=orjson.OPT_SORT_KEYS) + sha256(job_request.file).digest()
-    ).hexdigest()
+    asked = orjson.dumps([asdict(replace(record, caller="")), to], option=orjson.OPT_SORT_KEYS)
+    return sha256(asked + sha256(job_request.file).digest()).hexdigest()

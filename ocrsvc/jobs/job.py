@@ -2,8 +2,7 @@
 
     file           what was sent
     job.json       what is asked, whose it is, and when it came
-    lock           held (flock) by the process that reads it, so that its death frees it
-    started        when reading began
+    lock           held (flock) by the process that reads it, so that its death frees it; as old as the first reading
     begun.json     the pages that are being read, and how often each was begun
     pages.jsonl    what was read, a line a page, in order; with pages.index (see PageLog)
     done.json      how it ended
@@ -19,10 +18,10 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from struct import Struct
@@ -33,6 +32,11 @@ import orjson
 from ocrsvc.jobs.job_database import JobDatabase
 
 State = Literal["waiting", "running", "success", "failure"]
+STATES: Final[dict[State, str]] = {"waiting": "waiting", "running": "running", "success": "done", "failure": "failed"}
+"""What the native API calls the states of a job."""
+
+PATH: Final = "/v1/jobs"
+"""Of the native API."""
 
 BEGUN: Final = "begun.json"
 CALLBACK: Final = "callback.json"
@@ -43,35 +47,42 @@ LINES: Final = "pages.jsonl"
 INDEX: Final = "pages.index"
 # Twice the place where the line ends, and 1 more for a page that could not be read.
 _ENTRY: Final = Struct("<Q")
+_MOST_FAILED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of a job from its arrival on, by the clock on the wall.
+    """What is asked of a job, whose it is, and when it came, by the clock on the wall.
 
-    `caller` shares the store, `key` is the identity of the API key that it was left with. `repeat` is a hash of the
-    Idempotency-Key, empty for none, and `content` of what the job is; `about` is what was asked, see intake.py.
+    `caller` shares the store, `key` is the identity of the API key. `source` is the adapter that took it in, `asked`
+    what that remembers. Of the `count` pages of the document these `numbers` are read; for `options` see
+    `pack_options`. `repeat` is a hash of the Idempotency-Key, empty for none, and `content` of what the job is.
     Without a callback the status of a job needs no database.
     """
 
     caller: str
-    key: str | None
-    pages: int
-    came_at_s: float
-    repeat: str
-    content: str
-    has_callback: bool
-    about: Mapping[str, Any]
+    key: str | None = None
+    source: str = ""
+    name: str = ""
+    count: int = 0
+    numbers: Sequence[int] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    formats: Sequence[str] = ()
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    repeat: str = ""
+    content: str = ""
+    has_callback: bool = False
+    came_at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """How a job ended: why, if it failed, with the code of the error, and when by the clock on the wall."""
+class Progress:
+    """How far a job is: why it failed, with the code of the error, and when it ended, by the clock on the wall."""
 
-    state: Literal["success", "failure"]
+    state: State
     why: str = ""
     code: str = ""
-    at_s: float = 0.0
+    ended_at_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +101,7 @@ class PageLog:
 
     def size_bytes(self, after: int = 0) -> int:
         """Of the lines, without the first `after`; reads none."""
-        ends = [0, *(entry >> 1 for entry in self._entries())]
+        ends = self._ends()
         return ends[-1] - ends[min(after, len(ends) - 1)]
 
     def failed(self) -> list[int]:
@@ -99,21 +110,20 @@ class PageLog:
 
     def read(self, after: int = 0, most: int | None = None) -> Iterator[Any]:
         """The pages, in order and one at a time, without the first `after`; at most so many, or all that are there."""
-        ends = [0, *(entry >> 1 for entry in self._entries())]
+        ends = self._ends()
         if after + 1 < len(ends):
             with (self.folder / LINES).open("rb") as lines:
                 lines.seek(ends[after])
-                there = len(ends) - 1 - after
-                yield from map(orjson.loads, islice(lines, there if most is None else min(there, most)))
+                yield from map(orjson.loads, islice(lines, len(ends[after + 1 :][:most])))
 
     def append(self, page: Mapping[str, object]) -> None:
         """Add a page; only for the process that has claimed the job. One that holds "error" counts as failed."""
         with (self.folder / LINES).open("ab") as lines:
             lines.write(orjson.dumps(page) + b"\n")
             lines.flush()
-            ends = lines.tell()
+            entry = lines.tell() << 1 | ("error" in page)
         with (self.folder / INDEX).open("ab") as index:
-            index.write(_ENTRY.pack(ends << 1 | ("error" in page)))
+            index.write(_ENTRY.pack(entry))
 
     def repair(self) -> None:
         """Cut off what is no whole line, and count anew; only for the process that has claimed the job."""
@@ -128,14 +138,7 @@ class PageLog:
                     ends += len(line)
                     entries += _ENTRY.pack(ends << 1 | is_failed)
             lines.truncate(ends)
-            (self.folder / f"{INDEX}.new").write_bytes(entries)
-            (self.folder / f"{INDEX}.new").rename(self.folder / INDEX)
-
-    def sync(self) -> None:
-        """Have what was appended survive a loss of power."""
-        for name in (LINES, INDEX):
-            with suppress(FileNotFoundError), (self.folder / name).open("rb") as file:
-                os.fsync(file.fileno())
+            write_whole(self.folder / INDEX, entries)
 
     def _entries(self) -> list[int]:
         """All whole entries; a torn one at the end does not count."""
@@ -143,6 +146,9 @@ class PageLog:
             data = (self.folder / INDEX).read_bytes()
             return [entry for (entry,) in _ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size])]
         return []
+
+    def _ends(self) -> list[int]:
+        return [0, *(entry >> 1 for entry in self._entries())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,31 +169,18 @@ class Job:
         return PageLog(self.folder)
 
     def record(self) -> Record:
-        """Whose it is, and when it came."""
+        """What is asked, and whose it is."""
         return Record(**self.get(RECORD))
-
-    def about(self) -> Any:
-        """What was asked; see intake.py."""
-        return self.record().about
 
     def data(self) -> bytes:
         """What was sent."""
         return (self.folder / "file").read_bytes()
 
-    def came_at_s(self) -> float:
-        """When it came, in seconds of the clock on the wall; for people."""
-        return self.record().came_at_s
-
     def started_at_s(self) -> float | None:
         """When reading began, by the clock on the wall; None before that."""
         with suppress(FileNotFoundError):
-            return (self.folder / "started").stat().st_mtime
+            return (self.folder / "lock").stat().st_mtime
         return None
-
-    def note_start(self) -> None:
-        """Reading begins, if it did not before."""
-        if self.started_at_s() is None:
-            (self.folder / "started").touch()
 
     def is_there(self) -> bool:
         """Whether it was not removed; False also where the disk fails. Raises nothing.
@@ -200,43 +193,24 @@ class Job:
         """Whether nothing more will be read."""
         return (self.folder / DONE).exists()
 
-    def end(self) -> End | None:
-        """How it ended; None while it has not."""
+    def progress(self) -> Progress:
+        """How far it is."""
         with suppress(FileNotFoundError):
-            return End(**self.get(DONE))
-        return None
-
-    def state(self) -> tuple[State, str]:
-        """How far it is, and for a failure why."""
-        if (end := self.end()) is not None:
-            return end.state, end.why
-        return ("running" if (self.folder / BEGUN).exists() else "waiting"), ""
+            return Progress(**self.get(DONE))
+        return Progress("running" if (self.folder / BEGUN).exists() else "waiting")
 
     def finish(self, state: Literal["success", "failure"], why: str = "", code: str = "") -> None:
         """Nothing more will be read. What was read is on the disk before that is said."""
-        self._sync_pages()
-        self.put(DONE, asdict(End(state, why, code, time.time())))
+        self.note_progress()
+        self.put(DONE, asdict(Progress(state, why, code, time.time())))
         self.note_progress()
 
     def note_progress(self) -> None:
         """Have what was read survive a loss of power, and its row say its size and whether it is done."""
-        self._sync_pages()
+        with suppress(FileNotFoundError):
+            self.database.sync(self.folder / LINES, self.folder / INDEX)
         sql = "UPDATE job SET bytes = ?, is_done = ? WHERE id = ?"
         self.database.rows(sql, size_of(self.folder), self.is_done(), self.id)
-
-    def callback(self) -> dict[str, Any] | None:
-        """How far sending its end has come; None for a job without a callback."""
-        names = ("url", "state", "tries", "status")
-        rows = self.database.rows(f"SELECT {', '.join(names)} FROM callback WHERE job_id = ?", self.id)  # noqa: S608
-        return dict(zip(names, rows[0], strict=True)) if rows else None
-
-    def pages(self) -> Iterator[Any]:
-        """What was written for each page, in order and one at a time."""
-        return self.log.read()
-
-    def release(self) -> None:
-        """Have it wait again, as after a full disk. Needs no space."""
-        (self.folder / BEGUN).unlink(missing_ok=True)
 
     @contextmanager
     def claim(self) -> Iterator[bool]:
@@ -260,19 +234,6 @@ class Job:
         sql = "UPDATE job SET reported = ? WHERE id = ? AND reported = ? RETURNING id"
         return before == count or bool(self.database.rows(sql, count, self.id, before))
 
-    @contextmanager
-    def unfinished_file(self) -> Iterator[Path]:
-        """Where a file is made that is not shown yet, named after this process; what is left there is removed."""
-        path = self.folder / f".{os.getpid()}-{uuid.uuid4().hex}"
-        try:
-            yield path
-        finally:
-            path.unlink(missing_ok=True)
-
-    def unfinished_files(self) -> list[Path]:
-        """Those that processes make, or have left."""
-        return list(self.folder.glob(".*-*"))
-
     def result_path(self, name: str) -> Path | None:
         """Where a file lies that was made of the result; None for a name that none has, whatever stands in it."""
         return next((file for file in self.folder.glob("out/*") if file.name == name), None)
@@ -282,29 +243,50 @@ class Job:
         return orjson.loads((self.folder / name).read_bytes())
 
     def put(self, name: str, value: object, *, is_durable: bool = True) -> None:
-        """Write one of its files as JSON, as a whole or not at all; durable where the database is."""
-        is_synced = is_durable and self.database.is_durable
-        with self.unfinished_file() as beside:
-            beside.write_bytes(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
-            if is_synced:
-                sync(beside)
-            beside.rename(self.folder / name)
-        if is_synced:
-            sync(self.folder)
-
-    def _sync_pages(self) -> None:
-        if self.database.is_durable:
-            self.log.sync()
+        """Write one of its files as JSON; only for the process that has claimed the job."""
+        data = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+        write_whole(self.folder / name, data, self.database.sync if is_durable else bool)
 
 
-def sync(*paths: Path) -> None:
-    """Have files, or the names in folders, survive a loss of power. Raises OSError."""
-    for path in paths:
-        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+def job_status(job: Job) -> dict[str, Any]:
+    """How a job is, for the native API and callbacks. Raises FileNotFoundError once it was removed."""
+    record, progress, failed, where = job.record(), job.progress(), job.log.failed(), f"{PATH}/{job.id}"
+    status: dict[str, Any] = {
+        "id": job.id,
+        "state": STATES[progress.state],
+        "name": record.name,
+        "pages": {
+            "total": len(record.numbers),
+            "done": job.log.count(),
+            "failed": len(failed),
+            "in_document": record.count,
+        },
+        "failed_pages": [record.numbers[place] for place in failed[:_MOST_FAILED]],
+        "created_at": _moment(record.came_at_s),
+        "started_at": _moment(job.started_at_s()),
+        "finished_at": _moment(progress.ended_at_s),
+        "formats": record.formats,
+        "links": {"self": where, "pages": f"{where}/pages", "result": f"{where}/result"},
+    }
+    if progress.state == "failure":
+        status["error"] = {"code": progress.code, "detail": progress.why}
+    if record.has_callback:
+        rows = job.database.rows("SELECT url, state, tries, status FROM callback WHERE job_id = ?", job.id)
+        for url, state, tries, answered in rows:
+            status["callback"] = {"url": url, "state": state, "tries": tries, "status": answered}
+    return status
+
+
+def write_whole(path: Path, data: bytes, sync: Callable[[Path], object] = bool) -> None:
+    """Write a file as a whole or not at all; for one process at a time."""
+    beside = path.with_name(f"{path.name}.new")
+    try:
+        beside.write_bytes(data)
+        sync(beside)
+        beside.rename(path)
+        sync(path.parent)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def size_of(folder: Path) -> int:
@@ -314,3 +296,8 @@ def size_of(folder: Path) -> int:
         with suppress(FileNotFoundError):
             size += path.stat().st_size if path.is_file() else 0
     return size
+
+
+def _moment(at_s: float | None) -> str | None:
+    """RFC 3339, by the clock on the wall."""
+    return None if at_s is None else datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")

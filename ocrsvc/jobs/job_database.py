@@ -7,7 +7,6 @@ database is missing or malformed. Each process opens it for itself, after the fo
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import sqlite3
@@ -28,18 +27,19 @@ DAMAGED: Final = "damaged-"
 """How the name of a file or of a job's folder begins that cannot be understood: it is kept for people, and unused."""
 
 # Ages are monotonic (came_s), with the clock on the wall (…_at_s) for people and over boots.
-_SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS job (
-        id TEXT PRIMARY KEY, caller TEXT NOT NULL, key TEXT, pages INTEGER NOT NULL,
-        bytes INTEGER NOT NULL, is_done INTEGER NOT NULL, came_s REAL NOT NULL, came_at_s REAL NOT NULL,
-        repeat TEXT NOT NULL, content TEXT NOT NULL, reported INTEGER NOT NULL DEFAULT 0)""",
-    """CREATE TABLE IF NOT EXISTS callback (
-        job_id TEXT PRIMARY KEY, caller TEXT NOT NULL, key TEXT, url TEXT NOT NULL, secret TEXT NOT NULL,
-        host TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'waiting', tries INTEGER NOT NULL DEFAULT 0, status INTEGER,
-        due_at_s REAL NOT NULL DEFAULT 0, sending_until_s REAL NOT NULL DEFAULT 0, turn INTEGER NOT NULL DEFAULT 0,
-        expired BLOB, expired_at_s REAL)""",
-    "CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value)",
-)
+_SCHEMA: Final = """
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS job (
+    id TEXT PRIMARY KEY, caller TEXT NOT NULL, key TEXT, pages INTEGER NOT NULL,
+    bytes INTEGER NOT NULL, is_done INTEGER NOT NULL, came_s REAL NOT NULL, came_at_s REAL NOT NULL,
+    repeat TEXT NOT NULL, content TEXT NOT NULL, reported INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE IF NOT EXISTS callback (
+    job_id TEXT PRIMARY KEY, caller TEXT NOT NULL, key TEXT, url TEXT NOT NULL, secret TEXT NOT NULL,
+    host TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'waiting', tries INTEGER NOT NULL DEFAULT 0, status INTEGER,
+    due_at_s REAL NOT NULL DEFAULT 0, sending_until_s REAL NOT NULL DEFAULT 0, turn INTEGER NOT NULL DEFAULT 0,
+    expired BLOB, expired_at_s REAL);
+CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value);
+"""
 _WAIT_S: Final = 5.0
 _RETRY_S: Final = 30
 _LACKS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS)
@@ -68,11 +68,12 @@ def storing() -> Iterator[None]:
 class JobDatabase:
     """The file in one folder, for any thread of any process; every method may raise QueueFull and OSError.
 
-    `fill` is called in a transaction when a process opens the file, which may be new.
+    `fill` is called in a transaction when a process opens the file, which may be new. Without `is_durable` a loss of
+    power may take what was written: the folder goes with the service.
     """
 
-    def __init__(self, folder: Path, fill: Callable[[sqlite3.Connection], object], *, is_durable: bool = False) -> None:
-        self.folder, self.is_durable, self.wait_s, self._fill = folder, is_durable, _WAIT_S, fill
+    def __init__(self, folder: Path, fill: Callable[[sqlite3.Connection], object], *, is_durable: bool) -> None:
+        self.folder, self.wait_s, self._fill, self._is_durable = folder, _WAIT_S, fill, is_durable
         self._lock = threading.RLock()
         self._opened: tuple[int, Path, sqlite3.Connection] | None = None
 
@@ -84,15 +85,21 @@ class JobDatabase:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Nothing else writes within the block, which is committed at its end, or not at all."""
-        with self._connected() as connection, _transaction(connection):
+        with self._connected() as connection, connection:
+            connection.execute("BEGIN IMMEDIATE")
             yield connection
 
     def check(self) -> None:
-        """Set the file aside where any of it is malformed; for the service that has just opened the folder."""
+        """Set the file aside where any of it is malformed."""
         # What a query finds malformed is set aside with it.
         with suppress(QueueFull):
             if self.rows("PRAGMA quick_check(1)") != [("ok",)]:
                 self._set_aside()
+
+    def sync(self, *paths: Path) -> None:
+        """Have files beside the database, or the names in folders, survive a loss of power as it does itself."""
+        if self._is_durable:
+            sync(*paths)
 
     def close(self) -> None:
         """Close this process's connection; the next call opens another."""
@@ -113,15 +120,14 @@ class JobDatabase:
 
     def _connection(self) -> sqlite3.Connection:
         """This process's own, to the file that is there now: another process may have set one aside."""
-        path = self._path() or self._replace(None)
+        path = self._path()
         if self._opened is None or self._opened[:2] != (os.getpid(), path):
             self.close()
             connection = sqlite3.connect(path, timeout=self.wait_s, isolation_level=None, check_same_thread=False)
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(f"PRAGMA synchronous = {'FULL' if self.is_durable else 'OFF'}")
-            with _transaction(connection):
-                for statement in _SCHEMA:
-                    connection.execute(statement)
+            connection.execute(f"PRAGMA synchronous = {'FULL' if self._is_durable else 'OFF'}")
+            with connection:
+                connection.executescript(_SCHEMA)
                 # What it asks of this database it asks by the same connection.
                 self._opened = os.getpid(), path, connection
                 self._fill(connection)
@@ -140,45 +146,42 @@ class JobDatabase:
         LOGGER.error("%s cannot be used: %s", NAME, error)
         return QueueFull("The jobs' database cannot be used now.", "Send it again later.", _RETRY_S)
 
+    def _path(self) -> Path:
+        """The file that the link names; without a link, one that is new."""
+        link = self.folder / NAME
+        if not link.is_symlink():
+            with suppress(FileExistsError):
+                link.symlink_to(_new_name())
+        return self.folder / link.readlink()
+
     def _set_aside(self) -> None:
-        """Keep the malformed file under another name; the next call makes a new one."""
-        old = self._opened[1] if self._opened is not None else self._path()
+        """Keep the malformed file under another name, unless another process has; the next call makes a new one.
+
+        Processes that still have the old one open delete its log, by name, when they close it.
+        """
+        old = self._path() if self._opened is None else self._opened[1]
         self.close()
-        if old is not None and self._replace(old) != old:
+        if self._path() == old:
+            beside = self.folder / f"{NAME}.{os.getpid()}"
+            beside.symlink_to(_new_name())
+            beside.rename(self.folder / NAME)
             with suppress(FileNotFoundError):
                 old.rename(self.folder / f"{DAMAGED}{NAME}")
                 LOGGER.error("%s is malformed: it is kept as %s%s, and built anew", NAME, DAMAGED, NAME)
 
-    def _replace(self, old: Path | None) -> Path:
-        """Have the link name a new file in place of this one, unless another process has done so already.
 
-        Processes that still have the old one open delete its log, by name, when they close it.
-        """
-        with (self.folder / f"{NAME}.lock").open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if (path := self._path()) == old:
-                path, beside = self.folder / f"jobs-{uuid.uuid4().hex}.sqlite", self.folder / f"{NAME}.new"
-                beside.unlink(missing_ok=True)
-                beside.symlink_to(path.name)
-                beside.rename(self.folder / NAME)
-        return path or self._replace(None)
-
-    def _path(self) -> Path | None:
-        """The file that the link names now."""
-        with suppress(FileNotFoundError):
-            return self.folder / (self.folder / NAME).readlink()
-        return None
+def sync(*paths: Path) -> None:
+    """Have files, or the names in folders, survive a loss of power. Raises OSError."""
+    for path in paths:
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
 
 
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+def _new_name() -> str:
+    return f"jobs-{uuid.uuid4().hex}.sqlite"
 
 
 def _busy() -> QueueFull:

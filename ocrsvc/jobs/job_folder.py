@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from ocrsvc.errors import Refused, SettingsError
-from ocrsvc.jobs.job import sync
-from ocrsvc.jobs.job_database import LOGGER, storing
+from ocrsvc.jobs.job import write_whole
+from ocrsvc.jobs.job_database import LOGGER, storing, sync
 from ocrsvc.jobs.job_store import CallerLimits, JobStore
 from ocrsvc.settings.settings import Settings
 
@@ -27,7 +27,7 @@ LASTING: Final = "ocrsvc-jobs"
 
 _ALIVE: Final = ".alive"
 _FORMAT_FILE: Final = ".format"
-_FORMAT: Final = "2"
+_FORMAT: Final = b"3"
 # Workers of a service whose arbiter was killed notice that within a second, and end.
 _WAIT_S: Final = 20.0
 _CHECK_S: Final = 0.1
@@ -40,20 +40,17 @@ def open_jobs(settings: Settings) -> JobStore:
     With OCRSVC_TASKS_DIR it lasts, and what an earlier service left in it is gone on with; without, it is removed when
     the service ends.
     """
-    jobs = JobStore(
-        make_folder() if settings.tasks_dir is None else open_folder(settings.tasks_dir),
-        settings.tasks_bytes,
-        settings.tasks_s,
-        limits=CallerLimits(settings.jobs_waiting, settings.jobs_waiting_pages),
-        is_durable=settings.tasks_dir is not None,
-    )
+    folder = make_folder() if settings.tasks_dir is None else open_folder(settings.tasks_dir)
+    limits = CallerLimits(settings.jobs_waiting, settings.jobs_waiting_pages)
+    is_durable = settings.tasks_dir is not None
+    jobs = JobStore(folder, settings.tasks_bytes, settings.tasks_s, limits=limits, is_durable=is_durable)
     try:
         with storing():
-            jobs.open_again(boot_id())
+            jobs.sweep(boot_id())
     except Refused as error:
         LOGGER.error("jobs of an earlier service are put in order later: %s", error)
     except OSError as error:
-        raise SettingsError(f"The jobs in {jobs.folder} cannot be used: {error.strerror}.", _REMEDY) from error
+        raise SettingsError(f"The jobs in {folder} cannot be used: {error.strerror}.", _REMEDY) from error
     finally:
         # Each worker opens a connection of its own.
         jobs.database.close()
@@ -88,17 +85,12 @@ def make_folder(parent: Path | None = None) -> Path:
             with suppress(OSError, SettingsError):
                 if _is_own(left) and (left / _ALIVE).exists():
                     _lock(left, 0.0)
-                    remove_folder(left)
+                    shutil.rmtree(left, ignore_errors=True)
         made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=parent))
         _lock(made, 0.0)
         return made.rename(parent / made.name[1:])
     except OSError as error:
         raise SettingsError(f"No folder for documents can be made in {parent}: {error.strerror}.", _REMEDY) from error
-
-
-def remove_folder(folder: Path) -> None:
-    """Everything that is left, when the service ends."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def boot_id() -> str:
@@ -116,27 +108,26 @@ def _lock(folder: Path, wait_s: float) -> None:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if time.monotonic() < until_s:
-                time.sleep(_CHECK_S)
-                continue
-        os.close(held)
-        raise SettingsError(
-            f"Another service uses the folder {folder}, and no two may.",
-            "Give each service a folder of its own with OCRSVC_TASKS_DIR, or end the other one first.",
-        )
+            if time.monotonic() >= until_s:
+                break
+            time.sleep(_CHECK_S)
+    os.close(held)
+    raise SettingsError(
+        f"Another service uses the folder {folder}, and no two may.",
+        "Give each service a folder of its own with OCRSVC_TASKS_DIR, or end the other one first.",
+    )
 
 
 def _check_format(folder: Path) -> None:
     """Raises SettingsError for a folder of another version."""
-    path, beside = folder / _FORMAT_FILE, folder / f"{_FORMAT_FILE}.new"
+    path = folder / _FORMAT_FILE
     if not path.exists():
-        beside.write_text(_FORMAT, encoding="ascii")
-        sync(beside)
-        beside.rename(path)
-    found = path.read_text(encoding="ascii", errors="replace").strip()
+        write_whole(path, _FORMAT, sync)
+    found = path.read_bytes().strip()
     if found != _FORMAT:
+        shown, wanted = (each[:20].decode(errors="replace") for each in (found, _FORMAT))
         raise SettingsError(
-            f"Another version of this service has written the jobs in {folder}: format {found[:20]!r}, not {_FORMAT}.",
+            f"Another version of this service has written the jobs in {folder}: format {shown!r}, not {wanted}.",
             "Have that version finish them and rename the folder, or give this one another with OCRSVC_TASKS_DIR.",
         )
 

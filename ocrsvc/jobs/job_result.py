@@ -1,28 +1,26 @@
 """What was read of a job: its pages as records and as JSON, and files made of them, once each, in the store.
 
-A file is made where the job lies, page by page, so that memory holds one page of however many there are. The formats
-and the answer that a job was left for are made when its last page was read, with no client waiting; others when they
-are first asked for.
+A file is made page by page, so that memory holds one page of however many there are. The formats and the answer that a
+job was left for are made when its last page was read, with no client waiting; others when they are first asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import IO, Final
+from typing import Any, Final
 
 import orjson
 
 from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS, Output, write_document
-from ocrsvc.document_output.file_names import disposition_of, stem_of
 from ocrsvc.document_output.requested_files import page_without_words
 from ocrsvc.document_output.result import DocumentResult
-from ocrsvc.errors import BadOption
+from ocrsvc.errors import BadOption, CallerError
 from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.formats.page_serialization import unpack_page
-from ocrsvc.jobs.job import ENGINE, Job
-from ocrsvc.jobs.job_options import unpack_options
+from ocrsvc.jobs.job import ENGINE, Job, Record
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Check, Page, ReadOptions
@@ -33,16 +31,16 @@ NDJSON: Final = "ndjson"
 RESULT_FORMATS: Final = (JSON, NDJSON, *DOCUMENT_FORMATS)
 """What the result of a job can be had as."""
 
+ANSWER: Final = "answer"
+"""In place of a format: what the adapter that took the job in answers with."""
+
 NO_ENGINE: Final = EngineInfo("", "", "", "", "", "")
 """Of a job of which no page was read."""
 
-_MEDIA_TYPES: Final = {JSON: "application/json", NDJSON: "application/x-ndjson"}
-_WRITTEN_BYTES: Final = 1 << 18
-ANSWER: Final = "answer"
-"""The name of the file that `make_answer` makes."""
-
 MOST_S: Final = 3600.0
 """For a file that nobody waits for."""
+
+_MEDIA_TYPES: Final = {JSON: "application/json", NDJSON: "application/x-ndjson"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +50,13 @@ class JobPages:
     job: Job
 
     def __iter__(self) -> Iterator[Page]:
-        return (unpack_page(row["page"]) for row in self.job.pages() if "page" in row)
+        return (unpack_page(row["page"]) for row in self.job.log.read() if "page" in row)
 
 
 def document_result(job: Job) -> DocumentResult:
     """What the writers of `document_output` take; for a job that is done. Raises FileNotFoundError once it is gone."""
-    numbers, failed = job.about()["numbers"], job.log.failed()
-    count = job.log.count() - len(failed)
-    missing = [numbers[place] for place in failed]
+    numbers, failed = job.record().numbers, job.log.failed()
+    count, missing = job.log.count() - len(failed), [numbers[place] for place in failed]
     return DocumentResult(job.data(), JobPages(job), count, engine_of(job), missing)
 
 
@@ -73,9 +70,9 @@ def engine_of(job: Job) -> EngineInfo:
 
 def page_dicts(job: Job, after: int = 0, most: int | None = None) -> Iterator[dict[str, object]]:
     """The pages of a job as the native API shows them, or why they could not be read, without the first `after`."""
-    about = job.about()
-    options, asked = unpack_options(about["options"]), about["asked"]
-    words, lines = asked.get("words", options.wants_words), asked.get("lines", True)
+    record = job.record()
+    options = unpack_options(record.options)
+    words, lines = record.asked.get("words", options.wants_words), record.asked.get("lines", True)
     for row in job.log.read(after, most):
         if "error" in row:
             yield {"page": row["number"], "error": {"code": row["code"], "detail": row["error"]}}
@@ -103,79 +100,68 @@ def media_type_of(name: str) -> str:
     return _MEDIA_TYPES.get(name) or DOCUMENT_FORMATS[name].media_type
 
 
-def file_name_of(name: str) -> str:
-    """Under which the file of a format lies among those that were made."""
-    return f"result{_suffix_of(name)}"
-
-
-def disposition_of_result(job: Job, name: str) -> str:
-    """The header Content-Disposition of a format's file, which is named as the document. Raises FileNotFoundError."""
-    return disposition_of(f"{stem_of(job.about()['name'])}{_suffix_of(name)}")
-
-
-def _suffix_of(name: str) -> str:
+def suffix_of(name: str) -> str:
+    """Of the files of a format."""
     return DOCUMENT_FORMATS[name].suffix if name in DOCUMENT_FORMATS else f".{name}"
 
 
+def has_answer(record: Record) -> bool:
+    """Whether the adapter that took a job in answers with a file."""
+    return bool(_answer_writer(record))
+
+
 def find_result(job: Job, name: str) -> Path | None:
-    """The file of a format where it was made before. Raises BadOption, FileNotFoundError, as `make_result`."""
-    check_format(name, unpack_options(job.about()["options"]))
-    return job.result_path(file_name_of(name))
+    """The file of a format, or ANSWER, where it was made before. Raises BadOption, FileNotFoundError."""
+    if name != ANSWER:
+        check_format(name, unpack_options(job.record().options))
+    return job.result_path(_file_name(name))
 
 
 def make_result(jobs: JobStore, job: Job, name: str, check: Check, limit_s: float = MOST_S) -> Path:
-    """The file of a format, made now unless it was before; for a job that is done, or about to be.
+    """The file of a format, or ANSWER, made now unless it was before; for a job that is done, or about to be.
 
     `check` is asked now and then, and ends it with what it raises; after `limit_s` it is not worth having. Raises as
-    `check_format`, `write_document` and `make_file`.
+    `check_format`, `write_document`, the adapter's `job_answer` and `JobStore.make_file`.
     """
-    return find_result(job, name) or make_file(
-        jobs, job, file_name_of(name), lambda output: _write(job, name, output, limit_s, check)
-    )
+    write = partial(_write, job, name, limit_s, check)
+    return find_result(job, name) or jobs.make_file(job, _file_name(name), write)
 
 
-def has_answer(job: Job) -> bool:
-    """Whether the adapter that took it in answers with a file. Raises FileNotFoundError."""
-    return bool(_answer_writer(job))
+def pack_options(options: ReadOptions) -> dict[str, Any]:
+    """Every field of the options that is not at its default, as JSON takes it."""
+    default = ReadOptions()
+    values = {each.name: getattr(options, each.name) for each in fields(options)}
+    return {name: value for name, value in values.items() if value != getattr(default, name)}
 
 
-def find_answer(job: Job) -> Path | None:
-    """The file that `make_answer` made, where it was made before."""
-    return job.result_path(ANSWER)
+def unpack_options(packed: Mapping[str, Any]) -> ReadOptions:
+    """The options that were packed. Raises CallerError for those of another version that this one does not know."""
+    if unknown := sorted(packed.keys() - {each.name for each in fields(ReadOptions)}):
+        raise CallerError(f"This version of the service does not know the options {', '.join(unknown)}.")
+    values: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in packed.items()}
+    return ReadOptions(**values)
 
 
-def make_answer(jobs: JobStore, job: Job, check: Check) -> Path:
-    """The file with which the job's adapter answers, made now unless it was before. Raises as its `job_answer`, too."""
-    return find_answer(job) or make_file(
-        jobs, job, ANSWER, lambda output: resolve(_answer_writer(job))(job, output, check)
-    )
+def _file_name(name: str) -> str:
+    return ANSWER if name == ANSWER else f"result{suffix_of(name)}"
 
 
-def _answer_writer(job: Job) -> str:
-    entry = adapters().get(job.about().get("source", ""))
+def _answer_writer(record: Record) -> str:
+    entry = adapters().get(record.source)
     return entry.job_answer if entry is not None else ""
 
 
-def make_file(jobs: JobStore, job: Job, name: str, write: Callable[[IO[bytes]], object]) -> Path:
-    """Make a file of a job's result, in place of one that has its name, as soon as it is whole.
-
-    Raises what `write` raises, QueueFull and OSError where there is no room, and FileNotFoundError for a deleted job.
-    """
-    # What processes left here that ended meanwhile may be as large as the document.
-    for left in job.unfinished_files():
-        if not Path("/proc", left.name[1:].partition("-")[0]).exists():
-            left.unlink(missing_ok=True)
-    with job.unfinished_file() as made:
-        with made.open("wb", buffering=_WRITTEN_BYTES) as output:
-            write(output)
-        return jobs.keep_result_file(job, made, name)
-
-
-def _write(job: Job, name: str, output: Output, limit_s: float, check: Check) -> None:
-    if name not in _MEDIA_TYPES:
+def _write(job: Job, name: str, limit_s: float, check: Check, output: Output) -> None:
+    if name == ANSWER:
+        resolve(_answer_writer(job.record()))(job, output, check)
+    elif name in DOCUMENT_FORMATS:
         write_document(name, document_result(job), output, limit_s, check)
-        return
-    head = {"id": job.id, "engine": asdict(engine_of(job)), "pages_total": job.about()["count"]}
+    else:
+        _write_json(job, name, check, output)
+
+
+def _write_json(job: Job, name: str, check: Check, output: Output) -> None:
+    head = {"id": job.id, "engine": asdict(engine_of(job)), "pages_total": job.record().count}
     if name == JSON:
         output.write(orjson.dumps(head)[:-1] + b',"pages":[')
     for place, page in enumerate(page_dicts(job)):

@@ -7,13 +7,11 @@ worker leaves behind, because it was replaced or died, is continued by another o
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import takewhile
 from typing import Final
 
@@ -24,13 +22,13 @@ from ocrsvc.formats.page_serialization import pack_page
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.jobs.job import BEGUN, ENGINE, Job
 from ocrsvc.jobs.job_database import LOGGER, StorageFull, storing
-from ocrsvc.jobs.job_options import unpack_options
-from ocrsvc.jobs.job_result import ANSWER, has_answer, make_answer, make_result
+from ocrsvc.jobs.job_result import ANSWER, has_answer, make_result, unpack_options
 from ocrsvc.jobs.job_store import JobStore
+from ocrsvc.jobs.storage_threads import POLL_S, StorageThreads
 from ocrsvc.models.loaded_models import Lease
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading
-from ocrsvc.serving.work_queue import NeverStarted, RequestContext, client_gone
+from ocrsvc.serving.work_queue import NeverStarted, RequestContext, client_gone, make_check
 from ocrsvc.telemetry.loggable import loggable_error
 
 OPENING: Final = 0
@@ -41,17 +39,14 @@ MOST_TRIES: Final = 3
 
 # After a loss of power the pages of so many seconds may have to be read again.
 _SYNC_S: Final = 2.0
-_POLL_S: Final = 1.0
-_SWEEP_ROUNDS: Final = 60
-_FIRST_PAUSE_S: Final = 1.0
-_LONGEST_PAUSE_S: Final = 60.0
-_LOG_INTERVAL_S: Final = 60.0
+_SWEEP_S: Final = 60.0
 
 
 class BegunPages:
     """Which pages of a claimed job are being read, and how often processes began each that did not come back.
 
-    With the one that ends them innocent ones are begun: a page that was begun before is read alone.
+    With the one that ends them innocent ones are begun: a page that was begun before is read alone. Any method may
+    raise OSError.
     """
 
     def __init__(self, job: Job) -> None:
@@ -65,19 +60,33 @@ class BegunPages:
         """How often the page was begun and never finished."""
         return self._times.get(number, 0)
 
-    def begin(self, number: int) -> int:
-        """Note that a page is begun; how often it was before. Raises OSError."""
-        before = self.times(number)
-        self._note({number: before + 1})
-        return before
+    def begin(self, number: int) -> None:
+        """A page is begun."""
+        self._note({number: self.times(number) + 1})
 
     def end(self, number: int) -> None:
-        """What was begun came back. Raises OSError."""
+        """What was begun came back."""
         self._note({number: 0})
 
     def forget(self, *numbers: int) -> None:
-        """These were given up in good order, to be begun again: the last time does not count. Raises OSError."""
+        """These were given up in good order, to be begun again: the last time does not count."""
         self._note({number: self.times(number) - 1 for number in numbers})
+
+    @contextmanager
+    def trying(self, number: int) -> Iterator[None]:
+        """What no page is done within the block. Raises DeadlineExceeded where that has ended processes before."""
+        if self.times(number) >= MOST_TRIES:
+            raise DeadlineExceeded(f"This was begun {MOST_TRIES} times, and that never ended.")
+        self.begin(number)
+        try:
+            yield
+        except ClientGone:
+            self.forget(number)
+            raise
+        except Exception:
+            self.end(number)
+            raise
+        self.end(number)
 
     def _note(self, times: Mapping[int, int]) -> None:
         self._times = {number: count for number, count in {**self._times, **times}.items() if count > 0}
@@ -93,6 +102,7 @@ class JobReading:
     pages for the key that the document was left with, and `wait` is called while other requests come first.
     """
 
+    jobs: JobStore
     job: Job
     reader: Reader
     page_s: float
@@ -101,8 +111,8 @@ class JobReading:
     wait: Callable[[], object]
 
     def __post_init__(self) -> None:
-        self._about = self.job.about()
-        self._options = unpack_options(self._about["options"])
+        self._record = self.job.record()
+        self._options = unpack_options(self._record.options)
         self._begun = BegunPages(self.job)
         # Numbers of the pages on their way, with where each is counted.
         self._on_way: deque[tuple[int, Admission | None]] = deque()
@@ -118,32 +128,28 @@ class JobReading:
             OcrsvcError: The document cannot be opened, or no model reads it.
             OSError: It cannot be written what was read.
         """
-        self.job.note_start()
-        numbers: Sequence[int] = self._about["numbers"]
-        done = self.job.log.count()
-        if done == len(numbers):
+        numbers, job, context = self._record.numbers, self.job, self.context
+        if job.log.count() == len(numbers):
             return
-        with (
-            self._opened() as document,
-            self.reader.one_version(self._options, self.page_s, self.context) as lease,
-        ):
-            while done < len(numbers):
-                self._read_some(document, numbers[done:], lease)
-                done = self.job.log.count()
-
-    @contextmanager
-    def _opened(self) -> Iterator[Document]:
-        """The document. Raises DeadlineExceeded where opening it is what ends the processes that do."""
-        if self._begun.times(OPENING) >= MOST_TRIES:
-            raise DeadlineExceeded(f"The document was begun to be opened {MOST_TRIES} times, and that never ended.")
-        self._begun.begin(OPENING)
         with ExitStack() as stack:
+            with self._begun.trying(OPENING):
+                document = stack.enter_context(self.reader.open_document(job.data(), math.inf, context))
+            lease = stack.enter_context(self.reader.one_version(self._options, self.page_s, context))
+            while left := numbers[job.log.count() :]:
+                self._read_some(document, left, lease)
+
+    def make_files(self) -> None:
+        """The formats that were asked for, and the adapter's answer; who fetches one that failed learns why."""
+        check = make_check(self.context, math.inf, time.monotonic)
+        names = (*self._record.formats, *([ANSWER] if has_answer(self._record) else ()))
+        for place, name in enumerate(names):
             try:
-                opening = self.reader.open_document(self.job.data(), math.inf, self.context)
-                document = stack.enter_context(opening)
-            finally:
-                self._begun.end(OPENING)
-            yield document
+                with self._begun.trying(OPENING - 1 - place):
+                    make_result(self.jobs, self.job, name, check)
+            except ClientGone:
+                raise
+            except OcrsvcError as error:
+                LOGGER.info("no file was made of job %s format=%s code=%s", self.job.id, name, error.code)
 
     def _read_some(self, document: Document, numbers: Sequence[int], lease: Lease) -> None:
         """The next of these pages, as many as there are until one has to be tried again."""
@@ -169,9 +175,9 @@ class JobReading:
             raise client_gone()
         self._begun.begin(page.number)
         self._on_way.append((page.number, None))
-        if self.gate is None or self._about.get("key") is None:
+        if self.gate is None or self._record.key is None:
             return self.context
-        pages = self.gate.resume(self._about["key"])
+        pages = self.gate.resume(self._record.key)
         self._on_way[-1] = (page.number, pages)
         return replace(self.context, pages=pages)
 
@@ -228,7 +234,7 @@ class JobReading:
 
 @dataclass
 class JobRunner:
-    """A thread that reads what waits; `start` it when the reader is ready, and `stop` it before the reader is.
+    """A thread that reads what waits; start its `thread` when the reader is ready, and stop it before the reader is.
 
     A page may take `page_s`, its wait included. `is_leaving` says whether this process is to end, so that others should
     go on; `gate` counts the pages for the keys that the documents were left with.
@@ -241,61 +247,25 @@ class JobRunner:
     gate: AccessGate | None = None
 
     def __post_init__(self) -> None:
-        self._stopped = threading.Event()
-        self._pause_s = 0.0
-        self._quiet_until_s = 0.0
-        self._thread = threading.Thread(target=self._run, name="documents", daemon=True)
+        self._swept_s = time.monotonic()
+        self.thread = StorageThreads("documents", self.read_all, wakes=self.jobs.added)
 
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self, timeout_s: float) -> None:
-        """Leave the job that is under way to others."""
-        self._stopped.set()
-        self.jobs.added.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-
-    def read_all(self) -> None:
-        """Read what waits, until this process is to end."""
+    def read_all(self) -> bool:
+        """Read what waits, until this process is to end; False. Raises QueueFull, OSError."""
+        self.jobs.added.clear()
+        if time.monotonic() - self._swept_s >= _SWEEP_S:
+            self._swept_s = time.monotonic()
+            self.jobs.sweep()
         for job in self.jobs.waiting():
             if self._is_stopping():
-                return
+                break
             with suppress(FileNotFoundError), job.claim() as is_ours:
                 if is_ours:
                     self._read(job)
+        return False
 
     def _is_stopping(self) -> bool:
-        return self._stopped.is_set() or self.is_leaving()
-
-    def _run(self) -> None:
-        rounds = 0
-        # An earlier service may have left some.
-        self.jobs.added.set()
-        while not self._is_stopping():
-            self.jobs.added.wait(_POLL_S)
-            self.jobs.added.clear()
-            rounds += 1
-            try:
-                with storing():
-                    if rounds % _SWEEP_ROUNDS == 0:
-                        self.jobs.sweep()
-                    self.read_all()
-                self._pause_s = 0.0
-            except Exception as error:  # noqa: BLE001  a thread that ended would leave every later document unread
-                self._pause(error)
-
-    def _pause(self, error: Exception) -> None:
-        """Try again later, and later each time; what is wrong with the disk is logged now and then, not each time."""
-        self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
-        now_s = time.monotonic()
-        if now_s >= self._quiet_until_s:
-            self._quiet_until_s = now_s + _LOG_INTERVAL_S
-            shown = loggable_error(error)
-            cause = None if isinstance(error, StorageFull) else shown
-            LOGGER.error("documents cannot be read; tried again later: %s", shown, exc_info=cause)
-        self._stopped.wait(self._pause_s)
+        return self.thread.stopped.is_set() or self.is_leaving()
 
     def _read(self, job: Job) -> None:
         """Read what is left of a job; one that meets a full disk, also at its very end, is left to be gone on with."""
@@ -303,27 +273,29 @@ class JobRunner:
             # Its reader died between the two.
             job.note_progress()
             return
-        context = RequestContext("batch", lambda: self._is_stopping() or not job.is_there(), source="job")
         try:
             with storing():
-                error = self._read_pages(job, context)
+                error = self._read_pages(job)
                 if error is None:
                     job.finish("success")
                 else:
                     job.finish("failure", str(error), error.code)
                 self.jobs.note("done" if error is None else "failed")
         except StorageFull:
-            job.release()
+            # It waits again, which needs no room.
+            (job.folder / BEGUN).unlink(missing_ok=True)
             raise
         except (ClientGone, Refused):
             return
 
-    def _read_pages(self, job: Job, context: RequestContext) -> OcrsvcError | None:
+    def _read_pages(self, job: Job) -> OcrsvcError | None:
         """Why the job has failed; None where it has not. Raises ClientGone, and Refused where it is gone on with."""
+        context = RequestContext("batch", lambda: self._is_stopping() or not job.is_there(), source="job")
         try:
             with storing():
-                JobReading(job, self.reader, self.page_s, context, self.gate, self._give_way).read()
-                self._make_files(job, context)
+                reading = JobReading(self.jobs, job, self.reader, self.page_s, context, self.gate, self._give_way)
+                reading.read()
+                reading.make_files()
         except QuotaExceeded as error:
             return error
         except (ClientGone, Refused):
@@ -337,34 +309,6 @@ class JobRunner:
             return OcrsvcError("Something went wrong here; it is in the service's log.")
         return None
 
-    def _make_files(self, job: Job, context: RequestContext) -> None:
-        """The formats that were asked for, and the adapter's answer; who fetches one that failed learns why."""
-
-        def check() -> None:
-            if context.is_gone():
-                raise client_gone()
-
-        begun = BegunPages(job)
-        makers: list[tuple[str, Callable[[], object]]] = [
-            (name, partial(make_result, self.jobs, job, name, check)) for name in job.about().get("formats", ())
-        ]
-        if has_answer(job):
-            makers.append((ANSWER, partial(make_answer, self.jobs, job, check)))
-        for place, (name, make) in enumerate(makers):
-            number = OPENING - 1 - place
-            if begun.times(number) >= MOST_TRIES:
-                LOGGER.error("no file was made of job %s format=%s: whoever makes it ends", job.id, name)
-                continue
-            begun.begin(number)
-            try:
-                make()
-            except ClientGone:
-                begun.forget(number)
-                raise
-            except OcrsvcError as error:
-                LOGGER.info("no file was made of job %s format=%s code=%s", job.id, name, error.code)
-            begun.end(number)
-
     def _give_way(self) -> None:
         """Others come first."""
-        self._stopped.wait(_POLL_S)
+        self.thread.stopped.wait(POLL_S)

@@ -18,19 +18,19 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Final
 
 import orjson
 
 from ocrsvc.errors import KeyReused, QueueFull, TooManyJobs
 from ocrsvc.jobs.callbacks import Callback, add_callback, leave_message, remove_callback, remove_old_messages
-from ocrsvc.jobs.eviction import Bounds, Need, Stored, displaced
-from ocrsvc.jobs.job import CALLBACK, RECORD, Job, Record, size_of, sync
+from ocrsvc.jobs.eviction import Bounds, Need, displace
+from ocrsvc.jobs.job import CALLBACK, RECORD, Job, Record, size_of
 from ocrsvc.jobs.job_database import DAMAGED, LOGGER, JobDatabase
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.telemetry import metrics
@@ -42,11 +42,12 @@ USAGE_S: Final = 15.0
 """How often `read_usage` is asked."""
 
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_BESIDE: Final = re.compile(r"\.([0-9]{1,9}-)?[0-9a-f]{32}")
+_BESIDE: Final = re.compile(r"\.([0-9]{1,9})-[0-9a-f]{32}")
 _RETRY_S: Final = 30
 _UPLOADS_PART: Final = 4
 _ADDED_AT_ONCE: Final = 2
 _ADDED_WAITING: Final = 32
+_WRITTEN_BYTES: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,8 @@ class JobStore:
     `most_bytes` and `most_jobs` are of all callers together, `limits` of each. A job is kept for `keep_s`, by a `clock`
     of monotonic seconds, which no correction of the time of day moves; `wall` is the time of day.
 
-    Attributes:
-        added: Set when this process added a job.
-        adding: For requests that call `add`: threads that wait for the database are threads that others need.
-        note: Called with what became of jobs, and how callbacks went; see `metrics.JOBS`.
+    `added` is set when this process added a job. Requests `take` from `adding`: threads that wait for the database are
+    threads that others need. `note` is called with what became of jobs and callbacks; see `metrics.JOBS`.
     """
 
     def __init__(
@@ -94,60 +93,55 @@ class JobStore:
         folder, size = self.folder / "uploads", self.bounds.size // _UPLOADS_PART
         return JobStore(folder, size, self.keep_s, self.clock, wall=self.wall, most_jobs=MOST_UPLOADS)
 
-    def add(
-        self,
-        data: bytes,
-        about: Mapping[str, Any],
-        caller: str = "",
-        *,
-        pages: int = 1,
-        repeat: str = "",
-        content: str = "",
-        callback: Callback | None = None,
-    ) -> Job:
+    def add(self, data: bytes, record: Record, callback: Callback | None = None) -> Job:
         """Take in a document of a caller, for which others may have to go (see eviction.py).
 
-        For the arguments see `Record`; `key` is in `about`. A job with the same `repeat` and `content` is what comes
-        back. Raises TooManyJobs, KeyReused, QueueFull, and OSError; nothing is left of it then.
+        A job with the same `repeat` and `content` is what comes back. Raises TooManyJobs, KeyReused, QueueFull, and
+        OSError; nothing is left of it then.
         """
-        beside, folder = self.folder / f".{os.getpid()}-{uuid.uuid4().hex}", self.folder / str(uuid.uuid4())
-        record = Record(caller, about.get("key"), pages, self.wall(), repeat, content, callback is not None, about)
-        files = {RECORD: asdict(record)} | ({CALLBACK: asdict(callback)} if callback is not None else {})
-        try:
-            beside.mkdir(0o700)
+        record = replace(record, has_callback=callback is not None, came_at_s=self.wall())
+        folder = self.folder / str(uuid.uuid4())
+        with self._beside() as beside:
             # Before the transaction: a large file takes long on a slow disk.
             (beside / "file").write_bytes(data)
-            for name, value in files.items():
-                (beside / name).write_bytes(orjson.dumps(value))
-            self._sync(*beside.iterdir(), beside)
-            with self.database.transaction() as connection:
-                # A process that died here may have left a job without a row, under the same Idempotency-Key.
-                self._match_rows(connection)
-                self._expire(connection)
-                if found := self._same(connection, record):
-                    shutil.rmtree(beside)
-                    return found
-                self._check_limits(connection, record)
-                self._make_room(connection, Need(caller, len(data)))
-                beside.rename(folder)
-                self._sync(self.folder)
-                job = self._insert(connection, folder, record)
-        except BaseException:
-            shutil.rmtree(beside, ignore_errors=True)
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+            (beside / RECORD).write_bytes(orjson.dumps(asdict(record)))
+            if callback is not None:
+                (beside / CALLBACK).write_bytes(orjson.dumps(asdict(callback)))
+            self.database.sync(*beside.iterdir(), beside)
+            try:
+                with self.database.transaction() as connection:
+                    # A process that died here may have left a job without a row, under the same Idempotency-Key.
+                    self._match_rows(connection)
+                    self._expire(connection)
+                    if found := self._same(connection, record):
+                        return found
+                    self._check_limits(connection, record)
+                    self._make_room(connection, Need(record.caller, len(data)))
+                    beside.rename(folder)
+                    self.database.sync(self.folder)
+                    job = self._insert(connection, self._job(folder.name), record)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
         self.added.set()
         self.note("accepted")
         return job
 
-    def keep_result_file(self, job: Job, made: Path, name: str) -> Path:
-        """Keep a file that was made of a job's result in its folder, under the conditions of `add`; where it lies."""
-        self._sync(made)
-        with self.database.transaction() as connection:
-            self._make_room(connection, Need(job.record().caller, made.stat().st_size, document=job.id))
-            (job.folder / "out").mkdir(exist_ok=True)
-            kept = made.rename(job.folder / "out" / name)
-            job.note_progress()
+    def make_file(self, job: Job, name: str, write: Callable[[IO[bytes]], object]) -> Path:
+        """Make a file of a job's result, in place of one that has its name, as soon as it is whole; where it lies.
+
+        Others may have to go for it. Raises what `write` raises, and FileNotFoundError for a deleted job.
+        """
+        with self._beside() as beside:
+            made = beside / "file"
+            with made.open("wb", buffering=_WRITTEN_BYTES) as output:
+                write(output)
+            self.database.sync(made)
+            with self.database.transaction() as connection:
+                self._make_room(connection, Need(job.record().caller, made.stat().st_size, job.id))
+                (job.folder / "out").mkdir(exist_ok=True)
+                kept = made.rename(job.folder / "out" / name)
+                job.note_progress()
         return kept
 
     def find(self, name: object) -> Job | None:
@@ -173,42 +167,32 @@ class JobStore:
         An owner who has not deleted it is sent the message that it expired, where its end was not delivered.
         """
         with self.database.transaction() as connection:
-            self._remove(connection, job, why)
+            self._remove(connection, job.id, why)
 
-    def sweep(self) -> None:
-        """Remove what is too old, and what processes left that ended while they stored or removed something."""
+    def sweep(self, boot: str | None = None) -> None:
+        """Remove what is too old, and what processes left that ended while they stored or removed something.
+
+        With `boot`, for the service that has just opened the folder, in this boot of the machine: what an earlier one
+        had not stored to the end is removed, what is damaged is set aside. The ages of jobs that came before this boot
+        are translated, once, by the clock on the wall: from then on no correction of it counts.
+        """
+        for path in self._paths(_BESIDE):
+            if boot is not None or not Path("/proc", path.name[1:].partition("-")[0]).exists():
+                shutil.rmtree(path, ignore_errors=True)
         self.database.check()
         with self.database.transaction() as connection:
-            self._match_rows(connection)
+            if boot is not None:
+                self._translate_ages(connection, boot)
+            self._match_rows(connection, only_new=boot is None)
             self._expire(connection)
             remove_old_messages(connection, self.wall())
-        for path in self._paths(_BESIDE):
-            pid = path.name[1:].rpartition("-")[0]
-            if not (pid and Path("/proc", pid).exists()):
-                shutil.rmtree(path, ignore_errors=True)
         if self.uploads.folder.exists():
-            self.uploads.sweep()
+            self.uploads.sweep(boot)
 
-    def open_again(self, boot: str) -> None:
-        """For the service that has just opened the folder, in this boot of the machine: what an earlier one left.
-
-        What it had not stored to the end is removed, what is damaged is set aside. The ages of jobs that came before
-        this boot are translated, once, by the clock on the wall: from then on no correction of it counts.
-        """
-        self.database.check()
-        for path in self._paths(_BESIDE):
-            shutil.rmtree(path, ignore_errors=True)
-        with self.database.transaction() as connection:
-            if connection.execute("SELECT 1 FROM fact WHERE name = 'boot' AND value = ?", [boot]).fetchone() is None:
-                now = (self.clock(), self.wall())
-                connection.execute("UPDATE job SET came_s = ? - max(0, ? - came_at_s)", now)
-                connection.execute("INSERT OR REPLACE INTO fact VALUES ('boot', ?)", [boot])
-            self._match_rows(connection, only_new=False)
-        for job in self.all():
-            for left in job.unfinished_files():
-                left.unlink(missing_ok=True)
-        if self.uploads.folder.exists():
-            self.uploads.open_again(boot)
+    def _translate_ages(self, connection: sqlite3.Connection, boot: str) -> None:
+        if connection.execute("SELECT 1 FROM fact WHERE name = 'boot' AND value = ?", [boot]).fetchone() is None:
+            connection.execute("UPDATE job SET came_s = ? - max(0, ? - came_at_s)", (self.clock(), self.wall()))
+            connection.execute("INSERT OR REPLACE INTO fact VALUES ('boot', ?)", [boot])
 
     def _same(self, connection: sqlite3.Connection, record: Record) -> Job | None:
         """The job that was sent with the same Idempotency-Key. Raises KeyReused."""
@@ -225,19 +209,18 @@ class JobStore:
         """Raises TooManyJobs."""
         sql = "SELECT count(*), coalesce(sum(pages), 0) FROM job WHERE caller = ? AND NOT is_done"
         waiting, asked = connection.execute(sql, [record.caller]).fetchone()
-        if waiting >= self._limits.jobs or asked + record.pages > self._limits.pages:
+        asked += len(record.numbers)
+        if waiting >= self._limits.jobs or asked > self._limits.pages:
             raise TooManyJobs(
-                f"{waiting} documents of this caller wait already, and with this one {asked + record.pages} pages "
-                f"would; the limits are {self._limits.jobs} (OCRSVC_JOBS_WAITING) and {self._limits.pages} "
-                "(OCRSVC_JOBS_WAITING_PAGES).",
+                f"{waiting} documents of this caller wait already, and with this one {asked} pages would; the limits "
+                f"are {self._limits.jobs} (OCRSVC_JOBS_WAITING) and {self._limits.pages} (OCRSVC_JOBS_WAITING_PAGES).",
                 "Wait until some of them are read, or delete them.",
                 _RETRY_S,
             )
 
     def _make_room(self, connection: sqlite3.Connection, need: Need) -> None:
         """Remove what has to go. Raises QueueFull when that is not enough."""
-        rows = connection.execute("SELECT id, caller, bytes, came_s, is_done FROM job")
-        gone = displaced([Stored(*row) for row in rows], need, self.bounds)
+        gone = displace(connection, need, self.bounds)
         if gone is None:
             raise QueueFull(
                 f"{self.bounds.documents} documents, or {self.bounds.size} bytes of them (OCRSVC_TASKS_BYTES), are "
@@ -245,26 +228,27 @@ class JobStore:
                 "Wait until those that you sent are done, or delete them.",
                 _RETRY_S,
             )
-        for each in gone:
-            self._remove(connection, self._job(each.id), "displaced")
+        for name in gone:
+            self._remove(connection, name, "displaced")
 
     def _expire(self, connection: sqlite3.Connection) -> None:
         rows = connection.execute("SELECT id FROM job WHERE came_s < ?", [self.clock() - self.keep_s]).fetchall()
         for (name,) in rows:
-            self._remove(connection, self._job(name), "expired")
+            self._remove(connection, name, "expired")
 
-    def _remove(self, connection: sqlite3.Connection, job: Job, why: str) -> None:
-        """Unlink the files, then remove the row; another process may have done so before."""
+    def _remove(self, connection: sqlite3.Connection, name: str, why: str) -> None:
+        """Unlink the files before the row has gone for good; another process may have done so before."""
+        job = self._job(name)
         if why == "deleted":
-            remove_callback(connection, job.id)
+            remove_callback(connection, name)
         elif job.is_there():
             leave_message(connection, job, self.wall())
-        gone = self.folder / f".{uuid.uuid4().hex}"
+        gone = self._beside_path()
         with suppress(FileNotFoundError):
             job.folder.rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
             self.note(why)
-        connection.execute("DELETE FROM job WHERE id = ?", [job.id])
+        connection.execute("DELETE FROM job WHERE id = ?", [name])
 
     def _match_rows(self, connection: sqlite3.Connection, *, only_new: bool = True) -> None:
         """Give each folder its row, and remove rows without a folder."""
@@ -274,41 +258,47 @@ class JobStore:
                 continue
             try:
                 job = self._job(path.name)
-                job.end()
-                self._insert(connection, path, job.record())
+                job.progress()
+                self._insert(connection, job, job.record())
             except (FileNotFoundError, TypeError, ValueError):
                 LOGGER.error("%s is damaged: it is kept as %s%s, and not read", path.name, DAMAGED, path.name)
                 path.rename(self.folder / f"{DAMAGED}{path.name}")
                 connection.execute("DELETE FROM job WHERE id = ?", [path.name])
-        for name in known - {path.name for path in paths}:
-            connection.execute("DELETE FROM job WHERE id = ?", [name])
+        gone = known - {path.name for path in paths}
+        connection.executemany("DELETE FROM job WHERE id = ?", [(name,) for name in gone])
 
-    def _insert(self, connection: sqlite3.Connection, folder: Path, record: Record) -> Job:
+    def _insert(self, connection: sqlite3.Connection, job: Job, record: Record) -> Job:
         """Enter a job that lies in its folder, and its callback; a row that is there keeps its age."""
-        job, came_s = self._job(folder.name), self.clock() - max(0.0, self.wall() - record.came_at_s)
+        came_s = self.clock() - max(0.0, self.wall() - record.came_at_s)
         connection.execute(
             """INSERT INTO job VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)
             ON CONFLICT (id) DO UPDATE SET bytes = excluded.bytes, is_done = excluded.is_done""",
             (
-                *(job.id, record.caller, record.key, record.pages, size_of(folder), job.is_done()),
+                *(job.id, record.caller, record.key, len(record.numbers), size_of(job.folder), job.is_done()),
                 *(came_s, record.came_at_s, record.repeat, record.content),
             ),
         )
         add_callback(connection, job, record)
         return job
 
+    def _beside_path(self) -> Path:
+        """Of a folder for what is not shown yet, or not any more, named after this process."""
+        return self.folder / f".{os.getpid()}-{uuid.uuid4().hex}"
+
+    @contextmanager
+    def _beside(self) -> Iterator[Path]:
+        folder = self._beside_path()
+        folder.mkdir(0o700)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
     def _job(self, name: str) -> Job:
         return Job(self.folder / name, self.database)
 
     def _paths(self, pattern: re.Pattern[str]) -> list[Path]:
-        with suppress(FileNotFoundError):
-            return [path for path in self.folder.iterdir() if pattern.fullmatch(path.name)]
-        return []
-
-    def _sync(self, *paths: Path) -> None:
-        if self.database.is_durable:
-            for path in paths:
-                sync(path)
+        return [path for path in self.folder.iterdir() if pattern.fullmatch(path.name)]
 
 
 def read_usage(jobs: JobStore) -> Iterator[tuple[Metric, float]]:
