@@ -21,7 +21,7 @@ from bench.machine import print_machine
 from bench.results import write_result
 
 from ocrsvc.jobs.job import Record
-from ocrsvc.jobs.job_store import CallerLimits, JobStore
+from ocrsvc.jobs.job_store import JobStore
 
 DAY_S = 86_400.0
 ASKED = Record("", source="api", name="a.pdf", numbers=[1], count=1)
@@ -48,7 +48,7 @@ def measure(jobs: int, times: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         fill(Path(folder), jobs)
         time.sleep(1.0)
-        fresh = JobStore(Path(folder), 1 << 40, DAY_S, limits=CallerLimits(1 << 40), most_jobs=1 << 40)
+        fresh = JobStore(Path(folder), 1 << 40, DAY_S, most_waiting=1 << 40, most_jobs=1 << 40)
         took_ms = []
         for _ in range(times + 1):
             began_s = time.process_time()

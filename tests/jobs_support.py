@@ -24,7 +24,7 @@ from ocrsvc.access.gate import AccessGate
 from ocrsvc.app import create_app
 from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.job_runner import JobRunner
-from ocrsvc.jobs.job_store import CallerLimits, JobStore
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -87,13 +87,11 @@ class JobsApp:
 
     @classmethod
     @contextmanager
-    def running(
-        cls, folder: Path, settings: Settings | None = None, limits: CallerLimits | None = None
-    ) -> Iterator[Self]:
+    def running(cls, folder: Path, settings: Settings | None = None, **limits: Any) -> Iterator[Self]:
         """It, with `KnownEngine` and its store in this folder; jobs are read within `working` only."""
         settings = settings or Settings()
         reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
-        jobs = JobStore(folder, 10**8, 3600.0, limits=limits)
+        jobs = JobStore(folder, 10**8, 3600.0, **limits)
         reader.start()
         try:
             yield cls(create_app(settings, reader, jobs=jobs).test_client(), jobs, reader, settings)

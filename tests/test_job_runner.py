@@ -16,6 +16,7 @@ from documents import GRAY, pdf
 from support import wait_until
 from web_support import KnownEngine
 
+from ocrsvc.errors import DeadlineExceeded, QueueFull
 from ocrsvc.jobs import job_runner as runner_module
 from ocrsvc.jobs import storage_threads
 from ocrsvc.jobs.job import BEGUN, Job, PageLog, Record
@@ -23,6 +24,7 @@ from ocrsvc.jobs.job_database import StorageFull
 from ocrsvc.jobs.job_runner import OPENING, JobRunner
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
+from ocrsvc.serving.work_queue import NeverStarted
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -124,6 +126,22 @@ def test_a_document_whose_opening_ends_every_process_fails_in_the_end(reader: Re
         0,
         1,
     )
+
+
+def test_a_page_that_was_given_up_in_good_order_is_as_suspect_as_before(
+    reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "POLL_S", 0.01)
+    outcomes = iter([QueueFull("full"), NeverStarted("behind"), DeadlineExceeded("late")])
+
+    def read(*_: object) -> NoReturn:
+        raise next(outcomes)
+
+    monkeypatch.setattr(reader, "_begin", read)
+    job = jobs.add(DOCUMENT, ASKED)
+    begun(job, 1, 2)
+    JobRunner(jobs, reader, 10.0, bool).read_all()
+    assert [row["error"] for row in job.log.read()] == ["late"]
 
 
 def test_a_loss_of_power_that_leaves_a_note_empty_or_a_page_damaged_costs_no_job(

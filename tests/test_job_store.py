@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,11 +27,11 @@ from ocrsvc.adapters.mistral.uploaded_files import UploadedFiles
 from ocrsvc.app import create_app
 from ocrsvc.errors import QueueFull, SettingsError
 from ocrsvc.jobs.callbacks import CallbackSender
-from ocrsvc.jobs.eviction import Bounds, Need, displace
+from ocrsvc.jobs.eviction import displaced
 from ocrsvc.jobs.job import INDEX, LINES, Job, PageLog, Record, job_status
 from ocrsvc.jobs.job_database import NAME, StorageFull, storing
 from ocrsvc.jobs.job_folder import LASTING, open_folder, open_jobs
-from ocrsvc.jobs.job_result import pack_options, unpack_options
+from ocrsvc.jobs.job_result import unpack_options
 from ocrsvc.jobs.job_store import JobStore, read_usage
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
@@ -45,13 +45,15 @@ DOCUMENT = pdf(GRAY)
 # Which documents make room: as "caller + number", finished ones in capitals, the oldest first
 
 
-def gone_for(names: str, need: Need, bounds: Bounds) -> list[str] | None:
+def gone_for(
+    names: str, caller: str, size: int = 10, document: str = "", most_jobs: int = 100, most_bytes: int = 10**6
+) -> list[str] | None:
     """What goes of documents of 10 bytes each."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute("CREATE TABLE job (id, caller, bytes, is_done, came_s)")
         rows = [(name, name[0].lower(), 10, name[0].isupper(), came_s) for came_s, name in enumerate(names.split())]
         connection.executemany("INSERT INTO job VALUES (?, ?, ?, ?, ?)", rows)
-        return displace(connection, need, bounds)
+        return displaced(connection, caller, size, document, most_jobs, most_bytes)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def gone_for(names: str, need: Need, bounds: Bounds) -> list[str] | None:
 def test_callers_with_most_and_finished_documents_make_room(
     names: str, caller: str, gone: Sequence[str] | None
 ) -> None:
-    assert gone_for(names, Need(caller, 10), Bounds(documents=4, size=10**6)) == gone
+    assert gone_for(names, caller, most_jobs=4) == gone
 
 
 @pytest.mark.parametrize(
@@ -94,11 +96,11 @@ def test_callers_with_most_and_finished_documents_make_room(
 )
 def test_bytes_have_shares_too(size: int, document: str, gone: Sequence[str] | None) -> None:
     names = "A1 a2 a3 a4" if not document else "A1 a2 a3 b1"
-    assert gone_for(names, Need("b", size, document), Bounds(documents=100, size=40)) == gone
+    assert gone_for(names, "b", size, document, most_bytes=40) == gone
 
 
 def test_the_document_that_files_are_made_of_does_not_make_room_for_them() -> None:
-    assert gone_for("A1 A2", Need("a", 10, document="A1"), Bounds(documents=9, size=20)) == ["A2"]
+    assert gone_for("A1 A2", "a", 10, "A1", most_bytes=20) == ["A2"]
 
 
 # The store
@@ -563,10 +565,7 @@ def test_a_page_for_which_the_disk_has_no_room_is_not_written_in_part(small: Job
 def test_every_option_of_reading_travels() -> None:
     changed = ReadOptions(rotate="90", detect=False, max_side=512, region=(1, 2, 3, 4), mask=("phone",), words=True)
     changed = replace(changed, model="a/1", lang="de")
-    assert unpack_options(json.loads(json.dumps(pack_options(changed)))) == changed
-    for field in fields(ReadOptions):
-        value = getattr(changed, field.name)
-        assert pack_options(replace(ReadOptions(), **{field.name: value})).get(field.name, value) == value
+    assert unpack_options(json.loads(json.dumps(asdict(changed)))) == changed
 
 
 def test_a_disk_that_fails_leaves_a_job_to_later_and_is_not_said_to_be_without_it(

@@ -32,9 +32,9 @@ from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, QueueFull,
 from ocrsvc.formats.text_pdf import write_text_pdf
 from ocrsvc.jobs import job_runner as runner_module
 from ocrsvc.jobs import storage_threads
-from ocrsvc.jobs.job import Job, Record
+from ocrsvc.jobs.job import BEGUN, Job, Record
 from ocrsvc.jobs.job_folder import LASTING, PREFIX, make_folder
-from ocrsvc.jobs.job_runner import MOST_TRIES, BegunPages
+from ocrsvc.jobs.job_runner import MOST_TRIES
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
@@ -370,8 +370,7 @@ def test_a_page_that_ends_whoever_reads_it_is_left_out_in_the_end(place: Place) 
     task_id = place.upload(grays(2))["data"]
     job = place.jobs.find(task_id)
     assert job is not None
-    for _ in range(MOST_TRIES):
-        BegunPages(job).begin(1)
+    job.put(BEGUN, {1: MOST_TRIES})
     place.work_until(lambda: place.ask(task_id)["is_done"])
     assert [page["code"] for page in place.ask(task_id, is_data=True)["data"]] == [902, 100]
 
@@ -393,14 +392,6 @@ def test_a_page_that_is_never_read_in_time_ends_as_an_error(place: Place, monkey
         wait_until(lambda: place.ask(task_id)["is_done"])
     (page,) = place.ask(task_id, is_data=True)["data"]
     assert (page["code"], "deadline" in page["data"]) == (902, True)
-
-
-def test_a_page_that_was_laid_down_in_good_order_is_as_suspect_as_before(small: JobStore) -> None:
-    job = small.add(b"1", Record(""))
-    BegunPages(job).begin(1)
-    BegunPages(job).begin(1)
-    BegunPages(job).forget(1)
-    assert BegunPages(job).times(1) == 1
 
 
 class HeldEngine(KnownEngine):

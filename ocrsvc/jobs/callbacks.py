@@ -138,34 +138,21 @@ def add_callback(connection: sqlite3.Connection, job: Job, record: Record) -> No
         )
 
 
-def remove_callback(connection: sqlite3.Connection, job_id: str) -> None:
-    """Nothing is sent any more."""
-    connection.execute("DELETE FROM callback WHERE job_id = ?", [job_id])
-
-
 def leave_message(connection: sqlite3.Connection, job: Job, now_s: float) -> None:
     """A job expires: leave the message that says so, where its end is not delivered."""
-    waiting = "SELECT 1 FROM callback WHERE job_id = ? AND state = 'waiting'"
     # What is damaged keeps no other job from going.
     with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
-        if connection.execute(waiting, [job.id]).fetchone():
-            connection.execute(
-                """UPDATE callback SET expired = ?, expired_at_s = ?, due_at_s = 0, sending_until_s = 0
-                WHERE job_id = ?""",
-                (_body_of(job, EXPIRED), now_s, job.id),
-            )
-            connection.execute(_DROP_MOST, [MOST_EXPIRED])
-            return
-    remove_callback(connection, job.id)
+        connection.execute(
+            """UPDATE callback SET expired = ?, expired_at_s = ?, due_at_s = 0, sending_until_s = 0
+            WHERE job_id = ? AND state = 'waiting'""",
+            (_body_of(job, EXPIRED), now_s, job.id),
+        )
+        connection.execute(_DROP_MOST, [MOST_EXPIRED])
 
 
 def remove_old_messages(connection: sqlite3.Connection, now_s: float) -> None:
-    """Remove those of jobs that expired long ago, and callbacks of jobs that a failing disk has lost."""
-    connection.execute(
-        """DELETE FROM callback
-        WHERE expired IS NULL AND job_id NOT IN (SELECT id FROM job) OR expired_at_s < ?""",
-        [now_s - _EXPIRED_S],
-    )
+    """Remove those of jobs that expired long ago."""
+    connection.execute("DELETE FROM callback WHERE expired_at_s < ?", [now_s - _EXPIRED_S])
 
 
 def _body_of(job: Job, state: str) -> bytes:
@@ -215,23 +202,20 @@ class CallbackSender:
         due = self._claim()
         if due is None:
             return False
-        status, why = None, ""
+        status = None
         try:
             status = self._send(due)
-            why = "" if 200 <= status < 300 else f"It answered {status}."
         except ClientGone:
             # As if it had not been tried: others go on.
             self._change(due, tries=due.tries, due_at_s=0.0)
             return False
-        except OcrsvcError as error:
-            why = str(error)
         except Exception as error:  # noqa: BLE001  it is a try, as any other failure
             if not (due.expired or self._job(due).is_there()):
                 # Where it has expired meanwhile, that is sent next.
                 return True
-            LOGGER.error("the callback of job %s cannot be sent", due.job_id, exc_info=loggable_error(error))
-            why = "Something went wrong here; it is in the service's log."
-        if not why:
+            if not isinstance(error, OcrsvcError):
+                LOGGER.error("the callback of job %s cannot be sent", due.job_id, exc_info=loggable_error(error))
+        if status is not None and 200 <= status < 300:
             self._end(due, "delivered", status)
             return True
         LOGGER.info("callback of job %s failed try=%s status=%s", due.job_id, due.tries + 1, status)
@@ -300,9 +284,9 @@ def make_callback_sender(
     policy, limit_s = policy_of_callbacks(settings), settings.callback_s
     if not policy.is_on:
         return None
-
-    def send(url: str, body: bytes, headers: Mapping[str, str], check: Callable[[], object]) -> int:
-        return post(url, body, headers, policy, limit_s, check)
-
     secret = settings.callback_secret.get_secret_value() if settings.callback_secret is not None else ""
-    return CallbackSender(database, send, settings.callback_tries, secret, limit_s, note)
+    return CallbackSender(
+        database,
+        lambda url, body, headers, check: post(url, body, headers, policy, limit_s, check),
+        *(settings.callback_tries, secret, limit_s, note),
+    )

@@ -19,7 +19,7 @@ from ocrsvc.errors import BadOption, TooManyPages
 from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
 from ocrsvc.jobs.callbacks import Callback, check_callback
 from ocrsvc.jobs.job import Job, Record
-from ocrsvc.jobs.job_result import check_format, pack_options
+from ocrsvc.jobs.job_result import check_format
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions, no_check
@@ -87,7 +87,7 @@ def add_job(
     numbers = _numbers(job_request, count, kind, settings.job_pages)
     # They are counted when they are read; here a key learns at once that it has too few left.
     context.pages.expect(len(numbers))
-    record = replace(record, count=count, numbers=numbers, options=pack_options(options))
+    record = replace(record, count=count, numbers=numbers, options=asdict(options))
     if record.repeat:
         record = replace(record, repeat=_repeat(record), content=_content(job_request, record))
     with jobs.adding.take(check):

@@ -33,10 +33,8 @@ from ocrsvc.jobs.job_database import JobDatabase
 
 State = Literal["waiting", "running", "success", "failure"]
 STATES: Final[dict[State, str]] = {"waiting": "waiting", "running": "running", "success": "done", "failure": "failed"}
-"""What the native API calls the states of a job."""
-
 PATH: Final = "/v1/jobs"
-"""Of the native API."""
+"""What the native API calls the states of a job, and where its jobs are."""
 
 BEGUN: Final = "begun.json"
 CALLBACK: Final = "callback.json"
@@ -52,12 +50,11 @@ _MOST_FAILED: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is asked of a job, whose it is, and when it came, by the clock on the wall.
+    """Whose a job is, and what is asked of it.
 
     `caller` shares the store, `key` is the identity of the API key. `source` is the adapter that took it in, `asked`
-    what that remembers. Of the `count` pages of the document these `numbers` are read; for `options` see
-    `pack_options`. `repeat` is a hash of the Idempotency-Key, empty for none, and `content` of what the job is.
-    Without a callback the status of a job needs no database.
+    what that remembers. Of the `count` pages of the document these `numbers` are read. `repeat` is a hash of the
+    Idempotency-Key, empty for none, and `content` of what the job is.
     """
 
     caller: str
@@ -169,7 +166,7 @@ class Job:
         return PageLog(self.folder)
 
     def record(self) -> Record:
-        """What is asked, and whose it is."""
+        """As it was left."""
         return Record(**self.get(RECORD))
 
     def data(self) -> bytes:

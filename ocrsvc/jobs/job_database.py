@@ -26,7 +26,8 @@ NAME: Final = "jobs.sqlite"
 DAMAGED: Final = "damaged-"
 """How the name of a file or of a job's folder begins that cannot be understood: it is kept for people, and unused."""
 
-# Ages are monotonic (came_s), with the clock on the wall (…_at_s) for people and over boots.
+# Ages are monotonic (came_s), with the clock on the wall (…_at_s) for people and over boots. Of a job that has gone
+# only the message stays that it expired.
 _SCHEMA: Final = """
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS job (
@@ -38,6 +39,8 @@ CREATE TABLE IF NOT EXISTS callback (
     host TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'waiting', tries INTEGER NOT NULL DEFAULT 0, status INTEGER,
     due_at_s REAL NOT NULL DEFAULT 0, sending_until_s REAL NOT NULL DEFAULT 0, turn INTEGER NOT NULL DEFAULT 0,
     expired BLOB, expired_at_s REAL);
+CREATE TRIGGER IF NOT EXISTS gone AFTER DELETE ON job BEGIN
+    DELETE FROM callback WHERE job_id = OLD.id AND expired IS NULL; END;
 CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value);
 """
 _WAIT_S: Final = 5.0
@@ -68,8 +71,8 @@ def storing() -> Iterator[None]:
 class JobDatabase:
     """The file in one folder, for any thread of any process; every method may raise QueueFull and OSError.
 
-    `fill` is called in a transaction when a process opens the file, which may be new. Without `is_durable` a loss of
-    power may take what was written: the folder goes with the service.
+    `fill` is called in a transaction when a process opens the file, which may be new. `is_durable` files survive a loss
+    of power.
     """
 
     def __init__(self, folder: Path, fill: Callable[[sqlite3.Connection], object], *, is_durable: bool) -> None:
@@ -97,9 +100,13 @@ class JobDatabase:
                 self._set_aside()
 
     def sync(self, *paths: Path) -> None:
-        """Have files beside the database, or the names in folders, survive a loss of power as it does itself."""
-        if self._is_durable:
-            sync(*paths)
+        """Have files, or the names in folders, survive a loss of power where the database does."""
+        for path in paths if self._is_durable else ():
+            opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
 
     def close(self) -> None:
         """Close this process's connection; the next call opens another."""
@@ -148,11 +155,15 @@ class JobDatabase:
 
     def _path(self) -> Path:
         """The file that the link names; without a link, one that is new."""
-        link = self.folder / NAME
-        if not link.is_symlink():
+        if not (self.folder / NAME).is_symlink():
             with suppress(FileExistsError):
-                link.symlink_to(_new_name())
-        return self.folder / link.readlink()
+                self._link(NAME)
+        return self.folder / (self.folder / NAME).readlink()
+
+    def _link(self, name: str) -> Path:
+        link = self.folder / name
+        link.symlink_to(f"jobs-{uuid.uuid4().hex}.sqlite")
+        return link
 
     def _set_aside(self) -> None:
         """Keep the malformed file under another name, unless another process has; the next call makes a new one.
@@ -162,26 +173,10 @@ class JobDatabase:
         old = self._path() if self._opened is None else self._opened[1]
         self.close()
         if self._path() == old:
-            beside = self.folder / f"{NAME}.{os.getpid()}"
-            beside.symlink_to(_new_name())
-            beside.rename(self.folder / NAME)
+            self._link(f"{NAME}.{os.getpid()}").rename(self.folder / NAME)
             with suppress(FileNotFoundError):
                 old.rename(self.folder / f"{DAMAGED}{NAME}")
                 LOGGER.error("%s is malformed: it is kept as %s%s, and built anew", NAME, DAMAGED, NAME)
-
-
-def sync(*paths: Path) -> None:
-    """Have files, or the names in folders, survive a loss of power. Raises OSError."""
-    for path in paths:
-        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
-
-
-def _new_name() -> str:
-    return f"jobs-{uuid.uuid4().hex}.sqlite"
 
 
 def _busy() -> QueueFull:

@@ -34,9 +34,6 @@ RESULT_FORMATS: Final = (JSON, NDJSON, *DOCUMENT_FORMATS)
 ANSWER: Final = "answer"
 """In place of a format: what the adapter that took the job in answers with."""
 
-NO_ENGINE: Final = EngineInfo("", "", "", "", "", "")
-"""Of a job of which no page was read."""
-
 MOST_S: Final = 3600.0
 """For a file that nobody waits for."""
 
@@ -54,18 +51,18 @@ class JobPages:
 
 
 def document_result(job: Job) -> DocumentResult:
-    """What the writers of `document_output` take; for a job that is done. Raises FileNotFoundError once it is gone."""
+    """What the writers of `document_output` take; for a job that is done."""
     numbers, failed = job.record().numbers, job.log.failed()
     count, missing = job.log.count() - len(failed), [numbers[place] for place in failed]
     return DocumentResult(job.data(), JobPages(job), count, engine_of(job), missing)
 
 
 def engine_of(job: Job) -> EngineInfo:
-    """Which engine read it; NO_ENGINE where no page was read yet."""
+    """Which engine read it; one without names where no page was read yet."""
     try:
         return EngineInfo(**job.get(ENGINE))
     except FileNotFoundError:
-        return NO_ENGINE
+        return EngineInfo("", "", "", "", "", "")
 
 
 def page_dicts(job: Job, after: int = 0, most: int | None = None) -> Iterator[dict[str, object]]:
@@ -84,9 +81,8 @@ def page_dicts(job: Job, after: int = 0, most: int | None = None) -> Iterator[di
 def check_format(name: str, options: ReadOptions) -> None:
     """Raises BadOption for a format that there is not, or not of such a job."""
     if name not in RESULT_FORMATS:
-        raise BadOption(
-            f"There is no format {name[:40]!r} of a result.", f"The formats are: {', '.join(RESULT_FORMATS)}."
-        )
+        formats = ", ".join(RESULT_FORMATS)
+        raise BadOption(f"There is no format {name[:40]!r} of a result.", f"The formats are: {formats}.")
     if name == "pdf" and options.mask:
         raise BadOption(
             "No searchable PDF is made of a job with masks: what is masked would be seen on the document's pages.",
@@ -105,9 +101,9 @@ def suffix_of(name: str) -> str:
     return DOCUMENT_FORMATS[name].suffix if name in DOCUMENT_FORMATS else f".{name}"
 
 
-def has_answer(record: Record) -> bool:
-    """Whether the adapter that took a job in answers with a file."""
-    return bool(_answer_writer(record))
+def formats_made(record: Record) -> tuple[str, ...]:
+    """What is made before anybody asks: the formats that a job was left for, and ANSWER."""
+    return (*record.formats, *([ANSWER] if _answer_writer(record) else []))
 
 
 def find_result(job: Job, name: str) -> Path | None:
@@ -127,15 +123,8 @@ def make_result(jobs: JobStore, job: Job, name: str, check: Check, limit_s: floa
     return find_result(job, name) or jobs.make_file(job, _file_name(name), write)
 
 
-def pack_options(options: ReadOptions) -> dict[str, Any]:
-    """Every field of the options that is not at its default, as JSON takes it."""
-    default = ReadOptions()
-    values = {each.name: getattr(options, each.name) for each in fields(options)}
-    return {name: value for name, value in values.items() if value != getattr(default, name)}
-
-
 def unpack_options(packed: Mapping[str, Any]) -> ReadOptions:
-    """The options that were packed. Raises CallerError for those of another version that this one does not know."""
+    """The options of a record. Raises CallerError for those of another version that this one does not know."""
     if unknown := sorted(packed.keys() - {each.name for each in fields(ReadOptions)}):
         raise CallerError(f"This version of the service does not know the options {', '.join(unknown)}.")
     values: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in packed.items()}
@@ -157,15 +146,17 @@ def _write(job: Job, name: str, limit_s: float, check: Check, output: Output) ->
     elif name in DOCUMENT_FORMATS:
         write_document(name, document_result(job), output, limit_s, check)
     else:
-        _write_json(job, name, check, output)
+        for piece in _json_pieces(job, is_lines=name == NDJSON):
+            check()
+            output.write(piece)
 
 
-def _write_json(job: Job, name: str, check: Check, output: Output) -> None:
+def _json_pieces(job: Job, *, is_lines: bool) -> Iterator[bytes]:
+    pages = map(orjson.dumps, page_dicts(job))
+    if is_lines:
+        yield from (page + b"\n" for page in pages)
+        return
     head = {"id": job.id, "engine": asdict(engine_of(job)), "pages_total": job.record().count}
-    if name == JSON:
-        output.write(orjson.dumps(head)[:-1] + b',"pages":[')
-    for place, page in enumerate(page_dicts(job)):
-        check()
-        output.write(orjson.dumps(page) + b"\n" if name == NDJSON else b"," * bool(place) + orjson.dumps(page))
-    if name == JSON:
-        output.write(b"]}")
+    yield orjson.dumps(head)[:-1] + b',"pages":[' + next(pages, b"")
+    yield from (b"," + page for page in pages)
+    yield b"]}"

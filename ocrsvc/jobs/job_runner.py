@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
@@ -22,7 +22,7 @@ from ocrsvc.formats.page_serialization import pack_page
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.jobs.job import BEGUN, ENGINE, Job
 from ocrsvc.jobs.job_database import LOGGER, StorageFull, storing
-from ocrsvc.jobs.job_result import ANSWER, has_answer, make_result, unpack_options
+from ocrsvc.jobs.job_result import formats_made, make_result, unpack_options
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.jobs.storage_threads import POLL_S, StorageThreads
 from ocrsvc.models.loaded_models import Lease
@@ -40,196 +40,6 @@ MOST_TRIES: Final = 3
 # After a loss of power the pages of so many seconds may have to be read again.
 _SYNC_S: Final = 2.0
 _SWEEP_S: Final = 60.0
-
-
-class BegunPages:
-    """Which pages of a claimed job are being read, and how often processes began each that did not come back.
-
-    With the one that ends them innocent ones are begun: a page that was begun before is read alone. Any method may
-    raise OSError.
-    """
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._times: dict[int, int] = {}
-        # After a loss of power it may be empty.
-        with suppress(FileNotFoundError, ValueError):
-            self._times = {int(number): times for number, times in job.get(BEGUN).items()}
-
-    def times(self, number: int) -> int:
-        """How often the page was begun and never finished."""
-        return self._times.get(number, 0)
-
-    def begin(self, number: int) -> None:
-        """A page is begun."""
-        self._note({number: self.times(number) + 1})
-
-    def end(self, number: int) -> None:
-        """What was begun came back."""
-        self._note({number: 0})
-
-    def forget(self, *numbers: int) -> None:
-        """These were given up in good order, to be begun again: the last time does not count."""
-        self._note({number: self.times(number) - 1 for number in numbers})
-
-    @contextmanager
-    def trying(self, number: int) -> Iterator[None]:
-        """What no page is done within the block. Raises DeadlineExceeded where that has ended processes before."""
-        if self.times(number) >= MOST_TRIES:
-            raise DeadlineExceeded(f"This was begun {MOST_TRIES} times, and that never ended.")
-        self.begin(number)
-        try:
-            yield
-        except ClientGone:
-            self.forget(number)
-            raise
-        except Exception:
-            self.end(number)
-            raise
-        self.end(number)
-
-    def _note(self, times: Mapping[int, int]) -> None:
-        self._times = {number: count for number, count in {**self._times, **times}.items() if count > 0}
-        # Not for a loss of power, which is no page's fault.
-        self._job.put(BEGUN, self._times, is_durable=False)
-
-
-@dataclass
-class JobReading:
-    """One job that this process has claimed, while it is read; used by one thread.
-
-    A page may take `page_s`, its wait included. `context` says whether the job is still wanted, here; `gate` counts the
-    pages for the key that the document was left with, and `wait` is called while other requests come first.
-    """
-
-    jobs: JobStore
-    job: Job
-    reader: Reader
-    page_s: float
-    context: RequestContext
-    gate: AccessGate | None
-    wait: Callable[[], object]
-
-    def __post_init__(self) -> None:
-        self._record = self.job.record()
-        self._options = unpack_options(self._record.options)
-        self._begun = BegunPages(self.job)
-        # Numbers of the pages on their way, with where each is counted.
-        self._on_way: deque[tuple[int, Admission | None]] = deque()
-        self._synced_s = time.monotonic()
-        self._knows_engine = False
-
-    def read(self) -> None:
-        """Read what is left of it.
-
-        Raises:
-            ClientGone: This process ends, or the job was deleted.
-            KeyRefused, QuotaExceeded: The key of the document is not valid any more, or has no pages left.
-            OcrsvcError: The document cannot be opened, or no model reads it.
-            OSError: It cannot be written what was read.
-        """
-        numbers, job, context = self._record.numbers, self.job, self.context
-        if job.log.count() == len(numbers):
-            return
-        with ExitStack() as stack:
-            with self._begun.trying(OPENING):
-                document = stack.enter_context(self.reader.open_document(job.data(), math.inf, context))
-            lease = stack.enter_context(self.reader.one_version(self._options, self.page_s, context))
-            while left := numbers[job.log.count() :]:
-                self._read_some(document, left, lease)
-
-    def make_files(self) -> None:
-        """The formats that were asked for, and the adapter's answer; who fetches one that failed learns why."""
-        check = make_check(self.context, math.inf, time.monotonic)
-        names = (*self._record.formats, *([ANSWER] if has_answer(self._record) else ()))
-        for place, name in enumerate(names):
-            try:
-                with self._begun.trying(OPENING - 1 - place):
-                    make_result(self.jobs, self.job, name, check)
-            except ClientGone:
-                raise
-            except OcrsvcError as error:
-                LOGGER.info("no file was made of job %s format=%s code=%s", self.job.id, name, error.code)
-
-    def _read_some(self, document: Document, numbers: Sequence[int], lease: Lease) -> None:
-        """The next of these pages, as many as there are until one has to be tried again."""
-        if self._begun.times(numbers[0]) >= MOST_TRIES:
-            why = f"The page was begun {MOST_TRIES} times and never finished, and is left out."
-            self._write(numbers[0], {"error": why, "code": DeadlineExceeded.code})
-            return
-        # With what others died of, nothing else is begun.
-        some = list(takewhile(lambda number: not self._begun.times(number), numbers)) or [numbers[0]]
-        pages = (DocumentPage(document, number) for number in some)
-        reading = self.reader.read_ahead(pages, self._options, self.page_s, self._begin, lease)
-        try:
-            with closing(reading) as outcomes:
-                for outcome in outcomes:
-                    if not self._take(outcome):
-                        return
-        finally:
-            self._give_up()
-
-    def _begin(self, page: DocumentPage) -> RequestContext:
-        """A page is about to be begun, as part of this. Raises ClientGone, KeyRefused."""
-        if self.context.is_gone():
-            raise client_gone()
-        self._begun.begin(page.number)
-        self._on_way.append((page.number, None))
-        if self.gate is None or self._record.key is None:
-            return self.context
-        pages = self.gate.resume(self._record.key)
-        self._on_way[-1] = (page.number, pages)
-        return replace(self.context, pages=pages)
-
-    def _take(self, outcome: Reading | OcrsvcError) -> bool:
-        """Write what became of the page that was begun first; False when it is to be tried again. Raises as `read`."""
-        number, pages = self._on_way[0]
-        if isinstance(outcome, KeyRefused | QuotaExceeded | ClientGone):
-            raise outcome
-        if isinstance(outcome, Refused | NeverStarted):
-            self._give_up()
-            self.wait()
-            return False
-        if isinstance(outcome, DeadlineExceeded) and self._begun.times(number) < MOST_TRIES:
-            # A page that is too slow for us counts like one that ends us.
-            self._end_first()
-            return False
-        try:
-            if pages is not None and isinstance(outcome, Reading):
-                pages.settle(succeeded=True)
-        except Refused as refused:
-            return self._take(refused)
-        self._end_first()
-        self._write(number, self._row(outcome))
-        return True
-
-    def _row(self, outcome: Reading | OcrsvcError) -> dict[str, object]:
-        if isinstance(outcome, OcrsvcError):
-            return {"error": str(outcome), "code": outcome.code}
-        if not self._knows_engine:
-            self.job.put(ENGINE, asdict(outcome.engine))
-            self._knows_engine = True
-        return {"page": pack_page(outcome.page), "took_s": outcome.timing.total_s, "at_s": time.time()}
-
-    def _write(self, number: int, row: dict[str, object]) -> None:
-        self.job.log.append({"number": number, **row})
-        self._begun.end(number)
-        if time.monotonic() - self._synced_s >= _SYNC_S:
-            self.job.note_progress()
-            self._synced_s = time.monotonic()
-
-    def _end_first(self) -> None:
-        _, pages = self._on_way.popleft()
-        if pages is not None:
-            pages.release()
-
-    def _give_up(self) -> None:
-        """Those on their way are begun again later, and it is not their fault."""
-        numbers = [number for number, _ in self._on_way]
-        while self._on_way:
-            self._end_first()
-        if numbers and self.job.is_there():
-            self._begun.forget(*numbers)
 
 
 @dataclass
@@ -257,14 +67,15 @@ class JobRunner:
             self._swept_s = time.monotonic()
             self.jobs.sweep()
         for job in self.jobs.waiting():
-            if self._is_stopping():
+            if self.is_stopping():
                 break
             with suppress(FileNotFoundError), job.claim() as is_ours:
                 if is_ours:
                     self._read(job)
         return False
 
-    def _is_stopping(self) -> bool:
+    def is_stopping(self) -> bool:
+        """Whether others are to go on."""
         return self.thread.stopped.is_set() or self.is_leaving()
 
     def _read(self, job: Job) -> None:
@@ -275,7 +86,7 @@ class JobRunner:
             return
         try:
             with storing():
-                error = self._read_pages(job)
+                error = self._outcome(job)
                 if error is None:
                     job.finish("success")
                 else:
@@ -288,18 +99,17 @@ class JobRunner:
         except (ClientGone, Refused):
             return
 
-    def _read_pages(self, job: Job) -> OcrsvcError | None:
+    def _outcome(self, job: Job) -> OcrsvcError | None:
         """Why the job has failed; None where it has not. Raises ClientGone, and Refused where it is gone on with."""
-        context = RequestContext("batch", lambda: self._is_stopping() or not job.is_there(), source="job")
         try:
             with storing():
-                reading = JobReading(self.jobs, job, self.reader, self.page_s, context, self.gate, self._give_way)
+                reading = JobReading(self, job)
                 reading.read()
                 reading.make_files()
-        except QuotaExceeded as error:
+        except (ClientGone, Refused) as error:
+            if not isinstance(error, QuotaExceeded):
+                raise
             return error
-        except (ClientGone, Refused):
-            raise
         except OcrsvcError as error:
             return error
         except Exception as error:
@@ -309,6 +119,155 @@ class JobRunner:
             return OcrsvcError("Something went wrong here; it is in the service's log.")
         return None
 
-    def _give_way(self) -> None:
-        """Others come first."""
-        self.thread.stopped.wait(POLL_S)
+
+class JobReading:
+    """One job that this process has claimed, while it is read; used by one thread.
+
+    It notes which pages are being read, and how often processes began each that did not come back. With the one that
+    ends them innocent ones are begun: a page that was begun before is read alone.
+    """
+
+    def __init__(self, runner: JobRunner, job: Job) -> None:
+        self._runner, self._reader, self._job, self._record = runner, runner.reader, job, job.record()
+        self._options = unpack_options(self._record.options)
+        self._context = RequestContext("batch", lambda: runner.is_stopping() or not job.is_there(), source="job")
+        # Numbers of the pages on their way, with where each is counted.
+        self._on_way: deque[tuple[int, Admission | None]] = deque()
+        self._synced_s, self._knows_engine = time.monotonic(), False
+        self._begun: dict[int, int] = {}
+        # After a loss of power it may be empty.
+        with suppress(FileNotFoundError, ValueError):
+            self._begun = {int(number): times for number, times in job.get(BEGUN).items()}
+
+    def read(self) -> None:
+        """Read what is left of it.
+
+        Raises ClientGone where this process ends or the job was deleted, KeyRefused and QuotaExceeded where its key
+        is not valid any more or has no pages left, OcrsvcError where it cannot be opened or no model reads it, OSError.
+        """
+        numbers, log, page_s = self._record.numbers, self._job.log, self._runner.page_s
+        if log.count() == len(numbers):
+            return
+        with ExitStack() as stack:
+            with self._trying(OPENING):
+                opening = self._reader.open_document(self._job.data(), math.inf, self._context)
+                document = stack.enter_context(opening)
+            lease = stack.enter_context(self._reader.one_version(self._options, page_s, self._context))
+            while left := numbers[log.count() :]:
+                self._read_some(document, left, lease)
+
+    def make_files(self) -> None:
+        """The formats that were asked for, and the adapter's answer; who fetches one that failed learns why."""
+        check = make_check(self._context, math.inf, time.monotonic)
+        for place, name in enumerate(formats_made(self._record)):
+            try:
+                with self._trying(OPENING - 1 - place):
+                    make_result(self._runner.jobs, self._job, name, check)
+            except ClientGone:
+                raise
+            except OcrsvcError as error:
+                LOGGER.info("no file was made of job %s format=%s code=%s", self._job.id, name, error.code)
+
+    def _read_some(self, document: Document, numbers: Sequence[int], lease: Lease) -> None:
+        """The next of these pages, as many as there are until one has to be tried again."""
+        if self._begun.get(numbers[0], 0) >= MOST_TRIES:
+            why = f"The page was begun {MOST_TRIES} times and never finished, and is left out."
+            self._write(numbers[0], {"error": why, "code": DeadlineExceeded.code})
+            return
+        # With what others died of, nothing else is begun.
+        some = list(takewhile(lambda number: number not in self._begun, numbers)) or [numbers[0]]
+        pages = (DocumentPage(document, number) for number in some)
+        try:
+            with closing(
+                self._reader.read_ahead(pages, self._options, self._runner.page_s, self._begin, lease)
+            ) as outcomes:
+                for outcome in outcomes:
+                    if not self._take(outcome):
+                        return
+        finally:
+            self._give_up()
+
+    def _begin(self, page: DocumentPage) -> RequestContext:
+        """A page is about to be begun, as part of this. Raises ClientGone, KeyRefused."""
+        if self._context.is_gone():
+            raise client_gone()
+        gate, key = self._runner.gate, self._record.key
+        pages = None if gate is None or key is None else gate.resume(key)
+        self._on_way.append((page.number, pages))
+        self._note_begun(1, page.number)
+        return self._context if pages is None else replace(self._context, pages=pages)
+
+    def _take(self, outcome: Reading | OcrsvcError) -> bool:
+        """Write what became of the page that was begun first; False when it is to be tried again. Raises as `read`."""
+        if isinstance(outcome, KeyRefused | QuotaExceeded | ClientGone):
+            raise outcome
+        if isinstance(outcome, Refused | NeverStarted):
+            # Others come first.
+            self._give_up()
+            self._runner.thread.stopped.wait(POLL_S)
+            return False
+        number, pages = self._on_way[0]
+        # A page that is too slow for us counts like one that ends us.
+        is_late = isinstance(outcome, DeadlineExceeded) and self._begun.get(number, 0) < MOST_TRIES
+        if pages is not None and isinstance(outcome, Reading):
+            try:
+                pages.settle(succeeded=True)
+            except Refused as refused:
+                return self._take(refused)
+        self._end_first()
+        if not is_late:
+            self._write(number, self._row(outcome))
+        return not is_late
+
+    def _row(self, outcome: Reading | OcrsvcError) -> dict[str, object]:
+        if isinstance(outcome, OcrsvcError):
+            return {"error": str(outcome), "code": outcome.code}
+        if not self._knows_engine:
+            self._job.put(ENGINE, asdict(outcome.engine))
+            self._knows_engine = True
+        return {"page": pack_page(outcome.page), "took_s": outcome.timing.total_s, "at_s": time.time()}
+
+    def _write(self, number: int, row: dict[str, object]) -> None:
+        self._job.log.append({"number": number, **row})
+        self._note_begun(None, number)
+        if time.monotonic() - self._synced_s >= _SYNC_S:
+            self._job.note_progress()
+            self._synced_s = time.monotonic()
+
+    def _end_first(self) -> None:
+        _, pages = self._on_way.popleft()
+        if pages is not None:
+            pages.release()
+
+    def _give_up(self) -> None:
+        """Those on their way are begun again later, and it is not their fault."""
+        numbers = [number for number, _ in self._on_way]
+        while self._on_way:
+            self._end_first()
+        if numbers and self._job.is_there():
+            self._note_begun(-1, *numbers)
+
+    @contextmanager
+    def _trying(self, number: int) -> Iterator[None]:
+        """What is no page is begun and ends with the block. Raises DeadlineExceeded where it never ended before."""
+        if self._begun.get(number, 0) >= MOST_TRIES:
+            raise DeadlineExceeded(f"This was begun {MOST_TRIES} times, and that never ended.")
+        self._note_begun(1, number)
+        try:
+            yield
+        except ClientGone:
+            self._note_begun(-1, number)
+            raise
+        except Exception:
+            self._note_begun(None, number)
+            raise
+        self._note_begun(None, number)
+
+    def _note_begun(self, more: int | None, *numbers: int) -> None:
+        """They are begun once more, or once less as that does not count; None: they came back. Raises OSError."""
+        for number in numbers:
+            times = self._begun.pop(number, 0)
+            if more is not None and times + more > 0:
+                self._begun[number] = times + more
+        # Not for a loss of power, which is no page's fault.
+        self._job.put(BEGUN, self._begun, is_durable=False)

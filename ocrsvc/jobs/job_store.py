@@ -20,7 +20,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Final
@@ -28,8 +28,8 @@ from typing import IO, Final
 import orjson
 
 from ocrsvc.errors import KeyReused, QueueFull, TooManyJobs
-from ocrsvc.jobs.callbacks import Callback, add_callback, leave_message, remove_callback, remove_old_messages
-from ocrsvc.jobs.eviction import Bounds, Need, displace
+from ocrsvc.jobs.callbacks import Callback, add_callback, leave_message, remove_old_messages
+from ocrsvc.jobs.eviction import displaced
 from ocrsvc.jobs.job import CALLBACK, RECORD, Job, Record, size_of
 from ocrsvc.jobs.job_database import DAMAGED, LOGGER, JobDatabase
 from ocrsvc.serving.limiter import Limiter
@@ -50,48 +50,39 @@ _ADDED_WAITING: Final = 32
 _WRITTEN_BYTES: Final = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class CallerLimits:
-    """What one caller may have in the store that is not read yet: jobs, and pages of all of them together."""
-
-    jobs: int = MOST_JOBS
-    pages: int = 1 << 40
-
-
+@dataclass(eq=False)
 class JobStore:
     """The jobs in one folder, for any thread of any process; every method may raise QueueFull and OSError.
 
-    `most_bytes` and `most_jobs` are of all callers together, `limits` of each. A job is kept for `keep_s`, by a `clock`
-    of monotonic seconds, which no correction of the time of day moves; `wall` is the time of day.
-
-    `added` is set when this process added a job. Requests `take` from `adding`: threads that wait for the database are
-    threads that others need. `note` is called with what became of jobs and callbacks; see `metrics.JOBS`.
+    `most_bytes` and `most_jobs` are of all callers together; of what is not read yet each may have `most_waiting` jobs
+    and `most_pages`. A job is kept for `keep_s`, by a `clock` of monotonic seconds, which no correction of the time of
+    day moves; `wall` is the time of day. `added` is set when this process added a job. Requests `take` from `adding`:
+    threads that wait for the database are threads that others need. `note` is called with what became of jobs.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        most_bytes: int,
-        keep_s: float,
-        clock: Callable[[], float] = time.monotonic,
-        limits: CallerLimits | None = None,
-        *,
-        wall: Callable[[], float] = time.time,
-        is_durable: bool = False,
-        most_jobs: int = MOST_JOBS,
-    ) -> None:
-        self.folder, self.bounds, self.keep_s = folder, Bounds(most_jobs, most_bytes), keep_s
-        self.clock, self.wall, self._limits = clock, wall, limits or CallerLimits()
-        self.database = JobDatabase(folder, self._match_rows, is_durable=is_durable)
-        self.added = threading.Event()
-        self.note: Callable[[str], object] = bool
-        self.adding = Limiter(_ADDED_AT_ONCE, _ADDED_WAITING)
+    folder: Path
+    most_bytes: int
+    keep_s: float
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+    most_jobs: int = MOST_JOBS
+    most_waiting: int = MOST_JOBS
+    most_pages: int = 1 << 40
+    is_durable: bool = False
+    note: Callable[[str], object] = bool
+    added: threading.Event = field(default_factory=threading.Event)
+    adding: Limiter = field(default_factory=lambda: Limiter(_ADDED_AT_ONCE, _ADDED_WAITING))
+
+    @cached_property
+    def database(self) -> JobDatabase:
+        """What is known of all of them."""
+        return JobDatabase(self.folder, self._match_rows, is_durable=self.is_durable)
 
     @cached_property
     def uploads(self) -> JobStore:
         """Keeps files that are uploaded to be read later (see uploaded_files.py), beside the jobs."""
-        folder, size = self.folder / "uploads", self.bounds.size // _UPLOADS_PART
-        return JobStore(folder, size, self.keep_s, self.clock, wall=self.wall, most_jobs=MOST_UPLOADS)
+        most_bytes, folder = self.most_bytes // _UPLOADS_PART, self.folder / "uploads"
+        return JobStore(folder, most_bytes, self.keep_s, self.clock, self.wall, MOST_UPLOADS)
 
     def add(self, data: bytes, record: Record, callback: Callback | None = None) -> Job:
         """Take in a document of a caller, for which others may have to go (see eviction.py).
@@ -116,7 +107,7 @@ class JobStore:
                     if found := self._same(connection, record):
                         return found
                     self._check_limits(connection, record)
-                    self._make_room(connection, Need(record.caller, len(data)))
+                    self._make_room(connection, record.caller, len(data))
                     beside.rename(folder)
                     self.database.sync(self.folder)
                     job = self._insert(connection, self._job(folder.name), record)
@@ -138,7 +129,7 @@ class JobStore:
                 write(output)
             self.database.sync(made)
             with self.database.transaction() as connection:
-                self._make_room(connection, Need(job.record().caller, made.stat().st_size, job.id))
+                self._make_room(connection, job.record().caller, made.stat().st_size, job.id)
                 (job.folder / "out").mkdir(exist_ok=True)
                 kept = made.rename(job.folder / "out" / name)
                 job.note_progress()
@@ -210,20 +201,20 @@ class JobStore:
         sql = "SELECT count(*), coalesce(sum(pages), 0) FROM job WHERE caller = ? AND NOT is_done"
         waiting, asked = connection.execute(sql, [record.caller]).fetchone()
         asked += len(record.numbers)
-        if waiting >= self._limits.jobs or asked > self._limits.pages:
+        if waiting >= self.most_waiting or asked > self.most_pages:
             raise TooManyJobs(
                 f"{waiting} documents of this caller wait already, and with this one {asked} pages would; the limits "
-                f"are {self._limits.jobs} (OCRSVC_JOBS_WAITING) and {self._limits.pages} (OCRSVC_JOBS_WAITING_PAGES).",
+                f"are {self.most_waiting} (OCRSVC_JOBS_WAITING) and {self.most_pages} (OCRSVC_JOBS_WAITING_PAGES).",
                 "Wait until some of them are read, or delete them.",
                 _RETRY_S,
             )
 
-    def _make_room(self, connection: sqlite3.Connection, need: Need) -> None:
+    def _make_room(self, connection: sqlite3.Connection, caller: str, size: int, document: str = "") -> None:
         """Remove what has to go. Raises QueueFull when that is not enough."""
-        gone = displace(connection, need, self.bounds)
+        gone = displaced(connection, caller, size, document, self.most_jobs, self.most_bytes)
         if gone is None:
             raise QueueFull(
-                f"{self.bounds.documents} documents, or {self.bounds.size} bytes of them (OCRSVC_TASKS_BYTES), are "
+                f"{self.most_jobs} documents, or {self.most_bytes} bytes of them (OCRSVC_TASKS_BYTES), are "
                 "kept already, and none of them has to make room for this caller.",
                 "Wait until those that you sent are done, or delete them.",
                 _RETRY_S,
@@ -232,16 +223,14 @@ class JobStore:
             self._remove(connection, name, "displaced")
 
     def _expire(self, connection: sqlite3.Connection) -> None:
-        rows = connection.execute("SELECT id FROM job WHERE came_s < ?", [self.clock() - self.keep_s]).fetchall()
-        for (name,) in rows:
+        sql = "SELECT id FROM job WHERE came_s < ?"
+        for (name,) in connection.execute(sql, [self.clock() - self.keep_s]).fetchall():
             self._remove(connection, name, "expired")
 
     def _remove(self, connection: sqlite3.Connection, name: str, why: str) -> None:
         """Unlink the files before the row has gone for good; another process may have done so before."""
         job = self._job(name)
-        if why == "deleted":
-            remove_callback(connection, name)
-        elif job.is_there():
+        if why != "deleted" and job.is_there():
             leave_message(connection, job, self.wall())
         gone = self._beside_path()
         with suppress(FileNotFoundError):
@@ -308,5 +297,5 @@ def read_usage(jobs: JobStore) -> Iterator[tuple[Metric, float]]:
     yield metrics.TASKS, stored
     yield metrics.TASKS_WAITING, waiting
     yield metrics.TASKS_BYTES, size
-    yield metrics.TASKS_LIMIT, jobs.bounds.size
+    yield metrics.TASKS_LIMIT, jobs.most_bytes
     yield metrics.TASKS_DISK_FREE, disk.f_bavail * disk.f_frsize

@@ -40,7 +40,7 @@ class UploadedFiles:
 
     def add(self, data: bytes, name: str, caller: str, key: str | None) -> UploadedFile:
         """Take in a file of a caller, for which others may have to go (see eviction.py). Raises BodyTooLarge."""
-        most = self._store.bounds.size
+        most = self._store.most_bytes
         if len(data) > most:
             raise BodyTooLarge(
                 f"The file has {len(data)} bytes; uploaded files may have {most} together.",
