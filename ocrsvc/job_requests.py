@@ -17,7 +17,7 @@ from ocrsvc.http.responses import file_response
 from ocrsvc.jobs.intake import JobOwner
 from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.job_database import storing
-from ocrsvc.jobs.job_result import find_result, make_result
+from ocrsvc.jobs.job_result import make_result
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Check
@@ -69,7 +69,7 @@ class ResultFiles:
         def make(check: Check) -> Path:
             return make_result(self._jobs, job, name, check, request.left_s)
 
-        return file_response(self.path(lambda: find_result(job, name), make, with_pdf=name == _PDF), content_type)
+        return file_response(self.path(lambda: job.result_path(name), make, with_pdf=name == _PDF), content_type)
 
     def path(self, find: Callable[[], Path | None], make: Callable[[Check], Path], *, with_pdf: bool = False) -> Path:
         """Where a file lies, which is made now unless it is there.

@@ -104,7 +104,7 @@ def test_nothing_is_read_for_a_key_that_was_revoked(place: Place) -> None:
         wait_until(place.jobs.all()[0].is_done)
     job = place.jobs.find(task_id)
     assert job is not None
-    assert (job.progress().state, job.log.count()) == ("failure", 0)
+    assert (job.progress().state, job.page_count()) == ("failure", 0)
 
 
 def test_a_document_is_there_for_its_own_key_only(place: Place) -> None:

@@ -19,7 +19,7 @@ from web_support import KnownEngine
 from ocrsvc.errors import DeadlineExceeded, QueueFull
 from ocrsvc.jobs import job_runner as runner_module
 from ocrsvc.jobs import storage_threads
-from ocrsvc.jobs.job import BEGUN, Job, PageLog, Record
+from ocrsvc.jobs.job import BEGUN, Job, Record
 from ocrsvc.jobs.job_database import StorageFull
 from ocrsvc.jobs.job_runner import OPENING, JobRunner
 from ocrsvc.jobs.job_store import JobStore
@@ -58,15 +58,15 @@ def test_a_full_disk_is_reported_once_and_tried_again_ever_later(
     runner = JobRunner(jobs, reader, 10.0, lambda: len(pauses) >= 9)
     monkeypatch.setattr(runner.thread.stopped, "wait", pauses.append)
     monkeypatch.setattr(storage_threads, "POLL_S", 0.001)
-    append = PageLog.append
+    append = Job.append_page
 
-    def append_at_last(log: PageLog, page: Mapping[str, object]) -> None:
+    def append_at_last(job: Job, page: Mapping[str, object]) -> None:
         if len(pauses) < 8:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        append(log, page)
+        append(job, page)
         pauses.append(0.0)
 
-    monkeypatch.setattr(PageLog, "append", append_at_last)
+    monkeypatch.setattr(Job, "append_page", append_at_last)
     with caplog.at_level(logging.ERROR, logger="ocrsvc.jobs"):
         runner.thread.start()
         wait_until(lambda: len(pauses) >= 9, "nine tries", within_s=90.0)
@@ -74,7 +74,7 @@ def test_a_full_disk_is_reported_once_and_tried_again_ever_later(
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 0.0]
     said = [record.message.partition(":")[0] for record in caplog.records]
     assert said == ["documents cannot go on; tried again later"]
-    assert [page["number"] for page in job.log.read() if "page" in page] == [1]
+    assert [page["number"] for page in job.pages() if "page" in page] == [1]
     assert job.progress().state == "success"
 
 
@@ -120,7 +120,7 @@ def test_a_document_whose_opening_ends_every_process_fails_in_the_end(reader: Re
     begun(hard, OPENING, 3)
     begun(easy, OPENING, 2)
     JobRunner(jobs, reader, 10.0, bool).read_all()
-    assert (hard.progress().state, easy.progress().state, hard.log.count(), easy.log.count()) == (
+    assert (hard.progress().state, easy.progress().state, hard.page_count(), easy.page_count()) == (
         "failure",
         "success",
         0,
@@ -141,7 +141,7 @@ def test_a_page_that_was_given_up_in_good_order_is_as_suspect_as_before(
     job = jobs.add(DOCUMENT, ASKED)
     begun(job, 1, 2)
     JobRunner(jobs, reader, 10.0, bool).read_all()
-    assert [row["error"] for row in job.log.read()] == ["late"]
+    assert [row["error"] for row in job.pages()] == ["late"]
 
 
 def test_a_loss_of_power_that_leaves_a_note_empty_or_a_page_damaged_costs_no_job(
@@ -151,7 +151,7 @@ def test_a_loss_of_power_that_leaves_a_note_empty_or_a_page_damaged_costs_no_job
     (job.folder / BEGUN).write_bytes(b"")
     (job.folder / "pages.jsonl").write_bytes(b'{"number": 1, "pa\x01": }\n')
     JobRunner(jobs, reader, 10.0, bool).read_all()
-    assert (job.progress().state, job.log.count()) == ("success", 1)
+    assert (job.progress().state, job.page_count()) == ("success", 1)
 
 
 def test_a_job_whose_reader_died_before_its_end_was_in_the_database_is_read_no_more(
@@ -159,9 +159,9 @@ def test_a_job_whose_reader_died_before_its_end_was_in_the_database_is_read_no_m
 ) -> None:
     job = jobs.add(DOCUMENT, ASKED)
     job.put("done.json", {"state": "success"})
-    assert jobs.waiting() == [job]
+    assert jobs.all("NOT is_done") == [job]
     JobRunner(jobs, reader, 10.0, bool).read_all()
-    assert (jobs.waiting(), job.log.count()) == ([], 0)
+    assert (jobs.all("NOT is_done"), job.page_count()) == ([], 0)
 
 
 def test_a_job_waits_while_its_database_cannot_be_used(
@@ -172,12 +172,12 @@ def test_a_job_waits_while_its_database_cannot_be_used(
     def broken() -> NoReturn:
         raise sqlite3.OperationalError("disk I/O error")
 
-    waiting = jobs.waiting()
+    waiting = jobs.all("NOT is_done")
     with monkeypatch.context() as patched:
-        patched.setattr(jobs, "waiting", lambda: waiting)
+        patched.setattr(jobs, "all", lambda _: waiting)
         patched.setattr(runner_module, "_SYNC_S", 0.0)
         patched.setattr(jobs.database, "_connection", broken)
         JobRunner(jobs, reader, 10.0, bool).read_all()
     assert not job.is_done()
     JobRunner(jobs, reader, 10.0, bool).read_all()
-    assert (job.progress().state, job.log.count()) == ("success", 1)
+    assert (job.progress().state, job.page_count()) == ("success", 1)

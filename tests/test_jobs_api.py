@@ -162,7 +162,7 @@ def test_a_caller_has_so_many_jobs_and_pages_waiting(tmp_path: Path, place: Plac
         return post_document(client, "/v1/jobs", document, headers={"X-Real-IP": caller}).status_code
 
     assert [submit("a", 4), submit("a", 4), submit("b", 7), submit("a", 3), submit("a", 1)] == [202, 429, 202, 202, 429]
-    jobs.all()[0].finish("success")
+    jobs.all()[0].finish()
     assert 202 in (submit("a", 1), submit("b", 1))
 
 
@@ -195,12 +195,12 @@ def test_wrong_questions_for_pages_are_refused(place: Place, done: str, asked: s
 def test_a_file_is_made_once_and_kept(place: Place, done: str) -> None:
     job = place.jobs.find(done)
     assert job is not None
-    assert {file.name for file in (job.folder / "out").iterdir()} == {"result.txt", "result.json"}
+    assert {file.name for file in (job.folder / "out").iterdir()} == {"text", "json"}
     answer = place.client.get(f"/v1/jobs/{done}/result?format=txt")
     assert answer.headers["Content-Disposition"] == 'attachment; filename="a.txt"'
     assert answer.content_type == "text/plain; charset=utf-8"
     assert answer.text.splitlines()[0] == TEXT
-    (job.folder / "out" / "result.txt").write_bytes(b"kept")
+    (job.folder / "out" / "text").write_bytes(b"kept")
     assert place.client.get(f"/v1/jobs/{done}/result?format=text").data == b"kept"
 
 
@@ -211,6 +211,12 @@ def test_a_file_is_made_once_and_kept(place: Place, done: str) -> None:
 def test_a_result_has_every_page_that_was_read(place: Place, done: str, name: str, counted: bytes, count: int) -> None:
     data = place.client.get(f"/v1/jobs/{done}/result?format={name}").data
     assert data.count(counted) == count
+
+
+@pytest.mark.parametrize("name", ["docx", "answer"])
+def test_a_result_in_another_format_is_refused(place: Place, done: str, name: str) -> None:
+    answer = place.client.get(f"/v1/jobs/{done}/result?format={name}")
+    assert (answer.status_code, json_of(answer)["code"]) == (400, "bad_option")
 
 
 def test_a_job_that_fails_says_why(clean: Place) -> None:

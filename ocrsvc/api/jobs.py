@@ -10,7 +10,7 @@ import orjson
 from flask import Blueprint, Response
 
 from ocrsvc.api.sent_files import option_fields, sent_files
-from ocrsvc.document_output.document_formats import options_for
+from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS, options_for
 from ocrsvc.document_output.file_names import disposition_of, stem_of
 from ocrsvc.errors import BadOption, JobFailed, JobNotDone, KeysNeeded, OcrsvcError, UnknownJob
 from ocrsvc.http.field_values import as_text
@@ -19,10 +19,9 @@ from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json
 from ocrsvc.http.url_files import UrlFiles
 from ocrsvc.job_requests import ResultFiles, job_view, owner_of_request, store_of
-from ocrsvc.jobs.callbacks import Callback
 from ocrsvc.jobs.intake import JobRequest, add_job, find_job
 from ocrsvc.jobs.job import PATH, STATES, Job, Record, job_status
-from ocrsvc.jobs.job_result import JSON, NDJSON, media_type_of, page_dicts, suffix_of
+from ocrsvc.jobs.job_result import JSON, NDJSON, check_format, page_dicts, unpack_options
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
@@ -41,6 +40,10 @@ MOST_PAGES_BYTES: Final = 8 << 20
 DEFAULT_JOBS: Final = 20
 MOST_JOBS: Final = 100
 
+_MEDIA_TYPES: Final = {JSON: "application/json", NDJSON: "application/x-ndjson"} | {
+    name: each.media_type for name, each in DOCUMENT_FORMATS.items()
+}
+_SUFFIXES: Final = {JSON: ".json", NDJSON: ".ndjson"} | {name: each.suffix for name, each in DOCUMENT_FORMATS.items()}
 _RETRY_S: Final = 2
 NOT_OF_JOBS: Final = ("priority", "timing", "format", "partial")
 """Options of a reading that are none of a job; its format is declared here."""
@@ -80,7 +83,7 @@ class _JobViews:
         own = {name: value for name, value in fields if name in JOB_FIELDS and value is not None}
         _check_fields(fields)
         asked = read_options([field for field in fields if field[0] not in JOB_FIELDS])
-        formats = _formats_of(own.get("format"))
+        formats, (callback, secret) = _formats_of(own.get("format")), _callback_of(own)
         files = sent_files(request.content, self._url_files)
         if len(files) != 1:
             raise BadOption(f"{len(files)} files were sent, and a job has one.", "Send each as a job of its own.")
@@ -96,9 +99,10 @@ class _JobViews:
                 asked={"lines": asked.lines, "words": asked.read.wants_words},
                 formats=formats,
                 repeat=request.headers.get(KEY_HEADER, ""),
+                callback=callback,
             ),
             asked.pages,
-            _callback_of(own),
+            secret,
         )
         job = add_job(jobs, self._reader, self._settings, job_request, request.context, request.left_s)
         response = as_json(job_status(job), 202)
@@ -142,15 +146,15 @@ class _JobViews:
     def _made(self, job: Job, name: str) -> Response:
         progress, record = job.progress(), job.record()
         if progress.state in {"waiting", "running"}:
-            count, total = job.log.count(), len(record.numbers)
+            count, total = job.page_count(), len(record.numbers)
             raise JobNotDone(
                 f"{count} of {total} pages are read.", f"GET {PATH}/{job.id}/pages gives these; ask again later."
             )
         if progress.state == "failure":
             raise JobFailed(f"The job has failed: {progress.why}", f"GET {PATH}/{job.id}/pages gives what was read.")
-
+        check_format(name, unpack_options(record.options))
         response = ResultFiles(self._jobs, self._reader).send(job, name, _content_type(name))
-        response.headers["Content-Disposition"] = disposition_of(f"{stem_of(record.name)}{suffix_of(name)}")
+        response.headers["Content-Disposition"] = disposition_of(f"{stem_of(record.name)}{_SUFFIXES[name]}")
         return response
 
     def delete(self, job_id: str) -> Response:
@@ -197,13 +201,13 @@ def _format_of(text: str) -> str:
     return OTHER_NAMES.get(name, name)
 
 
-def _callback_of(own: dict[str, Any]) -> Callback | None:
-    """Raises BadOption for a secret without a callback."""
+def _callback_of(own: dict[str, Any]) -> tuple[str, str]:
+    """The URL, and the secret. Raises BadOption for a secret without a callback."""
     url, secret = (as_text(own.get(name, "")).strip() for name in CALLBACK_FIELDS)
     secret = secret or request.headers.get(SIGNING_HEADER, "").strip()
     if secret and not url:
         raise BadOption("callback_secret was sent without callback.", "Send the URL that is to be told.")
-    return Callback(url, secret) if url else None
+    return url, secret
 
 
 def _name_of(sent: object) -> str:
@@ -225,7 +229,7 @@ def _number(name: str, default: int, least: int, most: int) -> int:
 def _accepted() -> str:
     return (
         NDJSON
-        if request.accept_mimetypes.best_match(["application/json", media_type_of(NDJSON)]) == media_type_of(NDJSON)
+        if request.accept_mimetypes.best_match([_MEDIA_TYPES[JSON], _MEDIA_TYPES[NDJSON]]) == _MEDIA_TYPES[NDJSON]
         else JSON
     )
 
@@ -242,15 +246,15 @@ def _pages_response(job: Job, after: int, most: int, form: str) -> Response:
             break
     upto = after + len(pages)
     if form == NDJSON:
-        response = Response(b"".join(page + b"\n" for page in pages), content_type=media_type_of(NDJSON))
+        response = Response(b"".join(page + b"\n" for page in pages), content_type=_MEDIA_TYPES[NDJSON])
     else:
         head = orjson.dumps({"id": job.id, "state": state, "total": total, "next": upto})
-        response = Response(head[:-1] + b',"pages":[' + b",".join(pages) + b"]}", content_type=media_type_of(JSON))
+        response = Response(head[:-1] + b',"pages":[' + b",".join(pages) + b"]}", content_type=_MEDIA_TYPES[JSON])
     if upto < total and state in {"waiting", "running", "done"}:
         response.headers["Link"] = f'<{PATH}/{job.id}/pages?after={upto}>; rel="next"'
     return response
 
 
 def _content_type(name: str) -> str:
-    media_type = media_type_of(name)
+    media_type = _MEDIA_TYPES[name]
     return f"{media_type}; charset=utf-8" if media_type.startswith("text/") or "xml" in media_type else media_type

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import random
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -20,9 +21,10 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
+from pydantic import SecretStr
 
 from ocrsvc.errors import BadOption, ClientGone, OcrsvcError
-from ocrsvc.jobs.job import CALLBACK, STATES, Job, Record, job_status
+from ocrsvc.jobs.job import SECRET, STATES, Job, Record, job_status
 from ocrsvc.jobs.job_database import LOGGER, JobDatabase
 from ocrsvc.jobs.storage_threads import StorageThreads
 from ocrsvc.outgoing.policy import policy_of_callbacks
@@ -30,16 +32,15 @@ from ocrsvc.outgoing.posting import post
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.loggable import loggable_error
 
-FIRST_PAUSE_S: Final = 5.0
-LONGEST_PAUSE_S: Final = 3600.0
+_FIRST_PAUSE_S: Final = 5.0
+_LONGEST_PAUSE_S: Final = 3600.0
 # Of a pause, added at most: jobs whose messages failed together are not sent again together.
 _JITTER: Final = 0.2
 # How many messages about expired jobs are kept, and how long.
-MOST_EXPIRED: Final = 1000
+_MOST_EXPIRED: Final = 1000
 _EXPIRED_S: Final = 86_400.0
-EXPIRED: Final = "expired"
-"""The state, in messages alone, of a job that went without being deleted by its owner."""
-
+# The state, in messages alone, of a job that went without being deleted by its owner.
+_EXPIRED: Final = "expired"
 _THREADS: Final = 8
 _MOST_OF_CALLER: Final = 2
 _BASE64_PREFIX: Final = "whsec_"
@@ -66,18 +67,10 @@ DELETE FROM callback WHERE job_id IN (SELECT job_id FROM (
 ORDER BY place DESC LIMIT (SELECT max(0, count(*) - ?) FROM callback WHERE expired IS NOT NULL))"""
 
 
-@dataclass(frozen=True, slots=True)
-class Callback:
-    """The URL to which the end of a job is posted, and what signs it: "" is the secret of the API key."""
-
-    url: str
-    secret: str = ""
-
-
 # What callbacks may be, and what signs them
 
 
-def check_callback(callback: Callback, settings: Settings, key: str | None) -> None:
+def check_callback(url: str, secret: str, settings: Settings, key: str | None) -> None:
     """Raises BadOption where no callbacks are sent, or nothing signs this one; UrlRefused for a host not allowed."""
     policy = policy_of_callbacks(settings)
     if not policy.is_on:
@@ -85,25 +78,26 @@ def check_callback(callback: Callback, settings: Settings, key: str | None) -> N
             "This service sends no callbacks.",
             "Ask the operator to name your host in OCRSVC_CALLBACK_HOSTS, or ask for the job from time to time.",
         )
-    policy.check_url(callback.url)
-    if not callback.secret and (settings.callback_secret is None or key is None):
+    policy.check_url(url)
+    if not secret and (settings.callback_secret is None or key is None):
         raise BadOption("Nothing signs the callback.", "Send callback_secret, which both of you know.")
     try:
-        _signing_key(callback.secret)
+        _signing_key(secret)
     except ValueError as error:
         raise BadOption("The secret of the callback is not base64 after whsec_.") from error
-    if 0 < len(callback.secret) < _FEWEST_CHARACTERS:
+    if 0 < len(secret) < _FEWEST_CHARACTERS:
         raise BadOption(f"The secret of the callback has fewer than {_FEWEST_CHARACTERS} characters.")
 
 
-def secret_of_key(service_secret: str, identity: str | None) -> str:
+def secret_of_key(service_secret: SecretStr | None, identity: str | None) -> str:
     """What signs callbacks of jobs that were left with this API key and name no secret; "" where nothing does.
 
     Each key has another one, so that the holder of a key can have nothing sent that another one's receiver believes.
     """
-    if not service_secret or identity is None:
+    if service_secret is None or identity is None:
         return ""
-    derived = hmac.new(_signing_key(service_secret), b"ocrsvc callback of key " + identity.encode(), hashlib.sha256)
+    own = _signing_key(service_secret.get_secret_value())
+    derived = hmac.new(own, b"ocrsvc callback of key " + identity.encode(), hashlib.sha256)
     return _BASE64_PREFIX + base64.b64encode(derived.digest()).decode()
 
 
@@ -128,26 +122,21 @@ def _signing_key(secret: str) -> bytes:
 
 
 def add_callback(connection: sqlite3.Connection, job: Job, record: Record) -> None:
-    """Enter the callback that lies in the folder of a job, unless it is there."""
-    with suppress(OSError, TypeError, ValueError, AttributeError):
-        callback = Callback(**job.get(CALLBACK))
-        host = urlsplit(callback.url).hostname or ""
-        connection.execute(
-            "INSERT OR IGNORE INTO callback (job_id, caller, key, url, secret, host) VALUES (?, ?, ?, ?, ?, ?)",
-            (job.id, record.caller, record.key, callback.url, callback.secret, host),
-        )
+    """Enter the callback of a job whose secret lies in its folder, unless it is there."""
+    sql = "INSERT OR IGNORE INTO callback (job_id, caller, key, url, secret, host) VALUES (?, ?, ?, ?, ?, ?)"
+    with suppress(FileNotFoundError, ValueError):
+        secret, host = (job.folder / SECRET).read_text(encoding="utf-8"), urlsplit(record.callback).hostname or ""
+        connection.execute(sql, (job.id, record.caller, record.key, record.callback, secret, host))
 
 
 def leave_message(connection: sqlite3.Connection, job: Job, now_s: float) -> None:
     """A job expires: leave the message that says so, where its end is not delivered."""
+    sql = """UPDATE callback SET expired = ?, expired_at_s = ?, due_at_s = 0, sending_until_s = 0
+    WHERE job_id = ? AND state = 'waiting'"""
     # What is damaged keeps no other job from going.
     with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
-        connection.execute(
-            """UPDATE callback SET expired = ?, expired_at_s = ?, due_at_s = 0, sending_until_s = 0
-            WHERE job_id = ? AND state = 'waiting'""",
-            (_body_of(job, EXPIRED), now_s, job.id),
-        )
-        connection.execute(_DROP_MOST, [MOST_EXPIRED])
+        connection.execute(sql, (_body_of(job, _EXPIRED), now_s, job.id))
+        connection.execute(_DROP_MOST, [_MOST_EXPIRED])
 
 
 def remove_old_messages(connection: sqlite3.Connection, now_s: float) -> None:
@@ -175,27 +164,21 @@ class _Due(NamedTuple):
 
     def pause_s(self) -> float:
         """Before the next try, when this one has failed."""
-        return min(FIRST_PAUSE_S * 2.0**self.tries, LONGEST_PAUSE_S)
+        return min(_FIRST_PAUSE_S * 2.0**self.tries, _LONGEST_PAUSE_S)
 
 
 @dataclass
 class CallbackSender:
-    """Sends what is due, in `threads`: a message at most `most_tries` times, each of at most `limit_s`.
-
-    `post` takes URL, body, headers and what raises ClientGone when it is to end, and gives the status of the answer.
-    From `secret` that of each key is derived; `note` is called with what became of a message.
-    """
+    """Sends what is due, in `threads`; `note` is called with what became of a message."""
 
     database: JobDatabase
-    post: Callable[[str, bytes, Mapping[str, str], Callable[[], object]], int]
-    most_tries: int
-    secret: str = ""
-    limit_s: float = 10.0
+    settings: Settings
     note: Callable[[str], object] = bool
+    post: Callable[..., int] = post
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
-        self.threads = StorageThreads("callbacks", self.send_next, _THREADS)
+        self.threads = StorageThreads("callbacks", self.send_next, _THREADS, threading.Event())
 
     def send_next(self) -> bool:
         """Send the message whose turn it is; False where none is due. Raises QueueFull, OSError."""
@@ -219,7 +202,7 @@ class CallbackSender:
             self._end(due, "delivered", status)
             return True
         LOGGER.info("callback of job %s failed try=%s status=%s", due.job_id, due.tries + 1, status)
-        if due.tries + 1 >= self.most_tries:
+        if due.tries + 1 >= self.settings.callback_tries:
             self._end(due, "given up", status)
         else:
             pause_s = due.pause_s() * (1 + _JITTER * random.random())  # noqa: S311  no secret
@@ -233,12 +216,12 @@ class CallbackSender:
         It stays so where the process ends: a try, with the next one due.
         """
         now_s = self.clock()
-        values = {"now_s": now_s, "far_s": now_s + 2 * LONGEST_PAUSE_S, "most_of_caller": _MOST_OF_CALLER}
+        values = {"now_s": now_s, "far_s": now_s + 2 * _LONGEST_PAUSE_S, "most_of_caller": _MOST_OF_CALLER}
         with self.database.transaction() as connection:
             row = connection.execute(_NEXT, values).fetchone()
             if row is None:
                 return None
-            due, until_s = _Due(*row), now_s + self.limit_s + FIRST_PAUSE_S
+            due, until_s = _Due(*row), now_s + self.settings.callback_s + _FIRST_PAUSE_S
             sql = """UPDATE callback SET tries = tries + 1, due_at_s = ?, sending_until_s = ?,
             turn = (SELECT max(turn) FROM callback) + 1 WHERE job_id = ?"""
             connection.execute(sql, (max(until_s, now_s + due.pause_s()), until_s, due.job_id))
@@ -246,19 +229,20 @@ class CallbackSender:
 
     def _send(self, due: _Due) -> int:
         """The status of the answer. Raises what `post` raises, and what a damaged or lost job raises."""
-        message_id, body = f"msg_{due.job_id}_{EXPIRED}", due.expired
+        message_id, body = f"msg_{due.job_id}_{_EXPIRED}", due.expired
         if body is None:
             job, message_id = self._job(due), f"msg_{due.job_id}"
             body = _body_of(job, STATES[job.progress().state])
-        headers = headers_of(message_id, body, self.clock(), due.secret or secret_of_key(self.secret, due.key))
-        return self.post(due.url, body, headers, self._check)
+        secret = due.secret or secret_of_key(self.settings.callback_secret, due.key)
+        headers, policy = headers_of(message_id, body, self.clock(), secret), policy_of_callbacks(self.settings)
+        return self.post(due.url, body, headers, policy, self.settings.callback_s, self._check)
 
     def _end(self, due: _Due, state: str, status: int | None) -> None:
         """It is not sent again. Of an expired job nothing is left then."""
         if due.expired:
             self.database.rows("DELETE FROM callback WHERE job_id = ?", due.job_id)
         elif self._change(due, state=state, status=status, secret=""):
-            (self._job(due).folder / CALLBACK).unlink(missing_ok=True)
+            (self._job(due).folder / SECRET).unlink(missing_ok=True)
         self.note(f"callback_{state.replace(' ', '_')}")
 
     def _change(self, due: _Due, **values: object) -> bool:
@@ -275,18 +259,3 @@ class CallbackSender:
         """Raises ClientGone."""
         if self.threads.stopped.is_set():
             raise ClientGone("This process ends.")
-
-
-def make_callback_sender(
-    database: JobDatabase, settings: Settings, note: Callable[[str], object]
-) -> CallbackSender | None:
-    """What sends the ends of jobs, as the settings say; None where no host is named."""
-    policy, limit_s = policy_of_callbacks(settings), settings.callback_s
-    if not policy.is_on:
-        return None
-    secret = settings.callback_secret.get_secret_value() if settings.callback_secret is not None else ""
-    return CallbackSender(
-        database,
-        lambda url, body, headers, check: post(url, body, headers, policy, limit_s, check),
-        *(settings.callback_tries, secret, limit_s, note),
-    )

@@ -1,7 +1,7 @@
 """Takes in documents that are read later: what the native API and the adapters call. Read this file first.
 
 `add_job` takes one in, and `find_job` finds it again for its owner. A job answers by its own methods (job.py: `record`,
-`state`, `end`, `log`), and `JobStore.clear` deletes it, also while it is read.
+`progress`, `pages`), and `JobStore.clear` deletes it, also while it is read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import orjson
 
 from ocrsvc.errors import BadOption, TooManyPages
 from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
-from ocrsvc.jobs.callbacks import Callback, check_callback
+from ocrsvc.jobs.callbacks import check_callback
 from ocrsvc.jobs.job import Job, Record
 from ocrsvc.jobs.job_result import check_format
 from ocrsvc.jobs.job_store import JobStore
@@ -30,11 +30,7 @@ _MOST_REPEAT_LETTERS: Final = 255
 
 
 class JobOwner(NamedTuple):
-    """Whose a job is: `caller` is `request.caller`, with whom it shares the store.
-
-    `key` is the identity of the API key; None where no keys are wanted. A job that was left with a key is there for
-    that key only, and its pages count for it.
-    """
+    """Whose a job is: the caller that shares the store, and the identity of the API key, which alone may have it."""
 
     caller: str
     key: str | None = None
@@ -42,17 +38,17 @@ class JobOwner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """One document: a PDF, a TIFF or another image, whole; and what is asked of it.
+    """A PDF, a TIFF or another image, whole, and what is asked of it; `pages` may be a function of how many there are.
 
-    The record has the Idempotency-Key itself, and lacks what is found in the document and the options. `pages` are
-    ranges, or a function from how many there are to their numbers, in order.
+    The record has the Idempotency-Key itself, and lacks what is found in the document and the options. `secret` signs
+    the message to the callback; "" is that of the API key.
     """
 
     file: bytes
     options: ReadOptions
     record: Record
     pages: Ranges | Callable[[int], Sequence[int]] = ALL
-    callback: Callback | None = None
+    secret: str = ""
 
 
 def add_job(
@@ -62,17 +58,11 @@ def add_job(
 
     It is opened, so that what cannot be read is refused here, and none of its pages is read yet. The masks of the
     request's context are added to those of the options, its choice of a model is made now, and the pages are held
-    against what its key has left.
-
-    Raises:
-        UnsupportedImage, BrokenImage, EncryptedDocument: It cannot be opened.
-        BadOption, UrlRefused: As `check_format` and `check_callback`, or the pages or the Idempotency-Key are none.
-        TooManyPages, UnknownModel, QuotaExceeded: More than OCRSVC_JOB_PAGES, or than the key has left.
-        KeyReused, TooManyJobs, QueueFull, OSError: As `JobStore.add`; wrap the call in `storing()` for the last.
+    against what its key has left. Raises what refuses any of it, and as `JobStore.add`.
     """
     check, record = make_check(context, time.monotonic() + limit_s, time.monotonic), job_request.record
-    if job_request.callback is not None:
-        check_callback(job_request.callback, settings, record.key)
+    if record.callback:
+        check_callback(record.callback, job_request.secret, settings, record.key)
     options = replace(job_request.options, mask=tuple(dict.fromkeys((*job_request.options.mask, *context.mask))))
     if context.choice is not None:
         options = context.choice.apply(options)
@@ -89,18 +79,19 @@ def add_job(
     context.pages.expect(len(numbers))
     record = replace(record, count=count, numbers=numbers, options=asdict(options))
     if record.repeat:
-        record = replace(record, repeat=_repeat(record), content=_content(job_request, record))
+        asked = orjson.dumps(replace(record, caller=""), option=orjson.OPT_SORT_KEYS)
+        content = sha256(asked + sha256(job_request.file).digest()).hexdigest()
+        record = replace(record, repeat=_repeat(record), content=content)
     with jobs.adding.take(check):
-        return jobs.add(job_request.file, record, job_request.callback)
+        return jobs.add(job_request.file, record, job_request.secret)
 
 
-def find_job(jobs: JobStore, sent_id: object, owner: JobOwner, source: str | None = None) -> Job | None:
-    """The job of this id, of any type, if this caller and this adapter may see it; None asks for every adapter."""
+def find_job(jobs: JobStore, sent_id: object, owner: JobOwner, source: str) -> Job | None:
+    """The job of this id, of any type, if this caller and this adapter may see it."""
     job = jobs.find(sent_id)
     with suppress(FileNotFoundError):
         record = job.record() if job is not None else None
-        if record is not None and owner.key in {None, record.key} and source in {None, record.source}:
-            return job
+        return job if record and owner.key in {None, record.key} and source == record.source else None
     return None
 
 
@@ -110,10 +101,8 @@ def _numbers(job_request: JobRequest, count: int, kind: str, most: int) -> list[
     if not numbers:
         raise BadOption(f"None of the pages asked for is there: the {kind} has {count}.")
     if len(numbers) > most:
-        raise TooManyPages(
-            f"{len(numbers)} pages are asked for; the limit of a job is {most} (OCRSVC_JOB_PAGES).",
-            f"Ask for {most} at most at a time.",
-        )
+        text = f"{len(numbers)} pages are asked for; the limit of a job is {most} (OCRSVC_JOB_PAGES)."
+        raise TooManyPages(text, f"Ask for {most} at most at a time.")
     return numbers
 
 
@@ -122,10 +111,3 @@ def _repeat(record: Record) -> str:
     if len(record.repeat) > _MOST_REPEAT_LETTERS or not record.repeat.isprintable():
         raise BadOption(f"The Idempotency-Key is longer than {_MOST_REPEAT_LETTERS} characters, or not printable.")
     return sha256(orjson.dumps([record.key or record.caller, record.source, record.repeat])).hexdigest()
-
-
-def _content(job_request: JobRequest, record: Record) -> str:
-    """What tells this job from others."""
-    to = None if job_request.callback is None else job_request.callback.url
-    asked = orjson.dumps([asdict(replace(record, caller="")), to], option=orjson.OPT_SORT_KEYS)
-    return sha256(asked + sha256(job_request.file).digest()).hexdigest()

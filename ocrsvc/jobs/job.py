@@ -4,10 +4,11 @@
     job.json       what is asked, whose it is, and when it came
     lock           held (flock) by the process that reads it, so that its death frees it; as old as the first reading
     begun.json     the pages that are being read, and how often each was begun
-    pages.jsonl    what was read, a line a page, in order; with pages.index (see PageLog)
+    pages.jsonl    what was read, a line a page, in order
+    pages.index    where each of these lines ends, so that any is found without the others
     done.json      how it ended
     engine.json    which engine read it
-    callback.json  where its end is sent, until that is delivered or given up
+    secret         what signs the message to its callback, until that is delivered or given up
     out/           files made of the result
 
 Files are written beside their place and renamed.
@@ -20,7 +21,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -29,6 +30,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from ocrsvc.errors import OcrsvcError
 from ocrsvc.jobs.job_database import JobDatabase
 
 State = Literal["waiting", "running", "success", "failure"]
@@ -36,13 +38,8 @@ STATES: Final[dict[State, str]] = {"waiting": "waiting", "running": "running", "
 PATH: Final = "/v1/jobs"
 """What the native API calls the states of a job, and where its jobs are."""
 
-BEGUN: Final = "begun.json"
-CALLBACK: Final = "callback.json"
-DONE: Final = "done.json"
-ENGINE: Final = "engine.json"
-RECORD: Final = "job.json"
-LINES: Final = "pages.jsonl"
-INDEX: Final = "pages.index"
+BEGUN, DONE, ENGINE, RECORD, SECRET = "begun.json", "done.json", "engine.json", "job.json", "secret"
+LINES, INDEX = "pages.jsonl", "pages.index"
 # Twice the place where the line ends, and 1 more for a page that could not be read.
 _ENTRY: Final = Struct("<Q")
 _MOST_FAILED: Final = 100
@@ -54,7 +51,7 @@ class Record:
 
     `caller` shares the store, `key` is the identity of the API key. `source` is the adapter that took it in, `asked`
     what that remembers. Of the `count` pages of the document these `numbers` are read. `repeat` is a hash of the
-    Idempotency-Key, empty for none, and `content` of what the job is.
+    Idempotency-Key, empty for none, and `content` of what the job is; its end is sent to the URL in `callback`.
     """
 
     caller: str
@@ -68,7 +65,7 @@ class Record:
     asked: Mapping[str, Any] = field(default_factory=dict)
     repeat: str = ""
     content: str = ""
-    has_callback: bool = False
+    callback: str = ""
     came_at_s: float = 0.0
 
 
@@ -83,74 +80,8 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class PageLog:
-    """The pages of the job in this folder: lines of JSON, and an index by which any is found without the others.
-
-    One process at a time appends, and any may read meanwhile. A line is written before its entry in the index, so that
-    what the index counts is there. Methods may raise OSError.
-    """
-
-    folder: Path
-
-    def count(self) -> int:
-        """How many pages are there; reads none."""
-        return len(self._entries())
-
-    def size_bytes(self, after: int = 0) -> int:
-        """Of the lines, without the first `after`; reads none."""
-        ends = self._ends()
-        return ends[-1] - ends[min(after, len(ends) - 1)]
-
-    def failed(self) -> list[int]:
-        """The places, from 0, of the pages that could not be read."""
-        return [place for place, entry in enumerate(self._entries()) if entry & 1]
-
-    def read(self, after: int = 0, most: int | None = None) -> Iterator[Any]:
-        """The pages, in order and one at a time, without the first `after`; at most so many, or all that are there."""
-        ends = self._ends()
-        if after + 1 < len(ends):
-            with (self.folder / LINES).open("rb") as lines:
-                lines.seek(ends[after])
-                yield from map(orjson.loads, islice(lines, len(ends[after + 1 :][:most])))
-
-    def append(self, page: Mapping[str, object]) -> None:
-        """Add a page; only for the process that has claimed the job. One that holds "error" counts as failed."""
-        with (self.folder / LINES).open("ab") as lines:
-            lines.write(orjson.dumps(page) + b"\n")
-            lines.flush()
-            entry = lines.tell() << 1 | ("error" in page)
-        with (self.folder / INDEX).open("ab") as index:
-            index.write(_ENTRY.pack(entry))
-
-    def repair(self) -> None:
-        """Cut off what is no whole line, and count anew; only for the process that has claimed the job."""
-        entries, ends = b"", 0
-        with suppress(FileNotFoundError), (self.folder / LINES).open("r+b") as lines:
-            # A disk without power may leave anything in place of a line.
-            with suppress(ValueError):
-                for line in lines:
-                    if not line.endswith(b"}\n"):
-                        break
-                    is_failed = "error" in orjson.loads(line)
-                    ends += len(line)
-                    entries += _ENTRY.pack(ends << 1 | is_failed)
-            lines.truncate(ends)
-            write_whole(self.folder / INDEX, entries)
-
-    def _entries(self) -> list[int]:
-        """All whole entries; a torn one at the end does not count."""
-        with suppress(FileNotFoundError):
-            data = (self.folder / INDEX).read_bytes()
-            return [entry for (entry,) in _ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size])]
-        return []
-
-    def _ends(self) -> list[int]:
-        return [0, *(entry >> 1 for entry in self._entries())]
-
-
-@dataclass(frozen=True, slots=True)
 class Job:
-    """One job; any method may raise FileNotFoundError once it was removed."""
+    """One job; any method may raise OSError, FileNotFoundError once it was removed."""
 
     folder: Path
     database: JobDatabase = field(compare=False)
@@ -160,13 +91,8 @@ class Job:
         """Random, and the only thing that a caller without a key needs to know."""
         return self.folder.name
 
-    @property
-    def log(self) -> PageLog:
-        """Its pages."""
-        return PageLog(self.folder)
-
     def record(self) -> Record:
-        """As it was left."""
+        """What is asked."""
         return Record(**self.get(RECORD))
 
     def data(self) -> bytes:
@@ -180,11 +106,8 @@ class Job:
         return None
 
     def is_there(self) -> bool:
-        """Whether it was not removed; False also where the disk fails. Raises nothing.
-
-        Engine threads ask, before each page: what `Path.exists` raises on a disk that fails would end them.
-        """
-        return os.path.exists(self.folder)  # noqa: PTH110  see above
+        """Whether it was not removed; False also where the disk fails."""
+        return os.path.exists(self.folder)  # noqa: PTH110  raises nothing, which would end engine threads
 
     def is_done(self) -> bool:
         """Whether nothing more will be read."""
@@ -196,10 +119,11 @@ class Job:
             return Progress(**self.get(DONE))
         return Progress("running" if (self.folder / BEGUN).exists() else "waiting")
 
-    def finish(self, state: Literal["success", "failure"], why: str = "", code: str = "") -> None:
+    def finish(self, error: OcrsvcError | None = None) -> None:
         """Nothing more will be read. What was read is on the disk before that is said."""
         self.note_progress()
-        self.put(DONE, asdict(Progress(state, why, code, time.time())))
+        progress = Progress("success") if error is None else Progress("failure", str(error), error.code)
+        self.put(DONE, replace(progress, ended_at_s=time.time()))
         self.note_progress()
 
     def note_progress(self) -> None:
@@ -218,8 +142,39 @@ class Job:
             except BlockingIOError:
                 yield False
                 return
-            self.log.repair()
+            self._repair_pages()
             yield True
+
+    def page_count(self) -> int:
+        """How many pages were read, or could not be; reads none."""
+        return len(self._entries())
+
+    def failed_pages(self) -> list[int]:
+        """The places, from 0, of the pages that could not be read."""
+        return [place for place, entry in enumerate(self._entries()) if entry & 1]
+
+    def pages_bytes(self, after: int = 0) -> int:
+        """The size of what was written for the pages, without the first `after`; reads none."""
+        ends = self._ends()
+        return ends[-1] - ends[min(after, len(ends) - 1)]
+
+    def pages(self, after: int = 0, most: int | None = None) -> Iterator[Any]:
+        """What was written for each page, in order and one at a time, without the first `after`."""
+        ends = self._ends()
+        if after + 1 < len(ends):
+            with (self.folder / LINES).open("rb") as lines:
+                lines.seek(ends[after])
+                yield from map(orjson.loads, islice(lines, len(ends[after + 1 :][:most])))
+
+    def append_page(self, page: Mapping[str, object]) -> None:
+        """Add a page; only for the process that has claimed the job. One that holds "error" counts as failed."""
+        with (self.folder / LINES).open("ab") as lines:
+            lines.write(orjson.dumps(page) + b"\n")
+            lines.flush()
+            entry = lines.tell() << 1 | ("error" in page)
+        # Afterwards: what the index counts is there.
+        with (self.folder / INDEX).open("ab") as index:
+            index.write(_ENTRY.pack(entry))
 
     def reported(self) -> int:
         """How many pages were returned to callers who ask only for what is new, by any worker."""
@@ -244,20 +199,41 @@ class Job:
         data = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
         write_whole(self.folder / name, data, self.database.sync if is_durable else bool)
 
+    def _repair_pages(self) -> None:
+        """Cut off what is no whole line, and make the index anew."""
+        entries, ends = b"", 0
+        with suppress(FileNotFoundError), (self.folder / LINES).open("r+b") as lines:
+            # A disk without power may leave anything in place of a line.
+            with suppress(ValueError):
+                for line in lines:
+                    if not line.endswith(b"}\n"):
+                        break
+                    is_failed = "error" in orjson.loads(line)
+                    ends += len(line)
+                    entries += _ENTRY.pack(ends << 1 | is_failed)
+            lines.truncate(ends)
+            write_whole(self.folder / INDEX, entries)
+
+    def _entries(self) -> list[int]:
+        """All whole entries of the index; a torn one at the end does not count."""
+        with suppress(FileNotFoundError):
+            data = (self.folder / INDEX).read_bytes()
+            return [entry for (entry,) in _ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size])]
+        return []
+
+    def _ends(self) -> list[int]:
+        return [0, *(entry >> 1 for entry in self._entries())]
+
 
 def job_status(job: Job) -> dict[str, Any]:
     """How a job is, for the native API and callbacks. Raises FileNotFoundError once it was removed."""
-    record, progress, failed, where = job.record(), job.progress(), job.log.failed(), f"{PATH}/{job.id}"
+    record, progress, failed, where = job.record(), job.progress(), job.failed_pages(), f"{PATH}/{job.id}"
+    total = len(record.numbers)
     status: dict[str, Any] = {
         "id": job.id,
         "state": STATES[progress.state],
         "name": record.name,
-        "pages": {
-            "total": len(record.numbers),
-            "done": job.log.count(),
-            "failed": len(failed),
-            "in_document": record.count,
-        },
+        "pages": {"total": total, "done": job.page_count(), "failed": len(failed), "in_document": record.count},
         "failed_pages": [record.numbers[place] for place in failed[:_MOST_FAILED]],
         "created_at": _moment(record.came_at_s),
         "started_at": _moment(job.started_at_s()),
@@ -267,10 +243,10 @@ def job_status(job: Job) -> dict[str, Any]:
     }
     if progress.state == "failure":
         status["error"] = {"code": progress.code, "detail": progress.why}
-    if record.has_callback:
-        rows = job.database.rows("SELECT url, state, tries, status FROM callback WHERE job_id = ?", job.id)
-        for url, state, tries, answered in rows:
-            status["callback"] = {"url": url, "state": state, "tries": tries, "status": answered}
+    if record.callback:
+        rows = job.database.rows("SELECT state, tries, status FROM callback WHERE job_id = ?", job.id)
+        for state, tries, answered in rows:
+            status["callback"] = {"url": record.callback, "state": state, "tries": tries, "status": answered}
     return status
 
 

@@ -20,12 +20,10 @@ from typing import Any, Final
 from ocrsvc.errors import QueueFull, Refused
 
 LOGGER: Final = logging.getLogger("ocrsvc.jobs")
+# A link to the file.
 NAME: Final = "jobs.sqlite"
-"""A link to the file."""
-
+# So begins the name of a file or of a job's folder that cannot be understood: it is kept for people, and unused.
 DAMAGED: Final = "damaged-"
-"""How the name of a file or of a job's folder begins that cannot be understood: it is kept for people, and unused."""
-
 # Ages are monotonic (came_s), with the clock on the wall (…_at_s) for people and over boots. Of a job that has gone
 # only the message stays that it expired.
 _SCHEMA: Final = """
@@ -71,8 +69,7 @@ def storing() -> Iterator[None]:
 class JobDatabase:
     """The file in one folder, for any thread of any process; every method may raise QueueFull and OSError.
 
-    `fill` is called in a transaction when a process opens the file, which may be new. `is_durable` files survive a loss
-    of power.
+    `fill` is called in a transaction when a process opens the file, which may be new.
     """
 
     def __init__(self, folder: Path, fill: Callable[[sqlite3.Connection], object], *, is_durable: bool) -> None:

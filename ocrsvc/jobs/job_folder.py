@@ -11,12 +11,12 @@ import shutil
 import stat
 import tempfile
 import time
+import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from ocrsvc.errors import Refused, SettingsError
-from ocrsvc.jobs.job import write_whole
 from ocrsvc.jobs.job_database import LOGGER, storing
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.settings.settings import Settings
@@ -68,14 +68,29 @@ def open_folder(parent: Path, wait_s: float = _WAIT_S) -> Path:
 
     Raises SettingsError where it cannot be used, another service uses it, or another version has written it.
     """
-    folder = parent / LASTING
+    return _opened(parent / LASTING, wait_s)
+
+
+def make_folder(parent: Path | None = None) -> Path:
+    """A new temporary folder; those of killed services are removed. Raises SettingsError."""
+    parent, name = parent or Path(tempfile.gettempdir()), f"{PREFIX}{uuid.uuid4().hex}"
+    for left in parent.glob(f"{PREFIX}*/{_ALIVE}"):
+        with suppress(OSError, SettingsError):
+            _lock(left.parent, 0.0)
+            shutil.rmtree(left.parent, ignore_errors=True)
+    return _opened(parent / f".{name}", 0.0).rename(parent / name)
+
+
+def _opened(folder: Path, wait_s: float) -> Path:
     try:
         folder.mkdir(0o700, exist_ok=True)
         _lock(folder, wait_s)
         folder.chmod(0o700)
-        if not (folder / _FORMAT_FILE).exists():
-            write_whole(folder / _FORMAT_FILE, _FORMAT.encode())
-        found = (folder / _FORMAT_FILE).read_text(encoding="ascii", errors="replace").strip()
+        file = folder / _FORMAT_FILE
+        # After a loss of power it may be empty.
+        if not file.exists() or not file.stat().st_size:
+            file.write_text(_FORMAT, encoding="ascii")
+        found = file.read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
         raise SettingsError(f"The folder {folder} cannot be used: {error.strerror}.", _REMEDY) from error
     if found != _FORMAT:
@@ -84,21 +99,6 @@ def open_folder(parent: Path, wait_s: float = _WAIT_S) -> Path:
             "Have that version finish them and rename the folder, or give this one another with OCRSVC_TASKS_DIR.",
         )
     return folder
-
-
-def make_folder(parent: Path | None = None) -> Path:
-    """A new temporary folder; those of killed services are removed. Raises SettingsError."""
-    parent = parent or Path(tempfile.gettempdir())
-    try:
-        for left in parent.glob(f"{PREFIX}*/{_ALIVE}"):
-            with suppress(OSError, SettingsError):
-                _lock(left.parent, 0.0)
-                shutil.rmtree(left.parent, ignore_errors=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=parent))
-        _lock(made, 0.0)
-        return made.rename(parent / made.name[1:])
-    except OSError as error:
-        raise SettingsError(f"No folder for documents can be made in {parent}: {error.strerror}.", _REMEDY) from error
 
 
 def _lock(folder: Path, wait_s: float) -> None:

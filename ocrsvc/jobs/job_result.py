@@ -7,7 +7,7 @@ job was left for are made when its last page was read, with no client waiting; o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -29,15 +29,11 @@ from ocrsvc.registry import adapters, resolve
 JSON: Final = "json"
 NDJSON: Final = "ndjson"
 RESULT_FORMATS: Final = (JSON, NDJSON, *DOCUMENT_FORMATS)
-"""What the result of a job can be had as."""
-
 ANSWER: Final = "answer"
 """In place of a format: what the adapter that took the job in answers with."""
 
-MOST_S: Final = 3600.0
-"""For a file that nobody waits for."""
-
-_MEDIA_TYPES: Final = {JSON: "application/json", NDJSON: "application/x-ndjson"}
+# For a file that nobody waits for.
+_MOST_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +43,13 @@ class JobPages:
     job: Job
 
     def __iter__(self) -> Iterator[Page]:
-        return (unpack_page(row["page"]) for row in self.job.log.read() if "page" in row)
+        return (unpack_page(row["page"]) for row in self.job.pages() if "page" in row)
 
 
 def document_result(job: Job) -> DocumentResult:
     """What the writers of `document_output` take; for a job that is done."""
-    numbers, failed = job.record().numbers, job.log.failed()
-    count, missing = job.log.count() - len(failed), [numbers[place] for place in failed]
+    numbers, failed = job.record().numbers, job.failed_pages()
+    count, missing = job.page_count() - len(failed), [numbers[place] for place in failed]
     return DocumentResult(job.data(), JobPages(job), count, engine_of(job), missing)
 
 
@@ -70,7 +66,7 @@ def page_dicts(job: Job, after: int = 0, most: int | None = None) -> Iterator[di
     record = job.record()
     options = unpack_options(record.options)
     words, lines = record.asked.get("words", options.wants_words), record.asked.get("lines", True)
-    for row in job.log.read(after, most):
+    for row in job.pages(after, most):
         if "error" in row:
             yield {"page": row["number"], "error": {"code": row["code"], "detail": row["error"]}}
             continue
@@ -91,36 +87,18 @@ def check_format(name: str, options: ReadOptions) -> None:
         )
 
 
-def media_type_of(name: str) -> str:
-    """The Content-Type of a format."""
-    return _MEDIA_TYPES.get(name) or DOCUMENT_FORMATS[name].media_type
-
-
-def suffix_of(name: str) -> str:
-    """Of the files of a format."""
-    return DOCUMENT_FORMATS[name].suffix if name in DOCUMENT_FORMATS else f".{name}"
-
-
 def formats_made(record: Record) -> tuple[str, ...]:
     """What is made before anybody asks: the formats that a job was left for, and ANSWER."""
     return (*record.formats, *([ANSWER] if _answer_writer(record) else []))
 
 
-def find_result(job: Job, name: str) -> Path | None:
-    """The file of a format, or ANSWER, where it was made before. Raises BadOption, FileNotFoundError."""
-    if name != ANSWER:
-        check_format(name, unpack_options(job.record().options))
-    return job.result_path(_file_name(name))
-
-
-def make_result(jobs: JobStore, job: Job, name: str, check: Check, limit_s: float = MOST_S) -> Path:
+def make_result(jobs: JobStore, job: Job, name: str, check: Check, limit_s: float = _MOST_S) -> Path:
     """The file of a format, or ANSWER, made now unless it was before; for a job that is done, or about to be.
 
     `check` is asked now and then, and ends it with what it raises; after `limit_s` it is not worth having. Raises as
-    `check_format`, `write_document`, the adapter's `job_answer` and `JobStore.make_file`.
+    `write_document`, the adapter's `job_answer` and `JobStore.make_file`.
     """
-    write = partial(_write, job, name, limit_s, check)
-    return find_result(job, name) or jobs.make_file(job, _file_name(name), write)
+    return job.result_path(name) or jobs.make_file(job, name, partial(_write, job, name, limit_s, check))
 
 
 def unpack_options(packed: Mapping[str, Any]) -> ReadOptions:
@@ -129,10 +107,6 @@ def unpack_options(packed: Mapping[str, Any]) -> ReadOptions:
         raise CallerError(f"This version of the service does not know the options {', '.join(unknown)}.")
     values: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in packed.items()}
     return ReadOptions(**values)
-
-
-def _file_name(name: str) -> str:
-    return ANSWER if name == ANSWER else f"result{suffix_of(name)}"
 
 
 def _answer_writer(record: Record) -> str:
@@ -156,7 +130,7 @@ def _json_pieces(job: Job, *, is_lines: bool) -> Iterator[bytes]:
     if is_lines:
         yield from (page + b"\n" for page in pages)
         return
-    head = {"id": job.id, "engine": asdict(engine_of(job)), "pages_total": job.record().count}
+    head = {"id": job.id, "engine": engine_of(job), "pages_total": job.record().count}
     yield orjson.dumps(head)[:-1] + b',"pages":[' + next(pages, b"")
     yield from (b"," + page for page in pages)
     yield b"]}"

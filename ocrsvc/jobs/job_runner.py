@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
 
@@ -58,7 +58,7 @@ class JobRunner:
 
     def __post_init__(self) -> None:
         self._swept_s = time.monotonic()
-        self.thread = StorageThreads("documents", self.read_all, wakes=self.jobs.added)
+        self.thread = StorageThreads("documents", self.read_all, 1, self.jobs.added)
 
     def read_all(self) -> bool:
         """Read what waits, until this process is to end; False. Raises QueueFull, OSError."""
@@ -66,7 +66,7 @@ class JobRunner:
         if time.monotonic() - self._swept_s >= _SWEEP_S:
             self._swept_s = time.monotonic()
             self.jobs.sweep()
-        for job in self.jobs.waiting():
+        for job in self.jobs.all("NOT is_done"):
             if self.is_stopping():
                 break
             with suppress(FileNotFoundError), job.claim() as is_ours:
@@ -87,10 +87,7 @@ class JobRunner:
         try:
             with storing():
                 error = self._outcome(job)
-                if error is None:
-                    job.finish("success")
-                else:
-                    job.finish("failure", str(error), error.code)
+                job.finish(error)
                 self.jobs.note("done" if error is None else "failed")
         except StorageFull:
             # It waits again, which needs no room.
@@ -133,7 +130,7 @@ class JobReading:
         self._context = RequestContext("batch", lambda: runner.is_stopping() or not job.is_there(), source="job")
         # Numbers of the pages on their way, with where each is counted.
         self._on_way: deque[tuple[int, Admission | None]] = deque()
-        self._synced_s, self._knows_engine = time.monotonic(), False
+        self._synced_s = time.monotonic()
         self._begun: dict[int, int] = {}
         # After a loss of power it may be empty.
         with suppress(FileNotFoundError, ValueError):
@@ -145,15 +142,15 @@ class JobReading:
         Raises ClientGone where this process ends or the job was deleted, KeyRefused and QuotaExceeded where its key
         is not valid any more or has no pages left, OcrsvcError where it cannot be opened or no model reads it, OSError.
         """
-        numbers, log, page_s = self._record.numbers, self._job.log, self._runner.page_s
-        if log.count() == len(numbers):
+        numbers, job, page_s = self._record.numbers, self._job, self._runner.page_s
+        if job.page_count() == len(numbers):
             return
         with ExitStack() as stack:
             with self._trying(OPENING):
-                opening = self._reader.open_document(self._job.data(), math.inf, self._context)
+                opening = self._reader.open_document(job.data(), math.inf, self._context)
                 document = stack.enter_context(opening)
             lease = stack.enter_context(self._reader.one_version(self._options, page_s, self._context))
-            while left := numbers[log.count() :]:
+            while left := numbers[job.page_count() :]:
                 self._read_some(document, left, lease)
 
     def make_files(self) -> None:
@@ -222,13 +219,12 @@ class JobReading:
     def _row(self, outcome: Reading | OcrsvcError) -> dict[str, object]:
         if isinstance(outcome, OcrsvcError):
             return {"error": str(outcome), "code": outcome.code}
-        if not self._knows_engine:
-            self._job.put(ENGINE, asdict(outcome.engine))
-            self._knows_engine = True
+        if not (self._job.folder / ENGINE).exists():
+            self._job.put(ENGINE, outcome.engine)
         return {"page": pack_page(outcome.page), "took_s": outcome.timing.total_s, "at_s": time.time()}
 
     def _write(self, number: int, row: dict[str, object]) -> None:
-        self._job.log.append({"number": number, **row})
+        self._job.append_page({"number": number, **row})
         self._note_begun(None, number)
         if time.monotonic() - self._synced_s >= _SYNC_S:
             self._job.note_progress()

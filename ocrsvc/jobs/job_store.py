@@ -18,7 +18,7 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -28,9 +28,8 @@ from typing import IO, Final
 import orjson
 
 from ocrsvc.errors import KeyReused, QueueFull, TooManyJobs
-from ocrsvc.jobs.callbacks import Callback, add_callback, leave_message, remove_old_messages
-from ocrsvc.jobs.eviction import displaced
-from ocrsvc.jobs.job import CALLBACK, RECORD, Job, Record, size_of
+from ocrsvc.jobs.callbacks import add_callback, leave_message, remove_old_messages
+from ocrsvc.jobs.job import RECORD, SECRET, Job, Record, size_of
 from ocrsvc.jobs.job_database import DAMAGED, LOGGER, JobDatabase
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.telemetry import metrics
@@ -48,6 +47,35 @@ _UPLOADS_PART: Final = 4
 _ADDED_AT_ONCE: Final = 2
 _ADDED_WAITING: Final = 32
 _WRITTEN_BYTES: Final = 1 << 18
+
+# When there is no space left, a caller's own finished documents go, the oldest first; then those of callers that hold
+# more than their share (finished ones first, then those that came last), but only for a caller who holds less. A caller
+# with nothing in store also displaces the oldest finished document of any other.
+_KEPT: Final = "WITH kept AS (SELECT * FROM job WHERE id NOT IN (SELECT value FROM json_each(:gone)))"
+
+_FITS: Final = """
+SELECT count(*) + (:document = '') <= :most_jobs AND total(bytes) + :size <= :most_bytes FROM kept"""
+
+# How many times its share of the jobs or of the bytes each caller holds, and the one in need with what it needs. By
+# `turn` 1 are its own finished documents, 2 and 3 those of the caller that holds most, 4 any that is finished.
+_NEXT: Final = """,
+  caller AS (SELECT caller FROM kept UNION SELECT :caller),
+  share AS (SELECT max(1, :most_jobs / count(*)) AS jobs, max(1, :most_bytes / count(*)) AS bytes FROM caller),
+  held AS (
+    SELECT caller, max(1.0 * count(*) / share.jobs, total(kept.bytes) / share.bytes) AS shares,
+      max(1.0 * (count(*) + (:document = '')) / share.jobs, (total(kept.bytes) + :size) / share.bytes) AS needed
+    FROM kept, share GROUP BY caller),
+  own AS (SELECT needed FROM held WHERE caller = :caller),
+  most AS (SELECT caller FROM held WHERE shares > 1 ORDER BY shares DESC, caller LIMIT 1),
+  turns AS (
+    SELECT id, came_s, CASE
+      WHEN caller = :caller AND is_done AND id != :document THEN 1
+      WHEN (SELECT needed > 1 FROM own) THEN NULL
+      WHEN caller IN most THEN 3 - is_done
+      WHEN is_done AND NOT EXISTS (SELECT * FROM own) AND NOT EXISTS (SELECT * FROM most) THEN 4
+      END AS turn
+    FROM kept)
+SELECT id FROM turns WHERE turn ORDER BY turn, CASE turn WHEN 3 THEN -came_s ELSE came_s END LIMIT 1"""
 
 
 @dataclass(eq=False)
@@ -84,20 +112,19 @@ class JobStore:
         most_bytes, folder = self.most_bytes // _UPLOADS_PART, self.folder / "uploads"
         return JobStore(folder, most_bytes, self.keep_s, self.clock, self.wall, MOST_UPLOADS)
 
-    def add(self, data: bytes, record: Record, callback: Callback | None = None) -> Job:
-        """Take in a document of a caller, for which others may have to go (see eviction.py).
+    def add(self, data: bytes, record: Record, secret: str = "") -> Job:
+        """Take in a document, for which others may have to go; one with the same `repeat` and `content` comes back.
 
-        A job with the same `repeat` and `content` is what comes back. Raises TooManyJobs, KeyReused, QueueFull, and
-        OSError; nothing is left of it then.
+        `secret` signs the message to its callback; "" is that of the API key. Raises TooManyJobs, KeyReused.
         """
-        record = replace(record, has_callback=callback is not None, came_at_s=self.wall())
+        record = replace(record, came_at_s=self.wall())
         folder = self.folder / str(uuid.uuid4())
         with self._beside() as beside:
             # Before the transaction: a large file takes long on a slow disk.
             (beside / "file").write_bytes(data)
-            (beside / RECORD).write_bytes(orjson.dumps(asdict(record)))
-            if callback is not None:
-                (beside / CALLBACK).write_bytes(orjson.dumps(asdict(callback)))
+            (beside / RECORD).write_bytes(orjson.dumps(record))
+            if record.callback:
+                (beside / SECRET).write_text(secret, encoding="utf-8")
             self.database.sync(*beside.iterdir(), beside)
             try:
                 with self.database.transaction() as connection:
@@ -121,7 +148,7 @@ class JobStore:
     def make_file(self, job: Job, name: str, write: Callable[[IO[bytes]], object]) -> Path:
         """Make a file of a job's result, in place of one that has its name, as soon as it is whole; where it lies.
 
-        Others may have to go for it. Raises what `write` raises, and FileNotFoundError for a deleted job.
+        Raises what `write` raises, and FileNotFoundError for a deleted job.
         """
         with self._beside() as beside:
             made = beside / "file"
@@ -136,7 +163,7 @@ class JobStore:
         return kept
 
     def find(self, name: object) -> Job | None:
-        """The job with this id; None for any other text, and for what is no text."""
+        """The job with this id; None for anything else."""
         if isinstance(name, str) and _ID.fullmatch(name):
             with suppress(FileNotFoundError):
                 (self.folder / name).stat()
@@ -148,52 +175,39 @@ class JobStore:
         sql = f"SELECT id FROM job WHERE {condition} ORDER BY came_s, id"  # noqa: S608  no input
         return [job for (name,) in self.database.rows(sql, *values) if (job := self._job(name)).is_there()]
 
-    def waiting(self) -> list[Job]:
-        """Those that are not done, the oldest first."""
-        return self.all("NOT is_done")
-
     def clear(self, job: Job, why: str = "deleted") -> None:
-        """Remove a job, also while it is read: its reader finds out by itself. `why` is noted.
-
-        An owner who has not deleted it is sent the message that it expired, where its end was not delivered.
-        """
+        """Remove a job, also while it is read; where its owner has not deleted it, its callback is told that."""
         with self.database.transaction() as connection:
             self._remove(connection, job.id, why)
 
     def sweep(self, boot: str | None = None) -> None:
         """Remove what is too old, and what processes left that ended while they stored or removed something.
 
-        With `boot`, for the service that has just opened the folder, in this boot of the machine: what an earlier one
-        had not stored to the end is removed, what is damaged is set aside. The ages of jobs that came before this boot
-        are translated, once, by the clock on the wall: from then on no correction of it counts.
+        With `boot`, of the machine, the service has just opened the folder: what is damaged is set aside, and the ages
+        of jobs from before this boot are translated, once, by the clock on the wall.
         """
         for path in self._paths(_BESIDE):
             if boot is not None or not Path("/proc", path.name[1:].partition("-")[0]).exists():
                 shutil.rmtree(path, ignore_errors=True)
         self.database.check()
         with self.database.transaction() as connection:
-            if boot is not None:
-                self._translate_ages(connection, boot)
+            if boot is not None and not connection.execute("SELECT 1 FROM fact WHERE value = ?", [boot]).fetchone():
+                connection.execute("UPDATE job SET came_s = ? - max(0, ? - came_at_s)", (self.clock(), self.wall()))
+                connection.execute("INSERT OR REPLACE INTO fact VALUES ('boot', ?)", [boot])
             self._match_rows(connection, only_new=boot is None)
             self._expire(connection)
             remove_old_messages(connection, self.wall())
         if self.uploads.folder.exists():
             self.uploads.sweep(boot)
 
-    def _translate_ages(self, connection: sqlite3.Connection, boot: str) -> None:
-        if connection.execute("SELECT 1 FROM fact WHERE name = 'boot' AND value = ?", [boot]).fetchone() is None:
-            connection.execute("UPDATE job SET came_s = ? - max(0, ? - came_at_s)", (self.clock(), self.wall()))
-            connection.execute("INSERT OR REPLACE INTO fact VALUES ('boot', ?)", [boot])
-
     def _same(self, connection: sqlite3.Connection, record: Record) -> Job | None:
         """The job that was sent with the same Idempotency-Key. Raises KeyReused."""
         sql = "SELECT id, content FROM job WHERE repeat = ? AND repeat != ''"
         for name, content in connection.execute(sql, [record.repeat]):
-            if (job := self._job(name)).is_there():
-                if content == record.content:
-                    return job
-                text = "Another job was sent with this Idempotency-Key."
-                raise KeyReused(text, "Send each job with a key of its own.")
+            if content == record.content:
+                return self._job(name)
+            text = "Another job was sent with this Idempotency-Key."
+            raise KeyReused(text, "Send each job with a key of its own.")
         return None
 
     def _check_limits(self, connection: sqlite3.Connection, record: Record) -> None:
@@ -211,7 +225,8 @@ class JobStore:
 
     def _make_room(self, connection: sqlite3.Connection, caller: str, size: int, document: str = "") -> None:
         """Remove what has to go. Raises QueueFull when that is not enough."""
-        gone = displaced(connection, caller, size, document, self.most_jobs, self.most_bytes)
+        asked = {"caller": caller, "size": size, "document": document, "most_jobs": self.most_jobs}
+        gone = displaced(connection, {**asked, "most_bytes": self.most_bytes})
         if gone is None:
             raise QueueFull(
                 f"{self.most_jobs} documents, or {self.most_bytes} bytes of them (OCRSVC_TASKS_BYTES), are "
@@ -258,14 +273,13 @@ class JobStore:
 
     def _insert(self, connection: sqlite3.Connection, job: Job, record: Record) -> Job:
         """Enter a job that lies in its folder, and its callback; a row that is there keeps its age."""
+        values = {"id": job.id, "pages": len(record.numbers), "bytes": size_of(job.folder), "is_done": job.is_done()}
         came_s = self.clock() - max(0.0, self.wall() - record.came_at_s)
         connection.execute(
-            """INSERT INTO job VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)
+            """INSERT INTO job VALUES
+            (:id, :caller, :key, :pages, :bytes, :is_done, :came_s, :came_at_s, :repeat, :content, 0)
             ON CONFLICT (id) DO UPDATE SET bytes = excluded.bytes, is_done = excluded.is_done""",
-            (
-                *(job.id, record.caller, record.key, len(record.numbers), size_of(job.folder), job.is_done()),
-                *(came_s, record.came_at_s, record.repeat, record.content),
-            ),
+            {**asdict(record), **values, "came_s": came_s},
         )
         add_callback(connection, job, record)
         return job
@@ -288,6 +302,18 @@ class JobStore:
 
     def _paths(self, pattern: re.Pattern[str]) -> list[Path]:
         return [path for path in self.folder.iterdir() if pattern.fullmatch(path.name)]
+
+
+def displaced(connection: sqlite3.Connection, asked: Mapping[str, object]) -> list[str] | None:
+    """What has to go for so many bytes of a caller, of a new document or the one that is named; None: it is no help."""
+    gone: list[str] = []
+    while True:
+        values = {**asked, "gone": orjson.dumps(gone).decode()}
+        if connection.execute(_KEPT + _FITS, values).fetchone()[0]:
+            return gone
+        if (row := connection.execute(_KEPT + _NEXT, values).fetchone()) is None:
+            return None
+        gone.extend(row)
 
 
 def read_usage(jobs: JobStore) -> Iterator[tuple[Metric, float]]:

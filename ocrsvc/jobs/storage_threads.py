@@ -17,14 +17,9 @@ _LOG_INTERVAL_S: Final = 60.0
 
 
 class StorageThreads:
-    """So many threads that call `step` each second, at once where it returned True or `wakes` is set.
+    """Threads that call `step` each second, at once where it returned True or `wakes` is set; later where it raised."""
 
-    After what it raises they wait longer each time, and it is logged now and then.
-    """
-
-    def __init__(
-        self, name: str, step: Callable[[], bool], count: int = 1, wakes: threading.Event | None = None
-    ) -> None:
+    def __init__(self, name: str, step: Callable[[], bool], count: int, wakes: threading.Event) -> None:
         self.stopped, self._step, self._wakes, self._quiet_until_s = threading.Event(), step, wakes, 0.0
         self.threads = [threading.Thread(target=self._run, name=name, daemon=True) for _ in range(count)]
 
@@ -36,8 +31,7 @@ class StorageThreads:
     def stop(self, timeout_s: float) -> None:
         """Leave what is under way to others."""
         self.stopped.set()
-        if self._wakes is not None:
-            self._wakes.set()
+        self._wakes.set()
         until_s = time.monotonic() + timeout_s
         for thread in self.threads:
             if thread.ident is not None:
@@ -48,19 +42,17 @@ class StorageThreads:
         while not self.stopped.is_set():
             try:
                 with storing():
-                    has_more = self._step()
+                    if not self._step():
+                        self._wakes.wait(POLL_S)
                 pause_s = 0.0
             except Exception as error:  # noqa: BLE001  a thread that ended would leave all that comes later undone
                 pause_s = min(max(_FIRST_PAUSE_S, 2 * pause_s), _LONGEST_PAUSE_S)
-                self._report(error)
+                self._report(loggable_error(error), with_cause=not isinstance(error, StorageFull))
                 self.stopped.wait(pause_s)
-                continue
-            if not has_more:
-                (self._wakes or self.stopped).wait(POLL_S)
 
-    def _report(self, error: Exception) -> None:
-        now_s, shown = time.monotonic(), loggable_error(error)
-        if now_s >= self._quiet_until_s:
+    def _report(self, error: BaseException, *, with_cause: bool) -> None:
+        """What is wrong with the disk is logged now and then, not each time."""
+        if (now_s := time.monotonic()) >= self._quiet_until_s:
             self._quiet_until_s = now_s + _LOG_INTERVAL_S
-            cause = None if isinstance(error, StorageFull) else shown
-            LOGGER.error("%s cannot go on; tried again later: %s", self.threads[0].name, shown, exc_info=cause)
+            cause, name = error if with_cause else None, self.threads[0].name
+            LOGGER.error("%s cannot go on; tried again later: %s", name, error, exc_info=cause)

@@ -230,7 +230,7 @@ def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Read
     """Read the documents that nobody waits for, until this worker is to go."""
     if service.jobs is None:
         return
-    from ocrsvc.jobs.callbacks import make_callback_sender
+    from ocrsvc.jobs.callbacks import CallbackSender
     from ocrsvc.jobs.job_runner import JobRunner
 
     def is_leaving() -> bool:
@@ -241,8 +241,8 @@ def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Read
     runner = JobRunner(service.jobs, reader, settings.deadline_s, is_leaving, service.worker.gate)
     runner.thread.start()
     service.worker.closing.callback(runner.thread.stop, _STOP_S)
-    sender = make_callback_sender(service.jobs.database, settings, service.jobs.note)
-    if sender is not None:
+    if settings.callback_hosts:
+        sender = CallbackSender(service.jobs.database, settings, service.jobs.note)
         sender.threads.start()
         service.worker.closing.callback(sender.threads.stop, _STOP_S)
 

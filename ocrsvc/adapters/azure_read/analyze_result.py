@@ -105,7 +105,7 @@ class ResultWriter:
 
     def _pages(self, job: Job) -> Iterator[Page]:
         """Those that were read; of each other one a warning says why not."""
-        for row in job.log.read():
+        for row in job.pages():
             if "page" in row:
                 yield unpack_page(row["page"])
             else:

@@ -163,8 +163,8 @@ def _status_of(job: Job) -> tuple[str, dict[str, str] | None]:
         return STATES[progress.state], None
     if progress.state == "failure":
         return "failed", {"code": _together(progress.code or OcrsvcError.code), "message": progress.why}
-    first = next(job.log.read(), None)
-    if first is not None and len(job.log.failed()) == job.log.count():
+    first = next(job.pages(), None)
+    if first is not None and len(job.failed_pages()) == job.page_count():
         return "failed", {"code": _together(first["code"]), "message": first["error"]}
     return SUCCEEDED, None
 

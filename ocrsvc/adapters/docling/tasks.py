@@ -163,11 +163,11 @@ def write_task_answer(job: Job, output: IO[bytes], check: Check) -> None:
         CallerError: It is to be an archive, and no page was read.
         FileNotFoundError: It was cleared.
     """
-    record, asked, failed = job.record(), _conversion_of(job), set(job.log.failed())
+    record, asked, failed = job.record(), _conversion_of(job), set(job.failed_pages())
     errors = (
-        [(row["number"], row["error"]) for place, row in enumerate(job.log.read()) if place in failed] if failed else []
+        [(row["number"], row["error"]) for place, row in enumerate(job.pages()) if place in failed] if failed else []
     )
-    count = 0 if failed and asked.stops_at_error else job.log.count() - len(failed)
+    count = 0 if failed and asked.stops_at_error else job.page_count() - len(failed)
     converted = Converted(record.name, JobPages(job), count, errors)
     writing = Writing(math.inf, check)
     if asked.target == ZIP:

@@ -48,7 +48,7 @@ class UploadedFiles:
             )
         self._store.folder.mkdir(0o700, exist_ok=True)
         job = self._store.add(data, Record(caller, key, name=name))
-        job.finish("success")
+        job.finish()
         return _file_of(job)
 
     def find(self, name: str) -> UploadedFile | None:

@@ -129,7 +129,7 @@ def _write_file(kind: str, job: Job, making: Making, output: IO[bytes], *, ignor
     if kind == _LAYERED:
         _write_layered(job, making, output)
     elif kind == _ONE_LAYER:
-        count = job.log.count() - len(job.log.failed())
+        count = job.page_count() - len(job.failed_pages())
         write_text_pdf(_checked(JobPages(job), making.check), count, making.dpi, output)
     elif kind == "jsonl":
         for page in pages_of(job, making.check):
@@ -144,7 +144,7 @@ def pages_of(
 ) -> Iterator[dict[str, Any]]:
     """The pages of a task as `page_of`, one at a time, from the one on that has `after` before it."""
     record = job.record()
-    return (page_of(row, record, kind) for row in _checked(job.log.read(after, most), check))
+    return (page_of(row, record, kind) for row in _checked(job.pages(after, most), check))
 
 
 def _checked(pages: Iterable[T], check: Check) -> Iterator[T]:

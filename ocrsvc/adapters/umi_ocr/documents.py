@@ -317,7 +317,7 @@ class _ReadPages:
     @property
     def size_bytes(self) -> int:
         """About what the answer takes."""
-        return self.job.log.size_bytes(self.after)
+        return self.job.pages_bytes(self.after)
 
     def write(self, output: Output, check: Check) -> None:
         """Write the answer, a page at a time. Raises FileNotFoundError once the task was cleared."""
@@ -360,7 +360,7 @@ def _progress(job: Job) -> dict[str, Any]:
     progress, count = job.progress(), len(job.record().numbers)
     answer: dict[str, Any] = {
         "code": OK,
-        "processed_count": job.log.count(),
+        "processed_count": job.page_count(),
         "pages_count": count,
         "is_done": progress.state in {"success", "failure"},
         "state": progress.state,
