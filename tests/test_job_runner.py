@@ -102,17 +102,14 @@ def test_a_file_whose_making_ends_every_process_is_left_out_in_the_end(
     job, made = jobs.add(DOCUMENT, replace(ASKED, formats=["pdf", "text"])), []
     runner = JobRunner(jobs, reader, 10.0, bool)
 
-    def killed(_jobs: JobStore, _job: Job, name: str, _check: object) -> None:
-        made.append(name)
-        if name == "pdf":
-            raise KeyboardInterrupt
+    def make(_jobs: JobStore, _job: Job, name: str, _check: object) -> None:
+        made.append((name, job.get(BEGUN)))
 
-    monkeypatch.setattr(runner_module, "make_result", killed)
-    for _ in range(3):
-        with pytest.raises(KeyboardInterrupt):
-            runner.read_all()
+    monkeypatch.setattr(runner_module, "make_result", make)
+    begun(job, OPENING - 1, 3)
     runner.read_all()
-    assert (made, job.progress().state) == (["pdf", "pdf", "pdf", "text"], "success")
+    # The next one is noted before it is begun.
+    assert (made, job.progress().state) == ([("text", {"-1": 3, "-2": 1})], "success")
 
 
 def test_a_document_whose_opening_ends_every_process_fails_in_the_end(reader: Reader, jobs: JobStore) -> None:

@@ -422,7 +422,7 @@ def test_a_store_is_gone_on_with_by_the_next_service_and_by_one_at_a_time(tmp_pa
         assert first.stdout is not None
         job_id = first.stdout.readline().strip()
         with pytest.raises(SettingsError, match="Another service"):
-            open_folder(tmp_path, wait_s=0.0)
+            open_folder(tmp_path / LASTING, wait_s=0.0)
         first.kill()
     (tmp_path / LASTING / f".{os.getppid()}-{'a' * 32}").mkdir()
     second = open_jobs(Settings(tasks_dir=tmp_path))
@@ -461,7 +461,7 @@ def test_a_store_of_another_version_is_left_alone_and_it_is_said_what_to_do(tmp_
     (tmp_path / LASTING).mkdir()
     (tmp_path / LASTING / ".format").write_text(version)
     with pytest.raises(SettingsError, match="Another version") as refused:
-        open_folder(tmp_path, wait_s=0.0)
+        open_folder(tmp_path / LASTING, wait_s=0.0)
     assert "rename the folder" in str(refused.value.remedy)
     assert [path.name for path in (tmp_path / LASTING).iterdir() if path.name != ".alive"] == [".format"]
 

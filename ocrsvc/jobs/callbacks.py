@@ -67,9 +67,6 @@ DELETE FROM callback WHERE job_id IN (SELECT job_id FROM (
 ORDER BY place DESC LIMIT (SELECT max(0, count(*) - ?) FROM callback WHERE expired IS NOT NULL))"""
 
 
-# What callbacks may be, and what signs them
-
-
 def check_callback(url: str, secret: str, settings: Settings, key: str | None) -> None:
     """Raises BadOption where no callbacks are sent, or nothing signs this one; UrlRefused for a host not allowed."""
     policy = policy_of_callbacks(settings)
@@ -90,10 +87,7 @@ def check_callback(url: str, secret: str, settings: Settings, key: str | None) -
 
 
 def secret_of_key(service_secret: SecretStr | None, identity: str | None) -> str:
-    """What signs callbacks of jobs that were left with this API key and name no secret; "" where nothing does.
-
-    Each key has another one, so that the holder of a key can have nothing sent that another one's receiver believes.
-    """
+    """What signs callbacks of jobs that name no secret: another one for each API key, "" without."""
     if service_secret is None or identity is None:
         return ""
     own = _signing_key(service_secret.get_secret_value())
@@ -118,9 +112,6 @@ def _signing_key(secret: str) -> bytes:
     return secret.encode()
 
 
-# Rows in the database, in the store's own transactions
-
-
 def add_callback(connection: sqlite3.Connection, job: Job, record: Record) -> None:
     """Enter the callback of a job whose secret lies in its folder, unless it is there."""
     sql = "INSERT OR IGNORE INTO callback (job_id, caller, key, url, secret, host) VALUES (?, ?, ?, ?, ?, ?)"
@@ -139,17 +130,9 @@ def leave_message(connection: sqlite3.Connection, job: Job, now_s: float) -> Non
         connection.execute(_DROP_MOST, [_MOST_EXPIRED])
 
 
-def remove_old_messages(connection: sqlite3.Connection, now_s: float) -> None:
-    """Remove those of jobs that expired long ago."""
-    connection.execute("DELETE FROM callback WHERE expired_at_s < ?", [now_s - _EXPIRED_S])
-
-
 def _body_of(job: Job, state: str) -> bytes:
     data = {**job_status(job), "state": state}
     return orjson.dumps({"type": f"job.{state}", "timestamp": int(time.time()), "data": data})
-
-
-# Sending
 
 
 class _Due(NamedTuple):
@@ -182,10 +165,9 @@ class CallbackSender:
 
     def send_next(self) -> bool:
         """Send the message whose turn it is; False where none is due. Raises QueueFull, OSError."""
-        due = self._claim()
-        if due is None:
-            return False
         status = None
+        if (due := self._claim()) is None:
+            return False
         try:
             status = self._send(due)
         except ClientGone:
@@ -211,15 +193,12 @@ class CallbackSender:
         return True
 
     def _claim(self) -> _Due | None:
-        """What this process sends now. That is noted before: a disk without room would have it sent without end.
-
-        It stays so where the process ends: a try, with the next one due.
-        """
+        """What this process sends now: noted as a try before, which it stays where the process ends."""
         now_s = self.clock()
         values = {"now_s": now_s, "far_s": now_s + 2 * _LONGEST_PAUSE_S, "most_of_caller": _MOST_OF_CALLER}
         with self.database.transaction() as connection:
-            row = connection.execute(_NEXT, values).fetchone()
-            if row is None:
+            connection.execute("DELETE FROM callback WHERE expired_at_s < ?", [now_s - _EXPIRED_S])
+            if (row := connection.execute(_NEXT, values).fetchone()) is None:
                 return None
             due, until_s = _Due(*row), now_s + self.settings.callback_s + _FIRST_PAUSE_S
             sql = """UPDATE callback SET tries = tries + 1, due_at_s = ?, sending_until_s = ?,

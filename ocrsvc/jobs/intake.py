@@ -38,10 +38,9 @@ class JobOwner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A PDF, a TIFF or another image, whole, and what is asked of it; `pages` may be a function of how many there are.
+    """A whole file, and what is asked of it, in `record` with the Idempotency-Key itself and without the options.
 
-    The record has the Idempotency-Key itself, and lacks what is found in the document and the options. `secret` signs
-    the message to the callback; "" is that of the API key.
+    `pages` may be a function of how many there are; `secret` signs the message to the callback, "" is the API key's.
     """
 
     file: bytes
@@ -56,9 +55,8 @@ def add_job(
 ) -> Job:
     """Take a document in within `limit_s`; when this returns, it will be read, whatever dies meanwhile.
 
-    It is opened, so that what cannot be read is refused here, and none of its pages is read yet. The masks of the
-    request's context are added to those of the options, its choice of a model is made now, and the pages are held
-    against what its key has left. Raises what refuses any of it, and as `JobStore.add`.
+    It is opened, so that what cannot be read is refused here. The masks of the request's context are added to those of
+    the options, its choice of a model is made now, and the pages are held against what its key has left.
     """
     check, record = make_check(context, time.monotonic() + limit_s, time.monotonic), job_request.record
     if record.callback:

@@ -34,10 +34,9 @@ from ocrsvc.errors import OcrsvcError
 from ocrsvc.jobs.job_database import JobDatabase
 
 State = Literal["waiting", "running", "success", "failure"]
+# What the native API calls them, and where its jobs are.
 STATES: Final[dict[State, str]] = {"waiting": "waiting", "running": "running", "success": "done", "failure": "failed"}
 PATH: Final = "/v1/jobs"
-"""What the native API calls the states of a job, and where its jobs are."""
-
 BEGUN, DONE, ENGINE, RECORD, SECRET = "begun.json", "done.json", "engine.json", "job.json", "secret"
 LINES, INDEX = "pages.jsonl", "pages.index"
 # Twice the place where the line ends, and 1 more for a page that could not be read.
@@ -49,9 +48,9 @@ _MOST_FAILED: Final = 100
 class Record:
     """Whose a job is, and what is asked of it.
 
-    `caller` shares the store, `key` is the identity of the API key. `source` is the adapter that took it in, `asked`
-    what that remembers. Of the `count` pages of the document these `numbers` are read. `repeat` is a hash of the
-    Idempotency-Key, empty for none, and `content` of what the job is; its end is sent to the URL in `callback`.
+    `key` is the identity of the API key, `source` the adapter that took it in, `asked` what that remembers. Of the
+    `count` pages of the document these `numbers` are read. `repeat` is a hash of the Idempotency-Key, empty for none,
+    and `content` of what the job is; `callback` is a URL.
     """
 
     caller: str
@@ -101,9 +100,8 @@ class Job:
 
     def started_at_s(self) -> float | None:
         """When reading began, by the clock on the wall; None before that."""
-        with suppress(FileNotFoundError):
-            return (self.folder / "lock").stat().st_mtime
-        return None
+        lock = self.folder / "lock"
+        return lock.stat().st_mtime if lock.exists() else None
 
     def is_there(self) -> bool:
         """Whether it was not removed; False also where the disk fails."""
@@ -216,10 +214,8 @@ class Job:
 
     def _entries(self) -> list[int]:
         """All whole entries of the index; a torn one at the end does not count."""
-        with suppress(FileNotFoundError):
-            data = (self.folder / INDEX).read_bytes()
-            return [entry for (entry,) in _ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size])]
-        return []
+        data = (self.folder / INDEX).read_bytes() if (self.folder / INDEX).exists() else b""
+        return [entry for (entry,) in _ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size])]
 
     def _ends(self) -> list[int]:
         return [0, *(entry >> 1 for entry in self._entries())]
@@ -263,12 +259,8 @@ def write_whole(path: Path, data: bytes, sync: Callable[[Path], object] = bool) 
 
 
 def size_of(folder: Path) -> int:
-    """The bytes of all files in a folder and below it; one that is renamed meanwhile may not count."""
-    size = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            size += path.stat().st_size if path.is_file() else 0
-    return size
+    """The bytes of all files in a folder and below it."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _moment(at_s: float | None) -> str | None:

@@ -12,7 +12,7 @@ import os
 import sqlite3
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,6 @@ from typing import Any, Final
 from ocrsvc.errors import QueueFull, Refused
 
 LOGGER: Final = logging.getLogger("ocrsvc.jobs")
-# A link to the file.
 NAME: Final = "jobs.sqlite"
 # So begins the name of a file or of a job's folder that cannot be understood: it is kept for people, and unused.
 DAMAGED: Final = "damaged-"
@@ -40,9 +39,11 @@ CREATE TABLE IF NOT EXISTS callback (
 CREATE TRIGGER IF NOT EXISTS gone AFTER DELETE ON job BEGIN
     DELETE FROM callback WHERE job_id = OLD.id AND expired IS NULL; END;
 CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value);
+COMMIT;
 """
 _WAIT_S: Final = 5.0
 _RETRY_S: Final = 30
+_BUSY: Final = ("Other documents are being stored, and that takes long.", "Send it again later.", _RETRY_S)
 _LACKS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS)
 _ERRNO: Final = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_READONLY: errno.EROFS}
 
@@ -67,13 +68,10 @@ def storing() -> Iterator[None]:
 
 
 class JobDatabase:
-    """The file in one folder, for any thread of any process; every method may raise QueueFull and OSError.
+    """The file in one folder, for any thread of any process; every method may raise QueueFull and OSError."""
 
-    `fill` is called in a transaction when a process opens the file, which may be new.
-    """
-
-    def __init__(self, folder: Path, fill: Callable[[sqlite3.Connection], object], *, is_durable: bool) -> None:
-        self.folder, self.wait_s, self._fill, self._is_durable = folder, _WAIT_S, fill, is_durable
+    def __init__(self, folder: Path, *, is_durable: bool) -> None:
+        self.folder, self.wait_s, self._is_durable = folder, _WAIT_S, is_durable
         self._lock = threading.RLock()
         self._opened: tuple[int, Path, sqlite3.Connection] | None = None
 
@@ -114,7 +112,7 @@ class JobDatabase:
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
         if not self._lock.acquire(timeout=self.wait_s):
-            raise _busy()
+            raise QueueFull(*_BUSY)
         try:
             yield self._connection()
         except sqlite3.Error as error:
@@ -130,11 +128,8 @@ class JobDatabase:
             connection = sqlite3.connect(path, timeout=self.wait_s, isolation_level=None, check_same_thread=False)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {'FULL' if self._is_durable else 'OFF'}")
-            with connection:
-                connection.executescript(_SCHEMA)
-                # What it asks of this database it asks by the same connection.
-                self._opened = os.getpid(), path, connection
-                self._fill(connection)
+            connection.executescript(_SCHEMA)
+            self._opened = os.getpid(), path, connection
         return self._opened[2]
 
     def _translated(self, error: sqlite3.Error) -> Exception:
@@ -143,7 +138,7 @@ class JobDatabase:
             self._set_aside()
             return QueueFull("The jobs' database is malformed, and is built anew.", "Send it again.", _RETRY_S)
         if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-            return _busy()
+            return QueueFull(*_BUSY)
         if (number := _ERRNO.get(code)) is not None:
             return OSError(number, os.strerror(number), str(self.folder / NAME))
         # No job fails for it: its reader goes on later.
@@ -163,18 +158,12 @@ class JobDatabase:
         return link
 
     def _set_aside(self) -> None:
-        """Keep the malformed file under another name, unless another process has; the next call makes a new one.
-
-        Processes that still have the old one open delete its log, by name, when they close it.
-        """
+        """Keep the malformed file under another name, unless another process has; the next call makes a new one."""
         old = self._path() if self._opened is None else self._opened[1]
         self.close()
         if self._path() == old:
+            # With a new name, as processes that have the old one open delete its log, by name, when they close it.
             self._link(f"{NAME}.{os.getpid()}").rename(self.folder / NAME)
             with suppress(FileNotFoundError):
                 old.rename(self.folder / f"{DAMAGED}{NAME}")
                 LOGGER.error("%s is malformed: it is kept as %s%s, and built anew", NAME, DAMAGED, NAME)
-
-
-def _busy() -> QueueFull:
-    return QueueFull("Other documents are being stored, and that takes long.", "Send it again later.", _RETRY_S)

@@ -23,8 +23,6 @@ from ocrsvc.settings.settings import Settings
 
 PREFIX: Final = "ocrsvc-tasks-"
 LASTING: Final = "ocrsvc-jobs"
-"""The name of the folder that lasts, in the one that OCRSVC_TASKS_DIR names."""
-
 _ALIVE: Final = ".alive"
 _FORMAT_FILE: Final = ".format"
 _FORMAT: Final = "3"
@@ -36,13 +34,9 @@ _REMEDY: Final = "Set OCRSVC_TASKS_DIR to a folder that the service may write to
 
 
 def open_jobs(settings: Settings) -> JobStore:
-    """The job store of a service, for the arbiter before it forks. Raises SettingsError.
-
-    With OCRSVC_TASKS_DIR it lasts, and what an earlier service left in it is gone on with; without, it is removed when
-    the service ends.
-    """
+    """The job store of a service, with what an earlier one left in it; for the arbiter. Raises SettingsError."""
     jobs = JobStore(
-        make_folder() if settings.tasks_dir is None else open_folder(settings.tasks_dir),
+        make_folder() if settings.tasks_dir is None else open_folder(settings.tasks_dir / LASTING),
         settings.tasks_bytes,
         settings.tasks_s,
         most_waiting=settings.jobs_waiting,
@@ -63,14 +57,6 @@ def open_jobs(settings: Settings) -> JobStore:
     return jobs
 
 
-def open_folder(parent: Path, wait_s: float = _WAIT_S) -> Path:
-    """The folder in `parent` that lasts, once a service that had it before has ended.
-
-    Raises SettingsError where it cannot be used, another service uses it, or another version has written it.
-    """
-    return _opened(parent / LASTING, wait_s)
-
-
 def make_folder(parent: Path | None = None) -> Path:
     """A new temporary folder; those of killed services are removed. Raises SettingsError."""
     parent, name = parent or Path(tempfile.gettempdir()), f"{PREFIX}{uuid.uuid4().hex}"
@@ -78,10 +64,11 @@ def make_folder(parent: Path | None = None) -> Path:
         with suppress(OSError, SettingsError):
             _lock(left.parent, 0.0)
             shutil.rmtree(left.parent, ignore_errors=True)
-    return _opened(parent / f".{name}", 0.0).rename(parent / name)
+    return open_folder(parent / f".{name}").rename(parent / name)
 
 
-def _opened(folder: Path, wait_s: float) -> Path:
+def open_folder(folder: Path, wait_s: float = _WAIT_S) -> Path:
+    """The folder, for this service once another that had it has ended. Raises SettingsError."""
     try:
         folder.mkdir(0o700, exist_ok=True)
         _lock(folder, wait_s)
@@ -102,10 +89,7 @@ def _opened(folder: Path, wait_s: float) -> Path:
 
 
 def _lock(folder: Path, wait_s: float) -> None:
-    """Others see by it that this process lives, or one that it forked: it is never closed.
-
-    Raises SettingsError for a folder that another service uses, or that is no folder of this user's, or a link.
-    """
+    """Others see by it that this process lives, or one that it forked: it is never closed. Raises SettingsError."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise SettingsError(f"{folder} is not a folder of this service's user.", _REMEDY)
@@ -119,7 +103,7 @@ def _lock(folder: Path, wait_s: float) -> None:
                 break
             time.sleep(_CHECK_S)
     os.close(held)
+    text = f"Another service uses the folder {folder}, and no two may."
     raise SettingsError(
-        f"Another service uses the folder {folder}, and no two may.",
-        "Give each service a folder of its own with OCRSVC_TASKS_DIR, or end the other one first.",
+        text, "Give each service a folder of its own with OCRSVC_TASKS_DIR, or end the other one first."
     )

@@ -55,10 +55,8 @@ def document_result(job: Job) -> DocumentResult:
 
 def engine_of(job: Job) -> EngineInfo:
     """Which engine read it; one without names where no page was read yet."""
-    try:
-        return EngineInfo(**job.get(ENGINE))
-    except FileNotFoundError:
-        return EngineInfo("", "", "", "", "", "")
+    is_known = (job.folder / ENGINE).exists()
+    return EngineInfo(**job.get(ENGINE)) if is_known else EngineInfo("", "", "", "", "", "")
 
 
 def page_dicts(job: Job, after: int = 0, most: int | None = None) -> Iterator[dict[str, object]]:
@@ -93,11 +91,7 @@ def formats_made(record: Record) -> tuple[str, ...]:
 
 
 def make_result(jobs: JobStore, job: Job, name: str, check: Check, limit_s: float = _MOST_S) -> Path:
-    """The file of a format, or ANSWER, made now unless it was before; for a job that is done, or about to be.
-
-    `check` is asked now and then, and ends it with what it raises; after `limit_s` it is not worth having. Raises as
-    `write_document`, the adapter's `job_answer` and `JobStore.make_file`.
-    """
+    """The file of a format, or ANSWER, made now unless it was before; raises what `check` does, asked now and then."""
     return job.result_path(name) or jobs.make_file(job, name, partial(_write, job, name, limit_s, check))
 
 

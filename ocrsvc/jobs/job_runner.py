@@ -31,12 +31,10 @@ from ocrsvc.readings import Reading
 from ocrsvc.serving.work_queue import NeverStarted, RequestContext, client_gone, make_check
 from ocrsvc.telemetry.loggable import loggable_error
 
+# In place of the number of a page: the document is being opened. Below it are the files that are made of it.
 OPENING: Final = 0
-"""In place of the number of a page: the document is being opened. Below it are the files that are made of it."""
-
+# How often a page may be begun that is never finished: by then it is what ends the processes that read it.
 MOST_TRIES: Final = 3
-"""How often a page may be begun that is never finished: by then it is what ends the processes that read it."""
-
 # After a loss of power the pages of so many seconds may have to be read again.
 _SYNC_S: Final = 2.0
 _SWEEP_S: Final = 60.0
@@ -44,10 +42,9 @@ _SWEEP_S: Final = 60.0
 
 @dataclass
 class JobRunner:
-    """A thread that reads what waits; start its `thread` when the reader is ready, and stop it before the reader is.
+    """A `thread` that reads what waits, until this process `is_leaving`; to be stopped before the reader is.
 
-    A page may take `page_s`, its wait included. `is_leaving` says whether this process is to end, so that others should
-    go on; `gate` counts the pages for the keys that the documents were left with.
+    A page may take `page_s`, its wait included; `gate` counts it for the key that the document was left with.
     """
 
     jobs: JobStore
@@ -103,11 +100,9 @@ class JobRunner:
                 reading = JobReading(self, job)
                 reading.read()
                 reading.make_files()
-        except (ClientGone, Refused) as error:
-            if not isinstance(error, QuotaExceeded):
-                raise
-            return error
         except OcrsvcError as error:
+            if isinstance(error, ClientGone | Refused) and not isinstance(error, QuotaExceeded):
+                raise
             return error
         except Exception as error:
             if not job.is_there():
@@ -118,10 +113,9 @@ class JobRunner:
 
 
 class JobReading:
-    """One job that this process has claimed, while it is read; used by one thread.
+    """One job that this process has claimed, while it is read, with how often each page was begun and never ended.
 
-    It notes which pages are being read, and how often processes began each that did not come back. With the one that
-    ends them innocent ones are begun: a page that was begun before is read alone.
+    With the page that ends processes innocent ones are begun: one that was begun before is read alone.
     """
 
     def __init__(self, runner: JobRunner, job: Job) -> None:
@@ -137,24 +131,19 @@ class JobReading:
             self._begun = {int(number): times for number, times in job.get(BEGUN).items()}
 
     def read(self) -> None:
-        """Read what is left of it.
-
-        Raises ClientGone where this process ends or the job was deleted, KeyRefused and QuotaExceeded where its key
-        is not valid any more or has no pages left, OcrsvcError where it cannot be opened or no model reads it, OSError.
-        """
+        """Read what is left of it. Raises ClientGone where this process ends or the job was deleted; OcrsvcError."""
         numbers, job, page_s = self._record.numbers, self._job, self._runner.page_s
         if job.page_count() == len(numbers):
             return
         with ExitStack() as stack:
             with self._trying(OPENING):
-                opening = self._reader.open_document(job.data(), math.inf, self._context)
-                document = stack.enter_context(opening)
+                document = stack.enter_context(self._reader.open_document(job.data(), math.inf, self._context))
             lease = stack.enter_context(self._reader.one_version(self._options, page_s, self._context))
             while left := numbers[job.page_count() :]:
                 self._read_some(document, left, lease)
 
     def make_files(self) -> None:
-        """The formats that were asked for, and the adapter's answer; who fetches one that failed learns why."""
+        """What is made before anybody asks; who fetches a file that failed learns why."""
         check = make_check(self._context, math.inf, time.monotonic)
         for place, name in enumerate(formats_made(self._record)):
             try:
@@ -175,10 +164,9 @@ class JobReading:
         some = list(takewhile(lambda number: number not in self._begun, numbers)) or [numbers[0]]
         pages = (DocumentPage(document, number) for number in some)
         try:
-            with closing(
-                self._reader.read_ahead(pages, self._options, self._runner.page_s, self._begin, lease)
-            ) as outcomes:
-                for outcome in outcomes:
+            reading = self._reader.read_ahead(pages, self._options, self._runner.page_s, self._begin, lease)
+            with closing(reading):
+                for outcome in reading:
                     if not self._take(outcome):
                         return
         finally:
@@ -249,15 +237,14 @@ class JobReading:
         if self._begun.get(number, 0) >= MOST_TRIES:
             raise DeadlineExceeded(f"This was begun {MOST_TRIES} times, and that never ended.")
         self._note_begun(1, number)
+        ended: int | None = None
         try:
             yield
         except ClientGone:
-            self._note_begun(-1, number)
+            ended = -1
             raise
-        except Exception:
-            self._note_begun(None, number)
-            raise
-        self._note_begun(None, number)
+        finally:
+            self._note_begun(ended, number)
 
     def _note_begun(self, more: int | None, *numbers: int) -> None:
         """They are begun once more, or once less as that does not count; None: they came back. Raises OSError."""

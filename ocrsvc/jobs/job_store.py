@@ -4,9 +4,8 @@ A service has one folder (see job_folder.py): in it are a folder for each job (s
 renaming, and the database of what is known of all of them. The folder comes first and goes first: a death between the
 two leaves a folder without a row, which is given one, or a row without a folder, which is removed.
 
-Where the store is durable, a document that was accepted and a job that is said to be done are on the disk (fsync)
-before that is said. Pages survive the death of any process; after a loss of power those of the last moments may be
-read again, and each is there once in any case.
+Where the store is durable, a document that was accepted and a job that is done are on the disk (fsync) before that is
+said; after a loss of power pages of the last moments may be read again, and each is there once in any case.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from typing import IO, Final
 import orjson
 
 from ocrsvc.errors import KeyReused, QueueFull, TooManyJobs
-from ocrsvc.jobs.callbacks import add_callback, leave_message, remove_old_messages
+from ocrsvc.jobs.callbacks import add_callback, leave_message
 from ocrsvc.jobs.job import RECORD, SECRET, Job, Record, size_of
 from ocrsvc.jobs.job_database import DAMAGED, LOGGER, JobDatabase
 from ocrsvc.serving.limiter import Limiter
@@ -37,9 +36,8 @@ from ocrsvc.telemetry.metric import Metric
 
 MOST_JOBS: Final = 1000
 MOST_UPLOADS: Final = 200
+# How often `read_usage` is asked.
 USAGE_S: Final = 15.0
-"""How often `read_usage` is asked."""
-
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BESIDE: Final = re.compile(r"\.([0-9]{1,9})-[0-9a-f]{32}")
 _RETRY_S: Final = 30
@@ -52,10 +50,8 @@ _WRITTEN_BYTES: Final = 1 << 18
 # more than their share (finished ones first, then those that came last), but only for a caller who holds less. A caller
 # with nothing in store also displaces the oldest finished document of any other.
 _KEPT: Final = "WITH kept AS (SELECT * FROM job WHERE id NOT IN (SELECT value FROM json_each(:gone)))"
-
 _FITS: Final = """
 SELECT count(*) + (:document = '') <= :most_jobs AND total(bytes) + :size <= :most_bytes FROM kept"""
-
 # How many times its share of the jobs or of the bytes each caller holds, and the one in need with what it needs. By
 # `turn` 1 are its own finished documents, 2 and 3 those of the caller that holds most, 4 any that is finished.
 _NEXT: Final = """,
@@ -83,9 +79,8 @@ class JobStore:
     """The jobs in one folder, for any thread of any process; every method may raise QueueFull and OSError.
 
     `most_bytes` and `most_jobs` are of all callers together; of what is not read yet each may have `most_waiting` jobs
-    and `most_pages`. A job is kept for `keep_s`, by a `clock` of monotonic seconds, which no correction of the time of
-    day moves; `wall` is the time of day. `added` is set when this process added a job. Requests `take` from `adding`:
-    threads that wait for the database are threads that others need. `note` is called with what became of jobs.
+    and `most_pages`. `clock` is monotonic, `wall` the time of day. `note` is called with what became of jobs, `added`
+    set when this process added one. Requests take from `adding`: threads that wait here are threads that others need.
     """
 
     folder: Path
@@ -104,7 +99,7 @@ class JobStore:
     @cached_property
     def database(self) -> JobDatabase:
         """What is known of all of them."""
-        return JobDatabase(self.folder, self._match_rows, is_durable=self.is_durable)
+        return JobDatabase(self.folder, is_durable=self.is_durable)
 
     @cached_property
     def uploads(self) -> JobStore:
@@ -113,12 +108,8 @@ class JobStore:
         return JobStore(folder, most_bytes, self.keep_s, self.clock, self.wall, MOST_UPLOADS)
 
     def add(self, data: bytes, record: Record, secret: str = "") -> Job:
-        """Take in a document, for which others may have to go; one with the same `repeat` and `content` comes back.
-
-        `secret` signs the message to its callback; "" is that of the API key. Raises TooManyJobs, KeyReused.
-        """
-        record = replace(record, came_at_s=self.wall())
-        folder = self.folder / str(uuid.uuid4())
+        """Take in a document, or find the one with the same `repeat` and `content`. Raises TooManyJobs, KeyReused."""
+        record, folder = replace(record, came_at_s=self.wall()), self.folder / str(uuid.uuid4())
         with self._beside() as beside:
             # Before the transaction: a large file takes long on a slow disk.
             (beside / "file").write_bytes(data)
@@ -146,10 +137,7 @@ class JobStore:
         return job
 
     def make_file(self, job: Job, name: str, write: Callable[[IO[bytes]], object]) -> Path:
-        """Make a file of a job's result, in place of one that has its name, as soon as it is whole; where it lies.
-
-        Raises what `write` raises, and FileNotFoundError for a deleted job.
-        """
+        """Make a file of a job's result; where it lies. Raises as `write`, and FileNotFoundError for a deleted job."""
         with self._beside() as beside:
             made = beside / "file"
             with made.open("wb", buffering=_WRITTEN_BYTES) as output:
@@ -164,10 +152,8 @@ class JobStore:
 
     def find(self, name: object) -> Job | None:
         """The job with this id; None for anything else."""
-        if isinstance(name, str) and _ID.fullmatch(name):
-            with suppress(FileNotFoundError):
-                (self.folder / name).stat()
-                return self._job(name)
+        if isinstance(name, str) and _ID.fullmatch(name) and (self.folder / name).exists():
+            return self._job(name)
         return None
 
     def all(self, condition: str = "TRUE", *values: object) -> list[Job]:
@@ -181,22 +167,18 @@ class JobStore:
             self._remove(connection, job.id, why)
 
     def sweep(self, boot: str | None = None) -> None:
-        """Remove what is too old, and what processes left that ended while they stored or removed something.
-
-        With `boot`, of the machine, the service has just opened the folder: what is damaged is set aside, and the ages
-        of jobs from before this boot are translated, once, by the clock on the wall.
-        """
+        """Remove what is too old, and what ended processes left; with the `boot` of the machine, as it is opened."""
         for path in self._paths(_BESIDE):
             if boot is not None or not Path("/proc", path.name[1:].partition("-")[0]).exists():
                 shutil.rmtree(path, ignore_errors=True)
         self.database.check()
         with self.database.transaction() as connection:
+            # Ages from before this boot are translated once; from then on no correction of the time of day counts.
             if boot is not None and not connection.execute("SELECT 1 FROM fact WHERE value = ?", [boot]).fetchone():
                 connection.execute("UPDATE job SET came_s = ? - max(0, ? - came_at_s)", (self.clock(), self.wall()))
                 connection.execute("INSERT OR REPLACE INTO fact VALUES ('boot', ?)", [boot])
             self._match_rows(connection, only_new=boot is None)
             self._expire(connection)
-            remove_old_messages(connection, self.wall())
         if self.uploads.folder.exists():
             self.uploads.sweep(boot)
 
@@ -206,8 +188,7 @@ class JobStore:
         for name, content in connection.execute(sql, [record.repeat]):
             if content == record.content:
                 return self._job(name)
-            text = "Another job was sent with this Idempotency-Key."
-            raise KeyReused(text, "Send each job with a key of its own.")
+            raise KeyReused("Another job was sent with this Idempotency-Key.", "Send each job with its own.")
         return None
 
     def _check_limits(self, connection: sqlite3.Connection, record: Record) -> None:

@@ -47,12 +47,12 @@ class StorageThreads:
                 pause_s = 0.0
             except Exception as error:  # noqa: BLE001  a thread that ended would leave all that comes later undone
                 pause_s = min(max(_FIRST_PAUSE_S, 2 * pause_s), _LONGEST_PAUSE_S)
-                self._report(loggable_error(error), with_cause=not isinstance(error, StorageFull))
+                self._report(error)
                 self.stopped.wait(pause_s)
 
-    def _report(self, error: BaseException, *, with_cause: bool) -> None:
+    def _report(self, error: Exception) -> None:
         """What is wrong with the disk is logged now and then, not each time."""
-        if (now_s := time.monotonic()) >= self._quiet_until_s:
-            self._quiet_until_s = now_s + _LOG_INTERVAL_S
-            cause, name = error if with_cause else None, self.threads[0].name
-            LOGGER.error("%s cannot go on; tried again later: %s", name, error, exc_info=cause)
+        if time.monotonic() >= self._quiet_until_s:
+            self._quiet_until_s, shown = time.monotonic() + _LOG_INTERVAL_S, loggable_error(error)
+            cause = None if isinstance(error, StorageFull) else shown
+            LOGGER.error("%s cannot go on; tried again later: %s", self.threads[0].name, shown, exc_info=cause)
