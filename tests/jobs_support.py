@@ -29,6 +29,17 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
+
+class Clock:
+    """Seconds that stand still until a test moves them."""
+
+    def __init__(self, now_s: float = 10.0**7) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 WAIT_S = 60.0
 POLL_S = 0.02
 _BITS = 12

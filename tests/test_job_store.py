@@ -10,7 +10,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import pytest
 from callbacks_support import done_job, receiver, send_due, sender_of
 from documents import GRAY, pdf
-from jobs_support import put_result_file
+from jobs_support import Clock, put_result_file
 from web_support import KnownEngine, json_of
 
 from ocrsvc.adapters.mistral.uploaded_files import UploadedFiles
@@ -42,75 +42,52 @@ DOCUMENT = pdf(GRAY)
 
 # Which documents make room: as "caller + number", finished ones in capitals, the oldest first
 
+FOUR = {"most_jobs": 4}
+FORTY = {"most_bytes": 40}
 
-def gone_for(names: str, caller: str, size: int = 10, document: str = "", **most: int) -> list[str] | None:
-    """What goes of documents of 10 bytes each."""
+
+@pytest.mark.parametrize(
+    ("names", "caller", "asked", "gone"),
+    [
+        ("a1 a2", "a", FOUR, []),
+        # Its own finished ones, the oldest first, before any other's.
+        ("B1 A1 a2 A3", "a", FOUR, ["A1"]),
+        # One caller with everything makes room for each new one: finished ones first, else what came last.
+        ("A1 a2 a3 a4", "b", FOUR, ["A1"]),
+        ("a1 a2 a3 a4", "b", FOUR, ["a4"]),
+        ("a1 a2 a3 b1", "b", FOUR, ["a3"]),
+        ("a1 a2 A3 b1", "c", FOUR, ["A3"]),
+        # A caller with its share displaces none; nor does one with more.
+        ("a1 a2 b1 b2", "b", FOUR, None),
+        ("a1 a2 A3 b1", "a", FOUR, ["A3"]),
+        ("a1 a2 a3 B1", "a", FOUR, None),
+        # All have their share: a new caller displaces what is finished, and nothing that is not.
+        ("a1 B1 c1 D1", "e", FOUR, ["B1"]),
+        ("a1 b1 c1 d1", "e", FOUR, None),
+        # Bytes have shares too: more than half of everything is more than one of two may have.
+        ("A1 a2 a3 a4", "b", FORTY, ["A1"]),
+        ("A1 a2 a3 a4", "b", FORTY | {"size": 20}, ["A1", "a4"]),
+        ("A1 a2 a3 a4", "b", FORTY | {"size": 25}, None),
+        ("A1 a2 a3 a4", "b", FORTY | {"size": 41}, None),
+        ("A1 a2 a3 b1", "b", FORTY | {"document": "b1"}, ["A1"]),
+        ("A1 a2 a3 b1", "b", FORTY | {"document": "b1", "size": 21}, None),
+        # The document that a file is made of does not make room for it.
+        ("A1 A2", "a", {"most_bytes": 20, "document": "A1"}, ["A2"]),
+    ],
+)
+def test_callers_with_most_and_finished_documents_make_room(
+    names: str, caller: str, asked: Mapping[str, object], gone: Sequence[str] | None
+) -> None:
+    """Of documents of 10 bytes each."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute("CREATE TABLE job (id, caller, bytes, is_done, came_s)")
         rows = [(name, name[0].lower(), 10, name[0].isupper(), came_s) for came_s, name in enumerate(names.split())]
         connection.executemany("INSERT INTO job VALUES (?, ?, ?, ?, ?)", rows)
-        asked: dict[str, object] = {"caller": caller, "size": size, "document": document}
-        return displaced(connection, {"most_jobs": 100, "most_bytes": 10**6, **asked, **most})
-
-
-@pytest.mark.parametrize(
-    ("names", "caller", "gone"),
-    [
-        ("a1 a2", "a", []),
-        # Its own finished ones, the oldest first, before any other's.
-        ("B1 A1 a2 A3", "a", ["A1"]),
-        # One caller with everything makes room for each new one: finished ones first, else what came last.
-        ("A1 a2 a3 a4", "b", ["A1"]),
-        ("a1 a2 a3 a4", "b", ["a4"]),
-        ("a1 a2 a3 b1", "b", ["a3"]),
-        ("a1 a2 A3 b1", "c", ["A3"]),
-        # A caller with its share displaces none; nor does one with more.
-        ("a1 a2 b1 b2", "b", None),
-        ("a1 a2 A3 b1", "a", ["A3"]),
-        ("a1 a2 a3 B1", "a", None),
-        # All have their share: a new caller displaces what is finished, and nothing that is not.
-        ("a1 B1 c1 D1", "e", ["B1"]),
-        ("a1 b1 c1 d1", "e", None),
-    ],
-)
-def test_callers_with_most_and_finished_documents_make_room(
-    names: str, caller: str, gone: Sequence[str] | None
-) -> None:
-    assert gone_for(names, caller, most_jobs=4) == gone
-
-
-@pytest.mark.parametrize(
-    ("size", "document", "gone"),
-    [
-        (10, "", ["A1"]),
-        (20, "", ["A1", "a4"]),
-        (25, "", None),
-        (10, "b1", ["A1"]),
-        # More than half of everything is more than one of two may have.
-        (21, "b1", None),
-        (41, "", None),
-    ],
-)
-def test_bytes_have_shares_too(size: int, document: str, gone: Sequence[str] | None) -> None:
-    names = "A1 a2 a3 a4" if not document else "A1 a2 a3 b1"
-    assert gone_for(names, "b", size, document, most_bytes=40) == gone
-
-
-def test_the_document_that_files_are_made_of_does_not_make_room_for_them() -> None:
-    assert gone_for("A1 A2", "a", 10, "A1", most_bytes=20) == ["A2"]
+        need = {"caller": caller, "size": 10, "document": "", "most_jobs": 100, "most_bytes": 10**6}
+        assert displaced(connection, {**need, **asked}) == gone
 
 
 # The store
-
-
-class Clock:
-    """Seconds that a test moves on."""
-
-    def __init__(self, now_s: float = 10.0**7) -> None:
-        self.now_s = now_s
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture
@@ -122,21 +99,6 @@ def clock() -> Clock:
 def small(tmp_path: Path, clock: Clock) -> JobStore:
     """Room for 100,000 bytes and four jobs."""
     return JobStore(tmp_path, 100_000, 100.0, clock, wall=clock, most_jobs=4)
-
-
-def test_one_caller_cannot_keep_others_out(small: JobStore, clock: Clock) -> None:
-    def add(caller: str) -> Job:
-        clock.now_s += 1
-        return small.add(b"1", Record(caller))
-
-    first, *_, last = [add("hog") for _ in range(4)]
-    with pytest.raises(QueueFull):
-        add("hog")
-    other = add("other")
-    assert (first.is_there(), last.is_there(), other.data()) == (True, False, b"1")
-    first.finish()
-    add("hog")
-    assert not first.is_there()
 
 
 def test_no_more_bytes_are_kept_than_may_be_and_files_that_are_made_count(small: JobStore) -> None:
@@ -331,18 +293,15 @@ def files_of(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if ".sqlite" not in path.name}
 
 
-@pytest.mark.usefixtures("full_disk")
-def test_a_document_for_which_the_disk_has_no_room_leaves_nothing(small: JobStore) -> None:
-    with pytest.raises(StorageFull), storing():
-        small.add(bytes(60_000), Record(""))
-    assert files_of(small.folder) == set()
-
-
-def test_a_document_for_whose_row_the_disk_has_no_room_leaves_nothing(small: JobStore) -> None:
+@pytest.mark.parametrize("for_what", ["the document", "its row"])
+def test_a_document_for_which_the_disk_has_no_room_leaves_nothing(small: JobStore, for_what: str, request: Any) -> None:
     ((pages,),) = small.database.rows("PRAGMA page_count")
-    small.database.rows(f"PRAGMA max_page_count = {pages}")
+    if for_what == "its row":
+        small.database.rows(f"PRAGMA max_page_count = {pages}")
+    else:
+        request.getfixturevalue("full_disk")
     with pytest.raises(StorageFull), storing():
-        small.add(b"1", Record("", repeat="r" * 10_000))
+        small.add(bytes(60_000), Record("", repeat="r" * 10_000))
     assert files_of(small.folder) == set()
 
 
@@ -350,16 +309,13 @@ def test_a_result_for_which_the_disk_has_no_room_leaves_nothing(small: JobStore,
     job = small.add(b"a document", Record(""))
     before = files_of(small.folder)
     request.getfixturevalue("full_disk")
+    with pytest.raises(FileNotFoundError), storing():
+        Path("/nowhere/at/all").read_bytes()
     with pytest.raises(OSError, match="No space"):
         job.finish()
     with pytest.raises(OSError, match="No space"):
         small.make_file(job, "a", lambda output: Path(output.name).write_bytes(b"1234"))
     assert files_of(small.folder) == before
-
-
-def test_other_errors_are_not_taken_for_a_full_disk() -> None:
-    with pytest.raises(FileNotFoundError), storing():
-        Path("/nowhere/at/all").read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -381,22 +337,15 @@ def test_a_caller_that_fills_the_store_over_http_keeps_no_other_out(reader: Read
     assert [upload(caller) for caller in ("hog", "hog", "hog", "hog", "other", "other")] == [200] * 3 + [503, 200, 503]
 
 
-def test_few_requests_wait_for_their_documents_to_be_stored_and_the_next_is_asked_to_come_back(
-    reader: Reader, tmp_path: Path
-) -> None:
+def test_what_cannot_be_stored_now_is_asked_to_come_back(reader: Reader, tmp_path: Path, request: Any) -> None:
     jobs = JobStore(tmp_path, 10**6, 100.0)
     client = create_app(Settings(), reader, jobs=jobs).test_client()
     jobs.adding = Limiter(1, 0)
     with jobs.adding.take(bool):
         answer = client.post("/v1/jobs", data=DOCUMENT, content_type="application/pdf")
         assert (answer.status_code, answer.headers["Retry-After"], jobs.all()) == (503, "2", [])
-    assert client.post("/v1/jobs", data=DOCUMENT, content_type="application/pdf").status_code == 202
-
-
-@pytest.mark.usefixtures("full_disk")
-def test_a_full_disk_is_a_503_at_the_door(reader: Reader, tmp_path: Path) -> None:
-    app = create_app(Settings(), reader, jobs=JobStore(tmp_path, 10**6, 100.0))
-    answer = app.test_client().post("/api/doc/upload", data={"file": (io.BytesIO(DOCUMENT), "a.pdf")})
+    request.getfixturevalue("full_disk")
+    answer = client.post("/api/doc/upload", data={"file": (io.BytesIO(DOCUMENT), "a.pdf")})
     assert (answer.status_code, answer.headers["Retry-After"], json_of(answer)["code"]) == (503, "30", 903)
     assert files_of(tmp_path) == set()
 
@@ -514,50 +463,31 @@ def test_what_a_loss_of_power_or_a_kill_left_keeps_no_service_from_starting(left
     assert {path.name for path in uploads.iterdir() if path.is_dir()} == {kept.id, f"damaged-{lost.id}"}
 
 
-def test_a_log_that_lost_its_end_is_put_right(small: JobStore) -> None:
-    job = small.add(b"1", Record(""))
+def test_pages_that_lost_their_end_are_put_right_and_read_again_once(small: JobStore) -> None:
+    job, rows = small.add(b"1", Record("")), [{"number": 1}, {"number": 2, "error": "x"}, {"number": 3}]
     lines, index = job.folder / LINES, job.folder / INDEX
-    for number in range(1, 4):
-        job.append_page({"number": number, "error": "x"} if number == 2 else {"number": number})
-    assert ([row["number"] for row in job.pages(1, 1)], job.failed_pages(), job.page_count()) == ([2], [1], 3)
-    whole = lines.read_bytes()
-    for damage in (b'{"number": 4', b"\0" * 40, b"\0" * 39 + b"\n"):
-        lines.write_bytes(whole + damage)
+    for row in rows:
+        job.append_page(row)
+    assert (list(job.pages(1, 1)), job.failed_pages(), job.page_count()) == (rows[1:2], [1], 3)
+    # The disk has no room for a page, or a loss of power leaves anything in place of the last ones.
+    lines.rename(job.folder / "kept")
+    lines.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space"):
+        job.append_page({"number": 4})
+    (job.folder / "kept").rename(lines)
+    whole, last_bytes = lines.read_bytes(), len(b'{"number":3}\n')
+    added = [whole + damage for damage in (b'{"number": 4', b"\0" * 40, b"\0" * 39 + b"\n")]
+    for left in (*added, *(whole[:-lost] for lost in range(1, last_bytes + 1)), whole):
+        lines.write_bytes(left)
         index.write_bytes(index.read_bytes()[:-3])
         with job.claim():
-            assert (lines.read_bytes(), job.page_count(), job.failed_pages()) == (whole, 3, [1])
+            if (count := job.page_count()) == 2:
+                job.append_page(rows[2])
+        assert count == (3 if left.startswith(whole) else 2)
+        assert (list(job.pages()), job.page_count(), job.failed_pages()) == (rows, 3, [1])
     index.unlink()
     with job.claim():
-        assert [row["number"] for row in job.pages(2)] == [3]
-
-
-def test_a_page_whose_last_bytes_were_lost_is_read_again_and_is_there_once(tmp_path: Path) -> None:
-    jobs = JobStore(tmp_path, 10**6, 100.0)
-    rows = [{"number": number, "text": "ab"} for number in (1, 2)]
-    line_bytes = len(json.dumps(rows[1], separators=(",", ":"))) + 1
-    for lost_bytes in range(1, line_bytes):
-        job = jobs.add(b"a document", Record(""))
-        with job.claim():
-            for row in rows:
-                job.append_page(row)
-        (pages,) = job.folder.glob("pages.jsonl")
-        os.truncate(pages, pages.stat().st_size - lost_bytes)
-        with job.claim():
-            assert (job.page_count(), list(job.pages())) == (1, rows[:1])
-            job.append_page(rows[1])
-        assert (job.page_count(), list(job.pages())) == (2, rows)
-
-
-def test_a_page_for_which_the_disk_has_no_room_is_not_written_in_part(small: JobStore) -> None:
-    job = small.add(b"a document", Record(""))
-    job.append_page({"number": 1})
-    (job.folder / LINES).rename(job.folder / "kept")
-    (job.folder / LINES).symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space"):
-        job.append_page({"number": 2})
-    (job.folder / "kept").rename(job.folder / LINES)
-    job.append_page({"number": 3})
-    assert ([page["number"] for page in job.pages()], job.page_count()) == ([1, 3], 2)
+        assert list(job.pages(2)) == rows[2:]
 
 
 def test_every_option_of_reading_travels() -> None:
