@@ -144,9 +144,11 @@ def test_what_another_process_changes_is_seen(small: JobStore, change: Callable[
     assert seen == (len(jobs), len(waiting), sum(sizes))
 
 
-def test_a_store_that_another_process_holds_for_too_long_keeps_no_request_waiting(small: JobStore) -> None:
+def test_a_store_that_others_hold_for_too_long_keeps_no_request_waiting(small: JobStore) -> None:
     small.database.wait_s = 0.05
-    kept = small.add(b"1", Record(""))
+    kept = small.add(b"1", Record("", name="a.pdf", numbers=[1], count=1))
+    with ThreadPoolExecutor(1) as pool, small.database.transaction():
+        assert pool.submit(job_status, kept).result(30.0)["state"] == "waiting"
     with closing(sqlite3.connect(small.folder / NAME, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         small.database.close()
@@ -154,13 +156,6 @@ def test_a_store_that_another_process_holds_for_too_long_keeps_no_request_waitin
             with pytest.raises(QueueFull, match="takes long"):
                 store()
     assert (small.all(), files_of(small.folder) & {f"{kept.id}/out/a"}) == ([kept], set())
-
-
-def test_a_job_tells_how_far_it_is_while_others_are_stored(small: JobStore) -> None:
-    job = small.add(b"1", Record("", name="a.pdf", numbers=[1], count=1))
-    small.database.wait_s = 0.05
-    with ThreadPoolExecutor(1) as pool, small.database.transaction():
-        assert pool.submit(job_status, job).result(30.0)["state"] == "waiting"
 
 
 def test_a_document_is_written_before_the_database_is_held(small: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,19 +199,18 @@ def test_each_process_has_a_connection_of_its_own(small: JobStore) -> None:
 # What a death leaves between files and rows, and a database that is damaged
 
 
-def test_a_job_whose_process_died_before_its_row_was_there_is_given_one(small: JobStore) -> None:
-    job = small.add(b"1", Record("a", source="api", repeat="r", content="c"))
+def test_a_folder_without_a_row_is_given_one_and_a_row_without_a_folder_is_removed(small: JobStore) -> None:
+    record = Record("a", source="api", repeat="r", content="c")
+    job = small.add(b"1", record)
     small.database.rows("DELETE FROM job")
-    assert small.add(b"1", Record("a", source="api", repeat="r", content="c")) == job
+    # With the same Idempotency-Key.
+    assert small.add(b"1", record) == job
     small.database.rows("DELETE FROM job")
     small.sweep()
     assert small.all("NOT is_done") == [job]
-
-
-def test_a_row_whose_files_are_gone_is_removed_and_gives_no_job(small: JobStore) -> None:
-    small.add(bytes(60_000), Record("", repeat="r")).folder.rename(small.folder / f".{'c' * 32}")
+    job.folder.rename(small.folder / f".{'c' * 32}")
     assert (small.all(), small.all("NOT is_done")) == ([], [])
-    assert small.add(b"2", Record("", repeat="r")).is_there()
+    assert small.add(bytes(60_000), record).is_there()
     small.sweep()
     assert small.database.rows("SELECT count(*) FROM job") == [(1,)]
 
@@ -464,7 +458,8 @@ def test_what_a_loss_of_power_or_a_kill_left_keeps_no_service_from_starting(left
 
 
 def test_pages_that_lost_their_end_are_put_right_and_read_again_once(small: JobStore) -> None:
-    job, rows = small.add(b"1", Record("")), [{"number": 1}, {"number": 2, "error": "x"}, {"number": 3}]
+    rows: list[dict[str, object]] = [{"number": 1}, {"number": 2, "error": "x"}, {"number": 3}]
+    job = small.add(b"1", Record(""))
     lines, index = job.folder / LINES, job.folder / INDEX
     for row in rows:
         job.append_page(row)

@@ -97,6 +97,7 @@ def test_a_document_comes_in_each_of_the_native_ways(clean: Place, send: str) ->
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
+        ({"data": b"no image at all"}, "unsupported_image"),
         ({"format": "docx"}, "bad_option"),
         ({"format": "pdf", "mask": "phone"}, "bad_option"),
         ({"rotate": "5"}, "bad_option"),
@@ -120,23 +121,13 @@ def test_what_a_job_cannot_be_is_refused(place: Place, fields: dict[str, Any], c
     assert len(place.jobs.all()) == before
 
 
-def test_a_mask_in_the_header_is_seen_before_a_job_is_taken_in(place: Place) -> None:
-    answer = place.client.post(
-        "/v1/jobs?format=pdf", data=THREE, content_type="application/pdf", headers={"X-Mask": "phone"}
-    )
-    assert (answer.status_code, json_of(answer)["code"]) == (400, "bad_option")
-    assert "POST /v1/ocr?format=pdf&mask=" in json_of(answer)["remedy"]
-
-
-def test_the_options_of_a_job_are_named_to_who_sends_another(place: Place) -> None:
+def test_what_is_refused_says_what_would_do_and_a_mask_in_the_header_counts(place: Place) -> None:
     options = json_of(place.submit(timings="1"))["remedy"].rstrip(".").split(": ")[1].split(", ")
     assert {"words", "callback", "name"} <= set(options)
     assert not {"priority", "timing"} & set(options)
-
-
-def test_what_is_no_image_is_refused_at_once(place: Place) -> None:
-    answer = place.submit(b"no image at all")
-    assert (answer.status_code, json_of(answer)["code"]) == (415, "unsupported_image")
+    answer = place.submit(headers={"X-Mask": "phone"}, format="pdf")
+    assert (answer.status_code, json_of(answer)["code"]) == (400, "bad_option")
+    assert "POST /v1/ocr?format=pdf&mask=" in json_of(answer)["remedy"]
 
 
 def test_words_that_a_pdf_needs_are_not_in_json_unless_asked_for(clean: Place) -> None:
@@ -187,9 +178,12 @@ def test_pages_end_with_the_one_that_makes_them_too_many_bytes(
     assert [page["page"] for page in place.get(f"{done}/pages")["pages"]] == [1]
 
 
-@pytest.mark.parametrize("asked", ["after=-1", "limit=0", "limit=101", "after=x", "format=xml"])
-def test_wrong_questions_for_pages_are_refused(place: Place, done: str, asked: str) -> None:
-    assert place.client.get(f"/v1/jobs/{done}/pages?{asked}").status_code == 400
+WRONG_PAGES = ("after=-1", "limit=0", "limit=101", "after=x", "format=xml")
+
+
+@pytest.mark.parametrize("asked", [*map("pages?{}".format, WRONG_PAGES), "result?format=docx", "result?format=answer"])
+def test_wrong_questions_are_refused(place: Place, done: str, asked: str) -> None:
+    assert json_of(place.client.get(f"/v1/jobs/{done}/{asked}"))["code"] == "bad_option"
 
 
 def test_a_file_is_made_once_and_kept(place: Place, done: str) -> None:
@@ -211,12 +205,6 @@ def test_a_file_is_made_once_and_kept(place: Place, done: str) -> None:
 def test_a_result_has_every_page_that_was_read(place: Place, done: str, name: str, counted: bytes, count: int) -> None:
     data = place.client.get(f"/v1/jobs/{done}/result?format={name}").data
     assert data.count(counted) == count
-
-
-@pytest.mark.parametrize("name", ["docx", "answer"])
-def test_a_result_in_another_format_is_refused(place: Place, done: str, name: str) -> None:
-    answer = place.client.get(f"/v1/jobs/{done}/result?format={name}")
-    assert (answer.status_code, json_of(answer)["code"]) == (400, "bad_option")
 
 
 def test_a_job_that_fails_says_why(clean: Place) -> None:
