@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from documents import BLACK, GRAY, pdf
 from flask.testing import FlaskClient
+from jobs_support import reading_jobs
 from outgoing_support import response, serving
 from support import wait_until
 from web_support import TEXT, KnownEngine, as_base64, json_of, picture, running_app
 
 from ocrsvc.adapters.docling.conversion import as_members, from_members, parse_conversion, values_of_form
 from ocrsvc.app import create_app
-from ocrsvc.jobs.job_runner import JobRunner
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.load import read_settings
@@ -67,12 +67,8 @@ class Place:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Tasks are read within the block."""
-        runner = JobRunner(self.jobs, self.reader, WAIT_S, lambda: False)
-        runner.start()
-        try:
+        with reading_jobs(self.jobs, self.reader):
             yield
-        finally:
-            runner.stop(WAIT_S)
 
 
 @pytest.fixture(scope="module")

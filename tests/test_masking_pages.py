@@ -18,6 +18,7 @@ import pytest
 from documents import pdf
 from flask.testing import FlaskClient
 from grpc_support import V2, calling, infer_request, model_over, raw_outputs, serving, strings, unary
+from jobs_support import reading_jobs
 from web_support import INFO, KnownEngine, as_base64, json_of, picture
 
 from ocrsvc.adapters.trwebocr.tr_rects import shrink_page
@@ -34,7 +35,6 @@ from ocrsvc.formats.pdf.text_lines import text_of
 from ocrsvc.grpc_server.method import Call
 from ocrsvc.grpc_services import make_services
 from ocrsvc.imaging.decode import PixelLimits
-from ocrsvc.jobs.job_runner import JobRunner
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.masking.mask_page import mask_page, place_of
 from ocrsvc.masking.rules import kinds_of_header, make_rules, parse_kinds
@@ -436,9 +436,7 @@ def test_kinds_are_read_in_any_order_and_with_blanks() -> None:
 def test_a_document_of_umi_ocr_is_masked_in_all_its_files(reader: Reader, tmp_path: Any) -> None:
     jobs = JobStore(tmp_path, 1 << 26, 3600.0)
     umi = create_app(Settings(), reader, jobs=jobs).test_client()
-    runner = JobRunner(jobs, reader, 30.0, lambda: False)
-    runner.start()
-    try:
+    with reading_jobs(jobs, reader):
         file = pdf(b"BT /F 20 Tf 10 50 Td (secret beneath) Tj ET", size=(400, 100))
         form = {"file": (io.BytesIO(file), "a.pdf"), "json": "{}"}
         job = json_of(umi.post("/api/doc/upload", data=form, headers={"X-Mask": "id"}))["data"]
@@ -451,8 +449,6 @@ def test_a_document_of_umi_ocr_is_masked_in_all_its_files(reader: Reader, tmp_pa
             assert STARS in text, kind
             assert PERSON not in text, kind
             assert "secret" not in text, "the page itself is no longer there"
-    finally:
-        runner.stop(10.0)
 
 
 def _text_of(data: bytes) -> str:

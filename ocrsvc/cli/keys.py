@@ -120,7 +120,7 @@ def _callback_secret(args: argparse.Namespace, store: KeyStore, log: AuditLog) -
         )
     identity = key_named(store, args.name).entry.identity
     log.check()
-    print(secret_of_key(service_secret.get_secret_value(), identity), flush=True)
+    print(secret_of_key(service_secret, identity), flush=True)
     log.write(local_user(), "keys.callback_secret", time.time(), name=args.name)
 
 

@@ -230,7 +230,7 @@ def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Read
     """Read the documents that nobody waits for, until this worker is to go."""
     if service.jobs is None:
         return
-    from ocrsvc.jobs.callbacks import make_callback_sender
+    from ocrsvc.jobs.callbacks import CallbackSender
     from ocrsvc.jobs.job_runner import JobRunner
 
     def is_leaving() -> bool:
@@ -239,12 +239,12 @@ def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Read
     metrics, settings = service.worker.metrics, service.settings
     service.jobs.note = partial(metrics.count, JOBS)
     runner = JobRunner(service.jobs, reader, settings.deadline_s, is_leaving, service.worker.gate)
-    runner.start()
-    service.worker.closing.callback(runner.stop, _STOP_S)
-    sender = make_callback_sender(service.jobs.database, settings, service.jobs.note)
-    if sender is not None:
-        sender.start()
-        service.worker.closing.callback(sender.stop, _STOP_S)
+    runner.thread.start()
+    service.worker.closing.callback(runner.thread.stop, _STOP_S)
+    if settings.callback_hosts:
+        sender = CallbackSender(service.jobs.database, settings, service.jobs.note)
+        sender.threads.start()
+        service.worker.closing.callback(sender.threads.stop, _STOP_S)
 
 
 def _note_ready(

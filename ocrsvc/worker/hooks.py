@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import resource
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from ocrsvc import __version__
 from ocrsvc.access.audit_log import audit_log_of
 from ocrsvc.access.manage_keys import check_store, settle_rest
 from ocrsvc.errors import OcrsvcError, OperatorError, SettingsError
-from ocrsvc.jobs.job_folder import open_jobs, remove_folder
+from ocrsvc.jobs.job_folder import open_jobs
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import gpus_for, set_library_environment
@@ -228,8 +229,8 @@ def child_exit(server: LastingArbiter, worker: RecyclingWorker) -> None:
 def on_exit(server: LastingArbiter) -> None:
     """Arbiter, last, when all workers have ended."""
     service = current_service()
-    if service.jobs is not None and not service.jobs.database.is_durable:
-        remove_folder(service.jobs.folder)
+    if service.jobs is not None and service.settings.tasks_dir is None:
+        shutil.rmtree(service.jobs.folder, ignore_errors=True)
     if service.settings.keys is not None:
         try:
             settle_rest(service.settings.keys, service.page_counts)

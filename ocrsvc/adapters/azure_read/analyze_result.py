@@ -36,16 +36,15 @@ def write_result(job: Job, output: Output, check: Check) -> None:
     Raises:
         FileNotFoundError: It was deleted.
     """
-    end = job.end()
-    # Where it is the last thing that is made, the job has not ended yet.
-    ended_s = end.at_s if end is not None else datetime.now(UTC).timestamp()
+    record, ended_s = job.record(), job.progress().ended_at_s
     members = {
         "status": SUCCEEDED,
-        "createdDateTime": moment(job.came_at_s()),
-        "lastUpdatedDateTime": moment(ended_s),
+        "createdDateTime": moment(record.came_at_s),
+        # Where it is the last thing that is made, the job has not ended yet.
+        "lastUpdatedDateTime": moment(ended_s or datetime.now(UTC).timestamp()),
     }
     output.write(orjson.dumps(members)[:-1] + b',"analyzeResult":')
-    with ResultWriter(Asked(**job.about()["asked"]), output) as writer:
+    with ResultWriter(Asked(**record.asked), output) as writer:
         writer.write(job, check)
     output.write(b"}")
 

@@ -21,7 +21,8 @@ from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE, as_json
 from ocrsvc.job_requests import ResultFiles, job_view, owner_of_request, store_of
 from ocrsvc.jobs.intake import JobRequest, add_job, find_job
-from ocrsvc.jobs.job import Job, State
+from ocrsvc.jobs.job import Job, Record, State
+from ocrsvc.jobs.job_result import ANSWER
 from ocrsvc.jobs.job_store import JobStore
 
 PATHS: Final = ("/documentintelligence", "/formrecognizer")
@@ -94,11 +95,8 @@ class _Views:
         job_request = JobRequest(
             document,
             options,
-            owner_of_request(),
-            pages=ranges,
-            source=SOURCE,
-            asked=asked.packed(),
-            formats=("pdf",) if asked.makes_pdf else (),
+            Record(*owner_of_request(), SOURCE, asked=asked.packed(), formats=("pdf",) if asked.makes_pdf else ()),
+            ranges,
         )
         job = add_job(jobs, context.reader, context.settings, job_request, request.context, request.left_s)
         response = Response(status=202)
@@ -129,7 +127,7 @@ class _Views:
         """Raises _NoResult where there is none, or not any more, or of another caller or model."""
         job = find_job(self._jobs, result_id, owner_of_request(), SOURCE)
         try:
-            if job is not None and (asked := Asked(**job.about()["asked"])).model == model:
+            if job is not None and (asked := Asked(**job.record().asked)).model == model:
                 return respond(job, asked)
         except FileNotFoundError as error:
             raise _no_result() from error
@@ -138,11 +136,12 @@ class _Views:
     def _result(self, job: Job, _asked: Asked) -> Response:
         status, error = _status_of(job)
         if status == SUCCEEDED:
-            return self._files.send_answer(job, JSON_TYPE)
+            return self._files.send(job, ANSWER, JSON_TYPE)
+        came_s = job.record().came_at_s
         members: dict[str, Any] = {
             "status": status,
-            "createdDateTime": moment(job.came_at_s()),
-            "lastUpdatedDateTime": moment(end.at_s if (end := job.end()) is not None else job.came_at_s()),
+            "createdDateTime": moment(came_s),
+            "lastUpdatedDateTime": moment(job.progress().ended_at_s or came_s),
         }
         if error is not None:
             members["error"] = error
@@ -159,14 +158,13 @@ class _Views:
 
 def _status_of(job: Job) -> tuple[str, dict[str, str] | None]:
     """The status, and the error of a document that failed, or of which no page could be read."""
-    # In this order: one that ends in between is not done yet.
-    state, end = job.state()[0], job.end()
-    if end is None or state in {"waiting", "running"}:
-        return STATES[state], None
-    if end.state == "failure":
-        return "failed", {"code": _together(end.code or OcrsvcError.code), "message": end.why}
+    progress = job.progress()
+    if progress.state in {"waiting", "running"}:
+        return STATES[progress.state], None
+    if progress.state == "failure":
+        return "failed", {"code": _together(progress.code or OcrsvcError.code), "message": progress.why}
     first = next(job.pages(), None)
-    if first is not None and len(job.log.failed()) == job.log.count():
+    if first is not None and len(job.failed_pages()) == job.page_count():
         return "failed", {"code": _together(first["code"]), "message": first["error"]}
     return SUCCEEDED, None
 

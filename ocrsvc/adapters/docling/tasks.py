@@ -18,8 +18,8 @@ from ocrsvc.http.responses import JSON_TYPE, as_json
 from ocrsvc.http.url_files import UrlFiles
 from ocrsvc.job_requests import ResultFiles, owner_of_request
 from ocrsvc.jobs.intake import JobRequest, add_job, find_job
-from ocrsvc.jobs.job import Job
-from ocrsvc.jobs.job_result import JobPages
+from ocrsvc.jobs.job import Job, Record
+from ocrsvc.jobs.job_result import ANSWER, JobPages
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Check
@@ -79,11 +79,8 @@ class TaskViews:
         job_request = JobRequest(
             document.data,
             conversion.read_options(has_models=self._reader.has_models),
-            owner_of_request(),
-            document.filename,
+            Record(*owner_of_request(), SOURCE, document.filename, asked=as_members(conversion)),
             conversion.ranges,
-            SOURCE,
-            as_members(conversion),
         )
         job = add_job(self._jobs, self._reader, self._settings, job_request, request.context, request.left_s)
         return as_json(status_of(job))
@@ -112,13 +109,13 @@ class TaskViews:
         """The answer of a task that is done."""
         job = self.find(task_id)
         try:
-            state, why = job.state()
-            if state not in {"success", "failure"}:
+            progress = job.progress()
+            if progress.state not in {"success", "failure"}:
                 raise TaskUnknown("Task result not found. Please wait for a completion status.")
-            if state == "failure":
-                return as_json({"kind": "TaskFailureResult", "failure": failure_of_task(why)})
+            if progress.state == "failure":
+                return as_json({"kind": "TaskFailureResult", "failure": failure_of_task(progress.why)})
             is_archive = _conversion_of(job).target == ZIP
-            answer = ResultFiles(self._jobs, self._reader).send_answer(job, ZIP_TYPE if is_archive else JSON_TYPE)
+            answer = ResultFiles(self._jobs, self._reader).send(job, ANSWER, ZIP_TYPE if is_archive else JSON_TYPE)
         except FileNotFoundError as error:
             raise unknown() from error
         if is_archive:
@@ -135,7 +132,8 @@ class TaskViews:
 
 def status_of(job: Job) -> dict[str, Any]:
     """TaskStatusResponse of a task. Raises FileNotFoundError when it was cleared."""
-    state, why = job.state()
+    progress = job.progress()
+    state, why = progress.state, progress.why
     is_done = state in {"success", "failure"}
     return {
         "task_id": job.id,
@@ -165,19 +163,19 @@ def write_task_answer(job: Job, output: IO[bytes], check: Check) -> None:
         CallerError: It is to be an archive, and no page was read.
         FileNotFoundError: It was cleared.
     """
-    about, asked, failed = job.about(), _conversion_of(job), set(job.log.failed())
+    record, asked, failed = job.record(), _conversion_of(job), set(job.failed_pages())
     errors = (
         [(row["number"], row["error"]) for place, row in enumerate(job.pages()) if place in failed] if failed else []
     )
-    count = 0 if failed and asked.stops_at_error else job.log.count() - len(failed)
-    converted = Converted(about["name"], JobPages(job), count, errors)
+    count = 0 if failed and asked.stops_at_error else job.page_count() - len(failed)
+    converted = Converted(record.name, JobPages(job), count, errors)
     writing = Writing(math.inf, check)
     if asked.target == ZIP:
         write_archive([converted], asked, output, writing)
     else:
-        spent_s = time.time() - (job.started_at_s() or job.came_at_s())
+        spent_s = time.time() - (job.started_at_s() or record.came_at_s)
         write_answer(converted, asked, spent_s, output, writing)
 
 
 def _conversion_of(job: Job) -> Conversion:
-    return from_members(job.about()["asked"])
+    return from_members(job.record().asked)

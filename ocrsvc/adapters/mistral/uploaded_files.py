@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ocrsvc.errors import BodyTooLarge
-from ocrsvc.jobs.job import Job
+from ocrsvc.jobs.job import Job, Record
 from ocrsvc.jobs.job_store import JobStore
 
 
@@ -40,15 +40,15 @@ class UploadedFiles:
 
     def add(self, data: bytes, name: str, caller: str, key: str | None) -> UploadedFile:
         """Take in a file of a caller, for which others may have to go (see eviction.py). Raises BodyTooLarge."""
-        most = self._store.bounds.size
+        most = self._store.most_bytes
         if len(data) > most:
             raise BodyTooLarge(
                 f"The file has {len(data)} bytes; uploaded files may have {most} together.",
                 "Send it in the request that reads it, or ask the operator to raise OCRSVC_TASKS_BYTES.",
             )
         self._store.folder.mkdir(0o700, exist_ok=True)
-        job = self._store.add(data, {"name": name, "key": key}, caller)
-        job.finish("success")
+        job = self._store.add(data, Record(caller, key, name=name))
+        job.finish()
         return _file_of(job)
 
     def find(self, name: str) -> UploadedFile | None:
@@ -89,4 +89,4 @@ class UploadedFiles:
 
 def _file_of(job: Job) -> UploadedFile:
     record, size = job.record(), (job.folder / "file").stat().st_size
-    return UploadedFile(job, record.about["name"], record.caller, record.key, size, record.came_at_s)
+    return UploadedFile(job, record.name, record.caller, record.key, size, record.came_at_s)

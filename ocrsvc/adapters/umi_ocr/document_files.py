@@ -18,7 +18,7 @@ from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.errors import BrokenImage
 from ocrsvc.formats.document import PictureOf, write_document
 from ocrsvc.formats.page_serialization import unpack_page
-from ocrsvc.jobs.job import Job
+from ocrsvc.jobs.job import Job, Record
 from ocrsvc.jobs.job_result import JobPages, document_result
 from ocrsvc.records import Check
 
@@ -98,13 +98,13 @@ def asked_files(job: Job, sent: Mapping[str, Any]) -> AskedFiles:
     """
     kinds = sent.get("file_types", [_LAYERED])
     ignores_blank = sent.get("ignore_blank", sent.get("ingore_blank", True))
-    if job.state()[0] != "success":
+    if job.progress().state != "success":
         raise Coded(NOT_DONE, f"{job.id} 任务尚未结束或处理失败，无法获取文件")
     if not isinstance(kinds, list) or not kinds or not isinstance(ignores_blank, bool):
         raise Coded(BAD_TYPES, "参数类型错误： file_types 必须为数组， ignore_blank 必须为布尔值")
     if unknown := [str(kind)[:40] for kind in kinds if not isinstance(kind, str) or kind not in ENDINGS]:
         raise Coded(UNKNOWN_TYPE, f"初始化输出器失败。{unknown[0]}: {', '.join(ENDINGS)}")
-    return AskedFiles(tuple(dict.fromkeys(kinds)), ignores_blank, f"[OCR]_{PurePath(job.about()['name']).stem}")
+    return AskedFiles(tuple(dict.fromkeys(kinds)), ignores_blank, f"[OCR]_{PurePath(job.record().name).stem}")
 
 
 def write_files(job: Job, asked: AskedFiles, making: Making, output: IO[bytes]) -> None:
@@ -128,7 +128,7 @@ def _write_file(kind: str, job: Job, making: Making, output: IO[bytes], *, ignor
     if kind == _LAYERED:
         _write_layered(job, making, output)
     elif kind == _ONE_LAYER:
-        count = job.log.count() - len(job.log.failed())
+        count = job.page_count() - len(job.failed_pages())
         write_text_pdf(_checked(JobPages(job), making.check), count, making.dpi, output)
     elif kind == "jsonl":
         for page in pages_of(job, making.check):
@@ -142,8 +142,8 @@ def pages_of(
     job: Job, check: Check, kind: str = "dict", after: int = 0, most: int | None = None
 ) -> Iterator[dict[str, Any]]:
     """The pages of a task as `page_of`, one at a time, from the one on that has `after` before it."""
-    about = job.about()
-    return (page_of(row, about, kind) for row in _checked(job.log.read(after, most), check))
+    record = job.record()
+    return (page_of(row, record, kind) for row in _checked(job.pages(after, most), check))
 
 
 def _checked(pages: Iterable[T], check: Check) -> Iterator[T]:
@@ -152,16 +152,16 @@ def _checked(pages: Iterable[T], check: Check) -> Iterator[T]:
         yield page
 
 
-def page_of(row: Mapping[str, Any], about: Mapping[str, Any], kind: str = "dict") -> dict[str, Any]:
+def page_of(row: Mapping[str, Any], record: Record, kind: str = "dict") -> dict[str, Any]:
     """What was read of one page in Umi-OCR's words; of `kind` text, its text as `data`."""
     number = row["number"]
-    called = f"{about['name']} - {number}"
+    called = f"{record.name} - {number}"
     named = {"page": number, "path": called, "fileName": called}
     if "error" in row:
         return {"code": ENGINE_FAILED, "data": row["error"], "score": 0, **named}
-    asked = dict(about["asked"])
-    first = from_front(asked.get("tbpu.ignoreRangeStart", 1), about["count"])
-    if not first <= number <= from_front(asked.get("tbpu.ignoreRangeEnd", -1), about["count"]):
+    asked = dict(record.asked)
+    first = from_front(asked.get("tbpu.ignoreRangeStart", 1), record.count)
+    if not first <= number <= from_front(asked.get("tbpu.ignoreRangeEnd", -1), record.count):
         asked.pop("tbpu.ignoreArea", None)
     answer = to_answer(unpack_page(row["page"]), {**asked, "data.format": kind}, row["took_s"])
     return {**answer, "timestamp": row["at_s"], **named}
@@ -185,7 +185,7 @@ def _write_layered(job: Job, making: Making, output: IO[bytes]) -> None:
 
 
 def _write_txt(job: Job, pages: Iterable[Mapping[str, Any]], output: IO[bytes]) -> None:
-    came = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.came_at_s()))
+    came = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.record().came_at_s))
     output.write(f"{came}\n\n".encode())
     for page in pages:
         end = "\n" if page["code"] == OK else ""

@@ -55,8 +55,7 @@ from ocrsvc.http.responses import JSON_TYPE, as_json, file_response
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.job_requests import ResultFiles, job_view, owner_of_request
 from ocrsvc.jobs.intake import JobRequest, add_job, find_job
-from ocrsvc.jobs.job import Job
-from ocrsvc.jobs.job_result import make_file
+from ocrsvc.jobs.job import Job, Record
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.masked_pictures import picture_maker
 from ocrsvc.pipeline.read import Reader
@@ -129,11 +128,8 @@ class _DocumentViews:
         job_request = JobRequest(
             part.data,
             to_read_options(options, has_models=self._reader.has_models),
-            owner_of_request(),
-            name,
+            Record(*owner_of_request(), SOURCE, name, asked=options),
             lambda count: numbers_of(options, count, self._settings.job_pages),
-            SOURCE,
-            options,
         )
         job = add_job(self._jobs, self._reader, self._settings, job_request, request.context, request.left_s)
         return as_json({"code": OK, "data": job.id})
@@ -165,7 +161,7 @@ class _DocumentViews:
         job, name = pages.job, f"result-{pages.kind}-{pages.after}-{pages.upto}.json"
 
         def make(check: Check) -> Path:
-            return make_file(self._jobs, job, name, lambda output: pages.write(output, check))
+            return self._jobs.make_file(job, name, lambda output: pages.write(output, check))
 
         return file_response(self._files.path(lambda: job.result_path(name), make), JSON_TYPE)
 
@@ -186,12 +182,12 @@ class _DocumentViews:
         size_bytes = (job.folder / "file").stat().st_size if asked.has_pdf else 0
         # The whole document, once for its text and once for pictures of its pages.
         with request.share.holding(2 * size_bytes):
-            is_masked = asked.has_pdf and job.about()["options"].get("mask")
+            is_masked = asked.has_pdf and job.record().options.get("mask")
             picture_of = (
                 picture_maker(self._reader, job.data(), request.deadline, request.context) if is_masked else None
             )
             making = Making(self._settings.pdf_dpi, request.left_s, check, picture_of)
-            return make_file(self._jobs, job, asked.name, lambda output: write_files(job, asked, making, output))
+            return self._jobs.make_file(job, asked.name, lambda output: write_files(job, asked, making, output))
 
     def download(self, task_id: str, name: str) -> Response:
         """A file that was made."""
@@ -321,7 +317,7 @@ class _ReadPages:
     @property
     def size_bytes(self) -> int:
         """About what the answer takes."""
-        return self.job.log.size_bytes(self.after)
+        return self.job.pages_bytes(self.after)
 
     def write(self, output: Output, check: Check) -> None:
         """Write the answer, a page at a time. Raises FileNotFoundError once the task was cleared."""
@@ -361,15 +357,15 @@ def _in_memory(pages: _ReadPages, check: Check) -> Response:
 
 def _progress(job: Job) -> dict[str, Any]:
     """How far a task is. Raises FileNotFoundError when it was cleared."""
-    about, (state, why) = job.about(), job.state()
+    progress, count = job.progress(), len(job.record().numbers)
     answer: dict[str, Any] = {
         "code": OK,
-        "processed_count": job.log.count(),
-        "pages_count": len(about["numbers"]),
-        "is_done": state in {"success", "failure"},
-        "state": state,
+        "processed_count": job.page_count(),
+        "pages_count": count,
+        "is_done": progress.state in {"success", "failure"},
+        "state": progress.state,
     }
-    return {**answer, "message": why} if why else answer
+    return {**answer, "message": progress.why} if progress.why else answer
 
 
 def _number(title: str, hint: str, default: int) -> dict[str, object]:
