@@ -22,7 +22,7 @@ from web_support import INFO, KnownEngine, as_base64, json_of, picture
 
 from ocrsvc.app import create_app
 from ocrsvc.cli.reading_options import add_reading_options, options_of
-from ocrsvc.client.response import answer_of
+from ocrsvc.client.response import Response, answer_of
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.formats.drawing import draw_page
 from ocrsvc.formats.output_formats import OUTPUT_FORMATS
@@ -440,10 +440,10 @@ def test_what_the_context_demands_is_masked_whatever_the_options_say(reader: Rea
 
 def test_the_client_knows_what_is_masked(client: FlaskClient) -> None:
     response = client.post("/v1/ocr?mask=id", data=picture())
-    (found,) = answer_of(200, None, response.data).pages
+    (found,) = answer_of(Response(200, None, response.data)).pages
     assert found.masked is not None
     assert (found.masked[0].kind, found.masked[0].begin, found.masked[0].end) == ("id", 0, 18)
-    assert answer_of(200, None, client.post("/v1/ocr", data=picture()).data).pages[0].masked is None
+    assert answer_of(Response(200, None, client.post("/v1/ocr", data=picture()).data)).pages[0].masked is None
 
 
 def test_kinds_are_read_in_any_order_and_with_blanks() -> None:
