@@ -310,7 +310,7 @@ def test_services_are_asked_by_tls_at_every_address_of_their_name(tmp_path: Path
         for width in (30, 31):
             answer = await services.ask(Request("POST", PATH, {}, page_of(width)), answer_of, 60.0)
             assert first_lines([answer]) == [f"{width}x20"]
-        assert [each.url for each in services.states()] == [f"https://127.0.0.1:{port_of(url)}"]
+        assert [each.url for each in services.balancer.states()] == [f"https://127.0.0.1:{port_of(url)}"]
         await services.close()
 
     with run_server(env) as server:

@@ -1,7 +1,4 @@
-"""The Python client: `AsyncClient` awaits each response, `Client` has one on an event loop in a thread of its own.
-
-Needs the extra `client`; loads no numeric library.
-"""
+"""The Python client: `AsyncClient` awaits each response, `Client` has one on an event loop in a thread of its own."""
 
 from __future__ import annotations
 
@@ -79,14 +76,17 @@ class AsyncClient:
     ) -> AsyncGenerator[Outcome, None]:
         """The answer for each image, in order, as it comes; see `Client.read_many`."""
         source, under_way = iter(pictures), deque[asyncio.Task[Outcome]]()
+
+        def begin() -> None:
+            for picture in islice(source, at_once - len(under_way)):
+                under_way.append(asyncio.create_task(self.outcome(picture, timeout_s, options)))
+
         try:
-            while True:
-                for picture in islice(source, at_once - len(under_way)):
-                    under_way.append(asyncio.create_task(self.outcome(picture, timeout_s, options)))
-                if not under_way:
-                    return
-                answer = await under_way[0]
-                under_way.popleft()
+            begin()
+            while under_way:
+                answer = await under_way.popleft()
+                # The next image is on its way before an answer is handed out.
+                begin()
                 yield answer
         finally:
             for task in under_way:
@@ -121,7 +121,7 @@ class AsyncClient:
 
     def states(self) -> tuple[HostState, ...]:
         """How each service is now."""
-        return self.services.states()
+        return self.services.balancer.states()
 
     async def close(self) -> None:
         """Close the connections."""
@@ -184,13 +184,17 @@ class Client:
         holds for each.
         """
         loop, source, under_way = self._loop(), iter(pictures), deque[Future[Outcome]]()
+
+        def begin() -> None:
+            for picture in islice(source, at_once - len(under_way)):
+                under_way.append(loop.submit(self._client.outcome(picture, timeout_s, options)))
+
         try:
-            while True:
-                for picture in islice(source, at_once - len(under_way)):
-                    under_way.append(loop.submit(self._client.outcome(picture, timeout_s, options)))
-                if not under_way:
-                    return
-                yield result_of(under_way.popleft())
+            begin()
+            while under_way:
+                answer = result_of(under_way.popleft())
+                begin()
+                yield answer
         finally:
             for reading in under_way:
                 reading.cancel()
@@ -258,7 +262,7 @@ class Client:
 
     def capacity(self) -> int:
         """How many requests the services take at once, as far as is known."""
-        return self._client.services.capacity()
+        return self._client.services.balancer.capacity()
 
     def states(self) -> tuple[HostState, ...]:
         """How each service is now."""

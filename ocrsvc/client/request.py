@@ -79,17 +79,17 @@ class Options(TypedDict, total=False):
 def own_headers(
     headers: Mapping[str, str] | None, api_key: str | None, priority: Priority | None = None
 ) -> dict[str, str]:
-    """What goes with every request: the caller's own headers, and the key and the priority unless they have one.
+    """What goes with every request, in small letters: the caller's own headers, and key and priority where it has none.
 
-    A key that is None is what the environment holds; an empty one is none. Raises BadOption where it cannot be one.
+    A key that is None is what the environment holds; an empty one is none. Raises BadOption, without the values.
     """
-    sent = dict(headers or {})
-    if priority is not None and PRIORITY_HEADER.lower() not in map(str.lower, sent):
-        sent[PRIORITY_HEADER] = priority
+    for name, value in (headers or {}).items():
+        if not (_NAME.fullmatch(name) and _VALUE.fullmatch(value)):
+            raise BadOption(f"The header {name!r} cannot be sent.", "Use visible ASCII on one line.")
     key = (os.environ.get(API_KEY_VARIABLE, "") if api_key is None else api_key).strip()
-    if not key or "authorization" in map(str.lower, sent):
-        return sent
-    return {**sent, **key_header(key)}
+    made = {PRIORITY_HEADER: priority} if priority is not None else {}
+    sent = (made | key_header(key) if key else made) | dict(headers or {})
+    return {name.lower(): value for name, value in sent.items()}
 
 
 def key_header(key: str) -> dict[str, str]:
@@ -97,14 +97,6 @@ def key_header(key: str) -> dict[str, str]:
     if not re.fullmatch(r"[\x21-\x7e]+", key):
         raise BadOption("The API key holds other signs than visible ASCII.", "Send it as `ocrsvc keys add` printed it.")
     return {"Authorization": f"Bearer {key}"}
-
-
-def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers in small letters, so that none is sent twice. Raises BadOption, without their values."""
-    for name, value in headers.items():
-        if not (_NAME.fullmatch(name) and _VALUE.fullmatch(value)):
-            raise BadOption(f"The header {name!r} cannot be sent.", "Use visible ASCII on one line.")
-    return {name.lower(): value for name, value in headers.items()}
 
 
 def body_of(picture: ImageInput) -> bytes:

@@ -1,7 +1,4 @@
-"""Parses a response of the native API: its pages and lines, or the error that it reports.
-
-Units and origins are those of `ocrsvc.records`.
-"""
+"""Parses a response of the native API: its pages, in the units of `ocrsvc.records`, or the error that it reports."""
 
 from __future__ import annotations
 
@@ -183,7 +180,11 @@ def model_list_of(response: Response) -> ModelList:
     """The models that an answer lists. Raises as `answer_of`."""
     data = response.data()
     with _reading_members():
-        return ModelList(data["default"], tuple(map(_version_of, data["models"])))
+        versions = (
+            _part(ModelVersion, each, labels=tuple(each["labels"]), languages=tuple(each["languages"]))
+            for each in data["models"]
+        )
+        return ModelList(data["default"], tuple(versions))
 
 
 async def pages_of(pieces: AsyncIterator[bytes]) -> AsyncGenerator[StreamedPage, None]:
@@ -298,10 +299,6 @@ def _line_of(data: Data) -> Line:
 
 def _word_of(data: Data) -> Word:
     return _part(Word, data, characters=tuple(_part(Character, each) for each in data.get("characters", ())))
-
-
-def _version_of(data: Data) -> ModelVersion:
-    return _part(ModelVersion, data, labels=tuple(data["labels"]), languages=tuple(data["languages"]))
 
 
 def _part(kind: Callable[..., T], data: Data, **made: object) -> T:

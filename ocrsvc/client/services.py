@@ -17,10 +17,10 @@ import httpx
 
 from ocrsvc.client.balancing.address import Address, is_one, services_of
 from ocrsvc.client.balancing.attempts import Attempts
-from ocrsvc.client.balancing.balancer import Balancer, HostState, Place
+from ocrsvc.client.balancing.balancer import Balancer, Place
 from ocrsvc.client.balancing.name_lookup import NameLookup
 from ocrsvc.client.balancing.rules import Rules
-from ocrsvc.client.request import Priority, Request, checked_headers, headers_of, own_headers
+from ocrsvc.client.request import Priority, Request, headers_of, own_headers
 from ocrsvc.client.response import Response, StreamedPage, pages_of
 from ocrsvc.errors import NotConnected, OcrsvcError, ServerError, Unreachable
 from ocrsvc.tls.client_context import client_context
@@ -73,7 +73,7 @@ class Services:
         rules: Rules | None = None,
         resolve: Callable[[str, int], Sequence[str]] = addresses_of_name,
     ) -> None:
-        self._named, self._headers = services_of(urls), checked_headers(own_headers(headers, api_key, priority))
+        self._named, self._headers = services_of(urls), own_headers(headers, api_key, priority)
         self._rules, self._resolve = rules or (_FOR_ONE if is_one(urls) else Rules()), resolve
         # Reading the authorities of the system takes some milliseconds.
         is_secure = any(each.scheme == "https" for each in self._named)
@@ -108,14 +108,6 @@ class Services:
             async for page in pages_of(_pieces(answer, attempts, address)):
                 yield page
 
-    def capacity(self) -> int:
-        """How many requests the services take at once, as far as is known."""
-        return self._balancer.capacity()
-
-    def states(self) -> tuple[HostState, ...]:
-        """How each service is now."""
-        return self._balancer.states()
-
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
@@ -123,8 +115,8 @@ class Services:
     def _begin(self) -> None:
         rules, clock = self._rules, time.monotonic
         fixed = [each for each in self._named if not each.is_looked_up]
-        self._balancer = Balancer(fixed, rules, clock, random.random)
-        self._names = NameLookup(self._named, self._balancer, rules.refresh_s, clock, self._resolve)
+        self.balancer = Balancer(fixed, rules, clock, random.random)
+        self._names = NameLookup(self._named, self.balancer, rules.refresh_s, clock, self._resolve)
         # A proxy that the environment names would hide which service it is.
         transport = httpx.AsyncHTTPTransport(
             verify=self._tls, trust_env=False, limits=_LIMITS, socket_options=_SOCKET_OPTIONS
@@ -138,7 +130,7 @@ class Services:
         if self._loop not in (None, loop):
             self._begin()
         self._loop = loop
-        return Attempts(self._balancer, timeout_s, self._rules, time.monotonic, random.random)
+        return Attempts(self.balancer, timeout_s, self._rules, time.monotonic, random.random)
 
     async def _until_answered(self, attempts: Attempts, attempt: Callable[[Place, float], Awaitable[T]]) -> T:
         """What the first attempt returns that does not fail. Raises OcrsvcError."""
@@ -163,12 +155,12 @@ class Services:
             try:
                 await self._names.ready(attempts.left_s())
             except NotConnected as error:
-                attempts.unknown(error)
+                attempts.last = error
             step = attempts.next()
             if isinstance(step, Place):
                 return step
             self._names.refresh(_LOOK_UP_AGAIN_S)
-            await self._balancer.wait_for_room(min(step, attempts.left_s()))
+            await self.balancer.wait_for_room(min(step, attempts.left_s()))
 
     async def _send(self, place: Place, request: Request, left_s: float) -> httpx.Response:
         """The head of the response, to be closed."""
@@ -218,8 +210,8 @@ def _translated(address: Address, attempts: Attempts) -> Iterator[None]:
         kind = NotConnected if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else Unreachable
         reason = _reason_of(error)
         raise kind(f"{address.url} cannot be reached: {reason}.", _remedy_of(reason)) from error
-    except TimeoutError as error:
-        raise attempts.too_late() from error
+    except TimeoutError:
+        raise attempts.too_late() from attempts.last
 
 
 def _reason_of(error: BaseException) -> str:

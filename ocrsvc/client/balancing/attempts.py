@@ -11,18 +11,26 @@ from ocrsvc.client.balancing.host import Outcome
 from ocrsvc.client.balancing.rules import Rules
 from ocrsvc.errors import CallerError, DeadlineExceeded, NotConnected, OcrsvcError, Refused, ServerError, Unreachable
 
+# Tries after which a connection that breaks is given up; a refusal is retried until the deadline.
 BROKEN_TRIES: Final = 5
-"""Tries after which a connection that breaks is given up; a refusal is retried until the deadline."""
-
+# The shortest pause, also after a service that says "at once": it must not be asked in a busy loop.
 FIRST_WAIT_S: Final = 0.2
-"""The shortest pause, also after a service that says "at once": it must not be asked in a busy loop."""
-
 _LONGEST_PAUSE_S: Final = 1.0
 _FAULTS: Final = 2
+# Whose fault another failure was is seen when another service has the same request.
+_OUTCOMES: Final = (
+    (NotConnected, Outcome.NOT_CONNECTED),
+    (Unreachable, Outcome.BROKEN),
+    (DeadlineExceeded, Outcome.SILENT),
+    (CallerError, Outcome.ANSWERED),
+)
 
 
 class Attempts:
-    """The attempts at one request, for the one task that makes it; clock and chance are those of the balancer."""
+    """The attempts at one request, for the one task that makes it; clock and chance are those of the balancer.
+
+    `last` is what failed last.
+    """
 
     def __init__(
         self,
@@ -36,7 +44,7 @@ class Attempts:
         self._clock, self._chance = clock, chance
         self._end_s = clock() + timeout_s
         self._avoid: set[Address] = set()
-        self._last: OcrsvcError | None = None
+        self.last: OcrsvcError | None = None
         self._broken = 0
         self._pauses = 0
         self._unreachable_since_s: float | None = None
@@ -53,7 +61,7 @@ class Attempts:
         refuse for longer than there is time.
         """
         if self.left_s() <= 0:
-            raise self.too_late()
+            raise self.too_late() from self.last
         place = self._balancer.take(self._avoid, ejected=not self._avoid and self._unreachable_since_s is not None)
         if place is None:
             return self._pause_s()
@@ -61,18 +69,12 @@ class Attempts:
         self._avoid.add(place.host.address)
         return place
 
-    def unknown(self, error: NotConnected) -> None:
-        """No service is known, for this reason."""
-        self._last = error
-
     def too_late(self) -> DeadlineExceeded:
-        """The error of a request that had no answer before its deadline, with what failed before as its cause."""
-        said = f" The last try ended with: {self._last.detail}" if self._last else ""
-        error = DeadlineExceeded(
+        """The error of a request that had no answer before its deadline; its cause is what failed last."""
+        said = f" The last try ended with: {self.last.detail}" if self.last else ""
+        return DeadlineExceeded(
             f"No answer came within {self._timeout_s:g} seconds.{said}", "Allow more time, or try later."
         )
-        error.__cause__ = self._last
-        return error
 
     def answered(self, place: Place) -> None:
         """A service has answered; those that were at fault before, for the same request, are to blame."""
@@ -82,12 +84,12 @@ class Attempts:
 
     def failed(self, place: Place, error: OcrsvcError) -> bool:
         """The attempt at a service has ended with an error: whether the request goes on; otherwise the error stands."""
-        self._last = error
+        self.last = error
         if isinstance(error, Refused):
             wait_s = max(FIRST_WAIT_S, error.retry_after_s) * (1 + self._chance() / 4)
             self._balancer.refuse(place, error, wait_s)
             return True
-        self._balancer.end(place, _outcome_of(error))
+        self._balancer.end(place, next((one for kind, one in _OUTCOMES if isinstance(error, kind)), Outcome.UNKNOWN))
         if isinstance(error, Unreachable):
             return self._after_unreachable(error)
         if isinstance(error, CallerError | DeadlineExceeded) or not isinstance(error, ServerError):
@@ -130,20 +132,9 @@ class Attempts:
         if self._unreachable_since_s is None:
             self._unreachable_since_s = now_s
         if now_s - self._unreachable_since_s >= self._rules.patience_s:
-            raise self._last or Unreachable(
+            raise self.last or Unreachable(
                 f"None of {len(self._balancer)} services can be reached.", "Check their addresses and that they run."
             )
         self._pauses += 1
         pause_s = min(_LONGEST_PAUSE_S, FIRST_WAIT_S * 2.0 ** min(self._pauses - 1, 9))
         return pause_s * (0.5 + self._chance() / 2)
-
-
-def _outcome_of(error: OcrsvcError) -> Outcome:
-    if isinstance(error, NotConnected):
-        return Outcome.NOT_CONNECTED
-    if isinstance(error, Unreachable):
-        return Outcome.BROKEN
-    if isinstance(error, DeadlineExceeded):
-        return Outcome.SILENT
-    # Whose fault another failure was is seen when another service has the same request.
-    return Outcome.ANSWERED if isinstance(error, CallerError) else Outcome.UNKNOWN

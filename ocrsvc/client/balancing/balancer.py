@@ -1,7 +1,4 @@
-"""Chooses the service for each request: the one with the least in flight among those that can be asked.
-
-The least is meant in proportion to what each takes at once. That is the same for all until one refuses a request.
-"""
+"""Chooses the service for each request: the one with the least in flight, in proportion to what each takes at once."""
 
 from __future__ import annotations
 
@@ -10,15 +7,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
 
 from ocrsvc.client.balancing.address import Address
 from ocrsvc.client.balancing.host import Host, Outcome
 from ocrsvc.client.balancing.rules import Rules
 from ocrsvc.errors import Refused
-
-# More than wait.
-_MANY: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +136,11 @@ class Balancer:
         return host.in_flight < int(host.at_once) or host.at_once >= self._rules.at_once
 
     def _tell_room(self) -> None:
-        """Wake as many of those that wait as there are places, those that have waited longest."""
-        places = sum(map(self._places_at, self._hosts.values())) if self._waiting else 0
-        for _ in range(min(places, len(self._waiting))):
-            self._waiting.popleft().set()
-
-    def _places_at(self, host: Host) -> int:
-        if not host.is_free(self._clock()):
-            return 0
-        if host.is_ejected:
-            return 1
-        return _MANY if host.at_once >= self._rules.at_once else max(0, int(host.at_once) - host.in_flight)
+        """Wake one of those that wait for each service that has room, those that have waited longest."""
+        now_s = self._clock()
+        for host in self._hosts.values():
+            if self._waiting and host.is_free(now_s) and self._has_room(host):
+                self._waiting.popleft().set()
 
     def _is_silent_alone(self, place: Place) -> bool:
         """Whether since the place was taken others have answered, and its service nothing: the page is not to blame."""

@@ -13,8 +13,6 @@ from ocrsvc.errors import Refused
 NEVER: Final = float("-inf")
 # A refusal costs the time that its Retry-After says: more is not tried often.
 _MORE_AGAIN_S: Final = 30.0
-# Without a limit the power of two would grow beyond floats.
-_MOST_EJECTIONS: Final = 60
 
 
 class Outcome(Enum):
@@ -37,7 +35,7 @@ class Host:
         probing: Whether a request tries it after it was ejected.
         more_s: From when on it may be sent more at once.
         failures: In a row.
-        ejections: How often it was ejected, without a time of good answers as long as the last ejection since.
+        ejection_s: How long its last ejection was; 0 once it has answered for as long since.
         ejected_until_s: When one request may try it again; None while it takes part.
     """
 
@@ -50,7 +48,6 @@ class Host:
     answered_s: float = NEVER
     more_s: float = NEVER
     failures: int = 0
-    ejections: int = 0
     ejected_until_s: float | None = None
     ejection_s: float = 0.0
     returned_s: float = 0.0
@@ -98,9 +95,9 @@ class Host:
         if self.is_ejected:
             self.ejected_until_s, self.returned_s = None, now_s
         elif now_s - self.returned_s > self.ejection_s:
-            self.ejections = 0
+            self.ejection_s = 0.0
 
     def _eject(self, rules: Rules, now_s: float, chance: float) -> None:
-        self.ejection_s = min(rules.longest_ejection_s, rules.first_ejection_s * 2**self.ejections)
+        self.ejection_s = min(rules.longest_ejection_s, 2 * self.ejection_s or rules.first_ejection_s)
         self.ejected_until_s = now_s + self.ejection_s * (1 + chance / 4)
-        self.failures, self.ejections = 0, min(self.ejections + 1, _MOST_EJECTIONS)
+        self.failures = 0
