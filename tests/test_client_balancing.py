@@ -167,6 +167,16 @@ def test_a_service_that_refuses_gets_no_more_at_once_than_it_took_and_then_slowl
     assert bench.balancer.capacity() == 8
 
 
+def test_a_service_with_much_to_do_whose_answers_are_late_gets_half_as_many_at_once() -> None:
+    bench = Bench([A], Rules(at_once=8))
+    for now_s, under_way, capacity in ((0.0, 3, 8), (0.0, 4, 4), (1.0, 4, 4), (6.0, 2, 2), (12.0, 1, 1), (18.0, 1, 1)):
+        bench.now_s = now_s
+        for place in [bench.take() for _ in range(under_way)]:
+            bench.balancer.end(place, Outcome.SILENT)
+        assert bench.balancer.capacity() == capacity
+    assert bench.states() == ["open"]
+
+
 def test_one_that_takes_less_at_once_is_sent_less() -> None:
     bench = Bench([A, B], Rules(at_once=8))
     bench.fill(A, 2)

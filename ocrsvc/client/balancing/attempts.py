@@ -27,10 +27,7 @@ _OUTCOMES: Final = (
 
 
 class Attempts:
-    """The attempts at one request, for the one task that makes it; clock and chance are those of the balancer.
-
-    `last` is what failed last.
-    """
+    """The attempts at one request; clock and chance are those of the balancer, `last` is the error that came last."""
 
     def __init__(
         self,

@@ -77,8 +77,9 @@ class Balancer:
             host.probing = False
         if outcome is Outcome.ANSWERED:
             host.note_answer(self._clock(), self._rules.at_once)
-        if outcome is Outcome.SILENT and not self._is_silent_alone(place):
-            outcome = Outcome.UNKNOWN
+        if outcome is Outcome.SILENT:
+            host.note_late(self._clock())
+            outcome = outcome if self._is_silent_alone(place) else Outcome.UNKNOWN
         self._judge(host, outcome, probe=place.probe)
         self._tell_room()
 

@@ -13,6 +13,7 @@ from ocrsvc.errors import Refused
 NEVER: Final = float("-inf")
 # A refusal costs the time that its Retry-After says: more is not tried often.
 _MORE_AGAIN_S: Final = 30.0
+_LATE_TOGETHER_S: Final = 5.0
 
 
 class Outcome(Enum):
@@ -71,6 +72,11 @@ class Host:
         self.answered_s = now_s
         if self.in_flight + 1 >= int(self.at_once) < most and now_s >= self.more_s:
             self.at_once += 1 / self.at_once
+
+    def note_late(self, now_s: float) -> None:
+        """It had more than it could answer in time, perhaps: it is sent half as many at once, once in five seconds."""
+        if now_s >= self.more_s - _MORE_AGAIN_S + _LATE_TOGETHER_S and 2 * (self.in_flight + 1) >= int(self.at_once):
+            self.at_once, self.more_s = max(1, self.at_once // 2), now_s + _MORE_AGAIN_S
 
     def note_refusal(self, refusal: Refused, now_s: float, wait_s: float) -> None:
         """It asks for nothing to be sent for so many seconds, and takes no more at once than it has besides."""
