@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-Pixels = NDArray[np.uint8]
+Pixels: TypeAlias = "NDArray[np.uint8]"
 """(H, W) gray or (H, W, 3) in the order blue, green, red; uint8."""
 
 Point = tuple[float, float]

@@ -56,7 +56,7 @@ def _fake_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Services that fail are left alone for a tenth of the time."""
-    monkeypatch.setattr("ocrsvc.client.balancing.rules.Rules", partial(Rules, first_ejection_s=0.1, hedge_first_s=1.0))
+    monkeypatch.setattr("ocrsvc.client.balancing.rules.Rules", partial(Rules, first_ejection_s=0.1))
     monkeypatch.setattr("ocrsvc.client.balancing.attempts._LONGEST_PAUSE_S", 0.1)
     monkeypatch.setattr("ocrsvc.batch.readers.service_reader._PAUSE_S", 0.1)
 
@@ -116,7 +116,10 @@ def test_a_service_that_dies_costs_no_page(pages: Path, tmp_path: Path, two: lis
     assert failures(tmp_path / "out") == {"neither.png": "unsupported_image"}
 
 
-def test_pages_of_a_service_that_falls_silent_are_read_by_another(pages: Path, tmp_path: Path) -> None:
+def test_pages_of_a_service_that_falls_silent_are_read_by_another(
+    pages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ocrsvc.batch.readers.service_reader.PAGE_LIMIT_S", 2.0)
     (pages / "document.tiff").unlink()
     done, asked = threading.Event(), itertools.count()
 
@@ -126,7 +129,7 @@ def test_pages_of_a_service_that_falls_silent_are_read_by_another(pages: Path, t
             done.wait(60)
         return answer_of_pages([1])
 
-    command = ["batch", str(pages), "--out", str(tmp_path / "out"), "--at-once", "2", "--on"]
+    command = ["batch", str(pages), "--out", str(tmp_path / "out"), "--at-once", "4", "--on"]
     with replying(silent_later) as silent, replying(lambda _: answer_of_pages([1])) as good:
         try:
             assert run([*command, f"{silent},{good}"]) == 0

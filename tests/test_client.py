@@ -22,18 +22,14 @@ import cv2
 import numpy as np
 import pytest
 from documents import tiff
-from hypothesis import given
-from hypothesis import strategies as st
 from models_support import make_several
 from support import ROOT, Server, clean_environment, run_server
 from web_support import running_app
 
 from ocrsvc import errors
 from ocrsvc.client import AsyncClient, Client
-from ocrsvc.client.model_list import MODELS_PATH, ModelList, model_list_of
-from ocrsvc.client.request import ImageInput, Options, body_of, headers_of, query_of
-from ocrsvc.client.response import Answer, answer_of, retry_after_s
-from ocrsvc.client.retry_policy import BROKEN_TRIES, FIRST_WAIT_S, LONGEST_WAIT_S, wait_s
+from ocrsvc.client.request import MODELS_PATH, ImageInput, Options, body_of, headers_of, query_of
+from ocrsvc.client.response import Answer, ModelList, Response, answer_of, model_list_of, retry_after_s
 from ocrsvc.engines.model.version import BUILT_IN_DESCRIPTION
 from ocrsvc.http.options import OPTIONS
 
@@ -188,7 +184,7 @@ def test_tables_come_with_their_cells_and_regions_with_their_lines() -> None:
     region = {"type": "title", "confidence": 0.5, "box": box, "lines": [0]}
     page = {"page": 1, "width": 9, "height": 5, "angle": 0, "text": "a", "tables": [table], "regions": [region]}
     answer = {"id": "1", "engine": {}, "timing": {}, "pages": [page]}
-    read = answer_of(200, None, json.dumps(answer).encode()).pages[0]
+    read = answer_of(Response(200, None, json.dumps(answer).encode())).pages[0]
     (found,) = read.tables
     assert [(one.type, one.confidence, one.lines, one.box[1]) for one in read.regions] == [
         ("title", 0.5, (0,), (9.0, 0.0))
@@ -235,11 +231,11 @@ def test_a_model_of_several_reads_and_one_that_is_not_there_is_refused(tmp_path:
 def test_a_list_of_models_has_every_member_of_each_version() -> None:
     with running_app() as app:
         response = app.test_client().get(MODELS_PATH)
-    (only,) = model_list_of(response.status_code, None, response.data).models
+    (only,) = model_list_of(Response(response.status_code, None, response.data)).models
     assert (only.name, only.version, only.state, only.tier) == ("ppocr", 1, "AVAILABLE", "small")
     assert only.languages == BUILT_IN_DESCRIPTION.languages
     with pytest.raises(errors.ServerError, match="not one of this service"):
-        model_list_of(200, None, b'{"models": ["ocr"]}')
+        model_list_of(Response(200, None, b'{"models": ["ocr"]}'))
 
 
 def test_many_come_in_order_and_one_that_fails_leaves_the_others_alone(server: Server) -> None:
@@ -408,13 +404,13 @@ def test_an_error_comes_back_as_its_class(
 ) -> None:
     status, _, body = answer
     with pytest.raises(expected) as caught:
-        answer_of(status, None, body)
+        answer_of(Response(status, None, body))
     assert type(caught.value) is expected
 
 
 def test_an_error_keeps_its_words_and_the_id_of_the_request() -> None:
     with pytest.raises(errors.BrokenImage) as caught:
-        answer_of(422, None, problem(422, "broken_image")[2])
+        answer_of(Response(422, None, problem(422, "broken_image")[2]))
     error = caught.value
     assert (error.detail, error.remedy, error.__notes__) == ("So it is.", "Do this.", ["The request was abc."])
 
@@ -432,29 +428,6 @@ def test_what_the_caller_did_wrong_is_not_tried_again(server: Server) -> None:
 def test_what_is_no_address_is_refused_at_once(url: str) -> None:
     with pytest.raises(errors.BadOption, match="is not the address"):
         Client(url)
-
-
-@given(
-    st.sampled_from([errors.QueueFull("x", retry_after_s=3), errors.Unreachable("x"), errors.BrokenImage("x")]),
-    st.integers(1, 9),
-    st.floats(-1, 100),
-    st.floats(0, 1, exclude_max=True),
-)
-def test_no_wait_passes_the_deadline_or_comes_too_early(
-    error: errors.OcrsvcError, broken: int, left_s: float, chance: float
-) -> None:
-    wait = wait_s(error, broken, left_s, chance)
-    if isinstance(error, errors.BrokenImage) or (isinstance(error, errors.Unreachable) and broken >= BROKEN_TRIES):
-        assert wait is None
-    elif wait is not None:
-        assert wait < left_s
-        assert wait >= 3 if isinstance(error, errors.QueueFull) else 0 < wait <= LONGEST_WAIT_S
-
-
-def test_a_service_that_says_at_once_is_not_asked_as_fast_as_a_loop_turns() -> None:
-    wait = wait_s(errors.QueueFull("x", retry_after_s=0), 1, 60.0, 0.0)
-    assert wait is not None
-    assert wait >= FIRST_WAIT_S
 
 
 @pytest.mark.parametrize(
@@ -503,7 +476,7 @@ def test_the_pages_of_a_document_come_with_their_numbers_and_errors(server: Serv
         answer = client.read(tiff([40] * 6), pages="2,5-")
     assert ([page.number for page in answer.pages], answer.pages_total, answer.failed) == ([2, 5, 6], 6, {})
     partly = {"id": "a", "engine": {}, "timing": {}, "pages": [page_of_answer(1), FAILED]}
-    result = answer_of(200, None, json.dumps(partly).encode())
+    result = answer_of(Response(200, None, json.dumps(partly).encode()))
     assert ([page.number for page in result.pages], type(result.failed[2])) == ([1], errors.EngineFailed)
 
 

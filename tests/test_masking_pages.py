@@ -25,7 +25,7 @@ from ocrsvc.adapters.trwebocr.tr_rects import shrink_page
 from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.app import create_app
 from ocrsvc.cli.reading_options import add_reading_options, options_of
-from ocrsvc.client.response import answer_of
+from ocrsvc.client.response import Response, answer_of
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.formats.document import text_parts
 from ocrsvc.formats.drawing import draw_page
@@ -420,10 +420,10 @@ def test_what_the_context_demands_is_masked_whatever_the_options_say(reader: Rea
 
 def test_the_client_knows_what_is_masked(client: FlaskClient) -> None:
     response = client.post("/v1/ocr?mask=id", data=picture())
-    (found,) = answer_of(200, None, response.data).pages
+    (found,) = answer_of(Response(200, None, response.data)).pages
     assert found.masked is not None
     assert (found.masked[0].kind, found.masked[0].begin, found.masked[0].end) == ("id", 0, 18)
-    assert answer_of(200, None, client.post("/v1/ocr", data=picture()).data).pages[0].masked is None
+    assert answer_of(Response(200, None, client.post("/v1/ocr", data=picture()).data)).pages[0].masked is None
 
 
 def test_kinds_are_read_in_any_order_and_with_blanks() -> None:

@@ -15,7 +15,7 @@ from web_support import as_base64, json_of, picture
 
 from ocrsvc.api.openapi import openapi
 from ocrsvc.app import create_app
-from ocrsvc.client.model_list import model_list_of
+from ocrsvc.client.response import Response, model_list_of
 from ocrsvc.errors import BadModel
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.models.model_control import ModelList
@@ -99,7 +99,7 @@ def test_what_is_not_there_is_unknown_and_what_is_there_is_said(client: FlaskCli
 
 
 def test_the_list_has_every_version(client: FlaskClient) -> None:
-    listed = model_list_of(200, None, client.get("/v1/ocr/models").data)
+    listed = model_list_of(Response(200, None, client.get("/v1/ocr/models").data))
     assert listed.default == "east"
     found = {f"{one.name}/{one.version}": (one.state, one.labels, one.tier) for one in listed.models}
     assert found == {

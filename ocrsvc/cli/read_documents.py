@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any
 
 import orjson
 
 from ocrsvc.cli.output_format import PDF
 from ocrsvc.cli.read_files import DEADLINE_S, load
-from ocrsvc.client import response
 from ocrsvc.client.response import Answer
 from ocrsvc.errors import BadOption
 from ocrsvc.registry import needs_of
 
 if TYPE_CHECKING:
     from ocrsvc.formats.document import NamedResult
-    from ocrsvc.records import Box, Cell, Line, LineSource, Page, Region, Table
 
 
 def more_options(formats: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,41 +93,6 @@ def _result_of(file: Path, answer: Answer, *, with_file: bool) -> NamedResult:
     data = load(file) if with_file else b""
     if not isinstance(data, bytes):
         raise data
-    pages = [_to_page(page) for page in answer.pages]
+    pages = [page.record() for page in answer.pages]
     result = DocumentResult(data, pages, len(pages), EngineInfo(**answer.engine), list(answer.failed))
     return NamedResult("" if str(file) == "-" else file.name, result)
-
-
-def _to_page(page: response.Page) -> Page:
-    from ocrsvc.records import Page
-
-    size = page.width, page.height, page.angle
-    tables, regions = tuple(map(_to_table, page.tables)), tuple(map(_to_region, page.regions))
-    return Page(*size, tuple(map(_to_line, page.lines)), page.number, tables, regions)
-
-
-def _to_line(line: response.Line) -> Line:
-    from ocrsvc.records import Line, Word
-
-    words = [Word(word.text, word.confidence, cast("Box", word.box)) for word in line.words or ()]
-    known, source = None if line.words is None else tuple(words), cast("LineSource | None", line.source or None)
-    return Line(line.text, line.confidence, cast("Box", line.box), known, source)
-
-
-def _to_table(table: response.Table) -> Table:
-    from ocrsvc.records import Table
-
-    return Table(cast("Box", table.box), table.rows, table.columns, tuple(map(_to_cell, table.cells)))
-
-
-def _to_cell(cell: response.Cell) -> Cell:
-    from ocrsvc.records import Cell
-
-    span = cell.row, cell.column, cell.row_span, cell.column_span
-    return Cell(*span, cast("Box", cell.box), cell.text, cell.lines)
-
-
-def _to_region(region: response.Region) -> Region:
-    from ocrsvc.records import Region
-
-    return Region(cast("Any", region.type), region.confidence, cast("Box", region.box), region.lines)

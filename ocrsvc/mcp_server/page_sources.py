@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from ocrsvc.client.client import Client
-from ocrsvc.client.page_record import to_record
 from ocrsvc.errors import BrokenImage, OcrsvcError
 from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.imaging.page_ranges import Ranges, choose
@@ -115,7 +114,7 @@ class ServicePages:
             if chosen is None:
                 total = answer.pages_total
                 chosen = choose(ranges, total)[:most]
-            by_number = {page.number: to_record(page) for page in answer.pages}
+            by_number = {page.number: page.record() for page in answer.pages}
             for number in numbers:
                 outcome = by_number.get(number) or answer.failed.get(number) or _lost(number)
                 yield PageResult(number, answer.pages_total, len(chosen), outcome)

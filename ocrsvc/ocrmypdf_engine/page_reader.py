@@ -78,12 +78,10 @@ def _service_reader(choice: ReaderChoice) -> Callable[[bytes], Page]:
         raise OperatorError(
             f"A service needs the package {error.name}.", "Install the extra: ocrsvc[client]."
         ) from error
-    from ocrsvc.client.page_record import to_record
-
     urls: str | list[str] = choice.url.split(",") if "," in choice.url else choice.url
     client = Client(urls, timeout_s=PAGE_S, api_key=_key(choice.key_file))
     atexit.register(client.close)
-    return lambda image: to_record(client.read(image, words=True, lang=choice.lang or None).pages[0])
+    return lambda image: client.read(image, words=True, lang=choice.lang or None).pages[0].record()
 
 
 def _key(file: str) -> str | None:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 UNREACHABLE_S: Final = 10.0
 """How long services may be out of reach when the run begins."""
 RAY_ADDRESS: Final = "ray://"
-_HEDGE_SHARE: Final = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +93,22 @@ def open_reader(request: ReaderRequest) -> PageReader:
 
 def _open_services(request: ReaderRequest) -> PageReader:
     try:
-        from ocrsvc.client.balanced_services import open_services
+        from ocrsvc.batch.readers.service_reader import ServiceReader
+        from ocrsvc.client.client import Client
     except ModuleNotFoundError as error:
         raise OperatorError(f"--on needs the package {error.name}.", "Install the extra: ocrsvc[client].") from error
-    from ocrsvc.batch.readers.service_reader import ServiceReader
     from ocrsvc.client.balancing.rules import Rules
-    from ocrsvc.client.request import own_headers
-    from ocrsvc.tls.client_context import client_context
 
     access = request.services
-    tls = client_context(access.ca, *(access.certificate or ()))
-    rules = Rules(hedge_share=_HEDGE_SHARE, at_once=access.at_once, patience_s=UNREACHABLE_S)
-    services = open_services(request.on.split(","), own_headers(None, access.api_key, "batch"), tls, rules)
-    return ServiceReader(services, request.options, lambda group: request.load(group.file), access.patience_s)
+    client = Client(
+        request.on.split(","),
+        api_key=access.api_key,
+        ca=access.ca,
+        certificate=access.certificate,
+        priority="batch",
+        rules=Rules(at_once=access.at_once, patience_s=UNREACHABLE_S),
+    )
+    return ServiceReader(client, request.options, lambda group: request.load(group.file), access.patience_s)
 
 
 def _open_local(request: ReaderRequest) -> PageReader:

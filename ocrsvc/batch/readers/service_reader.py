@@ -8,17 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlencode
 
 import orjson
 
 from ocrsvc.batch.pages import PageGroup, PageResult, failure_of, result_of
-from ocrsvc.client.balancing.changes import Left
-from ocrsvc.client.request import PATH, Options, headers_of, query_of
-from ocrsvc.client.response import Data, error_of
-from ocrsvc.client.several_services import SeveralServices
-from ocrsvc.client.transport.connection import Request, Response
-from ocrsvc.client.transport.runners import run
+from ocrsvc.client.client import Client
+from ocrsvc.client.request import PATH, Options, Request, query_of
+from ocrsvc.client.response import Data, Response, error_of
 from ocrsvc.errors import (
     DeadlineExceeded,
     KeyMissing,
@@ -78,7 +74,7 @@ class ServiceReader:
 
     def __init__(
         self,
-        services: SeveralServices,
+        services: Client,
         options: Options,
         load: Callable[[PageGroup], bytes],
         patience_s: float,
@@ -89,7 +85,7 @@ class ServiceReader:
         self._query = query_of(options) | {"partial": "true"}
         self._patience_s, self._clock = patience_s, clock
         self._admission = GroupAdmission(MOST_HELD_BYTES, services.capacity)
-        self._closing = Left()
+        self._closing = threading.Event()
         self._identity: Mapping[str, str] = {}
         self._answered_s = clock()
 
@@ -139,7 +135,7 @@ class ServiceReader:
         unanswered = 0
         while True:
             try:
-                answered = self._ask(body, self._query | pages_option(group), PAGE_LIMIT_S, len(group.pages))
+                answered = self._ask(body, self._query | pages_option(group), PAGE_LIMIT_S)
             except _STOPPING:
                 raise
             except OcrsvcError as error:
@@ -181,19 +177,14 @@ class ServiceReader:
             )
 
     def _read_blank(self) -> Answered:
-        """Any service's reading of a blank page. Raises as `SeveralServices.ask`."""
+        """Any service's reading of a blank page. Raises as `Client.ask`."""
         # A part of the page need not be on this one.
         query = {name: value for name, value in self._query.items() if name != "region"}
-        return self._ask(_BLANK, query, _BLANK_LIMIT_S, 1)
+        return self._ask(_BLANK, query, _BLANK_LIMIT_S)
 
-    def _ask(self, body: bytes, query: Mapping[str, str], limit_s: float, parts: int) -> Answered:
-        """Raises as `SeveralServices.ask`."""
-        target = f"{PATH}?{urlencode(query)}"
-
-        def request(left_s: float) -> Request:
-            return Request("POST", target, self._services.headers | headers_of(left_s), body)
-
-        answered = run(self._services.ask(request, parse_answer, limit_s, parts), self._closing)
+    def _ask(self, body: bytes, query: Mapping[str, str], limit_s: float) -> Answered:
+        """Raises as `Client.ask`."""
+        answered = self._services.ask(Request("POST", PATH, query, body), parse_answer, limit_s)
         self._answered_s = self._clock()
         return answered
 
