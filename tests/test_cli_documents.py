@@ -121,7 +121,7 @@ def test_a_name_of_a_zip_is_one_of_a_single_file_too() -> None:
 
 
 def test_a_pdf_from_standard_input_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocrsvc.cli.output_format.standard_input", Path("a.pdf").read_bytes)
+    monkeypatch.setattr("ocrsvc.cli.files.standard_input", Path("a.pdf").read_bytes)
     assert read("-", "b.tif", "--format", "pdf", "-o", "made.pdf") == 65
     assert not Path("made.pdf").exists()
 
@@ -160,8 +160,7 @@ def test_a_terminal_shows_how_many_pages_are_read(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("formats", ["xml", "pdf,", ""])
 def test_a_format_that_is_not_known_is_named(formats: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        read("a.pdf", "--format", formats)
+    assert read("a.pdf", "--format", formats) == 2
     assert "is not one of json, text, tsv, hocr, alto, md, pdf" in capsys.readouterr().err
 
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from support import ROOT, Server, clean_environment, run_server, wait_until
 from web_support import as_base64, json_of, picture, running_app
 
-from ocrsvc.cli import health
-from ocrsvc.cli.overview import describe_overview
-from ocrsvc.cli.status import address_of, refusal_of
+from ocrsvc.cli.ask_service import address_of, refusal_of
+from ocrsvc.cli.main import run
+from ocrsvc.cli.status import describe_overview
 from ocrsvc.errors import OperatorError
 from ocrsvc.http.origins import is_local
 from ocrsvc.settings.settings import Settings
@@ -380,12 +379,12 @@ def test_health_ends_with_0_where_the_service_is_ready(ready_server: Server) -> 
 
 @pytest.mark.parametrize(("status", "said"), [(503, "answers 503"), (None, "does not answer")])
 def test_health_fails_where_no_engine_is_warm_and_where_nobody_answers(
-    status: int | None, said: str, monkeypatch: pytest.MonkeyPatch, free_port: int
+    status: int | None, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], free_port: int
 ) -> None:
     if status:
-        monkeypatch.setattr("ocrsvc.cli.health.ask", lambda *_asked, **_how: (status, b""))
-    with pytest.raises(OperatorError, match=said):
-        health.run(Namespace(url=f"http://127.0.0.1:{free_port}", ca=None, cert=None, cert_key=None))
+        monkeypatch.setattr("ocrsvc.cli.status.ask", lambda *_asked, **_how: (status, b""))
+    assert run(["health", f"http://127.0.0.1:{free_port}"]) == 78
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from support import ROOT, clean_environment
 from ocrsvc.cli.main import run
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.settings import Settings
-from ocrsvc.tuning.candidates import SettingValues, batches, precisions, workers_and_threads
-from ocrsvc.tuning.frontier import Measurement, choose, frontier, to_toml
+from ocrsvc.tuning.choice import Measurement, choose, frontier, to_toml
+from ocrsvc.tuning.settings_to_try import SettingValues, batches, precisions, workers_and_threads
 from ocrsvc.tuning.trial import Load
 
 MB = 10**6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import subprocess
@@ -14,9 +13,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+import click
+
 from ocrsvc import __version__
 from ocrsvc.access.api_keys import StoredKey
 from ocrsvc.access.open_store import open_store, path_of
+from ocrsvc.cli.options import Command, option
 from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.errors import BadModel, EngineUnavailable, KeysUnavailable, OperatorError, SettingsError
 from ocrsvc.models.repository import ModelRepository
@@ -30,7 +32,6 @@ from ocrsvc.tls.certificate import in_utc
 from ocrsvc.tls.certificates import Certificates
 from ocrsvc.tls.context import files_of
 
-HELP: Final = "say what is installed and which engines open here"
 _PACKAGES: Final = (
     *("flask", "gunicorn", "numpy", "opencv-python-headless", "pillow", "pydantic", "rapidocr", "onnx", "tr"),
     *("onnxruntime", "onnxruntime-gpu", "openvino", "cupy-cuda12x", "cupy-cuda13x"),
@@ -39,28 +40,20 @@ _PACKAGES: Final = (
 _OPEN_S: Final = 300.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `ocrsvc check`."""
-    parser.add_argument("--engine", help="open only this engine, inside this process")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Print the report.
-
-    Raises:
-        OperatorError: Two builds of ONNX Runtime are installed, or the engine that the settings name does not open.
-    """
-    if args.engine:
-        print(open_once(args.engine))
-        return 0
+@click.command(cls=Command, examples=("ocrsvc check", "ocrsvc check --engine ppocr"))
+@option("--engine", metavar="NAME", help="Open only this engine, inside this process.")
+def check(engine: str | None) -> None:
+    """Say what is installed, which engines open here and why others do not, and the plan of threads."""
+    if engine:
+        print(open_once(engine))
+        return
     settings = read_settings()
     for line in _describe_machine(settings):
         print(line, flush=True)
-    failures = {engine: _try_apart(engine) for engine in engines()}
+    failures = {name: _try_apart(name) for name in engines()}
     check_runtimes(cpu=is_installed("onnxruntime"), gpu=is_installed("onnxruntime-gpu"))
     if failures[settings.engine]:
         raise EngineUnavailable(f"The engine {settings.engine}, which the settings name, does not open here.")
-    return 0
 
 
 def check_runtimes(*, cpu: bool, gpu: bool) -> None:

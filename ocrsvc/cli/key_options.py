@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar, get_args
+from functools import partial
+from typing import Any, Final, get_args
+
+import click
 
 from ocrsvc.access.api_keys import SCOPES, KeyEntry, KeyLimits, KeyPriority
+from ocrsvc.cli.options import Number, gathered, option
 from ocrsvc.errors import OperatorError
 from ocrsvc.registry import adapters
 
@@ -23,59 +26,40 @@ _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _MOST: Final = 10**12
 _LONGEST_S: Final = 10 * 366 * 86_400
 
-_Number = TypeVar("_Number", int, float)
 
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """What the options say; None or nothing leaves a new key its defaults, and another key what it has."""
 
-def add_limits(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of a key. What is not given stays: of a new key the defaults, else what it has."""
-    parser.add_argument(
-        "--scope",
-        action="append",
-        choices=SCOPES,
-        help=f"what it is for ({', '.join(SCOPES)}); may be given several times; read by default",
-    )
-    parser.add_argument(
-        "--adapter",
-        action="append",
-        metavar="FORMAT",
-        help="a format it is for, by its name in OCRSVC_DIALECTS, api for the native API; may be given several times; "
-        "all by default",
-    )
-    for option, kind, words in (
-        ("--requests-per-s", _above_zero(float), "requests a second"),
-        ("--concurrency", _above_zero(int), "requests under way at once"),
-        ("--pages-a-day", _above_zero(int), "pages a day, by UTC"),
-        ("--pages-a-month", _above_zero(int), "pages a month, by UTC"),
-    ):
-        parser.add_argument(option, type=kind, metavar="N", help=f"{words} at most; none is no limit, the default")
-    parser.add_argument("--priority", choices=get_args(KeyPriority), help="its highest; interactive by default")
-    cache = parser.add_mutually_exclusive_group()
-    cache.add_argument("--no-cache", dest="may_cache", action="store_const", const=False, help="keep no page of it")
-    cache.add_argument("--cache", dest="may_cache", action="store_const", const=True, help="the default")
-    parser.add_argument(
-        "--expires", metavar="WHEN", help="90d, 12h, or a date (2027-01-31, its beginning by UTC); never by default"
-    )
+    scope: Sequence[str]
+    adapter: Sequence[str]
+    requests_per_s: float | str | None
+    concurrency: int | str | None
+    pages_a_day: int | str | None
+    pages_a_month: int | str | None
+    priority: KeyPriority | None
+    may_cache: bool | None
+    expires: str | None
 
-
-def entry_of(args: argparse.Namespace, entry: KeyEntry, now_s: float) -> KeyEntry:
-    """An entry with what the options change of it. Raises OperatorError."""
-    limits: dict[str, Any] = {
-        name: None if number == _NONE else number
-        for name in KeyLimits.__slots__
-        if (number := getattr(args, name)) is not None
-    }
-    given: dict[str, Any] = {"limits": replace(entry.limits, **limits)}
-    if args.scope:
-        given["scopes"] = frozenset(args.scope)
-    if args.adapter:
-        given["adapters"] = _adapters_of(args.adapter)
-    if args.priority:
-        given["priority"] = args.priority
-    if args.may_cache is not None:
-        given["may_cache"] = args.may_cache
-    if args.expires:
-        given["expires_at"] = _end_of(args.expires, now_s)
-    return replace(entry, **given)
+    def apply(self, entry: KeyEntry, now_s: float) -> KeyEntry:
+        """The entry with what they change of it. Raises OperatorError."""
+        limits: dict[str, Any] = {
+            limit.name: None if number == _NONE else number
+            for limit in fields(KeyLimits)
+            if (number := getattr(self, limit.name)) is not None
+        }
+        given: dict[str, Any] = {"limits": replace(entry.limits, **limits)}
+        if self.scope:
+            given["scopes"] = frozenset(self.scope)
+        if self.adapter:
+            given["adapters"] = _adapters_of(self.adapter)
+        if self.priority:
+            given["priority"] = self.priority
+        if self.may_cache is not None:
+            given["may_cache"] = self.may_cache
+        if self.expires:
+            given["expires_at"] = _end_of(self.expires, now_s)
+        return replace(entry, **given)
 
 
 def _adapters_of(names: Sequence[str]) -> frozenset[str] | None:
@@ -86,43 +70,74 @@ def _adapters_of(names: Sequence[str]) -> frozenset[str] | None:
     return None if _ALL in names else frozenset(names)
 
 
-def seconds_of(text: str) -> float:
-    """Seconds of "90s", "30m", "12h" or "7d". Raises ArgumentTypeError."""
-    match = re.fullmatch(r"(\d{1,9})([smhd])", text)
-    if match is None or (seconds := int(match[1]) * _UNITS_S[match[2]]) > _LONGEST_S:
-        raise argparse.ArgumentTypeError(f"{text!r}: accepted is 90s, 30m, 12h or 7d, up to ten years")
-    return float(seconds)
-
-
 def _end_of(text: str, now_s: float) -> float | None:
     """When a key ends, in Unix seconds. Raises OperatorError."""
     if text == "never":
         return None
     try:
-        end_s = now_s + seconds_of(text)
-    except argparse.ArgumentTypeError:
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError as error:
-            raise OperatorError(
-                f"--expires is {text[:40]!r}.", "Accepted is 90d, 12h, 2027-01-31, or never."
-            ) from error
-        end_s = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        seconds = _seconds_of(text)
+        end_s = _moment_of(text) if seconds is None else now_s + seconds
+    except ValueError as error:
+        raise OperatorError(f"--expires is {text[:40]!r}.", "Accepted is 90d, 12h, 2027-01-31, or never.") from error
     if end_s <= now_s:
         raise OperatorError(f"--expires is {text[:40]!r}, which is over.", "Name a time that is to come.")
     return end_s
 
 
-def _above_zero(kind: Callable[[str], _Number]) -> Callable[[str], _Number | str]:
-    def read(text: str) -> _Number | str:
-        if text == _NONE:
-            return text
-        try:
-            number = kind(text)
-        except ValueError:
-            number = kind("0")
-        if not math.isfinite(number) or not 0 < number <= _MOST:
-            raise argparse.ArgumentTypeError(f"{text!r}: accepted is a number above 0, or none")
-        return number
+def _moment_of(text: str) -> float:
+    """Unix seconds of a date, at its beginning, by UTC unless it says otherwise. Raises ValueError."""
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
-    return read
+
+def _seconds_of(text: str) -> float | None:
+    """Seconds of "90s", "30m", "12h" or "7d"; None for what is none, or longer than ten years."""
+    match = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    seconds = int(match[1]) * _UNITS_S[match[2]] if match else math.inf
+    return float(seconds) if seconds <= _LONGEST_S else None
+
+
+class _Duration(click.ParamType):
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds. Raises BadParameter."""
+        if isinstance(value, float):
+            return value
+        if (seconds := _seconds_of(value)) is None:
+            self.fail(f"{value!r} is not 90s, 30m, 12h or 7d, up to ten years.", param, ctx)
+        return seconds
+
+
+DURATION: Final = _Duration()
+
+_most: Final = partial(option, section="Limits", metavar="N|none")
+_COUNT: Final = Number(int, 1, _MOST, "a whole number above 0, or none", _NONE)
+
+key_options: Final = gathered(
+    "change",
+    KeyChange,
+    option(
+        "--scope", multiple=True, type=click.Choice(SCOPES), help="What it is for; may be repeated; read by default."
+    ),
+    option(
+        "--adapter",
+        multiple=True,
+        metavar="FORMAT",
+        help="A format it is for, by its name in OCRSVC_DIALECTS, or api for the native API; may be repeated; all by "
+        "default.",
+    ),
+    option("--priority", type=click.Choice(get_args(KeyPriority)), help="Its highest; interactive by default."),
+    option("--cache/--no-cache", "may_cache", default=None, help="Whether its pages may be kept; they may by default."),
+    option(
+        "--expires", metavar="WHEN", help="90d, 12h, or a date (2027-01-31, its beginning by UTC); never by default."
+    ),
+    _most(
+        "--requests-per-s",
+        type=Number(float, math.ulp(0.0), _MOST, "a number above 0, or none", _NONE),
+        help="Requests a second at most; none, the default, is no limit.",
+    ),
+    _most("--concurrency", type=_COUNT, help="Requests under way at once at most."),
+    _most("--pages-a-day", type=_COUNT, help="Pages a day at most, by UTC."),
+    _most("--pages-a-month", type=_COUNT, help="Pages a month at most, by UTC."),
+)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import click
 import orjson
 
 from ocrsvc.access.api_keys import SCOPES, KeyEntry, StoredKey, entry_to_dict, state_of
@@ -17,48 +17,39 @@ from ocrsvc.access.audit_log import AuditLog, audit_log_of, local_user
 from ocrsvc.access.key_store import KeyStore, Usage, period_of, usage_to_dict
 from ocrsvc.access.manage_keys import add_key, change_key, key_named, revoke_key, rotate_key
 from ocrsvc.access.open_store import open_store
-from ocrsvc.cli.key_options import add_limits, entry_of, seconds_of
-from ocrsvc.cli.table import table
+from ocrsvc.cli.key_options import DURATION, KeyChange, key_options
+from ocrsvc.cli.options import Group, option
+from ocrsvc.cli.terminal import table
 from ocrsvc.errors import KeysUnavailable, OperatorError
 from ocrsvc.jobs.callbacks import secret_of_key
 from ocrsvc.settings.load import read_settings
 
-HELP: Final = "add, list, change, revoke and rotate API keys"
-_SIGNING: Final = "callback-secret"
 _COLUMNS: Final = (
     *("name", "state", "scopes", "formats", "per second", "at once", "pages today", "this month"),
     *("priority", "cache", "ends"),
 )
+_NAME: Final = click.argument("name", help="Name of the key.")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the commands of `ocrsvc keys`."""
-    parser.description = "The API keys in the store that OCRSVC_KEYS names. A running service follows in half a second."
-    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
-    add = actions.add_parser("add", help="add a key, and print its secret once")
-    add_limits(add)
-    change = actions.add_parser("change", help="change what is given of a key; its secret stays")
-    add_limits(change)
-    listing = actions.add_parser("list", help="list the keys, and what is used of them")
-    listing.add_argument("--json", action="store_true", help="as JSON, one array")
-    revoke = actions.add_parser("revoke", help="end a key for good")
-    rotate = actions.add_parser("rotate", help="give a key a new secret, and print it once")
-    rotate.add_argument(
-        "--grace",
-        type=seconds_of,
-        default=0.0,
-        metavar="TIME",
-        help="how long the old secret is accepted still, such as 90s, 30m, 12h or 7d; by default not at all",
-    )
-    signing = actions.add_parser(
-        _SIGNING, help="print what signs callbacks of a key's jobs that name no secret of their own"
-    )
-    for named in (add, change, revoke, rotate, signing):
-        named.add_argument("name", help="name of the key")
+@click.group(
+    cls=Group,
+    examples=(
+        "export OCRSVC_KEYS=sqlite:/var/lib/ocrsvc/keys.sqlite",
+        "ocrsvc keys add acme --pages-a-day 1000 --expires 90d      prints its secret, once",
+        "ocrsvc keys list",
+        "ocrsvc keys rotate acme --grace 12h",
+    ),
+)
+def keys() -> None:
+    """Add, list, change, revoke and rotate API keys.
+
+    They are in the store that OCRSVC_KEYS names. A running service follows in half a second.
+    """
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, and say why the store does not answer, if it does not. Raises OperatorError."""
+@contextmanager
+def _opened() -> Iterator[tuple[KeyStore, AuditLog]]:
+    """The store of the keys, and the log of what is done to them. Raises OperatorError, KeysUnavailable."""
     settings = read_settings()
     if settings.keys is None:
         raise OperatorError(
@@ -69,81 +60,103 @@ def run(args: argparse.Namespace) -> int:
         try:
             # Before anything else, so that what is wrong with it is said first.
             store.version()
-            _ACTIONS[args.action](args, store, audit_log_of(settings))
+            yield store, audit_log_of(settings)
         except KeysUnavailable as error:
-            print(f"ocrsvc: {error.reason}", file=sys.stderr)
-            return error.exit_code
-    return 0
+            raise KeysUnavailable(error.reason, "") from error
 
 
-def _add(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
+@keys.command("add", examples=("ocrsvc keys add acme --scope read --requests-per-s 5 --pages-a-month 20000",))
+@_NAME
+@key_options
+def _add(name: str, change: KeyChange) -> None:
+    """Add a key, and print its secret once."""
     now_s = time.time()
-    entry = entry_of(args, KeyEntry(args.name, created_at=now_s), now_s)
-    log.check()
-    text = add_key(store, entry)
-    _print_secret(text)
-    _note(log, "keys.add", now_s, name=args.name, entry=_settled(entry))
+    with _opened() as (store, log):
+        entry = change.apply(KeyEntry(name, created_at=now_s), now_s)
+        log.check()
+        _print_secret(add_key(store, entry))
+        _note(log, "keys.add", now_s, name=name, entry=_settled(entry))
 
 
-def _change(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
+@keys.command("change", examples=("ocrsvc keys change acme --pages-a-month none --expires never",))
+@_NAME
+@key_options
+def _change(name: str, change: KeyChange) -> None:
+    """Change what is given of a key; its secret stays."""
     now_s = time.time()
-    key = key_named(store, args.name)
-    entry = entry_of(args, key.entry, now_s)
-    if entry == key.entry:
-        print(f"The key {args.name} is so already: nothing is changed.", file=sys.stderr)
+    with _opened() as (store, log):
+        key = key_named(store, name)
+        entry = change.apply(key.entry, now_s)
+        if entry == key.entry:
+            print(f"The key {name} is so already: nothing is changed.", file=sys.stderr)
+            return
+        log.check()
+        change_key(store, key, entry)
+        _note(log, "keys.change", now_s, name=name, entry=_settled(entry))
+
+
+@keys.command("list")
+@option("--json", "as_json", is_flag=True, help="As JSON, one array.")
+def _list(*, as_json: bool) -> None:
+    """List the keys, and what is used of them."""
+    now_s = time.time()
+    with _opened() as (store, _log):
+        period, known = period_of(now_s), store.keys()
+        found = [(key, store.usage(key.entry.name, period)) for key in known]
+    if as_json:
+        print(orjson.dumps([_to_dict(key, usage, now_s) for key, usage in found], option=orjson.OPT_INDENT_2).decode())
         return
-    log.check()
-    change_key(store, key, entry)
-    _note(log, "keys.change", now_s, name=args.name, entry=_settled(entry))
-
-
-def _revoke(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
-    now_s = time.time()
-    log.check()
-    revoke_key(store, args.name, now_s)
-    _note(log, "keys.revoke", now_s, name=args.name)
-
-
-def _rotate(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
-    now_s = time.time()
-    log.check()
-    text = rotate_key(store, args.name, args.grace, now_s)
-    _print_secret(text)
-    _note(log, "keys.rotate", now_s, name=args.name, grace_s=args.grace)
-
-
-def _callback_secret(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
-    service_secret = read_settings().callback_secret
-    if service_secret is None:
-        raise OperatorError(
-            "OCRSVC_CALLBACK_SECRET is not set, from which the secret of a key's callbacks comes.",
-            "Set it as for the service.",
-        )
-    identity = key_named(store, args.name).entry.identity
-    log.check()
-    print(secret_of_key(service_secret.get_secret_value(), identity), flush=True)
-    log.write(local_user(), "keys.callback_secret", time.time(), name=args.name)
-
-
-def _list(args: argparse.Namespace, store: KeyStore, _log: AuditLog) -> None:
-    now_s = time.time()
-    period, known = period_of(now_s), store.keys()
-    keys = [(key, store.usage(key.entry.name, period)) for key in known]
-    if args.json:
-        print(orjson.dumps([_as_json(key, usage, now_s) for key, usage in keys], option=orjson.OPT_INDENT_2).decode())
-        return
-    for line in table(_COLUMNS, [_row(key.entry, usage, now_s) for key, usage in keys]):
+    for line in table(_COLUMNS, [_row(key.entry, usage, now_s) for key, usage in found]):
         print(line)
 
 
-_ACTIONS: Final = {
-    "add": _add,
-    "change": _change,
-    "list": _list,
-    "revoke": _revoke,
-    "rotate": _rotate,
-    _SIGNING: _callback_secret,
-}
+@keys.command("revoke")
+@_NAME
+def _revoke(name: str) -> None:
+    """End a key for good."""
+    now_s = time.time()
+    with _opened() as (store, log):
+        log.check()
+        revoke_key(store, name, now_s)
+        _note(log, "keys.revoke", now_s, name=name)
+
+
+@keys.command("rotate", examples=("ocrsvc keys rotate acme --grace 12h",))
+@_NAME
+@option(
+    "--grace",
+    type=DURATION,
+    default=0.0,
+    metavar="TIME",
+    help="How long the old secret is accepted still, such as 90s, 30m, 12h or 7d; by default not at all.",
+)
+def _rotate(name: str, grace: float) -> None:
+    """Give a key a new secret, and print it once."""
+    now_s = time.time()
+    with _opened() as (store, log):
+        log.check()
+        _print_secret(rotate_key(store, name, grace, now_s))
+        _note(log, "keys.rotate", now_s, name=name, grace_s=grace)
+
+
+@keys.command("callback-secret")
+@_NAME
+def _callback_secret(name: str) -> None:
+    """Print what signs callbacks of a key's jobs.
+
+    Jobs that name a secret of their own are signed with that.
+    """
+    service_secret = read_settings().callback_secret
+    with _opened() as (store, log):
+        if service_secret is None:
+            raise OperatorError(
+                "OCRSVC_CALLBACK_SECRET is not set, from which the secret of a key's callbacks comes.",
+                "Set it as for the service.",
+            )
+        identity = key_named(store, name).entry.identity
+        log.check()
+        print(secret_of_key(service_secret.get_secret_value(), identity), flush=True)
+        log.write(local_user(), "keys.callback_secret", time.time(), name=name)
 
 
 def _note(log: AuditLog, action: str, now_s: float, **facts: object) -> None:
@@ -163,7 +176,7 @@ def _print_secret(text: str) -> None:
     print("This is the only time it is shown: the store keeps its hash.", file=sys.stderr)
 
 
-def _as_json(key: StoredKey, usage: Usage, now_s: float) -> Mapping[str, Any]:
+def _to_dict(key: StoredKey, usage: Usage, now_s: float) -> Mapping[str, Any]:
     secrets = [{"id": secret.id, "expires_at": secret.expires_at} for secret in key.secrets]
     return {**usage_to_dict(key.entry, usage, now_s), "secrets": secrets}
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+import click
 import orjson
 
-from ocrsvc.cli.models_of_service import add_service_arguments, entries_of_service
-from ocrsvc.cli.models_repository import control_of, selector_of
-from ocrsvc.cli.table import table
+from ocrsvc.cli.models_repository import control_of, repository_option, selector_of
+from ocrsvc.cli.options import Command, option
+from ocrsvc.cli.service_access import Access, service_access
+from ocrsvc.cli.terminal import table
 from ocrsvc.engines.model.version import ModelVersion, built_in_model
 from ocrsvc.models.model_control import VersionStatus
 from ocrsvc.models.model_name import WantedModel
@@ -22,44 +23,45 @@ if TYPE_CHECKING:
     from ocrsvc.models.model_control import ModelControl
     from ocrsvc.models.version_selection import VersionSelector
 
-HELP: Final = "list the models and their versions"
 _COLUMNS: Final = ("model", "state", "labels", "tier", "languages", "size", "engine", "licence", "source")
-_MEGABYTE: Final = 1e6
 _EXPLAINED: Final = frozenset({"refused", "bad", "copying"})
 """States that an operator has to do something about."""
 _COPYING: Final = "It has no SHA256SUMS yet: it is still being copied."
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `ocrsvc models list`."""
-    parser.add_argument("--json", action="store_true", help="as JSON, one array")
-    add_service_arguments(parser)
-
-
-def run(args: argparse.Namespace, settings: Settings) -> int:
-    """Print what there is. Raises OperatorError, and of a service OcrsvcError."""
-    entries = sorted(
-        entries_of_service(args) if args.url else _found(settings), key=lambda entry: (entry["name"], entry["version"])
-    )
-    if args.json:
+@click.command(
+    "list", cls=Command, examples=("ocrsvc models list", "ocrsvc models list --url http://127.0.0.1:8000 --json")
+)
+@repository_option
+@option("--json", "as_json", is_flag=True, help="As JSON, one array.")
+@option("--url", section="Service", metavar="URL", help="A service whose models are listed, not those in a folder.")
+@service_access
+def list_models(settings: Settings, url: str | None, access: Access, *, as_json: bool) -> None:
+    """List the models and their versions."""
+    found = _of_service(url, access) if url else _found(settings)
+    entries = sorted(found, key=lambda entry: (entry["name"], entry["version"]))
+    if as_json:
         print(orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode())
-        return 0
+        return
     for line in table(_COLUMNS, [_row(entry) for entry in entries]):
         print(line)
     for entry in entries:
         if entry["reason"] and entry["state"] in _EXPLAINED:
             print(f"{_name(entry)}: {entry['reason']}")
-    return 0
+
+
+def _of_service(url: str, access: Access) -> Iterator[Mapping[str, Any]]:
+    """As a running service tells its clients, without what it keeps to itself. Raises OcrsvcError."""
+    with access.client(url) as client:
+        listed = client.models()
+    yield from (asdict(one) | {"state": one.state.lower(), "reason": ""} for one in listed.models)
 
 
 def _found(settings: Settings) -> Iterable[Mapping[str, Any]]:
     """What is on this machine."""
     if settings.models is None:
-        return [_entry("ppocr", 1, "serving") | _facts(built_in_model())]
-    return _all(settings)
-
-
-def _all(settings: Settings) -> Iterator[Mapping[str, Any]]:
+        yield _entry("ppocr", 1, "serving") | _facts(built_in_model())
+        return
     control = control_of(settings)
     selector = selector_of(control, settings)
     for status in control.status():
@@ -91,14 +93,11 @@ def _with_status(status: VersionStatus, state: str) -> Mapping[str, Any]:
 
 def _facts(version: ModelVersion) -> dict[str, Any]:
     description = version.description
+    copied = {name: getattr(description, name) for name in ("title", "tier", "engine", "licence", "source")}
     return {
-        "title": description.title,
-        "tier": description.tier,
+        **copied,
         "languages": list(description.languages),
         "size_bytes": size_of(version),
-        "engine": description.engine,
-        "licence": description.licence,
-        "source": description.source,
         "digest": version.digest,
         "is_encrypted": description.encryption is not None,
     }
@@ -111,14 +110,8 @@ def _entry(name: str, number: int, state: str, reason: str = "", labels: Sequenc
 def size_of(version: ModelVersion) -> int:
     """Bytes of its files; of the built-in model those that it names, since its wheel holds others, too."""
     names = list(version.digests) if version.digests else list(version.description.files)
-    return sum(_size(version.folder / name) for name in names)
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0
+    files = (version.folder / name for name in names)
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _name(entry: Mapping[str, Any]) -> str:
@@ -134,10 +127,8 @@ def _row(entry: Mapping[str, Any]) -> Sequence[str]:
         " ".join(entry["labels"]) or "-",
         entry.get("tier") or "-",
         _shortened(entry.get("languages", ())),
-        "-" if size is None else f"{size / _MEGABYTE:.1f} MB",
-        entry.get("engine") or "-",
-        entry.get("licence") or "-",
-        entry.get("source") or "-",
+        "-" if size is None else f"{size / 1e6:.1f} MB",
+        *(entry.get(name) or "-" for name in ("engine", "licence", "source")),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from ocrsvc.cli.read_files import standard_input
+from ocrsvc.cli.files import is_pdf
 from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
 from ocrsvc.errors import BadOption
 
@@ -33,16 +33,10 @@ _FORMATS: Final[Mapping[str, str]] = {
 
 
 def formats_for(asked: tuple[str, ...] | None, output: Path, default: str = TEXT, lines: str = JSON) -> tuple[str, ...]:
-    """What is to be written.
+    """What --format names, or else the end of the name after -o.
 
-    Args:
-        asked: What --format names; None where it is left out, and then the name decides, else `default`.
-        output: What -o names.
-        default: What a name without a known end gets.
-        lines: The format of JSON on lines.
-
-    Raises:
-        BadOption: The name ends as another format does, or as a zip without saying of what.
+    `default` is for a name without a known end, and `lines` is the format of JSON on lines. Raises BadOption where the
+    name ends as another format does, or as a zip without saying of what.
     """
     ending = _ending_of(output)
     formats = {end: lines if name == NDJSON else name for end, name in _FORMATS.items()}
@@ -69,7 +63,7 @@ def formats_for(asked: tuple[str, ...] | None, output: Path, default: str = TEXT
 
 def check_one_pdf(files: Sequence[Path], formats: Sequence[str], output: Path) -> None:
     """Raises BadOption where several PDFs would be written under the name of one."""
-    if tuple(formats) == (PDF,) and len(files) > 1 and _ending_of(output) == ".pdf" and any(map(_is_pdf, files)):
+    if tuple(formats) == (PDF,) and len(files) > 1 and _ending_of(output) == ".pdf" and any(map(is_pdf, files)):
         raise BadOption(
             "One PDF is made of several pictures, and one of each file where a PDF is among them.",
             "Read files one by one, or write a zip: -o FILE.zip.",
@@ -84,12 +78,3 @@ def is_zip(output: Path) -> bool:
 def _ending_of(output: Path) -> str:
     name = output.name.lower()
     return next((ending for ending in (ZIP_ENDING, *_FORMATS) if name.endswith(ending)), "")
-
-
-def _is_pdf(file: Path) -> bool:
-    if str(file) == "-":
-        return b"%PDF-" in standard_input()[:32]
-    if not file.is_file():
-        return False
-    with file.open("rb") as opened:
-        return b"%PDF-" in opened.read(32)

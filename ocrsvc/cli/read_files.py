@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
-from ocrsvc.cli.api_key import read_key
-from ocrsvc.cli.reading_options import options_of
+from ocrsvc.cli.files import STANDARD, load, standard_input
+from ocrsvc.cli.service_access import Access
 from ocrsvc.client.response import Answer, page_of
-from ocrsvc.errors import BadOption, NothingSent, OcrsvcError, OperatorError
+from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for, set_library_environment
 
@@ -37,33 +34,27 @@ _STOP_S: Final = 5.0
 _AT_ONCE: Final = 16
 
 
-def read_by_service(args: argparse.Namespace, more: dict[str, Any]) -> Iterator[tuple[Path, Answered]]:
-    """Each file with the answer of the service at --url, in order, a few at a time; `more` are options besides."""
-    try:
-        from ocrsvc.client import Client
-    except ModuleNotFoundError as error:
-        raise OperatorError(f"--url needs the package {error.name}.", "Install the extra: ocrsvc[client].") from error
-
-    images = (standard_input() if str(file) == "-" else file for file in args.files)
-    own = None if args.cert is None else (args.cert, args.cert_key or args.cert)
-    urls: str | list[str] = args.url.split(",") if "," in args.url else args.url
-    with Client(urls, api_key=read_key(args.key_file), ca=args.ca, certificate=own) as client:
-        timing: Literal["stages"] | None = "stages" if args.timing else None
-        asked = {**options_of(args), "pages": args.pages, "timing": timing, **more}
-        answers = client.read_many(images, **asked)
-        yield from zip(args.files, answers, strict=True)
+def read_by_service(
+    files: Sequence[Path], url: str, access: Access, options: Mapping[str, Any]
+) -> Iterator[tuple[Path, Answered]]:
+    """Each file with the answer of the service at this address, in order, a few at a time."""
+    images = (standard_input() if file == STANDARD else file for file in files)
+    with access.client(url) as client:
+        yield from zip(files, client.read_many(images, **options), strict=True)
 
 
-def read_in_this_process(args: argparse.Namespace, more: dict[str, Any], show: Show) -> Iterator[tuple[Path, Answered]]:
-    """Each file with the answer of an engine in this process, in order; `more` are options besides."""
+def read_in_this_process(
+    files: Sequence[Path], engine: str | None, pages: str | None, options: Mapping[str, Any], show: Show
+) -> Iterator[tuple[Path, Answered]]:
+    """Each file with the answer of an engine in this process, in order."""
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
     set_library_environment(os.environ)
     from ocrsvc.http.options import read_options
 
-    options, ranges = read_options((options_of(args) | more).items()).read, _ranges_of(args.pages)
-    reader = _start_reader(args.engine)
+    asked, ranges = read_options(options.items()).read, _ranges_of(pages)
+    reader = start_reader(engine)
     try:
-        yield from _read_all(reader, args.files, options, ranges, show)
+        yield from _read_all(reader, files, asked, ranges, show)
     finally:
         reader.stop(_STOP_S)
 
@@ -78,7 +69,7 @@ def _ranges_of(text: str | None) -> Ranges:
         raise BadOption(f"--pages is {text!r}: accepted are {ACCEPTED}.") from error
 
 
-def _start_reader(engine: str | None) -> Reader:
+def start_reader(engine: str | None) -> Reader:
     """A reader that is warm; raises EngineUnavailable or SettingsError."""
     from ocrsvc.pipeline.read import Reader
 
@@ -134,17 +125,3 @@ def _as_answer(read: FileRead, options: ReadOptions) -> Answer:
     pages = [page_to_dict(reading.page, reading.page.number, options) for reading in read.readings]
     data = {"engine": engine, "pages": pages, "pages_total": read.total, "timing": timing}
     return Answer("", tuple(map(page_of, pages)), dict(read.errors), read.total, engine, timing, data)
-
-
-def load(file: Path) -> bytes | OcrsvcError:
-    """The bytes of a file, or why there are none."""
-    try:
-        return standard_input() if str(file) == "-" else file.read_bytes()
-    except OSError as error:
-        return NothingSent(f"The file cannot be read: {error.strerror}.", "Check its name and permissions.")
-
-
-@cache
-def standard_input() -> bytes:
-    """All of it, read once."""
-    return sys.stdin.buffer.read()

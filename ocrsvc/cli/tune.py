@@ -2,72 +2,77 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from ocrsvc.cli.progress import show_progress
+import click
+
+from ocrsvc.cli.options import COUNT, FILE, Command, option
 from ocrsvc.cli.serve import command_line
+from ocrsvc.cli.terminal import show_progress
 from ocrsvc.errors import NothingSent, OperatorError
 from ocrsvc.settings.load import CONFIG_VARIABLE, read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.cpu_quota import read_cpus
 from ocrsvc.system.thread_plan import device_for
-from ocrsvc.tuning.candidates import SettingValues, batches, format_value, precisions, workers_and_threads
-from ocrsvc.tuning.frontier import Measurement, choose, table, to_toml
+from ocrsvc.tuning.choice import Measurement, choose, show, table, to_toml
+from ocrsvc.tuning.settings_to_try import SettingValues, batches, precisions, workers_and_threads
 from ocrsvc.tuning.trial import Load, measure, without_settings
 
-HELP: Final = "measure which settings suit this machine and your pages"
 _TRIED: Final = ("workers", "engine_threads", "batch_pixels", "batch_wait_s", "precision")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `ocrsvc tune`."""
-    parser.add_argument("pages", nargs="+", type=Path, help="image files like those that will be read")
-    parser.add_argument("--p95", type=float, help="goal: seconds that 95 %% of the requests may take at most")
-    parser.add_argument("--clients", type=int, default=20, help="requests at once; %(default)s by default")
-    parser.add_argument("--seconds", type=float, default=15.0, help="for each choice; %(default)g by default")
-    parser.add_argument("--out", type=Path, default=Path("ocrsvc.toml"), help="file to write; %(default)s by default")
+@click.command(
+    cls=Command, examples=("ocrsvc tune pages/*.png", "ocrsvc tune pages/*.png --p95 2 --clients 8 --out ocrsvc.toml")
+)
+@click.argument("pages", nargs=-1, required=True, type=FILE, metavar="FILE...", help="Images like those to be read.")
+@option("--p95", type=float, metavar="SECONDS", help="Goal: what 95 % of the requests may take at most.")
+@option("--clients", type=COUNT, default=20, metavar="N", help="Requests at once (20).")
+@option("--seconds", type=float, default=15.0, metavar="SECONDS", help="Time for each choice (15).")
+@option("--out", type=FILE, default=Path("ocrsvc.toml"), metavar="FILE", help="File to write (ocrsvc.toml).")
+def tune(pages: Sequence[Path], p95: float | None, clients: int, seconds: float, out: Path) -> None:
+    """Measure which settings suit this machine and your pages, and write them to a file.
 
-
-def run(args: argparse.Namespace) -> int:
-    """Try the settings, print the result, and write the settings file.
-
-    Raises:
-        OperatorError: The service does not start or wants API keys, no choice keeps the goal, or the file is there.
-        NothingSent: A page cannot be read.
+    A service is started with each choice of workers, threads and so on, and loaded with the pages.
     """
-    if args.out.exists():
-        raise OperatorError(f"{args.out} is there already.", "Name another file with --out, or move it away.")
-    settings, load = read_settings(), Load(_read(args.pages), args.clients, args.seconds)
+    if out.exists():
+        raise OperatorError(f"{out} is there already.", "Name another file with --out, or move it away.")
+    settings, load = read_settings(), Load(_read(pages), clients, seconds)
     if settings.keys is not None:
         raise OperatorError(
             "The services that are tried would want API keys (OCRSVC_KEYS).", "Leave it out while settings are tried."
         )
-    device = device_for(settings)
     measured: list[Measurement] = []
+    best = _best_of_all(settings, load, p95, measured)
+    print("\n".join(table(measured)))
+    if best is None:
+        raise OperatorError(
+            f"None of these keeps a p95 of {p95} s with {clients} clients." if p95 else "All failed.",
+            "Allow more time, fewer --clients, or use a faster machine.",
+        )
+    out.write_text(to_toml(best, measured, _conditions(settings, load, p95)), encoding="utf-8")
+    print(f"written to {out}; start with {CONFIG_VARIABLE}={out}")
+
+
+def _best_of_all(
+    settings: Settings, load: Load, p95_s: float | None, measured: list[Measurement]
+) -> Measurement | None:
+    """The best of what is tried, one kind of setting after the other; None where nothing keeps the goal."""
+    device = device_for(settings)
 
     def best_with(candidates: Sequence[SettingValues]) -> Measurement | None:
         _try_all(candidates, load, measured)
-        return choose(measured, args.p95)
+        return choose(measured, p95_s)
 
     best = best_with(workers_and_threads(read_cpus(), device))
     if device == "cuda" and best is not None:
         best = best_with(batches(best.knobs))
     if best is not None and _has_two_precisions(settings, device):
         best = best_with(precisions(best.knobs))
-    print("\n".join(table(measured)))
-    if best is None:
-        raise OperatorError(
-            f"None of these keeps a p95 of {args.p95} s with {args.clients} clients." if args.p95 else "All failed.",
-            "Allow more time, fewer --clients, or use a faster machine.",
-        )
-    args.out.write_text(to_toml(best, measured, _conditions(settings, load, args.p95)), encoding="utf-8")
-    print(f"written to {args.out}; start with {CONFIG_VARIABLE}={args.out}")
-    return 0
+    return best
 
 
 def _has_two_precisions(settings: Settings, device: str) -> bool:
@@ -86,15 +91,14 @@ def _try_all(candidates: Sequence[SettingValues], load: Load, measured: list[Mea
     """Measure all candidates that start. Raises OperatorError where the first of all does not: none would."""
     environ = without_settings(os.environ, _TRIED)
     for number, knobs in enumerate(candidates):
-        choice = " ".join(f"{name}={format_value(value)}" for name, value in knobs.items())
-        show_progress(number, len(candidates), choice)
+        show_progress(number, len(candidates), show(knobs))
         try:
             measured.append(measure(command_line(()), knobs, load, environ))
         except OperatorError as error:
             if not measured:
                 raise
-            print(f"ocrsvc: {choice} is left out: {error}", file=sys.stderr)
-    show_progress(len(candidates), len(candidates), "")
+            print(f"ocrsvc: {show(knobs)} is left out: {error}", file=sys.stderr)
+    show_progress(len(candidates), len(candidates))
 
 
 def _conditions(settings: Settings, load: Load, p95_s: float | None) -> str:

@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.describe import variable_of
 from ocrsvc.system.memory import read_rss_bytes
-from ocrsvc.tuning.candidates import SettingValues, format_value
-from ocrsvc.tuning.frontier import Measurement
+from ocrsvc.tuning.choice import Measurement, format_value
+from ocrsvc.tuning.settings_to_try import SettingValues
 
 _START_S: Final = 300.0
 _STOP_S: Final = 90.0
@@ -35,13 +35,7 @@ _LOG_TAIL: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is sent.
-
-    Attributes:
-        pages: The bytes of image files, sent in turn.
-        clients: Requests under way at once.
-        seconds: For how long.
-    """
+    """The image files that are sent in turn, how many requests are under way at once, and for how long."""
 
     pages: Sequence[bytes]
     clients: int
@@ -49,15 +43,9 @@ class Load:
 
 
 def measure(command: Sequence[str], knobs: SettingValues, load: Load, environ: Mapping[str, str]) -> Measurement:
-    """Start the service with these settings, warm it with one page a client, load it, and end it.
+    """Start the service with these settings, which name the workers, warm it with a page a client, load it, and end it.
 
-    Args:
-        command: Starts the service; `-b 127.0.0.1:0` is added.
-        knobs, load: What to try; the knobs name the workers.
-        environ: Of the service; the knobs come on top.
-
-    Raises:
-        OperatorError: It does not start.
+    The command gets `-b 127.0.0.1:0` besides, and the environment the settings. Raises OperatorError: it does not start.
     """
     own = {variable_of(name): format_value(value) for name, value in knobs.items()}
     # Its readiness is logged at this level.
@@ -111,10 +99,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: IO[bytes], workers:
 
 
 def _send(url: str, load: Load, until_s: float) -> list[float | None]:
-    """How long each answer took; None for a request that failed.
-
-    Each client sends at least one page, and goes on until the time is over.
-    """
+    """How long each answer took, None for one that failed; each client sends a page at least, and until this time."""
     pages = cycle(load.pages)
     with ThreadPoolExecutor(load.clients) as pool:
         clients = [pool.submit(_client, url, pages, until_s) for _ in range(load.clients)]

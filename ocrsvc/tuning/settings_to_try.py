@@ -1,4 +1,4 @@
-"""Lists the settings worth trying on this machine, from its CPUs and whether there is a GPU. Pure functions."""
+"""The settings worth trying on this machine, from its CPUs and whether there is a GPU."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ _BATCH_WAIT_S: Final = (0.0, 0.002, 0.005)
 def workers_and_threads(cpus: float, device: str) -> list[SettingValues]:
     """How the cores may be shared out: few workers with many engine threads, or the other way round.
 
-    Args:
-        cpus: That all workers together may use; may be a fraction.
-        device: "cuda" tries more threads, which mostly wait for the GPU.
+    `cpus` may be a fraction; "cuda" tries more threads, which mostly wait for the GPU.
     """
     if device == "cuda":
         return [{"workers": w, "engine_threads": t} for w, t in product((1, 2, 3), (2, 4, 8))]
@@ -38,10 +36,3 @@ def batches(base: SettingValues) -> list[SettingValues]:
 def precisions(base: SettingValues) -> list[SettingValues]:
     """What a GPU may compute the models in, once the rest is chosen."""
     return [{**base, "precision": name} for name in ("fp32", "fp16")]
-
-
-def format_value(value: float | str) -> str:
-    """A setting as a variable holds it: whole numbers without a point or an exponent."""
-    if isinstance(value, str):
-        return value
-    return str(int(value)) if float(value).is_integer() else f"{value:g}"

@@ -1,4 +1,4 @@
-"""The file that a command writes: there whole, or not at all."""
+"""Files that commands read and write: standard input as bytes, and outputs that are there whole, or not at all."""
 
 from __future__ import annotations
 
@@ -8,39 +8,57 @@ import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import IO, Final
 
-from ocrsvc.errors import BadOption, OperatorError
+from ocrsvc.errors import BadOption, NothingSent, OcrsvcError, OperatorError
 
 STANDARD: Final = Path("-")
+"""Standard input or output."""
 _ANYBODYS: Final = 0o666
 
 
-def check_output(output: Path, sources: Sequence[Path]) -> None:
+def load(file: Path) -> bytes | OcrsvcError:
+    """The bytes of a file, or why there are none."""
+    try:
+        return standard_input() if file == STANDARD else file.read_bytes()
+    except OSError as error:
+        return NothingSent(f"The file cannot be read: {error.strerror}.", "Check its name and permissions.")
+
+
+@cache
+def standard_input() -> bytes:
+    """All of it, read once."""
+    return sys.stdin.buffer.read()
+
+
+def is_pdf(file: Path) -> bool:
+    """Whether it begins as a PDF does; False for what is no file."""
+    if file == STANDARD:
+        return b"%PDF-" in standard_input()[:32]
+    if not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        return b"%PDF-" in opened.read(32)
+
+
+def check_output(output: Path, sources: Sequence[Path] = ()) -> None:
     """Raises BadOption, before anything is read, where a file cannot be written, or would replace a source."""
     if output == STANDARD:
         return
     if output.is_dir() or not output.parent.is_dir():
         raise BadOption(f"{output} is no file that can be written.", "Name one in a folder that is there.")
-    if not output.exists():
-        return
-    for source in sources:
-        if source.exists() and output.samefile(source):
-            raise BadOption(f"{output} is one of the files that are read.", "Name another file.")
+    if output.exists() and any(source.exists() and output.samefile(source) for source in sources):
+        raise BadOption(f"{output} is one of the files that are read.", "Name another file.")
 
 
 @contextmanager
 def writing(output: Path) -> Iterator[IO[bytes]]:
-    """A file to write into; when the block ends it becomes the output, if it raises nothing.
+    """A file to write into, which becomes the output when the block ends, if it raises nothing.
 
-    Args:
-        output: STANDARD is the standard output. What is there already is replaced, at once; a pipe or device is written
-            to.
-
-    Raises:
-        OperatorError: It cannot be written.
+    What is there already is replaced at once; a pipe or device is written to. Raises OperatorError.
     """
     try:
         if output == STANDARD or (output.exists() and not output.is_file()):

@@ -1,0 +1,130 @@
+"""Commands and options of the command line: help by sections with examples, options of several commands, numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+FILE: Final = click.Path(path_type=Path)
+_SECTION: Final = "Options"
+
+
+class _WithExamples(click.Command):
+    """A command whose help ends with examples."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.examples = examples
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples as they are, a line each."""
+        if self.examples:
+            with formatter.section("Examples"):
+                formatter.write("".join(f"  {example}\n" for example in self.examples))
+
+
+class Command(_WithExamples):
+    """A command whose help lists its options by section."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options without a section first, then each section in the order in which they are declared."""
+        sections: dict[str, list[tuple[str, str]]] = {_SECTION: []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and not isinstance(parameter, click.Argument):
+                sections.setdefault(getattr(parameter, "section", _SECTION), []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+class Group(_WithExamples, click.Group):
+    """Commands under one name, which the help lists in the order in which they are declared."""
+
+    command_class = Command
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """Their names."""
+        return list(self.commands)
+
+
+class _Option(click.Option):
+    def __init__(self, *args: Any, section: str = _SECTION, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.section = section
+
+
+def option(*names: str, **more: Any) -> Decorator:
+    """An option as `click.option` declares it; `section` is the heading under which the help has it."""
+    return click.option(*names, cls=_Option, **more)
+
+
+def gathered(name: str, make: Callable[..., object], *options: Decorator) -> Decorator:
+    """Options that a command takes as one argument of this name, which `make` makes of their values."""
+
+    def probe() -> None:
+        """Has the options alone."""
+
+    for one in options:
+        one(probe)
+    own = [parameter.name for parameter in click.command()(probe).params]
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def run(**given: Any) -> Any:
+            values = {parameter: given.pop(parameter) for parameter in own}
+            return command(**given, **{name: make(**values)})
+
+        for one in reversed(options):
+            one(run)
+        return run
+
+    return decorate
+
+
+def check_at_most_one(**given: object) -> None:
+    """Raises UsageError where several of these are given, by the names of their options."""
+    named = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
+    if len(named) > 1:
+        raise click.UsageError(f"{' and '.join(named)} exclude each other: give one of them.")
+
+
+class Number(click.ParamType):
+    """A number within bounds.
+
+    Args:
+        kind: int takes whole numbers alone.
+        least, most: The bounds, both accepted.
+        accepted: What is accepted, in words.
+        word: Is accepted besides, and stays as it is.
+    """
+
+    name = "number"
+
+    def __init__(
+        self, kind: type[int] | type[float], least: float, most: float, accepted: str, word: str | None = None
+    ) -> None:
+        self._kind, self._least, self._most, self._accepted, self._word = kind, least, most, accepted, word
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number. Raises BadParameter."""
+        if value == self._word:
+            return value
+        try:
+            number = self._kind(value)
+        except ValueError:
+            number = math.nan
+        if not self._least <= number <= self._most:
+            self.fail(f"{value!r} is not {self._accepted}.", param, ctx)
+        return number
+
+
+COUNT: Final = Number(int, 1, 10**18, "a whole number above 0")
+AMOUNT: Final = Number(float, 0, 1e9, "a number from 0")
