@@ -121,7 +121,7 @@ def test_a_name_of_a_zip_is_one_of_a_single_file_too() -> None:
 
 
 def test_a_pdf_from_standard_input_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocrsvc.cli.files.standard_input", Path("a.pdf").read_bytes)
+    monkeypatch.setattr("ocrsvc.cli.read_files.standard_input", Path("a.pdf").read_bytes)
     assert read("-", "b.tif", "--format", "pdf", "-o", "made.pdf") == 65
     assert not Path("made.pdf").exists()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ocrsvc.cli import main
-from ocrsvc.cli.output_format import formats_for
+from ocrsvc.cli.output import formats_for
 from ocrsvc.errors import BadOption
 
 

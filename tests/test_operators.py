@@ -21,10 +21,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from support import ROOT, Server, clean_environment, run_server, wait_until
 from web_support import as_base64, json_of, picture, running_app
 
-from ocrsvc.cli.ask_service import address_of, refusal_of
 from ocrsvc.cli.main import run
+from ocrsvc.cli.service import address_of, refusal_of
 from ocrsvc.cli.status import describe_overview
-from ocrsvc.errors import OperatorError
 from ocrsvc.http.origins import is_local
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics import METRICS

@@ -14,11 +14,19 @@ from hypothesis import strategies as st
 from support import ROOT, clean_environment
 
 from ocrsvc.cli.main import run
+from ocrsvc.cli.tune_choice import (
+    Measurement,
+    SettingValues,
+    batches,
+    choose,
+    frontier,
+    precisions,
+    to_toml,
+    workers_and_threads,
+)
+from ocrsvc.cli.tune_trial import Load
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.settings import Settings
-from ocrsvc.tuning.choice import Measurement, choose, frontier, to_toml
-from ocrsvc.tuning.settings_to_try import SettingValues, batches, precisions, workers_and_threads
-from ocrsvc.tuning.trial import Load
 
 MB = 10**6
 
@@ -101,8 +109,7 @@ def test_a_choice_that_does_not_start_loses_nothing_that_was_measured(
         return Measurement(knobs, 9.0 if "precision" in knobs else 1.0, 1.0, 1.0, MB)
 
     monkeypatch.setattr("ocrsvc.cli.tune.measure", measure)
-    monkeypatch.setattr("ocrsvc.cli.tune._has_two_precisions", lambda *_: True)
-    monkeypatch.setenv("OCRSVC_DEVICE", "cpu")
+    monkeypatch.setenv("OCRSVC_DEVICE", "cuda")
     out = tmp_path / "tuned.toml"
     assert run(["tune", str(ROOT / "tests" / "pages" / "line.png"), "--out", str(out)]) == 0
     assert tomllib.loads(out.read_text())["precision"] == "fp32"

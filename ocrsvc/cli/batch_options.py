@@ -16,7 +16,7 @@ from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS
 from ocrsvc.batch.readers.open_reader import ClusterRequest, ServiceAccess
 from ocrsvc.cli.options import AMOUNT, COUNT, FILE, Number, option
 from ocrsvc.cli.reading_options import reading_options
-from ocrsvc.cli.service_access import service_access
+from ocrsvc.cli.service import service_access
 from ocrsvc.errors import BadOption
 from ocrsvc.settings.load import read_settings
 

@@ -10,11 +10,10 @@ from typing import Any, Final
 import click
 
 from ocrsvc.batch.visible_text import visible
-from ocrsvc.cli.files import STANDARD, check_output, writing
 from ocrsvc.cli.options import FILE, Group, option
-from ocrsvc.cli.output_format import JSON, NDJSON, OTHER_NAMES, formats_for, is_zip
+from ocrsvc.cli.output import JSON, NDJSON, OTHER_NAMES, STANDARD, check_output, formats_for, is_zip, writing
 from ocrsvc.cli.reading_options import Reading, reading_options
-from ocrsvc.cli.service_access import Access, service_access
+from ocrsvc.cli.service import Access, service_access
 from ocrsvc.errors import BadOption
 
 _LONGEST_S: Final = 10.0**6

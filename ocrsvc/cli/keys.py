@@ -2,31 +2,128 @@
 
 from __future__ import annotations
 
+import math
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple, get_args
 
 import click
 import orjson
 
-from ocrsvc.access.api_keys import SCOPES, KeyEntry, StoredKey, entry_to_dict, state_of
+from ocrsvc.access.api_keys import SCOPES, KeyEntry, KeyPriority, StoredKey, entry_to_dict, state_of
 from ocrsvc.access.audit_log import AuditLog, audit_log_of, local_user
 from ocrsvc.access.key_store import KeyStore, Usage, period_of, usage_to_dict
 from ocrsvc.access.manage_keys import add_key, change_key, key_named, revoke_key, rotate_key
 from ocrsvc.access.open_store import open_store
-from ocrsvc.cli.key_options import DURATION, KeyChange, key_options
-from ocrsvc.cli.options import Group, option
+from ocrsvc.cli.options import Group, Number, gathered, option
 from ocrsvc.cli.terminal import table
 from ocrsvc.errors import KeysUnavailable, OperatorError
 from ocrsvc.jobs.callbacks import secret_of_key
+from ocrsvc.registry import adapters
 from ocrsvc.settings.load import read_settings
 
 _COLUMNS: Final = (
     *("name", "state", "scopes", "formats", "per second", "at once", "pages today", "this month"),
     *("priority", "cache", "ends"),
+)
+_NATIVE_API: Final = "api"
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_LONGEST_S: Final = 10 * 366 * 86_400
+_MOST: Final = 10**12
+
+
+class _Change(NamedTuple):
+    """What the options give; what they do not stays: of a new key the defaults, else what it has."""
+
+    limits: Mapping[str, Any]
+    entry: Mapping[str, Any]
+    expires: str | None
+
+    def apply(self, entry: KeyEntry, now_s: float) -> KeyEntry:
+        """The entry with it. Raises OperatorError."""
+        end = {"expires_at": _end_of(self.expires, now_s)} if self.expires else {}
+        return replace(entry, limits=replace(entry.limits, **self.limits), **self.entry, **end)
+
+
+def _change(scope: Sequence[str], adapter: Sequence[str], expires: str | None, **more: Any) -> _Change:
+    entry = {name: more.pop(name) for name in ("priority", "may_cache")} | {"scopes": frozenset(scope) or None}
+    given = {name: value for name, value in entry.items() if value is not None}
+    formats = {"adapters": _adapters_of(adapter)} if adapter else {}
+    limits = {name: None if number == "none" else number for name, number in more.items() if number is not None}
+    return _Change(limits, given | formats, expires)
+
+
+def _adapters_of(names: Sequence[str]) -> frozenset[str] | None:
+    """The formats of these names; None for all. Raises OperatorError."""
+    known = ("all", _NATIVE_API, *adapters())
+    if wrong := set(names) - set(known):
+        raise OperatorError(f"--adapter is {min(wrong)[:40]!r}.", f"Accepted is {', '.join(known)}.")
+    return None if "all" in names else frozenset(names)
+
+
+def _end_of(text: str, now_s: float) -> float | None:
+    """When a key ends, in Unix seconds. Raises OperatorError."""
+    if text == "never":
+        return None
+    seconds = _seconds_of(text)
+    try:
+        end_s = _moment_of(text) if seconds is None else now_s + seconds
+    except ValueError as error:
+        raise OperatorError(f"--expires is {text[:40]!r}.", "Accepted is 90d, 12h, 2027-01-31, or never.") from error
+    if end_s <= now_s:
+        raise OperatorError(f"--expires is {text[:40]!r}, which is over.", "Name a time that is to come.")
+    return end_s
+
+
+def _moment_of(text: str) -> float:
+    """Unix seconds of a date, at its beginning, by UTC unless it says otherwise. Raises ValueError."""
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _seconds_of(text: str) -> float | None:
+    """Seconds of "90s", "30m", "12h" or "7d"; None for what is none, or longer than ten years."""
+    match = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    seconds = int(match[1]) * _UNITS_S[match[2]] if match else math.inf
+    return float(seconds) if seconds <= _LONGEST_S else None
+
+
+def _grace_of(_ctx: click.Context, _parameter: click.Parameter, text: str) -> float:
+    if (seconds := _seconds_of(text)) is None:
+        raise click.BadParameter(f"{text!r} is not 90s, 30m, 12h or 7d, up to ten years.")
+    return seconds
+
+
+_most: Final = partial(option, section="Limits", metavar="N|none")
+_COUNT: Final = Number(int, 1, _MOST, "a whole number above 0, or none", "none")
+_RATE: Final = Number(float, math.ulp(0.0), _MOST, "a number above 0, or none", "none")
+
+_changes: Final = gathered(
+    "change",
+    _change,
+    option(
+        "--scope", multiple=True, type=click.Choice(SCOPES), help="What it is for; may be repeated; read by default."
+    ),
+    option(
+        "--adapter",
+        multiple=True,
+        metavar="FORMAT",
+        help="A format it is for, by its name in OCRSVC_DIALECTS, or api for the native API; may be repeated; all by "
+        "default.",
+    ),
+    option("--priority", type=click.Choice(get_args(KeyPriority)), help="Its highest; interactive by default."),
+    option("--cache/--no-cache", "may_cache", default=None, help="Whether its pages may be kept; they may by default."),
+    option("--expires", metavar="WHEN", help="90d, 12h, or a date (2027-01-31, by UTC); never by default."),
+    _most("--requests-per-s", type=_RATE, help="Requests a second at most; none, the default, is no limit."),
+    _most("--concurrency", type=_COUNT, help="Requests under way at once at most."),
+    _most("--pages-a-day", type=_COUNT, help="Pages a day at most, by UTC."),
+    _most("--pages-a-month", type=_COUNT, help="Pages a month at most, by UTC."),
 )
 _NAME: Final = click.argument("name", help="Name of the key.")
 
@@ -67,8 +164,8 @@ def _opened() -> Iterator[tuple[KeyStore, AuditLog]]:
 
 @keys.command("add", examples=("ocrsvc keys add acme --scope read --requests-per-s 5 --pages-a-month 20000",))
 @_NAME
-@key_options
-def _add(name: str, change: KeyChange) -> None:
+@_changes
+def _add(name: str, change: _Change) -> None:
     """Add a key, and print its secret once."""
     now_s = time.time()
     with _opened() as (store, log):
@@ -80,8 +177,8 @@ def _add(name: str, change: KeyChange) -> None:
 
 @keys.command("change", examples=("ocrsvc keys change acme --pages-a-month none --expires never",))
 @_NAME
-@key_options
-def _change(name: str, change: KeyChange) -> None:
+@_changes
+def _edit(name: str, change: _Change) -> None:
     """Change what is given of a key; its secret stays."""
     now_s = time.time()
     with _opened() as (store, log):
@@ -125,8 +222,8 @@ def _revoke(name: str) -> None:
 @_NAME
 @option(
     "--grace",
-    type=DURATION,
-    default=0.0,
+    callback=_grace_of,
+    default="0s",
     metavar="TIME",
     help="How long the old secret is accepted still, such as 90s, 30m, 12h or 7d; by default not at all.",
 )

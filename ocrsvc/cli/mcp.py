@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from ocrsvc.cli.options import COUNT, FILE, Command, check_at_most_one, option
-from ocrsvc.cli.service_access import Access, read_key, service_access
+from ocrsvc.cli.service import Access, read_key, service_access
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import set_library_environment

@@ -11,7 +11,7 @@ import orjson
 
 from ocrsvc.cli.models_repository import control_of, repository_option, selector_of
 from ocrsvc.cli.options import Command, option
-from ocrsvc.cli.service_access import Access, service_access
+from ocrsvc.cli.service import Access, service_access
 from ocrsvc.cli.terminal import table
 from ocrsvc.engines.model.version import ModelVersion, built_in_model
 from ocrsvc.models.model_control import VersionStatus

@@ -28,9 +28,7 @@ _LINES_PER_STEP: Final = 25
 @click.command(cls=Command, examples=("ocrsvc optimize --pages scans/", "ocrsvc optimize --pages a.png b.png c.png"))
 @option("--pages", multiple=True, type=FILE, required=True, metavar="FILE", help="An image, or a folder of them.")
 @click.argument("more", nargs=-1, type=FILE, metavar="[FILE]...", help="More of them; a few dozen pages are plenty.")
-@option(
-    "--out", type=FILE, metavar="FOLDER", help="Folder to keep the choice in; by default that of OCRSVC_MODEL_CACHE."
-)
+@option("--out", type=FILE, metavar="FOLDER", help="Where to keep the choice; by default in OCRSVC_MODEL_CACHE.")
 def optimize(pages: Sequence[Path], more: Sequence[Path], out: Path | None) -> None:
     """Choose the runtime and precision that win on this machine and your pages, for the engine ppocr on CPUs."""
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
@@ -50,9 +48,8 @@ def optimize(pages: Sequence[Path], more: Sequence[Path], out: Path | None) -> N
     print("\n".join(table(compared)))
     choice = samples.choose(compared)
     if not samples.save(choice):
-        raise OperatorError(
-            f"{folder} cannot be written to, so the choice is as it was.", "Name another folder with --out."
-        )
+        what = f"{folder} cannot be written to, so the choice is as it was."
+        raise OperatorError(what, "Name another folder with --out.")
     print(
         f"kept in {folder}: detection by {choice.detection}, recognition by {choice.recognition}, from the next start"
     )
@@ -65,14 +62,11 @@ def _check(settings: Settings) -> None:
     if settings.engine != "ppocr":
         raise OperatorError(f"OCRSVC_ENGINE={settings.engine} has no models to optimise.", "Set OCRSVC_ENGINE=ppocr.")
     if settings.precision != "auto" or settings.provider not in ("auto", "cpu"):
-        raise OperatorError(
-            "OCRSVC_PRECISION or OCRSVC_PROVIDER names what the models are computed with, so there is no choice.",
-            "Leave both out.",
-        )
+        what = "OCRSVC_PRECISION or OCRSVC_PROVIDER names what the models are computed with, so there is no choice."
+        raise OperatorError(what, "Leave both out.")
     if device_for(settings) == "cuda":
-        raise OperatorError(
-            "The models compute on a GPU here, and the choice is one for CPUs.", "Set OCRSVC_DEVICE=cpu to make it."
-        )
+        what = "The models compute on a GPU here, and the choice is one for CPUs."
+        raise OperatorError(what, "Set OCRSVC_DEVICE=cpu to make it.")
 
 
 def _files_in(paths: Sequence[Path]) -> Iterator[Path]:
@@ -96,8 +90,7 @@ def _compare(samples: PageSamples, files: Sequence[Path], limits: PixelLimits) -
         except (CallerError, OSError) as error:
             print(f"ocrsvc: {file} is left out: {error}", file=sys.stderr)
     compared = samples.compare(_show_lines)
-    characters = count_characters(compared)
-    if characters < FEWEST_CHARACTERS:
+    if (characters := count_characters(compared)) < FEWEST_CHARACTERS:
         raise NothingSent(
             f"Only {characters} characters were read on {len(files)} files, too few to compare two models.",
             f"Name more pages with --pages, with {FEWEST_CHARACTERS} characters or more.",

@@ -12,41 +12,36 @@ import click
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-FILE: Final = click.Path(path_type=Path)
-_SECTION: Final = "Options"
 
-
-class _WithExamples(click.Command):
-    """A command whose help ends with examples."""
+class Command(click.Command):
+    """A command whose help has its options by section, and examples at the end."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **more: Any) -> None:
         super().__init__(*args, **more)
         self.examples = examples
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples as they are, a line each."""
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options without a section first, the others in the order of declaration, then commands below."""
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and not isinstance(parameter, click.Argument):
+                sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+        if isinstance(self, click.Group):
+            self.format_commands(ctx, formatter)
+
+    def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples as they are."""
         if self.examples:
             with formatter.section("Examples"):
                 formatter.write("".join(f"  {example}\n" for example in self.examples))
 
 
-class Command(_WithExamples):
-    """A command whose help lists its options by section."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options without a section first, then each section in the order in which they are declared."""
-        sections: dict[str, list[tuple[str, str]]] = {_SECTION: []}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None and not isinstance(parameter, click.Argument):
-                sections.setdefault(getattr(parameter, "section", _SECTION), []).append(record)
-        for title, records in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
-
-
-class Group(_WithExamples, click.Group):
-    """Commands under one name, which the help lists in the order in which they are declared."""
+class Group(Command, click.Group):
+    """Commands under one name, in the order of declaration."""
 
     command_class = Command
 
@@ -56,7 +51,7 @@ class Group(_WithExamples, click.Group):
 
 
 class _Option(click.Option):
-    def __init__(self, *args: Any, section: str = _SECTION, **more: Any) -> None:
+    def __init__(self, *args: Any, section: str = "Options", **more: Any) -> None:
         super().__init__(*args, **more)
         self.section = section
 
@@ -69,12 +64,12 @@ def option(*names: str, **more: Any) -> Decorator:
 def gathered(name: str, make: Callable[..., object], *options: Decorator) -> Decorator:
     """Options that a command takes as one argument of this name, which `make` makes of their values."""
 
-    def probe() -> None:
-        """Has the options alone."""
+    def declare(command: Callable[..., Any]) -> Callable[..., Any]:
+        for one in reversed(options):
+            command = one(command)
+        return command
 
-    for one in options:
-        one(probe)
-    own = [parameter.name for parameter in click.command()(probe).params]
+    own = [parameter.name for parameter in click.command()(declare(lambda: None)).params]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
@@ -82,39 +77,28 @@ def gathered(name: str, make: Callable[..., object], *options: Decorator) -> Dec
             values = {parameter: given.pop(parameter) for parameter in own}
             return command(**given, **{name: make(**values)})
 
-        for one in reversed(options):
-            one(run)
-        return run
+        return declare(run)
 
     return decorate
 
 
 def check_at_most_one(**given: object) -> None:
     """Raises UsageError where several of these are given, by the names of their options."""
-    named = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
+    named = [f"--{name}" for name, value in given.items() if value]
     if len(named) > 1:
         raise click.UsageError(f"{' and '.join(named)} exclude each other: give one of them.")
 
 
 class Number(click.ParamType):
-    """A number within bounds.
-
-    Args:
-        kind: int takes whole numbers alone.
-        least, most: The bounds, both accepted.
-        accepted: What is accepted, in words.
-        word: Is accepted besides, and stays as it is.
-    """
+    """A number within bounds, both accepted, or a certain word; `accepted` says so."""
 
     name = "number"
 
-    def __init__(
-        self, kind: type[int] | type[float], least: float, most: float, accepted: str, word: str | None = None
-    ) -> None:
+    def __init__(self, kind: type[int | float], least: float, most: float, accepted: str, word: str = "") -> None:
         self._kind, self._least, self._most, self._accepted, self._word = kind, least, most, accepted, word
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number. Raises BadParameter."""
+        """The number, or the word as it is. Raises BadParameter."""
         if value == self._word:
             return value
         try:
@@ -126,5 +110,6 @@ class Number(click.ParamType):
         return number
 
 
+FILE: Final = click.Path(path_type=Path)
 COUNT: Final = Number(int, 1, 10**18, "a whole number above 0")
 AMOUNT: Final = Number(float, 0, 1e9, "a number from 0")

@@ -10,16 +10,14 @@ from typing import Any, Final
 import click
 
 from ocrsvc.batch.visible_text import visible
-from ocrsvc.cli.files import STANDARD, check_output, writing
 from ocrsvc.cli.options import FILE, Command, check_at_most_one, option
-from ocrsvc.cli.output_format import JSON, OTHER_NAMES, PDF, TEXT, check_one_pdf, formats_for, is_zip
-from ocrsvc.cli.read_documents import json_line, more_options, write_documents
-from ocrsvc.cli.read_files import Answered, Show, read_by_service, read_in_this_process
+from ocrsvc.cli.output import JSON, OTHER_NAMES, PDF, STANDARD, TEXT, check_output, formats_for, is_zip, writing
+from ocrsvc.cli.read_files import Answered, is_pdf, json_line, read_by_service, read_in_this_process, write_documents
 from ocrsvc.cli.reading_options import Reading, reading_options
-from ocrsvc.cli.service_access import Access, service_access
+from ocrsvc.cli.service import Access, service_access
 from ocrsvc.cli.terminal import show_progress
 from ocrsvc.client.response import Answer
-from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
+from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS, needs_of
 from ocrsvc.errors import BadOption, KeyMissing
 from ocrsvc.settings.api_key import API_KEY_VARIABLE
 
@@ -66,7 +64,7 @@ def _formats_of(_ctx: click.Context, _parameter: click.Parameter, value: Any) ->
 @option("--timing", section="Service", is_flag=True, help="Show where each request's time went, on stderr and in JSON.")
 @service_access
 @reading_options
-def read(  # noqa: PLR0913  a command's options are its arguments
+def read(
     *,
     files: Sequence[Path],
     formats: tuple[str, ...] | None,
@@ -84,25 +82,41 @@ def read(  # noqa: PLR0913  a command's options are its arguments
     check_at_most_one(engine=engine, url=url)
     if timing and not url:
         raise BadOption("--timing tells where a service's time goes.", "Name the service: --url http://host:port.")
-    target = output or STANDARD
-    check_output(target, files)
-    chosen = formats_for(formats, target)
-    check_one_pdf(files, chosen, target)
-    if target == STANDARD and sys.stdout.isatty() and (PDF in chosen or len(chosen) > 1):
-        raise BadOption("What is asked for is no text, and would be written to the terminal.", "Add -o FILE.")
-    options = {**reading.options, **more_options(chosen, reading.options)}
+    chosen = _checked_formats(formats, files, output or STANDARD, reading)
+    options = {**reading.options, **{name: True for name in needs_of(chosen) if not reading.options.get(name)}}
     shows = (output is not None or not sys.stdout.isatty()) and sys.stderr.isatty()
     if url:
         asked = {**options, "pages": reading.pages, "timing": "stages" if timing else None}
         answers = _shown(read_by_service(files, url, access, asked), len(files) if shows else 0)
     else:
-        show: Show = _show_pages if shows else lambda _file, _done, _count: None
+        show = _show_pages if shows else lambda _file, _done, _count: None
         answers = read_in_this_process(files, engine, reading.pages, options, show)
     if output is None and chosen in {(TEXT,), (JSON,)}:
         codes = list(_print_each(answers, as_json=chosen == (JSON,), headed=len(files) > 1))
     else:
-        codes = list(_write_together(answers, chosen, target, reading))
+        codes = list(_write_together(answers, chosen, output or STANDARD, reading))
     return next((code for code in codes if code), 0)
+
+
+def _checked_formats(
+    asked: tuple[str, ...] | None, files: Sequence[Path], target: Path, reading: Reading
+) -> tuple[str, ...]:
+    """What is written. Raises BadOption, before anything is read, for what cannot be."""
+    check_output(target, files)
+    formats = formats_for(asked, target)
+    if formats == (PDF,) and len(files) > 1 and target.suffix.lower() == ".pdf" and any(map(is_pdf, files)):
+        raise BadOption(
+            "One PDF is made of several pictures, and one of each file where a PDF is among them.",
+            "Read files one by one, or write a zip: -o FILE.zip.",
+        )
+    if target == STANDARD and sys.stdout.isatty() and (PDF in formats or len(formats) > 1):
+        raise BadOption("What is asked for is no text, and would be written to the terminal.", "Add -o FILE.")
+    if PDF in formats and reading.options["mask"]:
+        raise BadOption(
+            "--format pdf shows the pages as they are, and --mask is to hide what is on them.",
+            "Ask a service: POST /v1/ocr?format=pdf&mask=… shows pictures of the pages with what is masked in black.",
+        )
+    return formats
 
 
 def _shown(answers: Iterable[tuple[Path, Answered]], count: int) -> Iterator[tuple[Path, Answered]]:
@@ -122,8 +136,7 @@ def _print_each(answers: Iterable[tuple[Path, Answered]], *, as_json: bool, head
     for file, answer in answers:
         if isinstance(answer, Answer):
             heading = f"==> {file} <==\n" if headed else ""
-            text = json_line(file, answer).decode() if as_json else f"{heading}{answer.text}\n"
-            print(text, end="", flush=True)
+            print(json_line(file, answer).decode() if as_json else f"{heading}{answer.text}\n", end="", flush=True)
         yield _report(file, answer)
 
 
@@ -137,10 +150,11 @@ def _write_together(
             read.append((file, answer))
         yield _report(file, answer)
     if read:
-        words = bool(reading.options["words"] or reading.options["characters"])
-        tables = bool(reading.options["tables"])
+        options = reading.options
+        asked = {"words": options["words"] or options["characters"], "tables": options["tables"]}
+        unwanted = {name for name, is_asked in asked.items() if not is_asked}
         with writing(target) as output:
-            write_documents(read, formats, output, words=words, tables=tables, as_zip=is_zip(target))
+            write_documents(read, formats, output, unwanted, as_zip=is_zip(target))
 
 
 def _report(file: Path, answer: Answered) -> int:

@@ -1,24 +1,30 @@
-"""What `ocrsvc read` reads: files, by a service or by an engine in this process, one answer each."""
+"""What `ocrsvc read` reads and makes of it: files, by a service or by an engine in this process, and documents."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
+from functools import cache, partial
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
-from ocrsvc.cli.files import STANDARD, load, standard_input
-from ocrsvc.cli.service_access import Access
+import orjson
+
+from ocrsvc.cli.output import PDF, STANDARD
+from ocrsvc.cli.service import Access
 from ocrsvc.client.response import Answer, page_of
-from ocrsvc.errors import BadOption, OcrsvcError
+from ocrsvc.errors import BadOption, NothingSent, OcrsvcError
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for, set_library_environment
 
 if TYPE_CHECKING:
+    from ocrsvc.document_output.requested_files import NamedResult
     from ocrsvc.imaging.page_ranges import Ranges
-    from ocrsvc.pipeline.documents import FileRead
+    from ocrsvc.pipeline.documents import PageRead
     from ocrsvc.pipeline.read import Reader
     from ocrsvc.records import ReadOptions
 
@@ -29,9 +35,33 @@ Show = Callable[[Path, int, int], object]
 """Shows how far a file is: how many of its pages are read, and how many are to be."""
 
 # Nobody waits but the person at the keyboard, who has Ctrl-C.
-DEADLINE_S: Final = 86_400.0
+_DEADLINE_S: Final = 86_400.0
 _STOP_S: Final = 5.0
 _AT_ONCE: Final = 16
+
+
+def load(file: Path) -> bytes | OcrsvcError:
+    """The bytes of a file, or why there are none."""
+    try:
+        return standard_input() if file == STANDARD else file.read_bytes()
+    except OSError as error:
+        return NothingSent(f"The file cannot be read: {error.strerror}.", "Check its name and permissions.")
+
+
+@cache
+def standard_input() -> bytes:
+    """All of it, read once."""
+    return sys.stdin.buffer.read()
+
+
+def is_pdf(file: Path) -> bool:
+    """Whether it begins as a PDF does; False for what is no file."""
+    if file == STANDARD:
+        return b"%PDF-" in standard_input()[:32]
+    if not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        return b"%PDF-" in opened.read(32)
 
 
 def read_by_service(
@@ -54,7 +84,8 @@ def read_in_this_process(
     asked, ranges = read_options(options.items()).read, _ranges_of(pages)
     reader = start_reader(engine)
     try:
-        yield from _read_all(reader, files, asked, ranges, show)
+        for begin in range(0, len(files), _AT_ONCE):
+            yield from _read_some(reader, files[begin : begin + _AT_ONCE], asked, ranges, show)
     finally:
         reader.stop(_STOP_S)
 
@@ -81,47 +112,100 @@ def start_reader(engine: str | None) -> Reader:
     return reader
 
 
-def _read_all(
+def _read_some(
     reader: Reader, files: Sequence[Path], options: ReadOptions, ranges: Ranges, show: Show
 ) -> Iterator[tuple[Path, Answered]]:
-    """Each file with its answer, in order; as many at a time as a few engine threads can use, documents one by one."""
-    from ocrsvc.imaging.document import may_have_pages
+    """Each file with its answer; their pages are read as many at a time as a few engine threads can use."""
 
-    for begin in range(0, len(files), _AT_ONCE):
-        batch = files[begin : begin + _AT_ONCE]
-        datas = [load(file) for file in batch]
-        if len(batch) == 1 or any(isinstance(data, bytes) and may_have_pages(data) for data in datas):
-            pairs = zip(batch, datas, strict=True)
-            answers: Iterable[FileRead] = (_read_pages(reader, *pair, options, ranges, show) for pair in pairs)
-        else:
-            answers = reader.read_files(datas, options, DEADLINE_S, ranges=ranges)
-        for file, answer in zip(batch, answers, strict=True):
-            yield file, _as_answer(answer, options) if answer.readings else answer.errors[0][1]
+    def shown(file: Path, pages: Iterable[PageRead]) -> Iterator[PageRead]:
+        for done, page in enumerate(pages, start=1):
+            show(file, done, page.chosen)
+            yield page
 
-
-def _read_pages(
-    reader: Reader, file: Path, data: bytes | OcrsvcError, options: ReadOptions, ranges: Ranges, show: Show
-) -> FileRead:
-    """One file, page by page."""
-    from ocrsvc.pipeline.documents import FileRead
-
-    if isinstance(data, OcrsvcError):
-        return FileRead("image", 1, ((1, data),))
-    pages, total = [], 1
-    with closing(reader.read_by_page(data, options, DEADLINE_S, ranges=ranges)) as read:
-        for page in read:
-            pages.append((page.number, page.outcome))
-            total = page.total
-            show(file, len(pages), page.chosen)
-    return FileRead("", total, tuple(pages))
+    datas = [load(file) for file in files]
+    with closing(reader.read_files_by_page(datas, options, _DEADLINE_S, ranges=ranges)) as read:
+        for number, pages in groupby(read, key=lambda page: page.file):
+            file = files[number - 1]
+            yield file, _answer_of(list(shown(file, pages)), options)
 
 
-def _as_answer(read: FileRead, options: ReadOptions) -> Answer:
-    """What was read, as a service answers it; pages that failed are in `failed` alone."""
+def _answer_of(pages: Sequence[PageRead], options: ReadOptions) -> Answered:
+    """What was read of a file, as a service answers it; pages that failed are in `failed` alone."""
     from ocrsvc.formats.json_values import page_to_dict, timing_to_dict
     from ocrsvc.readings import total_of
 
-    engine, timing = asdict(read.readings[0].engine), timing_to_dict(total_of(read.readings))
-    pages = [page_to_dict(reading.page, reading.page.number, options) for reading in read.readings]
-    data = {"engine": engine, "pages": pages, "pages_total": read.total, "timing": timing}
-    return Answer("", tuple(map(page_of, pages)), dict(read.errors), read.total, engine, timing, data)
+    failed = {page.number: page.outcome for page in pages if isinstance(page.outcome, OcrsvcError)}
+    readings = [page.outcome for page in pages if not isinstance(page.outcome, OcrsvcError)]
+    if not readings:
+        return next(iter(failed.values()))
+    engine, timing = asdict(readings[0].engine), timing_to_dict(total_of(readings))
+    read = [page_to_dict(reading.page, reading.page.number, options) for reading in readings]
+    data = {"engine": engine, "pages": read, "pages_total": pages[0].total, "timing": timing}
+    return Answer("", tuple(map(page_of, read)), failed, pages[0].total, engine, timing, data)
+
+
+def write_documents(
+    read: Sequence[tuple[Path, Answer]],
+    formats: Sequence[str],
+    output: IO[bytes],
+    unwanted: Collection[str],
+    *,
+    as_zip: bool,
+) -> None:
+    """All files of these formats as one file, and as a zip where they are several or `as_zip` says so.
+
+    Text formats and JSON lack what is unwanted of words and tables. Raises OcrsvcError where a file cannot be made, and
+    OSError from the output.
+    """
+    from ocrsvc.document_output.requested_files import files_of, write_zip
+    from ocrsvc.records import no_check
+
+    documents = [_result_of(file, answer, with_file=PDF in formats) for file, answer in read]
+    made = files_of(formats, documents, partial(_json_lines, read, unwanted), words="words" not in unwanted)
+    if len(made) == 1 and not as_zip:
+        made[0].write(output, _DEADLINE_S, no_check)
+    else:
+        write_zip(made, output, _DEADLINE_S, no_check)
+
+
+def _json_lines(read: Sequence[tuple[Path, Answer]], unwanted: Collection[str]) -> bytes:
+    return b"".join(json_line(file, answer, unwanted) for file, answer in read)
+
+
+def json_line(file: Path, answer: Answer, unwanted: Collection[str] = ()) -> bytes:
+    """One file's answer as a line of JSON, without some members of its pages and lines."""
+    pages = [_without(unwanted, page) for page in answer.data["pages"]] if unwanted else answer.data["pages"]
+    return orjson.dumps({"file": str(file), **answer.data, "pages": pages}, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _without(names: Collection[str], page: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in page.items() if name not in names}
+    if "lines" in page:
+        kept["lines"] = [{name: value for name, value in line.items() if name not in names} for line in page["lines"]]
+    return kept
+
+
+def _result_of(file: Path, answer: Answer, *, with_file: bool) -> NamedResult:
+    from ocrsvc.document_output.requested_files import NamedResult
+    from ocrsvc.document_output.result import DocumentResult
+    from ocrsvc.readings import EngineInfo
+
+    data = load(file) if with_file else b""
+    if not isinstance(data, bytes):
+        raise data
+    pages = [_to_record(page) for page in answer.pages]
+    result = DocumentResult(data, pages, len(pages), EngineInfo(**answer.engine), list(answer.failed))
+    return NamedResult("" if file == STANDARD else file.name, result)
+
+
+def _to_record(value: Any) -> Any:
+    """What the client has of a page, as the record of the same name and members that output formats take."""
+    from ocrsvc import records
+
+    if isinstance(value, tuple):
+        return tuple(map(_to_record, value))
+    if not is_dataclass(value):
+        return value
+    record = getattr(records, type(value).__name__)
+    names = [member.name for member in fields(record) if hasattr(value, member.name)]
+    return record(**{name: _to_record(getattr(value, name)) for name in names})

@@ -25,8 +25,8 @@ def _reading(pages: str | None, *, segmented: bool, **options: Any) -> Reading:
 
 
 _choice: Final = partial(option, section="What is read")
-_flag: Final = partial(_choice, is_flag=True)
-_found: Final = partial(option, section="What is found besides the text", is_flag=True)
+_flag: Final = partial(_choice, is_flag=True, flag_value=False, default=True)
+_found: Final = partial(option, section="What is found besides the text")
 
 reading_options: Final = gathered(
     "reading",
@@ -42,8 +42,8 @@ reading_options: Final = gathered(
         default="auto",
         help="Clockwise turn that makes the page upright; auto, the default, finds it.",
     ),
-    _flag("--line", "detect", flag_value=False, default=True, help="Each image is one line: detect nothing."),
-    _flag("--no-unwarp", "unwarp", flag_value=False, default=True, help="Read curved pages as they are."),
+    _flag("--line", "detect", help="Each image is one line: detect nothing."),
+    _flag("--no-unwarp", "unwarp", help="Read curved pages as they are."),
     _choice(
         "--spaces",
         type=click.Choice(["auto", "model", "visible"]),
@@ -59,18 +59,15 @@ reading_options: Final = gathered(
         "nothing else, or it and whatever else stands on the page; see docs/text_layer.md.",
     ),
     _choice(
-        "--mask",
-        metavar="KIND[,KIND...]",
-        help="What becomes stars: id, phone, card, mail, own; see docs/masking.md.",
+        "--mask", metavar="KIND[,...]", help="What becomes stars: id, phone, card, mail, own; see docs/masking.md."
     ),
-    _found("--words", help="Words of each line, in JSON; Chinese by character."),
-    _found("--segmented", help="The same, with Chinese words by a dictionary."),
-    _found("--characters", help="Characters of each word, too."),
-    _found("--layout", help="Regions, such as titles and figures; JSON has them."),
-    _found("--tables", help="Tables; JSON has them."),
-    option(
+    _found("--words", is_flag=True, help="Words of each line, in JSON; Chinese by character."),
+    _found("--segmented", is_flag=True, help="The same, with Chinese words by a dictionary."),
+    _found("--characters", is_flag=True, help="Characters of each word, too."),
+    _found("--layout", is_flag=True, help="Regions, such as titles and figures; JSON has them."),
+    _found("--tables", is_flag=True, help="Tables; JSON has them."),
+    _found(
         "--barcodes",
-        section="What is found besides the text",
         type=click.Choice(["true", "only"]),
         is_flag=False,
         flag_value="true",

@@ -9,9 +9,8 @@ from typing import Any, Final
 import click
 import orjson
 
-from ocrsvc.cli.ask_service import ask, fetch, refusal_of, service_of
 from ocrsvc.cli.options import Command
-from ocrsvc.cli.service_access import Access, service_access, tls_access
+from ocrsvc.cli.service import Access, ask, fetch, read_key, refusal_of, service_access, tls_access
 from ocrsvc.cli.terminal import table
 
 Node = Mapping[str, Any]
@@ -32,7 +31,7 @@ _ADDRESS: Final = "http://host:port, https://host:port or unix:path; by default 
 @tls_access
 def health(url: str | None, access: Access) -> None:
     """End with 0 when a running service is ready, for the health checks of containers."""
-    url, context = service_of(url, access)
+    url, context = access.find(url)
     status, body = ask(url, "/readyz", context=context)
     if status != http.client.OK:
         raise refusal_of(url, status, body)
@@ -47,7 +46,7 @@ def health(url: str | None, access: Access) -> None:
 @service_access
 def status(url: str | None, access: Access) -> None:
     """Print the workers and the main numbers of a running service."""
-    (url, context), key = service_of(url, access), access.read_key()
+    (url, context), key = access.find(url), read_key(access.key_file)
     overview = orjson.loads(fetch(url, "/ops/overview", key, context))
     numbers = describe_numbers(parse(fetch(url, "/metrics", key, context).decode()))
     for line in (*describe_workers(overview), "", *numbers, *describe_overview(overview)):

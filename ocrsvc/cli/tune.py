@@ -10,17 +10,18 @@ from typing import Final
 
 import click
 
+from ocrsvc.cli import tune_choice
 from ocrsvc.cli.options import COUNT, FILE, Command, option
 from ocrsvc.cli.serve import command_line
 from ocrsvc.cli.terminal import show_progress
+from ocrsvc.cli.tune_choice import Measurement, SettingValues, choose, show_all, to_toml
+from ocrsvc.cli.tune_trial import Load, measure
 from ocrsvc.errors import NothingSent, OperatorError
+from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.load import CONFIG_VARIABLE, read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.cpu_quota import read_cpus
 from ocrsvc.system.thread_plan import device_for
-from ocrsvc.tuning.choice import Measurement, choose, show, table, to_toml
-from ocrsvc.tuning.settings_to_try import SettingValues, batches, precisions, workers_and_threads
-from ocrsvc.tuning.trial import Load, measure, without_settings
 
 _TRIED: Final = ("workers", "engine_threads", "batch_pixels", "batch_wait_s", "precision")
 
@@ -47,37 +48,16 @@ def tune(pages: Sequence[Path], p95: float | None, clients: int, seconds: float,
         )
     measured: list[Measurement] = []
     best = _best_of_all(settings, load, p95, measured)
-    print("\n".join(table(measured)))
+    print("\n".join(tune_choice.table(measured)))
     if best is None:
         raise OperatorError(
             f"None of these keeps a p95 of {p95} s with {clients} clients." if p95 else "All failed.",
             "Allow more time, fewer --clients, or use a faster machine.",
         )
-    out.write_text(to_toml(best, measured, _conditions(settings, load, p95)), encoding="utf-8")
+    goal = f"p95 at most {p95:g} s" if p95 else "highest throughput"
+    how = f"engine {settings.engine}, {read_cpus():g} CPUs, {len(pages)} pages, {clients} clients, {seconds:g} s each"
+    out.write_text(to_toml(best, measured, f"{how}, goal: {goal}."), encoding="utf-8")
     print(f"written to {out}; start with {CONFIG_VARIABLE}={out}")
-
-
-def _best_of_all(
-    settings: Settings, load: Load, p95_s: float | None, measured: list[Measurement]
-) -> Measurement | None:
-    """The best of what is tried, one kind of setting after the other; None where nothing keeps the goal."""
-    device = device_for(settings)
-
-    def best_with(candidates: Sequence[SettingValues]) -> Measurement | None:
-        _try_all(candidates, load, measured)
-        return choose(measured, p95_s)
-
-    best = best_with(workers_and_threads(read_cpus(), device))
-    if device == "cuda" and best is not None:
-        best = best_with(batches(best.knobs))
-    if best is not None and _has_two_precisions(settings, device):
-        best = best_with(precisions(best.knobs))
-    return best
-
-
-def _has_two_precisions(settings: Settings, device: str) -> bool:
-    """Whether there are two to try: what a CPU computes in is proved at the first start."""
-    return settings.engine == "ppocr" and device == "cuda"
 
 
 def _read(files: Sequence[Path]) -> list[bytes]:
@@ -87,23 +67,30 @@ def _read(files: Sequence[Path]) -> list[bytes]:
         raise NothingSent(f"{error.filename} cannot be read: {error.strerror}.") from error
 
 
+def _best_of_all(
+    settings: Settings, load: Load, p95_s: float | None, measured: list[Measurement]
+) -> Measurement | None:
+    """The best of what is tried, one kind of setting after the other; None where nothing keeps the goal."""
+    device = device_for(settings)
+    _try_all(tune_choice.workers_and_threads(read_cpus(), device), load, measured)
+    # What a CPU computes in is proved at the first start.
+    more = [tune_choice.batches, *([tune_choice.precisions] if settings.engine == "ppocr" else [])]
+    for others in more if device == "cuda" else ():
+        if (best := choose(measured, p95_s)) is not None:
+            _try_all(others(best.knobs), load, measured)
+    return choose(measured, p95_s)
+
+
 def _try_all(candidates: Sequence[SettingValues], load: Load, measured: list[Measurement]) -> None:
     """Measure all candidates that start. Raises OperatorError where the first of all does not: none would."""
-    environ = without_settings(os.environ, _TRIED)
+    gone = {variable_of(name) for name in _TRIED}
+    environ = {name: value for name, value in os.environ.items() if name not in gone}
     for number, knobs in enumerate(candidates):
-        show_progress(number, len(candidates), show(knobs))
+        show_progress(number, len(candidates), show_all(knobs))
         try:
             measured.append(measure(command_line(()), knobs, load, environ))
         except OperatorError as error:
             if not measured:
                 raise
-            print(f"ocrsvc: {show(knobs)} is left out: {error}", file=sys.stderr)
+            print(f"ocrsvc: {show_all(knobs)} is left out: {error}", file=sys.stderr)
     show_progress(len(candidates), len(candidates))
-
-
-def _conditions(settings: Settings, load: Load, p95_s: float | None) -> str:
-    goal = f"p95 at most {p95_s:g} s" if p95_s else "highest throughput"
-    return (
-        f"engine {settings.engine}, {read_cpus():g} CPUs, {len(load.pages)} pages, {load.clients} clients, "
-        f"{load.seconds:g} s each, goal: {goal}."
-    )

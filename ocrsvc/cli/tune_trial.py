@@ -9,22 +9,20 @@ import signal
 import ssl
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import IO, Final
-from urllib.parse import urlsplit
 
+from ocrsvc.cli.service import connect
+from ocrsvc.cli.tune_choice import Measurement, SettingValues, show
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.describe import variable_of
 from ocrsvc.system.memory import read_rss_bytes
-from ocrsvc.tuning.choice import Measurement, format_value
-from ocrsvc.tuning.settings_to_try import SettingValues
 
 _START_S: Final = 300.0
 _STOP_S: Final = 90.0
@@ -43,36 +41,31 @@ class Load:
 
 
 def measure(command: Sequence[str], knobs: SettingValues, load: Load, environ: Mapping[str, str]) -> Measurement:
-    """Start the service with these settings, which name the workers, warm it with a page a client, load it, and end it.
+    """Start the service with these settings, the workers among them, warm it with a page a client, load it, and end it.
 
-    The command gets `-b 127.0.0.1:0` besides, and the environment the settings. Raises OperatorError: it does not start.
+    Raises OperatorError where it does not start.
     """
-    own = {variable_of(name): format_value(value) for name, value in knobs.items()}
-    # Its readiness is logged at this level.
-    environ = {**environ, **own, variable_of("log_level"): "info"}
-    # The clients here have no certificate.
-    environ[variable_of("tls_clients")] = "optional"
-    with _running([*command, "-b", "127.0.0.1:0"], environ, int(knobs["workers"])) as (url, process):
-        _send(url, load, until_s=0.0)
-        with _memory_watched(process.pid) as peak:
-            began_s = time.monotonic()
-            taken_s = _send(url, load, until_s=began_s + load.seconds)
-            wall_s = time.monotonic() - began_s
+    own = {variable_of(name): show(value) for name, value in knobs.items()}
+    # Its readiness is logged at this level, and the clients here have no certificate.
+    own |= {variable_of("log_level"): "info", variable_of("tls_clients"): "optional"}
+    with _running([*command, "-b", "127.0.0.1:0"], {**environ, **own}, int(knobs["workers"])) as (url, pid):
+        send(url, load, until_s=0.0)
+        began_s = time.monotonic()
+        taken_s, peak_bytes = send(url, load, began_s + load.seconds, pid)
+        wall_s = time.monotonic() - began_s
     answered_s = sorted(seconds for seconds in taken_s if seconds is not None)
     p50_s, p95_s = (answered_s[int(part * len(answered_s))] if answered_s else wall_s for part in (0.5, 0.95))
     failed = len(taken_s) - len(answered_s)
-    return Measurement(knobs, len(answered_s) / wall_s, p50_s, p95_s, max(peak), failed)
+    return Measurement(knobs, len(answered_s) / wall_s, p50_s, p95_s, peak_bytes, failed)
 
 
 @contextmanager
-def _running(
-    command: Sequence[str], environ: Mapping[str, str], workers: int
-) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """The service's address and process, once all its workers are ready."""
+def _running(command: Sequence[str], environ: Mapping[str, str], workers: int) -> Iterator[tuple[str, int]]:
+    """The service's address and process id, once all its workers are ready."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, env=environ, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)  # noqa: S603  our own command
         try:
-            yield _wait_until_ready(process, log, workers), process
+            yield _wait_until_ready(process, log, workers), process.pid
         finally:
             process.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
@@ -98,16 +91,24 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: IO[bytes], workers:
         time.sleep(_POLL_S)
 
 
-def _send(url: str, load: Load, until_s: float) -> list[float | None]:
-    """How long each answer took, None for one that failed; each client sends a page at least, and until this time."""
-    pages = cycle(load.pages)
+def send(url: str, load: Load, until_s: float, pid: int | None = None) -> tuple[list[float | None], int]:
+    """How long each answer took, None for one that failed, and the most memory of this process and all below it.
+
+    Each client sends at least one page, and goes on until this time.
+    """
+    pages, peak_bytes = cycle(load.pages), 0
     with ThreadPoolExecutor(load.clients) as pool:
         clients = [pool.submit(_client, url, pages, until_s) for _ in range(load.clients)]
-    return [seconds for client in clients for seconds in client.result()]
+        while wait(clients, _POLL_S).not_done:
+            peak_bytes = max(peak_bytes, 0 if pid is None else _family_bytes(pid))
+    return [seconds for client in clients for seconds in client.result()], peak_bytes
 
 
 def _client(url: str, pages: Iterator[bytes], until_s: float) -> list[float | None]:
-    connection = _connection(url)
+    # This process has started the service: there is nobody else to be taken for it.
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    connection = connect(url, _ANSWER_S, context)
     taken_s: list[float | None] = []
     while not taken_s or time.monotonic() < until_s:
         began_s = time.monotonic()
@@ -115,16 +116,6 @@ def _client(url: str, pages: Iterator[bytes], until_s: float) -> list[float | No
         taken_s.append(time.monotonic() - began_s if is_read else None)
     connection.close()
     return taken_s
-
-
-def _connection(url: str) -> http.client.HTTPConnection:
-    address = urlsplit(url)
-    if address.scheme == "http":
-        return http.client.HTTPConnection(address.netloc, timeout=_ANSWER_S)
-    # This process has started the service: there is nobody else to be taken for it.
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return http.client.HTTPSConnection(address.netloc, timeout=_ANSWER_S, context=context)
 
 
 def _post(connection: http.client.HTTPConnection, page: bytes) -> bool:
@@ -138,35 +129,10 @@ def _post(connection: http.client.HTTPConnection, page: bytes) -> bool:
     return response.status == http.client.OK
 
 
-@contextmanager
-def _memory_watched(pid: int) -> Iterator[list[int]]:
-    """The sums of resident memory of a process and all below it, looked at ten times a second."""
-    sums, done = [_family_bytes(pid)], threading.Event()
-
-    def sample() -> None:
-        while not done.wait(_POLL_S):
-            sums.append(_family_bytes(pid))
-
-    thread = threading.Thread(target=sample)
-    thread.start()
-    try:
-        yield sums
-    finally:
-        done.set()
-        thread.join()
-
-
 def _family_bytes(pid: int) -> int:
+    """Resident memory of a process and all below it."""
     with suppress(OSError):
         own = read_rss_bytes(Path(f"/proc/{pid}/statm"))
-        children = [
-            int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()
-        ]
-        return own + sum(map(_family_bytes, children))
+        lists = [file.read_text().split() for file in Path(f"/proc/{pid}/task").glob("*/children")]
+        return own + sum(_family_bytes(int(child)) for children in lists for child in children)
     return 0
-
-
-def without_settings(environ: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """An environment without the variables of some settings, which are to be tried."""
-    gone = {variable_of(name) for name in names}
-    return {name: value for name, value in environ.items() if name not in gone}
