@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ocrsvc.batch.run import Run
 
 _MORE_TO_READ: Final = 75
-_MOST_PROBLEMS: Final = 20
 _SOME_FAILED: Final = 1
+_MOST_PROBLEMS: Final = 20
 
 
 @click.command(
@@ -57,13 +57,27 @@ def batch(**given: Any) -> int:
         estimate(request_of(args), args.machines, args.price_per_hour)
         return 0
     destination = open_destination(args.out)
-    if args.verify:
-        return _verify(destination)
     with _failures_named(destination):
+        if args.verify:
+            return _verify(destination)
         if args.report:
             make_report(destination)
             return 0
         return _read(destination, args)
+
+
+@contextmanager
+def _failures_named(destination: Destination) -> Iterator[None]:
+    """Has a disk that fails raise StoreUnavailable."""
+    remedy = "Fix that, and repeat the command: what was read is kept."
+    try:
+        yield
+    except OSError as error:
+        said = error.strerror or error
+        raise StoreUnavailable(f"{destination.address} cannot be read or written: {said}.", remedy) from error
+    except sqlite3.Error as error:
+        what = f"The work folder of {destination.address} cannot be read or written: {error}."
+        raise StoreUnavailable(what, remedy) from error
 
 
 def _read(destination: Destination, args: SimpleNamespace) -> int:
@@ -86,46 +100,7 @@ def _read(destination: Destination, args: SimpleNamespace) -> int:
         print(f"ocrsvc: {sentence}", file=sys.stderr)
     if not args.no_report:
         make_report_at_end(destination)
-    if not outcome.is_complete:
-        return _MORE_TO_READ
-    return _SOME_FAILED if outcome.all_failed and not args.exit_zero else 0
-
-
-@contextmanager
-def _failures_named(destination: Destination) -> Iterator[None]:
-    """Has a disk that fails raise StoreUnavailable."""
-    remedy = "Fix that, and repeat the command: what was read is kept."
-    try:
-        yield
-    except OSError as error:
-        said = error.strerror or error
-        raise StoreUnavailable(f"{destination.address} cannot be read or written: {said}.", remedy) from error
-    except sqlite3.Error as error:
-        what = f"The work folder of {destination.address} cannot be read or written: {error}."
-        raise StoreUnavailable(what, remedy) from error
-
-
-def _verify(destination: Destination) -> int:
-    """Check that every page is in the output once, and print what is wrong."""
-    from ocrsvc.batch.progress import count_of
-    from ocrsvc.batch.verify import verify
-
-    try:
-        found = verify(destination)
-    except OSError as error:
-        raise StoreUnavailable(f"{destination.address} cannot be read: {error.strerror or error}.") from error
-    for problem in found.problems[:_MOST_PROBLEMS]:
-        print(visible(problem))
-    print(
-        f"{count_of(found.pages, 'page')} in {count_of(found.parts, 'part')}: {found.done:,} read, {found.failed:,} "
-        f"failed; {found.finished:,} in the output, {count_of(len(found.problems), 'problem')}"
-    )
-    if found.problems:
-        print("The output was changed or removed after it was written: read into another destination.")
-        return DamagedLedger.exit_code
-    if not found.is_complete:
-        return _MORE_TO_READ
-    return _SOME_FAILED if found.failed else 0
+    return _code(is_complete=outcome.is_complete, failed=outcome.all_failed if not args.exit_zero else 0)
 
 
 @contextmanager
@@ -145,3 +120,27 @@ def _draining(work: Run) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _verify(destination: Destination) -> int:
+    """Check that every page is in the output once, and print what is wrong."""
+    from ocrsvc.batch.progress import count_of
+    from ocrsvc.batch.verify import verify
+
+    found = verify(destination)
+    for problem in found.problems[:_MOST_PROBLEMS]:
+        print(visible(problem))
+    print(
+        f"{count_of(found.pages, 'page')} in {count_of(found.parts, 'part')}: {found.done:,} read, {found.failed:,} "
+        f"failed; {found.finished:,} in the output, {count_of(len(found.problems), 'problem')}"
+    )
+    if found.problems:
+        print("The output was changed or removed after it was written: read into another destination.")
+        return DamagedLedger.exit_code
+    return _code(is_complete=found.is_complete, failed=found.failed)
+
+
+def _code(*, is_complete: bool, failed: int) -> int:
+    if not is_complete:
+        return _MORE_TO_READ
+    return _SOME_FAILED if failed else 0

@@ -16,13 +16,15 @@ from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS
 from ocrsvc.batch.readers.open_reader import ClusterRequest, ServiceAccess
 from ocrsvc.cli.options import AMOUNT, COUNT, FILE, Number, option
 from ocrsvc.cli.reading_options import reading_options
-from ocrsvc.cli.service import service_access
+from ocrsvc.cli.service import read_key, service_access
 from ocrsvc.errors import BadOption
 from ocrsvc.settings.load import read_settings
 
 if TYPE_CHECKING:
     from ocrsvc.batch.start import BatchRequest
 
+_AT_ONCE: Final = Number(int, 1, 1000, "a whole number from 1 to 1000")
+_MACHINES: Final = Number(int, 1, 1_000_000, "a whole number from 1 to 1000000")
 _MODES: Final = ("--dry-run", "--verify", "--report")
 # What has an option of its own, or is the run's to say.
 _OWN: Final = (
@@ -33,6 +35,7 @@ _source: Final = partial(option, section="Sources")
 _output: Final = partial(option, section="Output")
 _failing: Final = partial(option, section="Going on, and pages that fail")
 _reader: Final = partial(option, section="Who reads")
+_service: Final = partial(option, section="Service", type=AMOUNT, metavar="SECONDS")
 _cluster: Final = partial(option, section="A Ray cluster (--on ray)")
 _shown: Final = partial(option, section="Progress and report")
 _estimate: Final = partial(option, section="What it will take")
@@ -60,64 +63,31 @@ _OPTIONS: Final = (
     _output("--verify", is_flag=True, help="Read nothing: check that every page is in the output once."),
     _failing("--limit", type=COUNT, metavar="N", help="Stop after N pages; the same command goes on."),
     _failing("--work", type=FILE, metavar="FOLDER", help="For what is not in the output yet; on a local disk."),
-    _failing(
-        "--take-over", is_flag=True, help="Continue a shard whose process on another machine has certainly ended."
-    ),
+    _failing("--take-over", is_flag=True, help="Continue a shard whose process elsewhere has certainly ended."),
     _failing("--attempts", type=COUNT, default=3, metavar="N", help="Tries of a page before it fails (3)."),
     _failing("--retry-failed", is_flag=True, help="Try pages that have failed again."),
     _failing("--keep-going", is_flag=True, help="Fail pages also when 100 tries in a row fail, and do not end then."),
     _failing("--exit-zero", is_flag=True, help="End with 0, not 1, when pages have failed."),
     _reader("--on", default="local", metavar="WHO", help="local (the default), URL[,URL...], ray, ray://HOST:PORT."),
     _reader("--shard", metavar="I/N", help="Work on every Nth part from the Ith (from 0) alone."),
-    option(
-        "--patience",
-        section="Service",
-        type=AMOUNT,
-        default=300.0,
-        metavar="SECONDS",
-        help="How long no service may answer before the run stops (300).",
-    ),
-    option(
-        "--at-once",
-        section="Service",
-        type=Number(int, 1, 1000, "a whole number from 1 to 1000"),
-        default=16,
-        metavar="N",
-        help="Files under way at each service, until it refuses one (16).",
+    _service("--patience", default=300.0, help="How long no service may answer before the run stops (300)."),
+    _service(
+        "--at-once", type=_AT_ONCE, default=16, metavar="N", help="Files under way at each, until it refuses (16)."
     ),
     service_access,
     _cluster("--actors", type=COUNT, metavar="N", help="Actors; by default as many as there is room for."),
     _cluster("--cpus-per-actor", type=AMOUNT, default=1.0, metavar="N", help="CPUs of each, or a part (1)."),
     _cluster("--gpus-per-actor", type=AMOUNT, default=0.0, metavar="N", help="GPUs of each, or a part (0)."),
-    _cluster(
-        "--actor-options",
-        default="{}",
-        metavar="JSON",
-        help="More of Ray's options for them, such as memory, resources, label_selector, runtime_env.",
-    ),
-    _cluster(
-        "--actor-wait", type=AMOUNT, default=600.0, metavar="SECONDS", help="How long to wait for any actor (600)."
-    ),
+    _cluster("--actor-options", default="{}", metavar="JSON", help="More of Ray's options, such as memory, resources."),
+    _cluster("--actor-wait", type=AMOUNT, default=600.0, metavar="SECONDS", help="How long to wait for any (600)."),
     reading_options,
     _shown("--quiet", is_flag=True, help="Show no progress."),
     _shown("--metrics-port", metavar="[HOST:]PORT", help="Tell Prometheus how it goes, on 127.0.0.1."),
     _shown("--no-report", is_flag=True, help="Write no report at the end."),
     _shown("--report", is_flag=True, help="Write the report of the run again, and nothing else."),
-    _estimate(
-        "--dry-run", is_flag=True, help="Count files and pages, read a few, estimate time and cost; write nothing."
-    ),
-    _estimate(
-        "--machines",
-        type=Number(int, 1, 1_000_000, "a whole number from 1 to 1000000"),
-        metavar="N",
-        help="How many machines such as this would read, or times as many as --on names.",
-    ),
-    _estimate(
-        "--price-per-hour",
-        type=AMOUNT,
-        metavar="PRICE",
-        help="Of this machine, or of all that --on names, in any currency.",
-    ),
+    _estimate("--dry-run", is_flag=True, help="Count pages, read a few, estimate time and cost; write nothing."),
+    _estimate("--machines", type=_MACHINES, metavar="N", help="Such machines, or times as many as --on names."),
+    _estimate("--price-per-hour", type=AMOUNT, metavar="PRICE", help="Of this machine, or of all that --on names."),
 )
 
 
@@ -165,7 +135,7 @@ def request_of(args: SimpleNamespace) -> BatchRequest:
         dict(os.environ),
         as_planned=args.as_planned,
         cluster=ClusterRequest(args.actors, args.cpus_per_actor, args.gpus_per_actor, actor_options, args.actor_wait),
-        services=ServiceAccess(access.read_key(), access.ca, access.certificate, args.patience, args.at_once),
+        services=ServiceAccess(read_key(access.key_file), access.ca, access.certificate, args.patience, args.at_once),
         update=args.update,
         work=args.work,
         take_over=args.take_over,

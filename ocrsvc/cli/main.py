@@ -94,31 +94,30 @@ def run(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, or after sysexits.h what the first failure says (`ocrsvc.errors`); 2 for a wrong command line.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
     if shell := os.environ.get(_COMPLETION):
         return shell_complete(ocrsvc, {}, "ocrsvc", _COMPLETION, shell)
     try:
-        # Not `main`, which has exit codes of its own for an interrupt and a reader that leaves.
-        with ocrsvc.make_context("ocrsvc", arguments) as context:
-            code: int | None = ocrsvc.invoke(context)
-        sys.stdout.flush()
-    except click.exceptions.Exit as ended:
-        return ended.exit_code
+        return _call(list(sys.argv[1:] if argv is None else argv))
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except BrokenPipeError:
-        return _end_after_broken_pipe()
     except OcrsvcError as error:
         print(visible(f"ocrsvc: {error}"), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # As with `| head -1`. The interpreter flushes stdout once more when it ends, and would report the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _call(arguments: list[str]) -> int:
+    """What click's own `main` does, which has other exit codes for an interrupt and for output that nobody reads."""
+    try:
+        with ocrsvc.make_context("ocrsvc", arguments) as context:
+            code: int | None = ocrsvc.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
     return code or 0
-
-
-def _end_after_broken_pipe() -> int:
-    """The exit code of a program that SIGPIPE ends, for output that nobody reads any more, as with `| head -1`."""
-    # The interpreter flushes stdout once more when it ends, and would report the pipe again.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 128 + signal.SIGPIPE

@@ -5,17 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
-from ocrsvc.cli.models_add import add, encrypt, new_key_
+from ocrsvc.cli.models_add import add, encrypt, new_model_key
 from ocrsvc.cli.models_list import list_models
 from ocrsvc.cli.models_repository import (
     control_of,
     named_model,
     named_version,
-    number_of,
     repository_of,
     repository_option,
     selector_of,
@@ -29,10 +28,6 @@ from ocrsvc.models.proof.judgement import Judgement
 from ocrsvc.models.repository import ModelRepository
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import plan_for
-
-if TYPE_CHECKING:
-    from ocrsvc.models.model_control import VersionStatus
-    from ocrsvc.models.proof.prover import Prover
 
 _FAULTY: Final = 65
 _NONE: Final = "none"
@@ -73,25 +68,19 @@ def check(settings: Settings, model: str | None) -> int:
 
     chosen = None if model is None else named_model(model)
     prover = Prover(settings, plan_for(settings, workers=1), lambda: False)
-    found = [
-        one
-        for one in control_of(settings).status(chosen.name if chosen else None)
-        if chosen is None or chosen.number in (None, one.number)
-    ]
+    found = control_of(settings).status(chosen.name if chosen else None)
+    if chosen is not None and chosen.number is not None:
+        found = [one for one in found if one.number == chosen.number]
     if not found:
         raise UnknownModel(f"There is no {chosen} that could be checked.", "See `ocrsvc models list`.")
-    outcomes = [_check(one, prover) for one in found]
+    code = 0
+    for one in found:
+        judged = Judgement("open", one.reason) if one.version is None else prover.prove(one.version, None)
+        print(f"{one.name}/{one.number}: {'right. ' if judged.kind is None else ''}{judged.reason}", flush=True)
+        code = code if judged.kind is None else _FAULTY
     for remark in unfinished(repository_of(settings)) if chosen is None else ():
         print(remark)
-    return 0 if all(outcomes) else _FAULTY
-
-
-def _check(one: VersionStatus, prover: Prover) -> bool:
-    """Say how a version is; whether it is right."""
-    found = Judgement("open", one.reason) if one.version is None else prover.prove(one.version, None)
-    right = "right. " if found.kind is None else ""
-    print(f"{one.name}/{one.number}: {right}{found.reason}", flush=True)
-    return found.kind is None
+    return code
 
 
 def unfinished(folder: Path) -> Iterator[str]:
@@ -115,10 +104,10 @@ def label(settings: Settings, name: str, label: str, version: str) -> None:
         control.set_labels(name, {label: None})
         print(f"{name} has no label {label}.")
         return
-    if (number := number_of(version)) is None:
+    if not version.isascii() or not version.isdecimal():
         raise OperatorError(f"{version[:40]!r} is no version.", f"Accepted is its number, or {_NONE}.")
-    control.set_labels(name, {label: number})
-    print(f"{name}:{label} is {name}/{number}.")
+    control.set_labels(name, {label: int(version)})
+    print(f"{name}:{label} is {name}/{int(version)}.")
 
 
 @models.command()
@@ -126,8 +115,8 @@ def label(settings: Settings, name: str, label: str, version: str) -> None:
 @_MODEL
 def load(settings: Settings, model: str) -> None:
     """Have a model or version serve that the policy does not want."""
-    control, wanted = control_of(settings), named_model(model)
-    control.load(wanted.name, wanted.number)
+    wanted = named_model(model)
+    control_of(settings).load(wanted.name, wanted.number)
     print(f"{wanted} is wanted, and serves as soon as it has proved itself.")
 
 
@@ -136,8 +125,8 @@ def load(settings: Settings, model: str) -> None:
 @_MODEL
 def unload(settings: Settings, model: str) -> None:
     """Have a model or version serve no more."""
-    control, wanted = control_of(settings), named_model(model)
-    control.unload(wanted.name, wanted.number)
+    wanted = named_model(model)
+    control_of(settings).unload(wanted.name, wanted.number)
     print(f"{wanted} serves no more requests.")
 
 
@@ -147,10 +136,10 @@ def unload(settings: Settings, model: str) -> None:
 def forget(settings: Settings, version: str) -> None:
     """Forget what was found of a version, so that it is tried anew."""
     control, (name, number) = control_of(settings), named_version(version)
-    found = next((one.version for one in control.status() if (one.name, one.number) == (name, number)), None)
-    if found is None:
+    found = [one.version for one in control.status() if (one.name, one.number) == (name, number)]
+    if not found or found[0] is None:
         raise UnknownModel(f"There is no {name}/{number} that could be tried.", "See `ocrsvc models list`.")
-    control.store.forget_verdict(found.digest)
+    control.store.forget_verdict(found[0].digest)
     print(f"{name}/{number} is tried anew, as if it had just been added.")
 
 
@@ -160,7 +149,10 @@ def forget(settings: Settings, version: str) -> None:
 @option("--yes", is_flag=True, help="Do not ask.")
 @option("--force", is_flag=True, help="Also if requests are read by it, or a label names it.")
 def remove(settings: Settings, version: str, *, yes: bool, force: bool) -> int:
-    """Remove a version; it ends with 1 if the answer to the question is no."""
+    """Remove a version.
+
+    It asks first, and ends with 1 if the answer is no.
+    """
     name, number = named_version(version)
     folder = repository_of(settings) / name / str(number)
     if (name, number) == (built_in_model().name, built_in_model().number):
@@ -203,4 +195,4 @@ def _ask(folder: Path) -> bool:
 
 
 models.add_command(encrypt)
-models.add_command(new_key_, "new-key")
+models.add_command(new_model_key)

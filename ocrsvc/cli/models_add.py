@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 import click
 
-from ocrsvc.cli.models_repository import VERSION_NUMBER, named_version, number_of, repository_of, repository_option
+from ocrsvc.cli.models_repository import VERSION_NUMBER, named_version, repository_of, repository_option
 from ocrsvc.cli.options import FILE, Command, gathered, option
-from ocrsvc.engines.model.description import Description, Recognition, Tier
+from ocrsvc.engines.model.description import Recognition, Tier
 from ocrsvc.engines.model.encryption import ModelKey, new_key
 from ocrsvc.engines.model.key_source import KEY_SETTINGS, read_model_key
-from ocrsvc.engines.model.version import NAME, ModelVersion
+from ocrsvc.engines.model.version import MOST_VERSION, NAME, ModelVersion
 from ocrsvc.errors import OperatorError
 from ocrsvc.models.importers.source_files import NewModel, Wanted
 from ocrsvc.models.importers.write_version import encrypt_model, write_version
@@ -29,48 +29,33 @@ def _name_of(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str
     return text
 
 
-def _recognizers_of(
-    _ctx: click.Context, _parameter: click.Parameter, texts: Sequence[str]
-) -> Sequence[tuple[str, Path]]:
-    for text in texts:
-        name, _, file = text.partition("=")
+def _recognizers_of(_ctx: click.Context, _parameter: click.Parameter, texts: Sequence[str]) -> list[tuple[str, Path]]:
+    pairs = [text.partition("=") for text in texts]
+    for name, sign, file in pairs:
         if not name or not file:
-            raise click.BadParameter(f"{text!r}: accepted is NAME=FILE, such as cyrillic=eslav_rec.onnx.")
-    return [(name, Path(file)) for name, _, file in (text.partition("=") for text in texts)]
+            raise click.BadParameter(f"{name + sign + file!r}: accepted is NAME=FILE, such as cyrillic=eslav_rec.onnx.")
+    return [(name, Path(file)) for name, _, file in pairs]
 
 
-def _wanted(
-    sources: Sequence[Path],
-    tier: Tier | None,
-    language: Sequence[str],
-    recognizer: Sequence[tuple[str, Path]],
-    dictionary: Path | None,
-    licence: str | None,
-    reference: Path | None,
-) -> Wanted:
+def _wanted(recognizer: Sequence[tuple[str, Path]], language: Sequence[str], **more: Any) -> Wanted:
     if len(dict(recognizer)) < len(recognizer):
         raise OperatorError("Two recognizers have the same name.", "Give each a name of its own.")
-    return Wanted(sources, tier, list(language), dict(recognizer), dictionary, licence, reference)
+    return Wanted(languages=list(language), recognizers=dict(recognizer), **more)
 
 
+_SOURCES: Final = "ONNX models with inference.yml or a dictionary, Tr's folder, or one with a model.toml."
 _WANTED: Final = gathered(
     "wanted",
     _wanted,
     click.argument(
-        "sources",
-        nargs=-1,
-        required=True,
-        type=FILE,
-        metavar="SOURCE...",
-        help="Files or folders: ONNX models with inference.yml or a dictionary, Tr's folder, or one with a model.toml.",
+        "sources", nargs=-1, required=True, type=FILE, metavar="SOURCE...", help=f"Files, folders: {_SOURCES}"
     ),
     option("--tier", type=click.Choice(get_args(Tier)), help="How large it is; also chooses among several."),
     option(
         "--language",
         multiple=True,
         metavar="TAG",
-        help="That it reads, the likeliest first, such as zh; may be repeated; by default those that its dictionary can "
-        "write.",
+        help="That it reads, the likeliest first; may be repeated; by default those that its dictionary can write.",
     ),
     option(
         "--recognizer",
@@ -97,14 +82,16 @@ _WANTED: Final = gathered(
 @_WANTED
 @option("--version", type=VERSION_NUMBER, metavar="N", help="Its number; by default the next one that is free.")
 def add(settings: Settings, name: str, wanted: Wanted, version: int | None) -> None:
-    """Add a model, or a version of one, from PaddleOCR's, RapidOCR's, TurboOCR's or Tr's files."""
+    """Add a model, or a version of one.
+
+    Its files are PaddleOCR's, RapidOCR's, TurboOCR's or Tr's; what is missing is said.
+    """
     from ocrsvc.models.importers.find_model import find_model
 
     folder = repository_of(settings)
     model = find_model(wanted)
     number = write_version(model, folder, name, version)
-    for line in _report(f"{name}/{number}", model):
-        print(line)
+    print("\n".join(_report(f"{name}/{number}", model)))
     for note in model.notes:
         print(note, file=sys.stderr)
 
@@ -113,17 +100,13 @@ def _report(version: str, model: NewModel) -> Iterator[str]:
     description = model.description
     said = [word for word in (description.title, description.tier, description.licence) if word]
     yield f"{version}: {', '.join(said) or description.engine}"
-    yield from _detector(description)
-    for part in description.recognition:
-        yield f"  recognizer {part.name}: {_recognizer_in_words(part, model)}"
-
-
-def _detector(description: Description) -> Iterator[str]:
     if (part := description.detection) is not None:
         thresholds = (("map", part.map_threshold), ("box", part.box_threshold), ("unclip", part.unclip_ratio))
-        said = ", ".join(f"{name} {value:g}" for name, value in thresholds if value is not None)
+        known = ", ".join(f"{name} {value:g}" for name, value in thresholds if value is not None)
         mean, std = ("/".join(f"{value:g}" for value in values) for values in (part.mean, part.std))
-        yield f"  detector: mean {mean}, std {std}; {said or 'the usual thresholds'}"
+        yield f"  detector: mean {mean}, std {std}; {known or 'the usual thresholds'}"
+    for recognizer in description.recognition:
+        yield f"  recognizer {recognizer.name}: {_recognizer_in_words(recognizer, model)}"
 
 
 def _recognizer_in_words(part: Recognition, model: NewModel) -> str:
@@ -131,15 +114,14 @@ def _recognizer_in_words(part: Recognition, model: NewModel) -> str:
     content = None if part.dictionary is None else model.files[part.dictionary]
     count = f", {content.count(chr(10).encode())} characters" if isinstance(content, bytes) else ""
     space = ", then a space" if part.adds_space else ""
-    languages = " ".join(part.languages) or "none known"
-    return f"{part.height_px} px; dictionary {where}{count}{space}; languages: {languages}"
+    return (
+        f"{part.height_px} px; dictionary {where}{count}{space}; languages: {' '.join(part.languages) or 'none known'}"
+    )
 
 
 @click.command(cls=Command, examples=("ocrsvc models encrypt mine/2", "ocrsvc models encrypt ./plain/mine/3 --to 7"))
 @repository_option
-@click.argument(
-    "source", metavar="MODEL", help="NAME/VERSION, or the path of such a folder elsewhere, such as ./plain/mine/3."
-)
+@click.argument("source", metavar="MODEL", help="NAME/VERSION, or the path of such a folder, such as ./plain/mine/3.")
 @option("--to", type=VERSION_NUMBER, metavar="N", help="Number of the encrypted version; by default the next one.")
 def encrypt(settings: Settings, source: str, to: int | None) -> None:
     """Write an encrypted version of a plain one."""
@@ -159,16 +141,15 @@ def _source(text: str, repository: Path, key: ModelKey) -> ModelVersion:
     """A version of the repository, or of another folder. Raises OperatorError."""
     if not text.startswith((".", "/")):
         return ModelRepository(repository, key).open(*named_version(text))
-    folder = Path(text).resolve()
-    number = number_of(folder.name)
-    if number is None or not NAME.fullmatch(folder.parent.name):
+    home, number = Path(text).resolve().parent, Path(text).resolve().name
+    if not NAME.fullmatch(home.name) or not number.isdecimal() or not 0 < int(number[:12]) <= MOST_VERSION:
         raise OperatorError(f"{text} is no folder NAME/VERSION.", "Name the model's folder, and the version's.")
-    return ModelRepository(folder.parent.parent, key).open(folder.parent.name, number)
+    return ModelRepository(home.parent, key).open(home.name, int(number))
 
 
-@click.command(cls=Command)
+@click.command("new-key", cls=Command)
 @repository_option
-def new_key_(settings: Settings) -> None:  # noqa: ARG001  every command of models takes the option
+def new_model_key(settings: Settings) -> None:  # noqa: ARG001  every command of models takes the option
     """Print a new key to encrypt models with; it is stored nowhere."""
     key = new_key()
     print(key.expose(), flush=True)

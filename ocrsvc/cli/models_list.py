@@ -91,20 +91,19 @@ def _with_status(status: VersionStatus, state: str) -> Mapping[str, Any]:
     return said | facts | ({"figures": dict(status.figures)} if status.figures else {})
 
 
-def _facts(version: ModelVersion) -> dict[str, Any]:
-    description = version.description
-    copied = {name: getattr(description, name) for name in ("title", "tier", "engine", "licence", "source")}
-    return {
-        **copied,
-        "languages": list(description.languages),
-        "size_bytes": size_of(version),
-        "digest": version.digest,
-        "is_encrypted": description.encryption is not None,
-    }
-
-
 def _entry(name: str, number: int, state: str, reason: str = "", labels: Sequence[str] = ()) -> dict[str, Any]:
     return {"name": name, "version": number, "state": state, "reason": reason, "labels": list(labels)}
+
+
+def _facts(version: ModelVersion) -> dict[str, Any]:
+    described = version.description
+    return {
+        **{name: getattr(described, name) for name in ("title", "tier", "engine", "licence", "source")},
+        "languages": list(described.languages),
+        "size_bytes": size_of(version),
+        "digest": version.digest,
+        "is_encrypted": described.encryption is not None,
+    }
 
 
 def size_of(version: ModelVersion) -> int:

@@ -1,17 +1,12 @@
-"""What the commands of `ocrsvc models` share: the repository that the settings name, its control, names of versions.
-
-What only they need is imported when they run: other commands, such as health checks, start without it.
-"""
+"""What the commands of `ocrsvc models` share: the repository that the settings name, its control, names of versions."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import click
-
-from ocrsvc.cli.options import FILE, gathered, option
+from ocrsvc.cli.options import FILE, Number, gathered, option
 from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.engines.model.version import MOST_VERSION
 from ocrsvc.errors import OperatorError
@@ -19,16 +14,17 @@ from ocrsvc.models.model_name import WantedModel, parse_wanted_model
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 
+# What only these commands need is imported when they run: others, such as health checks, start without it.
 if TYPE_CHECKING:
     from ocrsvc.models.model_control import ModelControl
     from ocrsvc.models.version_selection import VersionSelector
 
 
 def _settings_of(models: Path | None) -> Settings:
-    named = {} if models is None else {"OCRSVC_MODELS": str(models)}
-    return read_settings(os.environ | named)
+    return read_settings(os.environ | ({} if models is None else {"OCRSVC_MODELS": str(models)}))
 
 
+VERSION_NUMBER: Final = Number(int, 1, MOST_VERSION, "a number from 1")
 repository_option: Final = gathered(
     "settings",
     _settings_of,
@@ -76,22 +72,3 @@ def named_model(text: str) -> WantedModel:
     if wanted is None or wanted.label is not None:
         raise OperatorError(f"{text[:100]!r} is no model.", "Accepted is NAME or NAME/VERSION, such as mine or mine/2.")
     return wanted
-
-
-def number_of(text: str) -> int | None:
-    """The number of a version; None for what is none."""
-    is_number = text.isascii() and text.isdecimal() and 0 < int(text[:12]) <= MOST_VERSION
-    return int(text) if is_number else None
-
-
-class _VersionNumber(click.ParamType):
-    name = "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number. Raises BadParameter."""
-        if (number := number_of(str(value))) is None:
-            self.fail(f"{value!r}: accepted is a number from 1.", param, ctx)
-        return number
-
-
-VERSION_NUMBER: Final = _VersionNumber()

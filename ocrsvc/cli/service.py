@@ -73,14 +73,15 @@ class Access:
 
 
 _file: Final = partial(option, section="Service", type=FILE, metavar="FILE")
-_KEY: Final = _file("--key-file", help=f"Its API key, in a file; by default in the variable {API_KEY_VARIABLE}.")
 _TLS: Final = (
     _file("--ca", help="Authority of its certificate, in PEM."),
     _file("--cert", help="Certificate of this side, in PEM."),
     _file("--cert-key", help="Key of that certificate, in PEM; by default in the same file."),
 )
+_KEY: Final = _file("--key-file", help=f"Its API key, in a file; by default in the variable {API_KEY_VARIABLE}.")
+ACCESS: Final = (_KEY, *_TLS)
 tls_access: Final = gathered("access", Access, *_TLS)
-service_access: Final = gathered("access", Access, _KEY, *_TLS)
+service_access: Final = gathered("access", Access, *ACCESS)
 
 
 def read_key(file: Path | None) -> str:

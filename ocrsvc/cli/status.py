@@ -84,7 +84,7 @@ def describe_numbers(samples: Samples) -> Iterator[str]:
     yield f"waiting     {_sum(samples, 'ocrsvc_queue_waiting_images'):.0f} images"
     yield f"read        {_sum(samples, 'ocrsvc_images_total'):.0f} images"
     yield f"            {_sum(samples, 'ocrsvc_lines_total'):.0f} lines"
-    yield f"mean times  {_means(samples)}"
+    yield f"mean times  {', '.join(_means(samples)) or '-'}"
     yield f"recycled    {_by(samples, 'ocrsvc_recycles_total', 'reason')}"
     yield f"boot fails  {_sum(samples, 'ocrsvc_boot_failures_total'):.0f}"
     yield f"most alive  {_sum(samples, 'ocrsvc_workers_most'):.0f} workers"
@@ -102,13 +102,10 @@ def _by(samples: Samples, name: str, label: str) -> str:
     return f"{sum(counts.values()):.0f}" + (f" ({parts})" if parts else "")
 
 
-def _means(samples: Samples) -> str:
-    means = []
+def _means(samples: Samples) -> Iterator[str]:
     for stage in ("decode", "queue", "engine", "total"):
-        count = _sum(samples, "ocrsvc_stage_seconds_count", stage=stage)
-        if count:
-            means.append(f"{stage} {1000 * _sum(samples, 'ocrsvc_stage_seconds_sum', stage=stage) / count:.1f} ms")
-    return ", ".join(means) or "-"
+        if count := _sum(samples, "ocrsvc_stage_seconds_count", stage=stage):
+            yield f"{stage} {1000 * _sum(samples, 'ocrsvc_stage_seconds_sum', stage=stage) / count:.1f} ms"
 
 
 def describe_overview(answer: Node) -> Iterator[str]:
