@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import click
 import cv2
 import numpy as np
 import pytest
@@ -18,9 +20,12 @@ from models_support import make_several
 from support import ROOT, clean_environment
 
 from ocrsvc.cli.check import check_runtimes
+from ocrsvc.cli.main import ocrsvc as ocrsvc_commands
 from ocrsvc.cli.main import run
 from ocrsvc.cli.serve import command_line
 from ocrsvc.errors import OperatorError
+
+CONTEXT = click.Context(ocrsvc_commands)
 
 
 def ocrsvc(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -226,6 +231,37 @@ def test_the_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_wrong_command_line_ends_with_the_usage(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(args) == 2
     assert capsys.readouterr().err.startswith("Usage: ocrsvc")
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Every command, and every one below it."""
+    for name in ocrsvc_commands.list_commands(CONTEXT):
+        command = ocrsvc_commands.get_command(CONTEXT, name)
+        assert command is not None
+        below = command.commands if isinstance(command, click.Group) else {}
+        yield from ((name, command), *((f"{name} {each}", below[each]) for each in below))
+
+
+@pytest.mark.parametrize(("name", "command"), commands())
+def test_every_command_and_option_says_what_it_is_for(
+    name: str, command: click.Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*name.split(), "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"Usage: ocrsvc {name} ")
+    parameters = [each for each in command.params if isinstance(each, click.Option | click.Argument)]
+    # gunicorn's own help has the flags of `serve`.
+    assert [each.name for each in parameters if not each.help] == (["flags"] if name == "serve" else [])
+    assert command.help
+
+
+def test_a_shell_completes_commands_and_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_OCRSVC_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    monkeypatch.setenv("COMP_WORDS", "ocrsvc read --rot")
+    assert run([]) == 0
+    assert capsys.readouterr().out.split() == ["plain,--rotate"]
 
 
 def test_the_command_line_loads_no_numeric_library_before_it_has_set_their_threads() -> None:
