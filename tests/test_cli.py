@@ -242,7 +242,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
         yield from ((name, command), *((f"{name} {each}", below[each]) for each in below))
 
 
-@pytest.mark.parametrize(("name", "command"), commands())
+@pytest.mark.parametrize(("name", "command"), list(commands()))
 def test_every_command_and_option_says_what_it_is_for(
     name: str, command: click.Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
