@@ -19,7 +19,6 @@ from ocrsvc.cli.tune_choice import (
     SettingValues,
     batches,
     choose,
-    frontier,
     precisions,
     to_toml,
     workers_and_threads,
@@ -48,18 +47,13 @@ def test_two_cores_are_shared_in_all_ways_that_make_sense() -> None:
     assert shared == [(1, 2), (1, 3), (2, 1), (2, 2)]
 
 
-def test_the_frontier_is_what_no_other_choice_beats() -> None:
-    quick, small, calm = measured(3, 4, 900), measured(1, 4, 300), measured(2, 1, 900)
-    beaten, broken = measured(1, 5, 900), measured(9, 0.1, 100, failed=1)
-    assert frontier([beaten, small, broken, calm, quick]) == [quick, calm, small]
-
-
 def test_the_quickest_that_keeps_the_goal_is_chosen() -> None:
     quick, calm = measured(3, 4), measured(2, 1)
     assert choose([calm, quick], None) is quick
     assert choose([calm, quick], 1.0) is calm
     assert choose([calm, quick], 0.5) is None
     assert choose([measured(3, 4, failed=1)], None) is None
+    assert choose([measured(3, 4, 900), small := measured(3, 4, 300)], None) is small
 
 
 def test_the_settings_file_holds_what_was_chosen_and_tells_what_was_measured() -> None:

@@ -74,7 +74,7 @@ def _status(client: Client, job_id: str) -> None:
 @_ID
 @option("--format", "form", metavar="FORMAT", help="json, ndjson, pdf, text, md …; by default as -o ends, else json.")
 @_WAIT
-@option("-o", "--output", type=FILE, default=STANDARD, metavar="FILE", help="File to write, not standard output.")
+@option("-o", "--output", type=FILE, default=STANDARD, help="File to write, not standard output.")
 @_service
 def _result(client: Client, job_id: str, form: str | None, output: Path, *, wait: bool) -> None:
     """Write a file of all pages."""

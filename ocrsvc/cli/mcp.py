@@ -35,7 +35,7 @@ _most: Final = partial(option, section="Limits", type=COUNT, metavar="N", show_d
     ),
 )
 @_http("--http", metavar="HOST:PORT", help="Serve streamable HTTP there, at /mcp, not standard input and output.")
-@_http("--token-file", type=FILE, metavar="FILE", help="A token that clients must send.")
+@_http("--token-file", type=FILE, help="A token that clients must send.")
 @option(
     "--folder",
     "folders",
@@ -75,8 +75,8 @@ def mcp(  # noqa: PLR0913  a command's options are its arguments
         raise OperatorError(f"ocrsvc mcp needs the package {error.name}.", "Install the extra: ocrsvc[mcp].") from error
     source = _page_source(url, access, engine)
     try:
-        allowed = folders or ([Path.cwd()] if http is None else [])
-        server = make_server(source, _sources(allowed, most_bytes), Limits(most_pages, most_letters))
+        files = _sources(folders or ([Path.cwd()] if http is None else []), most_bytes)
+        server = make_server(source, files, Limits(most_pages, most_letters))
         if http is None:
             server.run("stdio")
             return
@@ -93,9 +93,8 @@ def _sources(folders: Sequence[Path], most_bytes: int) -> Sources:
     from ocrsvc.mcp_server.sources import Sources
     from ocrsvc.outgoing.policy import policy_of_files
 
-    for folder in folders:
-        if not folder.is_dir():
-            raise OperatorError(f"{folder} is no folder.", "Name one that is there with --folder.")
+    if wrong := [folder for folder in folders if not folder.is_dir()]:
+        raise OperatorError(f"{wrong[0]} is no folder.", "Name one that is there with --folder.")
     settings = read_settings(os.environ)
     return Sources([folder.resolve() for folder in folders], most_bytes, policy_of_files(settings), settings.url_s)
 

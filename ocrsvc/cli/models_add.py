@@ -64,7 +64,7 @@ _WANTED: Final = gathered(
         metavar="NAME=FILE",
         help="One more recognizer, for lines of another script; may be repeated.",
     ),
-    option("--dictionary", type=FILE, metavar="FILE", help="Of the first recognizer, a character a line."),
+    option("--dictionary", type=FILE, help="Of the first recognizer, a character a line."),
     option("--licence", metavar="NAME", help="Such as Apache-2.0; by default what lies beside it says."),
     option("--reference", type=FILE, metavar="FOLDER", help="Pages that it must read before it serves."),
 )

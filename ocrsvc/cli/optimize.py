@@ -26,7 +26,7 @@ _LINES_PER_STEP: Final = 25
 
 
 @click.command(cls=Command, examples=("ocrsvc optimize --pages scans/", "ocrsvc optimize --pages a.png b.png c.png"))
-@option("--pages", multiple=True, type=FILE, required=True, metavar="FILE", help="An image, or a folder of them.")
+@option("--pages", multiple=True, type=FILE, required=True, help="An image, or a folder of them.")
 @click.argument("more", nargs=-1, type=FILE, metavar="[FILE]...", help="More of them; a few dozen pages are plenty.")
 @option("--out", type=FILE, metavar="FOLDER", help="Where to keep the choice; by default in OCRSVC_MODEL_CACHE.")
 def optimize(pages: Sequence[Path], more: Sequence[Path], out: Path | None) -> None:

@@ -111,5 +111,6 @@ class Number(click.ParamType):
 
 
 FILE: Final = click.Path(path_type=Path)
+FILE.name = "file"
 COUNT: Final = Number(int, 1, 10**18, "a whole number above 0")
 AMOUNT: Final = Number(float, 0, 1e9, "a number from 0")

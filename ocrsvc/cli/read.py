@@ -58,7 +58,7 @@ def _formats_of(_ctx: click.Context, _parameter: click.Parameter, value: Any) ->
     "a zip. By default what the name after -o ends in, else text.",
 )
 @option("--json", "formats", flag_value=JSON, callback=_formats_of, help="The same as --format json.")
-@option("-o", "--output", type=FILE, metavar="FILE", help="File to write, whole or not at all; - is standard output.")
+@option("-o", "--output", type=FILE, help="File to write, whole or not at all; - is standard output.")
 @option("--engine", metavar="NAME", help="Engine to use instead of the one that OCRSVC_ENGINE names.")
 @option("--url", section="Service", metavar="URL[,URL...]", help="A service, or several, that read instead.")
 @option("--timing", section="Service", is_flag=True, help="Show where each request's time went, on stderr and in JSON.")

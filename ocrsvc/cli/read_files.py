@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, fields, is_dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -55,13 +55,9 @@ def standard_input() -> bytes:
 
 
 def is_pdf(file: Path) -> bool:
-    """Whether it begins as a PDF does; False for what is no file."""
-    if file == STANDARD:
-        return b"%PDF-" in standard_input()[:32]
-    if not file.is_file():
-        return False
-    with file.open("rb") as opened:
-        return b"%PDF-" in opened.read(32)
+    """Whether it begins as a PDF does; False for what cannot be read."""
+    data = load(file)
+    return isinstance(data, bytes) and b"%PDF-" in data[:32]
 
 
 def read_by_service(
@@ -161,15 +157,16 @@ def write_documents(
     from ocrsvc.records import no_check
 
     documents = [_result_of(file, answer, with_file=PDF in formats) for file, answer in read]
-    made = files_of(formats, documents, partial(_json_lines, read, unwanted), words="words" not in unwanted)
+    made = files_of(
+        formats,
+        documents,
+        lambda: b"".join(json_line(file, answer, unwanted) for file, answer in read),
+        words="words" not in unwanted,
+    )
     if len(made) == 1 and not as_zip:
         made[0].write(output, _DEADLINE_S, no_check)
     else:
         write_zip(made, output, _DEADLINE_S, no_check)
-
-
-def _json_lines(read: Sequence[tuple[Path, Answer]], unwanted: Collection[str]) -> bytes:
-    return b"".join(json_line(file, answer, unwanted) for file, answer in read)
 
 
 def json_line(file: Path, answer: Answer, unwanted: Collection[str] = ()) -> bytes:

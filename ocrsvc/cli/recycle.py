@@ -31,7 +31,7 @@ class Process(NamedTuple):
 
 @click.command(cls=Command, examples=("ocrsvc recycle", "ocrsvc recycle --pid 4711 --timeout 120"))
 @option("--pid", type=int, metavar="PID", help="Process id of the arbiter, gunicorn's main process.")
-@option("--pidfile", type=FILE, metavar="FILE", help="Its pid file; by default the one that OCRSVC_PIDFILE names.")
+@option("--pidfile", type=FILE, help="Its pid file; by default the one that OCRSVC_PIDFILE names.")
 @option("--timeout", type=float, default=600.0, metavar="SECONDS", help="How long to wait (600).")
 def recycle(pid: int | None, pidfile: Path | None, timeout: float) -> int:
     """Replace every worker of a running service, successor first, and wait until the new ones serve.

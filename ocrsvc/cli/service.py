@@ -6,7 +6,6 @@ import http.client
 import os
 import socket
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -72,7 +71,7 @@ class Access:
         return address_of(settings.bind, "https"), context
 
 
-_file: Final = partial(option, section="Service", type=FILE, metavar="FILE")
+_file: Final = partial(option, section="Service", type=FILE)
 _TLS: Final = (
     _file("--ca", help="Authority of its certificate, in PEM."),
     _file("--cert", help="Certificate of this side, in PEM."),
@@ -110,22 +109,12 @@ def address_of(bind: str, scheme: str = "http") -> str:
 
 
 def fetch(url: str, path: str, key: str = "", context: ssl.SSLContext | None = None) -> bytes:
-    """The body of a successful answer to a request with this key, if any. Raises OperatorError, BadOption."""
-    status, body = ask(url, path, key_header(key) if key else {}, context)
-    if status != http.client.OK:
-        raise refusal_of(f"{url}{path}", status, body)
-    return body
-
-
-def ask(
-    url: str, path: str, headers: Mapping[str, str] | None = None, context: ssl.SSLContext | None = None
-) -> tuple[int, bytes]:
-    """Status and body of the answer to a GET. Raises OperatorError where there is none."""
+    """The body of a successful answer to a GET with this key, if any. Raises OperatorError, BadOption."""
     connection = connect(url, _ANSWER_S, context)
     try:
-        connection.request("GET", path, headers=headers or {})
+        connection.request("GET", path, headers=key_header(key) if key else {})
         response = connection.getresponse()
-        return response.status, response.read()
+        body = response.read()
     except (OSError, http.client.HTTPException) as error:
         raise OperatorError(
             f"{url} does not answer: {error}.",
@@ -134,6 +123,9 @@ def ask(
         ) from error
     finally:
         connection.close()
+    if response.status != http.client.OK:
+        raise refusal_of(f"{url}{path}", response.status, body)
+    return body
 
 
 def connect(url: str, limit_s: float, context: ssl.SSLContext | None) -> http.client.HTTPConnection:

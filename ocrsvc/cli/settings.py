@@ -34,7 +34,7 @@ its cgroups, never the host's core count.
 
 
 @click.command(cls=Command, examples=("ocrsvc settings", "ocrsvc settings --file ocrsvc.toml"))
-@option("--file", type=FILE, metavar="FILE", help="TOML file to read instead of the one that OCRSVC_CONFIG names.")
+@option("--file", type=FILE, help="TOML file to read instead of the one that OCRSVC_CONFIG names.")
 @option("--markdown", is_flag=True, help="Print the reference of all settings instead.")
 def settings(*, file: Path | None, markdown: bool) -> None:
     """Print the settings that hold, and where each came from: environment, file, plan or default."""

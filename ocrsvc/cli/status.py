@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -10,7 +9,7 @@ import click
 import orjson
 
 from ocrsvc.cli.options import Command
-from ocrsvc.cli.service import Access, ask, fetch, read_key, refusal_of, service_access, tls_access
+from ocrsvc.cli.service import Access, fetch, read_key, service_access, tls_access
 from ocrsvc.cli.terminal import table
 
 Node = Mapping[str, Any]
@@ -32,10 +31,7 @@ _ADDRESS: Final = "http://host:port, https://host:port or unix:path; by default 
 def health(url: str | None, access: Access) -> None:
     """End with 0 when a running service is ready, for the health checks of containers."""
     url, context = access.find(url)
-    status, body = ask(url, "/readyz", context=context)
-    if status != http.client.OK:
-        raise refusal_of(url, status, body)
-    print(body.decode().strip())
+    print(fetch(url, "/readyz", context=context).decode().strip())
 
 
 @click.command(

@@ -50,27 +50,16 @@ class Measurement:
     failed: int = 0
 
 
-def frontier(measured: Sequence[Measurement]) -> list[Measurement]:
-    """Those without failures that no other one beats in throughput, latency and memory at once, the quickest first."""
-    sound = [one for one in measured if not one.failed]
-    unbeaten = [one for one in sound if not any(_beats(other, one) for other in sound)]
-    return sorted(unbeaten, key=lambda one: -one.pages_per_s)
-
-
-def _beats(one: Measurement, other: Measurement) -> bool:
-    merits = [(each.pages_per_s, -each.p95_s, -each.peak_bytes) for each in (one, other)]
-    return merits[0] != merits[1] and all(mine >= theirs for mine, theirs in zip(*merits, strict=True))
-
-
 def choose(measured: Sequence[Measurement], p95_s: float | None) -> Measurement | None:
     """The one with the highest throughput whose p95 keeps the goal; None when none does, or all failed requests."""
-    return next((one for one in frontier(measured) if p95_s is None or one.p95_s <= p95_s), None)
+    kept = (one for one in measured if not one.failed and (p95_s is None or one.p95_s <= p95_s))
+    return max(kept, key=lambda one: (one.pages_per_s, -one.p95_s, -one.peak_bytes), default=None)
 
 
 def to_toml(chosen: Measurement, measured: Sequence[Measurement], how: str) -> str:
-    """A settings file with the chosen values, and as a comment how they were measured and the frontier."""
+    """A settings file with the chosen values, and as a comment how they were measured and everything that was."""
     lines = [f"# Made by `ocrsvc tune`: {how}", "#", f"# {_HEADER}"]
-    lines += [f"# {_row(one)}{'  <- chosen' if one is chosen else ''}" for one in frontier(measured)]
+    lines += [f"# {_row(one)}{'  <- chosen' if one is chosen else ''}" for one in measured]
     values = {name: f'"{value}"' if isinstance(value, str) else show(value) for name, value in chosen.knobs.items()}
     return "\n".join([*lines, "", *(f"{name} = {value}" for name, value in values.items()), ""])
 
