@@ -1,4 +1,4 @@
-"""Opens the files of a request as documents, and hands out the pages that are to be read."""
+"""Opens the files of a request as documents, and hands out the pages that are to be read, and their own text."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from ocrsvc.errors import ClientGone, OcrsvcError
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage, chosen_pages, is_pdf, open_document
 from ocrsvc.imaging.page_ranges import Ranges
+from ocrsvc.imaging.text_layer.own_text import OwnPage, needs_pixels, takes_own_text
 from ocrsvc.pipeline.read_context import ReadRequest
 from ocrsvc.readings import Reading
+from ocrsvc.records import Page
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.settings.settings import Settings
 
@@ -125,3 +127,20 @@ class Documents:
             except OcrsvcError as error:
                 chosen.append((kind, total, [1]))
                 yield error
+
+
+def find_own_page(page: DocumentPage, request: ReadRequest) -> OwnPage | None:
+    """The page's own text; None where it is not asked for, or an image has none. Raises as `Document.own_page`."""
+    if not takes_own_text(request.options):
+        return None
+    request.context.ledger.enter("decode")
+    with request.context.share.part() as held:
+        return page.document.own_page(page.number, request.options, request.check, held.take)
+
+
+def whole_page(own: OwnPage | None, number: int, request: ReadRequest) -> Page | None:
+    """The page with this number in its document, if its own text is all that is wanted of it."""
+    if own is None or not own.text.is_all or needs_pixels(request.options):
+        return None
+    request.context.ledger.enter("answer")
+    return Page(own.width, own.height, own.text.angle, own.text.lines, number)

@@ -10,8 +10,7 @@ from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.errors import NotReady, OperatorError
 from ocrsvc.models.model_control import ModelList
 from ocrsvc.models.worker_models import WorkerModels, open_worker_models
-from ocrsvc.pipeline.decode_job import DecodeJob
-from ocrsvc.pipeline.leased_handles import MOST_BATCH, LeasedHandles, may_join
+from ocrsvc.pipeline.decode_job import MOST_BATCH, DecodeJob, LeasedHandles, may_join
 from ocrsvc.pipeline.result_cache import ResultCache, open_result_cache
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page, ReadOptions

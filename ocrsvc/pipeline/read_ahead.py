@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
 from ocrsvc.errors import ClientGone, OcrsvcError
@@ -12,7 +11,6 @@ from ocrsvc.imaging.document import DocumentPage
 from ocrsvc.pipeline.decode_job import DecodeJob
 from ocrsvc.readings import Reading
 from ocrsvc.records import Page
-from ocrsvc.serving.executor import QueuePlace
 from ocrsvc.serving.work_queue import Item
 
 Source = bytes | DocumentPage | OcrsvcError
@@ -22,21 +20,8 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedPage:
-    """A page in the queue, or with an engine thread.
-
-    Attributes:
-        key: In the result cache; empty without one.
-    """
-
-    place: QueuePlace[DecodeJob, Page]
-    item: Item[DecodeJob, Page]
-    key: bytes
-
-
-Begun = QueuedPage | Reading | OcrsvcError
-"""A page on its way, what the result cache had of it, or why it cannot be read."""
+Begun = Item[DecodeJob, Page] | Reading | OcrsvcError
+"""A page in the queue or with an engine thread, what the result cache had of it, or why it cannot be read."""
 
 
 def read_ahead(
@@ -65,12 +50,12 @@ def read_ahead(
             yield _or_error(finish, begun.popleft())
     finally:
         for entry in begun:
-            if isinstance(entry, QueuedPage):
-                entry.place.give_up(entry.item)
+            if isinstance(entry, Item) and entry.work.place is not None:
+                entry.work.place.give_up(entry)
 
 
 def _held_bytes(begun: Iterable[Begun]) -> int:
-    return sum(entry.item.work.most_bytes for entry in begun if isinstance(entry, QueuedPage))
+    return sum(entry.work.most_bytes for entry in begun if isinstance(entry, Item))
 
 
 def _or_error(step: Callable[[*Ts], T], *args: *Ts) -> T | OcrsvcError:
