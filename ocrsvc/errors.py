@@ -26,9 +26,7 @@ from typing import Self
 class OcrsvcError(Exception):
     """Base of every failure that ocrsvc raises on purpose; never raised itself.
 
-    Args:
-        detail: One sentence: what happened, with the facts.
-        remedy: One sentence: what the person at fault can do about it.
+    The detail is a sentence on what happened, with the facts; the remedy is what the person at fault can do about it.
 
     The class carries `status` (HTTP), `code` (short, stable, for programs), `title` (for people), `retryable` (whether
     the same request may succeed later) and `exit_code` (for the command line, after sysexits.h).
@@ -234,11 +232,7 @@ class ServerError(OcrsvcError):
 
 
 class Refused(ServerError, status=503, retryable=True, exit_code=75):
-    """The service is healthy but will not take this request now.
-
-    Args:
-        retry_after_s: Whole seconds after which a retry is worth it.
-    """
+    """The service is healthy but will not take this request now; after so many whole seconds a retry is worth it."""
 
     def __init__(self, detail: str, remedy: str = "", retry_after_s: int = 1) -> None:
         super().__init__(detail, remedy)
@@ -258,12 +252,7 @@ class TooManyJobs(Refused, status=429, code="too_many_jobs", title="Too many job
 
 
 class QuotaExceeded(Refused, status=429, code="quota_exceeded", title="A limit of the API key is reached"):
-    """The request's API key has used up one of its limits.
-
-    Args:
-        detail, remedy, retry_after_s: As of Refused.
-        headers: RateLimit headers of the answer, which say the same to programs.
-    """
+    """The request's API key has used up one of its limits; RateLimit headers of the answer say so to programs."""
 
     def __init__(
         self, detail: str, remedy: str = "", retry_after_s: int = 1, headers: Mapping[str, str] | None = None
@@ -275,9 +264,7 @@ class QuotaExceeded(Refused, status=429, code="quota_exceeded", title="A limit o
 class KeysUnavailable(Refused, code="keys_unavailable", title="API keys cannot be checked"):
     """The store of the API keys does not answer, and nobody is admitted without it.
 
-    Args:
-        detail, remedy, retry_after_s: As of Refused.
-        reason: What is wrong, for operators: it names the store, so that no client is told.
+    The reason is for operators: it names the store, so that no client is told.
     """
 
     def __init__(

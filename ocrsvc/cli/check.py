@@ -81,12 +81,11 @@ def open_once(engine: str) -> str:
 def _describe_machine(settings: Settings) -> Iterator[str]:
     """Versions, CPUs, GPU devices and the thread plan."""
     gpus = ", ".join(sorted(file.name for file in Path("/dev").glob("nvidia[0-9]*")))
-    entries = [("engine", name, entry) for name, entry in engines().items()]
-    entries += [("adapter", name, entry) for name, entry in adapters().items()]
-    plugins = ", ".join(f"{kind} {name} ({entry.package})" for kind, name, entry in entries if entry.package)
+    plugins = [f"engine {name} ({entry.package})" for name, entry in engines().items() if entry.package]
+    plugins += [f"adapter {name} ({entry.package})" for name, entry in adapters().items() if entry.package]
     yield f"ocrsvc {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     yield f"packages: {', '.join(f'{name} {metadata.version(name)}' for name in _PACKAGES if is_installed(name))}"
-    yield f"plug-ins: {plugins or 'none'}"
+    yield f"plug-ins: {', '.join(plugins) or 'none'}"
     yield f"cpus: {read_cpus():g} usable; gpus: {gpus or 'none'}"
     yield f"engine: {settings.engine}, device: {settings.device} (plans for {device_for(settings)})"
     yield f"plan: {plan_for(settings)}"

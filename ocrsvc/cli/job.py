@@ -54,9 +54,10 @@ def job() -> None:
 @reading_options
 def _submit(client: Client, file: Path, formats: str, callback: str, *, wait: bool, reading: Reading) -> None:
     """Leave a document; prints its id."""
-    options = {"pages": reading.pages, **reading.options}
     wanted = [name for name in formats.split(",") if name]
-    submitted = client.submit_job(file, formats=wanted, name=file.name, callback=callback, **options)
+    submitted = client.submit_job(
+        file, formats=wanted, name=file.name, callback=callback, pages=reading.pages, **reading.options
+    )
     print(submitted.id, flush=True)
     if wait:
         submitted.wait(_LONGEST_S)

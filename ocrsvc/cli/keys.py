@@ -47,7 +47,7 @@ class _Change(NamedTuple):
 
     def apply(self, entry: KeyEntry, now_s: float) -> KeyEntry:
         """The entry with it. Raises OperatorError."""
-        end = {"expires_at": _end_of(self.expires, now_s)} if self.expires else {}
+        end: dict[str, Any] = {"expires_at": _end_of(self.expires, now_s)} if self.expires else {}
         return replace(entry, limits=replace(entry.limits, **self.limits), **self.entry, **end)
 
 

@@ -89,7 +89,7 @@ def check_at_most_one(**given: object) -> None:
         raise click.UsageError(f"{' and '.join(named)} exclude each other: give one of them.")
 
 
-class Number(click.ParamType):
+class Number(click.ParamType[Any]):
     """A number within bounds, both accepted, or a certain word; `accepted` says so."""
 
     name = "number"

@@ -20,13 +20,7 @@ from ocrsvc.settings.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class FileRead:
-    """What was read of one file.
-
-    Attributes:
-        kind: For people: PDF, TIFF or image.
-        total: Pages that it has; 1 when it could not be opened.
-        pages: Those that were asked for, in order; each reading's page has its number in the file.
-    """
+    """What was read of a PDF, TIFF or image: the pages asked for, by number; it has 1 if it could not be opened."""
 
     kind: str
     total: int
@@ -45,14 +39,9 @@ class FileRead:
 
 @dataclass(frozen=True, slots=True)
 class PageRead:
-    """One page of a file, as soon as it is read.
+    """One page of a file, as soon as it is read or failed.
 
-    Attributes:
-        number: In the file, from 1; 1 where the file could not be opened.
-        total: Pages that the file has.
-        chosen: How many of them are read.
-        outcome: What was read, or why it was not.
-        file: Which of the request's files it is of, from 1.
+    It has its number in the file, which has `total` pages, of which `chosen` are read; files are counted from 1, too.
     """
 
     number: int
@@ -70,13 +59,7 @@ def numbered_pages(chosen: Sequence[tuple[str, int, Sequence[int]]]) -> Iterator
 
 
 class Documents:
-    """Opens documents for any thread: PDFs, which have a process each, a few at once.
-
-    Args:
-        settings: How many pages may be read, and how those of a PDF are drawn.
-        limits: What one page may have of pixels.
-        pdfs: How many may be open at once.
-    """
+    """Opens documents for any thread: PDFs, which have a process each, so many at once."""
 
     def __init__(self, settings: Settings, limits: PixelLimits, pdfs: int) -> None:
         self._settings, self._limits = settings, limits
@@ -104,10 +87,8 @@ class Documents:
     ) -> Generator[DocumentPage | OcrsvcError, None, None]:
         """The pages of all files, or the error of a file, one file open at a time; `close` it.
 
-        Args:
-            files, ranges, most: As for `Reader.read_files`.
-            request: Whose files they are.
-            chosen: Gets the kind and the total of each file (see FileRead), and the numbers of these pages.
+        Takes the files of `Reader.read_files`; `chosen` gets the kind and the total of each (see FileRead), and the
+        numbers of these pages.
         """
         allowed = self._settings.max_pages
         for file in files:

@@ -30,8 +30,6 @@ class EngineLifecycle:
     """Engine threads with their queue, the models that they read with, and a result cache. Made cheaply.
 
     Args:
-        settings: The effective settings.
-        plan: How many engine threads this process runs.
         engine_opener: Opens the one engine to read with; None leaves that to the models_opener.
         models_opener: Makes the models; by default those of the repository that the settings name, or the engine's own.
 

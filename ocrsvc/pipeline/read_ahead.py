@@ -32,13 +32,10 @@ def read_ahead(
     places: int,
     most_bytes: int,
 ) -> Iterator[Reading | OcrsvcError]:
-    """The reading or error of each page, in order.
+    """The reading or error of each page, in order; `begin` and `finish` raise ClientGone to end them all.
 
-    Args:
-        pages: Taken one by one, when they are begun.
-        begin, finish: Raise OcrsvcError where a page cannot be read, and ClientGone to end them all.
-        places: How many may be on their way, so that one request cannot fill the queue by itself.
-        most_bytes: None is begun while those before it need more.
+    So many places may be taken, so that one request cannot fill the queue by itself, and no page is begun while those
+    before it need more bytes.
     """
     begun: deque[Begun] = deque()
     try:
