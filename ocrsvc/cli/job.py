@@ -17,6 +17,7 @@ from ocrsvc.errors import BadOption
 
 if TYPE_CHECKING:
     from ocrsvc.client import Client
+    from ocrsvc.client.request import Options
 
 _LONGEST_S: Final = 10.0**6
 _ID: Final = click.argument("job_id", metavar="ID", help="As `submit` has printed it.")
@@ -55,9 +56,8 @@ def job() -> None:
 def _submit(client: Client, file: Path, formats: str, callback: str, *, wait: bool, reading: Reading) -> None:
     """Leave a document; prints its id."""
     wanted = [name for name in formats.split(",") if name]
-    submitted = client.submit_job(
-        file, formats=wanted, name=file.name, callback=callback, pages=reading.pages, **reading.options
-    )
+    options: Options = {**reading.options, "pages": reading.pages}
+    submitted = client.submit_job(file, formats=wanted, name=file.name, callback=callback, **options)
     print(submitted.id, flush=True)
     if wait:
         submitted.wait(_LONGEST_S)

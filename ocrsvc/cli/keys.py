@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, get_args
 import click
 import orjson
 
-from ocrsvc.access.api_keys import SCOPES, KeyEntry, KeyPriority, StoredKey, entry_to_dict, state_of
+from ocrsvc.access.api_keys import SCOPES, KeyEntry, KeyPriority, entry_to_dict, state_of
 from ocrsvc.access.audit_log import AuditLog, audit_log_of, local_user
 from ocrsvc.access.key_store import KeyStore, Usage, period_of, usage_to_dict
 from ocrsvc.access.manage_keys import add_key, change_key, key_named, revoke_key, rotate_key
@@ -68,23 +68,20 @@ def _adapters_of(names: Sequence[str]) -> frozenset[str] | None:
 
 
 def _end_of(text: str, now_s: float) -> float | None:
-    """When a key ends, in Unix seconds. Raises OperatorError."""
+    """When a key ends, in Unix seconds; a date is its beginning, by default by UTC. Raises OperatorError."""
     if text == "never":
         return None
-    seconds = _seconds_of(text)
     try:
-        end_s = _moment_of(text) if seconds is None else now_s + seconds
+        if (seconds := _seconds_of(text)) is not None:
+            end_s = now_s + seconds
+        else:
+            moment = datetime.fromisoformat(text)
+            end_s = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except ValueError as error:
         raise OperatorError(f"--expires is {text[:40]!r}.", "Accepted is 90d, 12h, 2027-01-31, or never.") from error
     if end_s <= now_s:
         raise OperatorError(f"--expires is {text[:40]!r}, which is over.", "Name a time that is to come.")
     return end_s
-
-
-def _moment_of(text: str) -> float:
-    """Unix seconds of a date, at its beginning, by UTC unless it says otherwise. Raises ValueError."""
-    moment = datetime.fromisoformat(text)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _seconds_of(text: str) -> float | None:
@@ -201,10 +198,12 @@ def _list(*, as_json: bool) -> None:
         period, known = period_of(now_s), store.keys()
         found = [(key, store.usage(key.entry.name, period)) for key in known]
     if as_json:
-        print(orjson.dumps([_to_dict(key, usage, now_s) for key, usage in found], option=orjson.OPT_INDENT_2).decode())
+        secrets = [[{"id": secret.id, "expires_at": secret.expires_at} for secret in key.secrets] for key, _ in found]
+        dicts = [usage_to_dict(key.entry, usage, now_s) for key, usage in found]
+        listed = [{**about, "secrets": own} for about, own in zip(dicts, secrets, strict=True)]
+        print(orjson.dumps(listed, option=orjson.OPT_INDENT_2).decode())
         return
-    for line in table(_COLUMNS, [_row(key.entry, usage, now_s) for key, usage in found]):
-        print(line)
+    print("\n".join(table(_COLUMNS, [_row(key.entry, usage, now_s) for key, usage in found])))
 
 
 @keys.command("revoke")
@@ -271,11 +270,6 @@ def _settled(entry: KeyEntry) -> Mapping[str, Any]:
 def _print_secret(text: str) -> None:
     print(text, flush=True)
     print("This is the only time it is shown: the store keeps its hash.", file=sys.stderr)
-
-
-def _to_dict(key: StoredKey, usage: Usage, now_s: float) -> Mapping[str, Any]:
-    secrets = [{"id": secret.id, "expires_at": secret.expires_at} for secret in key.secrets]
-    return {**usage_to_dict(key.entry, usage, now_s), "secrets": secrets}
 
 
 def _row(entry: KeyEntry, usage: Usage, now_s: float) -> Sequence[str]:

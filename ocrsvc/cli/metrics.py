@@ -38,9 +38,12 @@ def metrics(*, markdown: bool, alerts: bool, dashboard: bool, availability: floa
     """Print the metrics of a service, alert rules for Prometheus, or a dashboard for Grafana."""
     check_at_most_one(markdown=markdown, alerts=alerts, dashboard=dashboard)
     objectives = Objectives(availability, fast, fast_s)
-    if file := ALERTS if alerts else DASHBOARD if dashboard else REFERENCE if markdown else None:
-        print(fill_in(file, objectives), end="")
-        return
-    width = max(len(metric.shown_name) for metric in METRICS)
-    for metric in METRICS:
-        print(f"{metric.shown_name:{width}}  {metric.shown_kind:9}  {metric.help}")
+    if alerts:
+        print(fill_in(ALERTS, objectives), end="")
+    elif dashboard:
+        print(fill_in(DASHBOARD, objectives), end="")
+    elif markdown:
+        print(fill_in(REFERENCE, objectives), end="")
+    else:
+        width = max(len(metric.shown_name) for metric in METRICS)
+        print("\n".join(f"{metric.shown_name:{width}}  {metric.shown_kind:9}  {metric.help}" for metric in METRICS))

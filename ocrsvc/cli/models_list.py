@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _COLUMNS: Final = ("model", "state", "labels", "tier", "languages", "size", "engine", "licence", "source")
 _EXPLAINED: Final = frozenset({"refused", "bad", "copying"})
 """States that an operator has to do something about."""
-_COPYING: Final = "It has no SHA256SUMS yet: it is still being copied."
+_MOST_LANGUAGES: Final = 5
 
 
 @click.command(
@@ -43,8 +43,7 @@ def list_models(settings: Settings, url: str | None, access: Access, *, as_json:
     if as_json:
         print(orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode())
         return
-    for line in table(_COLUMNS, [_row(entry) for entry in entries]):
-        print(line)
+    print("\n".join(table(_COLUMNS, [_row(entry) for entry in entries])))
     for entry in entries:
         if entry["reason"] and entry["state"] in _EXPLAINED:
             print(f"{_name(entry)}: {entry['reason']}")
@@ -57,17 +56,18 @@ def _of_service(url: str, access: Access) -> Iterator[Mapping[str, Any]]:
     yield from (asdict(one) | {"state": one.state.lower(), "reason": ""} for one in listed.models)
 
 
-def _found(settings: Settings) -> Iterable[Mapping[str, Any]]:
+def _found(settings: Settings) -> Iterator[Mapping[str, Any]]:
     """What is on this machine."""
     if settings.models is None:
-        yield _entry("ppocr", 1, "serving") | _facts(built_in_model())
+        yield _entry("ppocr", 1, "serving", version=built_in_model())
         return
     control = control_of(settings)
     selector = selector_of(control, settings)
-    for status in control.status():
-        yield _with_status(status, _state(status, control, selector))
+    for one in control.status():
+        entry = _entry(one.name, one.number, _state(one, control, selector), one.reason, one.labels, one.version)
+        yield entry | ({"figures": dict(one.figures)} if one.figures else {})
     for name, number in ModelRepository(settings.models).incomplete():
-        yield _entry(name, number, "copying", _COPYING)
+        yield _entry(name, number, "copying", "It has no SHA256SUMS yet: it is still being copied.")
 
 
 def _state(status: VersionStatus, control: ModelControl, selector: VersionSelector) -> str:
@@ -85,32 +85,28 @@ def _state(status: VersionStatus, control: ModelControl, selector: VersionSelect
     return "unloaded" if {status.name, str(status.version)} & catalogue.state.unloads else "unwanted"
 
 
-def _with_status(status: VersionStatus, state: str) -> Mapping[str, Any]:
-    said = _entry(status.name, status.number, state, status.reason, status.labels)
-    facts = {} if status.version is None else _facts(status.version)
-    return said | facts | ({"figures": dict(status.figures)} if status.figures else {})
-
-
-def _entry(name: str, number: int, state: str, reason: str = "", labels: Sequence[str] = ()) -> dict[str, Any]:
-    return {"name": name, "version": number, "state": state, "reason": reason, "labels": list(labels)}
-
-
-def _facts(version: ModelVersion) -> dict[str, Any]:
+def _entry(
+    name: str,
+    number: int,
+    state: str,
+    reason: str = "",
+    labels: Sequence[str] = (),
+    version: ModelVersion | None = None,
+) -> dict[str, Any]:
+    about = {"name": name, "version": number, "state": state, "reason": reason, "labels": list(labels)}
+    if version is None:
+        return about
     described = version.description
+    # Of the built-in model the files that it names, since its wheel holds others, too.
+    files = [version.folder / file for file in version.digests or described.files]
     return {
-        **{name: getattr(described, name) for name in ("title", "tier", "engine", "licence", "source")},
+        **about,
+        **{member: getattr(described, member) for member in ("title", "tier", "engine", "licence", "source")},
         "languages": list(described.languages),
-        "size_bytes": size_of(version),
+        "size_bytes": sum(file.stat().st_size for file in files if file.is_file()),
         "digest": version.digest,
         "is_encrypted": described.encryption is not None,
     }
-
-
-def size_of(version: ModelVersion) -> int:
-    """Bytes of its files; of the built-in model those that it names, since its wheel holds others, too."""
-    names = list(version.digests) if version.digests else list(version.description.files)
-    files = (version.folder / name for name in names)
-    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _name(entry: Mapping[str, Any]) -> str:
@@ -119,19 +115,14 @@ def _name(entry: Mapping[str, Any]) -> str:
 
 
 def _row(entry: Mapping[str, Any]) -> Sequence[str]:
-    size = entry.get("size_bytes")
+    size, languages = entry.get("size_bytes"), entry.get("languages", ())
+    more = [f"+{len(languages) - _MOST_LANGUAGES}"] if len(languages) > _MOST_LANGUAGES else []
     return (
         _name(entry),
         entry["state"],
         " ".join(entry["labels"]) or "-",
         entry.get("tier") or "-",
-        _shortened(entry.get("languages", ())),
+        " ".join([*languages[:_MOST_LANGUAGES], *more]) or "-",
         "-" if size is None else f"{size / 1e6:.1f} MB",
         *(entry.get(name) or "-" for name in ("engine", "licence", "source")),
     )
-
-
-def _shortened(languages: Sequence[str], most: int = 5) -> str:
-    """The first few, and how many more there are."""
-    more = [f"+{len(languages) - most}"] if len(languages) > most else []
-    return " ".join([*languages[:most], *more]) or "-"

@@ -20,14 +20,10 @@ if TYPE_CHECKING:
     from ocrsvc.models.version_selection import VersionSelector
 
 
-def _settings_of(models: Path | None) -> Settings:
-    return read_settings(os.environ | ({} if models is None else {"OCRSVC_MODELS": str(models)}))
-
-
 VERSION_NUMBER: Final = Number(int, 1, MOST_VERSION, "a number from 1")
 repository_option: Final = gathered(
     "settings",
-    _settings_of,
+    lambda models: read_settings(os.environ | ({"OCRSVC_MODELS": str(models)} if models else {})),
     option("--models", type=FILE, metavar="FOLDER", help="The repository; by default that of OCRSVC_MODELS."),
 )
 

@@ -45,8 +45,7 @@ def status(url: str | None, access: Access) -> None:
     (url, context), key = access.find(url), read_key(access.key_file)
     overview = orjson.loads(fetch(url, "/ops/overview", key, context))
     numbers = describe_numbers(parse(fetch(url, "/metrics", key, context).decode()))
-    for line in (*describe_workers(overview), "", *numbers, *describe_overview(overview)):
-        print(line)
+    print("\n".join([*describe_workers(overview), "", *numbers, *describe_overview(overview)]))
 
 
 def describe_workers(answer: Node) -> Iterator[str]:
@@ -56,9 +55,7 @@ def describe_workers(answer: Node) -> Iterator[str]:
 
 
 def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.1f}" if isinstance(value, float) else str(value)
+    return "-" if value is None else f"{value:.1f}" if isinstance(value, float) else str(value)
 
 
 def parse(text: str) -> Samples:

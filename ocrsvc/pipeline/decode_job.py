@@ -172,7 +172,7 @@ class LeasedHandles:
     See serving.executor.ThreadHandle; `close` closes the handles of this thread, when it ends.
     """
 
-    def __init__(self, close: Callable[[], object]) -> None:
+    def __init__(self, close: Callable[[], None]) -> None:
         self.close = close
 
     def warm_up(self) -> None:
