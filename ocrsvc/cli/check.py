@@ -21,7 +21,7 @@ from ocrsvc.cli.options import Command, option
 from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.errors import BadModel, EngineUnavailable, KeysUnavailable, OperatorError, SettingsError
 from ocrsvc.models.repository import ModelRepository
-from ocrsvc.registry import adapters, engines
+from ocrsvc.registry import adapters, engines, output_formats
 from ocrsvc.settings.describe import without_passwords
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
@@ -83,6 +83,7 @@ def _describe_machine(settings: Settings) -> Iterator[str]:
     gpus = ", ".join(sorted(file.name for file in Path("/dev").glob("nvidia[0-9]*")))
     plugins = [f"engine {name} ({entry.package})" for name, entry in engines().items() if entry.package]
     plugins += [f"adapter {name} ({entry.package})" for name, entry in adapters().items() if entry.package]
+    plugins += [f"format {name} ({entry.package})" for name, entry in output_formats().items() if entry.package]
     yield f"ocrsvc {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     yield f"packages: {', '.join(f'{name} {metadata.version(name)}' for name in _PACKAGES if is_installed(name))}"
     yield f"plug-ins: {', '.join(plugins) or 'none'}"

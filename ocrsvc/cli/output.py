@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import IO, Final
 
-from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
 from ocrsvc.errors import BadOption, OperatorError
+from ocrsvc.registry import output_formats
 
 JSON, NDJSON, PDF, TEXT = "json", "ndjson", "pdf", "text"
 OTHER_NAMES: Final = {"txt": TEXT}
@@ -25,7 +25,7 @@ _ZIP: Final = ".zip"
 _JSONS: Final = {".json": JSON, ".jsonl": NDJSON, ".ndjson": NDJSON}
 _OTHER_ENDINGS: Final = {".markdown": "md", ".xml": "alto", ".html": "hocr", ".htm": "hocr"}
 _FORMATS: Final[Mapping[str, str]] = {
-    **{form.suffix: name for name, form in DOCUMENT_FORMATS.items()},
+    **{form.suffix: name for name, form in output_formats().items()},
     **_JSONS,
     **_OTHER_ENDINGS,
 }

@@ -17,12 +17,12 @@ from ocrsvc.cli.reading_options import Reading, reading_options
 from ocrsvc.cli.service import Access, service_access
 from ocrsvc.cli.terminal import show_progress
 from ocrsvc.client.response import Answer
-from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS, needs_of
 from ocrsvc.errors import BadOption, KeyMissing
+from ocrsvc.registry import needs_of, output_formats
 from ocrsvc.settings.api_key import API_KEY_VARIABLE
 
 _KEY_REMEDY: Final = f"Name a file with the key with --key-file, or set {API_KEY_VARIABLE}."
-_DOCUMENTS: Final = ", ".join(name for name in DOCUMENT_FORMATS if name != TEXT)
+_DOCUMENTS: Final = ", ".join(name for name in output_formats() if name != TEXT)
 
 
 def _formats_of(_ctx: click.Context, _parameter: click.Parameter, value: Any) -> tuple[str, ...] | None:
@@ -31,8 +31,8 @@ def _formats_of(_ctx: click.Context, _parameter: click.Parameter, value: Any) ->
         return value
     names = tuple(dict.fromkeys(OTHER_NAMES.get(name, name) for name in value.split(",")))
     for name in names:
-        if name not in (JSON, *DOCUMENT_FORMATS):
-            raise click.BadParameter(f"{name!r} is not one of {JSON}, {', '.join(DOCUMENT_FORMATS)}.")
+        if name not in (JSON, *output_formats()):
+            raise click.BadParameter(f"{name!r} is not one of {JSON}, {', '.join(output_formats())}.")
     return names
 
 

@@ -22,7 +22,7 @@ from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for, set_library_environment
 
 if TYPE_CHECKING:
-    from ocrsvc.document_output.requested_files import NamedResult
+    from ocrsvc.formats.document import NamedResult
     from ocrsvc.imaging.page_ranges import Ranges
     from ocrsvc.pipeline.documents import PageRead
     from ocrsvc.pipeline.read import Reader
@@ -153,7 +153,7 @@ def write_documents(
     Text formats and JSON lack what is unwanted of words and tables. Raises OcrsvcError where a file cannot be made, and
     OSError from the output.
     """
-    from ocrsvc.document_output.requested_files import files_of, write_zip
+    from ocrsvc.formats.document import files_of, write_zip
     from ocrsvc.records import no_check
 
     documents = [_result_of(file, answer, with_file=PDF in formats) for file, answer in read]
@@ -183,8 +183,7 @@ def _without(names: Collection[str], page: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _result_of(file: Path, answer: Answer, *, with_file: bool) -> NamedResult:
-    from ocrsvc.document_output.requested_files import NamedResult
-    from ocrsvc.document_output.result import DocumentResult
+    from ocrsvc.formats.document import DocumentResult, NamedResult
     from ocrsvc.readings import EngineInfo
 
     data = load(file) if with_file else b""
