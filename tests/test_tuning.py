@@ -14,16 +14,14 @@ from hypothesis import strategies as st
 from support import ROOT, clean_environment
 
 from ocrsvc.cli.main import run
-from ocrsvc.cli.tune_choice import (
-    Measurement,
-    SettingValues,
+from ocrsvc.cli.tune import (
     batches,
     choose,
     precisions,
     to_toml,
     workers_and_threads,
 )
-from ocrsvc.cli.tune_trial import Load
+from ocrsvc.cli.tune_trial import Load, Measurement, SettingValues
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.settings import Settings
 

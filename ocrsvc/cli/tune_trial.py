@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import IO, Final
 
 from ocrsvc.cli.service import connect
-from ocrsvc.cli.tune_choice import Measurement, SettingValues, show
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.describe import variable_of
 from ocrsvc.system.memory import read_rss_bytes
@@ -31,6 +30,10 @@ _POLL_S: Final = 0.1
 _LOG_TAIL: Final = 2000
 
 
+SettingValues = Mapping[str, float | str]
+"""Settings by name, as in the TOML file."""
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """The image files that are sent in turn, how many requests are under way at once, and for how long."""
@@ -38,6 +41,18 @@ class Load:
     pages: Sequence[bytes]
     clients: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What some settings showed: `peak_bytes` is of all processes together, `failed` counts answers other than 200."""
+
+    knobs: SettingValues
+    pages_per_s: float
+    p50_s: float
+    p95_s: float
+    peak_bytes: int
+    failed: int = 0
 
 
 def measure(command: Sequence[str], knobs: SettingValues, load: Load, environ: Mapping[str, str]) -> Measurement:
@@ -136,3 +151,15 @@ def _family_bytes(pid: int) -> int:
         lists = [file.read_text().split() for file in Path(f"/proc/{pid}/task").glob("*/children")]
         return own + sum(_family_bytes(int(child)) for children in lists for child in children)
     return 0
+
+
+def show_all(knobs: SettingValues) -> str:
+    """Settings in one line."""
+    return " ".join(f"{name}={show(value)}" for name, value in knobs.items())
+
+
+def show(value: float | str) -> str:
+    """A setting as a variable holds it: whole numbers without a point or an exponent."""
+    if isinstance(value, str):
+        return value
+    return str(int(value)) if float(value).is_integer() else f"{value:g}"
