@@ -48,46 +48,56 @@ _OPTIONS: Final = (
         help="File, folder, pattern such as 'scans/**/*.png', list (@FILE, or - for standard input), tar, zip, Parquet "
         "or Arrow file, here or at a URL such as s3://bucket/scans/.",
     ),
-    _source("--column", metavar="NAME", help="Column of Parquet and Arrow files with the images; found by default."),
+    _source(
+        "--column", metavar="NAME", help="Column of Parquet and Arrow files that holds the images; found by default."
+    ),
     _source("--include", multiple=True, metavar="PATTERN", help="Only names such as '*.png'; may be repeated."),
     _source("--exclude", multiple=True, metavar="PATTERN", help="No names such as '*_old*'; may be repeated."),
-    _source("--sample", metavar="N|P%", help="Read so many pages, or about that share of them, by chance."),
-    _source("--seed", type=int, default=0, metavar="N", help="Another number gives another sample (0)."),
+    _source("--sample", metavar="N|P%", help="Read a random sample: this many pages, or this share of them."),
+    _source("--seed", type=int, default=0, metavar="N", help="Seed of the sample (0)."),
     _source("--as-planned", is_flag=True, help="Go on with what was planned, whatever became of the sources since."),
     _source("--update", is_flag=True, help="Read files, too, that are new since the run was planned."),
-    _source("--sorted", is_flag=True, help="In the order of names over all sources."),
+    _source("--sorted", is_flag=True, help="Read in the order of names over all sources."),
     _output("--out", metavar="DEST", help="Folder of the output, or its URL (s3://bucket/name)."),
     _output("--format", default="jsonl", metavar="FORMAT[,...]", help=f"{', '.join(BATCH_FORMATS)}; jsonl by default."),
-    _output("--part-pages", type=COUNT, default=500, metavar="N", help="Pages of a file of the output (500)."),
+    _output("--part-pages", type=COUNT, default=500, metavar="N", help="Pages per output file (500)."),
     _output("--dedupe", is_flag=True, help="Read files of the same content once."),
     _output("--verify", is_flag=True, help="Read nothing: check that every page is in the output once."),
     _failing("--limit", type=COUNT, metavar="N", help="Stop after N pages; the same command goes on."),
-    _failing("--work", type=FILE, metavar="FOLDER", help="For what is not in the output yet; on a local disk."),
+    _failing(
+        "--work", type=FILE, metavar="FOLDER", help="Folder on a local disk for results that are not in the output yet."
+    ),
     _failing("--take-over", is_flag=True, help="Continue a shard whose process elsewhere has certainly ended."),
     _failing("--attempts", type=COUNT, default=3, metavar="N", help="Tries of a page before it fails (3)."),
     _failing("--retry-failed", is_flag=True, help="Try pages that have failed again."),
     _failing("--keep-going", is_flag=True, help="Fail pages also when 100 tries in a row fail, and do not end then."),
     _failing("--exit-zero", is_flag=True, help="End with 0, not 1, when pages have failed."),
     _reader("--on", default="local", metavar="WHO", help="local (the default), URL[,URL...], ray, ray://HOST:PORT."),
-    _reader("--shard", metavar="I/N", help="Work on every Nth part from the Ith (from 0) alone."),
+    _reader("--shard", metavar="I/N", help="Read only every Nth part, beginning with the Ith (from 0)."),
     _service("--patience", default=300.0, help="How long no service may answer before the run stops (300)."),
     _service(
         "--at-once", type=_AT_ONCE, default=16, metavar="N", help="Files under way at each, until it refuses (16)."
     ),
     service_access,
-    _cluster("--actors", type=COUNT, metavar="N", help="Actors; by default as many as there is room for."),
+    _cluster(
+        "--actors", type=COUNT, metavar="N", help="Number of actors; by default all that the cluster has room for."
+    ),
     _cluster("--cpus-per-actor", type=AMOUNT, default=1.0, metavar="N", help="CPUs of each, or a part (1)."),
     _cluster("--gpus-per-actor", type=AMOUNT, default=0.0, metavar="N", help="GPUs of each, or a part (0)."),
     _cluster("--actor-options", default="{}", metavar="JSON", help="More of Ray's options, such as memory, resources."),
     _cluster("--actor-wait", type=AMOUNT, default=600.0, metavar="SECONDS", help="How long to wait for any (600)."),
     reading_options,
     _shown("--quiet", is_flag=True, help="Show no progress."),
-    _shown("--metrics-port", metavar="[HOST:]PORT", help="Tell Prometheus how it goes, on 127.0.0.1."),
+    _shown("--metrics-port", metavar="[HOST:]PORT", help="Serve metrics for Prometheus, on 127.0.0.1 by default."),
     _shown("--no-report", is_flag=True, help="Write no report at the end."),
     _shown("--report", is_flag=True, help="Write the report of the run again, and nothing else."),
     _estimate("--dry-run", is_flag=True, help="Count pages, read a few, estimate time and cost; write nothing."),
-    _estimate("--machines", type=_MACHINES, metavar="N", help="Such machines, or times as many as --on names."),
-    _estimate("--price-per-hour", type=AMOUNT, metavar="PRICE", help="Of this machine, or of all that --on names."),
+    _estimate(
+        "--machines", type=_MACHINES, metavar="N", help="Estimate for N such machines, or N times what --on names."
+    ),
+    _estimate(
+        "--price-per-hour", type=AMOUNT, metavar="PRICE", help="Price of this machine, or of all that --on names."
+    ),
 )
 
 

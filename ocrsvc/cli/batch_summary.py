@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _NAMES: Final = {"local": ("this machine", "such machines")}
 _OTHERS: Final = ("what reads now", "times as much")
-"""Of services and clusters nobody knows how many machines they are."""
+"""For services and clusters, whose number of machines is unknown."""
 
 
 def summary_of(outcome: RunOutcome, address: str, elapsed_s: float, shard: str | None) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`ocrsvc job`: documents that a service reads while nobody waits: left, asked for, fetched and deleted."""
+"""`ocrsvc job`: documents that a service reads in the background: submit, ask, fetch and delete."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ _service: Final = gathered("client", _client, _URL, *ACCESS)
     ),
 )
 def job() -> None:
-    """Leave a document with a service that reads it while nobody waits, and fetch what it has read."""
+    """Have a service read a document in the background, and fetch the result."""
 
 
 @job.command("submit", examples=("ocrsvc job submit book.pdf --url http://127.0.0.1:8000 --format pdf,md --wait",))
 @click.argument("file", type=FILE, help="PDF, TIFF or image.")
-@option("--format", "formats", default="", metavar="FORMAT[,FORMAT...]", help="Files to be made at the end, as pdf.")
-@option("--callback", default="", metavar="URL", help="Told when the job is done or has failed.")
+@option("--format", "formats", default="", metavar="FORMAT[,FORMAT...]", help="Files to make at the end, such as pdf.")
+@option("--callback", default="", metavar="URL", help="Called when the job is done or has failed.")
 @_WAIT
 @_service
 @reading_options
 def _submit(client: Client, file: Path, formats: str, callback: str, *, wait: bool, reading: Reading) -> None:
-    """Leave a document; prints its id."""
+    """Submit a document, and print the job's id."""
     wanted = [name for name in formats.split(",") if name]
     options: Options = {**reading.options, "pages": reading.pages}
     submitted = client.submit_job(file, formats=wanted, name=file.name, callback=callback, **options)

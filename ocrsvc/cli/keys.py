@@ -238,7 +238,7 @@ def _rotate(name: str, grace: float) -> None:
 @keys.command("callback-secret")
 @_NAME
 def _callback_secret(name: str) -> None:
-    """Print what signs callbacks of a key's jobs.
+    """Print the secret that signs callbacks of a key's jobs.
 
     Jobs that name a secret of their own are signed with that.
     """

@@ -21,7 +21,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
     "Read pages": {
         "read": "Print the text of images and documents, or write files of it.",
         "batch": "Read many files into one output, each page once.",
-        "job": "Have a service read a document while nobody waits.",
+        "job": "Have a service read a document in the background.",
         "mcp": "Give assistants tools that read pages (MCP).",
     },
     "Run a service": {
@@ -33,7 +33,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "Set it up": {
         "check": "Say what is installed and which engines open here.",
-        "settings": "Print the settings that hold, and where each came from.",
+        "settings": "Print the settings in effect, and where each came from.",
         "keys": "Add, list, change, revoke and rotate API keys.",
         "models": "List, add, check, label, load, encrypt and remove models.",
         "tune": "Measure which settings suit this machine and your pages.",
@@ -113,7 +113,7 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 def _call(arguments: list[str]) -> int:
-    """What click's own `main` does, which has other exit codes for an interrupt and for output that nobody reads."""
+    """What click's own `main` does, which has other exit codes for an interrupt and a closed pipe."""
     try:
         with ocrsvc.make_context("ocrsvc", arguments) as context:
             code: int | None = ocrsvc.invoke(context)

@@ -94,7 +94,7 @@ def unfinished(folder: Path) -> Iterator[str]:
 
 @models.command(examples=("ocrsvc models label mine stable 2", "ocrsvc models label mine canary none"))
 @repository_option
-@click.argument("name", help="Of the model.")
+@click.argument("name", help="Name of the model.")
 @click.argument("label", help="Its label.")
 @click.argument("version", help=f"Number of the version, or {_NONE} to take the label away.")
 def label(settings: Settings, name: str, label: str, version: str) -> None:
@@ -163,7 +163,7 @@ def remove(settings: Settings, version: str, *, yes: bool, force: bool) -> int:
         _check_free(settings, name, number)
     if not yes and not _ask(folder):
         return 1
-    # Its manifest first, so that nobody sees half of it.
+    # It removes the manifest first: a service never sees half a version.
     remove_version(folder)
     print(f"{name}/{number} is removed.")
     return 0
@@ -187,7 +187,7 @@ def _check_free(settings: Settings, name: str, number: int) -> None:
 
 
 def _ask(folder: Path) -> bool:
-    """Whether the operator says yes. Raises OperatorError where nobody can be asked."""
+    """Whether the operator says yes. Raises OperatorError without a terminal."""
     if not sys.stdin.isatty():
         raise OperatorError("Not a terminal.", "Confirm with --yes.")
     print(f"Remove {folder}? [y/N] ", end="", flush=True)

@@ -25,15 +25,17 @@ from ocrsvc.settings.settings import Settings
 
 def _name_of(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str:
     if not NAME.fullmatch(text):
-        raise click.BadParameter(f"{text!r}: accepted are small letters, digits, dots, hyphens, up to 64.")
+        raise click.BadParameter(f"{text!r}: accepted are lower-case letters, digits, dots, hyphens, up to 64.")
     return text
 
 
 def _recognizers_of(_ctx: click.Context, _parameter: click.Parameter, texts: Sequence[str]) -> list[tuple[str, Path]]:
     pairs = [text.partition("=") for text in texts]
-    for name, sign, file in pairs:
+    for name, equals, file in pairs:
         if not name or not file:
-            raise click.BadParameter(f"{name + sign + file!r}: accepted is NAME=FILE, such as cyrillic=eslav_rec.onnx.")
+            raise click.BadParameter(
+                f"{name + equals + file!r}: accepted is NAME=FILE, such as cyrillic=eslav_rec.onnx."
+            )
     return [(name, Path(file)) for name, _, file in pairs]
 
 
@@ -78,7 +80,7 @@ _WANTED: Final = gathered(
     ),
 )
 @repository_option
-@click.argument("name", callback=_name_of, help="Of the model, in small letters.")
+@click.argument("name", callback=_name_of, help="Name of the model, in lower case.")
 @_WANTED
 @option("--version", type=VERSION_NUMBER, metavar="N", help="Its number; by default the next one that is free.")
 def add(settings: Settings, name: str, wanted: Wanted, version: int | None) -> None:

@@ -86,7 +86,8 @@ def check_at_most_one(**given: object) -> None:
     """Raises UsageError where several of these are given, by the names of their options."""
     named = [f"--{name}" for name, value in given.items() if value]
     if len(named) > 1:
-        raise click.UsageError(f"{' and '.join(named)} exclude each other: give one of them.")
+        said = f"{' and '.join(named)} exclude each other: give one of them."
+        raise click.UsageError(said, click.get_current_context())
 
 
 class Number(click.ParamType[Any]):

@@ -29,7 +29,7 @@ _FORMATS: Final[Mapping[str, str]] = {
     **_JSONS,
     **_OTHER_ENDINGS,
 }
-"""By the end of a name, in small letters."""
+"""By the end of a name, in lower case."""
 
 
 def formats_for(asked: tuple[str, ...] | None, output: Path, default: str = TEXT, lines: str = JSON) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ Answered = Answer | OcrsvcError
 Show = Callable[[Path, int, int], object]
 """Shows how far a file is: how many of its pages are read, and how many are to be."""
 
-# Nobody waits but the person at the keyboard, who has Ctrl-C.
+# The only one who waits is at the keyboard, and has Ctrl-C.
 _DEADLINE_S: Final = 86_400.0
 _STOP_S: Final = 5.0
 _AT_ONCE: Final = 16
@@ -100,7 +100,7 @@ def start_reader(engine: str | None) -> Reader:
     """A reader that is warm; raises EngineUnavailable or SettingsError."""
     from ocrsvc.pipeline.read import Reader
 
-    # Whoever reads files of their own may read all of them.
+    # The limit is for requests of others.
     own = {"OCRSVC_MAX_PAGES": "100000"} | ({"OCRSVC_ENGINE": engine} if engine else {})
     settings = read_settings(os.environ | own)
     reader = Reader(settings, plan_for(settings, workers=1))
@@ -111,7 +111,7 @@ def start_reader(engine: str | None) -> Reader:
 def _read_some(
     reader: Reader, files: Sequence[Path], options: ReadOptions, ranges: Ranges, show: Show
 ) -> Iterator[tuple[Path, Answered]]:
-    """Each file with its answer; their pages are read as many at a time as a few engine threads can use."""
+    """Each file with its answer; pages are read concurrently."""
 
     def shown(file: Path, pages: Iterable[PageRead]) -> Iterator[PageRead]:
         for done, page in enumerate(pages, start=1):

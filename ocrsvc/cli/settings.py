@@ -37,7 +37,7 @@ its cgroups, never the host's core count.
 @option("--file", type=FILE, help="TOML file to read instead of the one that OCRSVC_CONFIG names.")
 @option("--markdown", is_flag=True, help="Print the reference of all settings instead.")
 def settings(*, file: Path | None, markdown: bool) -> None:
-    """Print the settings that hold, and where each came from: environment, file, plan or default."""
+    """Print the settings in effect, and where each came from: environment, file, plan or default."""
     if markdown:
         print(reference(), end="")
         return

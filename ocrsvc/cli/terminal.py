@@ -29,7 +29,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, to_right: bo
 
 def _width(text: str) -> int:
     """In columns of a terminal, where Chinese takes two."""
-    return sum(2 if unicodedata.east_asian_width(sign) in _WIDE else 1 for sign in text)
+    return sum(2 if unicodedata.east_asian_width(character) in _WIDE else 1 for character in text)
 
 
 def show_progress(done: int, count: int, doing: str = "") -> None:

@@ -120,7 +120,7 @@ def send(url: str, load: Load, until_s: float, pid: int | None = None) -> tuple[
 
 
 def _client(url: str, pages: Iterator[bytes], until_s: float) -> list[float | None]:
-    # This process has started the service: there is nobody else to be taken for it.
+    # This process has started the service, so its certificate need not be verified.
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     connection = connect(url, _ANSWER_S, context)
