@@ -52,16 +52,10 @@ def create_app(
     """The WSGI application over a reader, which may be started later.
 
     Args:
-        settings: The effective settings; used are dialects, usual_ports, those of bodies, callers, deadlines and
-            pixels, and those of single adapters.
-        reader: Reads the images; shared by all threads.
         request_metrics: Where requests are counted; by default nobody but this application knows it.
         limits: What requests over gRPC share with those here; None shares nothing.
         jobs: Where documents wait to be read while nobody is connected; None takes none in.
-        gate: Admits requests by their API keys; None admits all, and is refused where the settings name keys.
-
-    Raises:
-        ValueError: The settings name keys, and there is no gate.
+        gate: Admits requests by their API keys; None admits all, and is a ValueError where the settings name keys.
     """
     if settings.keys is not None and gate is None:
         raise ValueError("The settings name API keys, and nothing that checks them was given.")

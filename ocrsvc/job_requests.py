@@ -72,20 +72,11 @@ class ResultFiles:
         return file_response(self.path(lambda: job.result_path(name), make, with_pdf=name == _PDF), content_type)
 
     def path(self, find: Callable[[], Path | None], make: Callable[[Check], Path], *, with_pdf: bool = False) -> Path:
-        """Where a file lies, which is made now unless it is there.
+        """Where a file lies: where `find` says, or else it is made now, asking now and then whether somebody waits.
 
-        Args:
-            find: Where it lies if it was made before.
-            make: Makes it, asking now and then whether somebody waits.
-            with_pdf: Whether a PDF is made.
-
-        Raises:
-            DeadlineExceeded, ClientGone: Nobody waits for it any more.
-            QueueFull: Too many wait, or too many of this caller.
-            Exception: As `find` and `make`.
+        Raises DeadlineExceeded or ClientGone where nobody does, QueueFull where too many do, and as `find` and `make`.
         """
-        found = find()
-        if found is not None:
+        if (found := find()) is not None:
             return found
         with self.turn(with_pdf=with_pdf) as check:
             # Another request may have made it meanwhile.

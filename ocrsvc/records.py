@@ -63,7 +63,7 @@ class Image:
     """One decoded page image, upright as displayed (its EXIF orientation is already applied).
 
     Attributes:
-        pixels: (H, W) gray or (H, W, 3) BGR, uint8, C-contiguous.
+        pixels: C-contiguous.
         format: Lower-case name of the file format, such as "jpeg".
         frame: Width and height of the page in the pixels in which requests and answers place things on it, where it was
             drawn at another resolution; None where these are its own pixels.
@@ -167,8 +167,6 @@ class ReadTask:
     """One image and what is asked of it: what the queue holds and an engine reads.
 
     Attributes:
-        image: What is to be read.
-        options: How.
         deadline: Monotonic seconds from which nobody waits for the answer.
         check: The engine calls it between passes over the image and between lines.
         own: Text that the page has already, in the frame of the image; None where that was not asked for.
@@ -183,12 +181,9 @@ class ReadTask:
 
 @dataclass(frozen=True, slots=True)
 class OwnText:
-    """The text that a page of a PDF has itself, as far as it was found to be what the page shows.
+    """The text that a page of a PDF has itself, as far as it was found to be what the page shows, in reading order.
 
-    Attributes:
-        lines: In reading order.
-        angle: Clockwise degrees by which the page is turned for them to be upright; 0 without lines.
-        is_all: Nothing else is to be read on the page.
+    Turned by the angle its lines are upright; `is_all` says that nothing else is to be read on the page.
     """
 
     lines: tuple[Line, ...]
@@ -200,11 +195,7 @@ class OwnText:
 class FileTask:
     """One image file and what is asked of it, for an engine that decodes by itself (EngineTraits.decodes).
 
-    Attributes:
-        data: The whole file.
-        options: How to read it, as the request says; None asks for the image itself, in colour.
-        deadline: Monotonic seconds from which nobody waits for the answer.
-        check: As of a ReadTask.
+    Without options the image itself is asked for, in colour; deadline and check are as of a ReadTask.
     """
 
     data: bytes
@@ -227,14 +218,10 @@ class Character:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of a table.
+    """One cell of a table, which begins in this row and column of the grid, from 0, and takes as many as its spans.
 
-    Attributes:
-        row, column: Of its top left corner in the table's grid, from 0.
-        row_span, column_span: Rows and columns of the grid that it takes, at least 1.
-        box: Where it stands.
-        text: What stands in it: pieces of one row joined by blanks, rows by newlines; "" where nothing does.
-        lines: Which of the page's lines that is, from 0.
+    Its text is pieces of one row joined by blanks, rows by newlines, "" where nothing stands in it; `lines` says which
+    of the page's lines that is, from 0.
     """
 
     row: int
@@ -272,13 +259,9 @@ RegionType = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A region of a page.
+    """A region of a page, and which of its lines are in it, from 0: none in most figures.
 
-    Attributes:
-        type: What it is.
-        confidence: In [0, 1]; 0 for text that the layout model took for nothing.
-        box: Where it stands.
-        lines: Which of the page's lines are in it, from 0; none in most figures.
+    The confidence is 0 for text that the layout model took for nothing.
     """
 
     type: RegionType
@@ -289,12 +272,10 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Barcode:
-    """A bar code or QR code on a page.
+    """A bar code or QR code on a page, its box from its own top left corner on.
 
-    Attributes:
-        type: Its format, as zxing-cpp names it: QRCode, EAN13, Code128, DataMatrix and so on.
-        text: What it says; bytes that are no text as zxing-cpp shows them to people.
-        box: Where it stands, from its own top left corner on.
+    The type is zxing-cpp's name of the format, such as QRCode, EAN13, Code128; so is what it shows for bytes that are
+    no text.
     """
 
     type: str
@@ -304,14 +285,7 @@ class Barcode:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word of a line.
-
-    Attributes:
-        text: Without spaces.
-        confidence: In [0, 1].
-        box: Where it stands; its sides run along the line's.
-        characters: In the order of the text; empty where they were not asked for.
-    """
+    """One word of a line, without spaces; its box runs along the line's, and characters are there if asked for."""
 
     text: str
     confidence: float
@@ -323,12 +297,8 @@ class Word:
 class Line:
     """One line of text.
 
-    Attributes:
-        text: What it says.
-        confidence: In [0, 1].
-        box: Where it stands.
-        words: In the order of the text; None where they were not asked for, or where the engine knows none.
-        source: Where it comes from; None unless the text layer was asked for.
+    Its words are None where they were not asked for, or where the engine knows none; its source is None unless the text
+    layer was asked for.
     """
 
     text: str
@@ -340,13 +310,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class MaskedPart:
-    """A part of a line whose signs were replaced by stars.
+    """A part of a line whose characters were replaced by stars; what goes on in the next line is a part of each.
 
-    Attributes:
-        kind: Of the rule that found it.
-        line: Which of the page's lines it is in, from 0; what goes on in the next line is a part of each.
-        begin, end: The first of its signs in the line's text, from 0, and the one after its last.
-        box: Where it stands: the whole height of its line.
+    The line is counted from 0, its characters are those from `begin` to before `end`, its box has the line's height.
     """
 
     kind: MaskKind
@@ -400,12 +366,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class DecodedPage(Page):
-    """The answer to a FileTask: a page in the frame of its image.
-
-    Attributes:
-        decode_s: Seconds that decoding took.
-        image: What was decoded, where that was asked for; the page has no lines then.
-    """
+    """The answer to a FileTask: a page in the frame of its image, or no lines and the image, if asked for."""
 
     decode_s: float = 0.0
     image: Image | None = None

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from support import ROOT, wait_until
 
-from ocrsvc.cli import batch
+from ocrsvc.cli.batch import batch
+from ocrsvc.cli.batch_options import shard_of
 from ocrsvc.errors import BadOption, RunChanged, SettingsError, SourceGone
 
 SLURM = ROOT / "deploy" / "slurm" / "ocrsvc-batch.sbatch"
@@ -27,11 +28,9 @@ _MORE_TO_READ = 75
 KUBERNETES = ("1.29", "1.37")
 
 
-def arguments(words: list[str]) -> argparse.Namespace:
+def arguments(words: list[str]) -> SimpleNamespace:
     """What `ocrsvc batch` makes of its arguments; ends the test where it refuses them."""
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    batch.add_arguments(parser)
-    return parser.parse_args(words)
+    return SimpleNamespace(**batch.make_context("ocrsvc batch", words).params)
 
 
 # Kubernetes.
@@ -59,7 +58,7 @@ def test_each_index_reads_a_shard_of_as_many_as_there_are(job: dict[str, Any]) -
     ]
     assert words.pop(0) == "batch"
     said = arguments(words)
-    assert batch._shard_of(said.shard) == (7, 8)
+    assert shard_of(said.shard) == (7, 8)
     assert said.exit_zero
 
 

@@ -154,26 +154,24 @@ def test_what_is_missing_is_named(more: list[str], said: str, capsys: pytest.Cap
 
 @pytest.mark.parametrize("option", ["--machines=0", "--machines=x", "--price-per-hour=-1", "--price-per-hour=nan"])
 def test_odd_numbers_are_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        run(["batch", "pages", "--dry-run", option])
+    assert run(["batch", "pages", "--dry-run", option]) == 2
     assert option.partition("=")[0] in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("argument", "value", "said"),
     [
-        ("--attempts", "0", "no whole number above 0"),
-        ("--at-once", "1001", "no whole number from 1 to 1000"),
-        ("--machines", "9" * 5000, "no whole number from 1 to 1000000"),
-        ("--actors", "1.5", "no whole number"),
-        ("--patience", "-3", "no number of seconds"),
-        ("--cpus-per-actor", "nan", "no number from 0"),
-        ("--price-per-hour", "1e9", "no price"),
+        ("--attempts", "0", "is not a whole number above 0"),
+        ("--at-once", "1001", "is not a whole number from 1 to 1000"),
+        ("--machines", "9" * 5000, "is not a whole number from 1 to 1000000"),
+        ("--actors", "1.5", "is not a whole number"),
+        ("--patience", "-3", "is not a number from 0"),
+        ("--cpus-per-actor", "nan", "is not a number from 0"),
+        ("--price-per-hour", "x", "is not a number from 0"),
     ],
 )
 def test_a_number_that_cannot_be_is_refused(
     argument: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        run(["batch", "pages", "--dry-run", argument, value])
+    assert run(["batch", "pages", "--dry-run", argument, value]) == 2
     assert said in capsys.readouterr().err

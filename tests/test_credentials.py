@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocrsvc.access.api_keys import LONGEST, credential_of
-from ocrsvc.cli.api_key import read_key
+from ocrsvc.cli.service import read_key
 from ocrsvc.client.request import own_headers
 from ocrsvc.errors import BadOption, OperatorError
 from ocrsvc.settings.load import read_settings

@@ -41,7 +41,6 @@ LAYERS = {
     "routing": 11,
     "app": 12,
     "client": 12,
-    "tuning": 12,
     "batch": 13,
     "mcp_server": 13,
     "ocrmypdf_engine": 13,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+import click
 import cv2
 import grpc
 import numpy as np
@@ -24,7 +24,7 @@ from web_support import INFO, KnownEngine, as_base64, json_of, picture
 from ocrsvc.adapters.trwebocr.tr_rects import shrink_page
 from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.app import create_app
-from ocrsvc.cli.reading_options import add_reading_options, options_of
+from ocrsvc.cli.reading_options import reading_options
 from ocrsvc.client.response import Response, answer_of
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.formats.document import text_parts
@@ -480,7 +480,6 @@ def test_a_call_is_masked_by_its_parameter_and_by_its_metadata(reader: Reader) -
 
 
 def test_the_words_of_a_command_line_ask_for_masking() -> None:
-    arguments = argparse.ArgumentParser()
-    add_reading_options(arguments)
-    assert options_of(arguments.parse_args(["--mask", "id,card"]))["mask"] == "id,card"
-    assert options_of(arguments.parse_args([]))["mask"] is None
+    command = click.command()(reading_options(lambda reading: reading.options["mask"]))
+    assert command.main(["--mask", "id,card"], standalone_mode=False) == "id,card"
+    assert command.main([], standalone_mode=False) is None

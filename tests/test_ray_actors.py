@@ -17,7 +17,7 @@ from ocrsvc.batch.readers.open_reader import ClusterRequest
 from ocrsvc.batch.readers.ray_actors import Actor, ActorPool
 from ocrsvc.batch.readers.ray_page_actor import ActorRefused, ActorStarted, FileMissing
 from ocrsvc.batch.readers.ray_reader import RayReader, check_listens, own_address, settings_to_send
-from ocrsvc.cli.batch_cluster import _options_of
+from ocrsvc.cli.batch_options import actor_options_of
 from ocrsvc.errors import BadOption, ClusterUnavailable, RunChanged, SourceGone
 from ocrsvc.records import ReadOptions
 
@@ -261,4 +261,4 @@ def test_settings_are_sent_without_secrets() -> None:
 @pytest.mark.parametrize("text", ["{", "[]", '{"num_cpus": 2}', '{"max_restarts": 1}'])
 def test_options_of_actors_are_checked(text: str) -> None:
     with pytest.raises(BadOption):
-        _options_of(text)
+        actor_options_of(text)

@@ -2,62 +2,147 @@
 
 from __future__ import annotations
 
-import argparse
+import math
+import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple, get_args
 
+import click
 import orjson
 
-from ocrsvc.access.api_keys import SCOPES, KeyEntry, StoredKey
+from ocrsvc.access.api_keys import SCOPES, KeyEntry, KeyPriority
 from ocrsvc.access.audit_log import AuditLog, audit_log_of, local_user
 from ocrsvc.access.key_store import KeyStore, Usage, day_of, usage_to_dict
 from ocrsvc.access.manage_keys import add_key, change_key, key_named, open_store, revoke_key, rotate_key
-from ocrsvc.cli.key_options import add_limits, entry_of, seconds_of
-from ocrsvc.cli.table import table
+from ocrsvc.cli.options import Group, Number, gathered, option
+from ocrsvc.cli.terminal import table
 from ocrsvc.errors import KeysUnavailable, OperatorError
 from ocrsvc.jobs.callbacks import secret_of_key
+from ocrsvc.registry import adapters
 from ocrsvc.settings.load import read_settings
 
-HELP: Final = "add, list, change, revoke and rotate API keys"
-_SIGNING: Final = "callback-secret"
 _COLUMNS: Final = (
     *("name", "state", "scopes", "formats", "per second", "at once", "pages today", "this month"),
     *("priority", "cache", "ends"),
 )
+_NATIVE_API: Final = "api"
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_LONGEST_S: Final = 10 * 366 * 86_400
+_MOST: Final = 10**12
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the commands of `ocrsvc keys`."""
-    parser.description = "The API keys in the store that OCRSVC_KEYS names. A running service follows in half a second."
-    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
-    add = actions.add_parser("add", help="add a key, and print its secret once")
-    add_limits(add)
-    change = actions.add_parser("change", help="change what is given of a key; its secret stays")
-    add_limits(change)
-    listing = actions.add_parser("list", help="list the keys, and what is used of them")
-    listing.add_argument("--json", action="store_true", help="as JSON, one array")
-    revoke = actions.add_parser("revoke", help="end a key for good")
-    rotate = actions.add_parser("rotate", help="give a key a new secret, and print it once")
-    rotate.add_argument(
-        "--grace",
-        type=seconds_of,
-        default=0.0,
-        metavar="TIME",
-        help="how long the old secret is accepted still, such as 90s, 30m, 12h or 7d; by default not at all",
-    )
-    signing = actions.add_parser(
-        _SIGNING, help="print what signs callbacks of a key's jobs that name no secret of their own"
-    )
-    for named in (add, change, revoke, rotate, signing):
-        named.add_argument("name", help="name of the key")
+class _Change(NamedTuple):
+    """What the options give; what they do not stays: of a new key the defaults, else what it has."""
+
+    limits: Mapping[str, Any]
+    entry: Mapping[str, Any]
+    expires: str | None
+
+    def apply(self, entry: KeyEntry, now_s: float) -> KeyEntry:
+        """The entry with it. Raises OperatorError."""
+        end: dict[str, Any] = {"expires_at": _end_of(self.expires, now_s)} if self.expires else {}
+        return replace(entry, limits=replace(entry.limits, **self.limits), **self.entry, **end)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, and say why the store does not answer, if it does not. Raises OperatorError."""
+def _change(scope: Sequence[str], adapter: Sequence[str], expires: str | None, **more: Any) -> _Change:
+    entry = {name: more.pop(name) for name in ("priority", "may_cache")} | {"scopes": frozenset(scope) or None}
+    given = {name: value for name, value in entry.items() if value is not None}
+    formats = {"adapters": _adapters_of(adapter)} if adapter else {}
+    limits = {name: None if number == "none" else number for name, number in more.items() if number is not None}
+    return _Change(limits, given | formats, expires)
+
+
+def _adapters_of(names: Sequence[str]) -> frozenset[str] | None:
+    """The formats of these names; None for all. Raises OperatorError."""
+    known = ("all", _NATIVE_API, *adapters())
+    if wrong := set(names) - set(known):
+        raise OperatorError(f"--adapter is {min(wrong)[:40]!r}.", f"Accepted is {', '.join(known)}.")
+    return None if "all" in names else frozenset(names)
+
+
+def _end_of(text: str, now_s: float) -> float | None:
+    """When a key ends, in Unix seconds; a date is its beginning, by default by UTC. Raises OperatorError."""
+    if text == "never":
+        return None
+    try:
+        if (seconds := _seconds_of(text)) is not None:
+            end_s = now_s + seconds
+        else:
+            moment = datetime.fromisoformat(text)
+            end_s = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except ValueError as error:
+        raise OperatorError(f"--expires is {text[:40]!r}.", "Accepted is 90d, 12h, 2027-01-31, or never.") from error
+    if end_s <= now_s:
+        raise OperatorError(f"--expires is {text[:40]!r}, which is over.", "Name a time that is to come.")
+    return end_s
+
+
+def _seconds_of(text: str) -> float | None:
+    """Seconds of "90s", "30m", "12h" or "7d"; None for what is none, or longer than ten years."""
+    match = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    seconds = int(match[1]) * _UNITS_S[match[2]] if match else math.inf
+    return float(seconds) if seconds <= _LONGEST_S else None
+
+
+def _grace_of(_ctx: click.Context, _parameter: click.Parameter, text: str) -> float:
+    if (seconds := _seconds_of(text)) is None:
+        raise click.BadParameter(f"{text!r} is not 90s, 30m, 12h or 7d, up to ten years.")
+    return seconds
+
+
+_most: Final = partial(option, section="Limits", metavar="N|none")
+_COUNT: Final = Number(int, 1, _MOST, "a whole number above 0, or none", "none")
+_RATE: Final = Number(float, math.ulp(0.0), _MOST, "a number above 0, or none", "none")
+
+_changes: Final = gathered(
+    "change",
+    _change,
+    option(
+        "--scope", multiple=True, type=click.Choice(SCOPES), help="What it is for; may be repeated; read by default."
+    ),
+    option(
+        "--adapter",
+        multiple=True,
+        metavar="FORMAT",
+        help="A format it is for, by its name in OCRSVC_DIALECTS, or api for the native API; may be repeated; all by "
+        "default.",
+    ),
+    option("--priority", type=click.Choice(get_args(KeyPriority)), help="Its highest; interactive by default."),
+    option("--cache/--no-cache", "may_cache", default=None, help="Whether its pages may be kept; they may by default."),
+    option("--expires", metavar="WHEN", help="90d, 12h, or a date (2027-01-31, by UTC); never by default."),
+    _most("--requests-per-s", type=_RATE, help="Requests a second at most; none, the default, is no limit."),
+    _most("--concurrency", type=_COUNT, help="Requests under way at once at most."),
+    _most("--pages-a-day", type=_COUNT, help="Pages a day at most, by UTC."),
+    _most("--pages-a-month", type=_COUNT, help="Pages a month at most, by UTC."),
+)
+_NAME: Final = click.argument("name", help="Name of the key.")
+
+
+@click.group(
+    cls=Group,
+    examples=(
+        "export OCRSVC_KEYS=sqlite:/var/lib/ocrsvc/keys.sqlite",
+        "ocrsvc keys add acme --pages-a-day 1000 --expires 90d      prints its secret, once",
+        "ocrsvc keys list",
+        "ocrsvc keys rotate acme --grace 12h",
+    ),
+)
+def keys() -> None:
+    """Add, list, change, revoke and rotate API keys.
+
+    They are in the store that OCRSVC_KEYS names. A running service follows in half a second.
+    """
+
+
+@contextmanager
+def _opened() -> Iterator[tuple[KeyStore, AuditLog]]:
+    """The store of the keys, and the log of what is done to them. Raises OperatorError, KeysUnavailable."""
     settings = read_settings()
     if settings.keys is None:
         raise OperatorError(
@@ -68,81 +153,105 @@ def run(args: argparse.Namespace) -> int:
         try:
             # Before anything else, so that what is wrong with it is said first.
             store.version()
-            _ACTIONS[args.action](args, store, audit_log_of(settings))
+            yield store, audit_log_of(settings)
         except KeysUnavailable as error:
-            print(f"ocrsvc: {error.reason}", file=sys.stderr)
-            return error.exit_code
-    return 0
+            raise KeysUnavailable(error.reason, "") from error
 
 
-def _add(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
+@keys.command("add", examples=("ocrsvc keys add acme --scope read --requests-per-s 5 --pages-a-month 20000",))
+@_NAME
+@_changes
+def _add(name: str, change: _Change) -> None:
+    """Add a key, and print its secret once."""
     now_s = time.time()
-    entry = entry_of(args, KeyEntry(args.name, created_at=now_s), now_s)
-    log.check()
-    text = add_key(store, entry)
-    _print_secret(text)
-    _note(log, "keys.add", now_s, name=args.name, entry=_settled(entry))
+    with _opened() as (store, log):
+        entry = change.apply(KeyEntry(name, created_at=now_s), now_s)
+        log.check()
+        _print_secret(add_key(store, entry))
+        _note(log, "keys.add", now_s, name=name, entry=_settled(entry))
 
 
-def _change(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
+@keys.command("change", examples=("ocrsvc keys change acme --pages-a-month none --expires never",))
+@_NAME
+@_changes
+def _edit(name: str, change: _Change) -> None:
+    """Change what is given of a key; its secret stays."""
     now_s = time.time()
-    key = key_named(store, args.name)
-    entry = entry_of(args, key.entry, now_s)
-    if entry == key.entry:
-        print(f"The key {args.name} is so already: nothing is changed.", file=sys.stderr)
+    with _opened() as (store, log):
+        key = key_named(store, name)
+        entry = change.apply(key.entry, now_s)
+        if entry == key.entry:
+            print(f"The key {name} is so already: nothing is changed.", file=sys.stderr)
+            return
+        log.check()
+        change_key(store, key, entry)
+        _note(log, "keys.change", now_s, name=name, entry=_settled(entry))
+
+
+@keys.command("list")
+@option("--json", "as_json", is_flag=True, help="As JSON, one array.")
+def _list(*, as_json: bool) -> None:
+    """List the keys, and what is used of them."""
+    now_s = time.time()
+    with _opened() as (store, _log):
+        day, known = day_of(now_s), store.keys()
+        found = [(key, store.usage(key.entry.name, day)) for key in known]
+    if as_json:
+        secrets = [[{"id": secret.id, "expires_at": secret.expires_at} for secret in key.secrets] for key, _ in found]
+        dicts = [usage_to_dict(key.entry, usage, now_s) for key, usage in found]
+        listed = [{**about, "secrets": own} for about, own in zip(dicts, secrets, strict=True)]
+        print(orjson.dumps(listed, option=orjson.OPT_INDENT_2).decode())
         return
-    log.check()
-    change_key(store, key, entry)
-    _note(log, "keys.change", now_s, name=args.name, entry=_settled(entry))
+    print("\n".join(table(_COLUMNS, [_row(key.entry, usage, now_s) for key, usage in found])))
 
 
-def _revoke(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
+@keys.command("revoke")
+@_NAME
+def _revoke(name: str) -> None:
+    """End a key for good."""
     now_s = time.time()
-    log.check()
-    revoke_key(store, args.name, now_s)
-    _note(log, "keys.revoke", now_s, name=args.name)
+    with _opened() as (store, log):
+        log.check()
+        revoke_key(store, name, now_s)
+        _note(log, "keys.revoke", now_s, name=name)
 
 
-def _rotate(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
+@keys.command("rotate", examples=("ocrsvc keys rotate acme --grace 12h",))
+@_NAME
+@option(
+    "--grace",
+    callback=_grace_of,
+    default="0s",
+    metavar="TIME",
+    help="How long the old secret is accepted still, such as 90s, 30m, 12h or 7d; by default not at all.",
+)
+def _rotate(name: str, grace: float) -> None:
+    """Give a key a new secret, and print it once."""
     now_s = time.time()
-    log.check()
-    text = rotate_key(store, args.name, args.grace, now_s)
-    _print_secret(text)
-    _note(log, "keys.rotate", now_s, name=args.name, grace_s=args.grace)
+    with _opened() as (store, log):
+        log.check()
+        _print_secret(rotate_key(store, name, grace, now_s))
+        _note(log, "keys.rotate", now_s, name=name, grace_s=grace)
 
 
-def _callback_secret(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
+@keys.command("callback-secret")
+@_NAME
+def _callback_secret(name: str) -> None:
+    """Print the secret that signs callbacks of a key's jobs.
+
+    Jobs that name a secret of their own are signed with that.
+    """
     service_secret = read_settings().callback_secret
-    if service_secret is None:
-        raise OperatorError(
-            "OCRSVC_CALLBACK_SECRET is not set, from which the secret of a key's callbacks comes.",
-            "Set it as for the service.",
-        )
-    identity = key_named(store, args.name).entry.identity
-    log.check()
-    print(secret_of_key(service_secret, identity), flush=True)
-    log.write(local_user(), "keys.callback_secret", time.time(), name=args.name)
-
-
-def _list(args: argparse.Namespace, store: KeyStore, _log: AuditLog) -> None:
-    now_s = time.time()
-    day, known = day_of(now_s), store.keys()
-    keys = [(key, store.usage(key.entry.name, day)) for key in known]
-    if args.json:
-        print(orjson.dumps([_as_json(key, usage, now_s) for key, usage in keys], option=orjson.OPT_INDENT_2).decode())
-        return
-    for line in table(_COLUMNS, [_row(key.entry, usage, now_s) for key, usage in keys]):
-        print(line)
-
-
-_ACTIONS: Final = {
-    "add": _add,
-    "change": _change,
-    "list": _list,
-    "revoke": _revoke,
-    "rotate": _rotate,
-    _SIGNING: _callback_secret,
-}
+    with _opened() as (store, log):
+        if service_secret is None:
+            raise OperatorError(
+                "OCRSVC_CALLBACK_SECRET is not set, from which the secret of a key's callbacks comes.",
+                "Set it as for the service.",
+            )
+        identity = key_named(store, name).entry.identity
+        log.check()
+        print(secret_of_key(service_secret, identity), flush=True)
+        log.write(local_user(), "keys.callback_secret", time.time(), name=name)
 
 
 def _note(log: AuditLog, action: str, now_s: float, **facts: object) -> None:
@@ -160,11 +269,6 @@ def _settled(entry: KeyEntry) -> Mapping[str, Any]:
 def _print_secret(text: str) -> None:
     print(text, flush=True)
     print("This is the only time it is shown: the store keeps its hash.", file=sys.stderr)
-
-
-def _as_json(key: StoredKey, usage: Usage, now_s: float) -> Mapping[str, Any]:
-    secrets = [{"id": secret.id, "expires_at": secret.expires_at} for secret in key.secrets]
-    return {**usage_to_dict(key.entry, usage, now_s), "secrets": secrets}
 
 
 def _row(entry: KeyEntry, usage: Usage, now_s: float) -> Sequence[str]:

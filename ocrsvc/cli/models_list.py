@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+import click
 import orjson
 
-from ocrsvc.cli.models_of_service import add_service_arguments, entries_of_service
-from ocrsvc.cli.models_repository import control_of, selector_of
-from ocrsvc.cli.table import table
+from ocrsvc.cli.models_repository import control_of, repository_option, selector_of
+from ocrsvc.cli.options import Command, option
+from ocrsvc.cli.service import Access, service_access
+from ocrsvc.cli.terminal import table
 from ocrsvc.engines.model.version import ModelVersion, built_in_model
 from ocrsvc.models.model_control import VersionStatus
 from ocrsvc.models.model_name import WantedModel
@@ -22,50 +23,51 @@ if TYPE_CHECKING:
     from ocrsvc.models.model_control import ModelControl
     from ocrsvc.models.version_selection import VersionSelector
 
-HELP: Final = "list the models and their versions"
 _COLUMNS: Final = ("model", "state", "labels", "tier", "languages", "size", "engine", "licence", "source")
-_MEGABYTE: Final = 1e6
 _EXPLAINED: Final = frozenset({"refused", "bad", "copying"})
 """States that an operator has to do something about."""
-_COPYING: Final = "It has no SHA256SUMS yet: it is still being copied."
+_MOST_LANGUAGES: Final = 5
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `ocrsvc models list`."""
-    parser.add_argument("--json", action="store_true", help="as JSON, one array")
-    add_service_arguments(parser)
-
-
-def run(args: argparse.Namespace, settings: Settings) -> int:
-    """Print what there is. Raises OperatorError, and of a service OcrsvcError."""
-    entries = sorted(
-        entries_of_service(args) if args.url else _found(settings), key=lambda entry: (entry["name"], entry["version"])
-    )
-    if args.json:
+@click.command(
+    "list", cls=Command, examples=("ocrsvc models list", "ocrsvc models list --url http://127.0.0.1:8000 --json")
+)
+@repository_option
+@option("--json", "as_json", is_flag=True, help="As JSON, one array.")
+@option("--url", section="Service", metavar="URL", help="A service whose models are listed, not those in a folder.")
+@service_access
+def list_models(settings: Settings, url: str | None, access: Access, *, as_json: bool) -> None:
+    """List the models and their versions."""
+    found = _of_service(url, access) if url else _found(settings)
+    entries = sorted(found, key=lambda entry: (entry["name"], entry["version"]))
+    if as_json:
         print(orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode())
-        return 0
-    for line in table(_COLUMNS, [_row(entry) for entry in entries]):
-        print(line)
+        return
+    print("\n".join(table(_COLUMNS, [_row(entry) for entry in entries])))
     for entry in entries:
         if entry["reason"] and entry["state"] in _EXPLAINED:
             print(f"{_name(entry)}: {entry['reason']}")
-    return 0
 
 
-def _found(settings: Settings) -> Iterable[Mapping[str, Any]]:
+def _of_service(url: str, access: Access) -> Iterator[Mapping[str, Any]]:
+    """As a running service tells its clients, without what it keeps to itself. Raises OcrsvcError."""
+    with access.client(url) as client:
+        listed = client.models()
+    yield from (asdict(one) | {"state": one.state.lower(), "reason": ""} for one in listed.models)
+
+
+def _found(settings: Settings) -> Iterator[Mapping[str, Any]]:
     """What is on this machine."""
     if settings.models is None:
-        return [_entry("ppocr", 1, "serving") | _facts(built_in_model())]
-    return _all(settings)
-
-
-def _all(settings: Settings) -> Iterator[Mapping[str, Any]]:
+        yield _entry("ppocr", 1, "serving", version=built_in_model())
+        return
     control = control_of(settings)
     selector = selector_of(control, settings)
-    for status in control.status():
-        yield _with_status(status, _state(status, control, selector))
+    for one in control.status():
+        entry = _entry(one.name, one.number, _state(one, control, selector), one.reason, one.labels, one.version)
+        yield entry | ({"figures": dict(one.figures)} if one.figures else {})
     for name, number in ModelRepository(settings.models).incomplete():
-        yield _entry(name, number, "copying", _COPYING)
+        yield _entry(name, number, "copying", "It has no SHA256SUMS yet: it is still being copied.")
 
 
 def _state(status: VersionStatus, control: ModelControl, selector: VersionSelector) -> str:
@@ -83,42 +85,28 @@ def _state(status: VersionStatus, control: ModelControl, selector: VersionSelect
     return "unloaded" if {status.name, str(status.version)} & catalogue.state.unloads else "unwanted"
 
 
-def _with_status(status: VersionStatus, state: str) -> Mapping[str, Any]:
-    said = _entry(status.name, status.number, state, status.reason, status.labels)
-    facts = {} if status.version is None else _facts(status.version)
-    return said | facts | ({"figures": dict(status.figures)} if status.figures else {})
-
-
-def _facts(version: ModelVersion) -> dict[str, Any]:
-    description = version.description
+def _entry(
+    name: str,
+    number: int,
+    state: str,
+    reason: str = "",
+    labels: Sequence[str] = (),
+    version: ModelVersion | None = None,
+) -> dict[str, Any]:
+    about = {"name": name, "version": number, "state": state, "reason": reason, "labels": list(labels)}
+    if version is None:
+        return about
+    described = version.description
+    # Of the built-in model the files that it names, since its wheel holds others, too.
+    files = [version.folder / file for file in version.digests or described.files]
     return {
-        "title": description.title,
-        "tier": description.tier,
-        "languages": list(description.languages),
-        "size_bytes": size_of(version),
-        "engine": description.engine,
-        "licence": description.licence,
-        "source": description.source,
+        **about,
+        **{member: getattr(described, member) for member in ("title", "tier", "engine", "licence", "source")},
+        "languages": list(described.languages),
+        "size_bytes": sum(file.stat().st_size for file in files if file.is_file()),
         "digest": version.digest,
-        "is_encrypted": description.encryption is not None,
+        "is_encrypted": described.encryption is not None,
     }
-
-
-def _entry(name: str, number: int, state: str, reason: str = "", labels: Sequence[str] = ()) -> dict[str, Any]:
-    return {"name": name, "version": number, "state": state, "reason": reason, "labels": list(labels)}
-
-
-def size_of(version: ModelVersion) -> int:
-    """Bytes of its files; of the built-in model those that it names, since its wheel holds others, too."""
-    names = list(version.digests) if version.digests else list(version.description.files)
-    return sum(_size(version.folder / name) for name in names)
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0
 
 
 def _name(entry: Mapping[str, Any]) -> str:
@@ -127,21 +115,14 @@ def _name(entry: Mapping[str, Any]) -> str:
 
 
 def _row(entry: Mapping[str, Any]) -> Sequence[str]:
-    size = entry.get("size_bytes")
+    size, languages = entry.get("size_bytes"), entry.get("languages", ())
+    more = [f"+{len(languages) - _MOST_LANGUAGES}"] if len(languages) > _MOST_LANGUAGES else []
     return (
         _name(entry),
         entry["state"],
         " ".join(entry["labels"]) or "-",
         entry.get("tier") or "-",
-        _shortened(entry.get("languages", ())),
-        "-" if size is None else f"{size / _MEGABYTE:.1f} MB",
-        entry.get("engine") or "-",
-        entry.get("licence") or "-",
-        entry.get("source") or "-",
+        " ".join([*languages[:_MOST_LANGUAGES], *more]) or "-",
+        "-" if size is None else f"{size / 1e6:.1f} MB",
+        *(entry.get(name) or "-" for name in ("engine", "licence", "source")),
     )
-
-
-def _shortened(languages: Sequence[str], most: int = 5) -> str:
-    """The first few, and how many more there are."""
-    more = [f"+{len(languages) - most}"] if len(languages) > most else []
-    return " ".join([*languages[:most], *more]) or "-"
