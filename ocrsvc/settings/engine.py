@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, ValidationInfo
+from pydantic import AfterValidator, PositiveFloat, ValidationInfo
 
 from ocrsvc.registry import engines
 from ocrsvc.settings.group import ByteCount, MemoryAmount, Names, SettingsGroup, setting
@@ -143,11 +143,8 @@ class IsolationSettings(SettingsGroup, title="Isolation"):
         "images",
         between=(1, 65536),
     )
-    quarantine_s: float = setting(
-        3600.0,
-        "How long such an image or body is answered 422 without being tried; read at the start only.",
-        gt=0,
-        le=10**9,
+    quarantine_s: PositiveFloat = setting(
+        3600.0, "How long such an image or body is answered 422 without being tried; read at the start only.", le=10**9
     )
 
 

@@ -32,7 +32,6 @@ def setting(
     *,
     accepted: str | Callable[[], str] = "",
     between: tuple[float, float] | None = None,
-    gt: float | None = None,
     le: float | None = None,
 ) -> Any:
     """The declaration of one setting: its default, or a function that makes it, and one sentence of help.
@@ -46,7 +45,6 @@ def setting(
         description=description,
         json_schema_extra={"unit": unit, "accepted": accepted},  # type: ignore[dict-item]
         ge=ge,
-        gt=gt,
         le=le,
     )
 

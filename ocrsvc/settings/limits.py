@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat, SecretStr, StringConstraints
 
 from ocrsvc.settings.group import ByteCount, MemoryAmount, SettingsGroup, setting, split_list
 
@@ -76,8 +76,8 @@ class WorkerSettings(SettingsGroup, title="Workers"):
     engine_threads: int | None = setting(
         None, "Threads that run the engine in each worker, one engine handle each.", "threads", between=(1, 256)
     )
-    boot_limit_s: float = setting(
-        600.0, "How long a worker may take to load and warm up its engine before it is ended.", gt=0, le=86400
+    boot_limit_s: PositiveFloat = setting(
+        600.0, "How long a worker may take to load and warm up its engine before it is ended.", le=86400
     )
     max_requests: int = setting(
         0, "Requests after which a worker is replaced by a fresh one; 0 is never.", "requests", between=(0, 10**9)
@@ -123,7 +123,9 @@ class LimitSettings(SettingsGroup, title="Limits"):
         "images",
         between=(1, 100_000),
     )
-    deadline_s: float = setting(60.0, "Longest time that a request may take before it is answered 504.", gt=0, le=3600)
+    deadline_s: PositiveFloat = setting(
+        60.0, "Longest time that a request may take before it is answered 504.", le=3600
+    )
     max_body_bytes: ByteCount = setting(
         64 * 2**20, "Largest request body; a larger one is answered 413.", between=(1024, 4 * 2**30)
     )
@@ -187,7 +189,7 @@ class JobSettings(SettingsGroup, title="Jobs"):
         "documents make room for new ones; 0 takes none.",
         between=(0, 2**50),
     )
-    tasks_s: float = setting(86_400.0, "How long such a document and its results are kept.", gt=0, le=10**9)
+    tasks_s: PositiveFloat = setting(86_400.0, "How long such a document and its results are kept.", le=10**9)
     job_pages: int = setting(
         10_000, "Most pages of one job; OCRSVC_MAX_PAGES is for documents that a client waits for.", between=(1, 10**6)
     )
@@ -224,7 +226,7 @@ class CacheSettings(SettingsGroup, title="Result cache"):
         "A Redis that keeps such pages for all workers and machines, instead of the workers' own memory.",
         accepted="an address, such as redis://host:6379/0, rediss://… (over TLS) or unix://…",
     )
-    cache_s: float = setting(86_400.0, "How long such a page is kept.", gt=0, le=10**9)
+    cache_s: PositiveFloat = setting(86_400.0, "How long such a page is kept.", le=10**9)
 
 
 class MaskingSettings(SettingsGroup, title="Masking"):

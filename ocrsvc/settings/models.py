@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import BeforeValidator, Field, SecretStr, StringConstraints
+from pydantic import BeforeValidator, Field, PositiveFloat, SecretStr, StringConstraints
 
 from ocrsvc.settings.group import MemoryAmount, Percentage, SettingsGroup, setting, split_list
 
@@ -84,11 +84,10 @@ class ModelSwapSettings(SettingsGroup, title="New versions of models"):
         "on every file system, a network's too.",
         between=(0.1, 3600),
     )
-    models_proof_s: float = setting(
+    models_proof_s: PositiveFloat = setting(
         300.0,
         "Time that a new version has to open and read the reference pages, in a process of its own, without what that "
         "process waits for a processor; then it is refused.",
-        gt=0,
         le=3600,
     )
     models_proof_memory: MemoryAmount = setting(

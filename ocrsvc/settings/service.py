@@ -7,7 +7,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, StringConstraints, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, PositiveFloat, StringConstraints, ValidationInfo
 
 from ocrsvc.registry import adapters
 from ocrsvc.settings.group import ByteCount, Names, SettingsGroup, setting, split_list
@@ -218,8 +218,8 @@ class OutgoingSettings(SettingsGroup, title="Outgoing requests"):
     url_bytes: ByteCount = setting(
         64 * 2**20, "Largest file that is fetched; a larger one is answered 413.", between=(1024, 4 * 2**30)
     )
-    url_s: float = setting(
-        20.0, "Longest time for fetching a file, its redirects included; it never outlasts the request.", gt=0, le=3600
+    url_s: PositiveFloat = setting(
+        20.0, "Longest time for fetching a file, its redirects included; it never outlasts the request.", le=3600
     )
     url_fetches: int = setting(
         8,
@@ -234,7 +234,7 @@ class OutgoingSettings(SettingsGroup, title="Outgoing requests"):
         accepted=_HOSTS_ACCEPTED,
     )
     callback_private: Networks = setting((), "As url_private, for the hosts of callbacks.", accepted=_NETWORKS_ACCEPTED)
-    callback_s: float = setting(10.0, "Longest time for one try of a callback.", gt=0, le=600)
+    callback_s: PositiveFloat = setting(10.0, "Longest time for one try of a callback.", le=600)
 
 
 class LoggingSettings(SettingsGroup, title="Logging"):
