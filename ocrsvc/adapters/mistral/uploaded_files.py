@@ -39,7 +39,7 @@ class UploadedFiles:
         self._store, self._secret = store, b""
 
     def add(self, data: bytes, name: str, caller: str, key: str | None) -> UploadedFile:
-        """Take in a file of a caller, for which others may have to go (see eviction.py). Raises BodyTooLarge."""
+        """Take in a file of a caller, for which others may have to go. Raises BodyTooLarge."""
         most = self._store.most_bytes
         if len(data) > most:
             raise BodyTooLarge(
