@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -28,6 +29,7 @@ from web_support import running_app
 
 from ocrsvc import errors
 from ocrsvc.client import AsyncClient, Client
+from ocrsvc.client.client import Outcome
 from ocrsvc.client.request import MODELS_PATH, ImageInput, Options, body_of, headers_of, query_of
 from ocrsvc.client.response import Answer, ModelList, Response, answer_of, model_list_of, retry_after_s
 from ocrsvc.engines.model.version import BUILT_IN_DESCRIPTION
@@ -51,19 +53,12 @@ def busy() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def slow() -> Iterator[Server]:
-    """Takes a second over each image."""
-    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_FAKE_LATENCY_S": "1"}) as server:
-        yield server
-
-
 def page_of(width: int) -> bytes:
     """A white PNG that the fake engine reads as WIDTHx20."""
     return cv2.imencode(".png", np.full((20, width), 255, np.uint8))[1].tobytes()
 
 
-def first_lines(outcomes: list[Answer | errors.OcrsvcError]) -> list[str]:
+def first_lines(outcomes: list[Outcome]) -> list[str]:
     """The first line of each answer; the class of each error."""
     return [one.text.split("\n")[0] if isinstance(one, Answer) else type(one).__name__ for one in outcomes]
 
@@ -238,10 +233,28 @@ def test_a_list_of_models_has_every_member_of_each_version() -> None:
         model_list_of(Response(200, None, b'{"models": ["ocr"]}'))
 
 
-def test_many_come_in_order_and_one_that_fails_leaves_the_others_alone(server: Server) -> None:
-    with Client(server.url) as client:
-        outcomes = list(client.read_many([page_of(30), b"text", page_of(31), "/nowhere.png", page_of(32)], at_once=3))
-    assert first_lines(outcomes) == ["30x20", "UnsupportedImage", "31x20", "NothingSent", "32x20"]
+def read_many(url: str, pictures: Iterable[ImageInput], at_once: int) -> list[Outcome]:
+    with Client(url, timeout_s=60) as client:
+        return list(client.read_many(pictures, at_once=at_once))
+
+
+def read_many_later(url: str, pictures: Iterable[ImageInput], at_once: int) -> list[Outcome]:
+    async def main() -> list[Outcome]:
+        async with AsyncClient(url, timeout_s=60) as client:
+            return [outcome async for outcome in client.read_many(pictures, at_once=at_once)]
+
+    return asyncio.run(main())
+
+
+both_ways = pytest.mark.parametrize("read", [read_many, read_many_later])
+ReadMany = Callable[[str, Iterable[ImageInput], int], list[Outcome]]
+
+
+@both_ways
+def test_many_come_in_order_and_one_that_fails_leaves_the_others_alone(server: Server, read: ReadMany) -> None:
+    pictures = [page_of(30), b"text", page_of(31), "/nowhere.png", page_of(32)]
+    expected = ["30x20", "UnsupportedImage", "31x20", "NothingSent", "32x20"]
+    assert first_lines(read(server.url, pictures, 3)) == expected
 
 
 def test_no_more_are_under_way_than_allowed_and_pictures_are_taken_as_needed(server: Server) -> None:
@@ -269,17 +282,6 @@ def test_what_fails_where_the_pictures_come_from_leaves_nothing_under_way(server
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("ocrsvc-client")]
 
 
-def test_the_asynchronous_client_does_the_same(server: Server) -> None:
-    async def main() -> tuple[Answer, list[Answer | errors.OcrsvcError]]:
-        async with AsyncClient(server.url) as client:
-            many = client.read_many([page_of(30), b"text", page_of(31)], at_once=2)
-            return await client.read(PAGE), [outcome async for outcome in many]
-
-    one, outcomes = asyncio.run(main())
-    assert one.text.startswith("120x40\n")
-    assert first_lines(outcomes) == ["30x20", "UnsupportedImage", "31x20"]
-
-
 def test_leaving_an_asynchronous_iterator_cancels_what_is_under_way(server: Server) -> None:
     async def main() -> int:
         async with AsyncClient(server.url) as client:
@@ -293,18 +295,9 @@ def test_leaving_an_asynchronous_iterator_cancels_what_is_under_way(server: Serv
 # Overload, recycling, broken connections
 
 
-def test_more_clients_than_places_all_get_their_answers(busy: Server) -> None:
-    with Client(busy.url, timeout_s=60) as client:
-        outcomes = list(client.read_many([page_of(width) for width in range(20, 30)], at_once=10))
-    assert first_lines(outcomes) == [f"{width}x20" for width in range(20, 30)]
-
-
-def test_more_asynchronous_calls_than_places_all_get_their_answers(busy: Server) -> None:
-    async def main() -> list[Answer | errors.OcrsvcError]:
-        async with AsyncClient(busy.url, timeout_s=60) as client:
-            return [one async for one in client.read_many([page_of(width) for width in range(20, 30)], at_once=10)]
-
-    assert first_lines(asyncio.run(main())) == [f"{width}x20" for width in range(20, 30)]
+@both_ways
+def test_more_requests_than_places_all_get_their_answers(busy: Server, read: ReadMany) -> None:
+    assert first_lines(read(busy.url, map(page_of, range(20, 30)), 10)) == [f"{width}x20" for width in range(20, 30)]
 
 
 def test_nothing_fails_while_a_worker_is_replaced() -> None:
@@ -359,27 +352,6 @@ def test_the_service_is_told_how_long_the_answer_is_worth_waiting_for() -> None:
     assert 40 < float(seen[0]["X-Request-Timeout"]) < 60
 
 
-def read_now(url: str) -> None:
-    with Client(url) as client:
-        client.read(PAGE, timeout_s=0.5)
-
-
-def read_later(url: str) -> None:
-    async def main() -> None:
-        async with AsyncClient(url) as client:
-            await client.read(PAGE, timeout_s=0.5)
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("read", [read_now, read_later])
-def test_an_engine_that_hangs_is_a_missed_deadline(read: Callable[[str], None], slow: Server) -> None:
-    began = time.monotonic()
-    with pytest.raises(errors.DeadlineExceeded):
-        read(slow.url)
-    assert time.monotonic() - began < 20
-
-
 # Errors
 
 
@@ -405,14 +377,10 @@ def test_an_error_comes_back_as_its_class(
     status, _, body = answer
     with pytest.raises(expected) as caught:
         answer_of(Response(status, None, body))
-    assert type(caught.value) is expected
-
-
-def test_an_error_keeps_its_words_and_the_id_of_the_request() -> None:
-    with pytest.raises(errors.BrokenImage) as caught:
-        answer_of(Response(422, None, problem(422, "broken_image")[2]))
     error = caught.value
-    assert (error.detail, error.remedy, error.__notes__) == ("So it is.", "Do this.", ["The request was abc."])
+    assert type(error) is expected
+    if b"So it is." in body:
+        assert (error.detail, error.remedy, error.__notes__) == ("So it is.", "Do this.", ["The request was abc."])
 
 
 def test_what_the_caller_did_wrong_is_not_tried_again(server: Server) -> None:
@@ -441,25 +409,23 @@ def test_a_retry_after_is_a_number_or_a_date(header: str | None, least: int, mos
 
 
 def test_an_answer_that_trickles_does_not_outlast_the_deadline() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        done = threading.Event()
+    done = threading.Event()
 
-        def trickle() -> None:
-            with listener.accept()[0] as wire, suppress(OSError):
-                wire.recv(1 << 16)
-                wire.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-                while not done.wait(0.05):
-                    wire.sendall(b" ")
+    def trickle(listener: socket.socket) -> None:
+        with listener.accept()[0] as wire, suppress(OSError):
+            wire.recv(1 << 16)
+            wire.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+            while not done.wait(0.05):
+                wire.sendall(b" ")
 
-        thread = threading.Thread(target=trickle)
-        thread.start()
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        pool.submit(trickle, listener)
         began = time.monotonic()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with Client(url, timeout_s=0.5) as client, pytest.raises(errors.DeadlineExceeded):
             client.read(PAGE)
-        assert time.monotonic() - began < 20
         done.set()
-        thread.join()
+        assert time.monotonic() - began < 20
 
 
 # Around it

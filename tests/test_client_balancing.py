@@ -104,6 +104,7 @@ def test_addresses_are_parsed_each_once_and_names_apart() -> None:
     assert [each.authority for each in fixed] == ["a:8000", "b", "[::1]:9"]
     assert [each.is_looked_up for each in (*fixed, name, name.at("x"))] == [False, False, False, True, False]
     assert (name.at("fd00::1").url, name.at("fd00::1").authority) == ("http://[fd00::1]:8000/x", "all:8000")
+    assert [is_one(url) for url in ("http://a", "dns+http://a", ["http://a"])] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -113,10 +114,6 @@ def test_addresses_are_parsed_each_once_and_names_apart() -> None:
 def test_what_is_no_address_of_a_service_is_refused(urls: list[str]) -> None:
     with pytest.raises(errors.BadOption):
         services_of(urls)
-
-
-def test_one_plain_address_is_not_balanced() -> None:
-    assert [is_one(url) for url in ("http://a", "dns+http://a", ["http://a"])] == [True, False, False]
 
 
 # Choosing
@@ -139,19 +136,6 @@ def test_among_equals_chance_chooses() -> None:
         chosen[place.host.address] += 1
         balancer.end(place, Outcome.ANSWERED)
     assert min(chosen.values()) > 60
-
-
-def test_a_slow_service_gets_less() -> None:
-    bench, begun = Bench(), Counter[Address]()
-    under_way: list[Place] = [bench.take() for _ in range(9)]
-    for moment in range(300):
-        ended = [place for place in under_way if place.host.address != A or moment % 10 == 0]
-        for place in ended[:3]:
-            under_way.remove(place)
-            bench.balancer.end(place, Outcome.ANSWERED)
-            begun[place.host.address] += 1
-            under_way.append(bench.take())
-    assert begun[A] * 3 < begun[B]
 
 
 def test_a_service_that_refuses_gets_no_more_at_once_than_it_took_and_then_slowly_more_again() -> None:
@@ -198,28 +182,17 @@ def test_what_is_too_much_for_those_that_do_not_refuse_waits_for_room() -> None:
     assert next_place(attempts).host.address == B
 
 
-def test_those_that_waited_longest_are_woken_one_for_each_service_with_room() -> None:
-    bench = Bench([A], Rules(at_once=8))
-    bench.fill(A, 2)
-    assert bench.woken(4, lambda: bench.balancer.end(bench.under_way.pop(), Outcome.ANSWERED)) == [True] + [False] * 3
-
-
-def test_a_service_that_is_new_or_brought_back_by_an_answer_ends_waits() -> None:
+def test_one_that_waits_is_woken_for_each_service_with_room_and_who_waited_longest() -> None:
     bench = Bench([A, B], Rules(at_once=8))
-    late = bench.take(B)
-    bench.fill(A, 1)
+    bench.fill(A, 2)
+    late = [bench.take(B), bench.take(B)]
     bench.fail(B, Outcome.NOT_CONNECTED)
-    assert bench.woken(1, lambda: bench.balancer.end(late, Outcome.ANSWERED)) == [True]
+    assert bench.woken(1, lambda: bench.balancer.end(late[0], Outcome.BROKEN)) == [False]
+    assert bench.woken(3, lambda: bench.balancer.end(bench.under_way.pop(), Outcome.ANSWERED)) == [True, False, False]
+    bench.under_way.append(bench.take(A))
+    assert bench.woken(1, lambda: bench.balancer.end(late[1], Outcome.ANSWERED)) == [True]
     bench.fail(B, Outcome.NOT_CONNECTED)
     assert bench.woken(2, lambda: bench.balancer.replace([A, B, C])) == [True, False]
-
-
-def test_a_service_that_fails_wakes_no_request() -> None:
-    bench = Bench([A, B], Rules(at_once=8))
-    bench.fill(A, 1)
-    late = bench.take(B)
-    bench.fail(B, Outcome.NOT_CONNECTED)
-    assert bench.woken(1, lambda: bench.balancer.end(late, Outcome.BROKEN)) == [False]
 
 
 def test_while_all_refuse_one_that_was_ejected_is_still_tried_in_time() -> None:
@@ -235,28 +208,26 @@ def test_while_all_refuse_one_that_was_ejected_is_still_tried_in_time() -> None:
 # Leaving failing services alone
 
 
-@pytest.mark.parametrize(("outcome", "times"), [(Outcome.NOT_CONNECTED, 1), (Outcome.BROKEN, 3), (Outcome.FAULTY, 3)])
-def test_a_service_that_fails_is_ejected(outcome: Outcome, times: int) -> None:
-    bench = Bench()
-    bench.fail(A, outcome, times - 1)
-    assert bench.states() == ["open"] * 3
-    bench.fail(A, outcome)
-    assert bench.states() == ["ejected", "open", "open"]
-    assert {bench.take().host.address for _ in range(6)} == {B, C}
-
-
-def test_an_only_service_is_never_left_alone() -> None:
-    bench = Bench([A])
-    bench.fail(A, Outcome.NOT_CONNECTED, 9)
-    assert bench.states() == ["open"]
-
-
-def test_an_answer_between_failures_makes_them_forgotten() -> None:
-    bench = Bench()
-    for _ in range(5):
-        bench.fail(A, Outcome.BROKEN, 2)
-        bench.fail(A, Outcome.ANSWERED)
-    assert bench.states() == ["open"] * 3
+@pytest.mark.parametrize(
+    ("outcomes", "state"),
+    [
+        ([Outcome.NOT_CONNECTED], "ejected"),
+        ([Outcome.BROKEN] * 2, "open"),
+        ([Outcome.BROKEN] * 3, "ejected"),
+        ([Outcome.FAULTY] * 3, "ejected"),
+        ([Outcome.BROKEN, Outcome.BROKEN, Outcome.ANSWERED] * 5, "open"),
+    ],
+)
+def test_a_service_that_fails_in_a_row_is_ejected_unless_it_is_the_only_one(
+    outcomes: list[Outcome], state: str
+) -> None:
+    several, only = Bench(), Bench([A])
+    for outcome in outcomes:
+        several.fail(A, outcome)
+        only.fail(A, outcome)
+    assert several.states() == [state, "open", "open"]
+    assert only.states() == ["open"]
+    assert (A in {several.take().host.address for _ in range(6)}) is (state == "open")
 
 
 def test_one_request_tries_it_when_its_time_is_over_and_an_answer_brings_it_back() -> None:
@@ -359,19 +330,10 @@ def test_a_refused_request_goes_to_another_at_once_and_waits_only_when_all_refus
         assert attempts.failed(next_place(attempts), errors.QueueFull("full", retry_after_s=retry_after_s))
     for now_s, left_s in ((0.0, 1.0), (2.5, 0.5)):
         bench.now_s = now_s
-        assert pause_s(attempts) == left_s
+        # Nor is it asked before by others.
+        assert pause_s(attempts) == pause_s(bench.attempts()) == left_s
     bench.now_s = 3.0
     assert next_place(attempts).host.address == B
-
-
-def test_a_service_that_asked_for_time_gets_no_request_before() -> None:
-    bench = Bench()
-    attempts = bench.attempts()
-    attempts.failed(next_place(attempts), errors.QueueFull("full", retry_after_s=7))
-    bench.now_s = 6.9
-    assert {next_place(bench.attempts()).host.address for _ in range(6)} == {B, C}
-    bench.now_s = 7.0
-    assert next_place(bench.attempts()).host.address == A
 
 
 def test_a_service_that_says_at_once_is_not_asked_as_fast_as_a_loop_turns() -> None:
@@ -381,8 +343,7 @@ def test_a_service_that_says_at_once_is_not_asked_as_fast_as_a_loop_turns() -> N
 
 
 def test_a_refusal_of_all_that_outlasts_the_deadline_stands_at_once() -> None:
-    bench = Bench([A, B])
-    attempts = bench.attempts(timeout_s=5)
+    attempts = Bench([A, B]).attempts(timeout_s=5)
     for _ in range(2):
         attempts.failed(next_place(attempts), errors.QuotaExceeded("none left", retry_after_s=3600))
     with pytest.raises(errors.QuotaExceeded):

@@ -101,7 +101,10 @@ def read_both_ways(urls: list[str], count: int) -> list[list[str]]:
 def test_pages_are_read_by_several_services_that_are_small(two: list[Server]) -> None:
     before = [server.metric("ocrsvc_images_total") for server in two]
     expected = [f"{20 + number}x20" for number in range(8)]
-    assert read_both_ways([server.url for server in two], 8) == [expected, expected]
+    urls = [server.url for server in two]
+    assert read_both_ways(urls, 8) == [expected, expected]
+    with Client(urls) as client:
+        assert client.models().default is None
     assert min(server.metric("ocrsvc_images_total") - count for server, count in zip(two, before, strict=True)) >= 2
 
 
@@ -109,15 +112,6 @@ def test_the_command_line_reads_by_several(two: list[Server], capsys: pytest.Cap
     command = ["read", "--url", ",".join(server.url for server in two), str(ROOT / "tests/pages/notice.png")]
     assert main.run(command) == 0
     assert capsys.readouterr().out.startswith("640x300\n")
-
-
-def test_models_are_listed_by_one_of_them(two: list[Server]) -> None:
-    async def asked() -> object:
-        async with AsyncClient([server.url for server in two]) as client:
-            return await client.models()
-
-    with Client([server.url for server in two]) as client:
-        assert client.models() == asyncio.run(asked())
 
 
 def test_a_refusal_is_sent_elsewhere_at_once_and_its_time_is_kept() -> None:
@@ -219,20 +213,16 @@ def test_cancelling_a_reading_closes_its_connection_and_gives_its_place_back() -
         assert ends(got[0])
 
 
-def test_closing_a_client_ends_what_is_under_way() -> None:
+def test_a_client_that_is_closed_or_forgotten_leaves_nothing_under_way() -> None:
     with silent() as (url, got), ThreadPoolExecutor(1) as pool:
         client = Client(url)
         reading = pool.submit(client.read, PAGE)
         wait_until(lambda: got)
         client.close()
-        with pytest.raises(errors.NotConnected, match="closed"):
-            reading.result(20)
+        for read in (lambda: reading.result(20), lambda: client.read(PAGE)):
+            with pytest.raises(errors.NotConnected, match="closed"):
+                read()
         assert ends(got[0])
-        with pytest.raises(errors.NotConnected, match="closed"):
-            client.read(PAGE)
-
-
-def test_a_client_that_is_left_to_the_garbage_collector_leaves_no_thread() -> None:
     with scripted(GOOD) as (url, _):
         assert Client(url).read(PAGE).text == "hello"
         gc.collect()
@@ -251,16 +241,13 @@ def test_after_a_fork_parent_and_child_have_connections_of_their_own(two: list[S
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_an_asynchronous_client_may_go_from_one_event_loop_to_the_next() -> None:
+def test_an_asynchronous_client_goes_from_one_event_loop_to_the_next_and_asks_no_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with scripted(GOOD) as (url, _):
         client = AsyncClient(url)
         assert [asyncio.run(client.read(PAGE)).text for _ in range(2)] == ["hello", "hello"]
-
-
-def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    with scripted(GOOD) as (url, _):
-        assert read_by_thread([url], PAGE, 20) == "hello"
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")
