@@ -188,14 +188,15 @@ def test_a_tar_with_a_sparse_file_of_many_pieces_is_read_beyond_it(tmp_path: Pat
 
 
 @pytest.mark.parametrize("cut", [700, 100, 1])
-def test_a_tar_that_is_cut_off_gives_what_is_whole_and_one_page_that_fails(tmp_path: Path, cut: int) -> None:
+def test_a_tar_that_is_cut_off_gives_what_is_whole_and_pages_that_fail(tmp_path: Path, cut: int) -> None:
     data = write_tar(tmp_path / "t.tar", {"a.png": png(1), "b.png": bytes(3000) + png(2)}).read_bytes()
     second = 512 + 512 + 512
     (tmp_path / "t.tar").write_bytes(data[: second + cut])
-    first, broken = plan(tmp_path / "t.tar")
+    first, *broken = plan(tmp_path / "t.tar")
     assert load(first) == png(1)
-    with pytest.raises(BrokenArchive, match="cut off"):
-        load(broken)
+    for file in broken:
+        with pytest.raises(BrokenArchive, match="cut off"):
+            load(file)
 
 
 def test_a_damaged_header_ends_a_tar_with_a_page_that_fails(tmp_path: Path) -> None:

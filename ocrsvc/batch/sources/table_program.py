@@ -1,7 +1,8 @@
 """The process that reads tables, held to a memory limit: it lists their rows and gives the images in them.
 
-A request on standard input is a JSON object: `open` (kind, address, version, column), and `next` for the rows from
-that one, or `place` and `most_bytes` for a row. An answer is a JSON object, whose `size` says how many bytes follow.
+A request on standard input is a JSON object: `table` (kind, address, version, column), `row`, and `most_bytes` for the
+image in that row, or null for what is known of the rows from that one on, none at the end. An answer is a JSON object:
+`error`, a class with its arguments, or `size`, which says how many bytes follow.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections import OrderedDict, deque
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
+from functools import cached_property, lru_cache
+from itertools import accumulate
 from typing import Any, Final
 
 import orjson
@@ -19,7 +23,7 @@ from pyarrow import ipc, parquet, types
 
 from ocrsvc.batch.sources.find_files import open_file
 from ocrsvc.batch.sources.source_files import HEAD_BYTES, too_large
-from ocrsvc.batch.sources.tables import CHUNK_BYTES
+from ocrsvc.batch.sources.tables import CHUNK_BYTES, MEMORY_BYTES
 from ocrsvc.errors import BrokenArchive, OcrsvcError
 from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.system.sandbox.restrict import end_with_parent, limit_resources
@@ -34,9 +38,10 @@ _FREE_ROWS: Final = 1_000_000
 """That may be empty, or the same."""
 _IMAGES: Final = ("image", "img", "bytes", "content")
 _PATHS: Final = ("path", "image_path", "file_name", "file", "image")
+_FAILURES: Final = (pa.ArrowException, OcrsvcError, OSError, MemoryError, UnicodeDecodeError, IndexError)
 
-Row = tuple[str, int, str | None, str, str]
-"""Place, size, head, path and problem of a member."""
+Row = tuple[int, str, str, str]
+"""Size, head, path and problem of a member."""
 
 
 class Table:
@@ -49,82 +54,93 @@ class Table:
     def __init__(self, kind: str, address: str, column: str | None) -> None:
         self._file = open_file(address)
         self._is_parquet = kind == "parquet"
+        self._starts = [0]
         if self._is_parquet:
             # A column's pages one after another, and not whole chunks, which may have gigabytes.
             self._parquet = parquet.ParquetFile(self._file, pre_buffer=False, buffer_size=_BUFFER_BYTES)
-            schema, self._rows = self._parquet.schema_arrow, self._parquet.metadata.num_rows
-            _check_rows(self._rows, self._file.seek(0, os.SEEK_END))
+            schema, about = self._parquet.schema_arrow, self._parquet.metadata
+            _check_rows(about.num_rows, self._file.seek(0, os.SEEK_END))
+            self._groups = [about.row_group(number) for number in range(about.num_row_groups)]
+            self._starts = list(accumulate((group.num_rows for group in self._groups), initial=0))
         else:
             self._is_stream = self._file.read(6) != b"ARROW1"
             schema = self._open_arrow(None).schema
         self._name, self._field, self._has_paths = _find_column(schema, column)
         self._number = schema.get_field_index(self._name)
-        self._values: Iterator[Any] | None = None
+        self._values: Iterator[Any] = iter(())
         self._kept: deque[Any] = deque()
-        self._first = self._next = 0
+        self._kept_bytes, self._next = 0, -1
 
-    def rows(self) -> Iterator[Row]:
-        """What is listed of each row."""
-        if self._has_paths:
-            for value in self._read(0):
-                path = value.as_py()
-                yield "", 0, None, path or "", "" if path else "The row has no path."
-        elif not self._is_parquet or may_have_pages(self._first_head()):
-            for row, value in enumerate(self._read(0)):
-                buffer = value.as_buffer()
-                head = b"" if buffer is None else buffer[:HEAD_BYTES].to_pybytes()
-                yield str(row), 0 if buffer is None else buffer.size, head.decode("latin-1"), "", ""
-        else:
-            mean_bytes = self._column_bytes() // max(1, self._rows)
-            yield from ((str(row), mean_bytes, None, "", "") for row in range(self._rows))
+    def rows(self, begin: int) -> list[Row]:
+        """What is known of the rows from this one on until there are many; none at the end."""
+        if self._is_listed_unread:
+            total = self._starts[-1]
+            return [(self._column_bytes // total, "", "", "")] * min(_MOST_ROWS, total - begin)
+        found: list[Row] = []
+        try:
+            while len(found) < _MOST_ROWS and (value := self._value(begin + len(found))) is not None:
+                found.append(self._row_of(value))
+        except _FAILURES:
+            # It comes again when the rows from there are asked for.
+            self._next = -1
+            if not found:
+                raise
+        return found
 
-    def load(self, row: int, most_bytes: int) -> bytes:
+    def image(self, row: int, most_bytes: int) -> bytes:
         """The image in a row. Raises BrokenArchive, BodyTooLarge and what pyarrow raises."""
-        group, start = self._group_of(row)
-        if self._values is None or row < self._first or start > self._next:
-            self._values, self._first, self._next = self._read(group), start, start
-            self._kept.clear()
-        while self._next <= row:
-            value = next(self._values, None)
-            if value is None:
-                raise BrokenArchive(f"The table has no row {row}.", "Make it again.")
-            self._kept.append(value)
-            self._next += 1
-            while len(self._kept) > 1 and sum(map(_bytes_of, self._kept)) > _WINDOW_BYTES:
-                self._kept.popleft()
-                self._first += 1
-        buffer = self._kept[row - self._first].as_buffer()
-        if buffer is None:
+        value = self._value(row)
+        if value is None or not value.is_valid:
             raise BrokenArchive("The row has no image.", "Leave the row out.")
+        buffer = value.as_buffer()
         if buffer.size > most_bytes:
             raise too_large(buffer.size, most_bytes)
         return buffer.to_pybytes()  # type: ignore[no-any-return]
 
-    def close(self) -> None:
-        """Close the file."""
-        self._values = None
-        self._file.close()
+    def _row_of(self, value: Any) -> Row:
+        if self._has_paths:
+            path = value.as_py()
+            return 0, "", path or "", "" if path else "The row has no path."
+        buffer = value.as_buffer() if value.is_valid else pa.py_buffer(b"")
+        return buffer.size, buffer[:HEAD_BYTES].to_pybytes().decode("latin-1"), "", ""
 
-    def _group_of(self, row: int) -> tuple[int, int]:
-        """The row group that has a row, and its first row; an Arrow file is read from its beginning."""
-        group = first = 0
-        while self._is_parquet and group + 1 < self._parquet.num_row_groups:
-            count = self._parquet.metadata.row_group(group).num_rows
-            if first + count > row:
-                break
-            group, first = group + 1, first + count
-        return group, first
+    @cached_property
+    def _is_listed_unread(self) -> bool:
+        """Whether the rows are listed by the table's own numbers: it has images, and the first is no document."""
+        if not self._is_parquet or self._has_paths or not self._starts[-1]:
+            return self._is_parquet and not self._has_paths
+        first = self._value(0)
+        return not (first.is_valid and may_have_pages(first.as_buffer()[:HEAD_BYTES].to_pybytes()))
+
+    def _value(self, row: int) -> Any:
+        """The value in a row; None behind the last."""
+        group = max(0, bisect_right(self._starts, row) - 1)
+        if row < self._next - len(self._kept) or self._starts[group] > self._next or self._next < 0:
+            self._values, self._next = self._read(group), self._starts[group]
+            self._kept.clear()
+            self._kept_bytes = 0
+        while self._next <= row:
+            value = next(self._values, None)
+            if value is None:
+                return None
+            self._kept.append(value)
+            self._next += 1
+            self._kept_bytes += _bytes_of(value)
+            while len(self._kept) > 1 and (self._kept_bytes > _WINDOW_BYTES or len(self._kept) > _MOST_ROWS):
+                self._kept_bytes -= _bytes_of(self._kept.popleft())
+        return self._kept[row - self._next]
 
     def _read(self, begin: int) -> Iterator[Any]:
-        """The values of the column, from a row group on."""
+        """The values of the column, from a row group on; of an Arrow file, all."""
         for array in self._read_parquet(begin) if self._is_parquet else self._read_arrow():
             yield from array.field(self._field) if self._field else array
 
     def _read_parquet(self, begin: int) -> Iterator[Any]:
-        path = f"{self._name}.{self._field}" if self._field else self._name
-        for group in range(begin, self._parquet.num_row_groups):
-            at_once = _PATHS_AT_ONCE if self._has_paths else 1
-            for batch in self._parquet.iter_batches(at_once, row_groups=[group], columns=[path], use_threads=False):
+        at_once = _PATHS_AT_ONCE if self._has_paths else 1
+        for group in range(begin, len(self._groups)):
+            for batch in self._parquet.iter_batches(
+                at_once, row_groups=[group], columns=[self._path], use_threads=False
+            ):
                 yield batch.column(0)
 
     def _read_arrow(self) -> Iterator[Any]:
@@ -141,91 +157,49 @@ class Table:
         options = ipc.IpcReadOptions(use_threads=False, included_fields=columns)
         return (ipc.open_stream if self._is_stream else ipc.open_file)(self._file, options=options)
 
-    def _first_head(self) -> bytes:
-        """The first bytes of the first image."""
-        value = next(self._read(0), None)
-        return bytes(value.as_buffer()[:HEAD_BYTES]) if value is not None and value.is_valid else b""
+    @property
+    def _path(self) -> str:
+        return f"{self._name}.{self._field}" if self._field else self._name
 
+    @cached_property
     def _column_bytes(self) -> int:
-        path = f"{self._name}.{self._field}" if self._field else self._name
-        groups = map(self._parquet.metadata.row_group, range(self._parquet.num_row_groups))
-        chunks = (group.column(number) for group in groups for number in range(group.num_columns))
-        return sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == path)
+        chunks = (group.column(number) for group in self._groups for number in range(group.num_columns))
+        return sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == self._path)
 
 
-class _Server:
-    """Tables that are open, the last used last, and the listings that are under way."""
-
-    def __init__(self, memory_bytes: int) -> None:
-        self._memory_bytes = memory_bytes
-        self._open: OrderedDict[tuple[Any, ...], Table] = OrderedDict()
-        self._listings: dict[tuple[Any, ...], Iterator[Row]] = {}
-
-    def answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """An answer, and the data that follow it. Whatever fails, the table is closed."""
-        key = tuple(request["open"])
-        try:
-            table = self._table(key)
-            if "place" in request:
-                data = table.load(int(request["place"]), request["most_bytes"])
-            else:
-                data = orjson.dumps(self._next_rows(key, table, is_first=request["next"] == 0))
-            return {"size": len(data)}, data
-        except MemoryError:
-            limit = f"{self._memory_bytes // 1_000_000} MB"
-            failure = BrokenArchive(f"Reading it takes more memory than {limit}.", "Write fewer bytes in each row.")
-            return self._failed(key, failure)
-        except OcrsvcError as error:
-            return self._failed(key, error)
-        except (pa.ArrowException, OSError, UnicodeDecodeError, IndexError) as error:
-            # pyarrow says so what is wrong with the content; a file that cannot be read has a number.
-            if isinstance(error, OSError) and error.errno is not None:
-                return self._failed(key, None) and ({"os_error": [error.errno, error.strerror]}, b"")
-            detail = f"The table is cut off or damaged: {str(error)[:200]}."
-            return self._failed(key, BrokenArchive(detail, "Make it again."))
-
-    def _table(self, key: tuple[Any, ...]) -> Table:
-        if key not in self._open:
-            kind, address, _, column = key
-            self._open[key] = Table(kind, address, column)
-            if len(self._open) > _MOST_OPEN:
-                self._failed(next(iter(self._open)), None)
-        self._open.move_to_end(key)
-        return self._open[key]
-
-    def _next_rows(self, key: tuple[Any, ...], table: Table, *, is_first: bool) -> list[Row]:
-        """Rows until there are many; none at the end. A failure comes after the rows before it."""
-        if is_first:
-            self._listings[key] = table.rows()
-        found: list[Row] = []
-        try:
-            for row in self._listings.get(key, ()):
-                found.append(row)
-                if len(found) == _MOST_ROWS:
-                    break
-        except (pa.ArrowException, OcrsvcError, OSError, MemoryError, UnicodeDecodeError, IndexError) as error:
-            if not found:
-                raise
-            self._listings[key] = _failing(error)
-        return found
-
-    def _failed(self, key: tuple[Any, ...], error: OcrsvcError | None) -> tuple[dict[str, Any], bytes]:
-        """Close a table, and say why."""
-        self._listings.pop(key, None)
-        table = self._open.pop(key, None)
-        if table is not None:
-            table.close()
-        return {"error": [type(error).__name__, error.detail, error.remedy] if error else []}, b""
+@lru_cache(maxsize=_MOST_OPEN)
+def _open_table(kind: str, address: str, _version: str, column: str | None) -> Table:
+    return Table(kind, address, column)
 
 
-def _failing(error: Exception) -> Iterator[Row]:
-    raise error
-    yield
+def _answer(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """An answer, and the data that follow it. Where something fails, tables are opened anew."""
+    row, most_bytes = request["row"], request["most_bytes"]
+    try:
+        table = _open_table(*request["table"])
+        data = orjson.dumps(table.rows(row)) if most_bytes is None else table.image(row, most_bytes)
+        return {"size": len(data)}, data
+    except _FAILURES as error:
+        failure = error
+    _open_table.cache_clear()
+    return {"error": _error_of(failure)}, b""
+
+
+def _error_of(error: Exception) -> list[Any]:
+    """Class and arguments of the error that the parent raises."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return ["OSError", error.errno, error.strerror]
+    if isinstance(error, MemoryError):
+        limit = f"{MEMORY_BYTES // 1_000_000} MB"
+        error = BrokenArchive(f"Reading it takes more memory than {limit}.", "Write fewer bytes in each row.")
+    elif not isinstance(error, OcrsvcError):
+        # pyarrow says so what is wrong with the content.
+        error = BrokenArchive(f"The table is cut off or damaged: {str(error)[:200]}.", "Make it again.")
+    return [type(error).__name__, error.detail, error.remedy]
 
 
 def _bytes_of(value: Any) -> int:
-    buffer = value.as_buffer()
-    return 0 if buffer is None else int(buffer.size)
+    return int(value.as_buffer().size) if value.is_valid else 0
 
 
 def _check_rows(rows: int, size_bytes: int) -> None:
@@ -267,10 +241,9 @@ def main() -> None:
     parent, memory_bytes = map(int, sys.argv[1:])
     end_with_parent(parent)
     limit_resources(memory_bytes, 0, _OPEN_FILES)
-    server = _Server(memory_bytes)
     with socket.socket(fileno=0) as wire:
         while request := wire.recv(CHUNK_BYTES):
-            answer, data = server.answer(orjson.loads(request))
+            answer, data = _answer(orjson.loads(request))
             wire.send(orjson.dumps(answer))
             for at in range(0, len(data), CHUNK_BYTES):
                 wire.send(data[at : at + CHUNK_BYTES])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import posixpath
-import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +14,7 @@ import orjson
 
 from ocrsvc.batch.sources.find_files import look_at
 from ocrsvc.batch.sources.source_files import Member
-from ocrsvc.errors import BadOption, BodyTooLarge, BrokenArchive, OcrsvcError, SourceGone
+from ocrsvc.errors import BadOption, BodyTooLarge, BrokenArchive, SourceGone
 from ocrsvc.system.child_process import Program
 from ocrsvc.system.thread_plan import set_library_environment
 
@@ -27,9 +26,7 @@ _PROGRAM: Final = "ocrsvc.batch.sources.table_program"
 _ANSWER_S: Final = 300.0
 # Other allocators of pyarrow's reserve more address space than the limit.
 _ENVIRONMENT: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
-_ERRORS: Final[dict[str, type[OcrsvcError]]] = {
-    kind.__name__: kind for kind in (BadOption, BodyTooLarge, BrokenArchive, SourceGone)
-}
+_ERRORS: Final = {kind.__name__: kind for kind in (BadOption, BodyTooLarge, BrokenArchive, OSError, SourceGone)}
 _OUTSIDE: Final = (
     "It names a file outside the table's folder, which is read only where --column names the column with the paths."
 )
@@ -42,21 +39,21 @@ class Tables:
         self._program: Program | None = None
         self._lock = threading.Lock()
 
-    def ask(self, request: dict[str, Any]) -> bytes:
-        """The data of its answer.
-
-        Raises:
-            OcrsvcError, OSError: As reading the table does.
-            BrokenArchive: The process has ended over it.
-        """
+    def ask(self, table: Sequence[str | None], row: int, most_bytes: int | None = None) -> bytes:
+        """What `table_program` answers. Raises OcrsvcError and OSError as reading the table does."""
+        request = orjson.dumps({"table": table, "row": row, "most_bytes": most_bytes})
         with self._lock:
-            # It ends with the thread that started it, so one that has ended before it was asked is no table's fault.
-            may_try_again = self._program is not None and not request.get("next")
-            for _ in range(1 + may_try_again):
+            # It ends with the thread that started it: one that has ended before it was asked is no table's fault.
+            for _ in range(1 if self._program is None else 2):
                 try:
-                    return self._ask(request)
-                except _ProgramEnded:
+                    answer, data = self._ask(request)
+                except (ConnectionError, TimeoutError):
                     self._end()
+                    continue
+                if "error" in answer:
+                    kind, *said = answer["error"]
+                    raise _ERRORS.get(kind, BrokenArchive)(*said)
+                return data
         limit = f"{MEMORY_BYTES // 1_000_000} MB"
         raise BrokenArchive(f"Reading it takes more memory than {limit}, or 5 minutes, or crashes.", "Repair it.")
 
@@ -65,22 +62,20 @@ class Tables:
         with self._lock:
             self._end()
 
-    def _ask(self, request: dict[str, Any]) -> bytes:
-        program = self._program = self._program or _start()
-        try:
-            program.wire.send(orjson.dumps(request))
-            answer = orjson.loads(_receive(program.wire))
-            data = bytearray()
-            while len(data) < answer.get("size", 0):
-                data += _receive(program.wire)
-        except OSError as error:
-            raise _ProgramEnded from error
-        if "os_error" in answer:
-            raise OSError(*answer["os_error"])
-        if "error" in answer:
-            name, detail, remedy = answer["error"]
-            raise _ERRORS.get(name, BrokenArchive)(detail, remedy)
-        return bytes(data)
+    def _ask(self, request: bytes) -> tuple[dict[str, Any], bytes]:
+        """The answer. Raises ConnectionError where the process has ended, and TimeoutError."""
+        if self._program is None:
+            environ = os.environ | _ENVIRONMENT
+            set_library_environment(environ)
+            self._program = Program(_PROGRAM, (os.getpid(), MEMORY_BYTES), environ=environ)
+            self._program.wire.settimeout(_ANSWER_S)
+        wire = self._program.wire
+        wire.send(request)
+        answer = orjson.loads(_received(wire.recv(CHUNK_BYTES)))
+        data = bytearray()
+        while len(data) < answer.get("size", 0):
+            data += _received(wire.recv(CHUNK_BYTES))
+        return answer, bytes(data)
 
     def _end(self) -> None:
         if self._program is not None:
@@ -94,9 +89,9 @@ class TableArchive:
     def __init__(self, kind: str, address: str, column: str | None, tables: Tables) -> None:
         if find_spec("pyarrow") is None:
             raise SourceGone("Parquet and Arrow files need pyarrow.", "Install the extra: ocrsvc[parquet].")
-        self._tables = tables
+        self._tables, self._column = tables, column
         # A file that is replaced is another table.
-        self._open = [kind, address, look_at(address).version, column]
+        self._table = (kind, address, look_at(address).version)
 
     def members(self) -> Iterator[Member]:
         """As Archive.members.
@@ -104,25 +99,19 @@ class TableArchive:
         The column is read where it has paths, where its first image is a document, whose pages are to be counted, and
         where only its end says how many rows there are.
         """
-        begun = 0
-        while found := orjson.loads(self._tables.ask({"open": self._open, "next": begun})):
-            for place, size, head, path, problem in found:
-                known = None if head is None else head.encode("latin-1")
-                yield Member(f"#{begun}", place, size, known, problem, is_image=True, path=path)
-                begun += 1
+        row = 0
+        while found := orjson.loads(self._tables.ask((*self._table, self._column), row)):
+            for size, head, path, problem in found:
+                yield Member(f"#{row}", f"{row} {self._column or ''}", size, head.encode("latin-1"), problem, path)
+                row += 1
 
     def load(self, place: str, most_bytes: int) -> bytes:
         """As Archive.load; the place is the row, and the column if one was named."""
         row, _, column = place.partition(" ")
-        opened = [*self._open[:3], column or None]
-        return self._tables.ask({"open": opened, "place": row, "most_bytes": most_bytes})
+        return self._tables.ask((*self._table, column or None), int(row), most_bytes)
 
     def close(self) -> None:
         """As Archive.close: the process closes what it has not used for long."""
-
-
-class _ProgramEnded(Exception):
-    """The process has ended, or is silent."""
 
 
 def linked_address(table: str, path: str) -> str:
@@ -149,16 +138,8 @@ def _is_below(folder: str, address: str) -> bool:
     return posixpath.normpath(rest).startswith(f"{posixpath.normpath(below)}/")
 
 
-def _start() -> Program:
-    environ = os.environ | _ENVIRONMENT
-    set_library_environment(environ)
-    program = Program(_PROGRAM, (os.getpid(), MEMORY_BYTES), environ=environ)
-    program.wire.settimeout(_ANSWER_S)
-    return program
-
-
-def _receive(wire: socket.socket) -> bytes:
-    """Raises _ProgramEnded where there is no more, and OSError."""
-    if message := wire.recv(CHUNK_BYTES):
-        return message
-    raise _ProgramEnded
+def _received(message: bytes) -> bytes:
+    """Raises ConnectionError where there is no more."""
+    if not message:
+        raise ConnectionError
+    return message
