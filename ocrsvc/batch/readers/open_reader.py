@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 UNREACHABLE_S: Final = 10.0
 """How long services may be out of reach when the run begins."""
 RAY_ADDRESS: Final = "ray://"
-_HEDGE_SHARE: Final = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +80,13 @@ class ReaderRequest:
 def open_reader(request: ReaderRequest) -> PageReader:
     """The reader, not started. Raises BadOption and SettingsError."""
     if request.on == "local":
-        return _open_local(request)
+        from ocrsvc.batch.readers.local_reader import open_local
+
+        return open_local(request)
     if request.on == "ray" or request.on.startswith(RAY_ADDRESS):
-        return _open_ray(request)
+        from ocrsvc.batch.readers.ray_reader import open_ray
+
+        return open_ray(request)
     if re.match(r"(dns\+)?https?://", request.on):
         return _open_services(request)
     raise BadOption(
@@ -104,31 +107,6 @@ def _open_services(request: ReaderRequest) -> PageReader:
 
     access = request.services
     tls = client_context(access.ca, *(access.certificate or ()))
-    rules = Rules(hedge_share=_HEDGE_SHARE, at_once=access.at_once, patience_s=UNREACHABLE_S)
+    rules = Rules(at_once=access.at_once, patience_s=UNREACHABLE_S)
     services = open_services(request.on.split(","), own_headers(None, access.api_key, "batch"), tls, rules)
     return ServiceReader(services, request.options, lambda group: request.load(group.file), access.patience_s)
-
-
-def _open_local(request: ReaderRequest) -> PageReader:
-    from ocrsvc.batch.readers.local_reader import PAGE_LIMIT_S, LocalReader
-    from ocrsvc.http.options import read_options
-    from ocrsvc.settings.load import read_settings
-
-    # The files are the operator's own, so all pages of them may be read; one that crashes the engine fails alone.
-    own = {"OCRSVC_ISOLATION": "process"} | dict(request.environment) | {"OCRSVC_MAX_PAGES": "100000"}
-    options = read_options(request.options.items()).read
-    settings = read_settings(own)
-    limit_s = settings.deadline_s if "OCRSVC_DEADLINE_S" in own else PAGE_LIMIT_S
-    return LocalReader(settings, options, lambda group: request.load(group.file), limit_s)
-
-
-def _open_ray(request: ReaderRequest) -> PageReader:
-    from ocrsvc.batch.readers.local_reader import PAGE_LIMIT_S
-    from ocrsvc.batch.readers.ray_reader import RayReader, settings_to_send
-    from ocrsvc.http.options import read_options
-    from ocrsvc.settings.load import check_settings
-
-    given = settings_to_send(request.environment, request.cluster)
-    options = read_options(request.options.items()).read
-    limit_s = check_settings(given).deadline_s if "OCRSVC_DEADLINE_S" in request.environment else PAGE_LIMIT_S
-    return RayReader(request.on, request.cluster, given, options, request.load, limit_s)

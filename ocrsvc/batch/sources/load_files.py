@@ -15,7 +15,6 @@ from ocrsvc.batch.sources.find_files import look_at, open_file
 from ocrsvc.batch.sources.source_files import (
     DOCUMENTS,
     MOST_FILE_BYTES,
-    Archive,
     Locator,
     extension_of,
     read_fully,
@@ -28,6 +27,12 @@ from ocrsvc.errors import BrokenArchive, CallerError, SourceGone
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.imaging.document import may_have_pages, open_document
 
+Archive = TarArchive | ZipArchive | TableArchive
+"""An archive or a table that is open; methods raise OSError and BrokenArchive.
+
+`members(archive)` gives what is in it, in its order, for one thread; what came before a failure stands. `load(place,
+most_bytes)` gives the bytes of a member to any thread, and raises BodyTooLarge, too.
+"""
 FAILURE: Final = "failure"
 """The kind of locator of what cannot be read: its place is the reason."""
 LINKED: Final = "linked"
@@ -112,8 +117,9 @@ class SourceLoader:
     def _using(self, key: tuple[str, str, str]) -> Iterator[Archive]:
         """An archive that stays open meanwhile; those that were used longest ago are closed first."""
         with self._lock:
-            archive, users = self._open.pop(key, None) or (self.open(*key[:2]), 0)
+            archive, users = self._open.get(key) or (self.open(*key[:2]), 0)
             self._open[key] = archive, users + 1
+            self._open.move_to_end(key)
         try:
             yield archive
         finally:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import heapq
 import os
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,7 +28,6 @@ from ocrsvc.batch.sources.source_files import (
     HEAD_BYTES,
     Found,
     Locator,
-    Member,
     PlanningCounts,
     SourceRequest,
     archive_kind,
@@ -47,7 +45,7 @@ _FIRST: Final = range(1, 2)
 _MOST_SIZE_BYTES: Final = 1 << 40
 # Each has a document of 64 MiB at most, and its child has it a second time.
 _MOST_THREADS: Final = 4
-_AHEAD: Final = 4
+_AHEAD: Final = 64
 _SAMPLE: Final = re.compile(r"(?P<share>\d{1,3}(\.\d{1,9})?)%|(?P<count>\d{1,12})")
 _MOST_EXAMPLES: Final = 3
 
@@ -70,8 +68,7 @@ def _planned(
 ) -> Iterator[SourceFile]:
     with closing(_Planner(request, counts)) as planner:
         files = ((found, ranges) for found, ranges in find_all(request.sources, counts) if is_asked_for(found))
-        for found, ranges, total in planner.count_ahead(files):
-            yield from planner.plan(found, ranges, total)
+        yield from planner.plan_all(files)
 
 
 class _Planner:
@@ -88,24 +85,19 @@ class _Planner:
     def close(self) -> None:
         self._loader.close()
 
-    def count_ahead(
-        self, files: Iterable[tuple[Found, Ranges | None]]
-    ) -> Iterator[tuple[Found, Ranges | None, Future[int] | None]]:
-        """The files in their order, with the pages of those that are documents by their names."""
-        threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
-        waiting: deque[tuple[Found, Ranges | None, Future[int] | None]] = deque()
+    def plan_all(self, files: Iterable[tuple[Found, Ranges | None]]) -> Iterator[SourceFile]:
+        """What is planned of files, in their order; some are counted at once that are documents by their names."""
+        rest, threads = iter(files), min(_MOST_THREADS, len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(threads, thread_name_prefix="batch-plan") as pool:
-            try:
-                for found, ranges in files:
-                    is_document = not found.problem and extension_of(found.name) in DOCUMENTS
-                    waiting.append((found, ranges, pool.submit(self._count, found) if is_document else None))
-                    if len(waiting) > _AHEAD * threads:
-                        yield waiting.popleft()
-                yield from waiting
-            finally:
-                pool.shutdown(cancel_futures=True)
+            while some := list(islice(rest, _AHEAD)):
+                for (found, ranges), total in zip(some, pool.map(self._count_named, some), strict=True):
+                    yield from self.plan(found, ranges, total)
 
-    def plan(self, found: Found, ranges: Ranges | None, total: Future[int] | None = None) -> Iterator[SourceFile]:
+    def _count_named(self, item: tuple[Found, Ranges | None]) -> int | None:
+        found = item[0]
+        return self._count(found) if extension_of(found.name) in DOCUMENTS and not found.problem else None
+
+    def plan(self, found: Found, ranges: Ranges | None, total: int | None = None) -> Iterator[SourceFile]:
         """What is planned of a file: of its documents these pages, or those that the command asks for."""
         ranges = self._ranges if ranges is None else ranges
         if found.problem:
@@ -119,9 +111,9 @@ class _Planner:
         """What is planned of what is in an archive or a table, and a page that fails where it ends early."""
         try:
             with closing(self._loader.open(kind, archive.locator.address, self._request.column)) as opened:
-                for member in opened.members():
-                    found = self._linked(archive, member) if member.path else _found_in(archive, kind, member)
-                    yield from self._plan(found, ranges, None)
+                whole = replace(archive, locator=Locator(archive.locator.address, kind))
+                for member in opened.members(whole):
+                    yield from self._plan(self._linked(archive, member) if member.path else member, ranges, None)
             return
         except OSError as error:
             detail = f"{archive.name} cannot be read: {error.strerror or error}."
@@ -130,26 +122,25 @@ class _Planner:
         self._counts.first_unreadable = self._counts.first_unreadable or detail.rstrip(".")
         yield self._failure(replace(archive, problem=detail))
 
-    def _linked(self, table: Found, member: Member) -> Found:
+    def _linked(self, table: Found, row: Found) -> Found:
         """A file that a table names: it is called by its row, so that rows may name one file."""
-        name, address = table.name + member.name, linked_address(table.locator.address, member.path)
-        is_trusted = self._request.column is not None
+        address, is_trusted = linked_address(table.locator.address, row.path), self._request.column is not None
         # A table that others made must not choose what else of this machine and its network is read.
-        problem = problem_of_linked(table.locator.address, address, may_lead_away=is_trusted)
-        if not is_trusted and not problem and is_local(address):
+        if problem := problem_of_linked(table.locator.address, address, may_lead_away=is_trusted):
+            return replace(row, problem=f"{row.name}: {problem}")
+        if not is_trusted and is_local(address):
             # A link that is changed later leads nowhere else.
             address = str(Path(address).resolve())
-        locator = Locator(address, LINKED, table.locator.address)
+        found = Found(row.name, Locator(address, LINKED, table.locator.address), is_named=True)
         try:
-            found = Found(name, locator) if problem else replace(look_at(address), name=name, locator=locator)
+            now = look_at(address)
+            return replace(found, size=now.size, version=now.version)
         except OSError:
-            found = Found(name, locator)
+            return found
         except BadOption as error:
-            found, problem = Found(name, locator), error.detail
-        version = table.version if problem else found.version
-        return replace(found, is_named=True, version=version, problem=f"{name}: {problem}" if problem else "")
+            return replace(row, problem=f"{row.name}: {error.detail}")
 
-    def _plan(self, found: Found, ranges: Ranges, total: Future[int] | None) -> Iterator[SourceFile]:
+    def _plan(self, found: Found, ranges: Ranges, total: int | None) -> Iterator[SourceFile]:
         """What is planned of a file, or of a member of an archive."""
         if not self._is_wanted(found.locator.address if found.locator.kind == LINKED else found.name):
             self._counts.left_out += 1
@@ -165,7 +156,7 @@ class _Planner:
         elif found.problem:
             yield self._failure(found)
         else:
-            yield from self._chosen(found, self._count(found, head) if total is None else total.result(), ranges)
+            yield from self._chosen(found, self._count(found, head) if total is None else total, ranges)
 
     def _count(self, found: Found, head: bytes = b"") -> int:
         """The pages of a file; 0 of a document that is too large or cannot be opened, which reading it will say."""
@@ -201,14 +192,6 @@ class _Planner:
 def _matches_name(name: str, pattern: str) -> bool:
     """A pattern without a slash is one of the name alone, wherever the file is."""
     return matches(name, pattern) if "/" in pattern else matches(name.rpartition("/")[2], pattern)
-
-
-def _found_in(archive: Found, kind: str, member: Member) -> Found:
-    name = archive.name + member.name
-    problem = f"{name}: {member.problem}" if member.problem else ""
-    locator = Locator(archive.locator.address, kind, member.place)
-    is_row = kind in {"parquet", "arrow"}
-    return Found(name, locator, member.size, archive.version, member.head, is_row, problem)
 
 
 def _read_head(found: Found) -> bytes | None:

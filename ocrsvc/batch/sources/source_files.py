@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, BinaryIO, Final, Protocol, Self
+from typing import Any, BinaryIO, Final, Self
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from ocrsvc.errors import BodyTooLarge, BrokenArchive
@@ -127,14 +126,16 @@ class Locator:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file, or a member of an archive or a table, that may be planned.
+    """A file, a member of an archive or a row of a table, that may be planned.
 
     Attributes:
         name: In the results: valid text.
+        size: Bytes; 0 where that is not known.
         version: Of the file: text that changes with its content; "" of what cannot be looked at.
         head: The first bytes; None where they are to be read, "" where the name decides.
         is_named: Whether it is planned whatever it is, as what a source names itself.
         problem: Why it cannot be read.
+        path: Of the file that a table's row names.
     """
 
     name: str
@@ -144,39 +145,14 @@ class Found:
     head: bytes | None = None
     is_named: bool = False
     problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A file in an archive, or an image in a table.
-
-    Attributes:
-        name: In results behind the archive's name, its separator included: "/a/b.png" or "#12".
-        place: What `Archive.load` needs to load it.
-        size: Bytes; 0 where that is not known.
-        head: Its first bytes; "" where its name says what it is.
-        path: Of the file that a table's row names.
-    """
-
-    name: str
-    place: str
-    size: int
-    head: bytes = b""
-    problem: str = ""
     path: str = ""
 
-
-class Archive(Protocol):
-    """An archive or a table that is open. Its methods raise OSError and BrokenArchive."""
-
-    def members(self) -> Iterator[Member]:
-        """What is in it, in the archive's order; for one thread. What came before a failure stands."""
-
-    def load(self, place: str, most_bytes: int) -> bytes:
-        """The bytes of a member, for any thread. Raises BodyTooLarge, too."""
-
-    def close(self) -> None:
-        """Close the file."""
+    def member(self, name: str, place: str, size: int, head: bytes, problem: str, path: str = "") -> Found:
+        """What lies at a place of this archive; its name begins with what is between the names."""
+        own = self.name + name
+        locator = Locator(self.locator.address, self.locator.kind, place)
+        problem = f"{own}: {problem}" if problem else ""
+        return Found(own, locator, size, self.version, head, name.startswith("#"), problem, path)
 
 
 class MemberNames:
@@ -248,9 +224,7 @@ def too_large(size: int, most_bytes: int) -> BodyTooLarge:
 
 def too_many_members(found: str) -> BrokenArchive:
     """The error of an archive with too many members."""
-    return BrokenArchive(
-        f"It has {found} members; at most {MOST_MEMBERS:,} are read.", "Unpack it, and name its folder."
-    )
+    return BrokenArchive(f"It has {found} members; at most {MOST_MEMBERS:,} are read: unpack it, and name its folder.")
 
 
 def read_fully(file: BinaryIO, size: int) -> bytes:

@@ -38,6 +38,8 @@ _FREE_ROWS: Final = 1_000_000
 """That may be empty, or the same."""
 _IMAGES: Final = ("image", "img", "bytes", "content")
 _PATHS: Final = ("path", "image_path", "file_name", "file", "image")
+_BINARY: Final = ("binary", "large_binary", "binary_view")
+_TEXT: Final = ("string", "large_string", "string_view")
 _FAILURES: Final = (pa.ArrowException, OcrsvcError, OSError, MemoryError, UnicodeDecodeError, IndexError)
 
 Row = tuple[int, str, str, str]
@@ -59,9 +61,10 @@ class Table:
             # A column's pages one after another, and not whole chunks, which may have gigabytes.
             self._parquet = parquet.ParquetFile(self._file, pre_buffer=False, buffer_size=_BUFFER_BYTES)
             schema, about = self._parquet.schema_arrow, self._parquet.metadata
-            _check_rows(about.num_rows, self._file.seek(0, os.SEEK_END))
-            self._groups = [about.row_group(number) for number in range(about.num_row_groups)]
-            self._starts = list(accumulate((group.num_rows for group in self._groups), initial=0))
+            self._size = self._file.seek(0, os.SEEK_END)
+            _check_rows(about.num_rows, self._size)
+            groups = map(about.row_group, range(about.num_row_groups))
+            self._starts = list(accumulate((group.num_rows for group in groups), initial=0))
         else:
             self._is_stream = self._file.read(6) != b"ARROW1"
             schema = self._open_arrow(None).schema
@@ -75,7 +78,7 @@ class Table:
         """What is known of the rows from this one on until there are many; none at the end."""
         if self._is_listed_unread:
             total = self._starts[-1]
-            return [(self._column_bytes // total, "", "", "")] * min(_MOST_ROWS, total - begin)
+            return [(self._size // total, "", "", "")] * min(_MOST_ROWS, total - begin)
         found: list[Row] = []
         try:
             while len(found) < _MOST_ROWS and (value := self._value(begin + len(found))) is not None:
@@ -136,11 +139,9 @@ class Table:
             yield from array.field(self._field) if self._field else array
 
     def _read_parquet(self, begin: int) -> Iterator[Any]:
-        at_once = _PATHS_AT_ONCE if self._has_paths else 1
-        for group in range(begin, len(self._groups)):
-            for batch in self._parquet.iter_batches(
-                at_once, row_groups=[group], columns=[self._path], use_threads=False
-            ):
+        at_once, path = _PATHS_AT_ONCE if self._has_paths else 1, ".".join(filter(None, (self._name, self._field)))
+        for group in range(begin, len(self._starts) - 1):
+            for batch in self._parquet.iter_batches(at_once, row_groups=[group], columns=[path], use_threads=False):
                 yield batch.column(0)
 
     def _read_arrow(self) -> Iterator[Any]:
@@ -156,15 +157,6 @@ class Table:
         self._file.seek(0)
         options = ipc.IpcReadOptions(use_threads=False, included_fields=columns)
         return (ipc.open_stream if self._is_stream else ipc.open_file)(self._file, options=options)
-
-    @property
-    def _path(self) -> str:
-        return f"{self._name}.{self._field}" if self._field else self._name
-
-    @cached_property
-    def _column_bytes(self) -> int:
-        chunks = (group.column(number) for group in self._groups for number in range(group.num_columns))
-        return sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == self._path)
 
 
 @lru_cache(maxsize=_MOST_OPEN)
@@ -221,19 +213,11 @@ def _find_column(schema: Any, wanted: str | None) -> tuple[str, str, bool]:
                 if kind.get_field_index(field) < 0:
                     continue
                 kind = kind.field(field).type
-            if _is_text(kind) if has_paths else _is_binary(kind):
+            if str(kind) in (_TEXT if has_paths else _BINARY):
                 return name, field, has_paths
     columns = ", ".join(f"{field.name} ({field.type})"[:80] for field in list(schema)[:20])
     what = "column with images" if wanted is None else f"column {wanted} with images"
     raise BrokenArchive(f"It has no {what}; its columns are {columns}.", "Name one with --column.")
-
-
-def _is_binary(kind: Any) -> bool:
-    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
-
-
-def _is_text(kind: Any) -> bool:
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from ocrsvc.batch.sources.find_files import look_at
-from ocrsvc.batch.sources.source_files import Member
+from ocrsvc.batch.sources.source_files import Found
 from ocrsvc.errors import BadOption, BodyTooLarge, BrokenArchive, SourceGone
 from ocrsvc.system.child_process import Program
 from ocrsvc.system.thread_plan import set_library_environment
@@ -93,7 +93,7 @@ class TableArchive:
         # A file that is replaced is another table.
         self._table = (kind, address, look_at(address).version)
 
-    def members(self) -> Iterator[Member]:
+    def members(self, archive: Found) -> Iterator[Found]:
         """As Archive.members.
 
         The column is read where it has paths, where its first image is a document, whose pages are to be counted, and
@@ -102,7 +102,8 @@ class TableArchive:
         row = 0
         while found := orjson.loads(self._tables.ask((*self._table, self._column), row)):
             for size, head, path, problem in found:
-                yield Member(f"#{row}", f"{row} {self._column or ''}", size, head.encode("latin-1"), problem, path)
+                place = f"{row} {self._column or ''}"
+                yield archive.member(f"#{row}", place, size, head.encode("latin-1"), problem, path)
                 row += 1
 
     def load(self, place: str, most_bytes: int) -> bytes:

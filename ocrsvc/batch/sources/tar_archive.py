@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import lzma
-import os
 import tarfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
 from ocrsvc.batch.sources.find_files import open_file
-from ocrsvc.batch.sources.source_files import HEAD_BYTES, Member, MemberNames, read_fully, too_large
+from ocrsvc.batch.sources.source_files import HEAD_BYTES, Found, MemberNames, read_fully, too_large
 from ocrsvc.errors import BrokenArchive, SourceGone
 
 _MOST_READ_BYTES: Final = 1024 * 1024
@@ -26,26 +24,23 @@ _FREE_BYTES: Final = 1 << 30
 """What may be unpacked however small the archive is."""
 _MOST_RATIO: Final = 1000
 
-ReadAt = Callable[[int, int], bytes]
-"""So many bytes at an offset, fewer at the end."""
-
 
 class TarArchive:
-    """A tar; see Archive. One that is packed with gzip, Zstandard, bzip2 or xz is read from its beginning."""
+    """A tar; see load_files.Archive. A packed one (gzip, Zstandard, bzip2, xz) is read from its beginning."""
 
     def __init__(self, address: str, *, is_packed: bool = False) -> None:
-        self._file = _Unpacked(address) if is_packed else open_file(address)
+        self._file: Any = _Unpacked(address) if is_packed else open_file(address)
         self._lock = threading.Lock()
 
-    def members(self) -> Iterator[Member]:
+    def members(self, archive: Found) -> Iterator[Found]:
         """As Archive.members, without folders. That one is cut off is found when it is loaded."""
         names = MemberNames()
         try:
-            for info in _headers(self._read_at):
+            for info in self._headers():
                 problem = _problem_of(info)
                 head = b"" if problem else self._read_at(info.offset_data, min(HEAD_BYTES, info.size))
                 name = names.name(info.name.encode(errors="surrogateescape"))
-                yield Member(name, f"{info.offset_data},{info.size}", info.size, head, problem)
+                yield archive.member(name, f"{info.offset_data},{info.size}", info.size, head, problem)
         except (tarfile.TarError, ValueError, OverflowError, RecursionError, EOFError) as error:
             raise BrokenArchive(f"The tar is cut off or damaged: {error}.", "Make it again.") from error
 
@@ -63,28 +58,41 @@ class TarArchive:
         """As Archive.close."""
         self._file.close()
 
+    def _headers(self) -> Iterator[tarfile.TarInfo]:
+        """The headers, without folders'. Raises TarError, ValueError and the like, and BrokenArchive."""
+        file: Any = _HeaderFile(self._file)
+        with tarfile.open(fileobj=file, mode="r:", errors="surrogateescape") as tar:
+            end = -1
+            while (info := tar.next()) is not None:
+                # Else it keeps 1 kB for each.
+                tar.members.clear()  # type: ignore[attr-defined]
+                if info.size < 0 or info.offset_data <= end:
+                    raise tarfile.ReadError("a size is negative")
+                end = info.offset_data
+                if not info.isdir():
+                    yield info
+            # tarfile takes a header that is damaged for the end.
+            if self._read_at(tar.offset, 512).strip(b"\0"):
+                raise tarfile.ReadError(f"there is no header at byte {tar.offset}")
+
     def _read_at(self, offset: int, size: int) -> bytes:
         with self._lock:
             self._file.seek(offset)
             return read_fully(self._file, size)
 
 
-def _headers(read_at: ReadAt) -> Iterator[tarfile.TarInfo]:
-    """The headers of a tar, without folders'. Raises TarError, ValueError and the like, and BrokenArchive."""
-    file: Any = _HeaderFile(read_at)
-    with tarfile.open(fileobj=file, mode="r:", errors="surrogateescape") as tar:
-        end = -1
-        while (info := tar.next()) is not None:
-            # Else it keeps 1 kB for each.
-            tar.members.clear()  # type: ignore[attr-defined]
-            if info.size < 0 or info.offset_data <= end:
-                raise tarfile.ReadError("a size is negative")
-            end = info.offset_data
-            if not info.isdir():
-                yield info
-        # tarfile takes a header that is damaged for the end.
-        if read_at(tar.offset, 512).strip(b"\0"):
-            raise tarfile.ReadError(f"there is no header at byte {tar.offset}")
+class _HeaderFile:
+    """What tarfile reads headers from; it refuses headers that are bombs."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.tell, self.seek = file, file.tell, file.seek
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= _MOST_READ_BYTES:
+            raise BrokenArchive(
+                f"The tar is damaged: the header at byte {self.tell()} has {size} bytes.", "Make it again."
+            )
+        return read_fully(self._file, size)
 
 
 def _problem_of(info: tarfile.TarInfo) -> str:
@@ -95,11 +103,16 @@ def _problem_of(info: tarfile.TarInfo) -> str:
     return f"It is no plain file ({kind})."
 
 
-class _HeaderFile:
-    """What tarfile reads headers from, as a file; it refuses headers that are bombs."""
+class _Unpacked:
+    """What a packed file unpacks to, in one pass, which begins anew for what is further back than what is held.
 
-    def __init__(self, read_at: ReadAt) -> None:
-        self._read_at, self._at = read_at, 0
+    What was unpacked last is held, so that threads need not ask quite in order. No bomb is unpacked to its end: a
+    megabyte of bzip2 may be a terabyte, which would take hours. Raises OSError, SourceGone and BrokenArchive.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address, self._at = address, 0
+        self._begin()
 
     def tell(self) -> int:
         return self._at
@@ -108,35 +121,8 @@ class _HeaderFile:
         self._at = offset
 
     def read(self, size: int) -> bytes:
-        if not 0 <= size <= _MOST_READ_BYTES:
-            raise BrokenArchive(
-                f"The tar is damaged: the header at byte {self._at} has {size} bytes.", "Make it again."
-            )
-        data = self._read_at(self._at, size)
-        self._at += len(data)
-        return data
-
-
-class _Unpacked(io.RawIOBase):
-    """What a packed file unpacks to, in one pass, which begins anew for what is further back than what is held.
-
-    What was unpacked last is held, so that threads need not ask quite in order. No bomb is unpacked to its end: a
-    megabyte of bzip2 may be a terabyte, which would take hours. Raises OSError, SourceGone and BrokenArchive.
-    """
-
-    def __init__(self, address: str) -> None:
-        super().__init__()
-        self._address, self._at = address, 0
-        self._begin()
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        assert whence == os.SEEK_SET, "no other is done"
-        self._at = offset
-        return offset
-
-    def read(self, size: int = -1) -> bytes:
         if self._at < self._first:
-            self._file.close()
+            self.close()
             self._begin()
         while self._first + len(self._held) < self._at + size and (piece := self._unpack()):
             self._held += piece
@@ -151,7 +137,6 @@ class _Unpacked(io.RawIOBase):
 
     def close(self) -> None:
         self._file.close()
-        super().close()
 
     def _begin(self) -> None:
         self._file = open_file(self._address)
