@@ -159,8 +159,8 @@ def test_what_is_no_plain_file_in_a_tar_is_left_out_or_fails(tmp_path: Path) -> 
     members = ["sparse.png", "d", "l.png", "p", "z.png"]
     subprocess.run(["tar", "-cSf", "t.tar", "--format=gnu", *members], cwd=tmp_path, check=True)
     sparse, link, image = plan(tmp_path / "t.tar")
-    for file, kind in ((sparse, "sparse file"), (link, "links")):
-        with pytest.raises(BrokenArchive, match=rf"{file.name}: It is no plain file \({kind}\)"):
+    for file in (sparse, link):
+        with pytest.raises(BrokenArchive, match=f"{file.name}: It is no plain file"):
             load(file)
     assert load(image) == png(1)
 

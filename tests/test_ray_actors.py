@@ -79,7 +79,8 @@ class Cluster:
 def pool_of(*at_once: int) -> ActorPool:
     """A pool with actors a, b and so on that read so many groups at once."""
     pool = Cluster(ClusterRequest()).pool
-    pool.actors += [Actor(Handle(), host, f"node of {host}", most) for host, most in zip("abc", at_once, strict=False)]
+    for host, most in zip("abc", at_once, strict=False):
+        pool.actors.append(Actor(Handle(), 0.0, None, None, host=host, node=f"node of {host}", at_once=most))
     return pool
 
 
@@ -120,7 +121,7 @@ def test_whatever_waits_for_an_actor_ends_with_the_run() -> None:
 
 
 def reader_with(*answers: object, has_file: bool = True) -> tuple[RayReader, list[object]]:
-    """A reader whose actor gives these answers: "read", None where it lacks the file, () where it ends; what it is sent."""
+    """A reader whose actor answers so ("read", None where it lacks the file, () where it ends), and what it is sent."""
     sent: list[object] = []
 
     def load(file: SourceFile) -> bytes:

@@ -25,24 +25,24 @@ _WAIT_S: Final = 1.0
 
 @dataclass(slots=True, eq=False)
 class Actor:
-    """An actor that is ready: Ray's handle, its host for people, its node's id, and the groups that it reads."""
+    """An actor: Ray's handle, since when, Ray's references to its place and its start, and what is known once it reads.
 
-    handle: Any
-    host: str
-    node: str
-    at_once: int
-    calls: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class StartingActor:
-    """An actor that is not ready yet: since when, and Ray's references to its place and to its start."""
+    Attributes:
+        host: For people.
+        node: Ray's id of it.
+        at_once: Groups that it reads at once.
+        calls: Groups that it reads.
+    """
 
     handle: Any
     since_s: float
     placed: Any
     started: Any
     is_placed: bool = False
+    host: str = ""
+    node: str = ""
+    at_once: int = 0
+    calls: int = 0
 
 
 class ActorPool:
@@ -65,7 +65,7 @@ class ActorPool:
         self._alone = threading.Lock()
         self._reserved: Actor | None = None
         self._failure: BaseException | None = None
-        self._starting: list[StartingActor] = []
+        self._starting: list[Actor] = []
         self._refused, self._last_reason, self._computes_on = 0, "", ""
         self._none_since_s = self._reported_s = clock()
         self._refused_s = self._ask_again_s = 0.0
@@ -136,7 +136,7 @@ class ActorPool:
         now = self._clock()
         for _ in range(self._missing(now)):
             handle = self._make()
-            self._starting.append(StartingActor(handle, now, handle.node.remote(), handle.start.remote()))
+            self._starting.append(Actor(handle, now, handle.node.remote(), handle.start.remote()))
         if self._request.actors is None and self.actors:
             # A cluster that scales itself would grow for those without a place, which were not asked for.
             for late in [one for one in self._starting if not one.is_placed and now - one.since_s > _WITHDRAW_S]:
@@ -154,7 +154,7 @@ class ActorPool:
             self._reserved = min(self.actors, key=lambda actor: actor.calls, default=None)
         return self._reserved if self._reserved is not None and not self._reserved.calls else None
 
-    def _look_at(self, starting: StartingActor) -> None:
+    def _look_at(self, starting: Actor) -> None:
         """Whether an actor has a place, and has answered its start or ended instead."""
         starting.is_placed = starting.is_placed or bool(self._ray.wait([starting.placed], timeout=0)[0])
         if not self._ray.wait([starting.started], timeout=0)[0]:
@@ -188,7 +188,7 @@ class ActorPool:
         room = min(self._request.room_in(self._ray.available_resources()), most - there)
         return max(room, 0 if there else 1)
 
-    def _refuse(self, starting: StartingActor, reason: str) -> None:
+    def _refuse(self, starting: Actor, reason: str) -> None:
         """An actor has not started, or would read otherwise than the others."""
         self._kill(starting.handle)
         self._refused += 1
@@ -201,7 +201,7 @@ class ActorPool:
                 "Every node needs ocrsvc and its engine: see docs/batch_clusters.md.",
             )
 
-    def _take_ready(self, starting: StartingActor, answer: ActorStarted) -> None:
+    def _take_ready(self, starting: Actor, answer: ActorStarted) -> None:
         self._computes_on = self._computes_on or answer.computes_on
         if answer.computes_on != self._computes_on:
             LOGGER.warning(
@@ -212,7 +212,8 @@ class ActorPool:
         self._refused = 0
         with self._changed:
             self.identity = answer.identity
-            self.actors.append(Actor(starting.handle, answer.host, answer.node, answer.at_once))
+            starting.host, starting.node, starting.at_once = answer.host, answer.node, answer.at_once
+            self.actors.append(starting)
             self._changed.notify_all()
 
     def _check_any(self, now: float) -> None:

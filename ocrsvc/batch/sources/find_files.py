@@ -141,39 +141,32 @@ def _walk(top: str, counts: PlanningCounts, pattern: str = "**") -> Iterator[Fou
     stack = [(top, True)]
     while stack:
         path, is_folder = stack.pop()
-        if not is_folder:
-            if matches(path, pattern):
-                yield from _look_at_found(path, counts)
-        elif path == top or "**" in pattern or path.count("/") < pattern.count("/"):
-            try:
-                entries = _entries(path, counts, is_top=path == top)
-            except OSError as error:
-                problem = f"The folder {path_name(path)} cannot be listed: {error.strerror}."
-                yield Found(path_name(path), Locator(_absolute(path)), problem=problem)
-            else:
-                stack += reversed(entries)
+        try:
+            if not is_folder:
+                if matches(path, pattern):
+                    yield from _look_at_found(path, counts)
+            elif path == top or "**" in pattern or path.count("/") < pattern.count("/"):
+                stack += reversed(_entries(path, counts, is_top=path == top))
+        except OSError as error:
+            # What cannot be looked at is not skipped: loading it will say why.
+            problem = f"The folder {path_name(path)} cannot be listed: {error.strerror}." if is_folder else ""
+            yield Found(path_name(path), Locator(_absolute(path)), problem=problem)
 
 
 def _entries(folder: str, counts: PlanningCounts, *, is_top: bool) -> list[tuple[str, bool]]:
     """The paths in a folder, sorted, and whether they are folders; without hidden ones. Raises OSError."""
     with os.scandir(folder or ".") as listing:
         found = {entry.name: entry.is_dir(follow_symlinks=False) for entry in listing}
-    if _RUN_FOLDER in found:
+    if found.pop(_RUN_FOLDER, None) is not None:
         counts.skip("folders of a run's own" if is_top else "folders of a run's output")
-        found = {name: found[name] for name in found if is_top and name != _RUN_FOLDER}
-    for name in [name for name in found if name.startswith(".")]:
-        counts.skip("hidden")
-        del found[name]
-    return [(os.path.join(folder, name), found[name]) for name in sorted(found)]
+        found = found if is_top else {}
+    names = sorted(name for name in found if not name.startswith("."))
+    counts.skip("hidden", len(found) - len(names))
+    return [(os.path.join(folder, name), found[name]) for name in names]
 
 
 def _look_at_found(path: str, counts: PlanningCounts) -> Iterator[Found]:
-    try:
-        status = os.stat(path)
-    except OSError:
-        # Loading it will say why.
-        yield Found(path_name(path), Locator(_absolute(path)))
-        return
+    status = os.stat(path)
     if stat.S_ISREG(status.st_mode):
         yield _found(path, status)
     else:
@@ -192,12 +185,12 @@ def _absolute(path: str) -> str:
 
 def _find_objects(source: str, counts: PlanningCounts) -> Iterator[Found]:
     """An object, what lies below a prefix, or what a pattern matches. Raises SourceGone and BadOption."""
-    objects, is_web = open_objects(source), protocol_of(source) in ("http", "https")
-    rest = source.partition("://")[2]
+    objects, rest = open_objects(source), source.partition("://")[2]
+    is_web = protocol_of(source) in ("http", "https")
     is_pattern = not is_web and _SPECIAL.search(rest) is not None
-    folder, is_empty = (_folder_of(source) if is_pattern else source.rstrip("/")), True
+    folder, is_empty = _folder_of(source) if is_pattern else source.rstrip("/"), True
     try:
-        if not is_pattern and not source.endswith("/") and "/" in rest:
+        if not is_pattern and "/" in rest and not source.endswith("/"):
             try:
                 yield _found_object(objects.look_at(source), is_named=True)
                 return
@@ -206,11 +199,9 @@ def _find_objects(source: str, counts: PlanningCounts) -> Iterator[Found]:
                     raise
         for found in objects.below(folder):
             is_empty = False
-            names = found.url[len(folder) + 1 :].split("/")
-            if _RUN_FOLDER in names:
-                counts.skip("a run's own")
-            elif any(name.startswith(".") for name in names):
-                counts.skip("hidden")
+            below = found.url.removeprefix(folder)
+            if "/." in below or f"/{_RUN_FOLDER}/" in below:
+                counts.skip("hidden" if "/." in below else "a run's own")
             elif not is_pattern or matches(found.url, source):
                 yield _found_object(found)
     except OSError as error:

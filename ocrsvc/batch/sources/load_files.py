@@ -103,8 +103,8 @@ class SourceLoader:
 
     def open(self, kind: str, address: str, column: str | None = None) -> Archive:
         """The archive at an address, to be closed. Raises OSError, SourceGone and BrokenArchive."""
-        if kind in {"tar", "packed-tar"}:
-            return TarArchive(address, is_packed=kind == "packed-tar")
+        if kind in {"tar", "packed_tar"}:
+            return TarArchive(address, is_packed=kind == "packed_tar")
         return ZipArchive(address) if kind == "zip" else TableArchive(kind, address, column, self._tables)
 
     def close(self) -> None:

@@ -30,16 +30,21 @@ from ocrsvc.batch.sources.source_files import (
     Locator,
     PlanningCounts,
     SourceRequest,
-    archive_kind,
     extension_of,
-    is_image_head,
-    is_image_name,
 )
 from ocrsvc.batch.sources.tables import linked_address, problem_of_linked
 from ocrsvc.errors import BadOption, BrokenArchive, CallerError, RunChanged, SourceGone
-from ocrsvc.imaging.document import may_have_pages
+from ocrsvc.imaging.decode import FORMATS
+from ocrsvc.imaging.document import is_pdf, may_have_pages
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, choose, parse_ranges
 
+_IMAGES: Final = re.compile("jpe?g|jpe|jfif|a?png|webp|gif|bmp|dib|p[bgnp]m|avif|hei[cf]|jp2|jpx|jxl|pdf|tiff?")
+"""Also formats that are not read here: such a file fails, and says so, where skipping it would hide it."""
+_ARCHIVES: Final = re.compile(
+    r".*\.((?P<packed_tar>tar\.(gz|bz2|xz|zst)|tgz|tbz2?|txz|tzst)|(?P<tar>tar)|(?P<zip>zip|cbz)|(?P<parquet>parquet)|"
+    r"(?P<arrow>arrow|feather))",
+    re.DOTALL | re.IGNORECASE,
+)
 _FIRST: Final = range(1, 2)
 # Archives may say any size.
 _MOST_SIZE_BYTES: Final = 1 << 40
@@ -102,7 +107,8 @@ class _Planner:
         ranges = self._ranges if ranges is None else ranges
         if found.problem:
             yield self._failure(found)
-        elif kind := archive_kind(found.name):
+        elif archive := _ARCHIVES.fullmatch(found.name):
+            kind = next(kind for kind, end in archive.groupdict().items() if end)
             yield from self._plan_archive(found, kind, ranges)
         else:
             yield from self._plan(found, ranges, total)
@@ -150,7 +156,7 @@ class _Planner:
             # What cannot be read is not skipped: it may be an image. Its version is not known, nor compared.
             self._counts.unreadable += 1
             yield SourceFile(found.name, found.locator.to_text(), "", 0, 0, _FIRST)
-        elif not (found.is_named or is_image_name(found.name) or is_image_head(head)):
+        elif not (found.is_named or _is_image_name(found.name) or _is_image_head(head)):
             extension = extension_of(found.name)
             self._counts.skip(f".{extension[:16]}" if extension else "no extension")
         elif found.problem:
@@ -194,12 +200,20 @@ def _matches_name(name: str, pattern: str) -> bool:
     return matches(name, pattern) if "/" in pattern else matches(name.rpartition("/")[2], pattern)
 
 
+def _is_image_name(name: str) -> bool:
+    return _IMAGES.fullmatch(extension_of(name)) is not None
+
+
+def _is_image_head(head: bytes) -> bool:
+    return is_pdf(head) or any(pattern.match(head) for pattern, _ in FORMATS)
+
+
 def _read_head(found: Found) -> bytes | None:
     """The first bytes of a file; none where they cost a request and its name says enough, None where unreadable."""
     address = found.locator.address
     if not found.version:
         return None
-    if not is_local(address) and is_image_name(address):
+    if not is_local(address) and _is_image_name(address):
         return b""
     try:
         with open_file(address) as file:

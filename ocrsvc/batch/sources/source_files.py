@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, BinaryIO, Final, Self
-from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from ocrsvc.errors import BodyTooLarge, BrokenArchive
-from ocrsvc.imaging.decode import FORMATS
-from ocrsvc.imaging.document import is_pdf
 
 MOST_FILE_BYTES: Final = 64 * 1024 * 1024
 """What a file or a member may hold unless OCRSVC_MAX_BODY_BYTES says otherwise."""
@@ -20,21 +18,10 @@ MOST_MEMBERS: Final = 500_000
 HEAD_BYTES: Final = 64
 """What of a file says what it is."""
 DOCUMENTS: Final = frozenset({"pdf", "tif", "tiff"})
-_IMAGES: Final = re.compile("jpe?g|jpe|jfif|a?png|webp|gif|bmp|dib|p[bgnp]m|avif|hei[cf]|jp2|jpx|jxl")
-"""Also formats that are not read here: such a file fails, and says so, where skipping it would hide it."""
-_ARCHIVES: Final = {
-    "packed-tar": r"\.(tar\.(gz|bz2|xz|zst)|tgz|tbz2?|txz|tzst)",
-    "tar": r"\.tar",
-    "zip": r"\.(zip|cbz)",
-    "parquet": r"\.parquet",
-    "arrow": r"\.(arrow|feather)",
-}
 _MOST_KINDS: Final = 200
 _MOST_SHOWN: Final = 8
 # What looks as if it had been escaped here.
 _LOOKS_ESCAPED: Final = re.compile(r"\\x[89a-f][0-9a-f]")
-# No path and no URL holds it.
-_BETWEEN: Final = "\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +81,10 @@ class PlanningCounts:
         sentences = [f"{count} {'files' if count > 1 else 'file'}: {what}" for count, what in counted if count]
         return sentences + ([f"{self.not_sampled} pages are not in the sample"] if self.not_sampled else [])
 
-    def skip(self, kind: str) -> None:
-        """Count a file that is not planned; the number of kinds is bounded, as names of files choose them."""
+    def skip(self, kind: str, count: int = 1) -> None:
+        """Count files that are not planned; the number of kinds is bounded, as names of files choose them."""
         is_known = kind in self.skipped or len(self.skipped) < _MOST_KINDS
-        self.skipped[kind if is_known else "other kinds"] += 1
+        self.skipped.update({kind if is_known else "other kinds": count} if count else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +96,14 @@ class Locator:
     place: str = ""
 
     def to_text(self) -> str:
-        """As a plan holds it: a whole file is its address; a path that is not valid text is quoted."""
-        address = self.address
-        if not address.isascii() and address.encode(errors="replace").decode() != address:
-            address = _BETWEEN + quote_from_bytes(os.fsencode(address))
-        return f"{address}{_BETWEEN}{self.kind}{_BETWEEN}{self.place}" if self.kind else address
+        """As a plan holds it: a whole file is its address, where that is valid text, all else JSON."""
+        is_text = self.address.isascii() or self.address.encode(errors="replace").decode() == self.address
+        return self.address if is_text and not self.kind else json.dumps([self.address, self.kind, self.place])
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """The locator that `to_text` wrote."""
-        if text.startswith(_BETWEEN):
-            quoted, *rest = text[1:].split(_BETWEEN, 2)
-            return cls(os.fsdecode(unquote_to_bytes(quoted)), *rest)
-        return cls(*text.split(_BETWEEN, 2))
+        """The locator that `to_text` wrote; no address begins with a bracket."""
+        return cls(*json.loads(text)) if text.startswith("[") else cls(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,22 +179,6 @@ def extension_of(name: str) -> str:
     """What is behind a name's last dot, in lower case; "" where there is none."""
     stem, dot, extension = name.rpartition("/")[2].rpartition(".")
     return extension.lower() if dot and stem else ""
-
-
-def is_image_name(name: str) -> bool:
-    """Whether a file is an image or a document by its name."""
-    extension = extension_of(name)
-    return extension in DOCUMENTS or _IMAGES.fullmatch(extension) is not None
-
-
-def is_image_head(head: bytes) -> bool:
-    """Whether a file is an image or a document by its first bytes."""
-    return is_pdf(head) or any(pattern.match(head) for pattern, _ in FORMATS)
-
-
-def archive_kind(name: str) -> str:
-    """The kind of archive or table that a file is by its name; "" for none."""
-    return next((kind for kind, ends in _ARCHIVES.items() if re.search(f"{ends}$", name[-20:].lower())), "")
 
 
 def too_large(size: int, most_bytes: int) -> BodyTooLarge:

@@ -23,6 +23,7 @@ _MOST_WINDOW_BYTES: Final = 128 * 1024 * 1024
 _FREE_BYTES: Final = 1 << 30
 """What may be unpacked however small the archive is."""
 _MOST_RATIO: Final = 1000
+_NO_FILE: Final = "It is no plain file, but a link, a sparse file or a device."
 
 
 class TarArchive:
@@ -37,7 +38,7 @@ class TarArchive:
         names = MemberNames()
         try:
             for info in self._headers():
-                problem = _problem_of(info)
+                problem = "" if info.isreg() and not info.issparse() else _NO_FILE
                 head = b"" if problem else self._read_at(info.offset_data, min(HEAD_BYTES, info.size))
                 name = names.name(info.name.encode(errors="surrogateescape"))
                 yield archive.member(name, f"{info.offset_data},{info.size}", info.size, head, problem)
@@ -93,14 +94,6 @@ class _HeaderFile:
                 f"The tar is damaged: the header at byte {self.tell()} has {size} bytes.", "Make it again."
             )
         return read_fully(self._file, size)
-
-
-def _problem_of(info: tarfile.TarInfo) -> str:
-    """Why a member is no plain file; "" of one that is."""
-    if info.isreg() and not info.issparse():
-        return ""
-    kind = "sparse file" if info.issparse() else "links" if info.issym() or info.islnk() else "devices and pipes"
-    return f"It is no plain file ({kind})."
 
 
 class _Unpacked:

@@ -98,15 +98,9 @@ def _check_directory(file: BinaryIO) -> None:
 
 
 def _path_of(info: zipfile.ZipInfo) -> bytes:
-    """The bytes of a member's name; those that are no UTF-8 are taken for code page 437."""
-    if info.flag_bits & _UTF8:
-        return info.orig_filename.encode(errors="surrogateescape")
-    raw = info.orig_filename.encode("cp437")
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return info.orig_filename.encode()
-    return raw
+    """The bytes of a member's name: zipfile takes those that are not said to be UTF-8 for code page 437."""
+    is_utf8 = info.flag_bits & _UTF8
+    return info.orig_filename.encode("utf-8", "surrogateescape") if is_utf8 else info.orig_filename.encode("cp437")
 
 
 def _problem_of(info: zipfile.ZipInfo) -> str:
