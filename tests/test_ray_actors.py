@@ -16,7 +16,7 @@ from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile, failure_of
 from ocrsvc.batch.readers.open_reader import ClusterRequest
 from ocrsvc.batch.readers.ray_actors import Actor, ActorPool
 from ocrsvc.batch.readers.ray_page_actor import ActorArguments, ActorStarted
-from ocrsvc.batch.readers.ray_reader import RayReader, check_listens, own_address, settings_to_send
+from ocrsvc.batch.readers.ray_reader import RayReader, check_listens, settings_to_send
 from ocrsvc.cli.batch_cluster import _options_of
 from ocrsvc.errors import BadOption, ClusterUnavailable, RunChanged, SourceGone
 from ocrsvc.records import ReadOptions
@@ -242,7 +242,7 @@ def test_a_cluster_that_does_not_answer_is_said_at_once(
     (tmp_path / "ray" / "ray_current_cluster").write_text(noted.format(port=free_port))
     monkeypatch.setenv("RAY_ADDRESS", "" if noted else f"127.0.0.1:{free_port}")
     with pytest.raises(ConnectionError, match=f"127.0.0.1:{free_port} does not answer"):
-        check_listens(own_address())
+        check_listens("ray")
 
 
 def test_settings_are_sent_without_secrets() -> None:

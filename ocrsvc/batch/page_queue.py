@@ -16,13 +16,9 @@ _REMEDY: Final = "Convert it, or find out what ended the process; --retry-failed
 
 
 class PageQueue:
-    """For one thread.
+    """For one thread. `deaths` are pages over which processes died; others change them.
 
-    Args:
-        plan: Of the run.
-        deaths: Pages over which processes died; changed by others.
-        attempts: Processes that may die over a page that they read alone before it has failed.
-        limit: Pages that may be begun; None is no limit.
+    `attempts` processes may die over a page that they read alone before it has failed; `limit` pages may be begun.
     """
 
     def __init__(self, plan: Plan, deaths: dict[int, Deaths], attempts: int, limit: int | None) -> None:

@@ -21,13 +21,10 @@ RAY_ADDRESS: Final = "ray://"
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccess:
-    """How services are asked.
+    """How services are asked: `api_key`, `ca` and `certificate` are those of `ocrsvc.client.Client`.
 
-    Attributes:
-        api_key: None takes what OCRSVC_API_KEY holds, if anything.
-        ca, certificate: As of `ocrsvc.client.Client`.
-        patience_s: How long the run waits for any of them to answer before it stops.
-        at_once: Groups that are under way at each of them, until it refuses one.
+    The run waits `patience_s` for any of them to answer before it stops; `at_once` groups are under way at each, until
+    it refuses one.
     """
 
     api_key: str | None = None
@@ -39,13 +36,10 @@ class ServiceAccess:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRequest:
-    """Actors that read, each with an engine of its own.
+    """Actors that read, each with an engine of its own; None is as many as the nodes have room for, also later ones.
 
-    Attributes:
-        actors: How many; None is as many as the nodes have room for, nodes that come later included.
-        cpus, gpus: Of each; may be fractions. CPUs are its engine threads.
-        options: Other options of Ray for them: memory, resources, label_selector, runtime_env, scheduling_strategy.
-        wait_s: Seconds without any actor after which the run is given up.
+    `cpus`, which are its engine threads, and `gpus` of each may be fractions; `options` are others of Ray's for them.
+    After `wait_s` seconds without any the run is given up.
     """
 
     actors: int | None = None

@@ -27,11 +27,7 @@ _WAIT_S: Final = 1.0
 class Actor:
     """An actor: Ray's handle, since when, Ray's references to its place and its start, and what is known once it reads.
 
-    Attributes:
-        host: For people.
-        node: Ray's id of it.
-        at_once: Groups that it reads at once.
-        calls: Groups that it reads.
+    `at_once` is how many groups it can read, `calls` how many it reads.
     """
 
     handle: Any
@@ -46,13 +42,9 @@ class Actor:
 
 
 class ActorPool:
-    """Actors as many as the command asks for; `adapt` is for one thread, the rest for any.
+    """Actors as many as the command asks for, by Ray's handles that `make` gives.
 
-    Args:
-        ray: The module, connected.
-        request: What actors.
-        make: Makes an actor; gives Ray's handle.
-        clock: Seconds.
+    `adapt` is for one thread, the rest for any.
     """
 
     def __init__(
@@ -168,9 +160,10 @@ class ActorPool:
         if answer.ocrsvc == __version__ and self.identity in (None, answer.identity):
             self._take_ready(starting, answer)
             return
-        theirs = " ".join([*answer.identity.values(), "of ocrsvc", answer.ocrsvc])
-        ours = " ".join([*(self.identity or {}).values(), "of ocrsvc", __version__])
-        reason = f"Actor {answer.host} reads with {theirs}, and here it is {ours}."
+        theirs, ours = " ".join(answer.identity.values()), " ".join((self.identity or {}).values())
+        reason = (
+            f"Actor {answer.host} reads with {theirs} of ocrsvc {answer.ocrsvc}, and here it is {ours} {__version__}."
+        )
         if self.identity is None:
             raise RunChanged(reason, "Install the same version on every node.")
         self._refuse(starting, reason)

@@ -170,11 +170,8 @@ def settings_to_send(environment: Mapping[str, str], cluster: ClusterRequest) ->
         own["OCRSVC_ENGINE_THREADS"] = str(max(1, round(cluster.cpus)))
     given = gather(own | dict(environment) | OWN_SETTINGS)
     check_settings(given)
-    return {name: value for name, value in given.items() if not is_secret(name) and not _has_password(value)}
-
-
-def _has_password(value: RawValue) -> bool:
-    return without_passwords(str(value.value)) != str(value.value)
+    texts = {name: str(value.value) for name, value in given.items() if not is_secret(name)}
+    return {name: given[name] for name, text in texts.items() if without_passwords(text) == text}
 
 
 def _actor_options(request: ClusterRequest) -> dict[str, Any]:
@@ -206,7 +203,7 @@ def connect(on: str) -> Any:
         raise BadOption("--on ray needs Ray, which is not installed.", "pip install 'ocrsvc[ray]'") from error
     address = on if on.startswith(RAY_ADDRESS) else "auto"
     try:
-        check_listens(own_address() if address == "auto" else address)
+        check_listens(on)
         with warnings.catch_warnings(action="ignore"):
             ray.init(address, namespace="ocrsvc", log_to_driver=False, logging_level=logging.ERROR)
     except (RuntimeError, ValueError, ImportError, OSError) as error:
@@ -221,19 +218,14 @@ def connect(on: str) -> Any:
     return ray
 
 
-def own_address() -> str:
-    """Where Ray looks for the cluster of this machine; "" where it finds out by itself.
+def check_listens(on: str) -> None:
+    """Raises ConnectionError where nobody listens at the cluster's address: Ray itself would try for minutes.
 
-    Its file is not removed when a cluster is killed.
+    What Ray notes of this machine's cluster is not removed when that is killed.
     """
-    folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
-    noted = Path(folder, "ray", "ray_current_cluster")
-    return os.environ.get("RAY_ADDRESS") or (noted.read_text("utf-8").strip() if noted.exists() else "")
-
-
-def check_listens(address: str) -> None:
-    """Raises ConnectionError where nobody listens: Ray itself would try for minutes."""
-    host, _, port = address.removeprefix(RAY_ADDRESS).rpartition(":")
+    noted = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray", "ray_current_cluster")
+    own = os.environ.get("RAY_ADDRESS") or (noted.read_text("utf-8").strip() if noted.exists() else "")
+    host, _, port = (on.removeprefix(RAY_ADDRESS) if on.startswith(RAY_ADDRESS) else own).rpartition(":")
     if not host or not port.isdecimal():
         return
     try:

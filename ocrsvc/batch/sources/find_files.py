@@ -30,14 +30,10 @@ _SPECIAL: Final = re.compile(r"[*?\[]")
 def find_all(
     sources: tuple[str, ...], counts: PlanningCounts, *, only_local: bool = False
 ) -> Iterator[tuple[Found, Ranges | None]]:
-    """The files of all sources, source after source, each with the pages that its list asks for.
+    """The files of all sources, each once, with the pages that its list asks for.
 
-    One that is found again is counted and left out. `only_local` leaves out what is not on this machine, and standard
-    input.
-
-    Raises:
-        SourceGone: A source is not there.
-        BadOption: A list is malformed, or names one file twice with different pages.
+    `only_local` leaves out what is not on this machine, and standard input. Raises SourceGone, and BadOption for a list
+    that is malformed, or names one file twice with different pages.
     """
     seen: set[int] = set()
     has_ranges = False

@@ -61,11 +61,8 @@ class SourceLoader:
     def __call__(self, file: SourceFile) -> bytes:
         """The bytes of a file.
 
-        Raises:
-            SourceGone: It cannot be read, or is no longer what was planned.
-            BrokenArchive: The archive that has it is damaged.
-            CallerError: It is too large, or a document that cannot be opened.
-            ResourcesExhausted: There is no process to open a document.
+        Raises SourceGone where it is no longer what was planned, BrokenArchive, CallerError where it is too large or a
+        document that cannot be opened, and ResourcesExhausted.
         """
         locator = Locator.of(file.locator)
         if locator.kind == FAILURE:

@@ -56,12 +56,7 @@ _MOST_EXAMPLES: Final = 3
 
 
 def find_sources(request: SourceRequest, counts: PlanningCounts) -> Iterator[SourceFile]:
-    """The files of all sources in the order of the output, with the pages to read.
-
-    Raises:
-        SourceGone: A source is not there.
-        BadOption: An option, a pattern or a list is wrong.
-    """
+    """The files of all sources in the order of the output, with the pages to read. Raises SourceGone and BadOption."""
     files = _planned(request, counts, lambda _found: True)
     if request.sample is not None:
         files = _sampled(files, request.sample, request.seed, counts)
