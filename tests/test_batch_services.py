@@ -161,17 +161,14 @@ def test_services_that_are_not_there_stop_the_run_before_it_begins(
     assert batch(images, "somewhere") == 65
 
 
-def test_a_file_that_breaks_every_connection_costs_itself_alone(images: Path) -> None:
-    with replying(lambda body: None if body == b"no image" else answer_of_pages([1])) as url:
+@pytest.mark.parametrize(
+    ("wrong", "code"), [(None, "unreachable"), (b'"lines": [{"text": "a", "confidence": null}]', "internal")]
+)
+def test_a_file_whose_answers_are_none_costs_itself_alone(images: Path, wrong: bytes | None, code: str) -> None:
+    bad = wrong and answer_of_pages([1]).replace(b'"lines": []', wrong)
+    with replying(lambda body: bad if body == b"no image" else answer_of_pages([1])) as url:
         assert batch(images, url, "--attempts", "1", "--at-once", "4") == 1
-    assert failures(images) == {"neither.png": "unreachable"}
-
-
-def test_a_page_with_a_confidence_that_is_no_number_costs_itself_alone(images: Path) -> None:
-    wrong = answer_of_pages([1]).replace(b'"lines": []', b'"lines": [{"text": "a", "confidence": null}]')
-    with replying(lambda body: wrong if body == b"no image" else answer_of_pages([1])) as url:
-        assert batch(images, url, "--attempts", "1") == 1
-    assert failures(images).keys() == {"neither.png"}
+    assert failures(images) == {"neither.png": code}
 
 
 def test_a_file_over_which_services_died_by_chance_is_sent_again(images: Path) -> None:

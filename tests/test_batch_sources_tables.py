@@ -17,10 +17,10 @@ import orjson
 import pytest
 from batch_sources_support import document, load, plan, png
 
+from ocrsvc.batch.sources.find_files import linked_address, problem_of_linked
 from ocrsvc.batch.sources.load_files import SourceLoader
 from ocrsvc.batch.sources.plan_files import find_changes
 from ocrsvc.batch.sources.source_files import PlanningCounts, SourceRequest
-from ocrsvc.batch.sources.tables import linked_address, problem_of_linked
 from ocrsvc.cli.main import run
 from ocrsvc.errors import BodyTooLarge, BrokenArchive, OcrsvcError, SourceGone
 

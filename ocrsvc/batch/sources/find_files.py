@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import stat
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import BinaryIO, Final
 
 import orjson
@@ -24,6 +26,9 @@ _MOST_ENTRY_BYTES: Final = 1024 * 1024
 _STANDARD_INPUT: Final = frozenset({"-", "@-"})
 _RUN_FOLDER: Final = "_ocrsvc"
 _FILE: Final = "file://"
+_OUTSIDE: Final = (
+    "It names a file outside the table's folder, which is read only where --column names the column with the paths."
+)
 _SPECIAL: Final = re.compile(r"[*?\[]")
 
 
@@ -72,6 +77,30 @@ def open_file(address: str) -> BinaryIO:
     # Something that is not a file any more, such as a pipe, must not make its reader wait.
     path = address.removeprefix(_FILE)
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=0)
+
+
+def linked_address(table: str, path: str) -> str:
+    """The address of a file that a table names: seen from its folder, or a whole path or URL."""
+    is_whole = "://" in path or path.startswith("/")
+    return path if is_whole else f"{table.rpartition('/')[0]}/{path}"
+
+
+def problem_of_linked(table: str, address: str, *, may_lead_away: bool) -> str:
+    """Why a file that a table names is not read; "" where nothing is against it."""
+    if "\0" in address:
+        return "The path that it names has a NUL in it."
+    return "" if may_lead_away or _is_below(table.rpartition("/")[0], address) else _OUTSIDE
+
+
+def _is_below(folder: str, address: str) -> bool:
+    """Whether a file is below a folder; on this machine where its links lead decides."""
+    scheme, _, rest = address.rpartition("://")
+    above, _, below = folder.rpartition("://")
+    if scheme != above:
+        return False
+    if not scheme:
+        return Path(rest).resolve().is_relative_to(Path(f"{below}/").resolve())
+    return posixpath.normpath(rest).startswith(f"{posixpath.normpath(below)}/")
 
 
 def matches(name: str, pattern: str) -> bool:

@@ -21,7 +21,15 @@ from typing import Final
 
 from ocrsvc.batch.pages import SourceFile
 from ocrsvc.batch.plan import write_plan
-from ocrsvc.batch.sources.find_files import find_all, is_local, look_at, matches, open_file
+from ocrsvc.batch.sources.find_files import (
+    find_all,
+    is_local,
+    linked_address,
+    look_at,
+    matches,
+    open_file,
+    problem_of_linked,
+)
 from ocrsvc.batch.sources.load_files import FAILURE, LINKED, SourceLoader, count_pages
 from ocrsvc.batch.sources.source_files import (
     DOCUMENTS,
@@ -32,7 +40,6 @@ from ocrsvc.batch.sources.source_files import (
     SourceRequest,
     extension_of,
 )
-from ocrsvc.batch.sources.tables import linked_address, problem_of_linked
 from ocrsvc.errors import BadOption, BrokenArchive, CallerError, RunChanged, SourceGone
 from ocrsvc.imaging.decode import FORMATS
 from ocrsvc.imaging.document import is_pdf, may_have_pages

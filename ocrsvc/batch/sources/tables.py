@@ -8,7 +8,6 @@ is a JSON object: `error`, a class with its arguments, or `size`, which says how
 from __future__ import annotations
 
 import os
-import posixpath
 import socket
 import sys
 import threading
@@ -18,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -39,9 +37,6 @@ _ANSWER_S: Final = 300.0
 # Other allocators of pyarrow's reserve more address space than the limit.
 _ENVIRONMENT: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 _ERRORS: Final = {kind.__name__: kind for kind in (BadOption, BodyTooLarge, BrokenArchive, OSError, SourceGone)}
-_OUTSIDE: Final = (
-    "It names a file outside the table's folder, which is read only where --column names the column with the paths."
-)
 _MOST_OPEN: Final = 4
 _OPEN_FILES: Final = 256
 _MOST_ROWS: Final = 1000
@@ -142,30 +137,6 @@ class TableArchive:
 
     def close(self) -> None:
         """As Archive.close: the process closes what it has not used for long."""
-
-
-def linked_address(table: str, path: str) -> str:
-    """The address of a file that a table names: seen from its folder, or a whole path or URL."""
-    is_whole = "://" in path or path.startswith("/")
-    return path if is_whole else f"{table.rpartition('/')[0]}/{path}"
-
-
-def problem_of_linked(table: str, address: str, *, may_lead_away: bool) -> str:
-    """Why a file that a table names is not read; "" where nothing is against it."""
-    if "\0" in address:
-        return "The path that it names has a NUL in it."
-    return "" if may_lead_away or _is_below(table.rpartition("/")[0], address) else _OUTSIDE
-
-
-def _is_below(folder: str, address: str) -> bool:
-    """Whether a file is below a folder; on this machine where its links lead decides."""
-    scheme, _, rest = address.rpartition("://")
-    above, _, below = folder.rpartition("://")
-    if scheme != above:
-        return False
-    if not scheme:
-        return Path(rest).resolve().is_relative_to(Path(f"{below}/").resolve())
-    return posixpath.normpath(rest).startswith(f"{posixpath.normpath(below)}/")
 
 
 class _Table:
