@@ -252,7 +252,7 @@ ReadMany = Callable[[str, Iterable[ImageInput], int], list[Outcome]]
 
 @both_ways
 def test_many_come_in_order_and_one_that_fails_leaves_the_others_alone(server: Server, read: ReadMany) -> None:
-    pictures = [page_of(30), b"text", page_of(31), "/nowhere.png", page_of(32)]
+    pictures: list[ImageInput] = [page_of(30), b"text", page_of(31), "/nowhere.png", page_of(32)]
     expected = ["30x20", "UnsupportedImage", "31x20", "NothingSent", "32x20"]
     assert first_lines(read(server.url, pictures, 3)) == expected
 

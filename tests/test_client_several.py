@@ -219,9 +219,9 @@ def test_a_client_that_is_closed_or_forgotten_leaves_nothing_under_way() -> None
         reading = pool.submit(client.read, PAGE)
         wait_until(lambda: got)
         client.close()
-        for read in (lambda: reading.result(20), lambda: client.read(PAGE)):
+        for each in (reading, pool.submit(client.read, PAGE)):
             with pytest.raises(errors.NotConnected, match="closed"):
-                read()
+                each.result(20)
         assert ends(got[0])
     with scripted(GOOD) as (url, _):
         assert Client(url).read(PAGE).text == "hello"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +59,7 @@ class Command:
 
 
 @pytest.fixture
-def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     monkeypatch.setenv("OCRSVC_KEYS", f"sqlite:{tmp_path}/keys.sqlite")
     monkeypatch.delenv("SUDO_USER", raising=False)
     return Command(tmp_path, capsys)
@@ -125,8 +124,17 @@ def test_the_list_shows_what_was_used_and_no_secret(keys: Command) -> None:
         store.settle("acme", "w1", Hold(1, 3), 1, 12, day_of(keys.listed()["acme"]["created_at"]))
     head, acme, gone = (re.split(r"\s{2,}", line) for line in keys("list").out.splitlines())
     assert dict(zip(head, acme, strict=True)) == {
-        "name": "acme", "state": "valid", "scopes": "read", "formats": "all", "per second": "-", "at once": "-",
-        "pages today": "12 of 100", "this month": "12", "priority": "interactive", "cache": "yes", "ends": "never",
+        "name": "acme",
+        "state": "valid",
+        "scopes": "read",
+        "formats": "all",
+        "per second": "-",
+        "at once": "-",
+        "pages today": "12 of 100",
+        "this month": "12",
+        "priority": "interactive",
+        "cache": "yes",
+        "ends": "never",
     }
     assert gone[:3] == ["gone", "revoked", "operate"]
     counts = {"pages_today": 12, "pages_this_month": 12, "pages_reserved": 3, "requests_under_way": 1}

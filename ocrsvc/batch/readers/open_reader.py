@@ -21,13 +21,10 @@ RAY_ADDRESS: Final = "ray://"
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccess:
-    """How services are asked.
+    """How services are asked: `api_key`, `ca` and `certificate` are those of `ocrsvc.client.Client`.
 
-    Attributes:
-        api_key: None takes what OCRSVC_API_KEY holds, if anything.
-        ca, certificate: As of `ocrsvc.client.Client`.
-        patience_s: How long the run waits for any of them to answer before it stops.
-        at_once: Groups that are under way at each of them, until it refuses one.
+    The run waits `patience_s` for any of them to answer before it stops; `at_once` groups are under way at each, until
+    it refuses one.
     """
 
     api_key: str | None = None
@@ -39,13 +36,10 @@ class ServiceAccess:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRequest:
-    """Actors that read, each with an engine of its own.
+    """Actors that read, each with an engine of its own; None is as many as the nodes have room for, also later ones.
 
-    Attributes:
-        actors: How many; None is as many as the nodes have room for, nodes that come later included.
-        cpus, gpus: Of each; may be fractions. CPUs are its engine threads.
-        options: Other options of Ray for them: memory, resources, label_selector, runtime_env, scheduling_strategy.
-        wait_s: Seconds without any actor after which the run is given up.
+    `cpus`, which are its engine threads, and `gpus` of each may be fractions; `options` are others of Ray's for them.
+    After `wait_s` seconds without any the run is given up.
     """
 
     actors: int | None = None
@@ -80,9 +74,13 @@ class ReaderRequest:
 def open_reader(request: ReaderRequest) -> PageReader:
     """The reader, not started. Raises BadOption and SettingsError."""
     if request.on == "local":
-        return _open_local(request)
+        from ocrsvc.batch.readers.local_reader import open_local
+
+        return open_local(request)
     if request.on == "ray" or request.on.startswith(RAY_ADDRESS):
-        return _open_ray(request)
+        from ocrsvc.batch.readers.ray_reader import open_ray
+
+        return open_ray(request)
     if re.match(r"(dns\+)?https?://", request.on):
         return _open_services(request)
     raise BadOption(
@@ -109,28 +107,3 @@ def _open_services(request: ReaderRequest) -> PageReader:
         rules=Rules(at_once=access.at_once, patience_s=UNREACHABLE_S),
     )
     return ServiceReader(client, request.options, lambda group: request.load(group.file), access.patience_s)
-
-
-def _open_local(request: ReaderRequest) -> PageReader:
-    from ocrsvc.batch.readers.local_reader import PAGE_LIMIT_S, LocalReader
-    from ocrsvc.http.options import read_options
-    from ocrsvc.settings.load import read_settings
-
-    # The files are the operator's own, so all pages of them may be read; one that crashes the engine fails alone.
-    own = {"OCRSVC_ISOLATION": "process"} | dict(request.environment) | {"OCRSVC_MAX_PAGES": "100000"}
-    options = read_options(request.options.items()).read
-    settings = read_settings(own)
-    limit_s = settings.deadline_s if "OCRSVC_DEADLINE_S" in own else PAGE_LIMIT_S
-    return LocalReader(settings, options, lambda group: request.load(group.file), limit_s)
-
-
-def _open_ray(request: ReaderRequest) -> PageReader:
-    from ocrsvc.batch.readers.local_reader import PAGE_LIMIT_S
-    from ocrsvc.batch.readers.ray_reader import RayReader, settings_to_send
-    from ocrsvc.http.options import read_options
-    from ocrsvc.settings.load import check_settings
-
-    given = settings_to_send(request.environment, request.cluster)
-    options = read_options(request.options.items()).read
-    limit_s = check_settings(given).deadline_s if "OCRSVC_DEADLINE_S" in request.environment else PAGE_LIMIT_S
-    return RayReader(request.on, request.cluster, given, options, request.load, limit_s)
