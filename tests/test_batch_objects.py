@@ -4,33 +4,42 @@ from __future__ import annotations
 
 import pytest
 
-from ocrsvc.batch.objects import Retries, RetryLimits, is_transient, os_error_of, without_secrets
+from ocrsvc.batch.objects import Objects, is_transient, os_error_of, without_secrets
 
 
-def test_waits_grow_and_end() -> None:
-    now, waits = [0.0], []
+class SlowSystem:
+    """fsspec's contract: every request takes thirty seconds, and fails once it `is_lost`."""
 
-    def sleep(wait_s: float) -> None:
-        waits.append(wait_s)
-        now[0] += wait_s
+    def __init__(self) -> None:
+        self.now, self.is_lost = 0.0, False
+        self.waits: list[float] = []
 
-    retries = Retries(RetryLimits(), clock=lambda: now[0], sleep=sleep)
-    retries.send("GET x", lambda: None)
+    def _strip_protocol(self, url: str) -> str:
+        return url
 
-    def fail() -> None:
-        now[0] += 30.0
+    def cat_file(self, _path: str) -> bytes:
+        if not self.is_lost:
+            return b""
+        self.now += 30.0
         raise ConnectionResetError
 
-    with pytest.raises(TimeoutError, match="GET x"):
-        retries.send("GET x", fail)
-    assert 290 < now[0] < 350
+    def sleep(self, wait_s: float) -> None:
+        self.waits.append(wait_s)
+        self.now += wait_s
+
+
+@pytest.mark.parametrize(("is_heard", "least_s", "most_s"), [(True, 290, 350), (False, 0, 61)])
+def test_waits_grow_and_end(is_heard: bool, least_s: float, most_s: float) -> None:
+    system = SlowSystem()
+    objects = Objects("s3", system, clock=lambda: system.now, sleep=system.sleep)
+    if is_heard:
+        objects.read("s3://x")
+    system.is_lost = True
+    with pytest.raises(TimeoutError, match="GET s3://x"):
+        objects.read("s3://x")
+    assert least_s < system.now < most_s
     mosts = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0]
-    assert all(0.5 * most <= wait_s <= most for wait_s, most in zip(waits, mosts, strict=False))
-    never_heard = Retries(RetryLimits(), clock=lambda: now[0], sleep=sleep)
-    began = now[0]
-    with pytest.raises(TimeoutError):
-        never_heard.send("GET x", fail)
-    assert now[0] - began < 61
+    assert all(0.5 * most <= wait_s <= most for wait_s, most in zip(system.waits, mosts, strict=False))
 
 
 def s3_error(status: int, code: str) -> OSError:

@@ -18,7 +18,7 @@ from batch_outputs_support import READER, box, line, page, results, tree, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ocrsvc.batch.destination import FolderDestination
+from ocrsvc.batch.destination import Destination
 from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, check_formats, open_writers
 from ocrsvc.batch.verify import verify
 from ocrsvc.cli.main import run
@@ -128,12 +128,9 @@ def test_the_same_results_give_the_same_bytes(name: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["jsonl", "jsonl.gz", "parquet", "text"])
 def test_what_is_written_is_named_with_its_size_and_digest(name: str, tmp_path: Path) -> None:
-    written = write(tmp_path, name, *FILES)
-    found = tree(tmp_path)
-    assert written
-    for file in written:
-        data = found[file.name]
-        assert (file.size, file.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+    file = write(tmp_path, name, *FILES)
+    data = tree(tmp_path)[file.name]
+    assert (file.size, file.sha256) == (len(data), hashlib.sha256(data).hexdigest())
 
 
 def test_a_part_that_is_written_again_with_more_pages_replaces_what_was_there(tmp_path: Path) -> None:
@@ -166,14 +163,14 @@ def test_row_groups_are_bounded_by_pages_and_by_bytes(tmp_path: Path, monkeypatc
 
 
 def test_parquet_has_a_folder_of_its_own_which_is_a_dataset(tmp_path: Path) -> None:
-    (writer,) = open_writers(["parquet"], READER)
-    writer.write(FolderDestination(tmp_path), 0, iter(FILES[:1]), replace=True)
-    writer.write(FolderDestination(tmp_path), 1, iter(FILES[1:]), replace=True)
+    (write_part,) = open_writers(["parquet"], READER)
+    write_part(Destination(tmp_path), 0, iter(FILES[:1]), replace=True)
+    write_part(Destination(tmp_path), 1, iter(FILES[1:]), replace=True)
     assert pyarrow.dataset.dataset(tmp_path / "parquet", format="parquet").count_rows() == 4
 
 
 def test_each_source_has_a_text_that_is_named_like_it(tmp_path: Path) -> None:
-    (listing,) = write(tmp_path, "text", results("scans/a.pdf", [page("one", "two"), FAILED, page("three")]), FILES[1])
+    listing = write(tmp_path, "text", results("scans/a.pdf", [page("one", "two"), FAILED, page("three")]), FILES[1])
     assert (tmp_path / "scans" / "a.pdf.txt").read_text() == "one\ntwo\n\f\fthree\n"
     rows = [json.loads(row) for row in (tmp_path / listing.name).read_bytes().splitlines()]
     assert [(row["source"], row["file"]) for row in rows] == [
@@ -232,16 +229,11 @@ def test_without_pyarrow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_several_formats_have_a_folder_each(tmp_path: Path) -> None:
-    store = FolderDestination(tmp_path)
-    for each in open_writers(["jsonl", "parquet:line", "text"], READER):
-        each.write(store, 0, iter(FILES), replace=True)
+    store = Destination(tmp_path)
+    for write_part in open_writers(["jsonl", "parquet:line", "text"], READER):
+        write_part(store, 0, iter(FILES), replace=True)
     folders = {name.split("/")[0] for name in tree(tmp_path)}
     assert folders == {"jsonl", "parquet-line", "text"}
-
-
-def test_pdfs_are_not_written_of_what_is_not_finished() -> None:
-    names = ["jsonl", "pdf", "text"]
-    assert [len(open_writers(names, READER, unfinished)) for unfinished in ("", "unfinished/")] == [3, 2]
 
 
 def test_a_page_without_its_width_is_written_by_every_format(tmp_path: Path) -> None:
@@ -268,12 +260,12 @@ def test_the_command_writes_all_formats_of_the_same_pages(
     assert sorted(tree(Path("out/text/in"))) == ["0.png.txt", "1.png.txt", "2.png.txt", "x.png.txt"]
     assert sorted(tree(Path("out/pdf/in"))) == ["0.png.pdf", "1.png.pdf", "2.png.pdf"]
     assert "in/x.png has no file in the format pdf" in caplog.text
-    assert verify(FolderDestination(Path("out"))).problems == []
+    assert verify(Destination(Path("out"))).problems == []
     written_bytes = Path("out/pdf/in/1.png.pdf").stat().st_size
     Path("out/pdf/in/1.png.pdf").write_bytes(b"other")
     Path("out/text/in/2.png.txt").unlink()
     other = f"pdf/in/1.png.pdf is not what was written: it has 5 bytes, and {written_bytes} were written."
-    assert verify(FolderDestination(Path("out"))).problems == [
+    assert verify(Destination(Path("out"))).problems == [
         f"pdf/_files/pdf-00000.jsonl: {other}",
         "text/_files/text-00001.jsonl: text/in/2.png.txt is not there.",
     ]

@@ -8,6 +8,7 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,10 +19,8 @@ from browser_support import in_browser, launched_browser, opening
 from playwright.sync_api import Browser
 
 from ocrsvc.batch.pages import SourceFile
-from ocrsvc.batch.parts import Manifest
 from ocrsvc.batch.pictures import MOST_BYTES, SIDE_PX, TIME_S, PictureMaker
-from ocrsvc.batch.plan import write_plan
-from ocrsvc.batch.report import MOST_PAGES, _latency, _plots, _worked_s, read_page_table
+from ocrsvc.batch.report import MOST_PAGES, PageTable, plots_of, worked_seconds
 from ocrsvc.batch.work_file import PageFacts
 from ocrsvc.cli.main import run
 from ocrsvc.errors import SourceGone
@@ -161,33 +160,20 @@ def test_passwords_of_addresses_are_stars(tmp_path: Path, folder: Path) -> None:
 
 
 def test_plots_hold_every_page_once_and_pauses_are_not_worked_time(tmp_path: Path) -> None:
-    files = [SourceFile(str(number), str(number), "", 1, 1, range(1, 2)) for number in range(4)]
-    plan = write_plan(tmp_path / "plan", files, 2)
-    manifests = [
-        Manifest(0, 1, {"broken_image": 1}, {}, [_facts(1010.0, lines=2), _facts(1020.0, "broken_image")]),
-        Manifest(1, 2, {}, {}, [_facts(5000.0, seconds=8.0, lines=1), _facts(5030.0)]),
+    pages = [
+        *(_facts(1010.0, lines=2), _facts(1020.0, "broken_image")),
+        *(_facts(5000.0, seconds=8000.0, lines=1), _facts(5030.0, seconds=0.0001)),
     ]
-    rows = read_page_table(plan, manifests).rows
-    plan.close()
-    done = rows["error"] == 0
-    assert _worked_s(rows) == pytest.approx(11.0 + 38.0)
-    plots = _plots(rows, done, done & (rows["lines"] > 0), 1009.0, 49.0)
-    assert [(sum(plot.counts), sum(plot.failed)) for plot in plots] == [(3, 1), (3, 0), (2, 0)]
-    for plot in [*plots, _latency(rows["seconds"])]:
-        assert len(plot.labels) == len(plot.counts) + 1
+    with closing(PageTable(tmp_path / "pages", enumerate(pages))) as table:
+        assert worked_seconds(table) == pytest.approx(1.0 + 10.0 + 30.0)
+        plots = list(plots_of(table))
+    assert [[sum(column[at] for column in plot.columns) for at in (1, 2)] for plot in plots] == [[3, 1], [3, 0], [2, 0]]
+    for plot in plots:
         assert all(top >= 0 and top + height <= 100.01 for _, _, top, height in plot.bars)
 
 
 def _facts(at: float, error: str = "", seconds: float = 1.0, lines: int = 0) -> PageFacts:
     return PageFacts(error, 1, at, seconds, 0.5, lines, "one")
-
-
-def test_a_finished_run_shows_what_was_read(folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    (folder / "broken.png").unlink()
-    assert batch(folder, out, "--no-report", "--part-pages", "7") == 0
-    assert run(["batch", "--report", "--out", str(out)]) == 0
-    assert "400x1" in report_of(out).text
 
 
 def test_a_run_without_any_page_has_a_report(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import sqlite3
 from pathlib import Path
 
@@ -17,9 +18,9 @@ from batch_support import (
     output,
 )
 
-from ocrsvc.batch.destination import FolderDestination
+from ocrsvc.batch.destination import Destination
 from ocrsvc.batch.pages import SourceFile
-from ocrsvc.batch.run_context import RunSettings
+from ocrsvc.batch.run import RunSettings
 from ocrsvc.batch.shard_lock import ShardInUse
 from ocrsvc.batch.sources.load_files import FileCache
 from ocrsvc.batch.verify import Verification, verify
@@ -30,7 +31,7 @@ DEDUPE = RunSettings(dedupe=True)
 
 
 def verified(folder: Path) -> Verification:
-    return verify(FolderDestination(folder))
+    return verify(Destination(folder))
 
 
 @pytest.mark.parametrize("outputs", [("jsonl",), ("text",)])
@@ -100,11 +101,15 @@ def test_a_second_command_on_a_shard_is_refused_while_the_first_works(tmp_path: 
 
 def test_a_command_on_another_machine_is_refused_until_it_takes_over(tmp_path: Path) -> None:
     execute(tmp_path, FILES, DoubleReader(), RunSettings(limit=8))
-    owner = tmp_path / "_ocrsvc/owners/0-of-1.json"
-    owner.write_bytes(b'{"work":"other","host":"host2","boot":"b","pids":"p","pid":1,"born":"1"}')
+    (tmp_path / "_ocrsvc/owners/0-of-1").write_text("host2")
     with pytest.raises(ShardInUse, match=r"on host2.*--shard I/N.*--take-over"):
         execute(tmp_path, FILES, DoubleReader())
-    owner.write_bytes(b"torn")
+    assert execute(tmp_path, FILES, DoubleReader(), take_over=True).is_complete
+
+
+def test_a_command_that_was_killed_on_this_machine_is_gone_on_with(tmp_path: Path) -> None:
+    execute(tmp_path, FILES, DoubleReader(), RunSettings(limit=8))
+    (tmp_path / "_ocrsvc/owners/0-of-1").write_text(socket.gethostname())
     assert execute(tmp_path, FILES, DoubleReader()).is_complete
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -45,6 +45,10 @@ class PageGroup:
     file: SourceFile
     pages: tuple[int, ...]
     indexes: tuple[int, ...]
+
+    def index_of(self, number: int) -> int:
+        """The number in the plan of a page of the file."""
+        return self.indexes[self.pages.index(number)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,27 +106,28 @@ def result_of(group: PageGroup, number: int, page: Mapping[str, Any], seconds: f
     """The result of a page that was read; `page` is as the native API answers it."""
     record = {"source": group.file.name, "page": number}
     record |= {key: page[key] for key in _PAGE_KEYS if key in page} | {"error": None}
-    lines = page["lines"]
-    confidence = sum(line["confidence"] for line in lines) / max(1, len(lines))
-    index = group.indexes[group.pages.index(number)]
-    return PageResult(index, orjson.dumps(record), "", False, seconds, confidence, len(lines), worker)
-
-
-def failure_of(group: PageGroup, number: int, error: OcrsvcError, seconds: float = 0.0, worker: str = "") -> PageResult:
-    """The result of a page that could not be read; a caller's fault is the page's, and is not tried again."""
-    what = {"code": error.code, "detail": error.detail, "remedy": error.remedy}
-    record = {"source": group.file.name, "page": number, "text": "", "lines": [], "error": what}
-    index = group.indexes[group.pages.index(number)]
-    is_retryable = error.retryable or error.status >= 500
-    return PageResult(index, orjson.dumps(record), error.code, is_retryable, seconds, 0.0, 0, worker)
+    return _read(group, number, orjson.dumps(record), page["lines"], seconds, worker)
 
 
 def copied_result(record: bytes, source: str, group: PageGroup, number: int) -> PageResult:
     """The result of a page, copied from the record of the same page of `source`, whose content is the same."""
     head = record_head(source, number)
     assert record.startswith(head), "every record begins with its source and page"
-    lines = orjson.loads(record)["lines"]
-    confidence = sum(line["confidence"] for line in lines) / max(1, len(lines))
     copy = record_head(group.file.name, number) + record[len(head) :]
-    index = group.indexes[group.pages.index(number)]
-    return PageResult(index, copy, "", False, 0.0, confidence, len(lines), COPIED)
+    return _read(group, number, copy, orjson.loads(record)["lines"], 0.0, COPIED)
+
+
+def failure_of(group: PageGroup, number: int, error: OcrsvcError, seconds: float = 0.0, worker: str = "") -> PageResult:
+    """The result of a page that could not be read; a caller's fault is the page's, and is not tried again."""
+    what = {"code": error.code, "detail": error.detail, "remedy": error.remedy}
+    record = {"source": group.file.name, "page": number, "text": "", "lines": [], "error": what}
+    is_retryable = error.retryable or error.status >= 500
+    index = group.index_of(number)
+    return PageResult(index, orjson.dumps(record), error.code, is_retryable, seconds, 0.0, 0, worker)
+
+
+def _read(
+    group: PageGroup, number: int, record: bytes, lines: Sequence[Any], seconds: float, worker: str
+) -> PageResult:
+    confidence = sum(line["confidence"] for line in lines) / max(1, len(lines))
+    return PageResult(group.index_of(number), record, "", False, seconds, confidence, len(lines), worker)

@@ -22,16 +22,10 @@ CREATE TABLE part(number INTEGER PRIMARY KEY, first INTEGER, pages INTEGER);
 CREATE TABLE file(first INTEGER PRIMARY KEY, name TEXT, locator TEXT, version TEXT, size INTEGER, total INTEGER,
                   pages TEXT);
 """
-_FILES: Final = "SELECT first, name, locator, version, size, total, pages FROM file WHERE first >= ? AND first < ?"
 
 
 class Plan:
-    """A plan that is written; for any thread. A page's number in the plan counts from 0.
-
-    Attributes:
-        path: Of its file.
-        parts, pages, files, bytes: How many it has.
-    """
+    """A plan that is written; for any thread. A page's number in the plan counts from 0."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,8 +53,17 @@ class Plan:
         """The files of a part, each with the number of its first page."""
         pages = self.pages_of(part)
         with self._lock:
-            rows = self._db.execute(f"{_FILES} ORDER BY first", (pages.start, pages.stop)).fetchall()
+            query = "SELECT * FROM file WHERE first >= ? AND first < ? ORDER BY first"
+            rows = self._db.execute(query, (pages.start, pages.stop)).fetchall()
         return [(first, _to_file(rest)) for first, *rest in rows]
+
+    def page(self, page: int) -> tuple[SourceFile, int]:
+        """The file that a page is of, and the page's number in it."""
+        with self._lock:
+            query = "SELECT * FROM file WHERE first <= ? ORDER BY first DESC LIMIT 1"
+            first, *rest = self._db.execute(query, (page,)).fetchone()
+        file = _to_file(rest)
+        return file, file.pages[page - first]
 
     def files_by_name(self) -> Iterator[SourceFile]:
         """Every file, sorted by names."""

@@ -1,21 +1,27 @@
-"""What a run was begun with (`_ocrsvc/run.json`): sources, options, formats, shards, reader and plan."""
+"""What a run was begun with, made once (`_ocrsvc/run.json`): sources, options, formats, shards, reader and plan."""
 
 from __future__ import annotations
 
+import os
 import secrets
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final, Self
 
 import orjson
 
 from ocrsvc import __version__
 from ocrsvc.batch.destination import Destination
-from ocrsvc.errors import DamagedLedger, RunChanged
+from ocrsvc.batch.pages import SourceFile
+from ocrsvc.batch.plan import Plan, digest_of, write_plan
+from ocrsvc.errors import BadOption, DamagedLedger, RunChanged
 
 RUN_FILE: Final = "_ocrsvc/run.json"
-FORMAT: Final = 3
-"""Of a run's folder. Earlier ones had a ledger."""
+FORMAT: Final = 4
+"""Of a run's folder. Earlier ones had a ledger, or other manifests."""
 _MOST_SHOWN: Final = 200
 
 
@@ -47,11 +53,6 @@ class RunDescription:
     ocrsvc: str = __version__
     format: int = FORMAT
 
-    def write(self, destination: Destination) -> bool:
-        """Have the run be this, unless another process has written this revision; returns whether it is."""
-        data = orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2)
-        return destination.create(_file_of(self.revision), data)
-
     @classmethod
     def read(cls, destination: Destination) -> Self | None:
         """The last revision of the run in a destination, if there is one. Raises DamagedLedger."""
@@ -62,10 +63,9 @@ class RunDescription:
 
     @classmethod
     def _read(cls, destination: Destination, revision: int) -> Self | None:
-        name = _file_of(revision)
-        where = f"{name} in {destination.address}"
+        where = f"{_file_of(revision)} in {destination.address}"
         try:
-            values = orjson.loads(destination.read(name))
+            values = orjson.loads(destination.read(_file_of(revision)))
         except FileNotFoundError:
             return None
         except orjson.JSONDecodeError as error:
@@ -77,6 +77,47 @@ class RunDescription:
             )
         values["sources"], values["outputs"] = tuple(values["sources"]), tuple(values["outputs"])
         return cls(**values)
+
+    def planned(
+        self, destination: Destination, files: Iterable[SourceFile], folder: Path, after: Plan | None = None
+    ) -> Self | None:
+        """The run as it is written down with a plan of these files; None where another process was first.
+
+        Args:
+            destination: Of the run.
+            files: What is planned, behind what `after` has.
+            folder: For the plan while it is written.
+            after: The plan of the revision before, which stays.
+        """
+        draft = folder / f"plan-{os.getpid()}.draft"
+        with closing(write_plan(draft, files, self.planning["part_pages"], after)) as plan:
+            if after is not None and plan.pages == after.pages:
+                draft.unlink()
+                return self
+        digest, revision = digest_of(draft), self.revision + (after is not None)
+        described = replace(self, plan=f"_ocrsvc/plan-{digest[:16]}.sqlite", plan_digest=digest, revision=revision)
+        with destination.writing(described.plan) as output, draft.open("rb") as file:
+            while piece := file.read(1 << 20):
+                output.write(piece)
+        draft.unlink()
+        data = orjson.dumps(asdict(described), option=orjson.OPT_INDENT_2)
+        if not destination.create(_file_of(described.revision), data):
+            return None
+        for name in destination.names("_ocrsvc"):
+            # Of processes that were not first, or died.
+            if name.startswith("plan-") and f"_ocrsvc/{name}" not in (described.plan, self.plan):
+                destination.delete(f"_ocrsvc/{name}")
+        return described
+
+    def open_plan(self, destination: Destination, folder: Path) -> Plan:
+        """The run's plan, copied into `folder` if need be. Raises DamagedLedger."""
+        try:
+            path = destination.local_copy(self.plan, folder)
+            if digest_of(path) == self.plan_digest:
+                return Plan(path)
+        except (FileNotFoundError, sqlite3.DatabaseError):
+            pass
+        raise DamagedLedger(f"The plan in {destination.address} is damaged.", "Choose another destination.")
 
     def check_same(self, asked: RunDescription, address: str) -> None:
         """Raises RunChanged, naming what differs, if a command asks for something else than this run."""
@@ -105,6 +146,14 @@ class RunDescription:
         sources = [_without_slash(source) for source in self.sources]
         own: dict[str, Any] = {"sources": sources, "format": self.outputs, **self.planning, **self.options}
         return dict(orjson.loads(orjson.dumps(own)))
+
+
+def open_known_run(destination: Destination, folder: Path) -> tuple[RunDescription, Plan]:
+    """The run in a destination and its plan, copied into `folder` if need be. Raises BadOption where there is none."""
+    described = RunDescription.read(destination)
+    if described is None:
+        raise BadOption(f"There is no batch run in {destination.address}.", "Name the folder of --out.")
+    return described, described.open_plan(destination, folder)
 
 
 def _without_slash(source: str) -> str:

@@ -144,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
             f"The work folder of {destination.address} cannot be read or written: {error}.",
             "Fix that, and repeat the command: what was read is kept.",
         ) from error
-    for sentence in summary_of(outcome, destination.address, progress.snapshot().elapsed_s, args.shard):
+    for sentence in summary_of(outcome, destination.address, outcome.elapsed_s, args.shard):
         print(f"ocrsvc: {sentence}", file=sys.stderr)
     if not args.no_report:
         make_report_at_end(destination)
@@ -193,7 +193,7 @@ def _check_what(args: argparse.Namespace) -> None:
 
 
 def _request_of(args: argparse.Namespace) -> BatchRequest:
-    from ocrsvc.batch.run_context import RunSettings
+    from ocrsvc.batch.run import RunSettings
     from ocrsvc.batch.start import BatchRequest
 
     shard, shards = _shard_of(args.shard)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from ocrsvc.batch.progress import count_of, duration_of, failures_of
 
 if TYPE_CHECKING:
-    from ocrsvc.batch.run_context import RunOutcome
+    from ocrsvc.batch.progress import RunCounts
 
 
-def summary_of(outcome: RunOutcome, address: str, elapsed_s: float, shard: str | None) -> Iterator[str]:
+def summary_of(outcome: RunCounts, address: str, elapsed_s: float, shard: str | None) -> Iterator[str]:
     """Sentences for people.
 
     Args:
@@ -25,7 +25,7 @@ def summary_of(outcome: RunOutcome, address: str, elapsed_s: float, shard: str |
         return
     yield _own_pages(outcome, elapsed_s)
     done, failed = outcome.all_done, outcome.all_failed
-    if (done, failed) != (outcome.done, sum(outcome.failed.values())) or not outcome.is_complete:
+    if (done, failed) != (outcome.done, outcome.failed.total()) or not outcome.is_complete:
         finished, planned = done + failed, count_of(outcome.planned, "page")
         where = " of this shard" if shard else ""
         yield f"by all commands so far: {finished:,} of {planned}{where}, {done:,} read and {failed:,} failed"
@@ -37,7 +37,7 @@ def summary_of(outcome: RunOutcome, address: str, elapsed_s: float, shard: str |
         yield f"there is more to be read into {address}: give the same command again"
 
 
-def _own_pages(outcome: RunOutcome, elapsed_s: float) -> str:
+def _own_pages(outcome: RunCounts, elapsed_s: float) -> str:
     copied = f", {outcome.copied:,} of them copied from files of the same content" if outcome.copied else ""
     read = f"{count_of(outcome.done, 'page')} read{copied}, {failures_of(outcome.failed)}"
     return f"{read}, in {'less than a second' if elapsed_s < 1 else duration_of(elapsed_s)}"
