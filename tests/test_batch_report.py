@@ -8,7 +8,6 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from playwright.sync_api import Browser
 
 from ocrsvc.batch.pages import SourceFile
 from ocrsvc.batch.pictures import MOST_BYTES, SIDE_PX, TIME_S, PictureMaker
-from ocrsvc.batch.report import MOST_PAGES, PageTable, plots_of, worked_seconds
+from ocrsvc.batch.report import MOST_PAGES, page_table, plots_of, worked_seconds
 from ocrsvc.batch.work_file import PageFacts
 from ocrsvc.cli.main import run
 from ocrsvc.errors import SourceGone
@@ -151,7 +150,8 @@ def test_passwords_of_addresses_are_stars(tmp_path: Path, folder: Path) -> None:
     batch(folder, out, "--no-report")
     file = out / "_ocrsvc" / "run.json"
     said = json.loads(file.read_bytes())
-    file.write_text(json.dumps(said | {"sources": ["s3://me:secret@bucket/x", *map(str, range(30))]}))
+    said["asked"]["sources"] = ["s3://me:secret@bucket/x", *map(str, range(30))]
+    file.write_text(json.dumps(said))
     run(["batch", "--report", "--out", str(out)])
     page = report_of(out)
     assert "s3://***@bucket/x" in page.text
@@ -164,7 +164,7 @@ def test_plots_hold_every_page_once_and_pauses_are_not_worked_time(tmp_path: Pat
         *(_facts(1010.0, lines=2), _facts(1020.0, "broken_image")),
         *(_facts(5000.0, seconds=8000.0, lines=1), _facts(5030.0, seconds=0.0001)),
     ]
-    with closing(PageTable(tmp_path / "pages", enumerate(pages))) as table:
+    with page_table(tmp_path / "pages", enumerate(pages)) as table:
         assert worked_seconds(table) == pytest.approx(1.0 + 10.0 + 30.0)
         plots = list(plots_of(table))
     assert [[sum(column[at] for column in plot.columns) for at in (1, 2)] for plot in plots] == [[3, 1], [3, 0], [2, 0]]

@@ -94,11 +94,15 @@ def measure_pace(
     with ThreadPoolExecutor(at_once) as pool:
         results = [result for found in pool.map(read, sample) for result in found]
     pages_per_s = len(results) / max(clock() - began_s, 1e-6)
-    seconds, spread = [result.seconds for result in results], 1.0
-    if len(seconds) > 1 and sum(seconds):
-        error = statistics.stdev(seconds) / math.sqrt(len(seconds))
-        spread = min(1.0, 1.96 * error / statistics.fmean(seconds))
-    return Pace(len(results), sum(bool(result.error) for result in results), at_once, pages_per_s, spread)
+    seconds, failed = [result.seconds for result in results], sum(bool(result.error) for result in results)
+    return Pace(len(results), failed, at_once, pages_per_s, _spread(seconds))
+
+
+def _spread(seconds: Sequence[float]) -> float:
+    if len(seconds) < 2 or not any(seconds):
+        return 1.0
+    error = statistics.stdev(seconds) / math.sqrt(len(seconds))
+    return min(1.0, 1.96 * error / statistics.fmean(seconds))
 
 
 def kinds_by_pages(counts: SourceCounts) -> dict[str, KindCounts]:

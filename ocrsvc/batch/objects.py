@@ -28,6 +28,10 @@ PACKAGES: Final = dict.fromkeys(("s3", "s3a", "http", "https", "memory"), _EXTRA
 }
 """The protocols, each with what `pip install` needs for it."""
 _AHEAD_BYTES: Final = 1024 * 1024
+# `Objects` sends requests again, for a bounded time.
+_S3_CONFIG: Final = {"connect_timeout": 10, "read_timeout": 30, "max_pool_connections": 64} | {
+    "retries": {"total_max_attempts": 1}
+}
 _URL: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]{1,20})://")
 _USER: Final = re.compile(r"(?<=://)[^/\s@]*@")
 _QUERY: Final = re.compile(r"(?<=://)([^\s?'\"<>]*)\?[^\s'\"<>]+")
@@ -37,22 +41,14 @@ _UNHEARD_S: Final = 20.0
 _FIRST_WAIT_S: Final = 0.2
 _MOST_WAIT_S: Final = 10.0
 _VERSION_KEYS: Final = ("generation", "ETag", "etag", "md5Hash", "content_md5", "updated", "LastModified", "mtime")
-_TRANSIENT_STATUS: Final = frozenset({408, 425, 429})
-_TRANSIENT_CODES: Final = re.compile(
-    "BadDigest|ConditionalRequestConflict|IncompleteBody|InternalError|OperationAborted|RequestTimeout|"
-    "ServiceUnavailable|SlowDown|Throttling(Exception)?|XAmzContentSHA256Mismatch"
-)
-"""Of S3's answers: those of faults on the way or of load, whatever their HTTP status is."""
-_TRANSIENT_CLASSES: Final = re.compile(
-    "ClientConnectionError|ClientPayloadError|ConnectionError|FSTimeoutError|HTTPClientError|IncompleteRead(Error)?|"
-    "RemoteProtocolError|RequestException|Response(Parser|Streaming)Error|Service(Request|Response)Error|TimeoutError|"
-    "TransportError"
-)
-"""By name, of libraries that need not all be installed."""
-_TRANSIENT_ERRNO: Final = frozenset(
-    {errno.EBUSY, errno.EAGAIN, errno.EPIPE, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EREMOTEIO}
-)
+_FAULT_STATUS: Final = frozenset({408, 409, 425, 429})
+_FAULT_CODES: Final = frozenset({"BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"})
+"""Of S3's answers with the status 400: those of faults on the way."""
+_ANSWERS: Final = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
+_MISTAKES: Final = (TypeError, AttributeError, AssertionError, NameError)
+"""In a program, which are raised as they are."""
 _NO_CREDENTIALS: Final = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")
+"""By name, of libraries that need not all be installed."""
 
 
 def is_url(text: str) -> bool:
@@ -192,12 +188,11 @@ class Objects:
         while True:
             try:
                 result = self._call(method, *args, **kwargs)
-            except (TypeError, AttributeError, AssertionError, NameError):
-                # A mistake in a program, which is raised as it is.
-                raise
             except Exception as error:
-                self._was_heard = self._was_heard or _is_answer(error)
+                self._was_heard = self._was_heard or _answer(error)[0] is not None or isinstance(error, _ANSWERS)
                 most_s = self._retry_s if self._was_heard else min(_UNHEARD_S, self._retry_s)
+                if isinstance(error, _MISTAKES):
+                    raise
                 if not is_transient(error) or self._clock() - began + wait_s > most_s:
                     raise os_error_of(error, what) from error
             else:
@@ -251,9 +246,7 @@ def _open_system(protocol: str) -> Any:
 
         options: dict[str, Any] = {}
         if protocol in ("s3", "s3a"):
-            own = {"connect_timeout": 10, "read_timeout": 30, "max_pool_connections": 64}
-            options["config_kwargs"] = own | {"retries": {"total_max_attempts": 1}}
-            options["config_kwargs"] |= conf.get("s3", {}).get("config_kwargs", {})
+            options["config_kwargs"] = _S3_CONFIG | conf.get("s3", {}).get("config_kwargs", {})
         elif protocol in ("http", "https"):
             # For the names and passwords in ~/.netrc, and for proxies.
             options["client_kwargs"] = {"trust_env": True}
@@ -264,7 +257,6 @@ def _open_system(protocol: str) -> Any:
             f"pip install '{PACKAGES[protocol]}'" + (f" '{_EXTRA}'" if PACKAGES[protocol] != _EXTRA else ""),
         ) from error
     if protocol in ("s3", "s3a"):
-        # `Objects` sends requests again, for a bounded time.
         system.retries = 1
     return system
 
@@ -272,12 +264,10 @@ def _open_system(protocol: str) -> Any:
 def is_transient(error: BaseException) -> bool:
     """Whether the same request may succeed later: timeouts, lost connections, load, faults of the server."""
     status, code = _answer(error)
-    if status is not None or code is not None:
-        is_fault = status is not None and (status >= 500 or status in _TRANSIENT_STATUS)
-        return is_fault or bool(_TRANSIENT_CODES.fullmatch(code or ""))
-    if isinstance(error, TimeoutError | ConnectionError) or getattr(error, "errno", None) in _TRANSIENT_ERRNO:
-        return True
-    return any(_TRANSIENT_CLASSES.fullmatch(base.__name__) for base in type(error).__mro__)
+    if status is not None:
+        return status >= 500 or status in _FAULT_STATUS or code in _FAULT_CODES
+    is_refused = isinstance(error, (*_ANSWERS, ValueError, NotImplementedError))
+    return not is_refused and type(error).__name__ not in (*_NO_CREDENTIALS, "ParamValidationError")
 
 
 def os_error_of(error: BaseException, what: str) -> OSError:
@@ -295,11 +285,6 @@ def _errno_of(error: BaseException) -> int:
     if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
         return errno.EACCES
     return errno.ETIMEDOUT if is_transient(error) else getattr(error, "errno", None) or errno.EIO
-
-
-def _is_answer(error: BaseException) -> bool:
-    """Whether a server answered, though not with what was asked for."""
-    return _answer(error) != (None, None) or isinstance(error, FileNotFoundError | FileExistsError | PermissionError)
 
 
 def _answer(error: BaseException) -> tuple[int | None, str | None]:

@@ -19,15 +19,11 @@ _PAGE_KEYS: Final = ("width", "height", "angle", "text", "lines", "regions", "ta
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file with pages to read.
+    """A file with pages to read; `name` is that in the results, unique in a plan.
 
-    Attributes:
-        name: In the results; unique in a plan.
-        locator: Where its bytes are: a path, a URL or a member of an archive (`sources/source_files.py`).
-        version: Text that changes with its content; "" where it is unknown.
-        size: Bytes.
-        total: Pages that it has; 0 where they could not be counted, and page 1 is to be read.
-        pages: Numbers of those to read, from 1.
+    `locator` says where its bytes are: a path, a URL or a member of an archive (`sources/source_files.py`). `version`
+    changes with its content, "" where it is unknown. `total` are the pages that it has, 0 where they could not be
+    counted, and page 1 is to be read; `pages` are the numbers of those to read, from 1.
     """
 
     name: str
@@ -53,17 +49,11 @@ class PageGroup:
 
 @dataclass(frozen=True, slots=True)
 class PageResult:
-    """The result of one page.
+    """The result of one page, whose number in the plan is `index`.
 
-    Attributes:
-        index: The page's number in the plan, from 0.
-        record: One line of JSON without its newline.
-        error: The error's code; "" if the page was read.
-        is_retryable: Whether the page is not to blame for the error.
-        seconds: Time it took, waits for an engine included.
-        confidence: Mean of its lines in [0, 1]; 0 without lines.
-        lines: Number of lines.
-        worker: Who read it, for people.
+    `record` is one line of JSON without its newline, `error` the error's code, "" if the page was read. `is_retryable`
+    says that the page is not to blame. `seconds` include waits for an engine, `confidence` is the mean of its lines in
+    [0, 1], `worker` for people.
     """
 
     index: int

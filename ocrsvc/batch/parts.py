@@ -19,7 +19,7 @@ from ocrsvc.batch.outputs.output_formats import FileResults, WritePart, open_wri
 from ocrsvc.batch.pages import SourceFile
 from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.work_file import PageFacts, WorkFile
-from ocrsvc.errors import DamagedLedger, RunChanged
+from ocrsvc.errors import DamagedLedger
 
 PARTS: Final = "_ocrsvc/parts"
 KEPT: Final = "_ocrsvc/kept"
@@ -37,11 +37,9 @@ class Manifest:
     """A part of the output.
 
     Attributes:
-        part: Its number.
-        done: Pages that were read.
-        failed: Pages that failed, by error code.
+        done, failed: Pages that were read, and those that failed, by error code.
         files: Bytes and SHA-256 of its files, by their names.
-        pages: Facts of each page in the plan's order, confidence and seconds rounded.
+        pages: Facts of each page in the plan's order.
         reader: Engine, model and version that read it.
     """
 
@@ -54,11 +52,7 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """As its file."""
-        pages = [
-            (*page[:2], round(page.at, 2), round(page.seconds, 4), round(page.confidence, 4), *page[5:])
-            for page in self.pages
-        ]
-        return orjson.dumps(asdict(self) | {"pages": pages})
+        return orjson.dumps(asdict(self) | {"pages": [list(page) for page in self.pages]})
 
     @classmethod
     def of(cls, data: bytes) -> Manifest:
@@ -125,7 +119,7 @@ class PartWriter:
         if manifest.failed:
             self._keep(part)
         if not self.destination.create(_manifest_name(part), manifest.to_json()):
-            return self._other(part, manifest)
+            return read_manifest(self.destination, part)
         if not manifest.failed:
             self.destination.delete(_kept_name(part))
         return manifest
@@ -160,16 +154,6 @@ class PartWriter:
         with self.destination.writing(_kept_name(part)) as output, gzip.GzipFile("", "wb", 6, output, 0) as lines:
             for n, facts in self.work.facts(self.plan.pages_of(part)):
                 lines.write(orjson.dumps([n, *facts]) + b"\n" + self._record({n: n}, n) + b"\n")
-
-    def _other(self, part: int, own: Manifest) -> Manifest:
-        """The manifest that another process wrote first. Raises RunChanged where it wrote something else."""
-        theirs = read_manifest(self.destination, part)
-        if {name: tuple(facts) for name, facts in theirs.files.items()} != own.files:
-            raise RunChanged(
-                f"Another process has written part {part} of the run in {self.destination.address} with other results.",
-                "Let one process work on each shard, and check the output with --verify.",
-            )
-        return theirs
 
 
 def read_kept(destination: Destination, part: int) -> Iterator[tuple[int, bytes, PageFacts]]:

@@ -15,19 +15,6 @@ WINDOW_S: Final = 30.0
 """Over which pages/s and lines/s are taken."""
 LEFT_WINDOW_S: Final = 300.0
 """Over which the time left is worked out: sources have runs of easy and of hard pages."""
-MOST_WORKERS: Final = 1000
-"""Workers that are counted apart; later ones are counted together."""
-OTHERS: Final = "others"
-
-
-@dataclass(slots=True)
-class WorkerCounts:
-    """What one worker has read, and the seconds that it took, waits for an engine included."""
-
-    pages: int = 0
-    failed: int = 0
-    lines: int = 0
-    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -35,7 +22,8 @@ class RunCounts:
     """What one command has done; the thread of its run counts, and any may look. `clock` gives monotonic seconds.
 
     `planned` are the pages of its shard, `done_before` and `failed_before` those with a result of earlier commands,
-    `source_bytes` those of files, each page its share of its file. `committed` is Unix time.
+    `source_bytes` those of files, each page its share of its file; `committed` is Unix time. `worker_pages` and
+    `worker_seconds` are by worker, waits for an engine included.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -54,7 +42,8 @@ class RunCounts:
     parts: int = 0
     committed: float = 0.0
     is_complete: bool = False
-    workers: dict[str, WorkerCounts] = field(default_factory=dict)
+    worker_pages: Counter[str] = field(default_factory=Counter)
+    worker_seconds: dict[str, float] = field(default_factory=dict)
     _began_s: float = 0.0
     # Moments about a second apart, with pages and lines at each.
     _samples: deque[tuple[float, int, int]] = field(default_factory=deque)
@@ -91,22 +80,20 @@ class RunCounts:
 
     def page(self, result: PageResult, *, is_tried_again: bool = False) -> None:
         """A page was read or has failed, and counts, unless it is tried again."""
-        worker = self._worker(result.worker)
-        worker.seconds += result.seconds
+        worker = without_secrets(result.worker)
+        self.worker_seconds[worker] = self.worker_seconds.get(worker, 0.0) + result.seconds
         self.attempts += 1
         if is_tried_again:
             self.retried += 1
             return
         if result.error:
             self.failed[result.error] += 1
-            worker.failed += 1
         else:
             self.done += 1
             self.copied += result.worker == COPIED
+        self.worker_pages[worker] += 1
         self.lines += result.lines
         self.result_bytes += len(result.record)
-        worker.pages += 1
-        worker.lines += result.lines
 
     def commit(self, now: float) -> None:
         """What was read is durable since `now`, Unix time; once a second."""
@@ -128,12 +115,6 @@ class RunCounts:
         """Seconds until the shard is finished; None without a rate."""
         pages_per_s, _ = self.rates(LEFT_WINDOW_S)
         return self.left / pages_per_s if pages_per_s else None
-
-    def _worker(self, name: str) -> WorkerCounts:
-        shown = without_secrets(name)
-        if shown not in self.workers and len(self.workers) >= MOST_WORKERS:
-            shown = OTHERS
-        return self.workers.setdefault(shown, WorkerCounts())
 
 
 def count_of(number: int, name: str) -> str:

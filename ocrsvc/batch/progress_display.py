@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -49,58 +50,58 @@ def showing(*, quiet: bool = False, metrics: str | None = None, output: TextIO |
     with ExitStack() as stack:
         if metrics is not None:
             host, asked = address_of(metrics)
-            port, close = serve_metrics(counts, (host, asked))
-            stack.callback(close)
+            port = stack.enter_context(serving_metrics(counts, (host, asked)))
             stream.write(f"ocrsvc: metrics at http://{f'[{host}]' if ':' in host else host}:{port}/metrics\n")
         if not quiet:
             # rich is of the extra `progress`.
             is_drawn = stream.isatty() and find_spec("rich") is not None
-            stack.callback(draw_on_terminal(counts, stream) if is_drawn else write_lines(counts, stream))
+            stack.enter_context(drawing(counts, stream) if is_drawn else writing_lines(counts, stream))
         yield counts
 
 
 def line_of(now: RunCounts) -> str:
     """How a run stands, in one line."""
-    finished, (pages_per_s, lines_per_s) = now.planned - now.left, now.rates()
+    finished, left_s, (pages_per_s, lines_per_s) = now.planned - now.left, now.left_s, now.rates()
+    left = "" if left_s is None or not now.left else f", {duration_of(left_s)} left"
     return (
         f"{finished:,} of {count_of(now.planned, 'page')} ({share_of(finished, now.planned)}), "
-        f"{rate_of(pages_per_s)} pages/s, {rate_of(lines_per_s)} lines/s, {failures_of(now.failed)}{_left(now, ', ')}"
+        f"{rate_of(pages_per_s)} pages/s, {rate_of(lines_per_s)} lines/s, {failures_of(dict(now.failed))}{left}"
     )
 
 
-def write_lines(
+@contextmanager
+def writing_lines(
     counts: RunCounts, output: TextIO, wait: Callable[[threading.Event, float], bool] = threading.Event.wait
-) -> Callable[[], None]:
-    """Write a line every few seconds, in a thread; gives what ends it. `wait` waits for the event or so long."""
+) -> Iterator[None]:
+    """A thread writes a line every few seconds; `wait` waits for the event or so long."""
     closed = threading.Event()
 
-    def show() -> None:
+    def write() -> None:
         while not wait(closed, INTERVAL_S):
             if counts.planned:
                 output.write(f"ocrsvc: {line_of(counts)}\n")
                 output.flush()
 
-    thread = threading.Thread(target=show, name="progress", daemon=True)
+    thread = threading.Thread(target=write, name="progress", daemon=True)
     thread.start()
-
-    def close() -> None:
+    try:
+        yield
+    finally:
         closed.set()
         thread.join()
 
-    return close
 
-
-def draw_on_terminal(counts: RunCounts, output: TextIO) -> Callable[[], None]:
-    """Draw how it stands, by rich; gives what ends it."""
+@contextmanager
+def drawing(counts: RunCounts, output: TextIO) -> Iterator[None]:
+    """How it stands is drawn by rich."""
     from rich.console import Console
     from rich.live import Live
 
-    console, drawing = Console(file=output), partial(drawn, counts)
-    live = Live(get_renderable=drawing, console=console, refresh_per_second=_REFRESHES_PER_S, redirect_stdout=False)
-    live.start()
-    # rich hides the cursor, and nothing would show it again when a second Ctrl-C ends the process.
-    console.show_cursor()
-    return live.stop
+    console, draw = Console(file=output), partial(drawn, counts)
+    with Live(get_renderable=draw, console=console, refresh_per_second=_REFRESHES_PER_S, redirect_stdout=False):
+        # rich hides the cursor, and nothing would show it again when a second Ctrl-C ends the process.
+        console.show_cursor()
+        yield
 
 
 def drawn(now: RunCounts) -> RenderableType:
@@ -112,27 +113,13 @@ def drawn(now: RunCounts) -> RenderableType:
 
     if not now.planned:
         return Text("planning")
-    finished, (pages_per_s, lines_per_s), failed = now.planned - now.left, now.rates(), dict(now.failed)
-    bar = Table.grid(padding=(0, 1), expand=True)
-    bar.add_column(ratio=1)
-    bar.add_column(no_wrap=True)
-    head = f"{finished:,} of {count_of(now.planned, 'page')}, {share_of(finished, now.planned)}"
-    bar.add_row(ProgressBar(total=now.planned, completed=finished), head)
-    pace = Text(f"{rate_of(pages_per_s)} pages/s · {rate_of(lines_per_s)} lines/s{_left(now, ' · ')}")
-    facts = Text(failures_of(failed), style="red" if failed else "dim")
-    facts.append(f" · {now.retried:,} tried again · {now.in_flight:,} being read", style="dim")
-    facts.append(f" · {count_of(now.parts, 'part')} written · {bytes_of(now.result_bytes)} of results", style="dim")
-    workers = Table("worker", "pages", "failed", "s a page", box=None, pad_edge=False, header_style="dim")
-    first = sorted(dict(now.workers).items(), key=lambda item: (-item[1].pages, item[0]))
-    for name, counts in first[:_MOST_WORKERS]:
-        seconds = f"{counts.seconds / max(1, counts.pages):.2f}"
-        workers.add_row(Text(name or "none"), f"{counts.pages:,}", f"{counts.failed:,}", seconds)
-    return Group(bar, pace, facts, workers)
-
-
-def _left(now: RunCounts, before: str) -> str:
-    left_s = now.left_s
-    return "" if left_s is None or not now.left else f"{before}{duration_of(left_s)} left"
+    more = f"{now.retried:,} tried again, {now.in_flight:,} being read, {count_of(now.parts, 'part')} written"
+    workers = Table("worker", "pages", "s a page", box=None, pad_edge=False, header_style="dim")
+    for name, pages in Counter(now.worker_pages).most_common(_MOST_WORKERS):
+        workers.add_row(Text(name or "none"), f"{pages:,}", f"{now.worker_seconds[name] / pages:.2f}")
+    bar = Table.grid(expand=True)
+    bar.add_row(ProgressBar(total=now.planned, completed=now.planned - now.left))
+    return Group(bar, Text(line_of(now)), Text(f"{more}, {bytes_of(now.result_bytes)} of results", "dim"), workers)
 
 
 def address_of(text: str) -> tuple[str, int]:
@@ -143,8 +130,9 @@ def address_of(text: str) -> tuple[str, int]:
     return match[1] or "127.0.0.1", int(match[2])
 
 
-def serve_metrics(counts: RunCounts, address: tuple[str, int]) -> tuple[int, Callable[[], None]]:
-    """Answer at the address, in threads of its own; gives the port, and what ends it. Raises BadOption."""
+@contextmanager
+def serving_metrics(counts: RunCounts, address: tuple[str, int]) -> Iterator[int]:
+    """Prometheus is answered at the address, in threads of its own; gives the port. Raises BadOption."""
     from prometheus_client import start_http_server
     from prometheus_client.registry import Collector, CollectorRegistry
 
@@ -161,30 +149,28 @@ def serve_metrics(counts: RunCounts, address: tuple[str, int]) -> tuple[int, Cal
             f"--metrics-port {address[0]}:{address[1]} cannot be opened: {error.strerror or error}.",
             "Name another port, or end what has it.",
         ) from error
-
-    def close() -> None:
+    try:
+        yield server.server_port
+    finally:
         server.shutdown()
         server.server_close()
         thread.join(_STOP_S)
-
-    return server.server_port, close
 
 
 def _metrics(now: RunCounts) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily as Counters
     from prometheus_client.core import GaugeMetricFamily as Gauges
 
-    outcomes = "Pages that this process has finished, by outcome: done, or the failure's code."
-    pages = Counters("ocrsvc_batch_pages", outcomes, labels=["outcome"])
-    for outcome, count in {"done": now.done, **now.failed}.items():
-        pages.add_metric([outcome], count)
-    worker_pages = Counters("ocrsvc_batch_worker_pages", "Pages, by worker.", labels=["worker"])
-    waits = "Seconds that pages took, their waits included, by worker."
-    worker_seconds = Counters("ocrsvc_batch_worker_seconds", waits, labels=["worker"])
-    for name, counts in dict(now.workers).items():
-        worker_pages.add_metric([name], counts.pages)
-        worker_seconds.add_metric([name], counts.seconds)
-    yield from (pages, worker_pages, worker_seconds)
+    labelled = (
+        ("pages", "outcome", "Pages that are finished: done, or the failure's code.", {"done": now.done, **now.failed}),
+        ("worker_pages", "worker", "Pages, by worker.", dict(now.worker_pages)),
+        ("worker_seconds", "worker", "Seconds that pages took, their waits included.", dict(now.worker_seconds)),
+    )
+    for name, label, about, counts in labelled:
+        family = Counters(f"ocrsvc_batch_{name}", about, labels=[label])
+        for value, count in counts.items():
+            family.add_metric([value], count)
+        yield family
     for attribute, about in _COUNTS.items():
         yield Counters(f"ocrsvc_batch_{attribute}", about, getattr(now, attribute))
     for attribute, (name, about) in _STATES.items():

@@ -7,7 +7,7 @@ import tempfile
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -62,22 +62,18 @@ class Plot(NamedTuple):
             yield at, "more", max(0.0, 100 - low - high), high
 
 
-class PageTable:
-    """The pages of the parts that are in the output, as a table `page` in a file that is asked by SQL."""
+Table = Callable[..., list[Any]]
+"""Gives the rows of a query of SQL with its values; its table `page` has the pages of the parts in the output."""
 
-    def __init__(self, path: Path, pages: Iterable[tuple[int, PageFacts]]) -> None:
-        self._db = sqlite3.connect(path)
+
+@contextmanager
+def page_table(path: Path, pages: Iterable[tuple[int, PageFacts]]) -> Iterator[Table]:
+    """The table of these pages, in a file."""
+    with closing(sqlite3.connect(path)) as db:
         columns = ", ".join(PageFacts._fields)
-        self._db.executescript(f"PRAGMA synchronous=OFF; CREATE TABLE page(n INTEGER PRIMARY KEY, {columns})")
-        self._db.executemany("INSERT INTO page VALUES (?,?,?,?,?,?,?,?)", ((n, *facts) for n, facts in pages))
-
-    def ask(self, query: str, *values: object) -> list[Any]:
-        """The rows."""
-        return self._db.execute(query, values).fetchall()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
+        db.executescript(f"PRAGMA synchronous=OFF; CREATE TABLE page(n INTEGER PRIMARY KEY, {columns})")
+        db.executemany("INSERT INTO page VALUES (?,?,?,?,?,?,?,?)", ((n, *facts) for n, facts in pages))
+        yield lambda query, *values: db.execute(query, values).fetchall()
 
 
 def write_report(destination: Destination, load: Load) -> str:
@@ -90,7 +86,7 @@ def write_report(destination: Destination, load: Load) -> str:
     template = environment.from_string(files("ocrsvc.batch").joinpath(REPORT).read_text("utf-8"))
     with tempfile.TemporaryDirectory() as folder:
         described, plan = open_known_run(destination, Path(folder))
-        with closing(plan), closing(PageTable(Path(folder) / "pages", _known_pages(destination, plan))) as table:
+        with closing(plan), page_table(Path(folder) / "pages", _known_pages(destination, plan)) as table:
             facts = _facts(destination, plan, table, load)
     with destination.writing(REPORT) as output:
         for piece in template.generate(
@@ -107,47 +103,43 @@ def _known_pages(destination: Destination, plan: Plan) -> Iterator[tuple[int, Pa
 
 
 def _settings(destination: Destination, described: RunDescription) -> dict[str, Any]:
-    more = len(described.sources) - _MOST_SOURCES
-    choices = {name: value for name, value in (described.options | described.planning).items() if value is not None}
+    asked = {name.replace("_", " "): value for name, value in described.asked.items() if value is not None}
+    more = len(asked["sources"]) - _MOST_SOURCES
+    sources = ", ".join(asked.pop("sources")[:_MOST_SOURCES]) + (f" and {more:,} more" if more > 0 else "")
     return {
-        "sources": ", ".join(described.sources[:_MOST_SOURCES]) + (f" and {more:,} more" if more > 0 else ""),
+        "sources": sources,
         "destination": destination.address,
-        "output": ", ".join(described.outputs),
-        **{name.replace("_", " "): value for name, value in sorted(choices.items())},
+        "format": ", ".join(asked.pop("format")),
+        **dict(sorted(asked.items())),
         "ocrsvc": f"{described.ocrsvc} began it, {__version__} wrote this report",
         **{f"reader's {name}": value for name, value in described.reader.items()},
     }
 
 
-def _facts(destination: Destination, plan: Plan, table: PageTable, load: Load) -> dict[str, Any]:
+def _facts(destination: Destination, plan: Plan, table: Table, load: Load) -> dict[str, Any]:
     """What the template shows of the pages."""
-    [(known, failed, tries, lines, began)] = table.ask(
-        "SELECT count(*), total(error != ''), total(attempts > 1), total(lines), min(at - seconds) FROM page"
+    failures = table("SELECT error, count(*) FROM page WHERE error != '' GROUP BY 1 ORDER BY 2 DESC, 1")
+    [(known, tries, lines, began)] = table(
+        "SELECT count(*), total(attempts > 1), total(lines), min(at - seconds) FROM page"
     )
-    done, left = known - int(failed), plan.pages - known
-    state = "Finished; every page was read."
-    if failed:
-        state = f"Finished; {count_of(int(failed), 'page')} could not be read."
-    if left:
-        state = f"Not finished: {count_of(left, 'page')} of {plan.pages:,} are not in the output yet."
-    worked_s = worked_seconds(table)
-    totals = [
-        ("Pages read", f"{done:,}", f"of {plan.pages:,} in {count_of(plan.files, 'file')}, {bytes_of(plan.bytes)}"),
-        ("Failed", f"{failed:,.0f}", f"{tries:,.0f} tried again"),
-        ("Lines", f"{lines:,.0f}", f"{rate_of(lines / worked_s)} a second"),
-        ("Pages a second", rate_of(known / worked_s), f"in {duration_of(worked_s)} of work"),
-    ]
+    failed, worked_s = sum(count for _, count in failures), worked_seconds(table)
+    of_all = f"of {plan.pages:,} in {count_of(plan.files, 'file')}, {bytes_of(plan.bytes)}"
     make, worst = PictureMaker(load).make, "SELECT * FROM page WHERE error = ''"
     chosen = {
-        "Least confident pages": table.ask(f"{worst} AND lines > 0 ORDER BY confidence, n LIMIT ?", MOST_PAGES),
-        "Slowest pages": table.ask(f"{worst} ORDER BY seconds DESC, n LIMIT ?", MOST_PAGES),
+        "Least confident pages": table(f"{worst} AND lines > 0 ORDER BY confidence, n LIMIT ?", MOST_PAGES),
+        "Slowest pages": table(f"{worst} ORDER BY seconds DESC, n LIMIT ?", MOST_PAGES),
     }
     return {
-        "state": state,
+        "state": _state(plan.pages, plan.pages - known, failed),
         "began": began,
-        "totals": totals,
+        "totals": [
+            ("Pages read", f"{known - failed:,}", of_all),
+            ("Failed", f"{failed:,}", f"{tries:,.0f} tried again"),
+            ("Lines", f"{lines:,.0f}", f"{rate_of(lines / worked_s)} a second"),
+            ("Pages a second", rate_of(known / worked_s), f"in {duration_of(worked_s)} of work"),
+        ],
         "plots": list(plots_of(table)),
-        "reasons": [_reason(destination, plan, table, *counted, failed) for counted in _failures(table)],
+        "reasons": [_reason(destination, plan, table, *counted, failed) for counted in failures[:MOST_REASONS]],
         "shown": {
             title: [
                 PageFacts(*facts)._asdict() | {"name": _name_of(plan, n), "picture": make(*plan.page(n))}
@@ -155,7 +147,7 @@ def _facts(destination: Destination, plan: Plan, table: PageTable, load: Load) -
             ]
             for title, rows in chosen.items()
         },
-        "workers": table.ask(
+        "workers": table(
             "SELECT worker, count(*), total(error != ''), total(lines), total(seconds) FROM page "
             "GROUP BY worker ORDER BY 2 DESC, 1 LIMIT ?",
             MOST_WORKERS,
@@ -163,24 +155,30 @@ def _facts(destination: Destination, plan: Plan, table: PageTable, load: Load) -
     }
 
 
-def worked_seconds(table: PageTable) -> float:
+def _state(pages: int, left: int, failed: int) -> str:
+    if left:
+        return f"Not finished: {count_of(left, 'page')} of {pages:,} are not in the output yet."
+    return f"Finished; {count_of(failed, 'page')} could not be read." if failed else "Finished; every page was read."
+
+
+def worked_seconds(table: Table) -> float:
     """Seconds in which pages came, pauses between commands left out."""
     moments = "SELECT at AS moment FROM page UNION ALL SELECT at - seconds FROM page"
     gaps = f"SELECT moment - lag(moment) OVER (ORDER BY moment) AS gap FROM ({moments})"  # noqa: S608  constants
-    [(worked_s,)] = table.ask(f"SELECT total(gap) FROM ({gaps}) WHERE gap < ?", _PAUSE_S)  # noqa: S608  constants
+    [(worked_s,)] = table(f"SELECT total(gap) FROM ({gaps}) WHERE gap < ?", _PAUSE_S)  # noqa: S608  constants
     return max(float(worked_s), 1e-3)
 
 
-def plots_of(table: PageTable) -> Iterator[Plot]:
+def plots_of(table: Table) -> Iterator[Plot]:
     """Those for which there is something to show."""
-    [(known, began, ended)] = table.ask("SELECT count(*), min(at - seconds), max(at) FROM page")
+    [(known, began, ended)] = table("SELECT count(*), min(at - seconds), max(at) FROM page")
     if known:
         width_s = max((ended - began) / MOST_BINS, 1.0)
         edges = [width_s * at for at in range(int((ended - began) / width_s) + 2)]
         columns = _columns(table, f"at - {began!r}", "1", edges, duration_of)
         text = f"Each column is {duration_of(width_s)}; what failed stands on what was read."
         yield Plot("Pages over time", text, columns, ["0 s", duration_of(edges[-1] / 2), duration_of(edges[-1])])
-    seconds = [row[0] for row in table.ask("SELECT seconds FROM page WHERE error = '' ORDER BY 1")]
+    seconds = [row[0] for row in table("SELECT seconds FROM page WHERE error = '' ORDER BY 1")]
     if seconds:
         median, most, slowest = (seconds_of(seconds[int(part * (len(seconds) - 1))]) for part in (0.5, 0.9, 1.0))
         text = (
@@ -198,27 +196,19 @@ def plots_of(table: PageTable) -> Iterator[Plot]:
 
 
 def _columns(
-    table: PageTable, value: str, which: str, edges: Sequence[float], label: Callable[[float], str]
+    table: Table, value: str, which: str, edges: Sequence[float], label: Callable[[float], str]
 ) -> list[tuple[str, int, int]]:
     """How many pages have a value between two edges; the first and the last column have also what is beyond."""
     columns = [[0, 0] for _ in edges[1:]]
-    for number, is_failed in table.ask(f"SELECT {value}, error != '' FROM page WHERE {which}"):  # noqa: S608  constants
+    for number, is_failed in table(f"SELECT {value}, error != '' FROM page WHERE {which}"):  # noqa: S608  constants
         columns[min(max(bisect_right(edges, number), 1), len(columns)) - 1][is_failed] += 1
     ends = zip(edges, edges[1:], columns, strict=False)
     return [(f"{label(begin)} to {label(end)}", read, failed) for begin, end, (read, failed) in ends]
 
 
-def _failures(table: PageTable) -> list[tuple[str, int]]:
-    """The errors, the most frequent first, with how many pages have them."""
-    query = "SELECT error, count(*) FROM page WHERE error != '' GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT ?"
-    return table.ask(query, MOST_REASONS)
-
-
-def _reason(
-    destination: Destination, plan: Plan, table: PageTable, code: str, count: int, failed: float
-) -> dict[str, Any]:
+def _reason(destination: Destination, plan: Plan, table: Table, code: str, count: int, failed: int) -> dict[str, Any]:
     """An error with the first pages that have it."""
-    rows = table.ask("SELECT n FROM page WHERE error = ? ORDER BY n LIMIT ?", code, MOST_FILES)
+    rows = table("SELECT n FROM page WHERE error = ? ORDER BY n LIMIT ?", code, MOST_FILES)
     records = {
         n: orjson.loads(record)
         for part in {plan.part_of(n) for (n,) in rows}

@@ -38,14 +38,9 @@ _Event = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """How a run is worked on.
+    """How a run is worked on: parts whose number leaves `shard` when divided by `shards`, until `limit` pages are read.
 
-    Attributes:
-        attempts: Tries of a page before it has failed.
-        shard, shards: Parts whose number leaves `shard` when divided by `shards` are worked on.
-        limit: Pages after which this command stops; None is no limit.
-        dedupe: Read files with the same content once.
-        keeps_going: Fail pages also where whatever reads seems to be broken, instead of ending the run.
+    With `keeps_going` pages fail also where whatever reads seems to be broken, instead of ending the run.
     """
 
     attempts: int = 3
@@ -56,39 +51,30 @@ class RunSettings:
     keeps_going: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RunContext:
-    """What a run is worked on with; `threads` are those that read, once they are started."""
+@dataclass(eq=False)
+class Run:
+    """Works on `parts` until all are in the output, the limit is reached, or `drain` is called.
 
+    `reopened` are those of them that are in the output with failures that are tried again; `threads` are those that
+    read, once they are started.
+    """
+
+    settings: RunSettings
     plan: Plan
     work: WorkFile
     begun: BegunPages
     reader: PageReader
     load: Load
     writer: PartWriter
-    threads: list[threading.Thread]
     counts: RunCounts
+    threads: list[threading.Thread]
+    parts: Sequence[int]
+    reopened: frozenset[int]
 
-
-class Run:
-    """Works on parts until all are in the output, the limit is reached, or `drain` is called.
-
-    `reopened` are those of the parts that are in the output with failures that are tried again.
-    """
-
-    def __init__(
-        self,
-        context: RunContext,
-        settings: RunSettings,
-        parts: Sequence[int],
-        reopened: frozenset[int],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._context, self._settings, self._reopened, self._clock = context, settings, reopened, clock
-        self._plan, self._work, self._counts = context.plan, context.work, context.counts
-        self._pages = PageQueue(self._plan, context.begun.deaths, settings.attempts, settings.limit)
-        self._todo = iter(parts)
-        self._unwritten = len(parts)
+    def __post_init__(self) -> None:
+        self._pages = PageQueue(self.plan, self.begun.deaths, self.settings.attempts, self.settings.limit)
+        self._todo = iter(self.parts)
+        self._unwritten = len(self.parts)
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._groups: queue.SimpleQueue[tuple[PageGroup, bool] | None] = queue.SimpleQueue()
         self._writing = ThreadPoolExecutor(1, "batch-output")
@@ -100,9 +86,9 @@ class Run:
         self._failures = 0
         self._is_apart = False
         self._drain = threading.Event()
-        self._committed = clock()
+        self._committed = time.time()
         # The first page of the first file with each content, and groups of files that are others' copies.
-        self._contents = self._work.contents() if settings.dedupe else None
+        self._contents = self.work.contents() if self.settings.dedupe else None
         self._contents_lock = threading.Lock()
         self._copies: list[tuple[PageGroup, int]] = []
 
@@ -118,21 +104,21 @@ class Run:
             OcrsvcError: The reader cannot go on.
             OSError, sqlite3.Error: Destination or work folder cannot be written. What was committed stands.
         """
-        self._counts.begin()
+        self.counts.begin()
         try:
             self._loop()
             self._commit()
-            if self._pages.is_at_limit and self._settings.shards == 1:
+            if self._pages.is_at_limit and self.settings.shards == 1:
                 # What was read of parts that are not whole is shown beside the output.
                 for part in self._left:
-                    if self._work.errors(self._plan.pages_of(part)):
-                        self._context.writer.write_unfinished(part)
+                    if self.work.errors(self.plan.pages_of(part)):
+                        self.writer.write_unfinished(part)
         finally:
-            for _ in self._context.threads:
+            for _ in self.threads:
                 self._groups.put(None)
             self._writing.shutdown(cancel_futures=True)
-        self._counts.is_complete = not self._unwritten
-        return self._counts
+        self.counts.is_complete = not self._unwritten
+        return self.counts
 
     def _loop(self) -> None:
         while True:
@@ -140,7 +126,7 @@ class Run:
             if self._in_flight or self._in_writing:
                 self._take_events()
                 # Also where the clock was set back.
-                if not 0 <= self._clock() - self._committed < COMMIT_S:
+                if not 0 <= time.time() - self._committed < COMMIT_S:
                     self._commit()
             elif self._copies:
                 # Nothing else is on its way.
@@ -170,16 +156,16 @@ class Run:
 
     def _begin(self, groups: Sequence[PageGroup], *, is_to_be_read: bool = False) -> None:
         self._in_flight |= dict.fromkeys(groups)
-        if not self._context.reader.is_elsewhere:
+        if not self.reader.is_elsewhere:
             pages = [index for group in self._in_flight for index in group.indexes]
-            self._context.begun.note(pages, is_apart=self._is_apart)
+            self.begun.note(pages, is_apart=self._is_apart)
         for group in groups:
-            self._counts.begun(group)
+            self.counts.begun(group)
             self._groups.put((group, is_to_be_read))
 
     def _room(self) -> int:
         """How many groups may be begun now: each reading thread has one waiting. Starts threads that are missing."""
-        at_once, threads = self._context.reader.at_once, self._context.threads
+        at_once, threads = self.reader.at_once, self.threads
         while len(threads) < at_once:
             thread = threading.Thread(target=self._read_groups, name=f"batch-{len(threads)}", daemon=True)
             threads.append(thread)
@@ -190,12 +176,12 @@ class Run:
         """Queue the pages of the next part; False where there is none, or many parts wait to be written."""
         if self._in_writing >= _MOST_UNWRITTEN or (part := next(self._todo, None)) is None:
             return False
-        known = self._work.errors(self._plan.pages_of(part))
+        known = self.work.errors(self.plan.pages_of(part))
         self._left[part], failed = self._pages.add(part, known)
         if not self._left[part]:
             self._write(part)
         for result in failed:
-            self._note(result, self._settings.attempts)
+            self._note(result, self.settings.attempts)
         return True
 
     def _take_events(self) -> None:
@@ -206,7 +192,7 @@ class Run:
                 self._events.get_nowait()()
 
     def _take_end(self, group: PageGroup) -> None:
-        self._counts.in_flight -= len(group.pages)
+        self.counts.in_flight -= len(group.pages)
         self._in_flight.pop(group, None)
         self._is_apart = self._is_apart and bool(self._in_flight)
 
@@ -217,44 +203,44 @@ class Run:
             self._note(result, attempts)
             return
         self._failures += 1
-        if self._failures >= MOST_FAILURES and not self._settings.keeps_going:
+        if self._failures >= MOST_FAILURES and not self.settings.keeps_going:
             error = orjson.loads(result.record)["error"]
             raise EngineUnavailable(
                 f"{self._failures} tries in a row to read pages have failed, the last with {result.error}: "
                 f"{error['detail']}",
                 "Fix that, and repeat the command: what was read is kept. With --keep-going such pages fail instead.",
             )
-        if attempts >= self._settings.attempts:
+        if attempts >= self.settings.attempts:
             self._note(result, attempts)
         else:
             self._attempts[result.index] = attempts
             self._pages.add_again(group, result.index)
-            self._counts.page(result, is_tried_again=True)
+            self.counts.page(result, is_tried_again=True)
 
     def _note(self, result: PageResult, attempts: int) -> None:
-        self._work.add(result, attempts, self._clock())
-        self._context.begun.forget([result.index])
-        self._counts.page(result)
-        part = self._plan.part_of(result.index)
+        self.work.add(result, attempts, time.time())
+        self.begun.forget([result.index])
+        self.counts.page(result)
+        part = self.plan.part_of(result.index)
         self._left[part] -= 1
         if not self._left[part]:
             self._write(part)
 
     def _commit(self) -> None:
         """Make durable what was noted, and copy what can be copied now."""
-        self._work.commit()
-        self._committed = self._clock()
-        self._counts.commit(self._committed)
+        self.work.commit()
+        self._committed = time.time()
+        self.counts.commit(self._committed)
         if self._copies and not self._is_apart:
             self._copy(is_last=False)
 
     def _write(self, part: int) -> None:
         """Have a part written whose pages all have a result."""
-        self._work.commit()
+        self.work.commit()
         del self._left[part]
         if not self._drain.is_set():
             self._in_writing += 1
-            written = self._writing.submit(self._context.writer.write, part, is_reopened=part in self._reopened)
+            written = self._writing.submit(self.writer.write, part, is_reopened=part in self.reopened)
             written.add_done_callback(lambda found: self._events.put(partial(self._take_part, part, found)))
 
     def _take_part(self, part: int, written: Future[Manifest]) -> None:
@@ -264,9 +250,9 @@ class Run:
             return
         written.result()
         self._unwritten -= 1
-        self._counts.parts += 1
-        if not self._settings.dedupe:
-            self._work.forget(self._plan.pages_of(part))
+        self.counts.parts += 1
+        if not self.settings.dedupe:
+            self.work.forget(self.plan.pages_of(part))
 
     def _read_groups(self) -> None:
         """A reading thread: read group after group; what cannot be a result ends the run."""
@@ -274,7 +260,7 @@ class Run:
             group, is_to_be_read = item
             try:
                 if self._contents is None or is_to_be_read or self._is_first(group, self._contents):
-                    for result in self._context.reader.read(group):
+                    for result in self.reader.read(group):
                         self._events.put(partial(self._take_page, group, result))
             except BaseException as failure:  # noqa: BLE001  raised by the thread that runs
                 self._events.put(partial(_raise, failure))
@@ -284,13 +270,13 @@ class Run:
     def _is_first(self, group: PageGroup, contents: dict[bytes, int]) -> bool:
         """Whether a group's file is the first with its content; one that cannot be loaded is read, which says why."""
         try:
-            digest = hashlib.blake2b(self._context.load(group.file), digest_size=16).digest()
+            digest = hashlib.blake2b(self.load(group.file), digest_size=16).digest()
         except OcrsvcError:
             return True
         own = group.indexes[0] - group.file.pages.index(group.pages[0])
         with self._contents_lock:
             first = contents.setdefault(digest, own)
-        self._events.put(partial(self._work.add_content, digest, first))
+        self._events.put(partial(self.work.add_content, digest, first))
         if first != own:
             self._events.put(partial(self._copies.append, (group, first)))
         return first == own
@@ -307,17 +293,17 @@ class Run:
 
     def _copy_group(self, group: PageGroup, first: int) -> tuple[PageGroup, bool]:
         """Copy what can be copied; gives the other pages of the group, and whether any of them may be copied later."""
-        source, _ = self._plan.page(first)
+        source, _ = self.plan.page(first)
         unread, is_coming = [], False
         for number, index in zip(group.pages, group.indexes, strict=True):
             original = first + source.pages.index(number) if number in source.pages else index
-            error = self._work.errors(range(original, original + 1)).get(original)
-            record = self._work.record(original) if error == "" else None
+            error = self.work.errors(range(original, original + 1)).get(original)
+            record = self.work.record(original) if error == "" else None
             if record is not None:
                 self._note(copied_result(record, source.name, group, number), 1)
             else:
                 unread.append((number, index))
-                is_coming |= original != index and error is None and self._plan.part_of(original) in self._left
+                is_coming |= original != index and error is None and self.plan.part_of(original) in self._left
         return PageGroup(group.file, tuple(n for n, _ in unread), tuple(at for _, at in unread)), is_coming
 
 

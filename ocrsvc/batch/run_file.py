@@ -30,10 +30,7 @@ class RunDescription:
     """A run as its first command described it.
 
     Attributes:
-        sources: As the command named them.
-        options: How pages are read, by the native API's names.
-        outputs: Names of the output formats.
-        planning: What else chooses pages and parts: pages, sample, part_pages, shards and the like.
+        asked: All that must stay the same: sources, formats, how pages are read, what chooses pages and parts.
         reader: Engine, model, version and settings.
         plan, plan_digest: Name of the plan's file in the destination, and its SHA-256.
         id: Random; the same for all revisions.
@@ -41,10 +38,7 @@ class RunDescription:
         ocrsvc: Version that began it.
     """
 
-    sources: tuple[str, ...]
-    options: Mapping[str, Any]
-    outputs: tuple[str, ...]
-    planning: Mapping[str, Any]
+    asked: dict[str, Any]
     reader: Mapping[str, str] = field(default_factory=dict)
     plan: str = ""
     plan_digest: str = ""
@@ -75,7 +69,6 @@ class RunDescription:
                 f"{where} is of another version of ocrsvc, which this one cannot continue.",
                 "Continue with that version, or choose another destination: the output there stays valid.",
             )
-        values["sources"], values["outputs"] = tuple(values["sources"]), tuple(values["outputs"])
         return cls(**values)
 
     def planned(
@@ -83,14 +76,10 @@ class RunDescription:
     ) -> Self | None:
         """The run as it is written down with a plan of these files; None where another process was first.
 
-        Args:
-            destination: Of the run.
-            files: What is planned, behind what `after` has.
-            folder: For the plan while it is written.
-            after: The plan of the revision before, which stays.
+        The plan is drafted in `folder`. Behind the plan `after`, which stays, it is the next revision.
         """
         draft = folder / f"plan-{os.getpid()}.draft"
-        with closing(write_plan(draft, files, self.planning["part_pages"], after)) as plan:
+        with closing(write_plan(draft, files, self.asked["part_pages"], after)) as plan:
             if after is not None and plan.pages == after.pages:
                 draft.unlink()
                 return self
@@ -119,14 +108,13 @@ class RunDescription:
             pass
         raise DamagedLedger(f"The plan in {destination.address} is damaged.", "Choose another destination.")
 
-    def check_same(self, asked: RunDescription, address: str) -> None:
+    def check_same(self, asked: dict[str, Any], address: str) -> None:
         """Raises RunChanged, naming what differs, if a command asks for something else than this run."""
-        had, wanted = self._choices(), asked._choices()
-        differing = [name for name in had | wanted if had.get(name) != wanted.get(name)]
+        differing = [name for name in self.asked | asked if self.asked.get(name) != asked.get(name)]
         if not differing:
             return
         began, now = (
-            ", ".join(f"{name} {_shown(choices.get(name))}" for name in differing) for choices in (had, wanted)
+            ", ".join(f"{name} {_shown(choices.get(name))}" for name in differing) for choices in (self.asked, asked)
         )
         remedy = "Repeat the first command to continue it, or choose another destination."
         if differing == ["shards"]:
@@ -141,12 +129,6 @@ class RunDescription:
                 "Use the same engine, model and settings, or choose another destination.",
             )
 
-    def _choices(self) -> dict[str, Any]:
-        """All that must stay the same, by name, with lists for tuples as in the file."""
-        sources = [_without_slash(source) for source in self.sources]
-        own: dict[str, Any] = {"sources": sources, "format": self.outputs, **self.planning, **self.options}
-        return dict(orjson.loads(orjson.dumps(own)))
-
 
 def open_known_run(destination: Destination, folder: Path) -> tuple[RunDescription, Plan]:
     """The run in a destination and its plan, copied into `folder` if need be. Raises BadOption where there is none."""
@@ -154,11 +136,6 @@ def open_known_run(destination: Destination, folder: Path) -> tuple[RunDescripti
     if described is None:
         raise BadOption(f"There is no batch run in {destination.address}.", "Name the folder of --out.")
     return described, described.open_plan(destination, folder)
-
-
-def _without_slash(source: str) -> str:
-    """A folder's name without the slash that shells add; an address differs by it."""
-    return source if "://" in source else source.rstrip("/") or source
 
 
 def _file_of(revision: int) -> str:

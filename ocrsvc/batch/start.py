@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import orjson
 
 from ocrsvc.batch.destination import Destination
 from ocrsvc.batch.outputs.output_formats import check_formats
@@ -21,9 +23,10 @@ from ocrsvc.batch.parts import (
     read_kept,
     read_manifests,
 )
+from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.progress import RunCounts
 from ocrsvc.batch.readers.open_reader import ClusterRequest, ReaderRequest, ServiceAccess, open_reader
-from ocrsvc.batch.run import Run, RunContext, RunSettings
+from ocrsvc.batch.run import Run, RunSettings
 from ocrsvc.batch.run_file import RunDescription
 from ocrsvc.batch.shard_lock import shard_lock, work_folder
 from ocrsvc.batch.sources.load_files import FileCache, SourceLoader
@@ -31,7 +34,7 @@ from ocrsvc.batch.sources.plan_files import find_changes, find_new, find_sources
 from ocrsvc.batch.sources.source_files import PlanningCounts, SourceRequest
 from ocrsvc.batch.work_file import BegunPages, WorkFile
 from ocrsvc.client.request import Options
-from ocrsvc.errors import DamagedLedger, RunChanged
+from ocrsvc.errors import RunChanged
 
 _JOIN_S: Final = 10.0
 
@@ -40,16 +43,8 @@ _JOIN_S: Final = 10.0
 class BatchRequest:
     """What a command asks for.
 
-    Attributes:
-        options: How pages are read.
-        outputs: Names of output formats.
-        on: Who reads.
-        part_pages: Pages after which a part ends.
-        environment: Of the settings OCRSVC_….
-        as_planned: Continue with the plan, whatever became of the sources since.
-        update: Plan the files that are new since, too.
-        work: Folder for what is not in the output yet; None chooses one.
-        take_over: Continue where another machine's process may still work.
+    `options` say how pages are read, `on` who reads. With `as_planned` the run goes on whatever became of the sources,
+    with `update` files that are new are planned, too, with `take_over` another machine's process may still work.
     """
 
     sources: SourceRequest
@@ -71,10 +66,12 @@ class BatchRequest:
         """What reads, not started. Raises OcrsvcError."""
         return open_reader(ReaderRequest(self.on, self.options, load, self.environment, self.cluster, self.services))
 
-    def described(self) -> RunDescription:
-        """As a run that is not planned."""
-        planning = {"part_pages": self.part_pages, "shards": self.run.shards} | self.sources.choice()
-        return RunDescription(self.sources.sources, self.options, self.outputs, planning)
+    def asked(self) -> dict[str, Any]:
+        """What must stay the same in a run, with lists for tuples as in its file."""
+        # A folder's name has not the slash that shells add; an address differs by it.
+        sources = [name if "://" in name else name.rstrip("/") or name for name in self.sources.sources]
+        own = {"sources": sources, "format": self.outputs, "part_pages": self.part_pages, "shards": self.run.shards}
+        return dict(orjson.loads(orjson.dumps(own | self.sources.choice() | self.options)))
 
 
 @contextmanager
@@ -106,25 +103,23 @@ def open_run(
         stack.callback(_join, threads)
         stack.callback(reader.close)
         described = RunDescription.read(destination)
-        if described is None:
-            # What the reader refuses is not written down as the options of a new run.
-            identity = dict(reader.start())
+        # What the reader refuses is not written down as the options of a new run.
+        identity = {} if described else dict(reader.start())
         folder = request.work or work_folder(destination)
         folder.mkdir(parents=True, exist_ok=True)
         stack.enter_context(shard_lock(destination, shard, take_over=request.take_over))
         if described is None:
-            described = _begin(destination, request, identity, folder, counts)
+            described = _begin(destination, RunDescription(request.asked(), identity), request, folder, counts)
         else:
-            described = _continue(destination, request, described, folder, counts)
-            described.check_reader(reader.start())
+            described = _continue(destination, described, request, folder, counts)
+        described.check_reader(identity or reader.start())
         plan = stack.enter_context(closing(described.open_plan(destination, folder)))
         work = stack.enter_context(closing(WorkFile(folder / f"{shard}.sqlite", described.id)))
         begun = BegunPages(destination, shard, described.id)
         writer = PartWriter(destination, plan, work, request.outputs, cache.load, described.reader)
-        context = RunContext(plan, work, begun, reader, cache.load, writer, threads, progress)
-        parts, reopened = _settle(context, request)
+        settled = _settle(request, plan, work, begun, destination, progress)
         try:
-            yield Run(context, request.run, parts, reopened)
+            yield Run(request.run, plan, work, begun, reader, cache.load, writer, progress, threads, *settled)
         finally:
             with suppress(OSError):
                 begun.end()
@@ -138,26 +133,21 @@ def _join(threads: list[threading.Thread]) -> None:
 
 
 def _begin(
-    destination: Destination, request: BatchRequest, identity: dict[str, str], folder: Path, counts: PlanningCounts
+    destination: Destination, new: RunDescription, request: BatchRequest, folder: Path, counts: PlanningCounts
 ) -> RunDescription:
     """Plan a run; where another process has begun it meanwhile, its plan stands."""
-    asked = replace(request.described(), reader=identity)
-    described = asked.planned(destination, find_sources(request.sources, counts), folder)
-    if described is not None:
-        return described
-    found = RunDescription.read(destination)
-    if found is None:
-        raise DamagedLedger(f"The run in {destination.address} has vanished.", "Repeat the command.")
-    found.check_same(asked, destination.address)
-    found.check_reader(identity)
-    return found
+    described = new.planned(destination, find_sources(request.sources, counts), folder)
+    described = described or RunDescription.read(destination)
+    assert described is not None, "another process has written it"
+    described.check_same(new.asked, destination.address)
+    return described
 
 
 def _continue(
-    destination: Destination, request: BatchRequest, described: RunDescription, folder: Path, counts: PlanningCounts
+    destination: Destination, described: RunDescription, request: BatchRequest, folder: Path, counts: PlanningCounts
 ) -> RunDescription:
     """The run, with new files if those are asked for. Raises RunChanged where sources are others."""
-    described.check_same(request.described(), destination.address)
+    described.check_same(request.asked(), destination.address)
     with closing(described.open_plan(destination, folder)) as plan:
         if not request.as_planned:
             changes = find_changes(plan.all_files(), request.sources)
@@ -175,44 +165,39 @@ def _continue(
     return longer
 
 
-def _settle(context: RunContext, request: BatchRequest) -> tuple[list[int], frozenset[int]]:
+def _settle(
+    request: BatchRequest, plan: Plan, work: WorkFile, begun: BegunPages, destination: Destination, counts: RunCounts
+) -> tuple[list[int], frozenset[int]]:
     """Compare what is known with the output, which counts.
 
     Gives the parts to be worked on, in order, and those of them that are in the output with failures to be tried again.
     """
-    plan, work, counts, destination = context.plan, context.work, context.counts, context.writer.destination
     own = range(request.run.shard, plan.parts, request.run.shards)
-    finished = sorted(set(finished_parts(destination)) & set(own))
-    reopened = set()
-    for manifest in read_manifests(destination, finished):
+    todo, reopened = set(own), set()
+    for manifest in read_manifests(destination, todo & set(finished_parts(destination))):
         if manifest.failed and request.retry_failed:
             reopened.add(manifest.part)
             continue
+        todo.remove(manifest.part)
         counts.done_before += manifest.done
         counts.failed_before += sum(manifest.failed.values())
         if not request.run.dedupe:
             work.forget(plan.pages_of(manifest.part))
-    parts = sorted(reopened | (set(own) - set(finished)))
     # Also those that were being written again.
-    for part in kept_parts(destination) & set(parts):
-        _take_kept(destination, part, plan.pages_of(part), work)
-    for part in parts:
+    for part in kept_parts(destination) & todo:
+        known = work.errors(plan.pages_of(part))
+        work.add_kept(row for row in read_kept(destination, part) if row[0] not in known)
+    for part in todo:
         errors = work.errors(plan.pages_of(part))
+        failed = [page for page, error in errors.items() if error]
         if request.retry_failed:
-            again = [page for page, error in errors.items() if error]
-            work.forget(again)
-            context.begun.forget(again)
-            errors = {page: "" for page, error in errors.items() if not error}
-        counts.failed_before += sum(map(bool, errors.values()))
-        counts.done_before += sum(not error for error in errors.values())
+            work.forget(failed)
+            begun.forget(failed)
+        else:
+            counts.failed_before += len(failed)
+        counts.done_before += len(errors) - len(failed)
     work.commit()
     counts.planned = sum(len(plan.pages_of(part)) for part in own)
     if request.run.shards == 1:
         destination.delete_folder(UNFINISHED)
-    return parts, frozenset(reopened)
-
-
-def _take_kept(destination: Destination, part: int, pages: range, work: WorkFile) -> None:
-    """Have the kept results of a part, where the work file has none. Raises DamagedLedger."""
-    known = work.errors(pages)
-    work.add_kept(row for row in read_kept(destination, part) if row[0] in pages and row[0] not in known)
+    return sorted(todo), frozenset(reopened)

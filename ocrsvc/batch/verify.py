@@ -21,7 +21,7 @@ from ocrsvc.batch.parts import Manifest, finished_parts, read_manifest
 from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.run_file import open_known_run
 
-_PART_FILE: Final = re.compile(r"((?:.*/)?pages-)(\d+)\.(.*)")
+_PART_FILE: Final = re.compile(r"(?:.*/)?pages-(\d+)\.(.*)")
 _NO_ERROR: Final = b'"error":null}\n'
 _PIECE_BYTES: Final = 1 << 20
 
@@ -75,7 +75,7 @@ def _check_part(destination: Destination, plan: Plan, manifest: Manifest) -> Ite
             for row in map(orjson.loads, destination.read(name).splitlines()):
                 if "file" in row and (problem := check_file(destination, row["file"], row["bytes"], row["sha256"])):
                     yield f"{name}: {problem}"
-        elif (match := _PART_FILE.fullmatch(name)) and match[3] == "jsonl":
+        elif (match := _PART_FILE.fullmatch(name)) and match[2] == "jsonl":
             yield from (f"{name}: {problem}" for problem in _check_lines(destination, plan, manifest, name))
 
 
@@ -117,9 +117,7 @@ def _expected_lines(plan: Plan, manifest: Manifest) -> Iterator[tuple[bytes, boo
 
 def _foreign_files(destination: Destination, plan: Plan, names: Iterable[str]) -> Iterator[str]:
     """Files of the output that are of no part: who reads all files would read their pages, too."""
-    folders = {match[1].rpartition("/")[0] for match in map(_PART_FILE.fullmatch, names) if match}
-    for folder in sorted(folders):
+    for folder in sorted({name.rpartition("/")[0] for name in names if _PART_FILE.fullmatch(name)}):
         for name in destination.names(folder):
-            match = _PART_FILE.fullmatch(name)
-            if match is not None and int(match[2]) >= plan.parts:
+            if (match := _PART_FILE.fullmatch(name)) and int(match[1]) >= plan.parts:
                 yield f"{folder}/{name}".removeprefix("/") + " is of no part of this run."

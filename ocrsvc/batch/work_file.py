@@ -22,7 +22,6 @@ from ocrsvc.batch.destination import Destination
 from ocrsvc.batch.pages import PageResult
 
 LOGGER: Final = logging.getLogger("ocrsvc.batch")
-_BEGUN: Final = "_ocrsvc/begun"
 _NETWORK: Final = re.compile("nfs4?|cifs|smb3|smbfs|9p|ceph|lustre|glusterfs|beegfs|gpfs|afs|virtiofs|fuse[.].+")
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS run(id TEXT);
@@ -184,7 +183,8 @@ class BegunPages:
     def __init__(
         self, destination: Destination, shard: str, run_id: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._destination, self._name, self._run_id, self._clock = destination, f"{_BEGUN}/{shard}.json", run_id, clock
+        self._destination, self._name = destination, f"_ocrsvc/begun/{shard}.json"
+        self._run_id, self._clock = run_id, clock
         self._noted_s = -1e9
         self.deaths = self._read()
 

@@ -20,12 +20,10 @@ _PACKING: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class FileResults:
-    """What is known of one file's pages.
+    """What is known of one file's pages: the numbers of those that have a result, in order.
 
-    Attributes:
-        pages: Numbers of its pages that have a result, in order.
-        record: Gives the record of such a page, so that memory holds one.
-        load: Gives the bytes of the file itself; raises OcrsvcError.
+    `record` gives the record of such a page, so that memory holds one; `load` the bytes of the file, or raises
+    OcrsvcError.
     """
 
     file: SourceFile
@@ -69,10 +67,6 @@ def _write_lines(
     return output.written()
 
 
-def _open_lines(ending: str, folder: str, _reader: Mapping[str, str]) -> WritePart:
-    return partial(_write_lines, folder, ending)
-
-
 def _open_parquet(rows: str, folder: str, _reader: Mapping[str, str]) -> WritePart:
     from ocrsvc.batch.outputs.parquet_files import write_parquet
 
@@ -86,8 +80,8 @@ def _open_source_files(name: str, folder: str, reader: Mapping[str, str]) -> Wri
 
 
 BATCH_FORMATS: Final[Mapping[str, BatchFormat]] = {
-    "jsonl": BatchFormat(partial(_open_lines, "jsonl"), "one line of JSON for each page"),
-    "jsonl.gz": BatchFormat(partial(_open_lines, "jsonl.gz"), "the same, packed by gzip"),
+    "jsonl": BatchFormat(lambda folder, _: partial(_write_lines, folder, "jsonl"), "one line of JSON for each page"),
+    "jsonl.gz": BatchFormat(lambda folder, _: partial(_write_lines, folder, "jsonl.gz"), "the same, packed by gzip"),
     "parquet": BatchFormat(partial(_open_parquet, "page"), "Parquet with one row for each page"),
     "parquet:line": BatchFormat(partial(_open_parquet, "line"), "Parquet with one row for each line"),
     "parquet:word": BatchFormat(partial(_open_parquet, "word"), "Parquet with one row for each word"),
