@@ -23,7 +23,7 @@ from ocrsvc.batch.parts import Load, finished_parts, read_kept, read_manifests
 from ocrsvc.batch.pictures import PictureMaker
 from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.progress import bytes_of, count_of, duration_of, rate_of, seconds_of, share_of
-from ocrsvc.batch.run_file import RunDescription, open_known_run
+from ocrsvc.batch.run_file import open_known_run
 from ocrsvc.batch.visible_text import visible
 from ocrsvc.batch.work_file import PageFacts
 
@@ -35,7 +35,6 @@ MOST_FILES: Final = 20
 MOST_WORKERS: Final = 40
 MOST_PAGES: Final = 12
 """Slowest, and least confident."""
-_MOST_SOURCES: Final = 20
 _MOST_VALUE: Final = 300
 _PAUSE_S: Final = 60.0
 """Without a page for so long, the run is taken to have stood still."""
@@ -44,22 +43,11 @@ _CONFIDENCES: Final = [step / 20 for step in range(21)]
 
 
 class Plot(NamedTuple):
-    """Columns, each with a label, pages that were read, and pages that failed, which stand on them."""
+    """Columns, each with a label, pages that were read, and pages that failed."""
 
     title: str
     text: str
     columns: Sequence[tuple[str, int, int]]
-    ticks: Sequence[str]
-
-    @property
-    def bars(self) -> Iterator[tuple[int, str, float, float]]:
-        """Each column's number, kind, and top and height of 100; what is there is seen, however little."""
-        highest = max(read + failed for _, read, failed in self.columns)
-        for at, (_, read, failed) in enumerate(self.columns):
-            low = max(100 * read / highest, 0.7 * bool(read))
-            high = max(100 * failed / highest, 0.7 * bool(failed))
-            yield at, "bar", 100 - low, low
-            yield at, "more", max(0.0, 100 - low - high), high
 
 
 Table = Callable[..., list[Any]]
@@ -82,16 +70,17 @@ def write_report(destination: Destination, load: Load) -> str:
     Raises BadOption where there is no run, DamagedLedger and OSError.
     """
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"text": _text, "seconds": seconds_of, "duration": duration_of, "moment": _moment}
+    environment.filters |= {"text": _text, "moment": _moment}
+    environment.filters |= {"seconds": seconds_of, "duration": duration_of, "bytes": bytes_of, "rate": rate_of}
+    environment.globals |= {"count_of": count_of, "share_of": share_of}
     template = environment.from_string(files("ocrsvc.batch").joinpath(REPORT).read_text("utf-8"))
     with tempfile.TemporaryDirectory() as folder:
         described, plan = open_known_run(destination, Path(folder))
         with closing(plan), page_table(Path(folder) / "pages", _known_pages(destination, plan)) as table:
-            facts = _facts(destination, plan, table, load)
+            facts = _facts(destination, plan, table, load) | {"plan": plan, "run": described}
+    facts |= {"address": destination.address, "version": __version__, "now": time.time()}
     with destination.writing(REPORT) as output:
-        for piece in template.generate(
-            address=destination.address, settings=_settings(destination, described), now=time.time(), **facts
-        ):
+        for piece in template.generate(facts):
             output.write(piece.encode("utf-8", "replace"))
     return REPORT
 
@@ -102,63 +91,29 @@ def _known_pages(destination: Destination, plan: Plan) -> Iterator[tuple[int, Pa
         yield from zip(plan.pages_of(manifest.part), manifest.pages, strict=False)
 
 
-def _settings(destination: Destination, described: RunDescription) -> dict[str, Any]:
-    asked = {name.replace("_", " "): value for name, value in described.asked.items() if value is not None}
-    more = len(asked["sources"]) - _MOST_SOURCES
-    sources = ", ".join(asked.pop("sources")[:_MOST_SOURCES]) + (f" and {more:,} more" if more > 0 else "")
-    return {
-        "sources": sources,
-        "destination": destination.address,
-        "format": ", ".join(asked.pop("format")),
-        **dict(sorted(asked.items())),
-        "ocrsvc": f"{described.ocrsvc} began it, {__version__} wrote this report",
-        **{f"reader's {name}": value for name, value in described.reader.items()},
-    }
-
-
 def _facts(destination: Destination, plan: Plan, table: Table, load: Load) -> dict[str, Any]:
     """What the template shows of the pages."""
     failures = table("SELECT error, count(*) FROM page WHERE error != '' GROUP BY 1 ORDER BY 2 DESC, 1")
-    [(known, tries, lines, began)] = table(
-        "SELECT count(*), total(attempts > 1), total(lines), min(at - seconds) FROM page"
-    )
-    failed, worked_s = sum(count for _, count in failures), worked_seconds(table)
-    of_all = f"of {plan.pages:,} in {count_of(plan.files, 'file')}, {bytes_of(plan.bytes)}"
-    make, worst = PictureMaker(load).make, "SELECT * FROM page WHERE error = ''"
+    counts = "count(*), total(attempts > 1), total(lines), min(at - seconds)"
+    [(known, tries, lines, began)] = table(f"SELECT {counts} FROM page")  # noqa: S608  constants
+    worst, pictures = "SELECT * FROM page WHERE error = ''", PictureMaker(load)
     chosen = {
         "Least confident pages": table(f"{worst} AND lines > 0 ORDER BY confidence, n LIMIT ?", MOST_PAGES),
         "Slowest pages": table(f"{worst} ORDER BY seconds DESC, n LIMIT ?", MOST_PAGES),
     }
+    workers = "SELECT worker, count(*), total(error != ''), total(lines), total(seconds) FROM page GROUP BY 1"
     return {
-        "state": _state(plan.pages, plan.pages - known, failed),
+        "known": known,
+        "failed": sum(count for _, count in failures),
+        "tries": tries,
+        "lines": lines,
         "began": began,
-        "totals": [
-            ("Pages read", f"{known - failed:,}", of_all),
-            ("Failed", f"{failed:,}", f"{tries:,.0f} tried again"),
-            ("Lines", f"{lines:,.0f}", f"{rate_of(lines / worked_s)} a second"),
-            ("Pages a second", rate_of(known / worked_s), f"in {duration_of(worked_s)} of work"),
-        ],
+        "worked_s": worked_seconds(table),
         "plots": list(plots_of(table)),
-        "reasons": [_reason(destination, plan, table, *counted, failed) for counted in failures[:MOST_REASONS]],
-        "shown": {
-            title: [
-                PageFacts(*facts)._asdict() | {"name": _name_of(plan, n), "picture": make(*plan.page(n))}
-                for n, *facts in rows
-            ]
-            for title, rows in chosen.items()
-        },
-        "workers": table(
-            "SELECT worker, count(*), total(error != ''), total(lines), total(seconds) FROM page "
-            "GROUP BY worker ORDER BY 2 DESC, 1 LIMIT ?",
-            MOST_WORKERS,
-        ),
+        "reasons": [(*reason, _first_pages(destination, plan, table, reason[0])) for reason in failures[:MOST_REASONS]],
+        "shown": {title: [_shown(plan, pictures, *row) for row in rows] for title, rows in chosen.items()},
+        "workers": table(f"{workers} ORDER BY 2 DESC, 1 LIMIT ?", MOST_WORKERS),
     }
-
-
-def _state(pages: int, left: int, failed: int) -> str:
-    if left:
-        return f"Not finished: {count_of(left, 'page')} of {pages:,} are not in the output yet."
-    return f"Finished; {count_of(failed, 'page')} could not be read." if failed else "Finished; every page was read."
 
 
 def worked_seconds(table: Table) -> float:
@@ -175,24 +130,20 @@ def plots_of(table: Table) -> Iterator[Plot]:
     if known:
         width_s = max((ended - began) / MOST_BINS, 1.0)
         edges = [width_s * at for at in range(int((ended - began) / width_s) + 2)]
-        columns = _columns(table, f"at - {began!r}", "1", edges, duration_of)
         text = f"Each column is {duration_of(width_s)}; what failed stands on what was read."
-        yield Plot("Pages over time", text, columns, ["0 s", duration_of(edges[-1] / 2), duration_of(edges[-1])])
+        yield Plot("Pages over time", text, _columns(table, f"at - {began!r}", "1", edges, duration_of))
     seconds = [row[0] for row in table("SELECT seconds FROM page WHERE error = '' ORDER BY 1")]
     if seconds:
-        median, most, slowest = (seconds_of(seconds[int(part * (len(seconds) - 1))]) for part in (0.5, 0.9, 1.0))
-        text = (
-            f"Half of the pages took up to {median}, nine of ten up to {most}; the slowest {slowest}. Waits included."
-        )
+        half, most, slowest = (seconds_of(seconds[int(part * (len(seconds) - 1))]) for part in (0.5, 0.9, 1.0))
+        text = f"Half of the pages took up to {half}, nine of ten up to {most}, the slowest {slowest}, waits included."
         first, last = (max(1, bisect_right(_SECONDS[:-1], seconds[at])) for at in (0, -1))
-        edges = _SECONDS[first - 1 : last + 1]
-        columns = _columns(table, "seconds", "error = ''", edges, seconds_of)
-        yield Plot("Seconds of a page", text, columns, [seconds_of(edges[0]), seconds_of(edges[-1])])
+        columns = _columns(table, "seconds", "error = ''", _SECONDS[first - 1 : last + 1], seconds_of)
+        yield Plot("Seconds of a page", text, columns)
     columns = _columns(table, "confidence", "error = '' AND lines > 0", _CONFIDENCES, "{:.2f}".format)
     if total := sum(read for _, read, _ in columns):
         good = sum(read for _, read, _ in columns[16:])
         text = f"The mean of its lines. {good:,} of {total:,} pages ({share_of(good, total)}) have 0.8 or more."
-        yield Plot("Confidence of a page", text, columns, ["0", "0.5", "1"])
+        yield Plot("Confidence of a page", text, columns)
 
 
 def _columns(
@@ -206,18 +157,17 @@ def _columns(
     return [(f"{label(begin)} to {label(end)}", read, failed) for begin, end, (read, failed) in ends]
 
 
-def _reason(destination: Destination, plan: Plan, table: Table, code: str, count: int, failed: int) -> dict[str, Any]:
-    """An error with the first pages that have it."""
-    rows = table("SELECT n FROM page WHERE error = ? ORDER BY n LIMIT ?", code, MOST_FILES)
-    records = {
-        n: orjson.loads(record)
-        for part in {plan.part_of(n) for (n,) in rows}
-        for n, record, facts in read_kept(destination, part)
-        if facts.error
-    }
-    pages = [(_name_of(plan, n), records[n]["error"]["detail"] if n in records else "") for (n,) in rows]
-    text = f"{count_of(count, 'page')}, {share_of(count, failed)} of those that failed"
-    return {"code": code, "text": text, "pages": pages, "more": count - len(pages)}
+def _first_pages(destination: Destination, plan: Plan, table: Table, error: str) -> list[tuple[str, str]]:
+    """Names of the first pages with an error, and what was wrong."""
+    pages = [n for (n,) in table("SELECT n FROM page WHERE error = ? ORDER BY n LIMIT ?", error, MOST_FILES)]
+    parts = dict.fromkeys(map(plan.part_of, pages))
+    kept = {n: record for part in parts for n, record, _ in read_kept(destination, part) if n in pages}
+    return [(_name_of(plan, n), orjson.loads(kept[n])["error"]["detail"] if n in kept else "") for n in pages]
+
+
+def _shown(plan: Plan, pictures: PictureMaker, n: int, *facts: Any) -> dict[str, Any]:
+    """A page with its picture."""
+    return PageFacts(*facts)._asdict() | {"name": _name_of(plan, n), "picture": pictures.make(*plan.page(n))}
 
 
 def _name_of(plan: Plan, n: int) -> str:

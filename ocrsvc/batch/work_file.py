@@ -132,9 +132,7 @@ class WorkFile:
         self._db.execute(f"PRAGMA journal_mode={'WAL' if is_local_disk(self.path.parent) else 'DELETE'}")
         self._db.executescript(f"PRAGMA synchronous=FULL; {_SCHEMA}")
         if (problem := self._db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-            error = sqlite3.DatabaseError(problem)
-            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-            raise error
+            raise sqlite3.DatabaseError(problem)
         if self._db.execute("SELECT id FROM run").fetchone() != (run_id,):
             self._db.executescript("DELETE FROM run; DELETE FROM page; DELETE FROM content;")
             self._db.execute("INSERT INTO run VALUES (?)", (run_id,))
@@ -163,7 +161,7 @@ def _crc(n: int, error: str, record: Any) -> int:
 
 def _is_damage(error: sqlite3.Error) -> bool:
     """Whether the file is at fault, and not the room on the disk."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 

@@ -44,12 +44,29 @@ class WritePart(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class BatchFormat:
-    """`open` gives what writes into a folder, "" or with a slash behind it, what an engine has read."""
+BATCH_FORMATS: Final = {
+    "jsonl": "one line of JSON for each page",
+    "jsonl.gz": "the same, packed by gzip",
+    "parquet": "Parquet with one row for each page",
+    "parquet:line": "Parquet with one row for each line",
+    "parquet:word": "Parquet with one row for each word",
+    **{name: f"{form.help}, a file for each source" for name, form in OUTPUT_FORMATS.items()},
+    "pdf": "searchable PDF, a file for each source",
+}
+"""By name, with what they hold."""
 
-    open: Callable[[str, Mapping[str, str]], WritePart]
-    help: str
+
+def open_writer(name: str, folder: str, reader: Mapping[str, str]) -> WritePart:
+    """What writes a format into a folder, "" or with a slash behind it, of what `reader` has read."""
+    if name.startswith("jsonl"):
+        return partial(_write_lines, folder, name)
+    if name.startswith("parquet"):
+        from ocrsvc.batch.outputs.parquet_files import write_parquet
+
+        return partial(write_parquet, folder, name.partition(":")[2] or "page")
+    from ocrsvc.batch.outputs.source_files import open_source_files
+
+    return open_source_files(name, folder, reader)
 
 
 def _write_lines(
@@ -65,32 +82,6 @@ def _write_lines(
             for page in results.pages:
                 lines.write(results.record(page) + b"\n")
     return output.written()
-
-
-def _open_parquet(rows: str, folder: str, _reader: Mapping[str, str]) -> WritePart:
-    from ocrsvc.batch.outputs.parquet_files import write_parquet
-
-    return partial(write_parquet, folder, rows)
-
-
-def _open_source_files(name: str, folder: str, reader: Mapping[str, str]) -> WritePart:
-    from ocrsvc.batch.outputs.source_files import open_source_files
-
-    return open_source_files(name, folder, reader)
-
-
-BATCH_FORMATS: Final[Mapping[str, BatchFormat]] = {
-    "jsonl": BatchFormat(lambda folder, _: partial(_write_lines, folder, "jsonl"), "one line of JSON for each page"),
-    "jsonl.gz": BatchFormat(lambda folder, _: partial(_write_lines, folder, "jsonl.gz"), "the same, packed by gzip"),
-    "parquet": BatchFormat(partial(_open_parquet, "page"), "Parquet with one row for each page"),
-    "parquet:line": BatchFormat(partial(_open_parquet, "line"), "Parquet with one row for each line"),
-    "parquet:word": BatchFormat(partial(_open_parquet, "word"), "Parquet with one row for each word"),
-    **{
-        name: BatchFormat(partial(_open_source_files, name), f"{form.help}, a file for each source")
-        for name, form in OUTPUT_FORMATS.items()
-    },
-    "pdf": BatchFormat(partial(_open_source_files, "pdf"), "searchable PDF, a file for each source"),
-}
 
 
 def check_formats(names: Sequence[str], options: Mapping[str, Any]) -> None:
@@ -114,4 +105,4 @@ def open_writers(names: Sequence[str], reader: Mapping[str, str], below: str = "
     What reads a folder of Parquet takes every file in it for one.
     """
     folders = [f"{name.replace(':', '-')}/" if len(names) > 1 or name.startswith("parquet") else "" for name in names]
-    return [BATCH_FORMATS[name].open(below + folder, reader) for name, folder in zip(names, folders, strict=True)]
+    return [open_writer(name, below + folder, reader) for name, folder in zip(names, folders, strict=True)]
