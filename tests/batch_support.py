@@ -7,6 +7,7 @@ import errno
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
@@ -152,8 +153,7 @@ def opened(
 ) -> Iterator[Run]:
     """A command's run over these files, as `start.open_run` makes it; `asked` are fields of its BatchRequest."""
     destination = folder if isinstance(folder, FaultyFolder) else FaultyFolder(folder)
-    asked = {"outputs": ("jsonl",), "part_pages": 5} | asked
-    request = BatchRequest(SourceRequest(("there",)), {}, on="local", run=settings, **asked)
+    request = replace(BatchRequest(SourceRequest(("there",)), {}, ("jsonl",), "local", 5, run=settings), **asked)
     work = type("Work", (FaultyWork,), {"destination": destination})
     patches: list[AbstractContextManager[object]] = [
         mock.patch.object(start, "open_reader", return_value=reader),

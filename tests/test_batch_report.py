@@ -167,7 +167,8 @@ def test_plots_hold_every_page_once_and_pauses_are_not_worked_time(tmp_path: Pat
     with page_table(tmp_path / "pages", enumerate(pages)) as table:
         assert worked_seconds(table) == pytest.approx(1.0 + 10.0 + 30.0)
         plots = list(plots_of(table))
-    assert [[sum(column[at] for column in plot.columns) for at in (1, 2)] for plot in plots] == [[3, 1], [3, 0], [2, 0]]
+    counts = [[(read, failed) for _, read, failed in plot.columns] for plot in plots]
+    assert [tuple(map(sum, zip(*columns, strict=True))) for columns in counts] == [(3, 1), (3, 0), (2, 0)]
 
 
 def _facts(at: float, error: str = "", seconds: float = 1.0, lines: int = 0) -> PageFacts:
