@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from ocrsvc.batch.destination import Destination, WrittenFile
 from ocrsvc.batch.pages import SourceFile
 from ocrsvc.errors import BadOption
-from ocrsvc.formats.output_formats import OUTPUT_FORMATS
+from ocrsvc.registry import text_formats
 
 _PACKING: Final = 6
 
@@ -50,7 +50,7 @@ BATCH_FORMATS: Final = {
     "parquet": "Parquet with one row for each page",
     "parquet:line": "Parquet with one row for each line",
     "parquet:word": "Parquet with one row for each word",
-    **{name: f"{form.help}, a file for each source" for name, form in OUTPUT_FORMATS.items()},
+    **{name: f"{form.help}, a file for each source" for name, form in text_formats().items()},
     "pdf": "searchable PDF, a file for each source",
 }
 """By name, with what they hold."""
