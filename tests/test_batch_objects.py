@@ -51,47 +51,40 @@ def s3_error(status: int, code: str) -> OSError:
     return found
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "kind"),
-    [
-        (500, "InternalError", TimeoutError),
-        (503, "SlowDown", TimeoutError),
-        (503, "ServiceUnavailable", TimeoutError),
-        (429, "TooManyRequests", TimeoutError),
-        (400, "RequestTimeout", TimeoutError),
-        (409, "ConditionalRequestConflict", TimeoutError),
-        (404, "NoSuchKey", FileNotFoundError),
-        (403, "AccessDenied", PermissionError),
-        (400, "ExpiredToken", PermissionError),
-        (412, "PreconditionFailed", FileExistsError),
-    ],
-)
-def test_answers_of_s3_are_told_apart(status: int, code: str, kind: type[OSError]) -> None:
-    error = s3_error(status, code)
+ANSWERS = {
+    TimeoutError: (
+        *("500 InternalError", "503 SlowDown", "503 ServiceUnavailable", "429 TooManyRequests"),
+        *("400 RequestTimeout", "409 ConditionalRequestConflict"),
+    ),
+    FileNotFoundError: ("404 NoSuchKey",),
+    PermissionError: ("403 AccessDenied", "400 ExpiredToken"),
+    FileExistsError: ("412 PreconditionFailed",),
+    OSError: ("400 InvalidBucketName",),
+}
+
+
+@pytest.mark.parametrize(("kind", "answer"), [(kind, answer) for kind in ANSWERS for answer in ANSWERS[kind]])
+def test_answers_of_s3_are_told_apart(kind: type[OSError], answer: str) -> None:
+    status, code = answer.split()
+    error = s3_error(int(status), code)
     assert is_transient(error) == (kind is TimeoutError)
     assert type(os_error_of(error, "PUT s3://bucket/name")) is kind
 
 
 def test_lost_connections_of_every_library_are_worth_another_try() -> None:
-    botocore = pytest.importorskip(
-        "botocore.exceptions", reason="botocore is not installed; it comes with the extra dev"
-    )
-    aiohttp = pytest.importorskip("aiohttp", reason="aiohttp is not installed; it comes with the extra dev")
-    url = {"endpoint_url": "http://host", "error": "x"}
-    lost = [
-        botocore.EndpointConnectionError(**url),
-        botocore.ConnectTimeoutError(**url),
-        botocore.ReadTimeoutError(**url),
-        botocore.ConnectionClosedError(**url),
+    botocore, aiohttp = pytest.importorskip("botocore.exceptions"), pytest.importorskip("aiohttp")
+    names = ("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ConnectionClosedError")
+    lost = [getattr(botocore, name)(endpoint_url="http://host", error="x") for name in names]
+    lost += [
         botocore.ResponseStreamingError(error="x"),
         aiohttp.ServerDisconnectedError(),
         aiohttp.ClientPayloadError(),
-        ConnectionResetError(),
-        TimeoutError(),
     ]
+    lost += [ConnectionResetError(), TimeoutError()]
     assert [type(error).__name__ for error in lost if not is_transient(error)] == []
-    assert not is_transient(botocore.NoCredentialsError())
-    assert type(os_error_of(botocore.NoCredentialsError(), "GET s3://bucket/name")) is PermissionError
+    refused = [ValueError("name"), botocore.ParamValidationError(report="x"), botocore.NoCredentialsError()]
+    assert [is_transient(error) for error in refused] == [False] * 3
+    assert type(os_error_of(refused[-1], "GET s3://bucket/name")) is PermissionError
 
 
 def test_urls_are_shown_without_secrets() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
-from batch_outputs_support import READER, box, line, page, results, tree, write
+from batch_outputs_support import READER, Outcome, box, line, page, results, tree, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -123,7 +123,8 @@ def test_the_same_results_give_the_same_bytes_and_are_named_with_size_and_digest
 
 
 def test_a_part_that_is_written_again_with_more_pages_replaces_what_was_there(tmp_path: Path) -> None:
-    for outcomes in ([page("one"), None, None], [page("one"), page("two"), FAILED]):
+    written: list[list[Outcome]] = [[page("one"), None, None], [page("one"), page("two"), FAILED]]
+    for outcomes in written:
         for name in ("jsonl", "parquet", "text"):
             write(tmp_path, name, results("a.pdf", outcomes))
     assert [row["page"] for row in json_rows(tmp_path)] == [1, 2, 3]

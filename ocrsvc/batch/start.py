@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -188,16 +188,22 @@ def _settle(
         known = work.errors(plan.pages_of(part))
         work.add_kept(row for row in read_kept(destination, part) if row[0] not in known)
     for part in todo:
-        errors = work.errors(plan.pages_of(part))
-        failed = [page for page, error in errors.items() if error]
-        if request.retry_failed:
-            work.forget(failed)
-            begun.forget(failed)
-        else:
-            counts.failed_before += len(failed)
-        counts.done_before += len(errors) - len(failed)
+        _count_known(request, work.errors(plan.pages_of(part)), work, begun, counts)
     work.commit()
     counts.planned = sum(len(plan.pages_of(part)) for part in own)
     if request.run.shards == 1:
         destination.delete_folder(UNFINISHED)
     return sorted(todo), frozenset(reopened)
+
+
+def _count_known(
+    request: BatchRequest, errors: Mapping[int, str], work: WorkFile, begun: BegunPages, counts: RunCounts
+) -> None:
+    """Count the pages of a part in work that have a result, or forget those that are to be tried again."""
+    failed = [page for page, error in errors.items() if error]
+    counts.done_before += len(errors) - len(failed)
+    if request.retry_failed:
+        work.forget(failed)
+        begun.forget(failed)
+    else:
+        counts.failed_before += len(failed)
