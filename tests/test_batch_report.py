@@ -86,6 +86,7 @@ def test_a_run_ends_with_a_report(folder: Path, tmp_path: Path, capsys: pytest.C
     assert f"{folder}/{ODD}" in page.text
     assert "reader's engine fake" in page.text
     assert [bool(svg["aria-label"]) for svg in page.all("svg")] == [True] * 3
+    assert "400x1" in page.text
     # Nothing is run or asked for.
     assert page.all("script") == []
     assert [tag for tag, attributes in page.tags if any(name.startswith("on") for name in attributes)] == []

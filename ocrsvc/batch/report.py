@@ -7,9 +7,10 @@ import tempfile
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -111,7 +112,7 @@ def _facts(destination: Destination, plan: Plan, table: Table, load: Load) -> di
         "worked_s": worked_seconds(table),
         "plots": list(plots_of(table)),
         "reasons": [(*reason, _first_pages(destination, plan, table, reason[0])) for reason in failures[:MOST_REASONS]],
-        "shown": {title: [_shown(plan, pictures, *row) for row in rows] for title, rows in chosen.items()},
+        "shown": {title: [_shown(destination, plan, pictures, *row) for row in rows] for title, rows in chosen.items()},
         "workers": table(f"{workers} ORDER BY 2 DESC, 1 LIMIT ?", MOST_WORKERS),
     }
 
@@ -165,9 +166,18 @@ def _first_pages(destination: Destination, plan: Plan, table: Table, error: str)
     return [(_name_of(plan, n), orjson.loads(kept[n])["error"]["detail"] if n in kept else "") for n in pages]
 
 
-def _shown(plan: Plan, pictures: PictureMaker, n: int, *facts: Any) -> dict[str, Any]:
-    """A page with its picture."""
-    return PageFacts(*facts)._asdict() | {"name": _name_of(plan, n), "picture": pictures.make(*plan.page(n))}
+def _shown(destination: Destination, plan: Plan, pictures: PictureMaker, n: int, *facts: Any) -> dict[str, Any]:
+    """A page with its picture, and with its text if the output has JSON Lines."""
+    own = {"name": _name_of(plan, n), "picture": pictures.make(*plan.page(n)), "text": ""}
+    part = plan.part_of(n)
+    for folder in ("", "jsonl/"):
+        with (
+            suppress(FileNotFoundError, StopIteration, ValueError, KeyError),
+            closing(destination.open(f"{folder}pages-{part:05d}.jsonl")) as lines,
+        ):
+            line = next(islice(lines, n - plan.pages_of(part).start, None))
+            own["text"] = " ".join(orjson.loads(line)["text"].split())
+    return PageFacts(*facts)._asdict() | own
 
 
 def _name_of(plan: Plan, n: int) -> str:
