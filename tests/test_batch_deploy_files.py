@@ -63,26 +63,22 @@ def test_each_index_reads_a_shard_of_as_many_as_there_are(job: dict[str, Any]) -
 
 
 def test_a_job_ends_for_what_no_other_pod_mends_and_goes_on_after_a_disruption(job: dict[str, Any]) -> None:
-    rules = {rule["action"]: rule["onExitCodes"]["values"] for rule in job["spec"]["podFailurePolicy"]["rules"][1:]}
+    disrupted, *others = job["spec"]["podFailurePolicy"]["rules"]
+    rules = {rule["action"]: rule["onExitCodes"]["values"] for rule in others}
     hopeless = {2} | {error.exit_code for error in (BadOption, RunChanged, SettingsError, SourceGone)}
     assert (set(rules["FailJob"]), rules["Ignore"]) == (hopeless, [_MORE_TO_READ])
-    assert job["spec"]["podFailurePolicy"]["rules"][0]["onPodConditions"] == [
-        {"type": "DisruptionTarget", "status": "True"}
-    ]
+    assert disrupted["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
     # A pod that its own kubelet begins again would hide its exit code from the rules.
     assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
 
 
 def test_the_pods_are_restricted_as_pod_security_asks(job: dict[str, Any]) -> None:
     pod = job["spec"]["template"]["spec"]
+    [container] = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    [container] = pod["containers"]
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
+    restricted = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    assert container["securityContext"] == restricted
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
 
 

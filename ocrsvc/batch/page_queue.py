@@ -7,9 +7,9 @@ from collections.abc import Container, Iterator
 from math import isqrt
 from typing import Final
 
-from ocrsvc.batch.begun_pages import Deaths
 from ocrsvc.batch.pages import MOST_GROUP_PAGES, PageGroup, PageResult, SourceFile, failure_of
 from ocrsvc.batch.plan import Plan
+from ocrsvc.batch.work_file import Deaths
 from ocrsvc.errors import ImageCrashesEngine
 
 _REMEDY: Final = "Convert it, or find out what ended the process; --retry-failed tries the page again."

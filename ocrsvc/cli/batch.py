@@ -96,7 +96,7 @@ def _read(destination: Destination, args: SimpleNamespace) -> int:
         for sentence in counts.to_sentences():
             print(visible(f"ocrsvc: {sentence}"), file=sys.stderr)
         outcome = work.execute()
-    for sentence in summary_of(outcome, destination.address, progress.snapshot().elapsed_s, args.shard):
+    for sentence in summary_of(outcome, destination.address, outcome.elapsed_s, args.shard):
         print(f"ocrsvc: {sentence}", file=sys.stderr)
     if not args.no_report:
         make_report_at_end(destination)

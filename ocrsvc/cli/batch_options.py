@@ -127,7 +127,7 @@ def check_modes(args: SimpleNamespace) -> None:
 
 def request_of(args: SimpleNamespace) -> BatchRequest:
     """What the options ask for. Raises BadOption, SettingsError, OperatorError."""
-    from ocrsvc.batch.run_context import RunSettings
+    from ocrsvc.batch.run import RunSettings
     from ocrsvc.batch.sources.source_files import SourceRequest
     from ocrsvc.batch.start import BatchRequest
 

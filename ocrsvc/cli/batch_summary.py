@@ -15,7 +15,7 @@ from ocrsvc.errors import OcrsvcError
 
 if TYPE_CHECKING:
     from ocrsvc.batch.destination import Destination
-    from ocrsvc.batch.run_context import RunOutcome
+    from ocrsvc.batch.progress import RunCounts
     from ocrsvc.batch.start import BatchRequest
 
 _NAMES: Final = {"local": ("this machine", "such machines")}
@@ -23,14 +23,14 @@ _OTHERS: Final = ("what reads now", "times as much")
 """For services and clusters, whose number of machines is unknown."""
 
 
-def summary_of(outcome: RunOutcome, address: str, elapsed_s: float, shard: str | None) -> Iterator[str]:
+def summary_of(outcome: RunCounts, address: str, elapsed_s: float, shard: str | None) -> Iterator[str]:
     """Sentences about a run into the output at this address, whose command has read so long."""
     if outcome.is_complete and not outcome.planned:
         yield "there is no page to read" + (f": the run has fewer parts than --shard {shard} needs" if shard else "")
         return
     yield _own_pages(outcome, elapsed_s)
     done, failed = outcome.all_done, outcome.all_failed
-    if (done, failed) != (outcome.done, sum(outcome.failed.values())) or not outcome.is_complete:
+    if (done, failed) != (outcome.done, outcome.failed.total()) or not outcome.is_complete:
         finished, planned = done + failed, count_of(outcome.planned, "page")
         where = " of this shard" if shard else ""
         yield f"by all commands so far: {finished:,} of {planned}{where}, {done:,} read and {failed:,} failed"
@@ -42,7 +42,7 @@ def summary_of(outcome: RunOutcome, address: str, elapsed_s: float, shard: str |
         yield f"there is more to be read into {address}: give the same command again"
 
 
-def _own_pages(outcome: RunOutcome, elapsed_s: float) -> str:
+def _own_pages(outcome: RunCounts, elapsed_s: float) -> str:
     copied = f", {outcome.copied:,} of them copied from files of the same content" if outcome.copied else ""
     read = f"{count_of(outcome.done, 'page')} read{copied}, {failures_of(outcome.failed)}"
     return f"{read}, in {'less than a second' if elapsed_s < 1 else duration_of(elapsed_s)}"
