@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocrsvc.errors import BadBase64, NothingSent, OcrsvcError
-from ocrsvc.imaging import base64text, percent
-from ocrsvc.imaging.base64text import decode_base64
+from ocrsvc.http import base64text
+from ocrsvc.http import percent_encoding as percent
+from ocrsvc.http.base64text import decode_base64
 
 SHARED = Path(os.environ.get("OCRSVC_SHARED", Path(__file__).parents[2] / "shared"))
 

@@ -22,15 +22,15 @@ from ocrsvc.adapters.rapidocr_api import http as rapidocr_api_http
 from ocrsvc.adapters.tfserving import http as tfserving
 from ocrsvc.adapters.umi_ocr import image_requests as umi_ocr
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, OcrsvcError
+from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.body_parser import limited_parsing, parse_body
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.multipart import split_parts
 from ocrsvc.http.options import OPTIONS, read_options
 from ocrsvc.http.parsed_body import Content
-from ocrsvc.imaging.base64text import decode_base64
+from ocrsvc.http.percent_encoding import unquote
 from ocrsvc.imaging.page_ranges import parse_ranges
-from ocrsvc.imaging.percent import unquote
 from ocrsvc.records import Line, Page
 from ocrsvc.registry import adapters
 from ocrsvc.serving.decompression import Damaged, decompress

@@ -24,8 +24,8 @@ from ocrsvc.http.body import read_body
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.multipart import MAX_PARTS, split_parts
 from ocrsvc.http.parsed_body import Content
+from ocrsvc.http.percent_encoding import unquote
 from ocrsvc.http.request import Request, allowed_s
-from ocrsvc.imaging.percent import unquote
 from ocrsvc.serving.memory_budget import Budget, Share, unlimited
 from ocrsvc.settings.settings import Settings
 

@@ -14,7 +14,7 @@ from ocrsvc.http.field_values import as_text
 from ocrsvc.http.json_body import BOM, parse_json
 from ocrsvc.http.multipart import MAX_PARTS, split_parts
 from ocrsvc.http.parsed_body import Content, is_image
-from ocrsvc.imaging.percent import part_of, unquote
+from ocrsvc.http.percent_encoding import part_of, unquote
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.serving.request_guard import waiting
 from ocrsvc.serving.work_queue import deadline_passed

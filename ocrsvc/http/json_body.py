@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from ocrsvc.errors import BodyTooLarge, CallerError
-from ocrsvc.imaging.percent import WHOLE_BYTES
+from ocrsvc.http.percent_encoding import WHOLE_BYTES
 from ocrsvc.serving.memory_budget import Share
 
 # The values of a JSON body, between which they stand, cost as much; it needs a few for each image and option.

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ocrsvc.errors import BadBase64, BodyTooLarge, CallerError, NothingSent, OcrsvcError
+from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import as_text, parse_flag
-from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.decode import FORMATS
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.serving.memory_budget import Share, unlimited

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ocrsvc.outgoing.deadline import Deadline
-from ocrsvc.outgoing.exchange import exchange
-from ocrsvc.outgoing.policy import OutgoingPolicy
+from ocrsvc.connections.deadline import Deadline
+from ocrsvc.connections.exchange import exchange
+from ocrsvc.connections.policy import OutgoingPolicy
 
 
 def post(

@@ -11,11 +11,11 @@ from http.client import HTTPResponse
 from typing import Any, Final
 from urllib.parse import unquote
 
+from ocrsvc.connections.deadline import Deadline
+from ocrsvc.connections.exchange import exchange
+from ocrsvc.connections.policy import REDIRECTS, OutgoingPolicy
+from ocrsvc.connections.url import Url, join_url
 from ocrsvc.errors import BodyTooLarge, UrlRefused, UrlUnavailable
-from ocrsvc.outgoing.deadline import Deadline
-from ocrsvc.outgoing.exchange import exchange
-from ocrsvc.outgoing.policy import REDIRECTS, OutgoingPolicy
-from ocrsvc.outgoing.url import Url, join_url
 
 _OK: Final = 200
 _REDIRECTING: Final = frozenset({301, 302, 303, 307, 308})

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, cast
 
+from ocrsvc.connections.connecting import connect, unavailable
+from ocrsvc.connections.deadline import Deadline
+from ocrsvc.connections.policy import OutgoingPolicy
+from ocrsvc.connections.url import Url
 from ocrsvc.errors import UrlUnavailable
-from ocrsvc.outgoing.connecting import connect, unavailable
-from ocrsvc.outgoing.deadline import Deadline
-from ocrsvc.outgoing.policy import OutgoingPolicy
-from ocrsvc.outgoing.url import Url
 
 _BUFFER_BYTES: Final = 1 << 16
 # For the head, and beside as many bytes again as the body for what chunks cost.

@@ -10,9 +10,9 @@ from functools import cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final
 
+from ocrsvc.connections.public_addresses import embedded_addresses, is_own, is_public
+from ocrsvc.connections.url import PORTS, IpAddress, Url, parse_url
 from ocrsvc.errors import UrlRefused
-from ocrsvc.outgoing.public_addresses import embedded_addresses, is_own, is_public
-from ocrsvc.outgoing.url import PORTS, IpAddress, Url, parse_url
 from ocrsvc.settings.settings import Settings
 
 REDIRECTS: Final = 3

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final
 
-from ocrsvc.outgoing.url import IpAddress
+from ocrsvc.connections.url import IpAddress
 
 # By IANA's registries of special-purpose addresses; older Pythons' own tables lack some.
 _NOT_PUBLIC_V4: Final = tuple(

@@ -16,12 +16,12 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from typing import Final
 
+from ocrsvc.connections.deadline import Deadline
+from ocrsvc.connections.policy import LookUp, OutgoingPolicy
+from ocrsvc.connections.url import IpAddress, Url
 from ocrsvc.errors import ResourcesExhausted, UrlUnavailable
-from ocrsvc.outgoing.deadline import Deadline
-from ocrsvc.outgoing.policy import LookUp, OutgoingPolicy
-from ocrsvc.outgoing.url import IpAddress, Url
 
-LOGGER: Final = logging.getLogger("ocrsvc.outgoing")
+LOGGER: Final = logging.getLogger("ocrsvc.connections")
 
 # A resolver that hangs takes a thread for each name, and no more than these.
 _LOOK_UPS: Final = 16

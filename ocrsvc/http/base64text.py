@@ -20,7 +20,7 @@ import pybase64
 from numpy.typing import NDArray
 
 from ocrsvc.errors import BadBase64, NothingSent
-from ocrsvc.imaging.percent import STEP_BYTES, find_stray, join_pieces, part_of, undo_escapes
+from ocrsvc.http.percent_encoding import STEP_BYTES, find_stray, join_pieces, part_of, undo_escapes
 
 # What comes before the comma is a media type and its parameters; without a bound the whole text would be searched.
 DATA_URI: Final = re.compile(rb"data:([^,]{0,1024}),", re.IGNORECASE)
