@@ -21,7 +21,7 @@ from ocrsvc.http.admission import Admission, guarded, shared_limits_of
 from ocrsvc.http.error_responses import install
 from ocrsvc.http.origins import install_browser_headers
 from ocrsvc.http.request import Request
-from ocrsvc.http.request_metrics import RequestMetrics, install_request_metrics, metrics_of_one_process
+from ocrsvc.http.request_metrics import RequestCounter, RequestMetrics, metrics_of_one_process
 from ocrsvc.http.url_files import url_files_of
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
@@ -66,7 +66,7 @@ def create_app(
     # for one, without a redirect, which harms nobody: //v1/ocr is right, /v1//ocr is unknown.
     app.url_map.merge_slashes = False
     install_browser_headers(app, settings)
-    install_request_metrics(app, request_metrics)
+    RequestCounter(app, request_metrics)
     install(app)
     if limits.guard is not None:
         # As Flask documents for middleware.
