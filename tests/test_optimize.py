@@ -22,10 +22,9 @@ from ocrsvc.engines.ppocr.graph.quantize import quantize, round_weights
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime import openvino_session
-from ocrsvc.engines.ppocr.runtime.cached_models import make_int8
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part
-from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.open_model import make_int8, open_model
 from ocrsvc.engines.ppocr.runtime.runtimes import FP32, INT8, RuntimeChoice, choice_key, load_choice
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime_comparison import Comparison, count_edits, count_found, table

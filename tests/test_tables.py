@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table_pages import KINDS, DrawnPage, TrueCell, draw_page
 
-from ocrsvc.engines.opening import open_engine_in_process
+from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.errors import ClientGone, DeadlineExceeded
 from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
 from ocrsvc.formats.table_markup import to_html, to_markdown

@@ -20,7 +20,7 @@ os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
 sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
-    from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
+    from ocrsvc.engines.ppocr.runtime.session import ModelRunner
 
 Tensor = NDArray[np.float32]
 
@@ -59,8 +59,8 @@ class Models:
         from ocrsvc.engines.ppocr.pipeline.detector import Detector
         from ocrsvc.engines.ppocr.pipeline.recognition_batches import SingleLineRunner
         from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer
-        from ocrsvc.engines.ppocr.runtime.dictionary import read_dictionary
         from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part
+        from ocrsvc.engines.ppocr.runtime.models import read_dictionary
         from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
         from ocrsvc.imaging.decode import PixelLimits, decode
         from ocrsvc.records import ReadTask

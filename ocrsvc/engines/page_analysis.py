@@ -71,12 +71,7 @@ def _with_own(task: ReadTask, page: Page | OcrsvcError) -> Page | OcrsvcError:
 
 
 class AnalysingEngine:
-    """An engine of this process whose handles are AnalysingHandles; see engines.contract.Engine.
-
-    Args:
-        engine: It.
-        model: What it was opened with, which it then names itself after; None for the model that it comes with.
-    """
+    """An engine of this process whose handles are AnalysingHandles; see engines.contract.Engine."""
 
     def __init__(self, engine: Engine, model: ModelVersion | None = None) -> None:
         self._engine = engine

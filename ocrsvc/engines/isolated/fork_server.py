@@ -24,8 +24,8 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
-from ocrsvc.engines.isolated.model_name import ModelName
 from ocrsvc.engines.model.encryption import ModelKey, parse_key
+from ocrsvc.engines.model.version import VersionName
 from ocrsvc.registry import engines
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.allocator import limit_arenas
@@ -52,19 +52,14 @@ class _RunningChild:
 
 
 class ForkServer:
-    """The fork server's loop. One thread.
-
-    Args:
-        control: Commands come in here.
-        settings, plan, model, key: For the children.
-    """
+    """The fork server's loop. One thread; commands come in over `control`."""
 
     def __init__(
         self,
         control: socket.socket,
         settings: Settings,
         plan: ThreadPlan,
-        model: ModelName | None = None,
+        model: VersionName | None = None,
         key: ModelKey | None = None,
     ) -> None:
         self._control = control
@@ -140,7 +135,7 @@ class ForkServer:
             for held in (self._control, self._wake_receiver, self._wake_sender, *ends):
                 held.close()
             from ocrsvc.engines.isolated.child_main import serve_worker
-            from ocrsvc.engines.isolated.shared_area import SharedArea
+            from ocrsvc.engines.isolated.messages import SharedArea
 
             serve_worker(end, SharedArea(area_fd), self._settings, self._plan, self._model, self._key)
             code = 0
@@ -221,7 +216,7 @@ def main() -> None:
     if settings.log_format == "json":
         log_as_json()
     preload(settings.engine)
-    model = None if first["model"] is None else ModelName(**first["model"])
+    model = None if first["model"] is None else VersionName(**first["model"])
     ForkServer(control, settings, plan, model, key).run()
 
 

@@ -68,38 +68,29 @@ class Detection(_Table):
 
 
 class Recognition(_Table):
-    """A recognizer of lines; a model may have several, for several scripts, and the first is the usual one.
-
-    Attributes:
-        dictionary: A file with the text of each class in a line, without the blank; None: the property `character`.
-        adds_space: A space follows the last class of the dictionary.
-        languages: The likeliest first.
-    """
+    """A recognizer of lines; a model may have several, for several scripts, and the first is the usual one."""
 
     name: Name = "main"
     file: File
+    # a file with the text of each class in a line, without the blank; None: the property `character`
     dictionary: File | None = None
-    adds_space: bool = True
+    adds_space: bool = True  # a space follows the last class of the dictionary
     height_px: Annotated[int, Field(ge=16, le=128)] = 48
     mean: Triple = (0.5, 0.5, 0.5)
     std: Triple = (0.5, 0.5, 0.5)
-    languages: tuple[Language, ...] = ()
+    languages: tuple[Language, ...] = ()  # the likeliest first
     direction: Direction = "ltr"
 
 
 class Reference(_Table):
-    """Pages that a version must read before it takes traffic, with NAME.txt beside NAME.png (or .jpg …).
-
-    Attributes:
-        least_f1: F1 of the words read, against those texts or what the serving version reads.
-        most_slower: Times the CPU seconds of the serving version; on a GPU, of its seconds.
-        most_memory: Times the memory of the serving version.
-    """
+    """Pages that a version must read before it takes traffic, with NAME.txt beside NAME.png (or .jpg …)."""
 
     folder: File = "reference"
+    # F1 of the words read, against those texts or what the serving version reads
     least_f1: Annotated[float, Field(ge=0, le=1)] = 0.9
+    # times the CPU seconds of the serving version; on a GPU, of its seconds
     most_slower: Annotated[float, Field(gt=0)] = 1.5
-    most_memory: Annotated[float, Field(gt=0)] = 1.5
+    most_memory: Annotated[float, Field(gt=0)] = 1.5  # times the memory of the serving version
 
 
 class Encryption(_Table):
@@ -110,24 +101,19 @@ class Encryption(_Table):
 
 
 class Description(_Table):
-    """One version of a model, as its `model.toml` says.
+    """One version of a model, as its `model.toml` says."""
 
-    Attributes:
-        engine: Entry of the engine registry that opens it.
-        settings: Settings of the engine that hold for this model, by their names without OCRSVC_ in small letters.
-        encryption: None where the files are plain.
-    """
-
-    engine: Name = "ppocr"
+    engine: Name = "ppocr"  # entry of the engine registry that opens it
     title: str = ""
     tier: Tier | None = None
     licence: str = ""
     source: str = ""
     detection: Detection | None = None
     recognition: tuple[Recognition, ...] = ()
+    # settings of the engine that hold for this model, by their names without OCRSVC_ in small letters
     settings: dict[str, Any] = {}
     reference: Reference = Reference()
-    encryption: Encryption | None = None
+    encryption: Encryption | None = None  # None where the files are plain
 
     @property
     def languages(self) -> tuple[str, ...]:

@@ -149,9 +149,7 @@ def encrypt(plain: bytes, name: str, set_id: str, key: ModelKey) -> bytes:
 def decrypt(content: bytes, name: str, key: ModelKey) -> bytes:
     """The plain content of an encrypted file; nothing of it unless all of it is authentic.
 
-    Raises:
-        CannotDecrypt: It is not encrypted, or with another key, or was damaged, cut, added to or exchanged.
-        EncryptionMissing: The package cryptography is not installed.
+    Raises CannotDecrypt, EncryptionMissing.
     """
     head = read_head(content)
     if head is None:

@@ -17,24 +17,22 @@ from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.model.description import Recognition
 from ocrsvc.engines.model.version import ModelVersion, built_in_model
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, Imaging, find_backend
-from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline, batch_on_gpu
-from ocrsvc.engines.ppocr.gpu.self_test import find_fault
+from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline, batch_on_gpu, find_fault
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
+from ocrsvc.engines.ppocr.pipeline.page_grid import unwarping_model
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import BatchRunner, LineRunner, make_line_runner, profiles
 from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, BeamRecognizer, Recognizer
 from ocrsvc.engines.ppocr.pipeline.several_recognizers import Script
-from ocrsvc.engines.ppocr.runtime.dictionary import read_dictionary
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
 from ocrsvc.engines.ppocr.runtime.model_parts import ModelParts, read_parts
+from ocrsvc.engines.ppocr.runtime.models import read_dictionary
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.openvino_session import PROVIDER
 from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
 from ocrsvc.engines.ppocr.runtime.runtimes import Runtime, RuntimeChoice
-from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
+from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import LENDER, SharedThreads
-from ocrsvc.engines.ppocr.runtime.unwarping_model import unwarping_model
 from ocrsvc.engines.ppocr.runtime_proof import choose_runtime
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Decoder
@@ -63,19 +61,10 @@ DISTRUSTED: Final = (
 class PpocrEngine:
     """The loaded models. Handles are cheap and share the sessions, whose runs may overlap.
 
-    Args:
-        config: How both models compute.
-        engine_threads: Model runs that may be under way at once: the engine threads of this process.
-        model_cache: Folder for optimised models; None keeps none.
-        batch: How many lines a GPU reads in one run, and how long it waits for them.
-        imaging: Where pixels are prepared for models on a GPU; "numpy" runs the GPU code in memory, for a `config` that
-            reads lines in batches on the CPU too.
-        choices: What each model is computed with on a CPU, for each recognizer in turn; none as `config` says for all.
-        parts: The detector and the recognizers; None for the built-in ones.
-
-    Raises:
-        EngineUnavailable: A model is missing, or the device cannot be used.
-        BadModel: A part is no model of its kind, or has another one's dictionary.
+    `engine_threads` runs of models may be under way at once. `imaging` says where pixels are prepared for models on a
+    GPU; "numpy" runs the GPU code in memory, for a `config` that reads lines in batches on the CPU too. `choices` say
+    what each model is computed with on a CPU, for each recognizer in turn; without any it is as `config` says. Raises
+    EngineUnavailable, BadModel.
     """
 
     traits = EngineTraits(any_thread=True)
@@ -216,9 +205,7 @@ def _make_line_runner(recognition: ModelRunner, shared_threads: SharedThreads, b
 def open_ppocr(settings: Settings, plan: ThreadPlan, model: ModelVersion | None = None) -> PpocrEngine:
     """The engine as the settings and the thread plan want it, with that model, or the built-in one.
 
-    Raises:
-        EngineUnavailable: A model is missing, or the device cannot be used.
-        BadModel: The model cannot be used.
+    Raises EngineUnavailable, BadModel.
     """
     config = SessionConfig(
         settings.device,

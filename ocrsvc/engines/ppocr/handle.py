@@ -13,7 +13,7 @@ from ocrsvc.engines.line_recognizer import LineReader
 from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import ProbabilityMap, find_lines
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
-from ocrsvc.engines.ppocr.pipeline.mask_pieces import LastMask
+from ocrsvc.engines.ppocr.pipeline.line_field import LastMask
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, PageReader, read_page
 from ocrsvc.engines.ppocr.pipeline.several_recognizers import Script, open_page
 from ocrsvc.engines.ppocr.pipeline.timed_page_reader import PageClock
@@ -30,14 +30,9 @@ WARM_UP_LINES_PX = ((64, 32), (320, 32))  # length and height of two lines: a wo
 class PageHandle:
     """Reads pages; see engines.contract.Handle.
 
-    Args:
-        detector: The detection model; shared between handles.
-        readers: Reads the lines found, by what the request asks for.
-        shared_threads: Knows which pages are being read, so that idle threads may help.
-        close_reader: Gives back the readers, if they belong to this handle.
-        gpu_pipeline: Prepares pixels on the GPU; None prepares them in memory.
-        find_grid: Finds how a curved page lies; None reads every page as it is.
-        scripts: All recognizers of the model, where it has several; `readers` are those of the first.
+    `readers` read the lines found, by what the request asks for; `scripts` are all recognizers of the model, where it
+    has several. `shared_threads` knows which pages are being read, so that idle threads may help. `gpu_pipeline`
+    prepares pixels on the GPU, `find_grid` finds how a curved page lies; None does without.
     """
 
     def __init__(

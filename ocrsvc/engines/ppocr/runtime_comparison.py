@@ -28,8 +28,7 @@ from ocrsvc.engines.ppocr.runtime.runtimes import (
     choice_name,
     store_choice,
 )
-from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
+from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime_proof import cut_line, open_candidates, read_lines, read_reference_file
 from ocrsvc.imaging.outline import Outline, corners, extent
 from ocrsvc.records import Image, Pixels
@@ -51,21 +50,14 @@ _MOST_TIMED: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A runtime of one model beside single precision in ONNX Runtime.
+    """A runtime of one model beside single precision in ONNX Runtime."""
 
-    Attributes:
-        model: DETECTION or RECOGNITION.
-        runtime: Which.
-        times_s: For each page or line, the processor's seconds in single precision and with this runtime.
-        count: Lines found, or characters read, in single precision.
-        same: How many of them are found or read alike.
-    """
-
-    model: str
+    model: str  # DETECTION or RECOGNITION
     runtime: Runtime
+    # for each page or line, the processor's seconds in single precision and with this runtime
     times_s: Sequence[tuple[float, float]]
-    count: int
-    same: int
+    count: int  # lines found, or characters read, in single precision
+    same: int  # how many of them are found or read alike
 
     @property
     def gain(self) -> float:
@@ -85,12 +77,7 @@ class Comparison:
 
 
 class PageSamples:
-    """The user's pages, and the runtimes that are compared on them.
-
-    Args:
-        config: Its provider says what is compared, "cpu" or "auto"; one thread.
-        cache: Keeps models, and the choice.
-    """
+    """The user's pages, and the runtimes that are compared on them."""
 
     def __init__(self, config: SessionConfig, cache: ModelCache) -> None:
         self._config, self._cache = config, cache
@@ -110,11 +97,7 @@ class PageSamples:
         return len(self._crops)
 
     def compare(self, report_progress: Callable[[int, int], None] = lambda _done, _count: None) -> list[Comparison]:
-        """Compare the lines found, read them all with every candidate, and time some of those runs.
-
-        Args:
-            report_progress: Called with the number of lines done and of all lines.
-        """
+        """Compare the lines found, read them all with every candidate, and time some of those runs."""
         compared = [
             _compare_found(runtime, [(page[0], page[place]) for page in self._found])
             for place, runtime in enumerate(self._detection)

@@ -26,9 +26,9 @@ from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, model_input, 
 from ocrsvc.engines.ppocr.pipeline.page import LEAST_CONFIDENCE
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, make_line_runner
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, input_width
-from ocrsvc.engines.ppocr.runtime.dictionary import read_dictionary
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.model_parts import ModelPart
+from ocrsvc.engines.ppocr.runtime.models import read_dictionary
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.providers import ON_CPU, check_precision, choose_provider
 from ocrsvc.engines.ppocr.runtime.runtimes import (
@@ -43,8 +43,7 @@ from ocrsvc.engines.ppocr.runtime.runtimes import (
     quickest,
     store_choice,
 )
-from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS, SessionConfig
-from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
+from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS, ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.imaging.outline import Outline, corners, cut, extent
@@ -87,14 +86,7 @@ def choose_runtime(
 ) -> RuntimeChoice | None:
     """What the settings name, else what was proved earlier, else what a proof finds now; None where a GPU is meant.
 
-    Args:
-        parts: A detector and a recognizer.
-        config: Device, provider and precision as the settings have them.
-        cache: Holds the choice.
-        prove: Makes the proof; `prove_runtimes` if left out.
-
-    Raises:
-        EngineUnavailable: What was asked for by name does not go together, or is not there.
+    Raises EngineUnavailable: what was asked for by name does not go together, or is not there.
     """
     provider = choose_provider(config.device, config.provider, ort.get_available_providers())
     means_openvino = config.precision == "bf16" and config.provider == "auto" and provider == "cpu"
@@ -117,13 +109,7 @@ def choose_runtime(
 
 
 def prove_runtimes(parts: Parts, config: SessionConfig, cache: ModelCache) -> RuntimeChoice:
-    """Read the reference page with every candidate, time them, and choose.
-
-    Args:
-        parts: A detector and a recognizer.
-        config: Its provider says what is tried, "cpu" or "auto"; one thread.
-        cache: Keeps the models that are made.
-    """
+    """Read the reference page with every candidate for `config.provider` ("cpu" or "auto"), time them, and choose."""
     began_s = time.perf_counter()
     page = read_reference()
     detection = open_candidates(parts[0], config, cache)
@@ -153,11 +139,7 @@ def read_reference() -> Pixels:
 
 
 def open_candidates(part: ModelPart, config: SessionConfig, cache: ModelCache) -> dict[Runtime, ModelRunner]:
-    """The model in every candidate that opens; single precision comes first.
-
-    Raises:
-        EngineUnavailable: Not even single precision opens.
-    """
+    """The model in every candidate that opens; single precision comes first, and has to open."""
     opened: dict[Runtime, ModelRunner] = {}
     for runtime in candidates(part.kind, config.provider):
         wanted = replace(config, provider=runtime.provider, precision=runtime.precision)

@@ -72,13 +72,8 @@ class TrHandle:
 class TrEngine:
     """The loaded library; models are loaded with the handles, or here when the sessions are shared.
 
-    Args:
-        home: Folder with libtr.so, ctpn.bin and crnn.bin.
-        shared_sessions: All handles run one pair of sessions; else each opens a pair of its own.
-        device: "cpu" or "cuda" refuse a library built for the other; "auto" takes what the library was built for.
-
-    Raises:
-        EngineUnavailable: Tr is missing, does not load, or was built for another device than the one asked for.
+    All handles run one pair of `shared_sessions`, or each opens its own. Raises EngineUnavailable: Tr is missing, does
+    not load, or was built for another device than the one asked for.
     """
 
     traits = EngineTraits(serial_open=True, best_batch=1, wants_gray=True)

@@ -29,12 +29,7 @@ MAX_FREE_PINNED_BLOCKS: Final = 16
 
 
 class ArrayBackend:
-    """An array module, and the memory behind it: numpy and its own. All calls may come from any thread.
-
-    Attributes:
-        xp: The array module.
-        name: What it is, for people.
-    """
+    """An array module, and the memory behind it: numpy and its own. All calls may come from any thread."""
 
     xp: Any = np
     name = "numpy"
@@ -52,13 +47,7 @@ class ArrayBackend:
 
 
 class CupyBackend(ArrayBackend):
-    """The present GPU, through cupy.
-
-    All threads use cupy's default stream, so what one uploads another may read.
-
-    Raises:
-        ImportError: cupy, or what it needs, is not installed.
-    """
+    """The present GPU, through cupy, whose default stream all threads use. Raises ImportError."""
 
     def __init__(self) -> None:
         import cupy

@@ -33,11 +33,9 @@ Weights = NDArray[np.float32]
 
 
 def quantize(proto: onnx.ModelProto, least_channels: int = LEAST_CHANNELS) -> int:
-    """Let the model's large 1 x 1 convolutions and its Gemm be computed in eight bits; returns how many those are.
+    """Have the model's large 1 x 1 convolutions and its Gemm computed in eight bits; returns how many those are.
 
-    Args:
-        proto: Of opset 11 or later, without nodes that do nothing, for batches of one; changed in place.
-        least_channels: That a convolution must have going in and coming out.
+    `proto` is of opset 11 or later, without nodes that do nothing, for batches of one; it is changed in place.
     """
     del proto.graph.value_info[:]
     rewriter = _Int8Rewriter(proto, least_channels)

@@ -56,9 +56,7 @@ def add_argmax(proto: onnx.ModelProto) -> None:
     Instead of probabilities (1, T, C) it then gives, for one line: BEST (T,) int64, the likeliest class of each step;
     PROBABILITIES (N,) float32, that of each character at its first step; LOGITS (T, C), which costs nothing until it is
     asked for. The softmax is taken over the rows of those first steps only, and the bias is added inside the product.
-
-    Raises:
-        ValueError: The graph does not end in the product, bias and softmax that PP-OCR's recognizer ends in.
+    Raises ValueError: the graph does not end in the product, bias and softmax that PP-OCR's recognizer ends in.
     """
     product, add_bias = _find_head(proto)
     features, weights, bias = product.input[0], product.input[1], add_bias.input[1]
@@ -73,11 +71,7 @@ def add_argmax(proto: onnx.ModelProto) -> None:
 
 
 def keep_features(proto: onnx.ModelProto) -> None:
-    """Leave the recognizer's last product out: for one line it gives FEATURES (T, F), of which `make_classifier` reads.
-
-    Raises:
-        ValueError: As for `add_argmax`.
-    """
+    """Leave the recognizer's last product out: of one line it gives FEATURES (T, F), for `make_classifier`."""
     product, _ = _find_head(proto)
     _Head(proto).add_along("Squeeze", product.input[0], 0, output=FEATURES)
     _put_outputs(proto, ((FEATURES, TensorProto.FLOAT, 2),))
@@ -89,14 +83,8 @@ def make_classifier(proto: onnx.ModelProto, rows: int) -> onnx.ModelProto:
 
     From FEATURES (rows, F) and BEGINS (rows,) bool, the first steps of lines, it makes BEST (rows,) and PROBABILITIES
     (N,) as `add_argmax` does, a line's characters beginning at its own first step. The classes are padded with
-    impossible ones to whole blocks, so that both stages of the choice look at about 140 values a step.
-
-    Args:
-        proto: The recognizer.
-        rows: Steps in one run, always as many.
-
-    Raises:
-        ValueError: As for `add_argmax`.
+    impossible ones to whole blocks, so that both stages of the choice look at about 140 values a step. Raises
+    ValueError.
     """
     weights, bias = read_head(proto)
     blocks = math.ceil(len(bias) / _CLASSES)
@@ -114,11 +102,7 @@ def make_classifier(proto: onnx.ModelProto, rows: int) -> onnx.ModelProto:
 
 
 def read_head(proto: onnx.ModelProto) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(F, C) weights and (C,) bias of the recognizer's last product: logits = features @ weights + bias.
-
-    Raises:
-        ValueError: As for `add_argmax`.
-    """
+    """(F, C) weights and (C,) bias of the last product: logits = features @ weights + bias. Raises ValueError."""
     product, add_bias = _find_head(proto)
     constants = {tensor.name: tensor for tensor in proto.graph.initializer}
     weights, bias = (numpy_helper.to_array(constants[name]) for name in (product.input[1], add_bias.input[1]))
@@ -131,9 +115,6 @@ def add_argmax_batched(proto: onnx.ModelProto) -> None:
     The graph then gives BEST (N, T) int64, the likeliest class of each step; PROBABILITIES (N, T) float32, that of the
     class; LOGITS (N, T, C). Plain ArgMax and Softmax: what is slow on a CPU core is nothing to a GPU, and the scores
     stay there.
-
-    Raises:
-        ValueError: As for `add_argmax`.
     """
     shares = proto.graph.output[0].name
     _, add_bias = _find_head(proto)
@@ -146,13 +127,9 @@ def add_argmax_batched(proto: onnx.ModelProto) -> None:
 
 
 def add_argmax_to_scores(proto: onnx.ModelProto, classes: int, *, shares: bool, batched: bool) -> None:
-    """What `add_argmax`, or `add_argmax_batched`, does, for a recognizer whatever it ends in.
+    """What `add_argmax`, or `add_argmax_batched`, does, for a recognizer whose first output is (N, T, classes).
 
-    Args:
-        proto: Its first output is (N, T, C).
-        classes: C.
-        shares: These are probabilities; otherwise scores before a softmax.
-        batched: For many lines in one run.
+    `shares` says that these are probabilities; otherwise they are scores before a softmax.
     """
     head = _Head(proto)
     scores = _scores_before_softmax(proto) or (_logarithms(head, proto) if shares else proto.graph.output[0].name)

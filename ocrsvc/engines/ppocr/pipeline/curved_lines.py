@@ -41,23 +41,15 @@ LONGEST_BORDER: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class _Strip:
-    """A curve in the frame of a rectangle, whose middle is the origin and whose longer side is the first axis.
+    """A curve in the frame of a rectangle, whose middle is the origin and whose longer side is the first axis."""
 
-    Attributes:
-        middle: Of the rectangle, in pixels of the map.
-        axis: Unit vector along the longer side.
-        half: Half of the longer side, in pixels.
-        cubic: (4,) coefficients, constant first, of the place across, by the place along in units of `half`.
-        length: Of the curve, in pixels.
-        thickness: Of the strip, in pixels.
-    """
-
-    middle: NDArray[np.float64]
-    axis: NDArray[np.float64]
-    half: float
+    middle: NDArray[np.float64]  # of the rectangle, in pixels of the map
+    axis: NDArray[np.float64]  # unit vector along the longer side
+    half: float  # half of the longer side, in pixels
+    # (4,) coefficients, constant first, of the place across, by the place along in units of `half`
     cubic: NDArray[np.float64]
-    length: float
-    thickness: float
+    length: float  # of the curve, in pixels
+    thickness: float  # of the strip, in pixels
 
     def points(self, places: NDArray[np.float64]) -> NDArray[np.float64]:
         """(n, 2) in the frame, of (n,) places from -1 to 1 along the longer side."""
@@ -84,11 +76,7 @@ def curved_outline(
 ) -> Outline | None:
     """The outline of a curved line, in pixels of the map, grown by DB's unclip distance; None for any other shape.
 
-    Args:
-        contour: (n, 1, 2) as OpenCV gives it.
-        probabilities: (h, w) the map.
-        least: The mean probability along the curve that a line has at least.
-        unclip: DB's unclip ratio.
+    A line has at least the mean probability `least` along its curve.
     """
     strip = _fit(contour)
     if strip is None or _mean_along(strip, probabilities) < least:

@@ -57,24 +57,16 @@ def may_be_looked_at(contours: Sequence[Contour], size: int, most: float = MOST_
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """What a contour comes apart into.
+    """What a contour comes apart into."""
 
-    Attributes:
-        parts: None where it stays whole.
-        levels: For its parts; fewer than before, so that an end is sure.
-    """
-
-    parts: list[Contour]
-    levels: tuple[float, ...] = ()
+    parts: list[Contour]  # None where it stays whole
+    levels: tuple[float, ...] = ()  # for its parts; fewer than before, so that an end is sure
 
 
 def rows_of(contour: Contour, probabilities: NDArray[Any], levels: tuple[float, ...]) -> Division:
     """The parts of a contour that lie one above the other as rows do; none where it holds one line.
 
-    Args:
-        contour: (n, 1, 2) as OpenCV gives it.
-        probabilities: (h, w) the map, float32 or uint8.
-        levels: Of the map's values, ascending; the first one is the threshold of the mask.
+    `levels` are of the map's values (float32 or uint8), ascending; the first one is the threshold of the mask.
     """
     return _divide(contour, probabilities, levels, _are_rows)
 

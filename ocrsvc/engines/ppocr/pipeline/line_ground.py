@@ -36,23 +36,16 @@ Counts = NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True)
 class NoisyGround:
-    """The ground of a line, and what is noise on it.
+    """The ground of a line, and what is noise on it."""
 
-    Attributes:
-        tones: (C,) its level in each channel.
-        reach: How far noise lies from it, in levels, in each channel.
-    """
-
-    tones: NDArray[np.int64]
-    reach: int
+    tones: NDArray[np.int64]  # (C,) its level in each channel
+    reach: int  # how far noise lies from it, in levels, in each channel
 
 
 def find_noisy_ground(counts: Counts) -> NoisyGround | None:
-    """The ground of a line if it is noisy.
+    """The ground of a line if it is noisy, by (C, 256) how many pixels have each level of each channel.
 
-    Args:
-        counts: (C, 256) how many pixels have each level of each channel. Of three channels green tells the noise, as it
-            is most of what is seen.
+    Of three channels green tells the noise, as it is most of what is seen.
     """
     seen = counts[len(counts) // 2]
     total, tone = int(seen.sum()), _tone(seen)

@@ -29,16 +29,11 @@ COLOUR_VALUES: Final = (_SHADES - np.float32(127.5)) * np.float32(1 / 127.5)
 
 @dataclass(frozen=True, slots=True)
 class InputFormat:
-    """What a model takes.
+    """What a model takes."""
 
-    Attributes:
-        mean, std: Of blue, green and red: (shade / 255 - mean) / std is a value of the tensor.
-        height_px: Of a line, for a recognizer.
-    """
-
-    mean: Triple = HALF
+    mean: Triple = HALF  # of blue, green and red: (shade / 255 - mean) / std is a value of the tensor
     std: Triple = HALF
-    height_px: int = HEIGHT_PX
+    height_px: int = HEIGHT_PX  # of a line, for a recognizer
 
     @property
     def is_half(self) -> bool:

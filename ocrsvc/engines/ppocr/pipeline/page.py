@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from ocrsvc.engines.line_recognizer import LineReader, LineText
 from ocrsvc.engines.model.description import Direction
 from ocrsvc.engines.ppocr.pipeline.character_places import ink_columns
-from ocrsvc.engines.ppocr.pipeline.logical_order import in_logical_order
 from ocrsvc.engines.ppocr.pipeline.network_input import at_usual_height
 from ocrsvc.engines.ppocr.pipeline.spaces import decide_spaces
-from ocrsvc.engines.ppocr.pipeline.words import words_of
+from ocrsvc.engines.ppocr.pipeline.words import in_logical_order, words_of
 from ocrsvc.imaging.geometry import Quad, as_box, heading, sides, turn_points, upright_box
 from ocrsvc.imaging.outline import Outline, corners, cut, ends, extent, is_curved, turned_round
 from ocrsvc.imaging.reading_order.blocks import reading_order
@@ -39,11 +38,7 @@ MAJORITY = 0.7
 
 
 class PageReader(Protocol):
-    """Runs the models on one image: finds its lines and reads them.
-
-    Attributes:
-        in_batches: Lines are read many in one run, so that reading a few of them first costs a run and saves nothing.
-    """
+    """Runs the models on one image: finds its lines and reads them, where `in_batches` is true many in one run."""
 
     @property
     def in_batches(self) -> bool: ...  # noqa: D102  described above
@@ -59,23 +54,14 @@ class PageReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InMemoryPageReader:
-    """An image whose lines are cut in memory, for any reader of them.
+    """An image whose lines are cut in memory, for any reader of them."""
 
-    Attributes:
-        pixels: (H, W[, 3]) uint8.
-        find_lines: Finds the lines.
-        reader: Reads them.
-        check: Called before each.
-        in_batches: See PageReader.
-        with_ink: Whether the lines' ink is wanted, for words.
-    """
-
-    pixels: Pixels
+    pixels: Pixels  # (H, W[, 3]) uint8
     find_lines: Callable[[Pixels], list[Outline]]
     reader: LineReader
     check: Check = no_check
-    in_batches: bool = False
-    with_ink: bool = False
+    in_batches: bool = False  # see PageReader
+    with_ink: bool = False  # whether the lines' ink is wanted, for words
 
     def find(self) -> list[Outline]:
         """See PageReader."""
@@ -115,10 +101,7 @@ class _DetectedLine:
 def read_page(task: ReadTask, reader: PageReader, straighten: Straighten | None = None) -> Page:
     """Read one image as `engines.contract.Handle.read` promises; see there for what the options mean.
 
-    Args:
-        task: What is read, and how.
-        reader: Reads it.
-        straighten: Undoes the bend of the lines, for their order; None where they do not bend.
+    `straighten` undoes the bend of the lines, for their order; None where they do not bend.
     """
     found = [_DetectedLine(_along_text(outline)) for outline in reader.find()] if task.options.detect else []
     if not found:

@@ -47,45 +47,29 @@ _ROUNDS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class _Axes:
-    """N quads as lines along their longer sides.
-
-    Attributes:
-        quads: (N, 4, 2).
-        middles: (N, 2), in pixels from the middle of the page's text.
-        angles: (N,) directions in radians, all within a quarter turn of `main`.
-        lengths, thicknesses: (N,) in pixels.
-        main: The direction of most text, in radians.
-    """
+    """N quads as lines along their longer sides."""
 
     quads: Values
-    middles: Values
-    angles: Values
-    lengths: Values
+    middles: Values  # (N, 2), in pixels from the middle of the page's text
+    angles: Values  # (N,) directions in radians, all within a quarter turn of `main`
+    lengths: Values  # (N,) in pixels
     thicknesses: Values
-    main: float
+    main: float  # the direction of most text, in radians
 
 
 @dataclass(frozen=True, slots=True)
 class _Convergence:
-    """How lines converge: a line `y` below the one through the middle is turned by `rate` * y.
+    """How lines converge: a line `y` below the one through the middle is turned by `rate` * y."""
 
-    Attributes:
-        angle: Direction of the line through the middle, in radians.
-        rate: In radians a pixel, which is the share by which letters grow a pixel to the right, too.
-        along: (N,) where the lines' middles lie in that direction, in pixels.
-    """
-
-    angle: float
-    rate: float
-    along: Values
+    angle: float  # direction of the line through the middle, in radians
+    rate: float  # in radians a pixel, which is the share by which letters grow a pixel to the right, too
+    along: Values  # (N,) where the lines' middles lie in that direction, in pixels
 
 
 def follow_perspective(outlines: Sequence[Outline], width: int, height: int) -> list[Outline]:
     """The outlines of a page, straight ones turned into trapezoids where the lines of the page converge.
 
-    Args:
-        outlines: In pixels of the image, in any order; each stays in its place, with its corners in their order.
-        width, height: Of the image, in pixels; no corner is put beyond it.
+    Each keeps its place, and its corners their order; none is put beyond the image.
     """
     straight = [number for number, outline in enumerate(outlines) if not is_curved(outline)]
     if len(straight) < FEWEST_LINES:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.pipeline.ctc import BLANK
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
-from ocrsvc.engines.ppocr.runtime.openvino_recognizer import Features, OpenVinoRecognizer
+from ocrsvc.engines.ppocr.runtime.openvino_session import Features, OpenVinoRecognizer
 from ocrsvc.engines.ppocr.runtime.providers import Profile
-from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner, SessionPool
+from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionPool
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Check, Pixels, no_check
 from ocrsvc.serving.batcher import Batcher, Limits
@@ -45,27 +45,15 @@ WITH_LOGITS: Final = (*OUTPUTS, "logits")
 
 @dataclass(frozen=True, slots=True)
 class RecognizerOutput:
-    """What the model decided on one line of T steps.
+    """What the model decided on one line of T steps."""
 
-    Attributes:
-        best: (T,) int64, the likeliest class of each step.
-        probabilities: (N,) float32, the probability of each character at its first step.
-        logits: (T, C) float32 where they were asked for.
-    """
-
-    best: NDArray[np.int64]
-    probabilities: NDArray[np.float32]
-    logits: NDArray[np.float32] | None = None
+    best: NDArray[np.int64]  # (T,) int64, the likeliest class of each step
+    probabilities: NDArray[np.float32]  # (N,) float32, the probability of each character at its first step
+    logits: NDArray[np.float32] | None = None  # (T, C) float32 where they were asked for
 
 
 class LineImage:
-    """One line to be read, as tall as the recognizer takes it, which was cut already.
-
-    One that lies on a GPU is in gpu/page_reader.py.
-
-    Args:
-        crop: (h, w[, 3]) uint8.
-    """
+    """One line to be read, (h, w[, 3]) uint8, as tall as the recognizer takes it; on a GPU see gpu/page_reader.py."""
 
     def __init__(self, crop: Pixels) -> None:
         self._crop = crop
@@ -113,12 +101,7 @@ GROUP_STEPS: Final = 512
 
 
 class TwoStageRunner:
-    """Features of each line, then the classes of many lines' steps together, both in idle shared threads too.
-
-    Args:
-        pool: Of sessions of OpenVinoRecognizer.
-        shared_threads: Help where they are idle.
-    """
+    """Features of each line, then the classes of many lines' steps together, both in idle shared threads too."""
 
     def __init__(self, pool: SessionPool, shared_threads: SharedThreads) -> None:
         self._pool = pool
@@ -179,13 +162,9 @@ RunBatch = Callable[[Sequence[Any], int, Sequence[str]], list[NDArray[Any]]]
 
 
 class BatchRunner:
-    """Lines of one width bucket, of any pages, in one run.
+    """Lines of one width bucket, of any pages, in one run, at a cost of their padded pixels each; `runners` at once.
 
-    Args:
-        session: Of the batched graph.
-        limits: Of a batch; the cost of a line is its padded pixels.
-        runners: Batches under way at once.
-        run: Puts lines together and runs the session; None for lines that lie in memory.
+    `run` puts lines together and runs the session; None for lines that lie in memory.
     """
 
     def __init__(self, session: ModelRunner, limits: Limits, runners: int = 1, run: RunBatch | None = None) -> None:

@@ -45,15 +45,7 @@ SAMPLE_LINES: Final = 4
 
 
 def candidates(lang: str | None, languages: Sequence[Sequence[str]]) -> tuple[int, ...]:
-    """Which of a model's recognizers may read a page.
-
-    Args:
-        lang: As of ReadOptions.
-        languages: Of each recognizer.
-
-    Returns:
-        Their numbers: the first for None, and for a language that none has; all for "auto".
-    """
+    """Which recognizers may read a page: all for "auto"; the first for None, and for a language that none has."""
     if lang == AUTO:
         return tuple(range(len(languages)))
     return (with_language(lang, languages) if lang is not None else ()) or (0,)
@@ -61,13 +53,7 @@ def candidates(lang: str | None, languages: Sequence[Sequence[str]]) -> tuple[in
 
 @dataclass(frozen=True, slots=True)
 class Script(Generic[R_co]):
-    """One recognizer of a model.
-
-    Attributes:
-        readers: It, by what the request asks for.
-        languages: That it reads.
-        direction: Of its lines.
-    """
+    """One recognizer of a model."""
 
     readers: Mapping[Decoder, R_co]
     languages: tuple[str, ...] = ()
@@ -75,13 +61,7 @@ class Script(Generic[R_co]):
 
 
 def open_page(scripts: Sequence[Script[R]], options: ReadOptions, open_reader: Callable[[R], PageReader]) -> PageReader:
-    """A reader of one page with those of a model's recognizers that the options want.
-
-    Args:
-        scripts: The model's, the usual one first.
-        options: Of the page's task.
-        open_reader: Makes a reader of the page with one recognizer.
-    """
+    """A reader of one page with those of a model's recognizers, the usual one first, that the options want."""
     chosen = [scripts[number] for number in candidates(options.lang, [script.languages for script in scripts])]
     readers = [ScriptReader(open_reader(script.readers[options.decoder]), script.direction) for script in chosen]
     return readers[0].reader if len(readers) == 1 else SeveralRecognizers(readers, columns_first=options.lang != AUTO)
@@ -117,15 +97,11 @@ class _Attempt:
 
 @dataclass(slots=True)
 class SeveralRecognizers:
-    """A page.PageReader of one page with several recognizers.
+    """A page.PageReader of one page with several recognizers."""
 
-    Attributes:
-        scripts: With each of them, the likeliest first; any of them finds the lines.
-        columns_first: Lines that run down the page are read by recognizers of columns first, as where a language was
-            asked for; otherwise in the order of `scripts`, because a page may lie on its side.
-    """
-
-    scripts: Sequence[ScriptReader]
+    scripts: Sequence[ScriptReader]  # with each of them, the likeliest first; any of them finds the lines
+    # lines that run down the page are read by recognizers of columns first, as where a language was asked for;
+    # otherwise in the order of `scripts`, because a page may lie on its side
     columns_first: bool = False
     _lines: int = 0
     _read_px: int = 0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ocrsvc.engines.line_recognizer import LineText
-from ocrsvc.engines.ppocr.pipeline.mask_pieces import LastMask
+from ocrsvc.engines.ppocr.pipeline.line_field import LastMask
 from ocrsvc.engines.ppocr.pipeline.page import PageReader
 from ocrsvc.engines.ppocr.pipeline.unwarp import OpenPage
 from ocrsvc.imaging.outline import Outline

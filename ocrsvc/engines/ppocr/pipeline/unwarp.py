@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineText
-from ocrsvc.engines.ppocr.pipeline.line_field import LineField, fit_field
-from ocrsvc.engines.ppocr.pipeline.mask_pieces import LastMask
+from ocrsvc.engines.ppocr.pipeline.line_field import LastMask, LineField, fit_field
 from ocrsvc.engines.ppocr.pipeline.page import PageReader, read_page
 from ocrsvc.engines.ppocr.pipeline.page_grid import MOST_SIDE_PX, PageGrid, make_grid
 from ocrsvc.imaging.geometry import Quads, map_boxes, upright_boxes
@@ -74,13 +73,7 @@ class _FoundPage:
 
 
 def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> Page:
-    """Read one image, flattened where its lines bend.
-
-    Args:
-        task: As for `read_page`; it must ask for lines to be found.
-        open_page: A reader of a task's image.
-        find_grid: Finds how the page lies; called for curved pages only.
-    """
+    """Read one image whose lines are to be found, flattened where they bend; only then `find_grid` is called."""
     found = _find(task, open_page)
     pixels = task.image.pixels
     if found.turn_deg < LEAST_TURN_DEG or max(pixels.shape[:2]) > MOST_SIDE_PX:

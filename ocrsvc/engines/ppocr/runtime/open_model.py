@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import logging
+import os
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from functools import cache, partial
+from typing import Any, Final
 
 import numpy as np
 import onnxruntime as ort
 
-from ocrsvc.engines.ppocr.runtime import models, providers
-from ocrsvc.engines.ppocr.runtime.cached_models import open_fp32, open_int8, session_options
+from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat
+from ocrsvc.engines.ppocr.runtime import models, openvino_session, providers
 from ocrsvc.engines.ppocr.runtime.io_binding import open_gpu_context
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
-from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, ModelPart
-from ocrsvc.engines.ppocr.runtime.open_openvino import open_openvino
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, ModelPart
+from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, OpenVinoRecognizer, OpenVinoSession
 from ocrsvc.engines.ppocr.runtime.providers import (
     CPU,
     CUDA,
@@ -27,9 +32,78 @@ from ocrsvc.engines.ppocr.runtime.providers import (
     check_precision,
     choose_provider,
 )
-from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS, ProfileSession, Session, SessionConfig
-from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner, SessionPool
+from ocrsvc.engines.ppocr.runtime.session import (
+    SESSION_ERRORS,
+    ModelRunner,
+    ProfileSession,
+    Session,
+    SessionConfig,
+    SessionPool,
+)
 from ocrsvc.errors import EngineUnavailable
+
+_INT8: Final = "int8-"
+
+
+def session_options(config: SessionConfig) -> ort.SessionOptions:
+    """How ONNX Runtime is to run it, on whatever device."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = config.threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.enable_cpu_mem_arena = config.arena_values > 0
+    if config.threads > 1:
+        # A thread that waits for more work must not hold a core.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def make_int8(part: ModelPart, config: SessionConfig, cache: ModelCache | None = None) -> Session:
+    """Open a recognizer with its large products in eight bits, made anew and cached for `open_int8`, on the CPU."""
+    made, key = models.quantized_recognizer(part), _key(part.shipped, _INT8)
+    session = _open_and_store(made, session_options(config), cache or ModelCache(None), _int8_name(part), key)
+    return Session([ProfileSession(session)], config, precision="int8")
+
+
+def _key(shipped: bytes, kind: str = "") -> str:
+    return cache_key(shipped, models.preparation_code(), ort.__version__.encode(), *([kind.encode()] if kind else []))
+
+
+def _int8_name(part: ModelPart) -> str:
+    return _INT8 + part.cache_name
+
+
+def open_int8(part: ModelPart, options: ort.SessionOptions, config: SessionConfig, cache: ModelCache) -> Session:
+    """The recognizer in eight bits, as it was made at an earlier start, or as it is now, and cached for a later one."""
+    cached = cache.find(_int8_name(part), _key(part.shipped, _INT8))
+    if cached is None:
+        return make_int8(part, config, cache)
+    return Session([ProfileSession(_open_stored(cached, options))], config, precision="int8")
+
+
+def open_fp32(part: ModelPart, options: ort.SessionOptions, cache: ModelCache) -> ort.InferenceSession:
+    """The model as it was optimised at an earlier start, or as it is now, and cached for a later one."""
+    name, key = part.cache_name, _key(part.shipped)
+    cached = cache.find(name, key)
+    if cached is not None:
+        return _open_stored(cached, options)
+    return _open_and_store(models.prepare_model(part), options, cache, name, key)
+
+
+def _open_stored(model: bytes, options: ort.SessionOptions) -> ort.InferenceSession:
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(model, options, providers=[CPU])
+
+
+def _open_and_store(
+    model: bytes, options: ort.SessionOptions, cache: ModelCache, name: str, key: str
+) -> ort.InferenceSession:
+    """Open a model that was just prepared, and cache it as ONNX Runtime optimised it, at most twice as large."""
+    with cache.new_file(name, key, 2 * len(model)) as file:
+        if file is not None:
+            options.optimized_model_filepath = os.fspath(file)
+        return ort.InferenceSession(model, options, providers=[CPU])
+
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
@@ -41,14 +115,8 @@ _NO_GPU: Final = (
 def open_model(part: ModelPart, config: SessionConfig, cache: ModelCache | None = None) -> ModelRunner:
     """Open a part of a model: one session on the CPU, whose users bound its runs; a pool on a GPU, under OpenVINO.
 
-    Args:
-        part: A detector or a recognizer.
-        config: On which device, with how many threads, and which memory is kept.
-        cache: Keeps what was made of the model, so that the next start is quicker.
-
-    Raises:
-        EngineUnavailable: The device was asked for by name and cannot be used.
-        BadModel: The part is no model of its kind.
+    Raises EngineUnavailable: the device was asked for by name and cannot be used; BadModel: the part is no model of its
+    kind.
     """
     cache = cache or ModelCache(None)
     config = replace(config, input_format=part.input_format)
@@ -102,10 +170,7 @@ def _open_on_gpu(part: ModelPart, config: SessionConfig, cache: ModelCache, prov
 def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionConfig, cache: ModelCache) -> Session:
     """One stream's session: for each profile of TensorRT, if `fp32_model` is given, and for any shape on CUDA.
 
-    Args:
-        fp32_model: The model in single precision: TensorRT chooses by itself where half of it will do.
-        cuda_model: The model as CUDA runs it.
-        config, cache: As for `open_session`.
+    TensorRT chooses by itself where half of the precision will do.
     """
     gpu = open_gpu_context()
     stream = gpu.address if gpu is not None else None
@@ -140,3 +205,95 @@ def _register_arena() -> None:
     """One arena for all sessions of the process that keep memory: what one has kept, another need not ask for."""
     memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     ort.create_and_register_allocator(memory, ort.OrtArenaCfg({}))
+
+
+MOST_KERNELS: Final = {DETECTION: 100, RECOGNITION: 600}
+"""Kernels of one kind that a session keeps, the least recently used go first: of about 3 shapes of pages
+and half the widths of lines. With four times as many a corpus of pages of all sizes costs the same processor time and
+90 MB more."""
+
+
+def open_openvino(part: ModelPart, config: SessionConfig, store: ModelCache) -> list[OpenVinoSession]:
+    """The model in `config.sessions` sessions; the precision "auto" is bf16 where the processor has it.
+
+    Raises EngineUnavailable: OpenVINO is not installed or does not work, or the processor does not compute in bf16.
+    """
+    if not openvino_session.is_installed():
+        raise EngineUnavailable(
+            "OpenVINO was asked for, and the package `openvino` is not installed.",
+            "Install ocrsvc with the extra openvino, or set OCRSVC_PROVIDER=auto and OCRSVC_PRECISION=auto.",
+        )
+    if config.precision == "bf16" and not openvino_session.computes_bf16():
+        raise EngineUnavailable(
+            "OCRSVC_PRECISION=bf16, but this processor does not compute in bfloat16 under OpenVINO.",
+            "Set OCRSVC_PRECISION=auto.",
+        )
+    try:
+        return _open_sessions(part, config, store)
+    except openvino_session.FAULTS as error:
+        raise EngineUnavailable(
+            f"OpenVINO does not open {part.file}: {error}", "Set OCRSVC_PROVIDER=cpu to do without it."
+        ) from error
+
+
+def _open_sessions(part: ModelPart, config: SessionConfig, store: ModelCache) -> list[OpenVinoSession]:
+    prepared = _prepared(part.cache_name, part, partial(models.prepare_model, openvino=True), store)
+    bodies = _compile(part, prepared, config)
+    if part.kind != RECOGNITION:
+        return [OpenVinoSession(body, {}, config.arena_values, part.input_format) for body in bodies]
+    # Kept as well: the package onnx, which reads it, is 10 MB.
+    properties = json.loads(_prepared(f"metadata-{part.cache_name}", part, models.prepare_properties, store))
+    if models.PRODUCT not in properties:
+        return [OpenVinoSession(body, properties, 0, part.input_format) for body in bodies]
+    prepare = partial(models.prepare_classifier, steps=STEPS)
+    classifiers = _compile(part, _prepared(f"classifier-{STEPS}-{part.cache_name}", part, prepare, store), config)
+    head = cache(partial(models.read_head, part.version, part.file))
+    return [
+        OpenVinoRecognizer(*both, properties, head, part.input_format) for both in zip(bodies, classifiers, strict=True)
+    ]
+
+
+def _compile(part: ModelPart, prepared: bytes, config: SessionConfig) -> list[Any]:
+    """An openvino.CompiledModel for each session; they share what was read."""
+    has_bf16 = config.precision != "fp32" and openvino_session.computes_bf16()
+    options = {
+        "INFERENCE_PRECISION_HINT": "bf16" if has_bf16 else "f32",
+        "INFERENCE_NUM_THREADS": config.threads,
+        "NUM_STREAMS": 1,
+        # Where threads run is the operating system's business: several sessions would be pinned to the same cores.
+        "ENABLE_CPU_PINNING": False,
+        "CPU_RUNTIME_CACHE_CAPACITY": MOST_KERNELS[part.kind],
+    }
+    core = openvino_session.core()
+    model = core.read_model(prepared, b"")
+    if part.kind == DETECTION:
+        model = _taking_pixels(model, part.input_format)
+    return [core.compile_model(model, "CPU", options) for _ in range(config.sessions)]
+
+
+def _taking_pixels(model: Any, taken: InputFormat) -> Any:
+    """The model with (1, H, W, 3) uint8 for its input: a quarter of the memory, and two copies of a page less."""
+    from openvino import Layout, Type
+    from openvino.preprocess import PrePostProcessor
+
+    prepared = PrePostProcessor(model)
+    prepared.input().tensor().set_element_type(Type.u8).set_layout(Layout("NHWC"))
+    prepared.input().model().set_layout(Layout("NCHW"))
+    values = prepared.input().preprocess().convert_element_type(Type.f32)
+    if taken.is_half:
+        values.mean(127.5).scale(127.5)
+    else:
+        values.mean(taken.shade_mean).scale(taken.shade_std)
+    return prepared.build()
+
+
+def _prepared(name: str, part: ModelPart, prepare: Callable[[ModelPart], bytes], store: ModelCache) -> bytes:
+    """What `prepare` makes of a model, which the cache keeps: that is quicker than to make it."""
+    entry, key = f"openvino-{name}", cache_key(part.shipped, models.preparation_code())
+    found = store.find(entry, key)
+    if found is None:
+        found = prepare(part)
+        with contextlib.suppress(OSError), store.new_file(entry, key, 2 * len(found)) as file:
+            if file is not None:
+                file.write_bytes(found)
+    return found

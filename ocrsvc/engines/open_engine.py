@@ -1,4 +1,8 @@
-"""The settings of a model: those of the service, with what its `model.toml` says of its engine in their place."""
+"""Opens a model's engine, or the one that the settings name, in this process or in child processes.
+
+The settings of a model are those of the service, with what its `model.toml` says of its engine in their place. Only the
+engine that is opened is imported.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,16 @@ from typing import Any, Final, get_args
 
 from pydantic import ValidationError
 
+from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.model.description import IN_FOLDER
 from ocrsvc.engines.model.version import ModelVersion
-from ocrsvc.errors import BadModel
-from ocrsvc.registry import EngineEntry, engines, resolve
+from ocrsvc.engines.page_analysis import AnalysingEngine
+from ocrsvc.errors import BadModel, EngineUnavailable
+from ocrsvc.registry import EngineEntry, EntryError, engines, resolve
+from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.describe import accepted
 from ocrsvc.settings.settings import Settings, settings_class
+from ocrsvc.system.thread_plan import ThreadPlan
 
 _WRITTEN: Final = frozenset({"model_cache"})
 """Folders that the service writes to, and takes what is there for its own."""
@@ -21,14 +29,9 @@ _WRITTEN: Final = frozenset({"model_cache"})
 def settings_of_model(settings: Settings, model: ModelVersion) -> Settings:
     """The settings with which a model is opened: its engine, and what its description sets.
 
-    Args:
-        settings: Of the service.
-        model: Whose description is applied. The files at the paths that it names are held against its manifest.
-
-    Raises:
-        BadModel: There is no such engine, or it would run programs of the model, and OCRSVC_MODELS_CODE is off; a
-            setting does not exist, is not the engine's own, or has a value that is not accepted; a file is not that of
-            the manifest.
+    The files at the paths that it names are held against its manifest. Raises BadModel: there is no such engine, or it
+    would run programs of the model, and OCRSVC_MODELS_CODE is off; a setting does not exist, is not the engine's own,
+    or has a value that is not accepted; a file is not that of the manifest.
     """
     entry = _entry_of(model)
     if entry.runs_model_code and model.description.paths and not settings.models_code:
@@ -108,3 +111,33 @@ def _own_in_words(entry: EngineEntry, own: frozenset[str]) -> str:
 
 def _bad(model: ModelVersion, name: str, fault: str, remedy: str) -> BadModel:
     return BadModel(f"{model}: model.toml: settings.{name} {fault}.", remedy)
+
+
+def open_engine(
+    settings: Settings, plan: ThreadPlan, denylist: CrashDenylist | None = None, model: ModelVersion | None = None
+) -> Engine:
+    """Open an engine where OCRSVC_ISOLATION says, with a model, or the one that OCRSVC_ENGINE names with its own.
+
+    Call it after the fork. `denylist` is what all workers share, for isolated engines. Raises EngineUnavailable,
+    BadModel.
+    """
+    if settings.isolation == "thread":
+        return open_engine_in_process(settings, plan, model)
+    from ocrsvc.engines.isolated.engine import IsolatedEngine
+
+    if model is not None:
+        settings = settings_of_model(settings, model)
+    denylist = denylist or CrashDenylist(settings.quarantine_size, settings.quarantine_s)
+    return IsolatedEngine(settings, plan, denylist, model)
+
+
+def open_engine_in_process(settings: Settings, plan: ThreadPlan, model: ModelVersion | None = None) -> Engine:
+    """Load an engine in this process, whatever OCRSVC_ISOLATION says. Raises EngineUnavailable, BadModel."""
+    if model is not None:
+        settings = settings_of_model(settings, model)
+    entry = engines()[settings.engine]
+    try:
+        opener = resolve(entry.opener)
+    except EntryError as error:
+        raise EngineUnavailable(str(error)) from error
+    return AnalysingEngine(opener(settings, plan, model) if entry.takes_model else opener(settings, plan), model)
