@@ -198,7 +198,7 @@ def engine() -> Iterator[PpocrEngine]:
 
 def in_memory(engine: PpocrEngine) -> PageHandle:
     """The same models, with pixels prepared in memory."""
-    return PageHandle(engine._detector, engine._scripts[0].readers, engine._shared_threads)
+    return PageHandle(engine._detector, engine._scripts, engine._shared_threads)
 
 
 def read(handle: PageHandle, pixels: Pixels, options: ReadOptions | None = None) -> Page:
@@ -305,8 +305,8 @@ def test_a_page_for_which_the_gpu_has_no_room_is_prepared_in_memory(
 ) -> None:
     viewer = engine._gpu_pipeline
     assert viewer is not None
-    full = type(viewer)(Full(), viewer.detector, viewer.recognizers)
-    handle = PageHandle(engine._detector, engine._scripts[0].readers, engine._shared_threads, gpu_pipeline=full)
+    full = type(viewer)(Full(), viewer.detector, viewer.scripts)
+    handle = PageHandle(engine._detector, engine._scripts, engine._shared_threads, gpu_pipeline=full)
     assert read(handle, load(PAGES / "line.png")).text == "The library closes at 15:00 today."
     assert "no room for a page of 600 x 50 pixels (out of memory" in caplog.text
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from ocrsvc.errors import EngineFailed
 from ocrsvc.records import Check, no_check
 
-_CHECK_S: Final = 0.1
-"""How long a page waits for its turn before it asks whether it is still wanted."""
+_CHECK_S: Final = 0.1  # how long a page waits for its turn before it asks whether it is still wanted
 
 
 class OnDemandModel:

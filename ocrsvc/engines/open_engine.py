@@ -22,8 +22,7 @@ from ocrsvc.settings.describe import accepted
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.thread_plan import ThreadPlan
 
-_WRITTEN: Final = frozenset({"model_cache"})
-"""Folders that the service writes to, and takes what is there for its own."""
+_WRITTEN: Final = frozenset({"model_cache"})  # folders that the service writes to, and takes what is there for its own
 
 
 def settings_of_model(settings: Settings, model: ModelVersion) -> Settings:
@@ -33,7 +32,13 @@ def settings_of_model(settings: Settings, model: ModelVersion) -> Settings:
     would run programs of the model, and OCRSVC_MODELS_CODE is off; a setting does not exist, is not the engine's own,
     or has a value that is not accepted; a file is not that of the manifest.
     """
-    entry = _entry_of(model)
+    name = model.description.engine
+    if name not in engines():
+        raise BadModel(
+            f"{model}: model.toml: engine is {name!r}, and there is no such engine.",
+            f"Name one of {', '.join(engines())}, or install the plug-in that brings it.",
+        )
+    entry = engines()[name]
     if entry.runs_model_code and model.description.paths and not settings.models_code:
         raise BadModel(
             f"{model}: the engine {entry.name} runs programs that lie in the model's folder.",
@@ -43,7 +48,8 @@ def settings_of_model(settings: Settings, model: ModelVersion) -> Settings:
     given: dict[str, object] = {"engine": entry.name}
     for name, value in model.description.settings.items():
         if name not in own:
-            raise _bad(model, name, f"is no setting of the engine {entry.name}", _own_in_words(entry, own))
+            remedy = f"Its own are {', '.join(sorted(own))}." if own else f"The engine {entry.name} has none."
+            raise _bad(model, name, f"is no setting of the engine {entry.name}", remedy)
         given[name] = _value_of(model, name, value)
     try:
         return type(settings).model_validate(vars(settings) | given)
@@ -57,42 +63,24 @@ def own_settings(entry: EngineEntry) -> frozenset[str]:
     return frozenset(name for group in groups for name in group.model_fields) - _WRITTEN
 
 
-def _entry_of(model: ModelVersion) -> EngineEntry:
-    name = model.description.engine
-    if name not in engines():
-        raise BadModel(
-            f"{model}: model.toml: engine is {name!r}, and there is no such engine.",
-            f"Name one of {', '.join(engines())}, or install the plug-in that brings it.",
-        )
-    return engines()[name]
-
-
 def _value_of(model: ModelVersion, name: str, value: Any) -> object:
     """As the file of settings has it: texts, so that `true` is no number here either; paths in the folder are whole."""
     if isinstance(value, dict | list):
         return value
     text = str(value)
     if not text.startswith(IN_FOLDER):
-        if _is_path(name):
+        annotation = settings_class().model_fields[name].annotation
+        if Path in (annotation, *get_args(annotation)):
             raise _bad(model, name, f"is {text[:200]!r}, which is not in the model's folder", "Begin it with './'.")
         return text
     path = PurePosixPath(text)
     if ".." in path.parts:
         raise _bad(model, name, f"is {text!r}, which leaves the model's folder", "Name a path below it.")
-    _verify_below(model, path)
-    return str(Path(model.folder / path))
-
-
-def _is_path(name: str) -> bool:
-    annotation = settings_class().model_fields[name].annotation
-    return Path in (annotation, *get_args(annotation))
-
-
-def _verify_below(model: ModelVersion, path: PurePosixPath) -> None:
-    """An engine opens these files by itself, so they are read here first. Raises BadModel."""
+    # An engine opens these files by itself, so they are read here first.
     for file in model.digests:
         if path in (PurePosixPath(file), *PurePosixPath(file).parents):
             model.read(file)
+    return str(Path(model.folder / path))
 
 
 def _refusal(model: ModelVersion, error: ValidationError) -> BadModel:
@@ -103,10 +91,6 @@ def _refusal(model: ModelVersion, error: ValidationError) -> BadModel:
         return _bad(model, name, "cannot be set as the model wants it", problem["msg"])
     value = model.description.settings[name]
     return _bad(model, name, f"is {value!r}", f"Accepted is {accepted(name)}.")
-
-
-def _own_in_words(entry: EngineEntry, own: frozenset[str]) -> str:
-    return f"Its own are {', '.join(sorted(own))}." if own else f"The engine {entry.name} has none."
 
 
 def _bad(model: ModelVersion, name: str, fault: str, remedy: str) -> BadModel:

@@ -110,8 +110,7 @@ class Spawner:
 HANG: Final = "hang"
 INVALID_ANSWER: Final = "nonsense"
 
-CLOSE_S: Final = 10.0
-"""How long an engine may take to close before its process is ended."""
+CLOSE_S: Final = 10.0  # how long an engine may take to close before its process is ended
 
 # A killed process gives its memory back, on a GPU too, before the next one opens.
 _EXIT_WAIT_S: Final = 1.5
@@ -207,8 +206,10 @@ class Child:
     def end(self, *, kill: bool = True) -> None:
         """Let go of the child: at once, or after what it closes by itself, for which it has CLOSE_S."""
         self._spawner.kill(self._key, 0.0 if kill else CLOSE_S)
-        if kill:
-            self._wait_for_exit()
+        with contextlib.suppress(ChildLost, OSError):
+            while kill:
+                with contextlib.suppress(InvalidData):
+                    self._receive(time.monotonic() + _EXIT_WAIT_S)
         self._socket.close()
         self._area.close()
 
@@ -234,12 +235,6 @@ class Child:
                     raise
                 if not any(map(_is_wanted, tasks)):
                     self._area.is_given_up = True
-
-    def _wait_for_exit(self) -> None:
-        with contextlib.suppress(ChildLost, OSError):
-            while True:
-                with contextlib.suppress(InvalidData):
-                    self._receive(time.monotonic() + _EXIT_WAIT_S)
 
     def _receive(self, until_s: float) -> dict[str, Any]:
         """The next message. Raises ChildLost, InvalidData, TimeoutError, OSError."""

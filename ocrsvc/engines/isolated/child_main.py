@@ -19,7 +19,7 @@ from typing import Final
 
 import orjson
 
-from ocrsvc.engines.contract import Engine, Handle
+from ocrsvc.engines.contract import Handle
 from ocrsvc.engines.isolated.messages import (
     MESSAGE_BYTES,
     Ready,
@@ -131,10 +131,14 @@ def serve_worker(
         handle = engine.open_handle()
         handle.warm_up()
     except Exception as failure:  # noqa: BLE001  the worker raises it in the thread that waits
-        _send(wire, {"failed": pack_failure(_open_error(failure))})
+        # What the engine itself says it lacks stays lacking; what went wrong otherwise may go well the next time.
+        if not isinstance(failure, OcrsvcError):
+            failure = EngineFailed(f"The engine cannot be opened: {type(failure).__name__}: {failure}.")
+        _send(wire, {"failed": pack_failure(failure)})
         return
     signal.setitimer(signal.ITIMER_REAL, 0)
-    _send(wire, {"ready": _ready(engine, gpu_memory)})
+    ready = Ready(os.getpid(), engine.describe(), engine.traits, read_private_bytes(), *gpu_memory.read())
+    _send(wire, {"ready": ready})
     limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
     reader = FileReader(handle, limits, engine.traits.wants_gray)
     while message := _receive(wire):
@@ -144,10 +148,6 @@ def serve_worker(
     engine.close()
 
 
-def _ready(engine: Engine, gpu_memory: GpuMemory) -> Ready:
-    return Ready(os.getpid(), engine.describe(), engine.traits, read_private_bytes(), *gpu_memory.read())
-
-
 def _answer(reader: FileReader, gpu_memory: GpuMemory, message: bytes, area: SharedArea) -> dict[str, object]:
     area.has_begun = True
     try:
@@ -155,13 +155,6 @@ def _answer(reader: FileReader, gpu_memory: GpuMemory, message: bytes, area: Sha
     except Exception as failure:  # noqa: BLE001  the batch loop: whatever an engine throws, it goes on
         return {"failed": pack_failure(failure)}
     return {"answer": place, "private_bytes": read_private_bytes(), "gpu_bytes": gpu_memory.read()[0]}
-
-
-def _open_error(failure: Exception) -> OcrsvcError:
-    """What the engine itself says it lacks stays lacking; what went wrong otherwise may go well the next time."""
-    if isinstance(failure, OcrsvcError):
-        return failure
-    return EngineFailed(f"The engine cannot be opened: {type(failure).__name__}: {failure}.")
 
 
 def _receive(wire: socket.socket) -> bytes:

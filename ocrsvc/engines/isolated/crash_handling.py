@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -59,12 +60,9 @@ class CrashHandling:
         return _Trial(task, crashes, crashes, _refusal() if crashes >= CRASHES else None)
 
     def _read_together(self, trials: list[_Trial]) -> None:
-        try:
-            answers = self._ask([trial.task for trial in trials])
-        except (OcrsvcError, ChildLost):
-            return
-        for trial, answer in zip(trials, answers, strict=True):
-            trial.answer = self._clear_if_noted(trial, answer)
+        with contextlib.suppress(OcrsvcError, ChildLost):
+            for trial, answer in zip(trials, self._ask([trial.task for trial in trials]), strict=True):
+                trial.answer = self._clear_if_noted(trial, answer)
 
     def _read_alone(self, trial: _Trial) -> Page | OcrsvcError:
         for _ in range(_TRIES):
@@ -100,16 +98,7 @@ def _refusal() -> ImageCrashesEngine:
     )
 
 
-_CHOOSING_OPTIONS: Final = (
-    "rotate",
-    "detect",
-    "upright_boxes",
-    "unwarp",
-    "layout",
-    "tables",
-    "barcodes",
-    "region",
-)
+_CHOOSING_OPTIONS: Final = ("rotate", "detect", "upright_boxes", "unwarp", "layout", "tables", "barcodes", "region")
 """Those that change which code an image meets."""
 
 

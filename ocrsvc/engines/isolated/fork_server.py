@@ -181,14 +181,6 @@ def _report_exit(end: socket.socket, how: object) -> None:
         end.send(orjson.dumps({"died": how}), socket.MSG_DONTWAIT)
 
 
-def _take_connection() -> socket.socket:
-    """What is on standard input, which is empty from here on."""
-    connection = socket.socket(fileno=os.dup(0))
-    with open(os.devnull, "rb") as nothing:  # noqa: PTH123
-        os.dup2(nothing.fileno(), 0)
-    return connection
-
-
 def preload(engine: str) -> None:
     """Import what the engine needs; what cannot be imported is reported by the child that opens it."""
     for name in ("ocrsvc.engines.isolated.child_main", "ocrsvc.imaging.geometry", *engines()[engine].preload):
@@ -203,7 +195,9 @@ def main() -> None:
     """Run the fork server of the worker that holds the other end of the socket."""
     # SIGTERM to a whole cgroup and SIGINT from a terminal are for the worker, which drains, then closes the socket.
     ignore_signals()
-    control = _take_connection()
+    control = socket.socket(fileno=os.dup(0))
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), 0)
     first: dict[str, Any] = orjson.loads(control.recv(_MESSAGE_BYTES) or b"{}")
     if not first:
         return

@@ -107,9 +107,7 @@ class SharedArea:
         self._map = mmap.mmap(self.fd, 0)
 
 
-MESSAGE_BYTES: Final = 1 << 15
-"""Longest message; pages are not in messages."""
-
+MESSAGE_BYTES: Final = 1 << 15  # longest message; pages are not in messages
 _TEXT_CHARACTERS: Final = 2000
 
 
@@ -135,7 +133,8 @@ def pack_tasks(tasks: Sequence[Task], area: SharedArea) -> bytes:
         row = [kind, offset, data.shape, task.options, deadline]
         offset = area.put(offset, data)
         if isinstance(task, ReadTask) and task.own is not None:
-            own = _pack_own(task.own)
+            # Of any size, for the frame is the image's.
+            own = orjson.dumps([task.own.is_all, pack_page(Page(1, 1, task.own.angle, task.own.lines))])
             row += [offset, len(own)]
             offset = area.put(offset, own)
         rows.append(row)
@@ -175,12 +174,6 @@ def _unpack_task(
     return ReadTask(Image(data, kind), options, until_s, check, own)
 
 
-def _pack_own(own: OwnText) -> Pixels:
-    """The text that a page has itself, as bytes; of any size, for the frame is the image's."""
-    packed = orjson.dumps([own.is_all, pack_page(Page(1, 1, own.angle, own.lines))])
-    return np.frombuffer(packed, np.uint8)
-
-
 def _unpack_own(packed: Pixels) -> OwnText:
     is_all, row = orjson.loads(packed.tobytes())
     page = unpack_page(row)
@@ -204,17 +197,14 @@ def pack_answers(answers: Sequence[Page | OcrsvcError], area: SharedArea) -> lis
 
 def _pack_answer(answer: Page | OcrsvcError, offset: int) -> object:
     if isinstance(answer, OcrsvcError):
-        return _pack_error(answer)
-    row: dict[str, object] = {"page": pack_page(answer), "times": _pack_times(answer.times)}
+        return pack_failure(answer)
+    # The clock is the machine's, so times mean the same in the worker.
+    times = answer.times and [answer.times.began_s, answer.times.found_s, answer.times.ended_s]
+    row: dict[str, object] = {"page": pack_page(answer), "times": times}
     if not isinstance(answer, DecodedPage):
         return row
     image = None if answer.image is None else [answer.image.format, offset, *answer.image.pixels.shape]
     return row | {"decode_s": answer.decode_s, "image": image}
-
-
-def _pack_times(times: EngineTimes | None) -> list[float] | None:
-    """The clock is the machine's, so they mean the same in the worker."""
-    return None if times is None else [times.began_s, times.found_s, times.ended_s]
 
 
 def unpack_answers(place: Any, tasks: Sequence[Task], area: SharedArea) -> list[Page | OcrsvcError]:
@@ -240,7 +230,10 @@ def _unpack_answer(row: Any, task: Task, area: SharedArea) -> Page | OcrsvcError
     match row:
         case {"decode_s": float(decode_s), "image": None} if task.options is not None:
             image = None
-        case {"decode_s": float(decode_s), "image": [str(kind), offset, *shape]} if _is_shape(shape):
+        # Gray, or in colours.
+        case {"decode_s": float(decode_s), "image": [str(kind), offset, *shape]} if (
+            len(shape) in (2, 3) and shape[2:] in ([], [3]) and 0 not in shape
+        ):
             image = Image(_copied(area, offset, tuple(shape)), kind)
         case _:
             raise InvalidData("no page of a file")
@@ -257,11 +250,6 @@ def _unpack_times(row: Any) -> EngineTimes | None:
         case [float(began_s), float(found_s), float(ended_s)] if 0.0 <= began_s <= found_s <= ended_s < math.inf:
             return EngineTimes(began_s, found_s, ended_s)
     raise InvalidData("times that do not follow each other")
-
-
-def _is_shape(shape: Sequence[object]) -> bool:
-    """Whether it is that of an image, gray or in colours."""
-    return len(shape) in (2, 3) and list(shape[2:]) in ([], [3]) and 0 not in shape
 
 
 def _copied(area: SharedArea, offset: Any, shape: tuple[Any, ...]) -> Pixels:
@@ -294,21 +282,14 @@ def unpack_ready(row: Any) -> Ready:
         raise InvalidData("a first message that says nothing") from error
 
 
-def pack_failure(failure: BaseException) -> dict[str, str]:
+def pack_failure(error: Exception) -> dict[str, str]:
     """An error of an engine, of whatever kind, by its code and text."""
-    if isinstance(failure, OcrsvcError):
-        return _pack_error(failure)
-    return _pack_error(
-        EngineFailed(
-            f"The engine failed on this image with {type(failure).__name__}: {failure}.",
+    if not isinstance(error, OcrsvcError):
+        error = EngineFailed(
+            f"The engine failed on this image with {type(error).__name__}: {error}.",
             "If other images are read, this one triggers a fault in the engine: please report it with the image.",
         )
-    )
-
-
-def _pack_error(error: OcrsvcError) -> dict[str, str]:
-    texts = {"detail": error.detail[:_TEXT_CHARACTERS], "remedy": error.remedy[:_TEXT_CHARACTERS]}
-    return {"code": error.code, **texts}
+    return {"code": error.code, "detail": error.detail[:_TEXT_CHARACTERS], "remedy": error.remedy[:_TEXT_CHARACTERS]}
 
 
 def unpack_failure(row: Any) -> OcrsvcError:

@@ -26,9 +26,7 @@ STRIDES_PX: Final = (8, 16, 32, 64)
 REACH: Final = 7
 CONFIDENT: Final = 0.4  # as PaddleOCR's and RapidLayout's own configurations
 SAME: Final = 0.5  # intersection over union from which two boxes are one thing
-MOST: Final = 300
-"""Candidates that are compared with each other, the surest first."""
-
+MOST: Final = 300  # candidates that are compared with each other, the surest first
 Floats = NDArray[np.float32]
 
 
@@ -75,9 +73,7 @@ def _suppress(boxes: Floats) -> NDArray[np.intp]:
     return cast("NDArray[np.intp]", np.flatnonzero(kept))
 
 
-TYPES: Final[tuple[RegionType, ...]] = get_args(RegionType)
-"""In the order of the model's classes."""
-
+TYPES: Final[tuple[RegionType, ...]] = get_args(RegionType)  # in the order of the model's classes
 _FILE: Final = Path(__file__).parent / "weights" / "cdla.onnx"
 _INPUT_PX: Final = (608, 800)  # width and height
 _MEANS: Final = np.array([0.485, 0.456, 0.406], np.float32)  # red, green, blue, of ImageNet
@@ -102,10 +98,7 @@ class LayoutModel:
         ]
 
 
-@cache
-def layout_model() -> LayoutModel:
-    """That of this process, which several engines share."""
-    return LayoutModel()
+layout_model: Final = cache(LayoutModel)  # that of this process, which several engines share
 
 
 def _to_tensor(pixels: Pixels, degrees: int) -> NDArray[np.float32]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -11,12 +12,8 @@ from ocrsvc.engines.model.files import parse_toml
 from ocrsvc.engines.model.languages import is_tag
 from ocrsvc.errors import BadModel
 
-MOST_BYTES: Final = 1 << 16
-"""Size limit of a `model.toml`."""
-
-IN_FOLDER: Final = "./"
-"""Prefix of a setting's value that is a path in the version's folder."""
-
+MOST_BYTES: Final = 1 << 16  # size limit of a `model.toml`
+IN_FOLDER: Final = "./"  # prefix of a setting's value that is a path in the version's folder
 Tier = Literal["tiny", "small", "medium"]
 Direction = Literal["ltr", "rtl", "vertical"]
 """How a recognizer's lines run: rightwards, leftwards, or downwards in columns from right to left."""
@@ -26,27 +23,18 @@ _PART: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(?:/[A-Za-z0-9][A-Za
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 
 
-def _check_file(name: str) -> str:
-    if not _PART.fullmatch(name):
-        raise ValueError("no plain name of a file in the model's folder")
-    return name
+def _is(check: Callable[[str], object], fault: str) -> AfterValidator:
+    def checked(text: str) -> str:
+        if not check(text):
+            raise ValueError(fault)
+        return text
+
+    return AfterValidator(checked)
 
 
-def _check_language(tag: str) -> str:
-    if not is_tag(tag):
-        raise ValueError("no language tag in small letters, such as zh, zh-hant or en")
-    return tag
-
-
-def _check_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise ValueError("no plain name in small letters")
-    return name
-
-
-File = Annotated[str, AfterValidator(_check_file)]
-Language = Annotated[str, AfterValidator(_check_language)]
-Name = Annotated[str, AfterValidator(_check_name)]
+File = Annotated[str, _is(_PART.fullmatch, "no plain name of a file in the model's folder")]
+Language = Annotated[str, _is(is_tag, "no language tag in small letters, such as zh, zh-hant or en")]
+Name = Annotated[str, _is(_NAME.fullmatch, "no plain name in small letters")]
 
 
 class _Table(BaseModel):

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 ACCEPTED: Final = "32 bytes as 64 hexadecimal digits or in base64, such as `ocrsvc models new-key` prints"
-CHUNK_BYTES: Final = 1 << 20
-"""Plain text in each chunk but the last."""
-
+CHUNK_BYTES: Final = 1 << 20  # plain text in each chunk but the last
 _KEY_BYTES: Final = 32
 _ID_BYTES: Final = 8
 _HEXADECIMAL: Final = re.compile(r"[0-9A-Fa-f]{64}")

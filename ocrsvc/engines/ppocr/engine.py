@@ -42,9 +42,7 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
-MOST_LINES: Final = 64
-"""Lines in one batch at most, however narrow: more gain nothing, and each waits for all."""
-
+MOST_LINES: Final = 64  # lines in one batch at most, however narrow: more gain nothing, and each waits for all
 BATCH: Final = Limits(most_cost=32 * 48 * 320, most_items=MOST_LINES, longest_wait_s=0.002)
 """A batch of lines on a GPU: the pixels of 32 lines of 320 px, which wait 2 ms for each other."""
 
@@ -93,7 +91,6 @@ class PpocrEngine:
             self._detector = open_detector(parts.detection, detection_config, cache, self._shared_threads)
             self._line_runners += [_make_line_runner(one, self._shared_threads, batch) for one in opened.values()]
             self._scripts = _scripts(parts, opened, self._line_runners)
-            self._unwarping = unwarping_model()
             backend = find_backend(imaging, first.device)
             self._gpu_pipeline = self._open_gpu_pipeline(backend, parts, opened, batch) if backend else None
             self._closing = closing.pop_all()
@@ -110,11 +107,10 @@ class PpocrEngine:
         """See engines.contract.Engine."""
         return PageHandle(
             self._detector,
-            self._scripts[0].readers,
+            self._scripts,
             self._shared_threads,
             gpu_pipeline=self._gpu_pipeline,
-            find_grid=self._unwarping.find_grid,
-            scripts=self._scripts,
+            find_grid=unwarping_model().find_grid,
         )
 
     def close(self) -> None:
@@ -123,16 +119,16 @@ class PpocrEngine:
 
     def _close_line_runners(self) -> None:
         for line_runner in self._line_runners:
-            line_runner.close()
+            if isinstance(line_runner, BatchRunner):
+                line_runner.close()
 
     def _open_gpu_pipeline(
         self, backend: ArrayBackend, parts: ModelParts, opened: Mapping[str, ModelRunner], batch: Limits
     ) -> GpuPipeline | None:
         """The pipeline that prepares pixels on the GPU, if it reads what is read without it."""
         runners = [BatchRunner(one, batch, len(one.sessions), batch_on_gpu(backend, one)) for one in opened.values()]
-        scripts = _scripts(parts, opened, runners)
-        pipeline = GpuPipeline(backend, self._detector, scripts[0].readers, scripts)
-        in_memory = PageHandle(self._detector, self._scripts[0].readers, self._shared_threads)
+        pipeline = GpuPipeline(backend, self._detector, _scripts(parts, opened, runners))
+        in_memory = PageHandle(self._detector, self._scripts, self._shared_threads)
         fault = find_fault(pipeline.open, in_memory.open_in_memory)
         if fault is None:
             self._line_runners += runners

@@ -55,7 +55,12 @@ class CrnnLibrary:
     """The loaded library and its character table; handles are opened from it. Raises EngineUnavailable."""
 
     def __init__(self) -> None:
-        _check_machine()
+        system, machine = platform.system(), platform.machine()
+        if (system, machine) != ("Linux", "x86_64"):
+            raise EngineUnavailable(
+                f"The engine tr_crnn runs on x86-64 Linux only; this machine is {machine} {system}.",
+                "Set OCRSVC_ENGINE=ppocr, which runs here too.",
+            )
         installed = _find_package()
         self.version: str = installed.version
         folder = Path(str(installed.locate_file(PACKAGE)))
@@ -116,15 +121,6 @@ class CrnnHandle:
         height, width = line.shape
         if not 0 < height <= MOST_HEIGHT_PER_WIDTH * width:
             raise EngineFailed(f"Tr cannot read a line of {width} x {height} px.")
-
-
-def _check_machine() -> None:
-    system, machine = platform.system(), platform.machine()
-    if (system, machine) != ("Linux", "x86_64"):
-        raise EngineUnavailable(
-            f"The engine tr_crnn runs on x86-64 Linux only; this machine is {machine} {system}.",
-            "Set OCRSVC_ENGINE=ppocr, which runs here too.",
-        )
 
 
 def _find_package() -> metadata.Distribution:

@@ -13,6 +13,7 @@ from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.model.version import TITLE
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
+from ocrsvc.engines.ppocr.pipeline.several_recognizers import Script
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, built_in_part
 from ocrsvc.engines.ppocr.runtime.providers import Device
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
@@ -108,7 +109,8 @@ class TrCrnnEngine:
     def open_handle(self) -> PageHandle:
         """See engines.contract.Engine."""
         reader = TrCrnnLineReader(self._library)
-        return PageHandle(self._detector, {"greedy": reader, "beam": reader}, SharedThreads(1), reader.close)
+        scripts = [Script({"greedy": reader, "beam": reader})]
+        return PageHandle(self._detector, scripts, SharedThreads(1), reader.close)
 
     def close(self) -> None:
         """The library stays loaded: it cannot be unloaded safely; the sessions go with the last reference."""

@@ -19,9 +19,7 @@ LOG: Final = logging.getLogger("ocrsvc.ppocr")
 Imaging = Literal["auto", "cpu", "numpy"]
 """Where pixels are prepared: on the GPU if the models run there, in memory, or in memory by the GPU code."""
 
-Array = Any
-"""An array of the GPU's array module."""
-
+Array = Any  # an array of the GPU's array module
 MAX_FREE_BYTES: Final = 256 << 20
 """Free memory of the GPU that is kept for the next page; what is free beyond it goes back to the GPU."""
 

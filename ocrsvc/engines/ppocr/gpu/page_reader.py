@@ -12,7 +12,7 @@ at each start by pages drawn here, where the test costs a tenth of a second and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,10 +40,9 @@ from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer
 from ocrsvc.engines.ppocr.pipeline.several_recognizers import Script, open_page
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner
 from ocrsvc.imaging.outline import Outline, corners, cut, extent, is_curved
-from ocrsvc.records import Decoder, Image, Pixels, ReadTask
+from ocrsvc.records import Image, Pixels, ReadTask
 
-CERTAIN: Final = 127
-"""What stands for a probability of 1."""
+CERTAIN: Final = 127  # what stands for a probability of 1
 
 
 def pack_map(xp: Any, probabilities: Array, least: float) -> Array:
@@ -87,9 +86,7 @@ class GpuPipeline:
 
     backend: ArrayBackend
     detector: Detector
-    recognizers: Mapping[Decoder, Recognizer]  # read GpuCrops, by decoder
-    # all recognizers of the model, where it has several; `recognizers` are those of the first
-    scripts: Sequence[Script[Recognizer]] = ()
+    scripts: Sequence[Script[Recognizer]]  # they read GpuCrops
 
     def open(self, task: ReadTask, last_mask: LastMask | None = None) -> PageReader:
         """A reader of the task's image; `last_mask` is given each mask of text. Raises MemoryError: the GPU is full."""
@@ -98,7 +95,7 @@ class GpuPipeline:
         def open_reader(recognizer: Recognizer) -> GpuPageReader:
             return GpuPageReader(self, page, task, recognizer, last_mask)
 
-        return open_page(self.scripts or (Script(self.recognizers),), task.options, open_reader)
+        return open_page(self.scripts, task.options, open_reader)
 
 
 @dataclass(frozen=True, slots=True)

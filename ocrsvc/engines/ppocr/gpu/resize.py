@@ -71,8 +71,7 @@ def _clipped(
     return ResamplingWeights(np.clip(places, 0, source[..., None] - 1).astype(np.int64), weights.astype(np.float32))
 
 
-FIXED: Final = 2048
-"""One, in OpenCV's fixed point."""
+FIXED: Final = 2048  # one, in OpenCV's fixed point
 
 
 def detector_input(
@@ -89,7 +88,10 @@ def detector_input(
     The page is resized to `size`, (w, h), by INTER_AREA to `shrink` and else INTER_LINEAR, and lies at the top left of
     `padded`, (w', h'), with its last row and column repeated.
     """
-    levels = _pad(xp, resize(xp, page, size, shrink=shrink), padded)
+    levels = resize(xp, page, size, shrink=shrink)
+    for axis, (side, whole) in enumerate(zip(levels.shape[:2], padded[::-1], strict=True)):
+        if whole > side:
+            levels = xp.take(levels, xp.asarray(np.minimum(np.arange(whole), side - 1)), axis=axis)
     planes = levels[None] if levels.ndim == 2 else levels.transpose(2, 0, 1)
     tensor = xp.empty((1, 3, padded[1], padded[0]), np.float32)
     factor, offset = scaling(xp, taken)
@@ -101,14 +103,6 @@ def scaling(xp: Any, taken: InputFormat) -> tuple[Array, Array]:
     """(3,) float32 each, of blue, green and red: shade * factor - offset is a value of the tensor."""
     mean, std = np.array(taken.mean), np.array(taken.std)
     return xp.asarray((1 / (255 * std)).astype(np.float32)), xp.asarray((mean / std).astype(np.float32))
-
-
-def _pad(xp: Any, levels: Array, padded: tuple[int, int]) -> Array:
-    """(h', w'[, 3]): the last row and column repeated."""
-    for axis, (side, whole) in enumerate(zip(levels.shape[:2], padded[::-1], strict=True)):
-        if whole > side:
-            levels = xp.take(levels, xp.asarray(np.minimum(np.arange(whole), side - 1)), axis=axis)
-    return levels
 
 
 def resize(xp: Any, page: Array, size: tuple[int, int], *, shrink: bool) -> Array:

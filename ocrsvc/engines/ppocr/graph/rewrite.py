@@ -21,8 +21,7 @@ LOGITS: Final = "logits"
 FEATURES: Final = "features"
 BEGINS: Final = "begins"
 
-IMPOSSIBLE: Final = -1e30
-"""The score of a class that is there for padding."""
+IMPOSSIBLE: Final = -1e30  # the score of a class that is there for padding
 
 # Far above the subnormal range (1.2e-38) and far below any weight that can change an output in single precision.
 NEGLIGIBLE: Final = 1e-30
@@ -118,7 +117,10 @@ def add_argmax_batched(proto: onnx.ModelProto) -> None:
     """
     shares = proto.graph.output[0].name
     _, add_bias = _find_head(proto)
-    _rename(proto, add_bias.output[0], LOGITS)
+    before = add_bias.output[0]
+    for node in proto.graph.node:
+        node.input[:] = [LOGITS if name == before else name for name in node.input]
+        node.output[:] = [LOGITS if name == before else name for name in node.output]
     head = _Head(proto)
     head.add("ArgMax", shares, output=BEST, axis=2, keepdims=0)
     head.add_along("ReduceMax", shares, 2, output=PROBABILITIES, keepdims=0)
@@ -132,7 +134,10 @@ def add_argmax_to_scores(proto: onnx.ModelProto, classes: int, *, shares: bool, 
     `shares` says that these are probabilities; otherwise they are scores before a softmax.
     """
     head = _Head(proto)
-    scores = _scores_before_softmax(proto) or (_logarithms(head, proto) if shares else proto.graph.output[0].name)
+    scores = _scores_before_softmax(proto) or proto.graph.output[0].name
+    if shares and scores == proto.graph.output[0].name:
+        least = head.constant(np.array(np.finfo(np.float32).tiny, np.float32))
+        scores = head.add("Log", head.add("Max", scores, least))
     if batched:
         logits = head.add("Identity", scores, output=LOGITS)
         head.add("ArgMax", logits, output=BEST, axis=2, keepdims=0)
@@ -155,11 +160,6 @@ def _scores_before_softmax(proto: onnx.ModelProto) -> str | None:
     return softmax.input[0] if axis in (2, -1) else None
 
 
-def _logarithms(head: _Head, proto: onnx.ModelProto) -> str:
-    least = head.constant(np.array(np.finfo(np.float32).tiny, np.float32))
-    return head.add("Log", head.add("Max", proto.graph.output[0].name, least))
-
-
 def _outputs(*, batched: bool) -> tuple[tuple[str, int, int], ...]:
     """The outputs of a recognizer that chooses its classes."""
     ranks = (2, 2, 3) if batched else (1, 1, 2)
@@ -175,13 +175,6 @@ def opset_of(proto: onnx.ModelProto) -> int:
 def _blocks_of(classes: int) -> int:
     """Into how many blocks ONNX Runtime is to cut the classes: they must be of equal size."""
     return next((count for count in range(classes // _BLOCK + 1, _MOST_BLOCKS) if classes % count == 0), 1)
-
-
-def _rename(proto: onnx.ModelProto, before: str, after: str) -> None:
-    """Call a value otherwise, where it is made and where it is read."""
-    for node in proto.graph.node:
-        node.input[:] = [after if name == before else name for name in node.input]
-        node.output[:] = [after if name == before else name for name in node.output]
 
 
 def _put_outputs(proto: onnx.ModelProto, kinds: Iterable[tuple[str, int, int]]) -> None:
@@ -257,15 +250,12 @@ class _Head:
         blocked = self.add("Reshape", scores, self.constant([-1, blocks, classes // blocks]))
         greatest = self.add_along("ReduceMax", blocked, 2, keepdims=0)
         block = self.add("ArgMax", greatest, axis=1, keepdims=1)
-        place = self.add("Concat", self.add_along("Unsqueeze", self._row_numbers(greatest), 1), block, axis=1)
+        count = self.add("Gather", self.add("Shape", greatest), self.constant(0), axis=0)
+        rows = self.add("Range", self.constant(0), count, self.constant(1))
+        place = self.add("Concat", self.add_along("Unsqueeze", rows, 1), block, axis=1)
         inside = self.add("ArgMax", self.add("GatherND", blocked, place), axis=1, keepdims=0)
         before = self.add("Mul", self.add_along("Squeeze", block, 1), self.constant(classes // blocks))
         return self.add("Add", before, inside, output=BEST)
-
-    def _row_numbers(self, table: str) -> str:
-        """0, 1, ... for each row."""
-        count = self.add("Gather", self.add("Shape", table), self.constant(0), axis=0)
-        return self.add("Range", self.constant(0), count, self.constant(1))
 
     def add_probabilities(self, scores: str, best: str, begins: str | None = None) -> None:
         """PROBABILITIES, of the scores (T, C) at the first step of each character; see `first_steps`."""
@@ -274,11 +264,9 @@ class _Head:
 
     def first_steps(self, best: str, begins: str | None) -> str:
         """(N,) the first step of each run of one class that is not blank (0); one begins wherever `begins` is true."""
-        before = self.add("Concat", self.constant([0]), self.add("Slice", best, *self._all_but_the_last()), axis=0)
+        but_the_last = self.add("Slice", best, self.constant([0]), self.constant([-1]))
+        before = self.add("Concat", self.constant([0]), but_the_last, axis=0)
         changed = self.add("Not", self.add("Equal", best, before))
         changed = self.add("Or", changed, begins) if begins is not None else changed
         not_blank = self.add("Greater", best, self.constant(0))
         return self.add_along("Squeeze", self.add("NonZero", self.add("And", changed, not_blank)), 0)
-
-    def _all_but_the_last(self) -> tuple[str, str]:
-        return self.constant([0]), self.constant([-1])

@@ -21,15 +21,11 @@ from numpy.typing import NDArray
 from ocrsvc.engines.line_recognizer import Path
 from ocrsvc.records import Pixels
 
-Columns = NDArray[np.uint64]
-"""(w,) the ink of each column: the bit 1 << row is set where that row has some."""
-
+Columns = NDArray[np.uint64]  # (w,) the ink of each column: the bit 1 << row is set where that row has some
 INKED: Final = 0.4
 """Of the line's strongest contrast with its ground, from which a pixel is ink: half, less what smoothing takes away."""
 
-STRONG: Final = 0.98
-"""The share of pixels with less contrast than the strongest; fewer than the others are specks."""
-
+STRONG: Final = 0.98  # the share of pixels with less contrast than the strongest; fewer than the others are specks
 EDGE: Final = 0.2
 """Share of the crop's height at its top and at its bottom that may hold ink of the lines above and below."""
 
@@ -43,9 +39,7 @@ characters, 0.21 for Latin letters and 0.29 for marks, with one in ten more than
 CLEAR: Final = 4
 """Columns from ink that are as good as any more, where no space was read: a wider gap may be beside a narrow mark."""
 
-EDGE_INK: Final = np.array([(1 << 64) - 1], np.uint64)
-"""The column after each line."""
-
+EDGE_INK: Final = np.array([(1 << 64) - 1], np.uint64)  # the column after each line
 HALF_CHARACTER: Final = 0.75
 """Of the crop's height, how far the first and the last character of a line reach out from their middles at most."""
 

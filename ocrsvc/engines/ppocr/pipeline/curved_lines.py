@@ -17,22 +17,14 @@ from numpy.typing import NDArray
 
 from ocrsvc.imaging.outline import Outline
 
-FULL: Final = 0.75
-"""Share of its smallest rectangle that the contour of a straight line fills at least."""
-
-BENT: Final = 0.5
-"""How far a curve leaves its chord, in thicknesses of the strip, from which it is followed."""
-
+FULL: Final = 0.75  # share of its smallest rectangle that the contour of a straight line fills at least
+BENT: Final = 0.5  # how far a curve leaves its chord, in thicknesses of the strip, from which it is followed
 UNEVEN: Final = 0.75
 """How far the contour's points lie from the curve at most (root mean square, in thicknesses of the strip). It is 0.5 in
 an even strip; in two lines that touch, in a cross or in a ring it is more."""
 
-SHORTEST: Final = 5.0
-"""Length of a curved line in thicknesses; shorter shapes are as likely blots."""
-
-STRAIGHT: Final = 0.1
-"""How far a piece of the outline may leave the curve, in thicknesses of the strip."""
-
+SHORTEST: Final = 5.0  # length of a curved line in thicknesses; shorter shapes are as likely blots
+STRAIGHT: Final = 0.1  # how far a piece of the outline may leave the curve, in thicknesses of the strip
 MOST_PIECES: Final = 16
 
 LONGEST_BORDER: Final = 3.0

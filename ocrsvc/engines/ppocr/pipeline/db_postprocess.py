@@ -104,7 +104,8 @@ def find_lines(
     height, width = pixels.shape[:2]
 
     def run_pass(scale: float) -> FoundLines:
-        return lines_from_map(run(_resize(pixels, scale)), width, height, thresholds)
+        size, way = input_size(height, width, scale), cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
+        return lines_from_map(run(cast(Pixels, cv2.resize(pixels, size, interpolation=way))), width, height, thresholds)
 
     return detect_in_passes(height, width, run_pass)
 
@@ -141,12 +142,6 @@ def second_scale(found: FoundLines, scale: float, longest: float) -> float:
         heights = sorted(min(extent(outline)) * scale for outline in found.outlines)
         wanted = max(wanted, READABLE_PX / heights[int(len(heights) * SMALL_TEXT_SHARE)])
     return min(scale * wanted, ENLARGE_MOST, max(FINE_PX / longest, scale))
-
-
-def _resize(pixels: Pixels, scale: float) -> Pixels:
-    height, width = pixels.shape[:2]
-    size = input_size(height, width, scale)
-    return cast(Pixels, cv2.resize(pixels, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR))
 
 
 def input_size(height: int, width: int, scale: float) -> tuple[int, int]:
@@ -229,7 +224,9 @@ class _MapReader:
         least, unclip_ratio = self.thresholds.of_box * self.certain, self.thresholds.unclip_ratio
         likely = _score(cv2.boxPoints(around), self.probabilities) >= least
         is_rectangle = likely and fills(contour, across, along)
-        if levels and (not is_rectangle or min(across, along) > THICK * self.usual or _is_tall(contour)):
+        *_, width, height = cv2.boundingRect(contour)
+        is_tall = height > width
+        if levels and (not is_rectangle or min(across, along) > THICK * self.usual or is_tall):
             rows = rows_of(contour, self.probabilities, levels)
             if rows.parts:
                 return self._all_lines(contour, rows)
@@ -247,11 +244,6 @@ class _MapReader:
         allowed = may_be_looked_at(division.parts, width * height, MOST_LOOKS_AT_PARTS)
         parts = zip(division.parts, allowed, strict=True)
         return [line for part, divide in parts for line in self.lines(part, division.levels if divide else ())]
-
-
-def _is_tall(contour: Contour) -> bool:
-    *_, width, height = cv2.boundingRect(contour)
-    return height > width
 
 
 def _grown(around: tuple[Sequence[float], Sequence[float], float], unclip_ratio: float) -> Quad:

@@ -58,7 +58,9 @@ class RunLimiter:
             self._waiting.append(ticket)
             self._largest = max(self._largest, size)
             try:
-                while not self._changed.wait_for(lambda: self._may_start(ticket, size), _CHECK_S):
+                while not self._changed.wait_for(
+                    lambda: self._waiting[0] is ticket and self._under_way + size <= self._largest, _CHECK_S
+                ):
                     check()
                 self._under_way += size
             finally:
@@ -71,12 +73,8 @@ class RunLimiter:
             self._under_way -= size
             self._changed.notify_all()
 
-    def _may_start(self, ticket: object, size: int) -> bool:
-        return self._waiting[0] is ticket and self._under_way + size <= self._largest
 
-
-SIDES_PX: Final = (160, 320, 480, 640, 800, 960, 1280, 1600, 2048)
-"""Sides to which a page is padded on a GPU."""
+SIDES_PX: Final = (160, 320, 480, 640, 800, 960, 1280, 1600, 2048)  # sides to which a page is padded on a GPU
 
 # Beyond those only strips go, whose long side has no end.
 _STRIP_STEP_PX: Final = 1024

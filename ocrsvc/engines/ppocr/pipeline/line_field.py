@@ -53,7 +53,8 @@ class LineField:
 
         They are moved across the lines alone: to where the line through each crosses the text's middle.
         """
-        turn = _rotation(self._page)
+        cos, sin = np.cos(self._page), np.sin(self._page)
+        turn = np.array([[cos, -sin], [sin, cos]])
         place = (points @ turn - self._middle) / self._half
         x, y = place[..., 0], place[..., 1]
         step = x / STEPS
@@ -69,12 +70,6 @@ class LineField:
 
     def _slope(self, x: Values, y: Values) -> Values:
         return _slopes(self._factors, np.clip(x, -1, 1), np.clip(y, -1, 1))
-
-
-def _rotation(angle: float) -> Values:
-    """(2, 2): points (..., 2) times it are in a frame that is turned by so many radians."""
-    cos, sin = np.cos(angle), np.sin(angle)
-    return np.array([[cos, -sin], [sin, cos]])
 
 
 def fit_field(pieces: Pieces) -> LineField | None:

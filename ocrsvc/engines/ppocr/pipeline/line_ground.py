@@ -17,19 +17,14 @@ from numpy.typing import NDArray
 
 from ocrsvc.records import Pixels
 
-REACH: Final = 0.1
-"""Of the line's contrast, how far noise may lie from the ground."""
+REACH: Final = 0.1  # of the line's contrast, how far noise may lie from the ground
 MOST_BEYOND: Final = 0.2
 """Pixels in the next REACH, for each noisy one, up to which these are noise and no soft edges or texture."""
 MOST_SOFT: Final = 0.09
 """Pixels in the next REACH, for each of the ground: more belong to blurred letters, which levelling takes from."""
-LEAST_CONTRAST: Final = 80
-"""Levels between ground and ink: fainter strokes are hardly more than noise."""
-STRONGEST: Final = 0.02
-"""The share of pixels, at each end of the tones, that is not looked at for the contrast."""
-TONE: Final = 2
-"""Levels beside each other that count together in looking for the ground, on each side of one."""
-
+LEAST_CONTRAST: Final = 80  # levels between ground and ink: fainter strokes are hardly more than noise
+STRONGEST: Final = 0.02  # the share of pixels, at each end of the tones, that is not looked at for the contrast
+TONE: Final = 2  # levels beside each other that count together in looking for the ground, on each side of one
 _LEVELS: Final = 256
 Counts = NDArray[np.integer]
 

@@ -7,6 +7,7 @@ good lines: measured, F1 0.939 with it and 0.949 without on the same 48 pages.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
@@ -26,7 +27,7 @@ from ocrsvc.imaging.reading_order.blocks import reading_order
 from ocrsvc.imaging.reading_order.leveling import level_quads
 from ocrsvc.imaging.reading_order.rules import find_rules
 from ocrsvc.imaging.text_direction import runs_from_right_to_left
-from ocrsvc.records import Check, Line, Page, Pixels, ReadTask, Spaces, no_check
+from ocrsvc.records import Check, EngineTimes, Line, Page, Pixels, ReadTask, Spaces, no_check
 
 TALL = 1.5  # across / along from which a box holds a line that runs down the page
 SAMPLE_LINES = 4
@@ -98,12 +99,22 @@ class _DetectedLine:
         return corners(self.outline)
 
 
-def read_page(task: ReadTask, reader: PageReader, straighten: Straighten | None = None) -> Page:
+def read_page(
+    task: ReadTask,
+    reader: PageReader,
+    straighten: Straighten | None = None,
+    outlines: Sequence[Outline] | None = None,
+) -> Page:
     """Read one image as `engines.contract.Handle.read` promises; see there for what the options mean.
 
-    `straighten` undoes the bend of the lines, for their order; None where they do not bend.
+    `straighten` undoes the bend of the lines, for their order; None where they do not bend. `outlines` are those of the
+    lines, if they were found before.
     """
-    found = [_DetectedLine(_along_text(outline)) for outline in reader.find()] if task.options.detect else []
+    began_s = time.monotonic()
+    if outlines is None:
+        outlines = reader.find() if task.options.detect else ()
+    found_s = time.monotonic()
+    found = [_DetectedLine(_along_text(outline)) for outline in outlines]
     if not found:
         found = [_DetectedLine(_whole_image(task.image.pixels))]
     if task.options.rotate == "auto":
@@ -113,7 +124,8 @@ def read_page(task: ReadTask, reader: PageReader, straighten: Straighten | None 
         _retry_doubtful(found, reader)
     _decide_spaces(found, task.options.spaces)
     _order_characters(found)
-    return _assemble(task, found, straighten or (lambda quads: quads))
+    page = _assemble(task, found, straighten or (lambda quads: quads))
+    return replace(page, times=EngineTimes(began_s, found_s, time.monotonic()))
 
 
 def _along_text(outline: Outline) -> Outline:

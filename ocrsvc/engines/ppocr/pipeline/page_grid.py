@@ -47,10 +47,7 @@ class UnwarpingModel:
         return cast("NDArray[np.float32]", (np.moveaxis(found, 0, -1) + 1) / 2 * np.array([width, height], np.float32))
 
 
-@cache
-def unwarping_model() -> UnwarpingModel:
-    """That of this process, which several engines share."""
-    return UnwarpingModel()
+unwarping_model: Final = cache(UnwarpingModel)  # that of this process, which several engines share
 
 
 def _to_tensor(pixels: Pixels) -> NDArray[np.float32]:
@@ -62,9 +59,7 @@ def _to_tensor(pixels: Pixels) -> NDArray[np.float32]:
 
 Points = NDArray[np.float32]
 
-MOST_SIDE_PX: Final = 32_766
-"""Of pictures and of flat pages: OpenCV's remap takes no longer ones."""
-
+MOST_SIDE_PX: Final = 32_766  # of pictures and of flat pages: OpenCV's remap takes no longer ones
 STRIP_ROWS: Final = 128
 """Rows that are resampled at a time, because each pixel needs eight bytes to say where it comes from."""
 

@@ -20,15 +20,9 @@ from ocrsvc.imaging.outline import Outline, is_curved
 
 Values = NDArray[np.float64]
 
-FEWEST_LINES: Final = 6
-"""Lines with a direction, without which no convergence is believed."""
-
-SLENDER: Final = 4.0
-"""Length by thickness of a line from which it has a direction."""
-
-LONG: Final = 2.0
-"""The same, from which it has a direction in which to be sheared."""
-
+FEWEST_LINES: Final = 6  # lines with a direction, without which no convergence is believed
+SLENDER: Final = 4.0  # length by thickness of a line from which it has a direction
+LONG: Final = 2.0  # the same, from which it has a direction in which to be sheared
 ALIKE: Final = float(np.radians(35))
 """How far a line's direction may be from the page's; the others are left as they are."""
 
@@ -36,9 +30,7 @@ LEAST_CONVERGENCE: Final = 0.1
 """Change of the letters' size from one side of the text to the other, from which it is followed. On 275 corpus images
 it is above 0.05 for seven, all of them photographs and pictures of wares."""
 
-MOST_LEFT: Final = 1 / 3
-"""Of the spread of the directions, what the convergence may leave unexplained."""
-
+MOST_LEFT: Final = 1 / 3  # of the spread of the directions, what the convergence may leave unexplained
 LEAST_SIZE: Final = 0.3
 """Thickness at an end by that in the middle; a line that is nearer to where all converge is not read anyhow."""
 

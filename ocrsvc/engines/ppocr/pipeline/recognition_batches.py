@@ -28,9 +28,7 @@ from ocrsvc.serving.batcher import Batcher, Limits
 
 R = TypeVar("R")
 
-_CHECK_S: Final = 0.25
-"""How long a page waits for a batch before it asks whether it is still wanted."""
-
+_CHECK_S: Final = 0.25  # how long a page waits for a batch before it asks whether it is still wanted
 BUCKETS_PX: Final = (96, 160, 240, 320, 480, 640, 960, 1440, 2160, 3200)
 """Widths to which lines are padded in batches; few, because a GPU searches for kernels at every new shape."""
 
@@ -85,15 +83,10 @@ class SingleLineRunner:
 
         def read(line_image: LineImage) -> R:
             check()
-            return decode(self._run(line_image.pixels(), outputs))
+            tensor = to_tensor(line_image.pixels(), self._session.input_format)
+            return decode(RecognizerOutput(*self._session.run(tensor, outputs)))
 
         return self._shared_threads.map(read, line_images)
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def _run(self, crop: Pixels, outputs: tuple[str, ...]) -> RecognizerOutput:
-        return RecognizerOutput(*self._session.run(to_tensor(crop, self._session.input_format), outputs))
 
 
 GROUP_STEPS: Final = 512
@@ -122,9 +115,6 @@ class TwoStageRunner:
 
         features = self._shared_threads.map(lambda line_image: self._features(line_image, check), line_images)
         return [made for group in self._shared_threads.map(choose, groups_of(features)) for made in group]
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _features(self, line_image: LineImage, check: Check) -> Features:
         check()
@@ -220,8 +210,7 @@ class BatchRunner:
         return answers
 
 
-LineRunner = SingleLineRunner | TwoStageRunner | BatchRunner
-"""Runs the recognition model over lines."""
+LineRunner = SingleLineRunner | TwoStageRunner | BatchRunner  # runs the recognition model over lines
 
 
 def _result_of(future: Future[R], check: Check) -> R:

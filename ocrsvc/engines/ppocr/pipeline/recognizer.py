@@ -110,7 +110,8 @@ class BeamRecognizer(Recognizer):
 
     def _choose(self, line: _SearchedLine, labels: NDArray[np.intp]) -> Path:
         if np.array_equal(labels, line.labels) or not len(labels):
-            return line.best if len(labels) else _nothing(line.best.steps)
+            none = np.zeros(0, np.intp)
+            return line.best if len(labels) else Path([], none, none, line.best.steps, 0.0, np.zeros(0))
         scores = _scores_of(labels, line.steps)
         places = align(labels, scores, line.steps.blank[0])
         first = np.array([np.flatnonzero(places == place)[0] for place in range(len(labels))])
@@ -119,12 +120,6 @@ class BeamRecognizer(Recognizer):
         probabilities = np.exp(scores[first, np.arange(len(labels))] - line.norm[first])
         characters = [self._characters[label] for label in labels]
         return Path(characters, first, last, len(places), float(probabilities.mean()), probabilities)
-
-
-def _nothing(steps: int) -> Path:
-    """The path of a line that says nothing."""
-    none = np.zeros(0, np.intp)
-    return Path([], none, none, steps, 0.0, np.zeros(0))
 
 
 def _scores_of(labels: NDArray[np.intp], steps: Steps) -> NDArray[np.float64]:

@@ -27,21 +27,14 @@ from ocrsvc.records import Decoder, ReadOptions
 R = TypeVar("R", bound=LineReader)
 R_co = TypeVar("R_co", bound=LineReader, covariant=True)
 
-SURE: Final = 0.9
-"""Confidence from which no other recognizer is asked."""
-
+SURE: Final = 0.9  # confidence from which no other recognizer is asked
 SPARSE_PX: Final = 144
 """Columns for each character, above which a line has few: three heights. A recognizer that does not know a script reads
 little of it, and may be sure of that; of 2303 lines of the corpus none has so few."""
 
-MOST_MORE: Final = 1.0
-"""Columns of pixels that other recognizers may read, for each that was read already."""
-
-ALWAYS_PX: Final = 5120
-"""Columns that they may read on any page: sixteen lines of a usual length."""
-
-SAMPLE_LINES: Final = 4
-"""Unsure lines that are read before it is decided who reads the others first."""
+MOST_MORE: Final = 1.0  # columns of pixels that other recognizers may read, for each that was read already
+ALWAYS_PX: Final = 5120  # columns that they may read on any page: sixteen lines of a usual length
+SAMPLE_LINES: Final = 4  # unsure lines that are read before it is decided who reads the others first
 
 
 def candidates(lang: str | None, languages: Sequence[Sequence[str]]) -> tuple[int, ...]:

@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.pipeline.line_field import LastMask, LineField, fit_field
 from ocrsvc.engines.ppocr.pipeline.page import PageReader, read_page
 from ocrsvc.engines.ppocr.pipeline.page_grid import MOST_SIDE_PX, PageGrid, make_grid
@@ -46,7 +45,7 @@ OpenPage = Callable[[ReadTask, LastMask | None], PageReader]
 
 @dataclass(frozen=True, slots=True)
 class _FoundPage:
-    """A page whose lines are found; see page.PageReader."""
+    """A page whose lines are found."""
 
     task: ReadTask
     reader: PageReader
@@ -57,19 +56,6 @@ class _FoundPage:
     def turn_deg(self) -> float:
         """By how much its lines turn; 0 for too little text to tell."""
         return self.field.turn_deg if self.field is not None and self.field.pieces >= LEAST_PIECES else 0.0
-
-    @property
-    def in_batches(self) -> bool:
-        """As of the reader."""
-        return self.reader.in_batches
-
-    def find(self) -> list[Outline]:
-        """What was found."""
-        return self.outlines
-
-    def read(self, outlines: Sequence[Outline]) -> list[LineText]:
-        """As the reader does."""
-        return self.reader.read(outlines)
 
 
 def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> Page:
@@ -92,7 +78,7 @@ def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> P
 def _read(found: _FoundPage) -> Page:
     """Read the page as it is; what bend there is matters to the order only, which a model of it undoes well enough."""
     straighten = found.field.straighten if found.field is not None and found.turn_deg >= BENT_ROWS_DEG else None
-    return read_page(found.task, found, straighten)
+    return read_page(found.task, found.reader, straighten, found.outlines)
 
 
 def _find(task: ReadTask, open_page: OpenPage) -> _FoundPage:

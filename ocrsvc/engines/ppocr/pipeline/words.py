@@ -58,12 +58,8 @@ def by_path(path: Path, found: CharacterPlaces) -> CharacterPlaces:
     return CharacterPlaces(logical[order], left, right, top, bottom, found.line_top, found.line_bottom)
 
 
-OWN_ROWS: Final = 0.5
-"""How far a box's top and bottom move from those of the line's ink to those of its own ink."""
-
-TOGETHER: Final = 32
-"""Lines that are placed at once: of the longest, some megabytes and a few milliseconds."""
-
+OWN_ROWS: Final = 0.5  # how far a box's top and bottom move from those of the line's ink to those of its own ink
+TOGETHER: Final = 32  # lines that are placed at once: of the longest, some megabytes and a few milliseconds
 FULL_HEIGHT: Final = "\u2e80"
 """The first character of Unicode's scripts whose characters fill their line's height: Chinese, kana and Hangul."""
 

@@ -20,12 +20,8 @@ from ocrsvc.errors import BadModel, EngineUnavailable
 if TYPE_CHECKING:
     import onnx
 
-CHARACTERS: Final = "character"
-"""The property with a recognizer's dictionary, a text a line."""
-
-CLASSES: Final = "ocrsvc.classes"
-"""The property with the number of a recognizer's classes, which preparation adds."""
-
+CHARACTERS: Final = "character"  # the property with a recognizer's dictionary, a text a line
+CLASSES: Final = "ocrsvc.classes"  # the property with the number of a recognizer's classes, which preparation adds
 PRODUCT: Final = "ocrsvc.product"
 """The property of a recognizer that ends in a product, a bias and a softmax, which preparation adds."""
 
@@ -63,7 +59,8 @@ def _rewritten(part: ModelPart, *, batched: bool, openvino: bool) -> onnx.ModelP
     if not batched:
         memory_layout.drop_identities(proto)
     if part.kind == DETECTION and not batched:
-        memory_layout.suit_detector(proto, channel_block(cpu_features()))
+        for rewriting in memory_layout.detector_rewrites(channel_block()):
+            rewriting(proto)
     if part.kind == RECOGNITION:
         note_recognizer(proto, _classes_of(proto), has_product=True)
         single = rewrite.keep_features if openvino else rewrite.add_argmax
@@ -140,9 +137,9 @@ def read_head(version: ModelVersion, file: str) -> tuple[NDArray[np.float32], ND
     return rewrite.read_head(onnx.load_from_string(version.read(file)))
 
 
-def channel_block(features: bytes) -> int:
-    """How many channels ONNX Runtime's convolutions take at once on a processor that can do that."""
-    return 16 if b" avx512f " in features else 8
+def channel_block() -> int:
+    """How many channels ONNX Runtime's convolutions take at once on this processor."""
+    return 16 if b" avx512f " in cpu_features() else 8
 
 
 def quantized_recognizer(part: ModelPart) -> bytes:
@@ -179,7 +176,15 @@ def read_dictionary(part: ModelPart, properties: Mapping[str, str]) -> list[str]
     """
     described = part.described
     assert isinstance(described, Recognition), "a detector has no dictionary"
-    texts, source = _texts_of(part, described, properties)
+    if described.dictionary is not None:
+        texts, source = _texts_in(part, described.dictionary), described.dictionary
+    elif CHARACTERS in properties:
+        texts, source = properties[CHARACTERS].split("\n"), f"its property {CHARACTERS!r}"
+    else:
+        raise BadModel(
+            f"{part} carries no dictionary (its property {CHARACTERS!r}), and model.toml names none.",
+            'Name the file with the text of each class in a line: dictionary = "dict.txt".',
+        )
     classes = ["", *texts, *([" "] if described.adds_space else [])]
     wanted = int(properties[CLASSES])
     if len(classes) != wanted:
@@ -189,18 +194,6 @@ def read_dictionary(part: ModelPart, properties: Mapping[str, str]) -> list[str]
             "Name the model's own dictionary in model.toml, and see whether adds_space is right.",
         )
     return classes
-
-
-def _texts_of(part: ModelPart, described: Recognition, properties: Mapping[str, str]) -> tuple[list[str], str]:
-    """The texts, and where they stand."""
-    if described.dictionary is not None:
-        return _texts_in(part, described.dictionary), described.dictionary
-    if CHARACTERS not in properties:
-        raise BadModel(
-            f"{part} carries no dictionary (its property {CHARACTERS!r}), and model.toml names none.",
-            'Name the file with the text of each class in a line: dictionary = "dict.txt".',
-        )
-    return properties[CHARACTERS].split("\n"), f"its property {CHARACTERS!r}"
 
 
 def _texts_in(part: ModelPart, file: str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime as ort
 
-from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat
+from ocrsvc.engines.ppocr.pipeline.network_input import HALF, InputFormat
 from ocrsvc.engines.ppocr.runtime import models, openvino_session, providers
 from ocrsvc.engines.ppocr.runtime.io_binding import open_gpu_context
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
@@ -25,8 +25,6 @@ from ocrsvc.engines.ppocr.runtime.providers import (
     CPU,
     CUDA,
     TENSORRT,
-    Precision,
-    Profile,
     Provider,
     Providers,
     check_precision,
@@ -41,69 +39,6 @@ from ocrsvc.engines.ppocr.runtime.session import (
     SessionPool,
 )
 from ocrsvc.errors import EngineUnavailable
-
-_INT8: Final = "int8-"
-
-
-def session_options(config: SessionConfig) -> ort.SessionOptions:
-    """How ONNX Runtime is to run it, on whatever device."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = config.threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    options.enable_cpu_mem_arena = config.arena_values > 0
-    if config.threads > 1:
-        # A thread that waits for more work must not hold a core.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return options
-
-
-def make_int8(part: ModelPart, config: SessionConfig, cache: ModelCache | None = None) -> Session:
-    """Open a recognizer with its large products in eight bits, made anew and cached for `open_int8`, on the CPU."""
-    made, key = models.quantized_recognizer(part), _key(part.shipped, _INT8)
-    session = _open_and_store(made, session_options(config), cache or ModelCache(None), _int8_name(part), key)
-    return Session([ProfileSession(session)], config, precision="int8")
-
-
-def _key(shipped: bytes, kind: str = "") -> str:
-    return cache_key(shipped, models.preparation_code(), ort.__version__.encode(), *([kind.encode()] if kind else []))
-
-
-def _int8_name(part: ModelPart) -> str:
-    return _INT8 + part.cache_name
-
-
-def open_int8(part: ModelPart, options: ort.SessionOptions, config: SessionConfig, cache: ModelCache) -> Session:
-    """The recognizer in eight bits, as it was made at an earlier start, or as it is now, and cached for a later one."""
-    cached = cache.find(_int8_name(part), _key(part.shipped, _INT8))
-    if cached is None:
-        return make_int8(part, config, cache)
-    return Session([ProfileSession(_open_stored(cached, options))], config, precision="int8")
-
-
-def open_fp32(part: ModelPart, options: ort.SessionOptions, cache: ModelCache) -> ort.InferenceSession:
-    """The model as it was optimised at an earlier start, or as it is now, and cached for a later one."""
-    name, key = part.cache_name, _key(part.shipped)
-    cached = cache.find(name, key)
-    if cached is not None:
-        return _open_stored(cached, options)
-    return _open_and_store(models.prepare_model(part), options, cache, name, key)
-
-
-def _open_stored(model: bytes, options: ort.SessionOptions) -> ort.InferenceSession:
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return ort.InferenceSession(model, options, providers=[CPU])
-
-
-def _open_and_store(
-    model: bytes, options: ort.SessionOptions, cache: ModelCache, name: str, key: str
-) -> ort.InferenceSession:
-    """Open a model that was just prepared, and cache it as ONNX Runtime optimised it, at most twice as large."""
-    with cache.new_file(name, key, 2 * len(model)) as file:
-        if file is not None:
-            options.optimized_model_filepath = os.fspath(file)
-        return ort.InferenceSession(model, options, providers=[CPU])
-
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
@@ -130,18 +65,27 @@ def open_model(part: ModelPart, config: SessionConfig, cache: ModelCache | None 
         return SessionPool(_open_on_gpu(part, config, cache, provider))
     except SESSION_ERRORS as error:
         if not config.may_fall_back:
-            raise _gpu_unavailable(provider, error) from error
+            name, library = (TENSORRT, "TensorRT 10") if provider == "tensorrt" else (CUDA, "cuDNN")
+            raise EngineUnavailable(
+                f"A GPU was asked for, but ONNX Runtime could not start its provider {name}: {error}.",
+                f"Check that a GPU is visible (nvidia-smi) and that CUDA and {library} of the right major version are "
+                "installed, or set OCRSVC_DEVICE=cpu and OCRSVC_PROVIDER=auto.",
+            ) from error
         LOG.warning(_NO_GPU, part.file, error)
         return _open_on_cpu(part, config, cache)
 
 
-def _gpu_unavailable(provider: Provider, error: BaseException) -> EngineUnavailable:
-    name, library = (TENSORRT, "TensorRT 10") if provider == "tensorrt" else (CUDA, "cuDNN")
-    return EngineUnavailable(
-        f"A GPU was asked for, but ONNX Runtime could not start its provider {name}: {error}.",
-        f"Check that a GPU is visible (nvidia-smi) and that CUDA and {library} of the right major version are "
-        "installed, or set OCRSVC_DEVICE=cpu and OCRSVC_PROVIDER=auto.",
-    )
+def session_options(config: SessionConfig) -> ort.SessionOptions:
+    """How ONNX Runtime is to run it, on whatever device."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = config.threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.enable_cpu_mem_arena = config.arena_values > 0
+    if config.threads > 1:
+        # A thread that waits for more work must not hold a core.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
 
 
 def _open_on_cpu(part: ModelPart, config: SessionConfig, cache: ModelCache) -> Session:
@@ -152,9 +96,27 @@ def _open_on_cpu(part: ModelPart, config: SessionConfig, cache: ModelCache) -> S
     if config.batched:
         opened = ort.InferenceSession(models.prepare_model(part, batched=True), options, providers=[(CPU, {})])
         return Session([ProfileSession(opened)], config)
-    if config.precision == "int8" and part.kind == RECOGNITION:
-        return open_int8(part, options, config, cache)
-    return Session([ProfileSession(open_fp32(part, options, cache))], config)
+    in_int8 = config.precision == "int8" and part.kind == RECOGNITION
+    opened = _open_cached(part, options, cache, in_int8=in_int8)
+    return Session([ProfileSession(opened)], config, precision="int8" if in_int8 else "fp32")
+
+
+def _open_cached(
+    part: ModelPart, options: ort.SessionOptions, cache: ModelCache, *, in_int8: bool
+) -> ort.InferenceSession:
+    """The model as ONNX Runtime optimised it at an earlier start, or as it does now, and cached for a later one."""
+    kind = "int8-" if in_int8 else ""
+    versions = ort.__version__.encode(), *([kind.encode()] if kind else [])
+    name, key = kind + part.cache_name, cache_key(part.shipped, models.preparation_code(), *versions)
+    if (cached := cache.find(name, key)) is not None:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return ort.InferenceSession(cached, options, providers=[CPU])
+    prepared = models.quantized_recognizer(part) if in_int8 else models.prepare_model(part)
+    # What is optimised is at most twice as large.
+    with cache.new_file(name, key, 2 * len(prepared)) as file:
+        if file is not None:
+            options.optimized_model_filepath = os.fspath(file)
+        return ort.InferenceSession(prepared, options, providers=[CPU])
 
 
 def _open_on_gpu(part: ModelPart, config: SessionConfig, cache: ModelCache, provider: Provider) -> list[Session]:
@@ -178,18 +140,15 @@ def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionCo
     parts = []
     for profile in config.gpu.profiles if fp32_model else ():
         # The engine is built, or read from its file, before the session is open, and its file is not used after that.
-        with cache.cached_folder("tensorrt", _tensorrt_key(profile, config.precision, fp32_model)) as folder:
+        versions = f"{ort.__version__} {providers.tensorrt_version()}"
+        key = cache_key(fp32_model, versions.encode(), config.precision.encode(), str(profile).encode())
+        with cache.cached_folder("tensorrt", key) as folder:
             options = providers.tensorrt_options(
                 models.input_name(fp32_model), profile, config.precision, stream, folder
             )
             parts.append(ProfileSession(_open(fp32_model, config, [(TENSORRT, options), *on_cuda]), profile))
     precision = "fp16" if config.precision == "fp16" else "fp32"
     return Session([*parts, ProfileSession(_open(cuda_model, config, on_cuda))], config, gpu, precision=precision)
-
-
-def _tensorrt_key(profile: Profile, precision: Precision, model: bytes) -> str:
-    versions = f"{ort.__version__} {providers.tensorrt_version()}"
-    return cache_key(model, versions.encode(), precision.encode(), str(profile).encode())
 
 
 def _open(model: bytes, config: SessionConfig, provider_list: Providers) -> ort.InferenceSession:
@@ -280,10 +239,10 @@ def _taking_pixels(model: Any, taken: InputFormat) -> Any:
     prepared.input().tensor().set_element_type(Type.u8).set_layout(Layout("NHWC"))
     prepared.input().model().set_layout(Layout("NCHW"))
     values = prepared.input().preprocess().convert_element_type(Type.f32)
-    if taken.is_half:
+    if (taken.mean, taken.std) == (HALF, HALF):
         values.mean(127.5).scale(127.5)
     else:
-        values.mean(taken.shade_mean).scale(taken.shade_std)
+        values.mean([255 * mean for mean in taken.mean]).scale([255 * std for std in taken.std])
     return prepared.build()
 
 

@@ -148,11 +148,8 @@ class OpenVinoSession:
 
 Head = tuple[NDArray[np.float32], NDArray[np.float32]]
 
-Features = NDArray[np.float32]
-"""(T, F) of a line of T steps."""
-
-STEPS: Final = 64
-"""In one run of the classifier: its scores, 7 MB, are about what a core's share of the caches holds."""
+Features = NDArray[np.float32]  # (T, F) of a line of T steps
+STEPS: Final = 64  # in one run of the classifier: its scores, 7 MB, are about what a core's share of the caches holds
 
 # As graph/rewrite.py calls it, which is not imported because it needs the package onnx.
 _LOGITS: Final = "logits"

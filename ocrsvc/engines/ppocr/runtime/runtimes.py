@@ -56,14 +56,13 @@ class Proof:
 
     runtime: Runtime
     times_s: tuple[float, ...]  # its least seconds for each of some fixed inputs, the same for all runtimes
-    reads_alike: bool  # whether it gave what single precision gives
-    detail: str = ""  # what differed, for the log; empty where nothing did
+    fault: str = ""  # what differed from what single precision gives, for the log; empty where nothing did
 
 
 def quickest(proofs: Sequence[Proof]) -> Runtime:
     """The quickest that reads alike; single precision, the first of them, unless another one is clearly quicker."""
     single = proofs[0]
-    sound = [proof for proof in proofs[1:] if proof.reads_alike]
+    sound = [proof for proof in proofs[1:] if not proof.fault]
     best = min(sound, key=lambda proof: sum(proof.times_s), default=single)
     return best.runtime if sum(best.times_s) * LEAST_GAIN <= sum(single.times_s) else single.runtime
 

@@ -182,5 +182,4 @@ class SessionPool:
             session.warm_up(tensor)
 
 
-ModelRunner = Session | OpenVinoSession | SessionPool
-"""A model, ready to run; safe to share between threads."""
+ModelRunner = Session | OpenVinoSession | SessionPool  # a model, ready to run; safe to share between threads

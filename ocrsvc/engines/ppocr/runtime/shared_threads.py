@@ -138,8 +138,7 @@ class SharedThreadsLender:
             last.close()
 
 
-LENDER: Final = SharedThreadsLender()
-"""Of this process."""
+LENDER: Final = SharedThreadsLender()  # of this process
 
 
 def _do_next(work: Callable[[T], R], items: Sequence[T], take: Callable[[], int], done: dict[int, R]) -> None:
