@@ -31,9 +31,9 @@ from bench.machine import print_machine
 from ocrsvc.batch.destination import FolderDestination
 from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, FileResults
 from ocrsvc.batch.pages import SourceFile
+from ocrsvc.formats.pdf.image_pdf import ImagePdf
+from ocrsvc.formats.pdf.page_image import page_image
 from ocrsvc.imaging.decode import PixelLimits
-from ocrsvc.searchable_pdf.image_pdf import ImagePdf
-from ocrsvc.searchable_pdf.page_image import page_image
 
 READER = {"engine": "truth", "model": "corpus", "version": "1"}
 # Chinese characters and punctuation one by one, everything else by blanks.
@@ -80,7 +80,7 @@ def write(folder: Path, name: str, files: Sequence[FileResults], pages: int) -> 
     print(f"{name:14}{size / pages:12,.0f} bytes a page {spent_ms:8.2f} ms of CPU a page")
 
 
-def write_pictures(path: Path, images: Sequence[Path]) -> None:
+def write_images(path: Path, images: Sequence[Path]) -> None:
     """A PDF of pictures without text."""
     with path.open("wb") as output:
         pdf = ImagePdf(output)
@@ -134,7 +134,7 @@ def main() -> int:
             files = [results_of(image, [record]) for image, record in pages]
             write(Path(folder, name.replace(":", "-")), name, files, len(pages))
         plain = Path(folder, "pictures.pdf")
-        write_pictures(plain, images)
+        write_images(plain, images)
         write(Path(folder, "whole"), "pdf", [results_of(plain, records)], len(pages))
         laid = Path(folder, "whole", "pictures.pdf.pdf")
         added = (laid.stat().st_size - plain.stat().st_size) / len(pages)

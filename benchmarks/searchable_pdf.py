@@ -32,8 +32,8 @@ from bench.machine import print_machine
 from bench.pdf_kinds import KINDS, born_digital, faults_of, pictures_of, root_of
 from bench.service import ROOT
 
-from ocrsvc.document_output.result import DocumentResult
-from ocrsvc.document_output.searchable import write_searchable_pdf
+from ocrsvc.formats.document import DocumentResult
+from ocrsvc.formats.pdf.searchable import write_searchable_pdf
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page, ReadOptions, no_check

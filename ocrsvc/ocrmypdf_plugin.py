@@ -19,9 +19,8 @@ from ocrmypdf.pluginspec import OcrEngine, OrientationConfidence
 from PIL import Image
 
 from ocrsvc import __version__
-from ocrsvc.document_output.document_formats import write_document
-from ocrsvc.document_output.result import DocumentResult
 from ocrsvc.errors import OcrsvcError
+from ocrsvc.formats.document import DocumentResult, write_document
 from ocrsvc.ocrmypdf_engine.element_tree import orientation_of, skew_of, to_tree
 from ocrsvc.ocrmypdf_engine.page_reader import PAGE_S, ReaderChoice, raised_as, read_image
 from ocrsvc.readings import EngineInfo

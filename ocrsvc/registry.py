@@ -1,7 +1,7 @@
-"""The registry: one entry for each engine and each API adapter, from which every list of them derives.
+"""The registry: one entry for each engine, API adapter and output format, from which every list of them derives.
 
-Installed packages add entries by the entry points `ocrsvc.engines` and `ocrsvc.adapters`, which are read when the
-entries are first asked for. The registry imports no engine and no adapter: an entry names what to import, as
+Installed packages add entries by the entry points `ocrsvc.engines`, `ocrsvc.adapters` and `ocrsvc.formats`, which are
+read when the entries are first asked for. The registry imports nothing that it lists: an entry names what to import, as
 "module:attribute", and `resolve` imports it when it is wanted. What an entry point names is imported in gunicorn's
 arbiter, so its module loads neither Flask nor a numeric library.
 """
@@ -19,7 +19,8 @@ from typing import Any, Final, TypeVar
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 # What metrics and OCRSVC_DIALECTS call the service's own addresses, and none.
-_RESERVED: Final = frozenset({"api", "none", "operators", "ops", "page"})
+# The last three are formats that the native API writes itself.
+_RESERVED: Final = frozenset({"api", "none", "operators", "ops", "page", "json", "ndjson", "sse"})
 
 
 class EntryError(Exception):
@@ -102,7 +103,35 @@ class AdapterEntry:
     package: str = ""
 
 
-_Entry = TypeVar("_Entry", EngineEntry, AdapterEntry)
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """One output format beside JSON.
+
+    Attributes:
+        name: As the option `format` has it.
+        media_type: The Content-Type of an answer, and what a client accepts that wants this format.
+        suffix: The end of a file's name.
+        label: Its name on the web page.
+        help: What it is, in a few words.
+        text: A function of pages, their number and an EngineInfo, which yields their text, a page at a time. Empty for
+            a format that is not text.
+        writer: Of a format that is not text, a `Writer` of `ocrsvc.formats.document`.
+        needs: Read options that are on for this format, whatever a request says.
+        package: As of an EngineEntry.
+    """
+
+    name: str
+    media_type: str
+    suffix: str
+    label: str
+    help: str
+    text: str = ""
+    writer: str = ""
+    needs: tuple[str, ...] = ()
+    package: str = ""
+
+
+_Entry = TypeVar("_Entry", EngineEntry, AdapterEntry, OutputFormat)
 
 _PPOCR_MODULES: Final = (
     "cv2",
@@ -239,6 +268,41 @@ _ADAPTERS: Final = (
     ),
 )
 
+_FORMATS: Final = (
+    OutputFormat(
+        "text",
+        "text/plain",
+        ".txt",
+        "Text",
+        "plain text, a form feed between pages",
+        "ocrsvc.formats.plain_text:text_parts",
+    ),
+    OutputFormat(
+        "tsv", "text/tab-separated-values", ".tsv", "TSV", "Tesseract's columns", "ocrsvc.formats.plain_text:tsv_parts"
+    ),
+    OutputFormat("hocr", "text/vnd.hocr+html", ".hocr", "hOCR", "hOCR 1.2", "ocrsvc.formats.hocr:hocr_parts"),
+    OutputFormat("alto", "application/alto+xml", ".alto.xml", "ALTO", "ALTO XML 4", "ocrsvc.formats.alto:alto_parts"),
+    OutputFormat(
+        "md",
+        "text/markdown",
+        ".md",
+        "Markdown",
+        "headings, paragraphs, lists and tables as Markdown",
+        "ocrsvc.formats.markdown:markdown_parts",
+        needs=("tables",),
+    ),
+    OutputFormat(
+        "pdf",
+        "application/pdf",
+        ".pdf",
+        "Searchable PDF",
+        "the pages as they are, with their text to be found and copied",
+        writer="ocrsvc.formats.pdf.searchable:write_searchable_pdf",
+        # Without the boxes of words a search would mark the wrong place.
+        needs=("words",),
+    ),
+)
+
 
 @cache
 def engines() -> Mapping[str, EngineEntry]:
@@ -254,6 +318,22 @@ def adapters() -> Mapping[str, AdapterEntry]:
         EntryError: One that is installed cannot be used.
     """
     return with_plugins(_ADAPTERS, entry_points(group="ocrsvc.adapters"), AdapterEntry)
+
+
+@cache
+def output_formats() -> Mapping[str, OutputFormat]:
+    """The output formats beside JSON by name, in the order in which people see them. Raises EntryError."""
+    return with_plugins(_FORMATS, entry_points(group="ocrsvc.formats"), OutputFormat)
+
+
+def text_formats() -> Mapping[str, OutputFormat]:
+    """Those that are text. Raises EntryError."""
+    return {name: form for name, form in output_formats().items() if form.text}
+
+
+def needs_of(formats: Iterable[str]) -> dict[str, bool]:
+    """The read options that these formats need, all of them true; names of other formats are ignored."""
+    return {need: True for name in formats if name in output_formats() for need in output_formats()[name].needs}
 
 
 def with_plugins(built_in: Iterable[_Entry], points: Iterable[EntryPoint], kind: type[_Entry]) -> Mapping[str, _Entry]:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Sequence
+from tempfile import TemporaryFile
 from typing import Any
 
 from PIL import Image
+
+from ocrsvc.formats.pdf.searchable import lay_over_pages
+from ocrsvc.formats.pdf.text_lines import text_of
+from ocrsvc.records import Page, no_check
 
 
 def pdf(*contents: bytes, size: tuple[float, float] = (72, 36), extra: bytes = b"", resources: bytes = b"") -> bytes:
@@ -68,3 +73,13 @@ def tiff(widths: Sequence[int], kinds: Sequence[int] | None = None, **how: Any) 
         page.encoderinfo = {"tiffinfo": {254: kind}}
     pages[0].save(file, "TIFF", save_all=True, append_images=pages[1:], **how)
     return file.getvalue()
+
+
+def with_text(raw: bytes, pages: Sequence[Page], limit_s: float = 20.0) -> bytes:
+    """A PDF with the text of these pages over its own."""
+    output = io.BytesIO()
+    with TemporaryFile() as file:
+        file.write(raw)
+        file.flush()
+        lay_over_pages(file, map(text_of, pages), output, limit_s, no_check)
+    return output.getvalue()

@@ -15,10 +15,9 @@ from web_support import as_base64, json_of
 
 from ocrsvc.app import create_app
 from ocrsvc.errors import BadOption, DeadlineExceeded
-from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
 from ocrsvc.imaging.barcodes import MOST_TEXT, draw_barcode, find_barcodes
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.records import Barcode, Page, Pixels, ReadOptions
+from ocrsvc.records import Pixels, ReadOptions
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -129,18 +128,6 @@ def test_what_codes_say_is_masked(reader: Reader) -> None:
     page = reader.read(image, ReadOptions(barcodes=True, mask=("card",)), SOON_S).page
     assert "4111111111111111" not in page.barcodes[0].text
     assert page.barcodes[0].text.startswith("card *")
-
-
-def test_codes_are_packed_with_their_page() -> None:
-    code = Barcode("QRCode", "abc", ((0.0, 0.0), (2.0, 0.0), (2.0, 2.0), (0.0, 2.0)))
-    page = Page(10, 10, 0, (), barcodes=(code,))
-    assert unpack_page(json.loads(json.dumps(pack_page(page)))) == page
-
-
-@pytest.mark.parametrize("codes", ["abc", [["QRCode"]], [["QRCode", "abc", 1.0]], [[1, "abc", *[0.0] * 8]]])
-def test_codes_that_are_none_are_not_unpacked(codes: object) -> None:
-    with pytest.raises(InvalidData):
-        unpack_page([10, 10, 0, 1, [], [], [], None, codes])
 
 
 @pytest.mark.parametrize(

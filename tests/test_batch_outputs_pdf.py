@@ -104,7 +104,7 @@ def test_what_the_machine_lacks_ends_the_run(tmp_path: Path, monkeypatch: pytest
     def lay(*_arguments: object) -> None:
         raise ResourcesExhausted("No process.", "Try again.")
 
-    monkeypatch.setattr("ocrsvc.document_output.searchable.lay_text", lay)
+    monkeypatch.setattr("ocrsvc.formats.pdf.searchable._lay_text", lay)
     with pytest.raises(OcrsvcError, match="No process"):
         write(tmp_path, "pdf", results("a.pdf", [READ], pdf(GRAY)))
     assert tree(tmp_path) == {}

@@ -14,13 +14,13 @@ import pypdfium2
 import pytest
 from documents import pdf, tiff
 
-from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS, needs_of, options_for, write_document
-from ocrsvc.document_output.result import DocumentResult
 from ocrsvc.engines.fake import FakeEngine
 from ocrsvc.errors import DeadlineExceeded
+from ocrsvc.formats.document import DocumentResult, options_for, write_document
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import EngineInfo, Reading
 from ocrsvc.records import Page, ReadOptions, no_check
+from ocrsvc.registry import needs_of, output_formats
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -83,7 +83,7 @@ def test_text_that_a_page_has_itself_is_not_written_over_it_again(reader: Reader
     assert (found.count("own text"), others[0].text in found) == (1, True)
 
 
-@pytest.mark.parametrize("name", DOCUMENT_FORMATS)
+@pytest.mark.parametrize("name", output_formats())
 def test_every_format_can_be_made_of_an_image(reader: Reader, name: str) -> None:
     file = tiff([200])
     assert made(name, file, pages_of(reader, file))

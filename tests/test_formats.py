@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from support import ROOT
 from web_support import picture
 
-from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
+from ocrsvc.formats.document import text_parts
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Line, Page, Word
+from ocrsvc.registry import OutputFormat, output_formats
 
 HTML = "{http://www.w3.org/1999/xhtml}"
 ALTO = "{http://www.loc.gov/standards/alto/ns-v4#}"
@@ -31,6 +32,10 @@ PAGES = (Page(200, 100, 0, (UPRIGHT, UPWARDS), 1), Page(64, 32, 90, (), 2))
 
 def page_of(text: str) -> Page:
     return Page(64, 32, 0, (Line(text, 1.0, ((1.0, 1.0), (9.0, 1.0), (9.0, 5.0), (1.0, 5.0))),))
+
+
+def write(name: str, pages: Sequence[Page]) -> str:
+    return "".join(text_parts(output_formats()[name], pages, len(pages), ENGINE))
 
 
 def as_xml_can_hold(text: str) -> str:
@@ -47,23 +52,21 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()) | st.sampled_from("<>&\"
 
 @given(ANY_TEXT)
 def test_any_text_comes_out_of_an_xml_parser_as_it_went_in(text: str) -> None:
-    (word,) = ET.fromstring(OUTPUT_FORMATS["hocr"].write([page_of(text)], ENGINE)).iterfind(
-        f".//{HTML}span[@class='ocrx_word']"
-    )
-    (string,) = ET.fromstring(OUTPUT_FORMATS["alto"].write([page_of(text)], ENGINE)).iterfind(f".//{ALTO}String")
+    (word,) = ET.fromstring(write("hocr", [page_of(text)])).iterfind(f".//{HTML}span[@class='ocrx_word']")
+    (string,) = ET.fromstring(write("alto", [page_of(text)])).iterfind(f".//{ALTO}String")
     assert (word.text or "") == as_xml_can_hold(text)
     assert string.get("CONTENT") == as_xml_can_hold(text)
 
 
 @given(ANY_TEXT)
 def test_any_text_stays_in_its_cell_of_the_tsv(text: str) -> None:
-    head, page, line = OUTPUT_FORMATS["tsv"].write([page_of(text)], ENGINE).splitlines()
+    head, page, line = write("tsv", [page_of(text)]).splitlines()
     assert [len(row.split("\t")) for row in (head, page, line)] == [12, 12, 12]
     assert line.split("\t")[11].split() == text.split()
 
 
 def test_the_tsv_has_tesseracts_columns() -> None:
-    assert OUTPUT_FORMATS["tsv"].write(PAGES, ENGINE).splitlines() == [
+    assert write("tsv", PAGES).splitlines() == [
         "level\tpage_num\tblock_num\tpar_num\tline_num\tword_num\tleft\ttop\twidth\theight\tconf\ttext",
         "1\t1\t0\t0\t0\t0\t0\t0\t200\t100\t-1\t",
         "4\t1\t0\t0\t1\t0\t10\t20\t101\t30\t98.76\t甲 & <b>",
@@ -82,7 +85,7 @@ WITH_WORDS = (Page(200, 100, 0, (Line("The hall殿", 0.85, UPRIGHT.box, WORDS), 
 
 
 def test_words_are_a_level_of_the_tsv() -> None:
-    assert OUTPUT_FORMATS["tsv"].write(WITH_WORDS, ENGINE).splitlines()[2:] == [
+    assert write("tsv", WITH_WORDS).splitlines()[2:] == [
         "4\t1\t0\t0\t1\t0\t10\t20\t101\t30\t-1\t",
         "5\t1\t0\t0\t1\t1\t10\t20\t30\t30\t90.00\tThe",
         "5\t1\t0\t0\t1\t2\t50\t20\t40\t30\t80.00\thall",
@@ -92,7 +95,7 @@ def test_words_are_a_level_of_the_tsv() -> None:
 
 
 def test_words_of_hocr_have_the_blanks_of_their_line_between_them() -> None:
-    root = ET.fromstring(OUTPUT_FORMATS["hocr"].write(WITH_WORDS, ENGINE))
+    root = ET.fromstring(write("hocr", WITH_WORDS))
     assert titles(root, "ocrx_word")[:3] == [
         "bbox 10 20 40 50; x_wconf 90",
         "bbox 50 20 90 50; x_wconf 80",
@@ -104,7 +107,7 @@ def test_words_of_hocr_have_the_blanks_of_their_line_between_them() -> None:
 
 
 def test_words_of_alto_are_strings_with_the_blanks_of_their_line_between_them() -> None:
-    line = ET.fromstring(OUTPUT_FORMATS["alto"].write(WITH_WORDS, ENGINE)).find(f".//{ALTO}TextLine")
+    line = ET.fromstring(write("alto", WITH_WORDS)).find(f".//{ALTO}TextLine")
     assert line is not None
     said = [element.get("CONTENT", element.tag.removeprefix(ALTO)) for element in line]
     assert said == ["The", "SP", "hall", "殿"]
@@ -115,7 +118,7 @@ def titles(root: ET.Element, kind: str) -> list[str | None]:
 
 
 def test_hocr_tells_frames_confidences_and_turns() -> None:
-    root = ET.fromstring(OUTPUT_FORMATS["hocr"].write(PAGES, ENGINE))
+    root = ET.fromstring(write("hocr", PAGES))
     assert titles(root, "ocr_page") == ["bbox 0 0 200 100; ppageno 0", "bbox 0 0 64 32; ppageno 1"]
     upright, upwards = titles(root, "ocr_line")
     assert upright == "bbox 10 20 111 50"
@@ -127,7 +130,7 @@ def test_hocr_tells_frames_confidences_and_turns() -> None:
 
 
 def test_alto_tells_frames_confidences_and_shapes() -> None:
-    pages = ET.fromstring(OUTPUT_FORMATS["alto"].write(PAGES, ENGINE)).findall(f".//{ALTO}Page")
+    pages = ET.fromstring(write("alto", PAGES)).findall(f".//{ALTO}Page")
     assert [(page.get("PHYSICAL_IMG_NR"), page.get("WIDTH"), page.get("HEIGHT")) for page in pages] == [
         ("1", "200", "100"),
         ("2", "64", "32"),
@@ -144,29 +147,30 @@ def place(name: str, left: int, top: int, width: int, height: int) -> dict[str, 
 
 
 @pytest.mark.parametrize("pages", [PAGES, WITH_WORDS])
-@pytest.mark.parametrize("write", [OUTPUT_FORMATS["hocr"].write, OUTPUT_FORMATS["alto"].write])
-def test_every_id_of_a_document_is_there_once(write: Any, pages: Sequence[Page]) -> None:
-    root = ET.fromstring(write(pages, ENGINE))
+@pytest.mark.parametrize("name", ["hocr", "alto"])
+def test_every_id_of_a_document_is_there_once(name: str, pages: Sequence[Page]) -> None:
+    root = ET.fromstring(write(name, pages))
     ids = [value for element in root.iter() for name, value in element.items() if name.lower() == "id"]
     assert len(ids) == len(set(ids)) > 5
 
 
-@pytest.mark.parametrize(("name", "form"), OUTPUT_FORMATS.items())
+@pytest.mark.parametrize(("name", "form"), output_formats().items())
 def test_every_format_has_its_row_in_the_documents(name: str, form: OutputFormat) -> None:
     assert f"| {name} | {form.media_type} | " in (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 
 
-WRITER = """
+PLUGIN = """
+from ocrsvc.registry import OutputFormat
+
+COUNT = OutputFormat("count", "text/x-count", ".count", "Count", "how many lines", "counting:write_count")
+
+
 def write_count(pages, count, engine):
     yield f"{engine.name}: {sum(len(page.lines) for page in pages)} lines"
 """
 PROGRAM = """
 import sys
 from pathlib import Path
-
-from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
-
-OUTPUT_FORMATS["count"] = OutputFormat("text/x-count", ".count", "Count", "how many lines", "counting:write_count")
 
 from web_support import running_app
 
@@ -189,8 +193,12 @@ assert main.run(["read", "--engine", "fake", "--format", "count", str(image)]) =
 """
 
 
-def test_a_format_that_is_registered_is_known_everywhere(tmp_path: Path) -> None:
-    (tmp_path / "counting.py").write_text(WRITER)
+def test_a_format_of_a_plug_in_is_known_everywhere(tmp_path: Path) -> None:
+    (tmp_path / "counting.py").write_text(PLUGIN)
+    about = tmp_path / "counting-0.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: counting\nVersion: 0.1\n")
+    (about / "entry_points.txt").write_text("[ocrsvc.formats]\ncount = counting:COUNT\n")
     image = tmp_path / "image.png"
     image.write_bytes(picture())
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests", tmp_path)))}

@@ -12,7 +12,7 @@ from PIL import ImageDraw, ImageFont
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine, open_ppocr
 from ocrsvc.formats.letter_sizes import BodySize
-from ocrsvc.formats.markdown import page_to_markdown
+from ocrsvc.formats.markdown import markdown_by_page
 from ocrsvc.records import Box, Image, Line, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for
@@ -59,7 +59,7 @@ def draw(font: Path, words: list[str], headings: tuple[str, ...], body_px: int, 
 def headings_of(engine: PpocrEngine, pixels: Pixels) -> list[str]:
     (page,) = engine.open_handle().read([ReadTask(Image(pixels, "png"), ReadOptions())])
     assert isinstance(page, Page)
-    return [part for part in page_to_markdown(page).split("\n") if part.startswith("#")]
+    return [part for _, text in markdown_by_page([page]) for part in text.split("\n") if part.startswith("#")]
 
 
 @pytest.mark.parametrize(

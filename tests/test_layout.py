@@ -8,7 +8,6 @@ import threading
 from dataclasses import replace
 
 import numpy as np
-import orjson
 import pytest
 from numpy.typing import NDArray
 from table_pages import Sheet, draw_paragraph, draw_table, finish
@@ -16,7 +15,6 @@ from table_pages import Sheet, draw_paragraph, draw_table, finish
 from ocrsvc.engines.layout.layout_model import REACH, STRIDES_PX, TYPES, LayoutModel, decode
 from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.errors import ClientGone, EngineFailed
-from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
 from ocrsvc.imaging.geometry import restore_page, turn
 from ocrsvc.imaging.regions import FoundRegion, assign_lines
 from ocrsvc.records import Box, Image, Line, Page, Pixels, ReadOptions, ReadTask, Region, no_check
@@ -181,22 +179,6 @@ def test_every_engine_has_regions_if_asked() -> None:
 REGION = Region("title", 0.5, SQUARE, (0,))
 
 
-def test_regions_come_through_the_wire_and_back_into_their_frame() -> None:
+def test_regions_come_back_into_their_frame() -> None:
     page = Page(50, 100, 0, (line_at(1, 1),), regions=(REGION,))
-    assert unpack_page(orjson.loads(orjson.dumps(pack_page(page)))) == page
     assert restore_page(page, 0, 100, 200).regions[0].box == ((0.0, 0.0), (2.0, 0.0), (2.0, 2.0), (0.0, 2.0))
-
-
-@pytest.mark.parametrize(
-    "spoilt",
-    [
-        replace(REGION, type="thing"),  # type: ignore[arg-type]
-        replace(REGION, confidence=1.5),
-        replace(REGION, lines=(1,)),
-        replace(REGION, box=SQUARE[:3]),  # type: ignore[arg-type]
-    ],
-)
-def test_a_region_that_cannot_be_is_not_believed(spoilt: Region) -> None:
-    page = Page(50, 100, 0, (line_at(1, 1),), regions=(spoilt,))
-    with pytest.raises(InvalidData):
-        unpack_page(orjson.loads(orjson.dumps(pack_page(page))))

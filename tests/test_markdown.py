@@ -10,14 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocrsvc.formats.markdown import join_lines, page_to_markdown
-from ocrsvc.formats.output_formats import OUTPUT_FORMATS
+from ocrsvc.formats.blocks import join_lines
+from ocrsvc.formats.markdown import markdown_parts
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Box, Cell, Line, Page, Region, Table
 
 markdown_it = pytest.importorskip("markdown_it", reason="markdown-it-py is not installed (extra: dev)")
 
 ENGINE = EngineInfo("fake", "fake", "1", "cpu", "fp32", "none")
+
+
+def markdown_of(*pages: Page) -> str:
+    return "".join(markdown_parts(pages, len(pages), ENGINE))
+
+
 BODY = 30
 LEFT = 100
 
@@ -47,18 +53,18 @@ FULL = "The quick brown fox jumps over the lazy dog and goes home"
 def test_lines_of_a_paragraph_are_joined_and_gaps_part_paragraphs() -> None:
     first = below([FULL, FULL, "and sleeps."])
     second = below(["Later " + FULL, "it wakes."], begin=6 * BODY)
-    assert page_to_markdown(page(*first, *second)) == (f"{FULL} {FULL} and sleeps.\n\nLater {FULL} it wakes.\n")
+    assert markdown_of(page(*first, *second)) == (f"{FULL} {FULL} and sleeps.\n\nLater {FULL} it wakes.\n")
 
 
 def test_an_indent_or_a_short_last_line_begins_a_paragraph() -> None:
     lines = [*below([FULL, FULL, FULL + "."]), line(FULL, 4.5 * BODY, left=LEFT + 2 * BODY, right=LEFT + 855)]
-    assert page_to_markdown(page(*lines)).count("\n\n") == 1
-    assert page_to_markdown(page(*below([FULL, FULL, "An end.", FULL, FULL]))).split("\n\n")[0].endswith("An end.")
+    assert markdown_of(page(*lines)).count("\n\n") == 1
+    assert markdown_of(page(*below([FULL, FULL, "An end.", FULL, FULL]))).split("\n\n")[0].endswith("An end.")
 
 
 def test_chinese_lines_are_joined_without_a_blank() -> None:
     lines = below(["暖风熏得游人醉这里是一个完整的长句子，它会", "在这里继续下去直到这一行结束为止这样就", "完了。"])
-    assert page_to_markdown(page(*lines)) == "".join(text.text for text in lines) + "\n"
+    assert markdown_of(page(*lines)) == "".join(text.text for text in lines) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -86,22 +92,22 @@ def test_large_letters_are_headings_by_their_size() -> None:
         line("A Part", 170, size=1.3 * BODY),
         *below([FULL, FULL, FULL + "."], begin=240),
     ]
-    written = page_to_markdown(page(*lines))
+    written = markdown_of(page(*lines))
     assert written.startswith("# The Title\n\n## 1.2 A Section\n\n### A Part\n\nThe quick")
 
 
 def test_a_line_that_is_hardly_larger_stays_in_its_paragraph() -> None:
     lines = below([FULL, FULL, FULL, FULL + "."])
     lines[1] = line(FULL, 1.375 * BODY, size=1.25 * BODY, right=LEFT + 855)
-    assert page_to_markdown(page(*lines)).count("\n\n") == 0
+    assert markdown_of(page(*lines)).count("\n\n") == 0
 
 
 def test_bullets_and_numbers_become_lists() -> None:
     lines = below(
         ["We need:", "• apples that are", "  red", "• pears", "- plums", "1. first", "2. second", "4. fourth"]
     )
-    assert page_to_markdown(page(*lines)).splitlines()[0] == "We need:"
-    html = markdown_it.MarkdownIt().render(page_to_markdown(page(*lines)))
+    assert markdown_of(page(*lines)).splitlines()[0] == "We need:"
+    html = markdown_it.MarkdownIt().render(markdown_of(page(*lines)))
     assert html.count("<ul>") == 1
     assert html.count("<li>") == 5
     assert "<ol>" in html
@@ -109,7 +115,7 @@ def test_bullets_and_numbers_become_lists() -> None:
 
 
 def test_letters_and_chinese_numbers_are_items_with_their_own_marks() -> None:
-    written = page_to_markdown(page(*below(["Either:", "a) this", "(b) that", "（一）甲", "①乙", "2、丙"])))
+    written = markdown_of(page(*below(["Either:", "a) this", "(b) that", "（一）甲", "①乙", "2、丙"])))
     assert [row[2:] for row in written.splitlines() if row.startswith("- ")] == [
         "a) this",
         "(b) that",
@@ -126,7 +132,7 @@ def test_a_table_stands_where_its_first_line_did() -> None:
         for row, column, text, at in ((0, 0, "apple", (1,)), (0, 1, "1 | 2", (2,)), (1, 0, "", ()), (1, 1, "", ()))
     )
     table = Table(box(90, 90, 600, 200), 2, 2, cells)
-    assert page_to_markdown(page(*lines, tables=(table,))) == (
+    assert markdown_of(page(*lines, tables=(table,))) == (
         "Prices\n\n| apple | 1 \\| 2 |\n| --- | --- |\n|  |  |\n\nAfter.\n"
     )
 
@@ -135,13 +141,13 @@ def test_regions_name_titles_and_what_is_printed_around_the_text() -> None:
     lines = [line("Running head", 0), line("A title", 100), line("Text.", 200), line("17", 1700)]
     kinds = ("header", "title", "text", "footer")
     regions = tuple(Region(kind, 0.9, one.box, (at,)) for at, (kind, one) in enumerate(zip(kinds, lines, strict=True)))  # type: ignore[arg-type]
-    assert page_to_markdown(page(*lines, regions=regions)) == "### A title\n\nText.\n"
+    assert markdown_of(page(*lines, regions=regions)) == "### A title\n\nText.\n"
 
 
 def test_columns_are_read_one_after_the_other_and_paragraphs_go_on_in_the_next() -> None:
     one = below([FULL, FULL, "which is so dif-"], left=50)
     other = below(["ferent there.", FULL], left=950)
-    assert "which is so different there." in page_to_markdown(page(*one, *other))
+    assert "which is so different there." in markdown_of(page(*one, *other))
 
 
 def test_a_page_that_lies_on_its_side_is_written_as_it_is_read() -> None:
@@ -155,17 +161,17 @@ def test_a_page_that_lies_on_its_side_is_written_as_it_is_read() -> None:
             for each in upright.lines
         ),
     )
-    assert page_to_markdown(turned) == page_to_markdown(upright)
+    assert markdown_of(turned) == markdown_of(upright)
 
 
 def test_pages_of_a_document_are_parted_by_a_comment_with_their_number() -> None:
     pages = [page(line("One.", 0), number=3), page(number=4), page(line("Two.", 0), number=7)]
-    assert OUTPUT_FORMATS["md"].write(pages, ENGINE) == "One.\n\n<!-- page 4 -->\n\n\n<!-- page 7 -->\n\nTwo.\n"
+    assert markdown_of(*pages) == "One.\n\n<!-- page 4 -->\n\n\n<!-- page 7 -->\n\nTwo.\n"
 
 
 def test_a_title_page_is_measured_by_the_text_of_the_pages_before() -> None:
     text, title = page(*below([FULL] * 9)), page(line("Second Part", 0, size=2 * BODY), number=2)
-    assert OUTPUT_FORMATS["md"].write([text, title], ENGINE).endswith("# Second Part\n")
+    assert markdown_of(text, title).endswith("# Second Part\n")
 
 
 HOSTILE = [
@@ -210,7 +216,7 @@ def test_no_text_becomes_markup(text: str) -> None:
 
 def check_is_text(text: str) -> None:
     """What is shown has the text's signs, in paragraphs or items alone."""
-    written = page_to_markdown(page(line(text, 0), line("End.", 500)))
+    written = markdown_of(page(line(text, 0), line("End.", 500)))
     tokens = markdown_it.MarkdownIt("gfm-like", {"linkify": False}).parse(written)
     assert {token.type.removesuffix("_open").removesuffix("_close") for token in tokens} <= {
         "paragraph",
@@ -231,7 +237,7 @@ def test_a_hostile_page_takes_linear_time() -> None:
         gc.disable()
         try:
             began_s = time.process_time()
-            page_to_markdown(read)
+            markdown_of(read)
             return time.process_time() - began_s
         finally:
             gc.enable()
@@ -242,11 +248,11 @@ def test_a_hostile_page_takes_linear_time() -> None:
 
 @pytest.mark.parametrize("text", ["# a", "    a", "+ a", "a"])
 def test_control_characters_hide_no_markup(text: str) -> None:
-    written = page_to_markdown(page(line("\x01" + text.replace(" ", "\0") + "\0", 100)))
+    written = markdown_of(page(line("\x01" + text.replace(" ", "\0") + "\0", 100)))
     shown = markdown_it.MarkdownIt("commonmark").render(written)
     assert shown == f"<p>{text.strip()}</p>\n"
 
 
 def test_lines_without_height_are_written() -> None:
     flat = [Line("a", 0.9, box(LEFT, top, LEFT, top)) for top in range(3)]
-    assert page_to_markdown(page(*flat)).split() == ["a", "a", "a"]
+    assert markdown_of(page(*flat)).split() == ["a", "a", "a"]

@@ -20,15 +20,17 @@ from flask.testing import FlaskClient
 from grpc_support import V2, calling, infer_request, model_over, raw_outputs, serving, strings, unary
 from web_support import INFO, KnownEngine, as_base64, json_of, picture
 
+from ocrsvc.adapters.trwebocr.tr_rects import shrink_page
+from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.app import create_app
 from ocrsvc.cli.reading_options import add_reading_options, options_of
 from ocrsvc.client.response import answer_of
 from ocrsvc.errors import BadOption, OcrsvcError
+from ocrsvc.formats.document import text_parts
 from ocrsvc.formats.drawing import draw_page
-from ocrsvc.formats.output_formats import OUTPUT_FORMATS
-from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
-from ocrsvc.formats.text_pdf import write_text_pdf
-from ocrsvc.formats.tr_rects import shrink_page
+from ocrsvc.formats.pdf.image_pdf import ImagePdf
+from ocrsvc.formats.pdf.page_image import page_image
+from ocrsvc.formats.pdf.text_lines import text_of
 from ocrsvc.grpc_server.method import Call
 from ocrsvc.grpc_services import make_services
 from ocrsvc.imaging.decode import PixelLimits
@@ -41,9 +43,7 @@ from ocrsvc.masking.rules import make_rules
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Box, Cell, Character, Line, MaskKind, Page, Pixels, ReadOptions, ReadTask, Table, Word
-from ocrsvc.searchable_pdf.image_pdf import ImagePdf
-from ocrsvc.searchable_pdf.page_image import page_image
-from ocrsvc.searchable_pdf.text_lines import text_of
+from ocrsvc.registry import text_formats
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -228,27 +228,9 @@ def test_a_drawn_page_is_black_where_it_is_masked() -> None:
     assert decoded(draw_page(white(), page(text)))[5:15, 42:218].min() > 200
 
 
-def test_a_packed_page_keeps_what_is_masked() -> None:
-    masked = mask_page(page(line(PERSON, words=True)), ALL)
-    assert unpack_page(pack_page(masked)) == masked
-    nothing = mask_page(page(line("x")), ALL)
-    assert unpack_page(pack_page(nothing)).masked == ()
-    assert unpack_page(pack_page(page(line("x")))).masked is None
-
-
-@pytest.mark.parametrize(
-    "part", [["id", 1, 0, 2], ["who", 0, 0, 2], ["id", 0, 2, 2], ["id", 0, 0, 99], ["id", -1, 0, 2]]
-)
-def test_a_masked_part_that_is_none_is_refused(part: list[object]) -> None:
-    packed = cast("list[Any]", pack_page(mask_page(page(line("x")), ALL)))
-    packed[-1] = [part + [0.0] * 8]
-    with pytest.raises(InvalidData):
-        unpack_page(packed)
-
-
 def test_no_form_of_an_answer_has_what_is_masked() -> None:
     masked = mask_page(page(line(f"ID: {PERSON}", words=True), line(CARD, 1)), ALL)
-    written = [form.write([masked], INFO) for form in OUTPUT_FORMATS.values()]
+    written = ["".join(text_parts(form, [masked], 1, INFO)) for form in text_formats().values()]
     # In Markdown a star that marks nothing has a backslash before it.
     stars = [text.replace("\\*", "*") for text in written]
     assert all(PERSON not in text and "4111" not in text and STARS in text for text in stars)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from documents import GRAY, pdf
+from documents import GRAY, pdf, with_text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import clean_environment, wait_until
@@ -36,7 +36,6 @@ from ocrsvc.imaging.document import open_document
 from ocrsvc.imaging.pdf import Pdf
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
-from ocrsvc.searchable_pdf import text_layer
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system import child_process
 from ocrsvc.system.child_program import MESSAGE_BYTES
@@ -272,7 +271,7 @@ def test_what_the_system_refuses_is_answered_so_and_nothing_is_left(
 
 
 def lay_text() -> bytes:
-    return text_layer.add_text_layer(pdf(GRAY, GRAY), [READ], 30.0)
+    return with_text(pdf(GRAY, GRAY), [READ])
 
 
 @pytest.mark.parametrize("read", [lambda: Pdf(pdf(GRAY), MEGAPIXEL, bool).close(), lay_text])
@@ -284,7 +283,7 @@ def test_without_file_descriptors_documents_wait_for_better_times(read: Callable
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
             try:
                 read()
-            except ResourcesExhausted:
+            except (ResourcesExhausted, OSError):
                 refused += 1
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
                 assert open_files() == before, "left behind"

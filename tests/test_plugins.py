@@ -209,7 +209,7 @@ def broken(folder: Path, group: str, entry: str) -> dict[str, str]:
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 0.1\n", encoding="utf-8")
     (about / "entry_points.txt").write_text(f"[{group}]\nbent = broken:ENTRY\n", encoding="utf-8")
-    source = f"from ocrsvc.registry import AdapterEntry, EngineEntry\nENTRY = {entry}\n"
+    source = f"from ocrsvc.registry import AdapterEntry, EngineEntry, OutputFormat\nENTRY = {entry}\n"
     (folder / "broken.py").write_text(source, encoding="utf-8")
     return {"PYTHONPATH": f"{ROOT}:{folder}"}
 
@@ -220,6 +220,7 @@ def broken(folder: Path, group: str, entry: str) -> dict[str, str]:
         ("engines", "None.name", r"cannot be loaded: AttributeError: 'NoneType' object has no attribute 'name'"),
         ("engines", "EngineEntry('ppocr', '')", "calls itself 'ppocr', which is taken"),
         ("adapters", "EngineEntry('bent', '')", "is not of the class AdapterEntry"),
+        ("formats", "OutputFormat('json', '', '', '', '')", "calls itself 'json', which is taken"),
     ],
 )
 def test_an_installed_plug_in_that_cannot_be_used_stops_the_start(

@@ -16,17 +16,16 @@ import pikepdf
 import pypdfium2
 import pytest
 from batch_outputs_support import box, line
-from documents import GRAY, assemble, pdf, stream, tiff
+from documents import GRAY, assemble, pdf, stream, tiff, with_text
 from PIL import Image
 
 from ocrsvc.errors import BrokenImage
+from ocrsvc.formats.pdf.image_pdf import ImagePdf
+from ocrsvc.formats.pdf.page_image import page_image
+from ocrsvc.formats.pdf.text_lines import text_of
 from ocrsvc.imaging.decode import PixelLimits, decode
 from ocrsvc.imaging.resolution import read_resolution
 from ocrsvc.records import Box, Line, Page, Word
-from ocrsvc.searchable_pdf.image_pdf import ImagePdf
-from ocrsvc.searchable_pdf.page_image import page_image
-from ocrsvc.searchable_pdf.text_layer import add_text_layer
-from ocrsvc.searchable_pdf.text_lines import text_of
 
 PAGES = Path(__file__).parent / "pages"
 LIMITS = PixelLimits(1 << 30)
@@ -91,14 +90,14 @@ def jpeg(pixels: np.ndarray, orientation: int = 1, mode: str = "RGB") -> bytes:
 
 
 def test_the_text_of_a_pdf_s_pages_is_found_again() -> None:
-    after = add_text_layer(pdf(GRAY, GRAY), [replace(READ, number=2)], 20.0)
+    after = with_text(pdf(GRAY, GRAY), [replace(READ, number=2)])
     assert by_pdfium(after) == [[""], list(TEXTS)]
     assert faults(after) == []
 
 
 @needs_poppler
 def test_poppler_finds_the_same_text() -> None:
-    after = add_text_layer(pdf(GRAY, GRAY), [replace(READ, number=2)], 20.0)
+    after = with_text(pdf(GRAY, GRAY), [replace(READ, number=2)])
     assert by_poppler(after) == [[], list(TEXTS)]
     assert by_poppler(images_pdf(jpeg(picture(200, 100)))) == [list(TEXTS)]
 
@@ -122,7 +121,7 @@ def form_pdf() -> bytes:
 
 def test_what_only_a_form_uses_stays_among_the_resources_of_its_page() -> None:
     before = form_pdf()
-    after = add_text_layer(before, [READ], 20.0)
+    after = with_text(before, [READ])
     assert drawn(before) == drawn(after)
     with pikepdf.open(io.BytesIO(after)) as document:
         fonts = document.pages[0].obj["/Resources"]["/Font"]
@@ -143,7 +142,7 @@ def test_streams_of_the_pages_are_as_they_were() -> None:
             5: stream(b"q 72 0 0 36 0 0 cm /I Do Q"),
         }
     )
-    after = add_text_layer(before, [READ], 20.0)
+    after = with_text(before, [READ])
     with pikepdf.open(io.BytesIO(before)) as was, pikepdf.open(io.BytesIO(after)) as now:
         assert now.pages[0].obj["/Resources"]["/XObject"]["/I"].read_raw_bytes() == raw_image
         assert now.pages[0].obj["/Contents"][1].read_raw_bytes() == was.pages[0].obj["/Contents"].read_raw_bytes()
@@ -153,11 +152,11 @@ def test_a_page_of_text_adds_little() -> None:
     lines = tuple(line(f"Line {at} with some words of this and that kind", 2.0 * at) for at in range(50))
     pages = [replace(READ, lines=lines, number=at) for at in range(1, 11)]
     before = pdf(*[GRAY] * 10)
-    assert len(add_text_layer(before, pages, 20.0)) - len(before) < 10 * 2500
+    assert len(with_text(before, pages)) - len(before) < 10 * 2500
 
 
 def test_the_same_text_gives_the_same_bytes() -> None:
-    once, again = (add_text_layer(pdf(GRAY), [READ], 20.0) for _ in range(2))
+    once, again = (with_text(pdf(GRAY), [READ]) for _ in range(2))
     assert once == again
 
 
@@ -169,7 +168,7 @@ def test_text_lies_where_it_was_read_on_a_page_that_is_cropped_and_turned() -> N
     document.save(whole)
     # What is shown is 36 wide and 200 high.
     read = Page(72, 400, 0, (Line("X", 0.9, box(10, 40, 20, 60)),))
-    found = pypdfium2.PdfDocument(add_text_layer(whole.getvalue(), [read], 20.0))[0].get_textpage().get_charbox(0)
+    found = pypdfium2.PdfDocument(with_text(whole.getvalue(), [read]))[0].get_textpage().get_charbox(0)
     assert found == pytest.approx((120, 55, 130, 60), abs=0.3)
 
 
@@ -178,7 +177,7 @@ def test_an_encrypted_pdf_that_opens_without_a_password_stays_encrypted() -> Non
     restricted = pikepdf.Encryption(owner="secret", user="", allow=pikepdf.Permissions(extract=False))
     with pikepdf.open(io.BytesIO(pdf(GRAY))) as document:
         document.save(whole, encryption=restricted)
-    after = add_text_layer(whole.getvalue(), [READ], 20.0)
+    after = with_text(whole.getvalue(), [READ])
     assert by_pdfium(after) == [list(TEXTS)]
     with pikepdf.open(io.BytesIO(after)) as document:
         assert document.is_encrypted
@@ -197,7 +196,7 @@ def test_an_encrypted_pdf_that_opens_without_a_password_stays_encrypted() -> Non
 )
 def test_a_hostile_pdf_is_refused_or_grows_by_its_text(data: bytes) -> None:
     try:
-        after = add_text_layer(data, [READ], 20.0)
+        after = with_text(data, [READ])
     except BrokenImage:
         return
     assert len(after) < len(data) + 10_000

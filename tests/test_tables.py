@@ -9,7 +9,6 @@ from xml.etree import ElementTree as ET
 
 import cv2
 import numpy as np
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,8 +16,7 @@ from table_pages import KINDS, DrawnPage, TrueCell, draw_page
 
 from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.errors import ClientGone, DeadlineExceeded
-from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
-from ocrsvc.formats.table_markup import to_html, to_markdown
+from ocrsvc.formats.markup import to_html, to_markdown
 from ocrsvc.imaging.geometry import as_box, restore_page, turn, turn_points
 from ocrsvc.imaging.open_grids import spans_of_row
 from ocrsvc.imaging.partly_ruled import find_stacked_grids
@@ -272,27 +270,6 @@ def test_any_text_stays_in_its_cell(text: str) -> None:
 
 def paged(table: Table) -> Page:
     return Page(100, 50, 0, tuple(line_at(1, 1, "x") for _ in range(3)), tables=(table,))
-
-
-def test_a_table_comes_through_the_wire_and_the_cache_unchanged() -> None:
-    page = paged(small_table())
-    assert unpack_page(orjson.loads(orjson.dumps(pack_page(page)))) == page
-
-
-@pytest.mark.parametrize(
-    "spoilt",
-    [
-        replace(small_table(), rows=1),
-        replace(small_table(), columns=0),
-        replace(small_table(), cells=(Cell(0, 0, 0, 1, SQUARE, "", ()),)),
-        replace(small_table(), cells=(Cell(-1, 0, 1, 1, SQUARE, "", ()),)),
-        replace(small_table(), cells=(Cell(0, 0, 1, 1, SQUARE, "", (3,)),)),
-        replace(small_table(), box=((0.0, float("nan")), *SQUARE[1:])),
-    ],
-)
-def test_a_table_that_cannot_be_is_not_believed(spoilt: Table) -> None:
-    with pytest.raises(InvalidData):
-        unpack_page(orjson.loads(orjson.dumps(pack_page(paged(spoilt)))))
 
 
 def test_a_table_is_put_back_into_the_frame_of_the_image_with_its_page() -> None:

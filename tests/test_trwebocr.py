@@ -18,7 +18,7 @@ from urllib3.filepost import encode_multipart_formdata
 from web_support import TEXT, as_base64, client_raising, json_of, picture, running_app
 
 from ocrsvc import errors
-from ocrsvc.formats.tr_rects import shrunk_size, to_rects
+from ocrsvc.adapters.trwebocr.tr_rects import shrunk_size, to_rects
 from ocrsvc.settings.settings import Settings
 
 TR, CPP = "/api/tr-run/", "/api/trocr"

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import pypdfium2
 import pytest
 import requests
-from documents import BLACK, GRAY, pdf
+from documents import BLACK, GRAY, pdf, with_text
 from golden import read_golden
 from jobs_support import JobsApp, post_document
 from json_structure import differences
@@ -27,9 +27,9 @@ from support import Server, run_server, wait_until
 from web_support import TEXT, KnownEngine, json_of, picture
 
 from ocrsvc.adapters.umi_ocr.documents import name_of, numbers_of
+from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.app import create_app
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, QueueFull, SettingsError
-from ocrsvc.formats.text_pdf import write_text_pdf
 from ocrsvc.jobs import job_runner as runner_module
 from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.job_folder import LASTING, PREFIX, make_folder, remove_folder
@@ -38,7 +38,6 @@ from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
 from ocrsvc.registry import adapters
-from ocrsvc.searchable_pdf.text_layer import add_text_layer
 from ocrsvc.serving.work_queue import NeverStarted
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -545,7 +544,7 @@ READ = Page(200, 100, 0, (Line(WORDS[0], 0.9, box(20, 10, 180, 30)), Line(WORDS[
 
 def test_text_that_is_laid_over_a_pdf_is_found_again_and_not_seen() -> None:
     before = pdf(GRAY, GRAY)
-    after = add_text_layer(before, [READ], 20.0)
+    after = with_text(before, [READ])
     assert texts_of(after) == ["", "\r\n".join(WORDS)]
     drawn = [pypdfium2.PdfDocument(data)[1].render().to_numpy().tobytes() for data in (before, after)]
     assert drawn[0] == drawn[1]
@@ -566,7 +565,7 @@ def test_text_lies_where_it_was_read_however_the_page_is_turned() -> None:
         size = (200, 100) if turn % 180 == 0 else (100, 200)
         pages.append(Page(*size, 0, (Line("X", 0.9, box(20, 10, 40, 30)),), at + 1))
     document.save(turned)
-    found = pypdfium2.PdfDocument(add_text_layer(turned.getvalue(), pages, 20.0))
+    found = pypdfium2.PdfDocument(with_text(turned.getvalue(), pages))
     boxes = [page.get_textpage().get_charbox(0) for page in found]
     assert boxes == [pytest.approx(box, abs=0.3) for box in expected.values()]
 
@@ -574,14 +573,14 @@ def test_text_lies_where_it_was_read_however_the_page_is_turned() -> None:
 def test_text_lies_where_it_was_read_whatever_the_page_has_done_to_its_own_coordinates() -> None:
     before = pdf(b"0.5 0 0 0.5 10 10 cm q 2 0 0 2 0 0 cm " + GRAY)
     page = Page(200, 100, 0, (Line("X", 0.9, box(20, 10, 40, 30)),), 1)
-    found = pypdfium2.PdfDocument(add_text_layer(before, [page], 20.0))[0].get_textpage().get_charbox(0)
+    found = pypdfium2.PdfDocument(with_text(before, [page]))[0].get_textpage().get_charbox(0)
     assert found == pytest.approx((7.2, 36 - 10.8, 14.4, 36 - 3.6), abs=0.3)
 
 
 @pytest.mark.parametrize("data", [b"%PDF-1.7 nothing", b"no pdf"])
 def test_a_pdf_that_cannot_be_written_on_is_reported_so(data: bytes) -> None:
     with pytest.raises(BrokenImage):
-        add_text_layer(data, [READ], 20.0)
+        with_text(data, [READ])
 
 
 def test_a_pdf_of_text_alone_has_the_size_and_the_text() -> None:

@@ -33,9 +33,8 @@ from web_support import client_raising, json_of, running_app
 
 from ocrsvc.api.page_pictures import LONGEST_PX
 from ocrsvc.api.web_page import FILES, FOLDER, TABS
-from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
 from ocrsvc.errors import ClientGone, NotReady
-from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
+from ocrsvc.registry import OutputFormat, output_formats, text_formats
 
 PAGES = ROOT / "tests" / "pages"
 BROWSER_ACCEPT = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
@@ -62,7 +61,7 @@ def test_a_browser_gets_the_page(client: FlaskClient, path: str) -> None:
     head, rest = (FOLDER / "index.html").read_text(encoding="utf-8").split(TABS)
     assert response.text.startswith(head)
     assert response.text.endswith(rest.split(FILES)[1])
-    places = [f'data-{"tab" if name in OUTPUT_FORMATS else "file"}="{name}"' for name in DOCUMENT_FORMATS]
+    places = [f'data-{"tab" if name in text_formats() else "file"}="{name}"' for name in output_formats()]
     assert [place in response.text for place in places] == [True] * len(places)
 
 
@@ -479,7 +478,7 @@ def test_what_was_read_can_be_saved(opened: Open) -> None:
 
 
 @in_browser
-@pytest.mark.parametrize(("name", "form"), [item for item in OUTPUT_FORMATS.items() if item[0] != "text"])
+@pytest.mark.parametrize(("name", "form"), [item for item in text_formats().items() if item[0] != "text"])
 def test_every_format_has_a_tab_that_asks_the_service_once(
     opened: Open, address: str, name: str, form: OutputFormat
 ) -> None:

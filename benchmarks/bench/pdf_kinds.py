@@ -10,11 +10,11 @@ from typing import Final
 import pikepdf
 from pikepdf import Array, Dictionary, Name, Stream, String
 
-from ocrsvc.formats.text_pdf import write_text_pdf
+from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
+from ocrsvc.formats.pdf.image_pdf import ImagePdf
+from ocrsvc.formats.pdf.page_image import page_image
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.records import Page
-from ocrsvc.searchable_pdf.image_pdf import ImagePdf
-from ocrsvc.searchable_pdf.page_image import page_image
 
 Change = Callable[[pikepdf.Pdf], None]
 

@@ -12,20 +12,20 @@ from typing import IO, Final
 import orjson
 from flask import Response
 
-from ocrsvc.document_output.file_names import disposition_of
-from ocrsvc.document_output.requested_files import (
+from ocrsvc.errors import OcrsvcError, ResourcesExhausted
+from ocrsvc.formats.document import (
     JSON,
     PDF,
     PDF_TYPE,
     ZIP_TYPE,
-    MadeFile,
+    DocumentResult,
     NamedResult,
+    OutputFile,
     files_of,
     write_zip,
     zip_name,
 )
-from ocrsvc.document_output.result import DocumentResult
-from ocrsvc.errors import OcrsvcError, ResourcesExhausted
+from ocrsvc.formats.file_names import disposition_of
 from ocrsvc.http.options import RequestedOptions
 from ocrsvc.http.request import request
 from ocrsvc.imaging.document import is_pdf
@@ -86,12 +86,12 @@ class DocumentResponses:
             response.headers[FAILED_HEADER] = failed
         return response
 
-    def _text_response(self, file: MadeFile) -> Response:
+    def _text_response(self, file: OutputFile) -> Response:
         output = io.BytesIO()
         file.write(output, _limit_s(), request.make_check())
         return Response(output.getvalue(), content_type=f"{file.media_type}; charset=utf-8")
 
-    def _file_response(self, made: Sequence[MadeFile]) -> Response:
+    def _file_response(self, made: Sequence[OutputFile]) -> Response:
         check = request.make_check()
         has_pdf = any(file.media_type == PDF_TYPE for file in made)
         permit = self._reader.pdf_making.take(check, request.caller) if has_pdf else nullcontext()
@@ -164,7 +164,7 @@ def _picture_bytes(sent: Sequence[SentFile]) -> int:
     return max((_BYTES_A_PIXEL * page.width * page.height for page in pages), default=0)
 
 
-def _is_text(made: Sequence[MadeFile]) -> bool:
+def _is_text(made: Sequence[OutputFile]) -> bool:
     return len(made) == 1 and made[0].media_type != PDF_TYPE
 
 

@@ -10,8 +10,8 @@ import orjson
 from flask import Blueprint, Response
 
 from ocrsvc.api.sent_files import option_fields, sent_files
-from ocrsvc.document_output.document_formats import options_for
 from ocrsvc.errors import BadOption, JobFailed, JobNotDone, KeysNeeded, OcrsvcError, UnknownJob
+from ocrsvc.formats.document import options_for
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.options import OPTIONS, OTHER_NAMES, read_options
 from ocrsvc.http.request import request

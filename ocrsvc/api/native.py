@@ -14,9 +14,8 @@ from ocrsvc.api.model_list import add_model_list
 from ocrsvc.api.page_pictures import add_page_pictures
 from ocrsvc.api.sent_files import file_names, option_fields, sent_files
 from ocrsvc.api.streaming import respond_by_page
-from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS, options_for
-from ocrsvc.document_output.requested_files import JSON, JSON_TYPE, ZIP_TYPE, page_without_words
 from ocrsvc.errors import BadOption, OcrsvcError
+from ocrsvc.formats.document import JSON, JSON_TYPE, ZIP_TYPE, options_for, page_without_words
 from ocrsvc.formats.json_values import page_to_dict, stages_to_dict, timing_to_dict
 from ocrsvc.http.error_responses import failure_of, problem_dict
 from ocrsvc.http.options import RequestedOptions, read_options
@@ -28,6 +27,7 @@ from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading, total_of
+from ocrsvc.registry import output_formats
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 
@@ -86,7 +86,7 @@ def _accepted() -> str:
     """
     if request.environ.get("HTTP_ACCEPT", "*/*") == "*/*":
         return JSON
-    names = {JSON_TYPE: JSON} | {form.media_type: name for name, form in DOCUMENT_FORMATS.items()}
+    names = {JSON_TYPE: JSON} | {form.media_type: name for name, form in output_formats().items()}
     names |= {form.media_type: name for name, form in STREAM_FORMS.items()}
     # Parameters, as in text/markdown; charset=utf-8, ask for nothing that an answer does not have.
     accepted = MIMEAccept([(kind.partition(";")[0].rstrip(), quality) for kind, quality in request.accept_mimetypes])

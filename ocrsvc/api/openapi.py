@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from ocrsvc import __version__
-from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
 from ocrsvc.http.options import OPTIONS
+from ocrsvc.registry import output_formats
 
 
 def openapi(*, wants_keys: bool = False, fetches_urls: bool = False) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def openapi(*, wants_keys: bool = False, fetches_urls: bool = False) -> dict[str
 def _add_formats(reading: dict[str, Any]) -> None:
     """Add the output formats that plug-ins have registered."""
     content = reading["responses"]["200"]["content"]
-    for name, form in DOCUMENT_FORMATS.items():
+    for name, form in output_formats().items():
         content.setdefault(form.media_type, {"schema": {"description": f"With format={name}: {form.help}."}})
     for parameter in reading["parameters"]:
         if parameter["name"] == "format":

@@ -16,8 +16,7 @@ from flask import Blueprint, Response, request
 from markupsafe import Markup
 
 from ocrsvc import __version__
-from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
-from ocrsvc.formats.output_formats import OUTPUT_FORMATS
+from ocrsvc.registry import output_formats, text_formats
 
 FOLDER: Final = Path(__file__).parent / "static"
 OPERATORS_FOLDER: Final = FOLDER.with_name("static_ops")
@@ -92,8 +91,8 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 def _with_tabs(page: str) -> str:
     """The page with a tab for each output format; plain text has a tab in the file, for it is no request of its own."""
-    tabs = (TAB.format(name, form) for name, form in OUTPUT_FORMATS.items() if name != "text")
-    others = (FILE.format(name, form) for name, form in DOCUMENT_FORMATS.items() if name not in OUTPUT_FORMATS)
+    tabs = (TAB.format(name, form) for name, form in text_formats().items() if name != "text")
+    others = (FILE.format(name, form) for name, form in output_formats().items() if not form.text)
     return page.replace(TABS, "".join(tabs)).replace(FILES, "".join(others))
 
 

@@ -20,7 +20,7 @@ from ocrsvc.access.open_store import open_store, path_of
 from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.errors import BadModel, EngineUnavailable, KeysUnavailable, OperatorError, SettingsError
 from ocrsvc.models.repository import ModelRepository
-from ocrsvc.registry import adapters, engines
+from ocrsvc.registry import adapters, engines, output_formats
 from ocrsvc.settings.describe import without_passwords
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
@@ -152,9 +152,10 @@ def _read_keys(address: str) -> Sequence[StoredKey]:
 
 
 def _plugins() -> Iterator[str]:
-    """The engines and adapters of other packages, each with its package and that one's version."""
+    """What other packages add, each with the package and its version."""
     yield from (f"engine {name} ({entry.package})" for name, entry in engines().items() if entry.package)
     yield from (f"adapter {name} ({entry.package})" for name, entry in adapters().items() if entry.package)
+    yield from (f"format {name} ({entry.package})" for name, entry in output_formats().items() if entry.package)
 
 
 def _try_apart(engine: str) -> bool:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from ocrsvc.cli.read_files import standard_input
-from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
 from ocrsvc.errors import BadOption
+from ocrsvc.registry import output_formats
 
 JSON, NDJSON, PDF, TEXT = "json", "ndjson", "pdf", "text"
 OTHER_NAMES: Final = {"txt": TEXT}
@@ -26,7 +26,7 @@ _OTHER_ENDINGS: Final = {
     ".htm": "hocr",
 }
 _FORMATS: Final[Mapping[str, str]] = {
-    **{form.suffix: name for name, form in DOCUMENT_FORMATS.items()},
+    **{form.suffix: name for name, form in output_formats().items()},
     **_OTHER_ENDINGS,
 }
 """By the end of a name, in small letters."""

@@ -18,8 +18,8 @@ from ocrsvc.cli.read_files import Answered, read_by_service, read_in_this_proces
 from ocrsvc.cli.reading_options import add_reading_options, options_of
 from ocrsvc.cli.tls_arguments import add_tls_arguments
 from ocrsvc.client.response import Answer
-from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
 from ocrsvc.errors import BadOption, KeyMissing
+from ocrsvc.registry import output_formats
 from ocrsvc.settings.api_key import API_KEY_VARIABLE
 
 HELP: Final = "print the text of images and documents, or write searchable PDFs and other files of them"
@@ -28,7 +28,7 @@ _KEY_REMEDY: Final = f"Name a file with the key with --key-file, or set {API_KEY
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `ocrsvc read`."""
-    documents = ", ".join(name for name in DOCUMENT_FORMATS if name != TEXT)
+    documents = ", ".join(name for name in output_formats() if name != TEXT)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="image, PDF or TIFF; - is standard input")
     parser.add_argument(
         "--format",
@@ -59,8 +59,8 @@ def _formats_of(text: str) -> tuple[str, ...]:
     """For argparse, which reports ArgumentTypeError."""
     names = tuple(dict.fromkeys(OTHER_NAMES.get(name, name) for name in text.split(",")))
     for name in names:
-        if name not in (JSON, *DOCUMENT_FORMATS):
-            raise argparse.ArgumentTypeError(f"{name!r} is not one of {JSON}, {', '.join(DOCUMENT_FORMATS)}")
+        if name not in (JSON, *output_formats()):
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {JSON}, {', '.join(output_formats())}")
     return names
 
 

@@ -13,11 +13,11 @@ from ocrsvc.cli.output_format import PDF
 from ocrsvc.cli.read_files import DEADLINE_S, load
 from ocrsvc.client import response
 from ocrsvc.client.response import Answer
-from ocrsvc.document_output.document_formats import needs_of
 from ocrsvc.errors import BadOption
+from ocrsvc.registry import needs_of
 
 if TYPE_CHECKING:
-    from ocrsvc.document_output.requested_files import NamedResult
+    from ocrsvc.formats.document import NamedResult
     from ocrsvc.records import Box, Cell, Line, LineSource, Page, Region, Table
 
 
@@ -44,7 +44,7 @@ def write_documents(
 
     Args:
         read: Files with what was read of them, at least one.
-        formats: Of DOCUMENT_FORMATS, or "json".
+        formats: Names of output formats, or "json".
         output: Where to.
         words, tables: Whether text formats and JSON have words, and JSON tables.
         as_zip: Whether one file is put into a zip, too.
@@ -53,7 +53,7 @@ def write_documents(
         OcrsvcError: A file cannot be made.
         OSError: From the output.
     """
-    from ocrsvc.document_output.requested_files import files_of, write_zip
+    from ocrsvc.formats.document import files_of, write_zip
     from ocrsvc.records import no_check
 
     documents = [_result_of(file, answer, with_file=PDF in formats) for file, answer in read]
@@ -89,8 +89,7 @@ def _without(names: Collection[str], data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _result_of(file: Path, answer: Answer, *, with_file: bool) -> NamedResult:
-    from ocrsvc.document_output.requested_files import NamedResult
-    from ocrsvc.document_output.result import DocumentResult
+    from ocrsvc.formats.document import DocumentResult, NamedResult
     from ocrsvc.readings import EngineInfo
 
     data = load(file) if with_file else b""

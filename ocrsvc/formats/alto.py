@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ocrsvc.formats.pixel_boxes import PlacedLine, PlacedText, place_lines
-from ocrsvc.formats.xml_text import to_markup
+from ocrsvc.formats.boxes import PlacedLine, PlacedText, place_lines
+from ocrsvc.formats.markup import to_markup
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page
 
@@ -23,7 +23,7 @@ xsi:schemaLocation="http://www.loc.gov/standards/alto/ns-v4# http://www.loc.gov/
 """
 
 
-def write_alto(pages: Iterable[Page], _count: int, engine: EngineInfo) -> Iterator[str]:
+def alto_parts(pages: Iterable[Page], _count: int, engine: EngineInfo) -> Iterator[str]:
     """The pages: one block each, because blocks are not known; in each line a string for each word.
 
     Without words a line has one string, which is the whole line.

@@ -16,13 +16,9 @@ JPEG_QUALITY = 75
 
 
 def draw_page(pixels: Pixels, page: Page, check: Check = no_check) -> bytes:
-    """A JPEG of the image with a frame around each line, in turns red, green, blue and purple; what is masked is black.
+    """A JPEG of the page's size with a frame around each line, in four colours by turns; masked parts are black.
 
-    Args:
-        pixels: (H, W) gray or (H, W, 3) BGR image that the page was read from; drawn on, unless it needs a copy: in
-            colour, or shrunk to the page's width and height.
-        page: Boxes in pixels of the JPEG that comes back.
-        check: Called before each line, and before the JPEG is made.
+    `pixels`, (H, W) gray or (H, W, 3) BGR, are drawn on unless they must be copied, to be in colour or of that size.
     """
     canvas = _canvas(pixels, page)
     for part in page.masked or ():

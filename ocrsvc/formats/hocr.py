@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ocrsvc.formats.pixel_boxes import PlacedLine, PlacedText, place_lines
-from ocrsvc.formats.xml_text import to_markup
+from ocrsvc.formats.boxes import PlacedLine, PlacedText, place_lines
+from ocrsvc.formats.markup import to_markup
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page
 
@@ -25,7 +25,7 @@ _HEAD: Final = """\
 """
 
 
-def write_hocr(pages: Iterable[Page], count: int, engine: EngineInfo) -> Iterator[str]:
+def hocr_parts(pages: Iterable[Page], count: int, engine: EngineInfo) -> Iterator[str]:
     """The pages with their lines, and those with their words.
 
     Without words each line holds one, which is the whole line: many readers of hOCR look for words and pass over lines

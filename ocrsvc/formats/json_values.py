@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from itertools import islice
 from typing import Final
 
-from ocrsvc.formats.box_values import Boxed, to_boxes, to_scores
-from ocrsvc.formats.table_markup import to_html, to_markdown
+from ocrsvc.formats.boxes import BOX_DIGITS, CONFIDENCE_DIGITS, Boxed, to_boxes, to_scores
+from ocrsvc.formats.markup import to_html, to_markdown
 from ocrsvc.readings import Timing
 from ocrsvc.records import Barcode, Box, Cell, Line, MaskedPart, Page, ReadOptions, Region, Table, Word
 
-CONFIDENCE_DIGITS = 4
-BOX_DIGITS = 1
 TOGETHER: Final = 4096
 """Texts that are converted at once, in a few ms: those of a large page would hold the interpreter for 0.4 s."""
 TIMING_DIGITS = 6
@@ -21,13 +19,9 @@ DEFAULTS: Final = ReadOptions()
 
 
 def page_to_dict(page: Page, number: int, asked: ReadOptions = DEFAULTS, *, lines: bool = True) -> dict[str, object]:
-    """The page as a dict. Boxes are four [x, y] corners, clockwise from where reading starts, as in records.
+    """The page as a dict, numbered from 1, with what was asked for besides the text, and its lines if they are wanted.
 
-    Args:
-        page: What was read.
-        number: What it is numbered, from 1.
-        asked: What was asked for besides the text.
-        lines: Whether lines are listed.
+    Boxes are four [x, y] corners, clockwise from where reading starts, as in records.
     """
     answer: dict[str, object] = {
         "page": number,
@@ -39,29 +33,20 @@ def page_to_dict(page: Page, number: int, asked: ReadOptions = DEFAULTS, *, line
     if lines:
         answer["lines"] = _lines_to_dicts(page.lines)
     if asked.layout:
-        answer["regions"] = [_region_to_dict(region) for region in page.regions]
+        answer["regions"] = [_to_dict(region) for region in page.regions]
     if asked.tables:
         answer["tables"] = [_table_to_dict(table) for table in page.tables]
     if asked.barcodes:
-        answer["barcodes"] = [_barcode_to_dict(code) for code in page.barcodes]
+        answer["barcodes"] = [_to_dict(code) for code in page.barcodes]
     if page.masked is not None:
-        answer["masked"] = [_masked_to_dict(part) for part in page.masked]
+        answer["masked"] = [_to_dict(part) for part in page.masked]
     return answer
 
 
-def _masked_to_dict(part: MaskedPart) -> dict[str, object]:
-    return {
-        "kind": part.kind,
-        "line": part.line,
-        "begin": part.begin,
-        "end": part.end,
-        "box": _box_to_list(part.box),
-    }
-
-
-def _region_to_dict(region: Region) -> dict[str, object]:
-    confidence = round(region.confidence, CONFIDENCE_DIGITS)
-    return {"type": region.type, "confidence": confidence, "box": _box_to_list(region.box), "lines": region.lines}
+def _to_dict(part: Region | Cell | Barcode | MaskedPart) -> dict[str, object]:
+    """Its fields, with numbers rounded."""
+    answer = {field.name: getattr(part, field.name) for field in fields(part)} | {"box": _box_to_list(part.box)}
+    return answer | {"confidence": round(part.confidence, CONFIDENCE_DIGITS)} if isinstance(part, Region) else answer
 
 
 def _table_to_dict(table: Table) -> dict[str, object]:
@@ -70,26 +55,10 @@ def _table_to_dict(table: Table) -> dict[str, object]:
         "box": _box_to_list(table.box),
         "rows": table.rows,
         "columns": table.columns,
-        "cells": [_cell_to_dict(cell) for cell in table.cells],
+        "cells": [_to_dict(cell) for cell in table.cells],
         "html": to_html(table),
         "markdown": to_markdown(table),
     }
-
-
-def _cell_to_dict(cell: Cell) -> dict[str, object]:
-    return {
-        "row": cell.row,
-        "column": cell.column,
-        "row_span": cell.row_span,
-        "column_span": cell.column_span,
-        "box": _box_to_list(cell.box),
-        "text": cell.text,
-        "lines": cell.lines,
-    }
-
-
-def _barcode_to_dict(code: Barcode) -> dict[str, object]:
-    return {"type": code.type, "text": code.text, "box": _box_to_list(code.box)}
 
 
 def _box_to_list(box: Box) -> list[list[float]]:

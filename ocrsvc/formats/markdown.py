@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 from typing import Final
 
+from ocrsvc.formats.blocks import BULLET, NUMBER, Block, blocks_of
 from ocrsvc.formats.letter_sizes import BodySize
-from ocrsvc.formats.paragraphs import BULLET, NUMBER, Block, blocks_of
-from ocrsvc.formats.table_markup import to_markdown
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page
 
@@ -18,37 +16,23 @@ _SPECIAL: Final = re.compile(r"([\\`*_\[\]<~$]|&(?=#?\w{1,32};))")
 # At the beginning of a block: headings, quotations, lists, rules, numbers of lists.
 _BEGINNING: Final = re.compile(r"^(?=[#>+\-=:|])|^(\d{1,9})(?=[.)](?:\s|$))")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_HYPHENS: Final = "-\u00ad\u2010"
-_HYPHENATED: Final = re.compile(rf"[^\W\d_][{_HYPHENS}]$")
-_LETTER: Final = re.compile(r"[^\W\d_]")
-_DENSE: Final = re.compile(
-    "[\u2018-\u201d\u2026\u2e80-\u312f\u31a0-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff]"
-)
-"""Chinese and Japanese characters and their punctuation, between which lines break without a blank."""
 
 
-def write_markdown(pages: Iterable[Page], _count: int, _engine: EngineInfo) -> Iterator[str]:
+def markdown_parts(pages: Iterable[Page], _count: int, _engine: EngineInfo) -> Iterator[str]:
     """Each page's headings, paragraphs, lists and tables; a comment with its number before each page but the first."""
-    bodies = _Bodies()
-    for at, page in enumerate(pages):
-        written = _written(blocks_of(page, bodies.of(page)))
-        yield (f"\n<!-- page {page.number} -->\n\n" if at else "") + written
+    for at, (page, text) in enumerate(markdown_by_page(pages)):
+        yield (f"\n<!-- page {page.number} -->\n\n" if at else "") + text
 
 
-def page_to_markdown(page: Page) -> str:
-    """One page by itself; "" for one without text."""
-    return _written(blocks_of(page))
+def markdown_by_page(pages: Iterable[Page]) -> Iterator[tuple[Page, str]]:
+    """Each page with its Markdown. Headings are told by the running text of all pages of that size so far.
 
-
-class _Bodies:
-    """How large running text is in the pages so far, by their size: a title page has hardly any of its own."""
-
-    def __init__(self) -> None:
-        self._sizes: dict[tuple[int, int], BodySize] = {}
-
-    def of(self, page: Page) -> BodySize:
-        """That of the pages of this page's size, with it."""
-        return self._sizes.setdefault((page.width, page.height), BodySize()).add(page)
+    A title page alone has hardly any running text.
+    """
+    bodies: dict[tuple[int, int], BodySize] = {}
+    for page in pages:
+        body = bodies.setdefault((page.width, page.height), BodySize()).add(page)
+        yield page, _written(blocks_of(page, body))
 
 
 def _written(blocks: Sequence[Block]) -> str:
@@ -66,20 +50,16 @@ def _written(blocks: Sequence[Block]) -> str:
 
 
 def _block(block: Block, number: int) -> tuple[str, int]:
-    """What is written, and the number of an item, if it has one that Markdown can count.
-
-    Args:
-        block: What is to be written.
-        number: Of the item before; 0 for none.
-    """
-    if block.table is not None:
-        return to_markdown(block.table), 0
-    text = join_lines(block.lines)
-    if block.kind == "heading":
-        return f"{'#' * block.level} {_inline(text)}", 0
-    if block.kind == "item":
-        return _item(text, number)
-    return _begun(text), 0
+    """The block as Markdown, and its number if it is a numbered item; `number` is that of the item before, else 0."""
+    match block.kind:
+        case "table":
+            return block.text, 0
+        case "heading":
+            return f"{'#' * block.level} {_inline(block.text)}", 0
+        case "item":
+            return _item(block.text, number)
+        case _:
+            return _begun(block.text), 0
 
 
 def _item(text: str, number: int) -> tuple[str, int]:
@@ -93,21 +73,6 @@ def _item(text: str, number: int) -> tuple[str, int]:
     if number and own != number + 1:
         return _begun(text), 0
     return f"{own}{found[2]} {_begun(text[found.end() :])}", own
-
-
-def join_lines(lines: Sequence[str]) -> str:
-    """The text of lines that go on: a word divided by a hyphen is whole, and Chinese has no blanks between lines."""
-    parts = [lines[0]] if lines else []
-    for one, other in pairwise(lines):
-        if _HYPHENATED.search(one) and _LETTER.match(other):
-            word = one.rsplit(" ", 1)[-1][:-1]
-            # A capital or another hyphen shows that this one belongs to the word.
-            if other[0].islower() and not any(hyphen in word for hyphen in _HYPHENS):
-                parts[-1] = parts[-1][:-1]
-        elif not (_DENSE.match(one[-1:]) or _DENSE.match(other)):
-            parts.append(" ")
-        parts.append(other)
-    return "".join(parts)
 
 
 def _begun(text: str) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Any, Final, get_args
 
-from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS
 from ocrsvc.engines.model import languages
 from ocrsvc.engines.model.description import Tier
 from ocrsvc.engines.model.languages import parse_language
@@ -22,11 +21,12 @@ from ocrsvc.masking.kinds import parse_kinds
 from ocrsvc.models import model_name
 from ocrsvc.models.model_name import parse_wanted_model
 from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, Barcodes, ModelChoice, ReadOptions, Rotate, TextLayer, Words
+from ocrsvc.registry import output_formats
 from ocrsvc.serving.work_queue import PRIORITIES, Priority
 
 _ROTATIONS: Final = get_args(Rotate)
 _TIERS: Final = get_args(Tier)
-_FORMATS: Final = ("json", *DOCUMENT_FORMATS)
+_FORMATS: Final = ("json", *output_formats())
 OTHER_NAMES: Final = {"txt": "text"}
 """Of formats."""
 SEGMENTED: Final = "segmented"
@@ -254,7 +254,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
         f"one or more of {', '.join(_FORMATS)}, separated by commas, or {' or '.join(STREAM_FORMS)} alone; txt is text",
         _formats_schema(),
         None,
-        f"The form of the answer: JSON; {'; '.join(form.help for form in DOCUMENT_FORMATS.values())}. Several come as "
+        f"The form of the answer: JSON; {'; '.join(form.help for form in output_formats().values())}. Several come as "
         f"a zip. Alone: {'; '.join(form.help for form in STREAM_FORMS.values())}. Left out, the header Accept decides "
         "where it names the media type of one, else JSON.",
     ),

@@ -14,11 +14,9 @@ from typing import IO, Final
 
 import orjson
 
-from ocrsvc.document_output.document_formats import DOCUMENT_FORMATS, Output, write_document
-from ocrsvc.document_output.file_names import disposition_of, stem_of
-from ocrsvc.document_output.requested_files import page_without_words
-from ocrsvc.document_output.result import DocumentResult
 from ocrsvc.errors import BadOption
+from ocrsvc.formats.document import DocumentResult, Output, page_without_words, write_document
+from ocrsvc.formats.file_names import disposition_of, stem_of
 from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.formats.page_serialization import unpack_page
 from ocrsvc.jobs.job import ENGINE, Job
@@ -26,11 +24,11 @@ from ocrsvc.jobs.job_options import unpack_options
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Check, Page, ReadOptions
-from ocrsvc.registry import adapters, resolve
+from ocrsvc.registry import adapters, output_formats, resolve
 
 JSON: Final = "json"
 NDJSON: Final = "ndjson"
-RESULT_FORMATS: Final = (JSON, NDJSON, *DOCUMENT_FORMATS)
+RESULT_FORMATS: Final = (JSON, NDJSON, *output_formats())
 """What the result of a job can be had as."""
 
 NO_ENGINE: Final = EngineInfo("", "", "", "", "", "")
@@ -56,7 +54,7 @@ class JobPages:
 
 
 def document_result(job: Job) -> DocumentResult:
-    """What the writers of `document_output` take; for a job that is done. Raises FileNotFoundError once it is gone."""
+    """What the writers of `formats` take; for a job that is done. Raises FileNotFoundError once it is gone."""
     numbers, failed = job.about()["numbers"], job.log.failed()
     count = job.log.count() - len(failed)
     missing = [numbers[place] for place in failed]
@@ -100,7 +98,7 @@ def check_format(name: str, options: ReadOptions) -> None:
 
 def media_type_of(name: str) -> str:
     """The Content-Type of a format."""
-    return _MEDIA_TYPES.get(name) or DOCUMENT_FORMATS[name].media_type
+    return _MEDIA_TYPES.get(name) or output_formats()[name].media_type
 
 
 def file_name_of(name: str) -> str:
@@ -114,7 +112,7 @@ def disposition_of_result(job: Job, name: str) -> str:
 
 
 def _suffix_of(name: str) -> str:
-    return DOCUMENT_FORMATS[name].suffix if name in DOCUMENT_FORMATS else f".{name}"
+    return output_formats()[name].suffix if name in output_formats() else f".{name}"
 
 
 def find_result(job: Job, name: str) -> Path | None:

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ocrsvc.document_output.document_formats import write_document
-from ocrsvc.document_output.result import DocumentResult
 from ocrsvc.errors import OcrsvcError
+from ocrsvc.formats.document import DocumentResult, write_document
 from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.imaging.page_ranges import Ranges, choose
 from ocrsvc.mcp_server.page_sources import PageResult

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from ocrmypdf import BoundingBox, OcrClass, OcrElement
 from ocrmypdf.models.ocr_element import Baseline
 
-from ocrsvc.formats.pixel_boxes import PlacedLine, PlacedText, PlacedWord, place_lines
+from ocrsvc.formats.boxes import PlacedLine, PlacedText, PlacedWord, place_lines
 from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.records import Line, Page
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from ocrsvc.document_output.result import PictureOf
+from ocrsvc.formats.document import PictureOf
 from ocrsvc.formats.drawing import draw_page, drawing_bytes
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page

@@ -9,7 +9,7 @@ from typing import cast
 from pydantic import create_model
 
 from ocrsvc.errors import SettingsError
-from ocrsvc.registry import AdapterEntry, EngineEntry, EntryError, adapters, engines, resolve
+from ocrsvc.registry import AdapterEntry, EngineEntry, EntryError, adapters, engines, output_formats, resolve
 from ocrsvc.settings.group import SettingsGroup
 from ocrsvc.settings.groups.access import AccessSettings
 from ocrsvc.settings.groups.adapters import AdapterSettings
@@ -68,6 +68,8 @@ def settings_class() -> type[Settings]:
         SettingsError: A plug-in cannot be used, or a setting of one has a name that is taken.
     """
     try:
+        # They have no settings, but one that cannot be used stops the start as well.
+        output_formats()
         groups = tuple(dict.fromkeys(_groups_of_entries()))
         _check_names(groups)
     except EntryError as error:

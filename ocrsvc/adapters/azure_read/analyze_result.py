@@ -12,12 +12,12 @@ import orjson
 from ocrsvc.adapters.azure_read.analyze_request import MARKDOWN, Asked
 from ocrsvc.adapters.azure_read.pages import Scale, page_members, paragraph_members, table_members
 from ocrsvc.adapters.azure_read.spans import PageText
-from ocrsvc.document_output.document_formats import Output
-from ocrsvc.formats.json_pieces import JsonList, JsonText
+from ocrsvc.formats.blocks import blocks_of
+from ocrsvc.formats.document import Output
+from ocrsvc.formats.json_stream import JsonList, JsonText
+from ocrsvc.formats.markdown import markdown_by_page
 from ocrsvc.formats.page_serialization import unpack_page
-from ocrsvc.formats.placed_blocks import markdown_by_page, placed_blocks
 from ocrsvc.jobs.job import Job
-from ocrsvc.jobs.job_result import engine_of
 from ocrsvc.records import Check, Page
 
 SUCCEEDED: Final = "succeeded"
@@ -101,7 +101,7 @@ class ResultWriter:
     def _texts(self, job: Job) -> Iterator[tuple[Page, str]]:
         pages = self._pages(job)
         if self._asked.content == MARKDOWN:
-            return markdown_by_page(pages, engine_of(job))
+            return markdown_by_page(pages)
         return ((page, page.text) for page in pages)
 
     def _pages(self, job: Job) -> Iterator[Page]:
@@ -121,7 +121,7 @@ class ResultWriter:
         members = page_members(page, text, self._scale)
         self._lists["pages"].append(members)
         spans = [line["spans"][0] for line in members["lines"]]
-        for block in placed_blocks(page):
+        for block in blocks_of(page):
             self._lists["paragraphs"].append(paragraph_members(block, page, spans, self._scale))
         for table in page.tables:
             self._lists["tables"].append(table_members(table, page.number, self._scale))

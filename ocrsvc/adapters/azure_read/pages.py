@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ocrsvc.adapters.azure_read.spans import PageText, Span
-from ocrsvc.formats.placed_blocks import PlacedBlock
+from ocrsvc.formats.blocks import Block
 from ocrsvc.records import Barcode, Box, Line, Page, Table, Word
 
 _INCH_DIGITS: Final = 4
@@ -60,9 +60,9 @@ def page_members(page: Page, text: PageText, scale: Scale) -> dict[str, Any]:
     return members
 
 
-def paragraph_members(block: PlacedBlock, page: Page, spans: Sequence[Span], scale: Scale) -> dict[str, Any]:
+def paragraph_members(block: Block, page: Page, spans: Sequence[Span], scale: Scale) -> dict[str, Any]:
     """One block of a page, given where its lines stand in the content."""
-    own = [spans[line] for line in block.lines]
+    own = [spans[number] for number in block.numbers]
     begin = min((span["offset"] for span in own), default=0)
     end = max((span["offset"] + span["length"] for span in own), default=0)
     members: dict[str, Any] = {
@@ -70,8 +70,8 @@ def paragraph_members(block: PlacedBlock, page: Page, spans: Sequence[Span], sca
         "boundingRegions": [{"pageNumber": page.number, "polygon": scale.polygon(block.frame(page))}],
         "spans": [{"offset": begin, "length": end - begin}],
     }
-    if block.block.level:
-        members["role"] = "title" if block.block.level == 1 else "sectionHeading"
+    if block.level:
+        members["role"] = "title" if block.level == 1 else "sectionHeading"
     return members
 
 

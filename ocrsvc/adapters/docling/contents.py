@@ -12,12 +12,10 @@ import orjson
 
 from ocrsvc.adapters.docling.conversion import MEMBERS, Conversion
 from ocrsvc.adapters.docling.document_json import blocks_of, frame_of, write_document_json
-from ocrsvc.document_output.document_formats import Output, write_document
-from ocrsvc.document_output.result import DocumentResult
 from ocrsvc.errors import CallerError
-from ocrsvc.formats.json_pieces import JsonText
-from ocrsvc.formats.table_markup import to_html
-from ocrsvc.formats.xml_text import to_markup
+from ocrsvc.formats.document import DocumentResult, Output, write_document
+from ocrsvc.formats.json_stream import JsonText
+from ocrsvc.formats.markup import to_html, to_markup
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Box, Check, Line, Page, Table
 

@@ -8,8 +8,8 @@ from typing import Final
 
 import orjson
 
-from ocrsvc.document_output.document_formats import Output
-from ocrsvc.formats.json_pieces import JsonList
+from ocrsvc.formats.document import Output
+from ocrsvc.formats.json_stream import JsonList
 from ocrsvc.records import Box, Cell, Check, Line, Page, Table
 
 # Newer programs read every older version; this is the oldest whose members are those below.

@@ -13,7 +13,7 @@ from ocrsvc.adapters.mistral.options import Asked, parse_options
 from ocrsvc.adapters.mistral.pages import page_members
 from ocrsvc.adapters.mistral.uploaded_files import UploadedFiles
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.formats.placed_blocks import markdown_by_page
+from ocrsvc.formats.markdown import markdown_by_page
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, read_pages
@@ -55,7 +55,7 @@ def _read(reader: Reader, data: bytes, asked: Asked) -> FileRead:
 
 def _answer(read: FileRead, asked: Asked, size_bytes: int, dpi: int) -> dict[str, object]:
     engine = read.readings[0].engine
-    written = markdown_by_page((reading.page for reading in read.readings), engine)
+    written = markdown_by_page(reading.page for reading in read.readings)
     pages = [page_members(page, markdown, asked, dpi) for page, markdown in written]
     return {
         "pages": pages,

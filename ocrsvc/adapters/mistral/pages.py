@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Final, TypedDict
 
 from ocrsvc.adapters.mistral.options import Asked
-from ocrsvc.formats.paragraphs import Kind
-from ocrsvc.formats.placed_blocks import PlacedBlock, placed_blocks
-from ocrsvc.formats.table_markup import to_html, to_markdown
+from ocrsvc.formats.blocks import Block, Kind, blocks_of
+from ocrsvc.formats.markup import to_html, to_markdown
 from ocrsvc.records import Page, Table
 
 _DIGITS: Final = 4
@@ -43,7 +42,7 @@ def page_members(page: Page, markdown: str, asked: Asked, dpi: int) -> dict[str,
         "footer": None,
     }
     if asked.blocks:
-        members["blocks"] = [_block(block, page) for block in placed_blocks(page)]
+        members["blocks"] = [_block(block, page) for block in blocks_of(page)]
     if asked.table_format:
         members["tables"] = [_table(number, table, asked.table_format) for number, table in enumerate(page.tables)]
     if asked.confidences and page.lines:
@@ -51,10 +50,10 @@ def page_members(page: Page, markdown: str, asked: Asked, dpi: int) -> dict[str,
     return members
 
 
-def _block(block: PlacedBlock, page: Page) -> dict[str, object]:
+def _block(block: Block, page: Page) -> dict[str, object]:
     (left, top), _, (right, bottom), _ = block.frame(page)
     return {
-        "type": _BLOCK_TYPES[block.block.kind],
+        "type": _BLOCK_TYPES[block.kind],
         "content": block.text,
         "top_left_x": round(left),
         "top_left_y": round(top),

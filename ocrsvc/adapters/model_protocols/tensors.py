@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.errors import BadBase64, CallerError, NothingSent, OcrsvcError
-from ocrsvc.formats.box_values import to_boxes
+from ocrsvc.formats.boxes import to_boxes
 from ocrsvc.http.parsed_body import is_image
 from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.records import Page

@@ -16,7 +16,7 @@ from flask import Blueprint, Response
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.ocr_space.languages import LANGUAGES
 from ocrsvc.errors import BadOption, CallerError, NothingSent, OcrsvcError, UnknownModel
-from ocrsvc.formats.box_values import to_boxes, to_frames
+from ocrsvc.formats.boxes import to_boxes, to_frames
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from ocrsvc.adapters.context import GrpcService
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
+from ocrsvc.adapters.paddle_serving.python_list import to_result
 from ocrsvc.errors import CallerError, ClientGone, NothingSent
-from ocrsvc.formats.python_list import to_result
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
 from ocrsvc.imaging.base64text import decode_base64

@@ -12,8 +12,8 @@ from typing import Final
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
+from ocrsvc.adapters.paddle_serving.python_list import to_result
 from ocrsvc.errors import CallerError, NothingSent
-from ocrsvc.formats.python_list import to_result
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request

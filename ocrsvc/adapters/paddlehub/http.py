@@ -13,7 +13,7 @@ from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import CallerError, OcrsvcError
-from ocrsvc.formats.box_values import to_boxes, to_scores, whole
+from ocrsvc.formats.boxes import to_boxes, to_scores, whole
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import NO_IMAGE, as_json, is_reported_in_a_200, read_images

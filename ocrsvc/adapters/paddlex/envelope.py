@@ -26,7 +26,7 @@ from ocrsvc.adapters.paddlex.members import (
 )
 from ocrsvc.adapters.paddlex.word_boxes import frame_lines, to_word_members
 from ocrsvc.errors import CallerError, OcrsvcError
-from ocrsvc.formats.box_values import to_boxes, to_frames, to_scores, whole
+from ocrsvc.formats.boxes import to_boxes, to_frames, to_scores, whole
 from ocrsvc.http.annotated_pages import drawn_page
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.json_body import parse_any_json

@@ -12,7 +12,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.formats.box_values import to_boxes, to_frames, whole
+from ocrsvc.formats.boxes import to_boxes, to_frames, whole
 from ocrsvc.records import Box, Line
 
 Frames = NDArray[np.float64]

@@ -12,7 +12,7 @@ from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadOption
-from ocrsvc.formats.box_values import to_boxes, to_scores
+from ocrsvc.formats.boxes import to_boxes, to_scores
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.parsed_body import Content

@@ -16,9 +16,9 @@ from typing import Final
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
+from ocrsvc.adapters.trwebocr.tr_rects import shrink_page, to_raw_out_text
 from ocrsvc.errors import BadOption, NothingSent
-from ocrsvc.formats.box_values import to_boxes
-from ocrsvc.formats.tr_rects import shrink_page, to_raw_out_text
+from ocrsvc.formats.boxes import to_boxes
 from ocrsvc.http.annotated_pages import drawn_page
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.parsed_body import Content

@@ -11,7 +11,6 @@ from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.errors import BadBase64, BrokenImage, CallerError, NothingSent, UnsupportedImage
-from ocrsvc.formats.text import to_bar_separated
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
 from ocrsvc.records import ReadOptions
@@ -36,7 +35,7 @@ def make_trwebocr_cpp(context: AdapterContext) -> Blueprint:
     def trocr() -> Response:
         data = request.content.first_image(FILE_FIELDS, TEXT_FIELDS)
         page = reader.read(data, ReadOptions(), request.left_s, request.context).page
-        return Response(to_bar_separated(page), content_type=TEXT_TYPE)
+        return Response("".join(f"{line.text}|" for line in page.lines), content_type=TEXT_TYPE)
 
     @blueprint.get("/hi")
     def hi() -> Response:

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from ocrsvc.adapters.turboocr.documents import DocumentCall
-from ocrsvc.document_output.document_formats import write_document
-from ocrsvc.document_output.result import DocumentResult
+from ocrsvc.formats.document import DocumentResult, write_document
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.masked_pictures import picture_maker
 from ocrsvc.readings import EngineInfo

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from ocrsvc.adapters.turboocr.failures import Coded, error_members
 from ocrsvc.adapters.turboocr.page_values import to_document_page
 from ocrsvc.adapters.turboocr.parameters import DocumentParameters, OutputForm
-from ocrsvc.document_output.document_formats import options_for
 from ocrsvc.errors import BrokenImage, OcrsvcError, UnsupportedImage
+from ocrsvc.formats.document import options_for
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.pipeline.documents import FileRead

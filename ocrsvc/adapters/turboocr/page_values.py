@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from ocrsvc.adapters.turboocr.parameters import PLAIN, DocumentParameters, Mode, PageParameters
-from ocrsvc.formats.box_values import to_boxes, to_scores, whole
-from ocrsvc.formats.table_markup import to_html
+from ocrsvc.formats.boxes import to_boxes, to_scores, whole
+from ocrsvc.formats.markup import to_html
 from ocrsvc.imaging.geometry import restore_page
 from ocrsvc.records import Box, Cell, Page, Region, RegionType, Table
 

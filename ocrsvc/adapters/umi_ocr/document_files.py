@@ -14,11 +14,10 @@ from typing import IO, Any, Final, TypeVar
 import orjson
 
 from ocrsvc.adapters.umi_ocr.image_requests import ENGINE_FAILED, OK, Coded, to_answer
-from ocrsvc.document_output.document_formats import write_document
-from ocrsvc.document_output.result import PictureOf
+from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.errors import BrokenImage
+from ocrsvc.formats.document import PictureOf, write_document
 from ocrsvc.formats.page_serialization import unpack_page
-from ocrsvc.formats.text_pdf import write_text_pdf
 from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.job_result import JobPages, document_result
 from ocrsvc.records import Check

@@ -36,7 +36,6 @@ from ocrsvc.adapters.umi_ocr.image_requests import (
     options_for,
     to_read_options,
 )
-from ocrsvc.document_output.document_formats import Output
 from ocrsvc.errors import (
     BadOption,
     BodyTooLarge,
@@ -47,7 +46,8 @@ from ocrsvc.errors import (
     UnknownModel,
     UnsupportedImage,
 )
-from ocrsvc.formats.json_pieces import JsonText, write_list
+from ocrsvc.formats.document import Output
+from ocrsvc.formats.json_stream import JsonText, write_list
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.request import request

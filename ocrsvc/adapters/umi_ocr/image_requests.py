@@ -12,7 +12,7 @@ import numpy as np
 from ocrsvc.adapters.umi_ocr.languages import NAME as LANGUAGE
 from ocrsvc.adapters.umi_ocr.languages import language_choices, with_language
 from ocrsvc.errors import BadBase64, BadOption, BrokenImage, CallerError, UnknownModel, UnsupportedImage
-from ocrsvc.formats.box_values import to_boxes, to_frames, to_scores, whole
+from ocrsvc.formats.boxes import to_boxes, to_frames, to_scores, whole
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.responses import clamp_side_px, rotate_option
 from ocrsvc.models.model_control import ModelList

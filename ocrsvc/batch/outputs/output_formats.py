@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from ocrsvc.batch.destination import Destination, WrittenFile
 from ocrsvc.batch.pages import SourceFile
 from ocrsvc.errors import BadOption
-from ocrsvc.formats.output_formats import OUTPUT_FORMATS
+from ocrsvc.registry import text_formats
 
 _PACKING: Final = 6
 
@@ -101,7 +101,7 @@ BATCH_FORMATS: Final[Mapping[str, BatchFormat]] = {
     "parquet:word": BatchFormat(partial(_open_parquet, "word"), "Parquet with one row for each word"),
     **{
         name: BatchFormat(partial(_open_text, name), f"{form.help}, a file for each source")
-        for name, form in OUTPUT_FORMATS.items()
+        for name, form in text_formats().items()
     },
     "pdf": BatchFormat(_open_pdf, "searchable PDF, a file for each source", is_cheap=False),
 }

@@ -14,15 +14,15 @@ from ocrsvc.batch.destination import Destination, HashedFile, WrittenFile
 from ocrsvc.batch.outputs.output_formats import FileResults
 from ocrsvc.batch.outputs.source_paths import source_path
 from ocrsvc.batch.visible_text import visible
-from ocrsvc.document_output.searchable import NumberedText, add_pictures, lay_over_pages
 from ocrsvc.errors import BrokenImage, CallerError, SourceGone
-from ocrsvc.formats.output_formats import OUTPUT_FORMATS, OutputFormat
+from ocrsvc.formats.document import text_parts
+from ocrsvc.formats.pdf.image_pdf import ImagePdf
+from ocrsvc.formats.pdf.searchable import NumberedText, add_pictures, lay_over_pages
+from ocrsvc.formats.pdf.text_lines import PageText, text_of
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Box, Line, Page, Word, no_check
-from ocrsvc.searchable_pdf.image_pdf import ImagePdf
-from ocrsvc.searchable_pdf.page_text import PageText
-from ocrsvc.searchable_pdf.text_lines import text_of_record
+from ocrsvc.registry import OutputFormat, text_formats
 
 LOGGER: Final = logging.getLogger("ocrsvc.batch")
 _PDF_LIMIT_S: Final = 60.0
@@ -75,8 +75,8 @@ def is_listing(name: str) -> bool:
 
 
 def text_files(name: str, folder: str, reader: Mapping[str, str]) -> SourceFiles:
-    """What writes the format of this name in `formats.output_formats`."""
-    form = OUTPUT_FORMATS[name]
+    """What writes the format of this name in the registry."""
+    form = text_formats()[name]
     engine = EngineInfo(reader["engine"], reader["model"], reader["version"], "", "", "")
     return SourceFiles(name, folder, form.suffix, partial(_write_text, form, engine))
 
@@ -87,16 +87,19 @@ def pdf_files(folder: str) -> SourceFiles:
 
 
 def _write_text(form: OutputFormat, engine: EngineInfo, results: FileResults, output: HashedFile) -> None:
-    for part in form.parts(_pages_of(results), len(results.pages), engine):
+    for part in text_parts(form, _pages_of(results), len(results.pages), engine):
         output.write(part.encode(errors="replace"))
 
 
 def _pages_of(results: FileResults) -> Iterator[Page]:
     """The pages, one at a time; one that has failed is empty."""
     for number in results.pages:
-        record = orjson.loads(results.record(number))
-        lines = tuple(map(_line_of, record["lines"]))
-        yield Page(record.get("width", 0), record.get("height", 0), record.get("angle", 0), lines, number)
+        yield _page_of(number, orjson.loads(results.record(number)))
+
+
+def _page_of(number: int, record: Mapping[str, Any]) -> Page:
+    lines = tuple(map(_line_of, record["lines"]))
+    return Page(record.get("width", 0), record.get("height", 0), record.get("angle", 0), lines, number)
 
 
 def _line_of(line: Mapping[str, Any]) -> Line:
@@ -104,7 +107,7 @@ def _line_of(line: Mapping[str, Any]) -> Line:
     words = None
     if "words" in line:
         words = tuple(Word(word["text"], word["confidence"], _box_of(word)) for word in line["words"])
-    return Line(line["text"], line["confidence"], _box_of(line), words)
+    return Line(line["text"], line["confidence"], _box_of(line), words, line.get("source"))
 
 
 def _box_of(text: Mapping[str, Any]) -> Box:
@@ -135,5 +138,9 @@ def _texts_of(results: FileResults, *, is_over_own: bool = False) -> Iterator[Nu
     for number in results.pages:
         record = orjson.loads(results.record(number))
         failed = record["error"]
-        text = text_of_record(record, is_over_own=is_over_own) if failed is None else BrokenImage(failed["detail"])
+        text = (
+            text_of(_page_of(number, record), is_over_own=is_over_own)
+            if failed is None
+            else BrokenImage(failed["detail"])
+        )
         yield number, text

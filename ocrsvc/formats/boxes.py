@@ -1,31 +1,51 @@
-"""Places each line and word of a page in whole pixels, as TSV, hOCR and ALTO write them."""
+"""Boxes and confidences of a page's lines and words as numbers: all at once as arrays, and in whole pixels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ocrsvc.formats.box_values import Boxed, to_boxes, to_frames, to_scores
-from ocrsvc.records import Line, Page
+from ocrsvc.records import Character, Line, Page, Word
 
-# As many as the JSON has, so that `ocrsvc read --url` writes the same from it.
+Boxed = Line | Word | Character
+
+Boxes = NDArray[np.float64]
+"""(N, 4, 2): four corners x, y, clockwise from where reading starts, in pixels of the image as displayed."""
+
+# Those of the JSON, so that `ocrsvc read --url` writes the same from it.
 BOX_DIGITS: Final = 1
 CONFIDENCE_DIGITS: Final = 4
 
 
-class PlacedText(NamedTuple):
-    """One line or word on its page, in whole pixels of the image as displayed.
+def to_boxes(texts: Sequence[Boxed]) -> Boxes:
+    """The corners of lines, words or characters."""
+    return np.array([text.box for text in texts], np.float64).reshape(-1, 4, 2)
 
-    Attributes:
-        text: As it was read.
-        confidence: From 0 to 1.
-        left, top, right, bottom: The upright frame around it, inside the page.
-        corners: x, y of the four corners, clockwise from where reading starts.
-        is_upright: Whether the corners are those of the frame.
-        angle: Whole degrees, anticlockwise, by which it is turned against the page; from 0 to 359.
+
+def whole(boxes: Boxes) -> NDArray[np.int64]:
+    """The nearest whole numbers."""
+    return np.rint(boxes).astype(np.int64)
+
+
+def to_frames(boxes: Boxes) -> Boxes:
+    """The upright frame around each box, (N, 4): left, top, right, bottom."""
+    return np.hstack([boxes.min(axis=1), boxes.max(axis=1)])
+
+
+def to_scores(texts: Sequence[Boxed], digits: int = 5) -> list[float]:
+    """The confidence of each line, word or character, in [0, 1]."""
+    return cast(list[float], np.array([text.confidence for text in texts]).round(digits).tolist())
+
+
+class PlacedText(NamedTuple):
+    """A line or word in whole pixels of the image as displayed, with the upright frame around it.
+
+    `corners` are x, y of the four corners, clockwise from where reading starts; `is_upright` says whether they are
+    those of the frame. `angle` is in whole degrees, anticlockwise against the page, from 0 to 359.
     """
 
     text: str
@@ -40,14 +60,14 @@ class PlacedText(NamedTuple):
 
 
 class PlacedWord(NamedTuple):
-    """One word of a line, and whether the line has a blank before it."""
+    """A word of a line, and whether the line has a space before it."""
 
     placed: PlacedText
     after_blank: bool
 
 
 class PlacedLine(NamedTuple):
-    """One line, and its words; none where they were not asked for."""
+    """A line and its words; none where they were not requested."""
 
     placed: PlacedText
     words: tuple[PlacedWord, ...]
@@ -58,11 +78,11 @@ def place_lines(page: Page) -> Iterator[PlacedLine]:
     words = iter(list(_place([word for line in page.lines for word in line.words or ()], page)))
     for line, placed in zip(page.lines, _place(page.lines, page), strict=True):
         own = list(islice(words, len(line.words or ())))
-        yield PlacedLine(placed, tuple(map(PlacedWord, own, _blanks_before(line))))
+        yield PlacedLine(placed, tuple(map(PlacedWord, own, _spaces_before(line))))
 
 
-def _blanks_before(line: Line) -> Iterator[bool]:
-    """Of each word, whether the line's text has a blank before it."""
+def _spaces_before(line: Line) -> Iterator[bool]:
+    """For each word, whether the line's text has a space before it."""
     end = 0
     for word in line.words or ():
         begin = line.text.find(word.text, end)
@@ -72,7 +92,7 @@ def _blanks_before(line: Line) -> Iterator[bool]:
 
 def _place(texts: Sequence[Boxed], page: Page) -> Iterator[PlacedText]:
     boxes = to_boxes(texts).round(BOX_DIGITS)
-    # Halves go up, as in every browser.
+    # Halves are rounded up, as in every browser.
     frames = np.floor(to_frames(boxes) + 0.5).clip(0, [page.width, page.height] * 2).astype(np.int64).tolist()
     corners = np.floor(boxes + 0.5).astype(np.int64).reshape(-1, 8).tolist()
     along = boxes[:, 1] - boxes[:, 0]

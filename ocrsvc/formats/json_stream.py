@@ -5,23 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 from tempfile import SpooledTemporaryFile
-from typing import IO, Final, Protocol, Self
+from typing import IO, Final, Self
 
 import orjson
+
+from ocrsvc.formats.document import Output
 
 # Each list of a short document stays in memory.
 _IN_MEMORY_BYTES: Final = 1 << 18
 _COPIED_BYTES: Final = 1 << 18
 
 
-class _Output(Protocol):
-    """Where bytes are written to, from the first to the last."""
-
-    def write(self, data: bytes | memoryview, /) -> object:
-        """Take all of the bytes. Raises OSError."""
-
-
-def write_list(values: Iterable[object], output: _Output) -> None:
+def write_list(values: Iterable[object], output: Output) -> None:
     """Write a JSON list whose values come one at a time. Raises OSError."""
     between = b"["
     for value in values:
@@ -31,13 +26,9 @@ def write_list(values: Iterable[object], output: _Output) -> None:
 
 
 class JsonText:
-    """A JSON string, written as its text comes: an output of UTF-8 whose pieces are whole characters.
+    """A JSON string, written as its text arrives: an output for UTF-8 in pieces of whole characters."""
 
-    Args:
-        output: Where to.
-    """
-
-    def __init__(self, output: _Output) -> None:
+    def __init__(self, output: Output) -> None:
         self._output = output
 
     def __enter__(self) -> Self:
@@ -75,7 +66,7 @@ class JsonList:
         self._file.write(orjson.dumps(value))
         self._count += 1
 
-    def copy_to(self, output: _Output) -> None:
+    def copy_to(self, output: Output) -> None:
         """Write the list as a whole. Raises OSError."""
         self._file.seek(0)
         output.write(b"[")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from ocrsvc.formats.box_values import to_boxes, to_scores
+from ocrsvc.formats.boxes import to_boxes, to_scores
 from ocrsvc.records import Page
 
 

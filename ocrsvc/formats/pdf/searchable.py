@@ -1,39 +1,48 @@
-"""Searchable PDF of one document: its own pages with text over them, or a page for each picture."""
+"""Searchable PDF: the pages of a PDF with invisible text over them, or a page for each image.
+
+Text is laid over a PDF in a child process with limits of memory and time, for the reasons in `ocrsvc.imaging.pdf`.
+"""
 
 from __future__ import annotations
 
 import heapq
+import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, replace
 from tempfile import TemporaryFile
 from typing import BinaryIO, Final
 
-from ocrsvc.document_output.document_formats import Output
-from ocrsvc.document_output.result import DocumentResult, PictureOf
+import orjson
+
 from ocrsvc.errors import BrokenImage, CallerError, DeadlineExceeded
+from ocrsvc.formats.document import DocumentResult, Output, PictureOf
+from ocrsvc.formats.pdf.image_pdf import ImagePdf
+from ocrsvc.formats.pdf.page_image import page_image
+from ocrsvc.formats.pdf.text_lines import PageText, text_of
 from ocrsvc.imaging.decode import PixelLimits
 from ocrsvc.imaging.document import is_pdf, may_have_pages
 from ocrsvc.imaging.tiff_pages import find_pages
 from ocrsvc.records import Page
-from ocrsvc.searchable_pdf.image_pdf import ImagePdf
-from ocrsvc.searchable_pdf.page_image import page_image
-from ocrsvc.searchable_pdf.page_text import PageText
-from ocrsvc.searchable_pdf.text_layer import lay_text, pack_page
-from ocrsvc.searchable_pdf.text_lines import text_of
-from ocrsvc.system.child_process import Check
+from ocrsvc.system.child_process import Check, ChildFailed, ChildLate, ChildProcess
 
-# What is decoded here was held to limits when it was read.
+# What is decoded here was within the limits when it was read.
 _LIMITS: Final = PixelLimits(1 << 40)
 _COPIED_BYTES: Final = 1 << 20
+_CHILD: Final = "ocrsvc.formats.pdf.text_layer_child"
+_CHILD_BYTES: Final = 192 << 20
+# The result is at most so many times as large as its input, and so much more: compressed data may expand endlessly.
+_GROWTH: Final = 2
+_MORE_BYTES: Final = 64 << 20
+_REMEDY: Final = "Ask for another output format, such as text."
 
 NumberedText = tuple[int, PageText | CallerError]
 """A page's number in its file, and its text, or why it could not be read."""
 
 
 def write_searchable_pdf(result: DocumentResult, output: Output, limit_s: float, check: Check) -> None:
-    """A `Writer` of document_formats.py."""
+    """A `Writer` of formats/document.py."""
     if is_pdf(result.file) and result.picture_of is None:
         with TemporaryFile() as file:
             file.write(result.file)
@@ -41,35 +50,50 @@ def write_searchable_pdf(result: DocumentResult, output: Output, limit_s: float,
             texts = (text_of(page, is_over_own=True) for page in result.pages)
             lay_over_pages(file, texts, output, limit_s, check)
     else:
-        write_pictures([result], output, limit_s, check)
+        write_images([result], output, limit_s, check)
 
 
 def lay_over_pages(file: BinaryIO, texts: Iterable[PageText], output: Output, limit_s: float, check: Check) -> None:
-    """The PDF with the text of pages that were read; all others, and a PDF without such pages, stay as they are.
+    """Write a PDF with these texts over its pages; other pages, and a PDF without texts, stay as they are.
 
     Args:
-        file: The PDF, with a number of its own.
+        file: The PDF, with a file descriptor.
         texts: Of pages, in any order.
         output, limit_s, check: As of a `Writer`, which raises the same.
     """
     stop_s = time.monotonic() + limit_s
     with TemporaryFile() as text, TemporaryFile() as laid:
         for page in texts:
-            text.write(pack_page(page))
+            text.write(orjson.dumps(astuple(page)) + b"\n")
             check()
         text.flush()
         if text.tell():
-            lay_text(file.fileno(), text.fileno(), laid.fileno(), _left_s(stop_s), check)
+            _lay_text(file.fileno(), text.fileno(), laid.fileno(), _left_s(stop_s), check)
         source = laid if text.tell() else file
         source.seek(0)
         shutil.copyfileobj(source, output, _COPIED_BYTES)
 
 
-def write_pictures(results: Iterable[DocumentResult], output: Output, limit_s: float, check: Check) -> None:
-    """One PDF of several documents, with a picture for each page: of image files, and of what has `picture_of`.
+def _lay_text(file: int, text: int, result: int, limit_s: float, check: Check) -> None:
+    """Have the child write a PDF with text over its pages; all three are file descriptors."""
+    file_bytes, text_bytes = os.fstat(file).st_size, os.fstat(text).st_size
+    most_bytes = _GROWTH * (file_bytes + text_bytes) + _MORE_BYTES
+    child = ChildProcess(_CHILD, _CHILD_BYTES + 4 * file_bytes + text_bytes, most_bytes, (file, text, result), check)
+    failure = BrokenImage("Text cannot be laid over this PDF.", _REMEDY)
+    try:
+        answer, _ = child.ask("lay", limit_s, check)
+    except ChildLate as late:
+        raise BrokenImage(f"Laying text over this PDF takes longer than {limit_s:g} s.", _REMEDY) from late
+    except ChildFailed as failed:
+        raise failure from failed
+    finally:
+        child.close()
+    if answer != "written" or os.fstat(result).st_size > most_bytes:
+        raise failure
 
-    Arguments, and what is raised, as of a `Writer`.
-    """
+
+def write_images(results: Iterable[DocumentResult], output: Output, limit_s: float, check: Check) -> None:
+    """One PDF of several documents, with an image for each page. Arguments and errors as of a `Writer`."""
     stop_s = time.monotonic() + limit_s
 
     def check_time() -> None:
@@ -133,7 +157,7 @@ def _texts_of(result: DocumentResult) -> Iterator[NumberedText]:
 def _pages_of(result: DocumentResult) -> Iterator[tuple[int, Page | None]]:
     """Those that were read and those that failed, in order."""
     read: Iterator[tuple[int, Page | None]] = ((page.number, page) for page in result.pages)
-    failed: Sequence[tuple[int, Page | None]] = [(number, None) for number in sorted(result.failed)]
+    failed: list[tuple[int, Page | None]] = [(number, None) for number in sorted(result.failed)]
     return heapq.merge(read, failed, key=lambda pair: pair[0])
 
 

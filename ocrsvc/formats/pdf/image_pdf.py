@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
-from ocrsvc.searchable_pdf.page_frame import PageFrame
-from ocrsvc.searchable_pdf.page_image import PageImage
-from ocrsvc.searchable_pdf.page_text import PageText
-from ocrsvc.searchable_pdf.text_content import number_of, page_content
-from ocrsvc.searchable_pdf.text_font import FontCodes, FontParts, font_parts
+from ocrsvc.formats.document import Output
+from ocrsvc.formats.pdf.font import FontCodes, FontParts, font_parts
+from ocrsvc.formats.pdf.page_image import PageImage
+from ocrsvc.formats.pdf.text_content import PageFrame, number_of, page_content
+from ocrsvc.formats.pdf.text_lines import PageText
 
 _CATALOG, _PAGES, _FONT, _LETTERS, _DESCRIPTION, _TO_UNICODE, _TO_GLYPH, _FONT_FILE = range(1, 9)
 _FIRST_PAGE: Final = 9
@@ -32,22 +32,8 @@ _TURNS: Final = {
 """By EXIF orientation: what brings the samples' unit square onto the page's."""
 
 
-class Output(Protocol):
-    """Where a PDF is written to, from its beginning to its end."""
-
-    def write(self, data: bytes | memoryview, /) -> object:
-        """Take all of the bytes. Raises OSError."""
-
-
 class ImagePdf:
-    """A PDF that is being written; it is whole once `finish` has returned.
-
-    Args:
-        output: Where to.
-
-    Raises:
-        OSError: From every method.
-    """
+    """A PDF that is being written; complete once `finish` has returned. Every method raises OSError."""
 
     def __init__(self, output: Output) -> None:
         self._output = output

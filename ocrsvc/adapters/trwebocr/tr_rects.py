@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.formats.box_values import Boxes, to_boxes
+from ocrsvc.formats.boxes import Boxes, to_boxes
 from ocrsvc.records import Box, Page
 
 COORDINATE_DIGITS = 2

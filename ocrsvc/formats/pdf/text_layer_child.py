@@ -1,6 +1,6 @@
 """The program that lays recognised text over the pages of one PDF, in a process of its own.
 
-    python -m ocrsvc.searchable_pdf.text_layer_child PARENT MEMORY FILE_BYTES FILE TEXT RESULT
+    python -m ocrsvc.formats.pdf.text_layer_child PARENT MEMORY FILE_BYTES FILE TEXT RESULT
 
 FILE, TEXT and RESULT are numbers of open files. TEXT holds a line of JSON for each page: its number, its width and
 height in pixels as drawn, and its lines as of `page_text`. It answers `lay` with `written` when RESULT has the new PDF.
@@ -14,14 +14,13 @@ from __future__ import annotations
 import codecs
 import os
 import zlib
-from collections.abc import Iterator
+from itertools import count
 from typing import Any, Final
 
 import orjson
 
-from ocrsvc.searchable_pdf.page_frame import PageFrame, frame_of
-from ocrsvc.searchable_pdf.text_content import page_content
-from ocrsvc.searchable_pdf.text_font import FontCodes, font_parts
+from ocrsvc.formats.pdf.font import FontCodes, font_parts
+from ocrsvc.formats.pdf.text_content import PageFrame, frame_of, page_content
 from ocrsvc.system.child_program import RequestFailed, apply_limits, pack, serve
 
 _FONT: Final = "OcrText"
@@ -93,7 +92,8 @@ class _Layers:
         own = dictionary(resources) if isinstance(resources, dictionary) else dictionary()
         fonts = own.get("/Font")
         own_fonts = dictionary(fonts) if isinstance(fonts, dictionary) else dictionary()
-        name = next(name for name in _names() if f"/{name}" not in own_fonts)
+        names = (f"{_FONT}{number or ''}" for number in count())
+        name = next(name for name in names if f"/{name}" not in own_fonts)
         own_fonts[f"/{name}"] = self._font
         own["/Font"] = own_fonts
         page["/Resources"] = own
@@ -136,19 +136,11 @@ def _frame_of(inherited: dict[str, Any]) -> PageFrame:
 
 
 def _numbers_of(values: Any) -> list[float]:
-    """None where anything else is among them: what draws pages takes such a value for missing."""
+    """The numbers; empty where anything else is among them, since pdfium takes such a value for missing."""
     try:
         return [float(value) for value in values]
     except (TypeError, ValueError):
         return []
-
-
-def _names() -> Iterator[str]:
-    yield _FONT
-    number = 0
-    while True:
-        number += 1
-        yield f"{_FONT}{number}"
 
 
 def main() -> None:
@@ -167,15 +159,7 @@ def main() -> None:
                 for page in pages:
                     layers.lay(*orjson.loads(page))
             layers.save(result)
-        except (
-            pikepdf.PdfError,
-            ArithmeticError,
-            LookupError,
-            MemoryError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as error:
+        except (pikepdf.PdfError, *_WRONG) as error:
             # Its parent says what is to be said; only damaged files, and those with a password, come here.
             raise RequestFailed("damaged") from error
         return pack("written")

@@ -18,8 +18,6 @@ from ocrsvc.imaging.png import PALETTE, RGB, PngSamples, read_samples
 from ocrsvc.imaging.resolution import read_resolution
 from ocrsvc.records import Pixels
 
-Matrix = tuple[int, int, int, int, int, int]
-
 _JPEG_COLOURS: Final = {1: b"/DeviceGray", 3: b"/DeviceRGB", 4: b"/DeviceCMYK"}
 _PACKING: Final = 6
 _LEAST_DPI, _MOST_DPI = 100.0, 2400.0
@@ -30,21 +28,16 @@ _TURNED: Final = frozenset({5, 6, 7, 8})
 
 @dataclass(frozen=True, slots=True)
 class PageImage:
-    """A picture, ready to be written into a PDF.
-
-    Attributes:
-        width, height: Of its samples, in pixels.
-        orientation: As EXIF numbers them: how the samples are to be turned for display, 1 to 8.
-        dpi: Pixels an inch, across and down as displayed.
-        head: Entries of its dictionary that say how its samples are stored.
-        content: Its bytes, to be joined.
-    """
+    """An image, ready to be written into a PDF; `width` and `height` are those of its samples, in pixels."""
 
     width: int
     height: int
     orientation: int
+    """EXIF's number from 1 to 8: how the samples are turned for display."""
     dpi: tuple[float, float]
+    """Pixels an inch, across and down as displayed."""
     head: bytes
+    """Entries of its dictionary that say how its samples are stored."""
     content: Sequence[bytes | memoryview]
 
     @property
@@ -55,16 +48,10 @@ class PageImage:
 
 
 def page_image(raw: bytes, limits: PixelLimits, directory: int | None = None, *, decodes: bool = True) -> PageImage:
-    """The picture that an image file holds.
+    """The image in a file, for a PDF.
 
-    Args:
-        raw: The whole file.
-        limits: What its header may declare.
-        directory: Where a TIFF's page has its directory; None is the first page of any file.
-        decodes: False takes only files whose bytes need not be decoded, and that no library reads.
-
-    Raises:
-        UnsupportedImage, ImageTooLarge, BrokenImage: As `imaging.decode.decode`.
+    `directory` is that of a TIFF's page; None is the first page of any file. Without `decodes` only files are taken
+    whose bytes need not be decoded. Raises UnsupportedImage, ImageTooLarge, BrokenImage, as `imaging.decode.decode`.
     """
     encoded = _open(raw, limits, directory) if decodes else open_without_pillow(raw, limits)
     if encoded is None:

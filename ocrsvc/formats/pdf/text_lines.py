@@ -1,18 +1,18 @@
-"""Divides what was read on a page into the lines and pieces that are written over it."""
+"""Divides the text of a page that was read into the lines and pieces that are written over the page."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from ocrsvc.imaging.bidirectional_text import visual_order
-from ocrsvc.records import LineSource, Page
-from ocrsvc.searchable_pdf.page_text import PageText, Piece, TextLine
+from ocrsvc.records import Box, LineSource, Page
 
 _LEAST_GAP: Final = 0.25
 """Between two words, of the height of their line; below 0.15 poppler joins them."""
@@ -29,12 +29,27 @@ _LEAST_HEIGHT: Final = 0.5
 _OWN: Final[LineSource] = "text_layer"
 _HYPHENATED: Final = re.compile(r"[^\W\d_]-$")
 
-Corners = Sequence[Sequence[float]]
-Words = Sequence[tuple[str, Corners]]
+Words = Sequence[tuple[str, Box]]
+
+Piece = tuple[str, float, float]
+"""Text, and where it begins and ends along its line, whose length is 1."""
+
+TextLine = tuple[Sequence[float], Sequence[Piece]]
+"""A line's box, x0, y0, … x3, y3 in pixels, clockwise from where reading starts; and its pieces, from left to right."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageText:
+    """The text of one page: its number in the document, from 1, its width and height in pixels, and its lines."""
+
+    number: int
+    width: int
+    height: int
+    lines: Sequence[TextLine]
 
 
 def text_of(page: Page, *, is_over_own: bool = False) -> PageText:
-    """What is written over a page that was read; where it has text of its own, only what was read beside that."""
+    """The text that is written over a page; with `is_over_own` without the lines of the PDF's own text."""
     lines = [
         part
         for line in page.lines
@@ -44,20 +59,7 @@ def text_of(page: Page, *, is_over_own: bool = False) -> PageText:
     return PageText(page.number, page.width, page.height, lines)
 
 
-def text_of_record(page: Mapping[str, Any], *, is_over_own: bool = False) -> PageText:
-    """The same of a page as `formats.json_values` has it."""
-    lines = [
-        part
-        for line in page["lines"]
-        if line["text"] and not (is_over_own and line.get("source") == _OWN)
-        for part in _lines_of(
-            line["text"], line["box"], [(word["text"], word["box"]) for word in line.get("words", ())]
-        )
-    ]
-    return PageText(page["page"], page["width"], page["height"], lines)
-
-
-def _lines_of(text: str, box: Corners, words: Words) -> list[TextLine]:
+def _lines_of(text: str, box: Box, words: Words) -> list[TextLine]:
     """A line, word by word where its words are known, with the blanks after them; each word of a bent line is a line.
 
     Readers of PDFs expect text from right to left as it stands, and turn it round themselves; such a line is one piece.
@@ -75,11 +77,11 @@ def _lines_of(text: str, box: Corners, words: Words) -> list[TextLine]:
     return [(_part(box, piece, middle, tallest), [(piece[0], 0.0, 1.0)]) for piece, middle in parts]
 
 
-def _height(corners: Corners) -> float:
+def _height(corners: Box) -> float:
     return math.dist(corners[0], corners[3])
 
 
-def _middles_of(box: Corners, words: Words, tallest: float) -> list[float]:
+def _middles_of(box: Box, words: Words, tallest: float) -> list[float]:
     """How far the middle of the line at each word lies above its lower side; low words stand between the others."""
     places = [sum(_sides_of(corners, box)) / 2 for _, corners in words]
     seen = [
@@ -92,7 +94,7 @@ def _middles_of(box: Corners, words: Words, tallest: float) -> list[float]:
     return [float(middle) for middle in np.interp(places, known, middles)] if seen else []
 
 
-def _height_above(line: Corners, word: Corners) -> float:
+def _height_above(line: Box, word: Box) -> float:
     """How far the middle of a word lies above the lower side of its line, in pixels."""
     (end_x, end_y), (start_x, start_y) = line[2], line[3]
     across, down = end_x - start_x, end_y - start_y
@@ -100,7 +102,7 @@ def _height_above(line: Corners, word: Corners) -> float:
     return above / (math.hypot(across, down) or 1.0)
 
 
-def _part(line: Corners, piece: Piece, middle: float, height: float) -> list[float]:
+def _part(line: Box, piece: Piece, middle: float, height: float) -> list[float]:
     """The box of a piece, as high as this, whose middle is so far above the lower side of its line."""
     (end_x, end_y), (start_x, start_y) = line[2], line[3]
     across, down = end_x - start_x, end_y - start_y
@@ -113,7 +115,7 @@ def _part(line: Corners, piece: Piece, middle: float, height: float) -> list[flo
     return _flat(corners)
 
 
-def _flat(box: Corners) -> list[float]:
+def _flat(box: Sequence[tuple[float, float]]) -> list[float]:
     return [float(number) for corner in box for number in corner]
 
 
@@ -126,7 +128,7 @@ def _with_firm_hyphen(pieces: list[Piece]) -> list[Piece]:
     return [*pieces[:-1], (f"{text[:-1]}\u2010", begin, end)] if _HYPHENATED.search(text) else pieces
 
 
-def _pieces_of(text: str, box: Corners, words: Words, height: float) -> list[Piece]:
+def _pieces_of(text: str, box: Box, words: Words, height: float) -> list[Piece]:
     """The words along their line, as high as this; nothing where they are not those of the text, in its order."""
     begins = _begins_of([word for word, _ in words], text)
     sides = [_sides_of(corners, box) for _, corners in words]
@@ -166,7 +168,7 @@ def _begins_of(words: Sequence[str], text: str) -> list[int]:
     return begins if not text[at:].strip() else []
 
 
-def _sides_of(corners: Corners, line: Corners) -> tuple[float, float]:
+def _sides_of(corners: Box, line: Box) -> tuple[float, float]:
     """Where a word begins and ends along its line, by the lower corners."""
     (end_x, end_y), (start_x, start_y) = line[2], line[3]
     across, down = end_x - start_x, end_y - start_y

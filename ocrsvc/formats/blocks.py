@@ -9,7 +9,8 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from ocrsvc.formats.letter_sizes import BodySize, height_of
-from ocrsvc.records import Line, Page, Region, RegionType, Table
+from ocrsvc.formats.markup import to_markdown
+from ocrsvc.records import Box, Line, Page, Region, RegionType, Table
 
 Kind = Literal["heading", "paragraph", "item", "table"]
 
@@ -48,23 +49,46 @@ _WORD: Final = re.compile(r"[a-z]")
 _LETTERS: Final = re.compile(r"[^\W\d_]")
 _NOT_PRINTED: Final[frozenset[RegionType]] = frozenset({"header", "footer"})
 _CJK: Final = re.compile("[\u2e80-\u9fff\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff]")
+_HYPHENS: Final = "-\u00ad\u2010"
+_HYPHENATED: Final = re.compile(rf"[^\W\d_][{_HYPHENS}]$")
+_LETTER: Final = re.compile(r"[^\W\d_]")
+_DENSE: Final = re.compile(
+    "[\u2018-\u201d\u2026\u2e80-\u312f\u31a0-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff]"
+)
+"""Chinese and Japanese characters and their punctuation, between which lines break without a blank."""
 
 
 @dataclass(slots=True)
 class Block:
-    """A part of a page that is written as one.
+    """A heading, a paragraph, an item of a list, or a table.
 
     Attributes:
-        kind: What it is.
-        lines: Their texts; of a table none.
+        kind: Which of these.
+        numbers: Its lines' places in the page's list.
+        lines: Their texts; empty for a table.
         level: Of a heading, from 1.
         table: Of a table.
     """
 
     kind: Kind
+    numbers: list[int]
     lines: list[str] = field(default_factory=list)
     level: int = 0
     table: Table | None = None
+
+    @property
+    def text(self) -> str:
+        """Its text; of a table, Markdown."""
+        return join_lines(self.lines) if self.table is None else to_markdown(self.table)
+
+    def frame(self, page: Page) -> Box:
+        """The smallest upright rectangle around it."""
+        boxes = [page.lines[number].box for number in self.numbers]
+        if self.table is not None:
+            boxes.append(self.table.box)
+        xs, ys = [x for box in boxes for x, _ in box], [y for box in boxes for _, y in box]
+        left, top, right, bottom = min(xs), min(ys), max(xs), max(ys)
+        return (left, top), (right, top), (right, bottom), (left, bottom)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +96,12 @@ class _Placed:
     """A line on the upright page.
 
     Attributes:
+        number: Its place in the page's list.
         size: The height of its box, in pixels.
-        ratio: How many times as large as those of the running text its letters are.
+        ratio: The size of its letters, relative to the running text.
     """
 
+    number: int
     text: str
     left: float
     top: float
@@ -96,27 +122,24 @@ class _Column:
 
 
 def blocks_of(page: Page, body: BodySize | None = None) -> list[Block]:
-    """The blocks of a page, in reading order.
+    """The blocks of a page, in reading order; `body` is the size of the document's running text, by default the page's.
 
     Headers and footers are left out where regions say which they are. Tables stand where the first of their lines did.
-
-    Args:
-        page: With tables and regions, if they were found.
-        body: How large the document's running text is; None takes the page's.
     """
     body = body or BodySize().add(page)
     tables = _tables_by_line(page.tables)
     blocks: list[Block] = []
     written: set[int] = set()
     run: list[_Placed] = []
-    for placed, number in _placed_lines(page, body):
-        if number in tables:
+    for placed in _placed_lines(page, body):
+        if placed.number in tables:
             _add_run(blocks, run, page.regions)
             run = []
-            table = tables[number]
+            table = tables[placed.number]
             if id(table) not in written:
                 written.add(id(table))
-                blocks.append(Block("table", table=table))
+                numbers = sorted({line for cell in table.cells for line in cell.lines})
+                blocks.append(Block("table", numbers, table=table))
         else:
             run.append(placed)
     _add_run(blocks, run, page.regions)
@@ -134,15 +157,15 @@ def _tables_by_line(tables: Sequence[Table]) -> dict[int, Table]:
     }
 
 
-def _placed_lines(page: Page, body: BodySize) -> Iterator[tuple[_Placed, int]]:
-    """The lines that are to be written, upright, with their numbers."""
+def _placed_lines(page: Page, body: BodySize) -> Iterator[_Placed]:
+    """The lines that belong to blocks, on the upright page."""
     regions = {line: at for at, region in enumerate(page.regions) for line in region.lines}
     for number, line in enumerate(page.lines):
         region = regions.get(number, -1)
         text = " ".join(line.text.split())
         if text and (region < 0 or page.regions[region].type not in _NOT_PRINTED):
             frame = _frame_of(line, page)
-            yield _Placed(text, *frame, height_of(line), body.ratio_of(line), region), number
+            yield _Placed(number, text, *frame, height_of(line), body.ratio_of(line), region)
 
 
 def _frame_of(line: Line, page: Page) -> tuple[float, float, float, float]:
@@ -171,6 +194,7 @@ def _add_run(blocks: list[Block], run: Sequence[_Placed], regions: Sequence[Regi
             if before is None or _begins(blocks[-1], before, line, level, column, lines[0]):
                 blocks.append(_block_of(line, level))
             else:
+                blocks[-1].numbers.append(line.number)
                 blocks[-1].lines.append(line.text)
             before = line
     blocks[:] = _without_false_headings(blocks)
@@ -178,9 +202,9 @@ def _add_run(blocks: list[Block], run: Sequence[_Placed], regions: Sequence[Regi
 
 def _block_of(line: _Placed, level: int) -> Block:
     if level:
-        return Block("heading", [line.text], level)
+        return Block("heading", [line.number], [line.text], level)
     is_item = bool(BULLET.match(line.text) or NUMBER.match(line.text) or _MARKED.match(line.text))
-    return Block("item" if is_item else "paragraph", [line.text])
+    return Block("item" if is_item else "paragraph", [line.number], [line.text])
 
 
 def _without_false_headings(blocks: Sequence[Block]) -> list[Block]:
@@ -197,6 +221,7 @@ def _without_false_headings(blocks: Sequence[Block]) -> list[Block]:
         goes_on = bool(block.lines) and _WORD.match(block.lines[0])
         if goes_on and last is not None and last.level >= _HARDLY_LARGER and len(last.lines[-1]) > _LEAST_CUT:
             last.kind, last.level = "paragraph", 0
+            last.numbers += block.numbers
             last.lines += block.lines
         else:
             kept.append(block)
@@ -315,3 +340,18 @@ def _goes_on_elsewhere(block: Block, before: _Placed, line: _Placed) -> bool:
 
 def _is_chinese_join(one: str, other: str) -> bool:
     return bool(_CJK.match(one[-1]) and _CJK.match(other[0])) and not _MARKED.match(other)
+
+
+def join_lines(lines: Sequence[str]) -> str:
+    """The text of lines that go on: a word divided by a hyphen is whole, and Chinese has no blanks between lines."""
+    parts = [lines[0]] if lines else []
+    for one, other in pairwise(lines):
+        if _HYPHENATED.search(one) and _LETTER.match(other):
+            word = one.rsplit(" ", 1)[-1][:-1]
+            # A capital or another hyphen shows that this one belongs to the word.
+            if other[0].islower() and not any(hyphen in word for hyphen in _HYPHENS):
+                parts[-1] = parts[-1][:-1]
+        elif not (_DENSE.match(one[-1:]) or _DENSE.match(other)):
+            parts.append(" ")
+        parts.append(other)
+    return "".join(parts)

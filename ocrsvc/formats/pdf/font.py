@@ -5,8 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 ADVANCE: Final = 0.5
 """How wide each letter is, of the size of the font."""
@@ -65,25 +64,20 @@ _MAP_BEGIN: Final = (
 _MAP_END: Final = b"endcmap\nCMapName currentdict /CMap defineresource pop\nend\nend\n"
 
 
-@dataclass(frozen=True, slots=True)
-class FontParts:
-    """The objects of the font in a document, once all its codes are given: dictionaries that lack their references.
-
-    Attributes:
-        font: Lacks /DescendantFonts, an array of `letters`, and /ToUnicode.
-        letters: Lacks /FontDescriptor, which is `description`, and /CIDToGIDMap.
-        description: Lacks /FontFile2.
-        to_unicode, to_glyph, file: Streams, packed by Flate.
-        file_bytes: Of the file, not packed.
-    """
+class FontParts(NamedTuple):
+    """The objects of the font in a document: dictionaries without their references, and streams packed by Flate."""
 
     font: bytes
+    """Lacks /DescendantFonts, an array of `letters`, and /ToUnicode."""
     letters: bytes
+    """Lacks /FontDescriptor, which is `description`, and /CIDToGIDMap."""
     description: bytes
+    """Lacks /FontFile2, which is `file`."""
     to_unicode: bytes
     to_glyph: bytes
     file: bytes
     file_bytes: int
+    """Of the file, not packed."""
 
 
 def font_parts(codes: FontCodes) -> FontParts:

@@ -1,0 +1,220 @@
+"""The files of a document that was read: which ones a request asks for, their names, and all of them as one zip."""
+
+from __future__ import annotations
+
+import zipfile
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import IO, Any, Final, Protocol, cast
+
+from ocrsvc.formats.file_names import UNNAMED, stem_of
+from ocrsvc.imaging.document import is_pdf
+from ocrsvc.readings import EngineInfo
+from ocrsvc.records import Check, Page, ReadOptions
+from ocrsvc.registry import OutputFormat, needs_of, output_formats, resolve
+
+JSON: Final = "json"
+PDF: Final = "pdf"
+PDF_TYPE: Final = "application/pdf"
+JSON_TYPE: Final = "application/json"
+ZIP_TYPE: Final = "application/zip"
+# The first date that a zip can hold: the same results give the same bytes.
+_ZIP_DATE: Final = (1980, 1, 1, 0, 0, 0)
+
+
+class Output(Protocol):
+    """A file that is written from beginning to end."""
+
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Write all of the bytes. Raises OSError."""
+
+
+PictureOf = Callable[[Page], bytes]
+"""Draws a page as an image file, with what is masked in black. Raises as reading it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentResult:
+    """One document and the pages of it that were read.
+
+    Attributes:
+        file: The whole file that was sent: a PDF, a TIFF or another image.
+        pages: In order, each with its number in the file; iterated once for each file that is made.
+        count: How many pages these are.
+        engine: What read them.
+        failed: Numbers of the requested pages that could not be read. A searchable PDF shows them without text.
+        picture_of: Draws pages that must not be shown as they are, because something on them is masked; else None.
+        dpi: Resolution of what `picture_of` draws, in pixels an inch.
+    """
+
+    file: bytes
+    pages: Iterable[Page]
+    count: int
+    engine: EngineInfo
+    failed: Collection[int] = ()
+    picture_of: PictureOf | None = None
+    dpi: int = 200
+
+
+Writer = Callable[[DocumentResult, Output, float, Check], None]
+"""Writes one file of a document to an output within some seconds; the check ends it early by raising."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedResult:
+    """A document that was read, and the name under which it was sent, "" for none."""
+
+    name: str
+    result: DocumentResult
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """A file that can be written: its name, which is safe to save under, its Content-Type, and what writes it.
+
+    `write` takes the output, seconds and a check, and raises as `write_document`.
+    """
+
+    name: str
+    media_type: str
+    write: Callable[[Output, float, Check], None]
+
+
+def options_for(formats: Iterable[str], options: ReadOptions) -> ReadOptions:
+    """The options with which pages are read for these formats: those requested, and what the formats need."""
+    needs: dict[str, Any] = {name: True for name in needs_of(formats) if not getattr(options, name)}
+    return replace(options, **needs)
+
+
+def write_document(name: str, result: DocumentResult, output: Output, limit_s: float, check: Check) -> None:
+    """Write a document in an output format, within `limit_s` seconds; `check` is called now and then.
+
+    Memory holds one page of the output at a time, beside the file that was sent.
+
+    Raises:
+        BrokenImage: The file that was sent cannot be written on.
+        DeadlineExceeded: It takes longer.
+        ResourcesExhausted: There is no process or memory for it.
+        OSError: From the output.
+    """
+    form = output_formats()[name]
+    if form.writer:
+        resolve(form.writer)(result, output, limit_s, check)
+        return
+    for part in text_parts(form, result.pages, result.count, result.engine):
+        check()
+        output.write(part.encode())
+
+
+def text_parts(form: OutputFormat, pages: Iterable[Page], count: int, engine: EngineInfo) -> Iterator[str]:
+    """The text of pages in a text format, a page at a time."""
+    return cast(Iterator[str], resolve(form.text)(pages, count, engine))
+
+
+def files_of(
+    formats: Sequence[str], documents: Sequence[NamedResult], as_json: Callable[[], bytes], *, words: bool
+) -> list[OutputFile]:
+    """The files of these formats, of one or more documents.
+
+    Several documents become one file of each format, their pages numbered through. Searchable PDF joins images only;
+    with a PDF among the documents each gets a file of its own.
+
+    Args:
+        formats: Names of output formats, or "json".
+        documents: At least one, in the order in which they were sent.
+        as_json: Makes the file of the format "json".
+        words: Whether text formats contain the words of lines; searchable PDF always does.
+    """
+    stem = _stem_of(documents)
+    in_lines = documents if words else [replace(one, result=_without_words(one.result)) for one in documents]
+    return [file for name in formats for file in _files_of(name, stem, documents if name == PDF else in_lines, as_json)]
+
+
+def zip_name(documents: Sequence[NamedResult]) -> str:
+    """The name of a zip of several of their files."""
+    return f"{_stem_of(documents)}.zip"
+
+
+def write_zip(files: Sequence[OutputFile], output: IO[bytes], limit_s: float, check: Check) -> None:
+    """Write a zip of these files; memory holds none of them whole, except JSON. Raises as they do, and OSError."""
+    with zipfile.ZipFile(output, "w") as archive:
+        for file in files:
+            entry = zipfile.ZipInfo(file.name, _ZIP_DATE)
+            # The streams in a PDF are compressed already.
+            entry.compress_type = zipfile.ZIP_STORED if file.media_type == PDF_TYPE else zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            with archive.open(entry, "w", force_zip64=True) as member:
+                file.write(member, limit_s, check)
+
+
+def page_without_words(page: Page) -> Page:
+    """The page with its lines alone."""
+    if not any(line.words for line in page.lines):
+        return page
+    return replace(page, lines=tuple(replace(line, words=None) for line in page.lines))
+
+
+def _stem_of(documents: Sequence[NamedResult]) -> str:
+    return stem_of(documents[0].name) if len(documents) == 1 else UNNAMED
+
+
+def _files_of(
+    name: str, stem: str, documents: Sequence[NamedResult], as_json: Callable[[], bytes]
+) -> Iterator[OutputFile]:
+    if name == JSON:
+        yield OutputFile(f"{stem}.json", JSON_TYPE, lambda output, _limit_s, _check: _write_all(output, as_json()))
+        return
+    form = output_formats()[name]
+    results = [document.result for document in documents]
+    if len(documents) > 1 and form.writer and any(is_pdf(result.file) for result in results):
+        digits = len(str(len(documents)))
+        for number, document in enumerate(documents, start=1):
+            own = f"{number:0{digits}}-{stem_of(document.name)}{form.suffix}"
+            yield OutputFile(own, form.media_type, partial(write_document, name, document.result))
+    elif len(documents) > 1 and form.writer:
+        yield OutputFile(stem + form.suffix, form.media_type, partial(_write_images, results))
+    else:
+        yield OutputFile(stem + form.suffix, form.media_type, partial(write_document, name, _joined(results)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """Pages that can be iterated again and again."""
+
+    iterate: Callable[[], Iterator[Page]]
+
+    def __iter__(self) -> Iterator[Page]:
+        return self.iterate()
+
+
+def _without_words(result: DocumentResult) -> DocumentResult:
+    return replace(result, pages=_Pages(lambda: map(page_without_words, result.pages)))
+
+
+def _joined(results: Sequence[DocumentResult]) -> DocumentResult:
+    """The pages of all documents as those of one, numbered through; pages that failed keep their numbers."""
+    if len(results) == 1:
+        return results[0]
+
+    def numbered() -> Iterator[Page]:
+        before = 0
+        for result in results:
+            failed = sorted(result.failed)
+            for at, page in enumerate(result.pages, start=1):
+                yield replace(page, number=before + at + bisect_left(failed, page.number))
+            before += result.count + len(failed)
+
+    return replace(results[0], pages=_Pages(numbered), count=sum(result.count for result in results))
+
+
+def _write_images(results: Sequence[DocumentResult], output: Output, limit_s: float, check: Check) -> None:
+    # Imports what reads and writes images.
+    from ocrsvc.formats.pdf.searchable import write_images
+
+    write_images(results, output, limit_s, check)
+
+
+def _write_all(output: Output, data: bytes) -> None:
+    output.write(data)

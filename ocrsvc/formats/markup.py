@@ -1,0 +1,55 @@
+"""Escapes text for XML and HTML, and writes tables as HTML and as Markdown."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ocrsvc.records import Cell, Table
+
+# XML's special characters, and those that XML 1.0 cannot contain or changes.
+_SPECIAL: Final = re.compile("[&<>\"']|[^\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# White space other than the space is a reference, because a parser turns it into spaces in an attribute.
+_REFERENCES: Final = {
+    "&": "&amp;",
+    "<": "&lt;",
+    ">": "&gt;",
+    '"': "&quot;",
+    "'": "&#39;",
+    "\t": "&#9;",
+    "\n": "&#10;",
+    "\r": "&#13;",
+}
+# What GitHub Flavored Markdown takes for markup in a table's cell, HTML and character references included.
+_MARKDOWN: Final = re.compile(r"([\\`*_{}\[\]<>#|~$&!])")
+
+
+def to_markup(text: str) -> str:
+    """The text for an element or an attribute of XML or HTML; what XML cannot contain becomes U+FFFD."""
+    return _SPECIAL.sub(lambda found: _REFERENCES.get(found[0], "\N{REPLACEMENT CHARACTER}"), text)
+
+
+def to_html(table: Table) -> str:
+    """A <table> with one <td> for each cell; line breaks are <br/>, so that it is XML too."""
+    rows = [""] * table.rows
+    for cell in table.cells:
+        rows[cell.row] += _td(cell)
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+
+def to_markdown(table: Table) -> str:
+    """A table of GitHub Flavored Markdown, whose first row is the heading.
+
+    A spanning cell's text is in its first place. Line breaks become <br>, the only markup that cells can contain.
+    """
+    grid = [[""] * table.columns for _ in range(table.rows)]
+    for cell in table.cells:
+        grid[cell.row][cell.column] = "<br>".join(_MARKDOWN.sub(r"\\\1", line) for line in cell.text.splitlines())
+    heading, *body = [f"| {' | '.join(row)} |" for row in grid]
+    return "\n".join([heading, f"|{' --- |' * table.columns}", *body])
+
+
+def _td(cell: Cell) -> str:
+    spans = (("rowspan", cell.row_span), ("colspan", cell.column_span))
+    attributes = "".join(f' {name}="{span}"' for name, span in spans if span > 1)
+    return f"<td{attributes}>{'<br/>'.join(map(to_markup, cell.text.splitlines()))}</td>"

@@ -1,0 +1,100 @@
+"""Pages are converted to JSON and back unchanged; whatever is not a page is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
+from ocrsvc.records import Barcode, Cell, Character, EngineTimes, Line, MaskedPart, Page, Region, Table, Word
+
+BOX = ((0.0, 0.5), (2.0, 0.5), (2.0, 1.25), (0.0, 1.25))
+WORD = Word("ab", 0.5, BOX, (Character("a", 1.0, BOX), Character("b", 0.0, BOX)))
+PAGE = Page(
+    60,
+    30,
+    90,
+    (Line("ab 甲\U0001f600", 0.75, BOX, (WORD,), "text_layer"),),
+    number=3,
+    tables=(Table(BOX, 2, 1, (Cell(0, 0, 2, 1, BOX, "ab", (0,)),)),),
+    regions=(Region("title", 0.25, BOX, (0,)),),
+    masked=(MaskedPart("id", 0, 0, 2, BOX),),
+    barcodes=(Barcode("QRCode", "abc", BOX),),
+)
+
+
+def packed(page: Page) -> Any:
+    return orjson.loads(orjson.dumps(pack_page(page)))
+
+
+@pytest.mark.parametrize("page", [PAGE, Page(1, 1, 0, ()), replace(PAGE, masked=()), replace(PAGE, masked=None)])
+def test_a_page_comes_back_unchanged(page: Page) -> None:
+    assert unpack_page(packed(page)) == page
+
+
+def test_the_times_of_the_engine_are_not_packed() -> None:
+    assert unpack_page(packed(replace(PAGE, times=EngineTimes(1.0, 2.0, 3.0)))).times is None
+
+
+def setting(*path: str | int, value: object) -> Callable[[Any], None]:
+    """Replaces one value in a packed page."""
+
+    def change(row: Any) -> None:
+        for key in path[:-1]:
+            row = row[key]
+        row[path[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        setting("width", value=0),
+        setting("height", value="high"),
+        setting("angle", value=45),
+        setting("lines", value=None),
+        setting("lines", 0, "text", value=7),
+        setting("lines", 0, "confidence", value=1.5),
+        setting("lines", 0, "source", value="elsewhere"),
+        setting("lines", 0, "box", value=BOX[:3]),
+        setting("lines", 0, "box", 0, 0, value=None),
+        setting("lines", 0, "words", 0, "confidence", value=-0.1),
+        setting("lines", 0, "words", 0, "characters", 0, "confidence", value=2),
+        setting("tables", 0, "rows", value=1),
+        setting("tables", 0, "columns", value=0),
+        setting("tables", 0, "cells", 0, "row_span", value=0),
+        setting("tables", 0, "cells", 0, "row", value=-1),
+        setting("tables", 0, "cells", 0, "lines", 0, value=1),
+        setting("regions", 0, "type", value="thing"),
+        setting("regions", 0, "confidence", value=1.5),
+        setting("regions", 0, "lines", 0, value=-1),
+        setting("masked", 0, "kind", value="who"),
+        setting("masked", 0, "line", value=1),
+        setting("masked", 0, "begin", value=2),
+        setting("masked", 0, "end", value=99),
+        setting("barcodes", value="abc"),
+        setting("barcodes", 0, "box", value=[1.0]),
+    ],
+)
+def test_what_is_not_a_page_is_refused(spoil: Callable[[Any], None]) -> None:
+    row = packed(PAGE)
+    spoil(row)
+    with pytest.raises(InvalidData):
+        unpack_page(row)
+
+
+@pytest.mark.parametrize("value", [None, [], "page", {}, {"width": 1, "height": 1}])
+def test_other_json_is_refused(value: object) -> None:
+    with pytest.raises(InvalidData):
+        unpack_page(value)
+
+
+def test_numbers_that_are_not_finite_are_refused() -> None:
+    line = Line("a", 1.0, ((float("nan"), 0.0), *BOX[1:]))
+    with pytest.raises(InvalidData):
+        unpack_page(packed(Page(9, 9, 0, (line,))))
