@@ -23,8 +23,7 @@ from gunicorn.config import Config
 from gunicorn.errors import HaltServer
 from gunicorn.pidfile import Pidfile
 
-from ocrsvc.engines.isolated.child_pool import ChildPool
-from ocrsvc.engines.isolated.handle import IsolatedHandle
+from ocrsvc.engines.isolated.engine import ChildPool, IsolatedHandle
 from ocrsvc.errors import EngineFailed, EngineUnavailable
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.serving.requests_in_flight import InFlightTable

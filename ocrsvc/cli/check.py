@@ -69,7 +69,7 @@ def open_once(engine: str) -> str:
     """Open an engine and one handle, close them again, and say what it is. Raises EngineUnavailable."""
     # Before the numeric libraries load: they read the environment once.
     set_library_environment(os.environ)
-    from ocrsvc.engines.opening import open_engine
+    from ocrsvc.engines.open_engine import open_engine
 
     settings = read_settings(os.environ | {"OCRSVC_ENGINE": engine})
     with closing(open_engine(settings, plan_for(settings, workers=1))) as opened:
