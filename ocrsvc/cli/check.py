@@ -18,6 +18,9 @@ import click
 from ocrsvc import __version__
 from ocrsvc.access.manage_keys import open_store, path_of
 from ocrsvc.cli.options import Command, option
+from ocrsvc.connections.certificate import in_utc
+from ocrsvc.connections.certificates import Certificates
+from ocrsvc.connections.tls_files import files_of
 from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.errors import BadModel, EngineUnavailable, KeysUnavailable, OperatorError, SettingsError
 from ocrsvc.models.repository import ModelRepository
@@ -27,9 +30,6 @@ from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.cpu_quota import read_cpus
 from ocrsvc.system.thread_plan import device_for, is_installed, plan_for, set_library_environment
-from ocrsvc.tls.certificate import in_utc
-from ocrsvc.tls.certificates import Certificates
-from ocrsvc.tls.context import files_of
 
 _PACKAGES: Final = (
     *("flask", "gunicorn", "numpy", "opencv-python-headless", "pillow", "pydantic", "rapidocr", "onnx", "tr"),

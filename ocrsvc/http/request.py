@@ -13,10 +13,9 @@ from ocrsvc.access.admission import Admission
 from ocrsvc.access.api_keys import KeyEntry
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.body import read_body
-from ocrsvc.http.body_parser import parse_body
 from ocrsvc.http.field_values import parse_decimal
 from ocrsvc.http.options import CHOICE_OPTIONS, choice_of
-from ocrsvc.http.parsed_body import Content
+from ocrsvc.http.parsed_body import Content, parse_body
 from ocrsvc.http.received_body import ReceivedBody
 from ocrsvc.masking.rules import kinds_of_header
 from ocrsvc.records import Check, MaskKind, ModelChoice

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from ocrsvc.connections.fetching import FetchedFile, fetch_file
+from ocrsvc.connections.policy import OutgoingPolicy, policy_of_files
 from ocrsvc.errors import ClientGone, QueueFull, TooManyAtOnce
 from ocrsvc.http.request import Request, current_request
-from ocrsvc.outgoing.fetching import FetchedFile, fetch_file
-from ocrsvc.outgoing.policy import OutgoingPolicy, policy_of_files
 from ocrsvc.serving.request_guard import waiting
 from ocrsvc.settings.settings import Settings
 

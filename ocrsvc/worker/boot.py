@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ocrsvc.access.key_routes import Routes
+from ocrsvc.connections.handshakes import Handshakes
 from ocrsvc.errors import OcrsvcError, OperatorError
 from ocrsvc.system.allocator import limit_arenas
 from ocrsvc.system.core_dumps import forbid_core_dumps
@@ -27,7 +28,6 @@ from ocrsvc.system.thread_plan import device_for
 from ocrsvc.telemetry.metrics import JOBS, LINES_DROPPED, STUCK, WAITING
 from ocrsvc.telemetry.metrics_store import Sampler
 from ocrsvc.telemetry.worker_table import Head, State
-from ocrsvc.tls.handshakes import Handshakes
 from ocrsvc.worker.certificate_watch import follow
 from ocrsvc.worker.connection import RequestLimits
 from ocrsvc.worker.gunicorn_worker import RecyclingWorker, Watched

@@ -21,11 +21,11 @@ from gunicorn.http.errors import InvalidHeader
 from gunicorn.http.parser import RequestParser
 from gunicorn.workers import gthread
 
+from ocrsvc.connections.tls_socket import TlsSocket
 from ocrsvc.errors import ClientGone
 from ocrsvc.http.head_check import HeadCheck
 from ocrsvc.http.received_body import Pace, ReceivedBody
 from ocrsvc.serving.memory_budget import Budget, Share, network_of
-from ocrsvc.tls.tls_socket import TlsSocket
 from ocrsvc.worker.quick_paths import is_quick
 
 UNSENT_BYTES: Final = 1 << 17

@@ -23,6 +23,7 @@ import ocrsvc
 from ocrsvc import __version__
 from ocrsvc.access.audit_log import audit_log_of
 from ocrsvc.access.manage_keys import check_store, settle_rest
+from ocrsvc.connections.certificates import Certificates
 from ocrsvc.errors import OcrsvcError, OperatorError, SettingsError
 from ocrsvc.jobs.job_folder import open_jobs
 from ocrsvc.settings.load import read_settings
@@ -32,7 +33,6 @@ from ocrsvc.telemetry.loggable import loggable_path
 from ocrsvc.telemetry.metrics import BOOT_FAILURES, LINES_DROPPED
 from ocrsvc.telemetry.tracing import check_tracing
 from ocrsvc.telemetry.worker_table import State
-from ocrsvc.tls.certificates import Certificates
 from ocrsvc.worker import boot
 from ocrsvc.worker.arbiter import LastingArbiter, take_over
 from ocrsvc.worker.certificate_watch import open_certificates

@@ -10,8 +10,8 @@ import time
 from contextlib import suppress
 from typing import Any, Final
 
-from ocrsvc.tls.handshakes import Handshakes
-from ocrsvc.tls.tls_socket import NotTls
+from ocrsvc.connections.handshakes import Handshakes
+from ocrsvc.connections.tls_socket import NotTls
 from ocrsvc.worker.connection import Connection
 from ocrsvc.worker.event_loop import HEAD_S, STOP_LINGER_S, EventLoopWorker
 

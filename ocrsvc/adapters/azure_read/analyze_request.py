@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from ocrsvc.errors import BadOption, CallerError, NothingSent
+from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import is_url
 from ocrsvc.http.url_files import UrlFiles
-from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, parse_ranges
 from ocrsvc.records import ReadOptions

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from ocrsvc.adapters.docling.conversion import Conversion, parse_conversion, values_of_form, values_of_json
 from ocrsvc.errors import BadOption, BodyTooLarge, NothingSent
+from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.url_files import UrlFiles
-from ocrsvc.imaging.base64text import decode_base64
 
 FILES: Final = "files"
 MOST_FILES: Final = 100

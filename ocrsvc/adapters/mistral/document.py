@@ -8,10 +8,10 @@ from ocrsvc.adapters.mistral.files import find_file, stored_data
 from ocrsvc.adapters.mistral.signed_urls import file_id_of
 from ocrsvc.adapters.mistral.uploaded_files import UploadedFiles
 from ocrsvc.errors import BadOption, NothingSent
+from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import is_url
 from ocrsvc.http.url_files import UrlFiles
-from ocrsvc.imaging.base64text import decode_base64
 
 _TYPES = ("document_url", "image_url", "file")
 

@@ -14,7 +14,7 @@ from ocrsvc.adapters.paddle_serving.python_list import to_result
 from ocrsvc.errors import CallerError, ClientGone, NothingSent
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
-from ocrsvc.imaging.base64text import decode_base64
+from ocrsvc.http.base64text import decode_base64
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.memory_budget import Share
 

@@ -14,11 +14,11 @@ from flask import Blueprint, Response
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.paddle_serving.python_list import to_result
 from ocrsvc.errors import CallerError, NothingSent
+from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, is_reported_in_a_200, is_wrong_path
-from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.memory_budget import Share
 

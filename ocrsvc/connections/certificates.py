@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ocrsvc.tls.certificate import Certificate, check_time, read_certificate
-from ocrsvc.tls.context import GRPC, HTTP, TlsFiles, make_context
-from ocrsvc.tls.memory_copy import ROLES, MemoryCopy
+from ocrsvc.connections.certificate import Certificate, check_time, read_certificate
+from ocrsvc.connections.memory_copy import ROLES, MemoryCopy
+from ocrsvc.connections.tls_files import GRPC, HTTP, TlsFiles, make_context
 
 MOST_SESSIONS: Final = 1000
 """Sessions that OpenSSL may keep for clients of TLS 1.2. Python cannot switch its cache off, which has no use here and

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from ocrsvc.connections.client_names import key_of, keys_by_name, names_of
+from ocrsvc.connections.tls_socket import NotTls, TlsSocket
 from ocrsvc.telemetry.metrics import TLS_HANDSHAKES
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
-from ocrsvc.tls.client_names import key_of, keys_by_name, names_of
-from ocrsvc.tls.tls_socket import NotTls, TlsSocket
 
 TURN_S: Final = 0.005
 """How long the handshakes may take of one turn of a loop: an RSA key costs a millisecond for each."""

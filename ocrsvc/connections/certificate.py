@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ocrsvc.connections.client_names import names_of
+from ocrsvc.connections.tls_files import TlsFiles, make_plain_context
 from ocrsvc.errors import SettingsError
-from ocrsvc.tls.client_names import names_of
-from ocrsvc.tls.context import TlsFiles, make_plain_context
 
 # OpenSSL's X509_V_FLAG_NO_CHECK_TIME: the time is checked here, with its own sentence.
 _NO_CHECK_TIME: Final = 0x200000

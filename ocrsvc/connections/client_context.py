@@ -5,8 +5,8 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
+from ocrsvc.connections.certificate import first_certificate
 from ocrsvc.errors import OperatorError
-from ocrsvc.tls.certificate import first_certificate
 
 
 def client_context(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ocrsvc.connections.memory_copy import MemoryCopy, Role
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.settings import Settings
-from ocrsvc.tls.memory_copy import MemoryCopy, Role
 
 HTTP: Final = "http/1.1"
 GRPC: Final = "h2"
