@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from models_support import make_fake_version
 
-from ocrsvc.adapters.ocr_space.http import _options
-from ocrsvc.adapters.ocr_space.languages import LANGUAGES
+from ocrsvc.adapters.ocr_space.http import LANGUAGES, read_options
 from ocrsvc.adapters.umi_ocr.image_requests import OPTIONS, options_for, to_read_options
 from ocrsvc.adapters.umi_ocr.languages import language_choices
 from ocrsvc.engines.model.languages import AUTO, is_tag
@@ -36,7 +35,7 @@ def listed(tmp_path: Path) -> ModelList:
 
 
 def asked_of_ocr_space(language: str, *, has_models: bool) -> str | None:
-    return _options(Content(fields=(("language", language),)), has_models=has_models).lang
+    return read_options(Content(fields=(("language", language),)), has_models=has_models).lang
 
 
 def test_the_languages_of_ocr_space_are_tags() -> None:

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from pydantic.alias_generators import to_camel
 from web_support import running_app
 
 from ocrsvc.adapters.kserve import v2_http
 from ocrsvc.adapters.ocr_space import http as ocr_space_http
 from ocrsvc.adapters.paddle_serving import http as paddle_serving_http
-from ocrsvc.adapters.paddlex.members import MEMBERS, parse_members
+from ocrsvc.adapters.paddlex.members import Members, file_of, parse_members
 from ocrsvc.adapters.rapidocr_api import http as rapidocr_api_http
 from ocrsvc.adapters.tfserving import http as tfserving
 from ocrsvc.adapters.umi_ocr import image_requests as umi_ocr
@@ -146,11 +147,11 @@ def options(value: str | bytes) -> None:
 def foreign_options(text: bytes) -> None:
     word, sent = text.decode("utf-8", "replace"), fields(text)
     each(
-        lambda: ocr_space_http._options(sent, has_models=True),
+        lambda: ocr_space_http.read_options(sent, has_models=True),
         lambda: rapidocr_api_http._options(sent),
-        lambda: paddle_serving_http.to_pairs(Content(fields=(("key", [word]), ("value", [word])))),
+        lambda: paddle_serving_http.to_lists(Content(fields=(("key", [word]), ("value", [word])))),
         *(lambda name=name: umi_ocr.check_options({name: word}) for name in umi_ocr.CHECKS),
-        *(lambda name=name: parse_members({"file": "QUJD", name: word}, share()) for name in MEMBERS),
+        *(lambda name=name: parse_members({"file": "QUJD", to_camel(name): word}) for name in Members.model_fields),
         lambda: tfserving.check_signature(word),
         lambda: parse_ranges(word),
         lambda: as_text(text),
@@ -204,7 +205,7 @@ PARSERS: Final[Mapping[str, Parse]] = {
     "TensorFlow Serving list": within_json('{"instances":[', "1]}")(
         lambda body: tfserving._read_request(body, share())
     ),
-    "PaddleX file": within_json('{"file":"', '"}')(lambda body: parse_members(members(body), share())),
+    "PaddleX file": within_json('{"file":"', '"}')(lambda body: file_of(parse_members(members(body)), share())),
     "gzip": lambda text: unpacked(gzip.compress(text, 1)),
     "no gzip": unpacked,
 }
