@@ -18,10 +18,10 @@ from ocrsvc.engines.opening import open_engine_in_process
 from ocrsvc.errors import ClientGone, DeadlineExceeded
 from ocrsvc.formats.markup import to_html, to_markdown
 from ocrsvc.imaging.geometry import as_box, restore_page, turn, turn_points
-from ocrsvc.imaging.open_grids import spans_of_row
-from ocrsvc.imaging.partly_ruled import find_stacked_grids
-from ocrsvc.imaging.row_runs import TextBlock
-from ocrsvc.imaging.tables import find_tables
+from ocrsvc.imaging.tables.find_tables import find_tables
+from ocrsvc.imaging.tables.open_grids import spans_of_row
+from ocrsvc.imaging.tables.partly_ruled import find_stacked_grids
+from ocrsvc.imaging.tables.row_runs import TextBlock
 from ocrsvc.records import Box, Cell, Image, Line, Page, Pixels, ReadOptions, ReadTask, Table, no_check
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan

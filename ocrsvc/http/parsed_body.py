@@ -12,7 +12,7 @@ from typing import Final
 from ocrsvc.errors import BadBase64, BodyTooLarge, CallerError, NothingSent, OcrsvcError
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import as_text, parse_flag
-from ocrsvc.imaging.decode import FORMATS
+from ocrsvc.imaging.codecs.decode import FORMATS
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.serving.memory_budget import Share, unlimited
 

@@ -30,7 +30,7 @@ from ocrsvc.engines.isolated.shared_area import SharedArea
 from ocrsvc.engines.model.encryption import ModelKey
 from ocrsvc.engines.opening import open_engine_in_process
 from ocrsvc.errors import EngineFailed, OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.allocator import give_back
 from ocrsvc.system.memory import read_private_bytes

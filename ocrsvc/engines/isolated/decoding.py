@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from ocrsvc.engines.contract import Handle
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits, decode_pixels, open_encoded_image
-from ocrsvc.imaging.engine_view import EngineView
+from ocrsvc.imaging.codecs.decode import PixelLimits, decode_pixels, open_encoded_image
+from ocrsvc.imaging.engine_input import EngineInput
 from ocrsvc.records import DecodedPage, FileTask, Image, Page, ReadOptions, ReadTask, Task
 
 
@@ -52,7 +52,7 @@ class FileReader:
         return [self._read_image(image, task, task.options, decode_s)]
 
     def _read_image(self, image: Image, task: FileTask, options: ReadOptions, decode_s: float) -> Page | OcrsvcError:
-        view = EngineView(options)
+        view = EngineInput(options)
         try:
             seen = view.apply(image)
         except OcrsvcError as error:
