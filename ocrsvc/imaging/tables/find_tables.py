@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.imaging.geometry import as_box
-from ocrsvc.imaging.tables.deskewed_coordinates import LevelFrame, make_level_frame
+from ocrsvc.imaging.tables.deskewed_coordinates import DeskewedCoordinates, deskewed_coordinates
 from ocrsvc.imaging.tables.line_pieces import Piece, divide_lines, join_pieces
 from ocrsvc.imaging.tables.open_grids import find_open_grids
 from ocrsvc.imaging.tables.partly_ruled import complete, find_stacked_grids
-from ocrsvc.imaging.tables.row_runs import TextBlock
-from ocrsvc.imaging.tables.ruled_grids import Grid, find_ruled_grids
-from ocrsvc.imaging.tables.ruled_lines import RuledLines, find_ruled_lines
-from ocrsvc.imaging.tables.text_grid import Frame, rows_of
+from ocrsvc.imaging.tables.ruled_grids import RuledLines, find_ruled_grids, find_ruled_lines
+from ocrsvc.imaging.tables.text_grid import Frame, Grid, TextBlock, rows_of
 from ocrsvc.records import Box, Cell, Check, Page, Pixels, Table
 
 LEAST_LINES: Final = 4
@@ -28,22 +26,14 @@ CellPieces = list[list[int]]
 
 
 def find_tables(pixels: Pixels, page: Page, check: Check) -> tuple[Table, ...]:
-    """The tables of a page that was read, from top to bottom.
+    """The tables of a page that was read, from top to bottom; `check` is called between steps.
 
     Takes time in proportion to the page's pixels and, up to a logarithm, its lines, and memory for a working copy.
-
-    Args:
-        pixels: (H, W) gray or (H, W, 3) BGR, the page's own.
-        page: What was read of them.
-        check: Called between steps.
-
-    Raises:
-        DeadlineExceeded, ClientGone: By `check`.
     """
     if len(page.lines) < LEAST_LINES:
         return ()
     quads = np.array([line.box for line in page.lines], np.float32)
-    level = make_level_frame(page.width, page.height, page.angle, quads)
+    level = deskewed_coordinates(page.width, page.height, page.angle, quads)
     corners = level.to_level(quads)
     frames = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
     line_height = max(1.0, float(np.median(frames[:, 3] - frames[:, 1])))
@@ -53,9 +43,9 @@ def find_tables(pixels: Pixels, page: Page, check: Check) -> tuple[Table, ...]:
     if not pieces:
         return ()
     check()
-    found = list(_find_grids(rules, [piece.frame for piece in pieces], line_height, check))
-    found.sort(key=lambda grid_and_lines: grid_and_lines[0].rows[0])
-    return tuple(_as_table(texts, pieces, level, grid, inside) for grid, inside in found)
+    found = _find_grids(rules, [piece.frame for piece in pieces], line_height, check)
+    downwards = sorted(found, key=lambda grid_and_pieces: grid_and_pieces[0].rows[0])
+    return tuple(_as_table(texts, pieces, level, grid, inside) for grid, inside in downwards)
 
 
 def _find_grids(
@@ -69,23 +59,20 @@ def _find_grids(
     def block(inside: NDArray[np.bool_]) -> TextBlock:
         return TextBlock(places, np.flatnonzero(inside & free).tolist(), line_height)
 
+    def completed(grids: Iterable[Grid]) -> Iterator[tuple[Grid, CellPieces]]:
+        for grid in grids:
+            check()
+            text = block(_inside(middles, grid))
+            whole = complete(text, grid) if text.lines else None
+            if whole and _is_filled(cells := _pieces_of_cells(text, whole), whole):
+                free[text.lines] = False
+                yield whole, cells
+
     # The smallest first, so that a table in a frame is not taken for the frame's.
-    for grid in find_ruled_grids(rules, line_height, check)[::-1]:
-        check()
-        text = block(_inside(middles, grid))
-        completed = complete(text, grid) if text.lines else None
-        if completed and _is_filled(lines := pieces_of_cells(text, completed), completed):
-            free[text.lines] = False
-            yield completed, lines
-    for grid in find_stacked_grids(block(free), rules.segments, check):
-        text = block(_inside(middles, grid))
-        completed = complete(text, grid) if text.lines else None
-        if completed and _is_filled(lines := pieces_of_cells(text, completed), completed):
-            free[text.lines] = False
-            yield completed, lines
+    yield from completed(list(find_ruled_grids(rules, line_height, check))[::-1])
+    yield from completed(find_stacked_grids(block(free), rules.segments, check))
     for grid in find_open_grids(block(free), check):
-        text = block(_inside(middles, grid))
-        yield grid, pieces_of_cells(text, grid)
+        yield grid, _pieces_of_cells(block(_inside(middles, grid)), grid)
 
 
 def _inside(middles: NDArray[np.floating[Any]], grid: Grid) -> NDArray[np.bool_]:
@@ -94,7 +81,7 @@ def _inside(middles: NDArray[np.floating[Any]], grid: Grid) -> NDArray[np.bool_]
     return np.asarray(((middles >= low) & (middles <= high)).all(axis=1))
 
 
-def pieces_of_cells(block: TextBlock, grid: Grid) -> CellPieces:
+def _pieces_of_cells(block: TextBlock, grid: Grid) -> CellPieces:
     """The lines whose middles lie in each cell of the grid; those of the block all lie within it."""
     owners = np.zeros((len(grid.rows) - 1, len(grid.columns) - 1), np.intp)
     for number, cell in enumerate(grid.cells):
@@ -116,7 +103,7 @@ def _is_filled(lines: CellPieces, grid: Grid) -> bool:
 
 
 def _as_table(
-    texts: Sequence[str], pieces: Sequence[Piece], level: LevelFrame, grid: Grid, inside: CellPieces
+    texts: Sequence[str], pieces: Sequence[Piece], level: DeskewedCoordinates, grid: Grid, inside: CellPieces
 ) -> Table:
     """The table in the pixels of the page's image."""
 

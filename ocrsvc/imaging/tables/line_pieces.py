@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.tables.ruled_lines import Mask
+from ocrsvc.imaging.tables.ruled_grids import Mask
 from ocrsvc.imaging.tables.text_grid import Frame, Interval
 from ocrsvc.imaging.text_direction import runs_from_right_to_left
 
@@ -39,14 +39,7 @@ class Piece:
 
 
 def divide_lines(texts: Sequence[str], frames: NDArray[np.float32], ink: Mask, line_height: float) -> list[Piece]:
-    """The pieces of all lines, in their order.
-
-    Args:
-        texts: Of the lines.
-        frames: (N, 4) left, top, right, bottom on the levelled page.
-        ink: (H, W) of the page, without its rules.
-        line_height: Pixels of an ordinary line.
-    """
+    """The pieces of all lines, in their order, by their (N, 4) frames and the ink of the page without its rules."""
     pieces: list[Piece] = []
     for number, (text, frame) in enumerate(zip(texts, frames.tolist(), strict=True)):
         pieces += _pieces(number, text, frame, _parts(frame, ink, line_height))
@@ -57,20 +50,15 @@ def divide_lines(texts: Sequence[str], frames: NDArray[np.float32], ink: Mask, l
 
 
 def join_pieces(pieces: Sequence[Piece], texts: Sequence[str]) -> str:
-    """The text of pieces of one row: neighbours in a line as they stand there, others with a blank between them.
-
-    Args:
-        pieces: From left to right.
-        texts: Of the lines.
-    """
+    """The text of pieces of one row, from left to right; between those of different lines stands a blank."""
     if len(pieces) > 1 and runs_from_right_to_left("".join(texts[one.line][one.begin : one.end] for one in pieces)):
         pieces = pieces[::-1]
-    joined: list[str] = []
-    for before, piece in pairwise([None, *pieces]):
-        assert piece is not None, "only the first has none before it"
-        is_next = before is not None and (before.line, before.end) == (piece.line, piece.begin)
-        joined += [("" if is_next or not joined else " ") + texts[piece.line][piece.begin : piece.end]]
-    return "".join(joined).strip()
+    joined, end = "", (-1, 0)
+    for piece in pieces:
+        blank = "" if not joined or end == (piece.line, piece.begin) else " "
+        joined += blank + texts[piece.line][piece.begin : piece.end]
+        end = piece.line, piece.end
+    return joined.strip()
 
 
 def _parts(frame: Frame, ink: Mask, line_height: float) -> list[Interval]:

@@ -1,154 +1,161 @@
-"""Grids of text that no rules divide, on bare paper or between two rules: its columns, rows and spanning cells.
+"""Grids of text without rules: runs of rows that leave the same gutters free, as columns, rows and spanning cells.
 
+As in T. Kieninger, "Table structure recognition based on robust block segmentation" (1998), from the boxes of lines.
 Where a gutter of a run of rows divides the page rather than a table, for beside it is running text or another table,
 its sides are looked at apart.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from itertools import groupby, pairwise
+from dataclasses import dataclass
+from itertools import accumulate
 from statistics import median
 from typing import Final
 
-from ocrsvc.imaging.tables.row_runs import LEAST_ROWS, Run, TextBlock, find_runs
-from ocrsvc.imaging.tables.ruled_grids import Grid, Span
-from ocrsvc.imaging.tables.text_grid import Frame, Interval, borders_between, columns_of, reached_columns
+from ocrsvc.imaging.tables.text_grid import (
+    LEAST_GUTTER,
+    LEAST_ROWS,
+    MOST_COLUMNS,
+    Grid,
+    Interval,
+    Rows,
+    TextBlock,
+    borders_between,
+    columns_of,
+    in_columns,
+    join_continued,
+    page_gutters,
+    rows_of,
+    spans_of_rows,
+)
 from ocrsvc.records import Check
 
 DEEPEST: Final = 6
-MOST_COLUMNS: Final = 128
-"""Of a table that is aligned alone; what has more is a pattern, and each line is compared with each gutter."""
-LONG: Final = 8.0  # median length of lines of running text, in line heights
-FULL: Final = 0.8  # of a column's width is the median length of its lines, if it is running text
-PAGE_GUTTER: Final = 3.0  # least width of a gutter between two tables, in line heights
-WIDER: Final = 1.3  # times as wide as any other gutter, if rows beside it do not pair
-MUCH_WIDER: Final = 2.5  # and if they do
-PAIRED: Final = 0.7  # of the rows go on at the other side of a gutter within a table
-LEVEL: Final = 0.25  # how far apart their middles are then, in line heights
+ROW_GAP: Final = 2.5  # widest gap between two rows of a table, in line heights
+MOST_SINGLES: Final = 2  # rows of one piece that follow each other within a table
 ALIGNED: Final = 0.6  # of a column's pieces have their left, right or middle in one place
 ALIGNED_HEIGHTS: Final = 0.6  # how far from it, in line heights
 FILLED: Final = 0.4  # of a table's places have text
-WRAPPED: Final = 0.6  # of the usual gap between rows is above a row that goes on with the one before
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of text, and where it leaves the paper blank, from minus to plus infinity."""
+
+    lines: Sequence[int]
+    blanks: Sequence[Interval]
+    top: float
+    bottom: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The rows of a run, from top to bottom, and the row right above it, if there is one that is near."""
+
+    rows: list[Sequence[int]]
+    above: Sequence[int]
 
 
 def find_open_grids(block: TextBlock, check: Check, deeper: int = DEEPEST) -> Iterator[Grid]:
     """The grids among lines of text without rules."""
     check()
-    for run in find_runs(block):
-        columns = columns_of(block.frames, run.rows, block.line_height)
+    for run in _find_runs(block):
+        columns = columns_of(block, run.rows)
         check()
         if len(columns) > MOST_COLUMNS:
             continue
-        parts = _divided(block, run, columns)
+        parts = _divided(block, run.rows, columns)
         if len(parts) > 1:
             for part in parts if deeper else ():
                 yield from find_open_grids(block.part(part), check, deeper - 1)
         elif _is_table(block, run.rows, columns):
-            yield grid_of_rows(block, _with_heading(block, run, columns), columns)
+            yield _grid_of_rows(block, _with_heading(block, run, columns), columns)
 
 
-def grid_of_rows(block: TextBlock, rows: Sequence[Sequence[int]], columns: Sequence[Interval]) -> Grid:
-    """The grid of some rows of text; a piece that reaches over several columns is one cell."""
-    joined = join_continued(block, rows, columns)
-    heights = [
-        (min(block.frames[line][1] for line in row), max(block.frames[line][3] for line in row)) for row in joined
-    ]
-    cells = tuple(
-        cell
-        for number, row in enumerate(joined)
-        for cell in spans_of_row(number, [block.frames[line] for line in row], columns)
-    )
-    row_borders = borders_between(heights, heights[0][0], heights[-1][1])
-    frames = [block.frames[line] for row in joined for line in row]
-    left, right = min(frame[0] for frame in frames), max(frame[2] for frame in frames)
-    return Grid(tuple(row_borders), tuple(borders_between(columns, left, right)), cells)
+def _find_runs(block: TextBlock) -> Iterator[_Run]:
+    """The runs of a block, from top to bottom; each has LEAST_ROWS rows of several pieces at least."""
+    rows = [_row(block, lines) for lines in rows_of(block.frames, block.lines)]
+    begin = 0
+    while begin < len(rows):
+        end = _end_of_run(block, rows, begin)
+        run = rows[begin:end]
+        if sum(len(row.lines) > 1 for row in run) >= LEAST_ROWS:
+            is_near = begin > 0 and _are_near(block, rows[begin - 1], rows[begin])
+            yield _Run([row.lines for row in run], rows[begin - 1].lines if is_near else ())
+            begin = end
+        else:
+            begin += 1
 
 
-def spans_of_row(row: int, pieces: Sequence[Frame], columns: Sequence[Interval]) -> Iterator[Span]:
-    """The cells of one row: one for each column, and one for columns that a piece reaches over."""
-    owners = list(range(len(columns)))
-    # From left to right, so that what joins pieces that join columns joins them all.
-    for left, _, right, _ in sorted(tuple(piece) for piece in pieces):
-        reached = reached_columns(columns, left, right)
-        for number in reached[1:]:
-            owners[number] = owners[reached[0]]
-    for first, same in groupby(owners):
-        yield Span(row, first, 1, len(list(same)))
+def _row(block: TextBlock, lines: Sequence[int]) -> _Row:
+    rights = [-math.inf, *accumulate((block.frames[line][2] for line in lines), max)]
+    lefts = [*(block.frames[line][0] for line in lines), math.inf]
+    least = LEAST_GUTTER * block.line_height
+    blanks = [(right, left) for right, left in zip(rights, lefts, strict=True) if left - right >= least]
+    return _Row(lines, blanks, *block.frame(lines)[1::2])
 
 
-def is_running_text(block: TextBlock, lines: Sequence[int], column: Interval) -> bool:
-    """Whether the lines are those of a paragraph: long, and mostly as long as their column is wide."""
-    extents: dict[tuple[float, float], Interval] = {}
-    for left, top, right, bottom in (block.frames[line] for line in lines):
-        # Pieces of one line have its height.
-        before = extents.get((top, bottom), (left, right))
-        extents[top, bottom] = min(left, before[0]), max(right, before[1])
-    if len(extents) < LEAST_ROWS:
-        return False
-    length = median(right - left for left, right in extents.values())
-    return length >= LONG * block.line_height and length >= FULL * (column[1] - column[0])
+def _are_near(block: TextBlock, one: _Row, other: _Row) -> bool:
+    return other.top - one.bottom <= ROW_GAP * block.line_height
 
 
-def in_columns(block: TextBlock, rows: Sequence[Sequence[int]], columns: Sequence[Interval]) -> list[list[int]]:
-    """The pieces of each column; those that reach over several are in none."""
-    found: list[list[int]] = [[] for _ in columns]
-    for line in (line for row in rows for line in row):
-        left, _, right, _ = block.frames[line]
-        reached = reached_columns(columns, left, right)
-        if len(reached) == 1:
-            found[reached[0]].append(line)
+def _end_of_run(block: TextBlock, rows: Sequence[_Row], begin: int) -> int:
+    """Behind the last row of the run that begins with this one; `begin` itself, if none does."""
+    if len(rows[begin].lines) < 2:
+        return begin
+    blanks, end, singles = rows[begin].blanks, begin + 1, 0
+    for number in range(begin + 1, len(rows)):
+        row = rows[number]
+        is_single = len(row.lines) == 1
+        singles = singles + 1 if is_single else 0
+        common = _common(block, blanks, row.blanks)
+        if singles > MOST_SINGLES or not _are_near(block, rows[number - 1], row):
+            break
+        if len(common) >= len(blanks):
+            blanks = common
+        elif not is_single:
+            break
+        if not is_single:
+            if number == begin + 1 and _begins_better(block, rows[number : number + 2], common):
+                break
+            end = number + 1
+    return end
+
+
+def _begins_better(block: TextBlock, rows: Sequence[_Row], common: Sequence[Interval]) -> bool:
+    """Whether the first row has more gutters in common with the second than with those before it."""
+    return len(rows) > 1 and len(_common(block, rows[0].blanks, rows[1].blanks)) > len(common)
+
+
+def _common(block: TextBlock, some: Sequence[Interval], others: Sequence[Interval]) -> list[Interval]:
+    """Where both leave the paper blank."""
+    found: list[Interval] = []
+    at = 0
+    for left, right in some:
+        while at < len(others) and others[at][1] <= left:
+            at += 1
+        for other in others[at:]:
+            if other[0] >= right:
+                break
+            both = max(left, other[0]), min(right, other[1])
+            if both[1] - both[0] >= LEAST_GUTTER * block.line_height:
+                found.append(both)
     return found
 
 
-def page_gutters(
-    block: TextBlock, rows: Sequence[Sequence[int]], columns: Sequence[Interval], *, rules_cross: bool = False
-) -> list[float]:
-    """Where gutters divide the page rather than a table: beside running text and, if no rules cross, between tables."""
-    gutters = [(one[1], other[0]) for one, other in pairwise(columns)]
-    pairs = zip(in_columns(block, rows, columns), columns, strict=True)
-    running = [is_running_text(block, lines, column) for lines, column in pairs]
-    found = []
-    for number, (left, right) in enumerate(gutters):
-        beside = running[number : number + 2]
-        is_paired = _are_paired(block, rows, right)
-        is_wide = not rules_cross and _is_wide(block, gutters, number, is_paired=is_paired)
-        if all(beside) or (any(beside) and not is_paired) or is_wide:
-            found.append((left + right) / 2)
-    return found
-
-
-def _divided(block: TextBlock, run: Run, columns: Sequence[Interval]) -> list[list[int]]:
-    """The lines of a run, divided where a gutter is one of the page."""
-    cuts = page_gutters(block, run.rows, columns)
+def _divided(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> list[list[int]]:
+    """The lines of a run of rows, divided where a gutter is one of the page."""
+    cuts = page_gutters(block, rows, columns)
     parts: list[list[int]] = [[] for _ in range(len(cuts) + 1)]
-    for line in (line for row in run.rows for line in row):
+    for line in (line for row in rows for line in row):
         left, _, right, _ = block.frames[line]
         parts[sum(cut < (left + right) / 2 for cut in cuts)].append(line)
     return parts
 
 
-def _are_paired(block: TextBlock, rows: Sequence[Sequence[int]], right: float) -> bool:
-    """Whether most rows go on behind the gutter that ends at `right`, level with what is before it."""
-    paired = 0
-    for row in rows:
-        middles = [(block.frames[line][0] >= right, sum(block.frames[line][1::2]) / 2) for line in row]
-        before, behind = ([middle for is_behind, middle in middles if is_behind == side] for side in (False, True))
-        if before and behind:
-            paired += abs(median(before) - median(behind)) <= LEVEL * block.line_height
-    return paired >= PAIRED * len(rows)
-
-
-def _is_wide(block: TextBlock, gutters: Sequence[Interval], number: int, *, is_paired: bool) -> bool:
-    """Whether a gutter is much wider than all others, and has some of them at each side."""
-    if not 0 < number < len(gutters) - 1:
-        return False
-    widths = [right - left for left, right in gutters]
-    widest = max(widths[:number] + widths[number + 1 :])
-    return widths[number] >= max(PAGE_GUTTER * block.line_height, (MUCH_WIDER if is_paired else WIDER) * widest)
-
-
-def _is_table(block: TextBlock, rows: Sequence[Sequence[int]], columns: Sequence[Interval]) -> bool:
+def _is_table(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> bool:
     """Whether a run of rows is a table: several columns, mostly filled, each aligned in itself."""
     if len(columns) < 2 or sum(map(len, rows)) < FILLED * len(rows) * len(columns):
         return False
@@ -156,12 +163,9 @@ def _is_table(block: TextBlock, rows: Sequence[Sequence[int]], columns: Sequence
 
 
 def _is_aligned(block: TextBlock, lines: Sequence[int]) -> bool:
-    frames = [block.frames[line] for line in lines]
-    for places in (
-        [frame[0] for frame in frames],
-        [frame[2] for frame in frames],
-        [(frame[0] + frame[2]) / 2 for frame in frames],
-    ):
+    lefts, _, rights, _ = zip(*(block.frames[line] for line in lines), strict=True)
+    middles = [(left + right) / 2 for left, right in zip(lefts, rights, strict=True)]
+    for places in (lefts, rights, middles):
         usual = median(places)
         near = sum(abs(place - usual) <= ALIGNED_HEIGHTS * block.line_height for place in places)
         if near >= ALIGNED * len(lines):
@@ -169,35 +173,22 @@ def _is_aligned(block: TextBlock, lines: Sequence[int]) -> bool:
     return False
 
 
-def _with_heading(block: TextBlock, run: Run, columns: Sequence[Interval]) -> list[Sequence[int]]:
+def _with_heading(block: TextBlock, run: _Run, columns: Sequence[Interval]) -> Rows:
     """The rows of a run, and the row above it if its pieces are headings: several, each over columns of its own."""
-    reached = [
-        number
-        for line in run.above
-        for number in reached_columns(columns, block.frames[line][0], block.frames[line][2])
-    ]
+    reached = [column for line in run.above for column in block.reached(columns, line)]
     is_heading = len(run.above) > 1 and len(reached) == len(set(reached)) > len(run.above)
-    for line in run.above:
-        left, _, right, _ = block.frames[line]
-        is_heading &= left > columns[0][0] - block.line_height and right < columns[-1][1] + block.line_height
-    return [run.above, *run.rows] if is_heading else run.rows
+    if not is_heading:
+        return run.rows
+    left, _, right, _ = block.frame(run.above)
+    is_within = left > columns[0][0] - block.line_height and right < columns[-1][1] + block.line_height
+    return [run.above, *run.rows] if is_within else run.rows
 
 
-def join_continued(block: TextBlock, rows: Sequence[Sequence[int]], columns: Sequence[Interval]) -> list[list[int]]:
-    """The rows, those that only go on with text of the row before joined to it.
-
-    Such a row has nothing in the first column, and is nearer to the one before than rows usually are.
-    """
-    tops = [min(block.frames[line][1] for line in row) for row in rows]
-    bottoms = [max(block.frames[line][3] for line in row) for row in rows]
-    gaps = [top - bottom for bottom, top in zip(bottoms, tops[1:], strict=False)]
-    begins = [block.frames[row[0]][0] < columns[0][1] for row in rows]
-    whole = [gap for gap, begin in zip(gaps, begins[1:], strict=True) if begin]
-    nearest = WRAPPED * median(whole) if whole else 0.0
-    joined: list[list[int]] = []
-    for row, begin, gap in zip(rows, begins, [0.0, *gaps], strict=True):
-        if joined and not begin and gap < nearest:
-            joined[-1] += row
-        else:
-            joined.append(list(row))
-    return joined
+def _grid_of_rows(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> Grid:
+    """The grid of some rows of text."""
+    joined = join_continued(block, rows, columns)
+    left, _, right, _ = block.frame([line for row in joined for line in row])
+    heights = block.heights(joined)
+    row_borders = borders_between(heights, heights[0][0], heights[-1][1])
+    columns_borders = borders_between(columns, left, right)
+    return Grid(tuple(row_borders), tuple(columns_borders), spans_of_rows(block, joined, columns))

@@ -1,6 +1,6 @@
 """Tables that are ruled in part: columns that no rule divides, several rows between two rules, rules above each other.
 
-What rules leave open is decided by the alignment of the text, as in open_grids.py.
+What rules leave open is decided by the alignment of the text.
 """
 
 from __future__ import annotations
@@ -14,17 +14,23 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.tables.open_grids import (
+from ocrsvc.imaging.tables.text_grid import (
+    LEAST_ROWS,
     MOST_COLUMNS,
+    Grid,
+    Interval,
+    Rows,
+    Span,
+    TextBlock,
+    borders_between,
+    columns_of,
     in_columns,
     is_running_text,
     join_continued,
     page_gutters,
-    spans_of_row,
+    rows_of,
+    spans_of_rows,
 )
-from ocrsvc.imaging.tables.row_runs import LEAST_ROWS, TextBlock
-from ocrsvc.imaging.tables.ruled_grids import Grid, Span
-from ocrsvc.imaging.tables.text_grid import Interval, borders_between, columns_of, rows_of
 from ocrsvc.records import Check
 
 SAME_EXTENT: Final = 1.0  # how far apart the ends of rules of one table are, in line heights
@@ -37,17 +43,11 @@ SEVERAL: Final = 0.5  # of the rows between two rules of a table have several pi
 FULL_COLUMNS: Final = 0.6  # of the columns in use are filled in a full row
 FULL_ROWS: Final = 0.6  # of the rows between two rules are full, if they are rows of the table
 
-Rows = list[list[int]]
-"""Lines of text in rows, from top to bottom, each from left to right."""
-
 
 def find_stacked_grids(block: TextBlock, segments: NDArray[np.int32], check: Check) -> Iterator[Grid]:
     """Grids, without cells, of horizontal rules of one extent above each other, with rows of a table between all.
 
-    Args:
-        block: The text.
-        segments: (N, 4) left, top, width, height of rules.
-        check: Called between steps.
+    `segments` are (N, 4) left, top, width, height of rules.
     """
     frames = np.array([block.frames[line] for line in block.lines]).reshape(-1, 4)
     middles, left_looks = (frames[:, :2] + frames[:, 2:]) / 2, MOST_LOOKS * len(frames)
@@ -71,24 +71,18 @@ def find_stacked_grids(block: TextBlock, segments: NDArray[np.int32], check: Che
 
 
 def complete(block: TextBlock, grid: Grid) -> Grid | None:
-    """A grid of rules with the rows and columns that its text shows besides; None if it is none of several columns.
-
-    Args:
-        block: The text within the grid.
-        grid: As the rules have it; of one column, if they divide none.
-    """
+    """A grid of rules with the rows and columns that the text in it shows besides; None if these are too few."""
     bands = _bands(block, grid.columns[0], grid.columns[-1], grid.rows)
     if len(grid.columns) > 2:
         parts = [_divided_rows(block, band, list(pairwise(grid.columns)), LEAST_ROWS) for band in bands]
         return Grid(_row_borders(block, grid.rows, parts), grid.columns, _expanded(grid.cells, parts))
     rows = [row for band in bands for row in band]
-    columns = columns_of(block.frames, rows, block.line_height)
+    columns = columns_of(block, rows)
     if not 2 <= len(columns) <= MOST_COLUMNS or page_gutters(block, rows, columns, rules_cross=True):
         return None
     least = 2 if len(bands) <= FEW_BANDS else LEAST_ROWS
     parts = [_divided_rows(block, band, columns, least) for band in bands]
-    pieces = [[block.frames[line] for line in row] for band in parts for row in band]
-    cells = tuple(cell for number, row in enumerate(pieces) for cell in spans_of_row(number, row, columns))
+    cells = spans_of_rows(block, [row for band in parts for row in band], columns)
     borders = borders_between(columns, grid.columns[0], grid.columns[-1])
     return Grid(_row_borders(block, grid.rows, parts), tuple(borders), cells)
 
@@ -138,9 +132,7 @@ def _row_borders(block: TextBlock, rules: Sequence[float], parts: Sequence[Rows]
     """The rules, and the borders between the rows that lie between two of them."""
     borders = [rules[0]]
     for (top, bottom), rows in zip(pairwise(rules), parts, strict=True):
-        frames = [[block.frames[line] for line in row] for row in rows if row]
-        heights = [(min(frame[1] for frame in row), max(frame[3] for frame in row)) for row in frames]
-        borders += borders_between(heights, top, bottom)[1:]
+        borders += borders_between(block.heights([row for row in rows if row]), top, bottom)[1:]
     return tuple(borders)
 
 
