@@ -103,7 +103,7 @@ def test_a_module_imports_only_from_layers_below(module: str) -> None:
         ("ocrsvc.system.thread_plan", "from ocrsvc.pipeline.read import Reader"),
         ("ocrsvc.system.thread_plan", "def f():\n    import ocrsvc.pipeline.read"),
         ("ocrsvc.system.thread_plan", "if TYPE_CHECKING:\n    from ocrsvc.worker import hooks"),
-        ("ocrsvc.imaging.decode", "from ocrsvc.formats.plain_text import write_text"),
+        ("ocrsvc.imaging.codecs.decode", "from ocrsvc.formats.plain_text import write_text"),
         ("ocrsvc.settings", "from ocrsvc import app"),
         ("ocrsvc.records", "import ocrsvc.nowhere"),
         ("ocrsvc.http.request", "from ocrsvc.api.native import make_api"),

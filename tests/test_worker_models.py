@@ -17,7 +17,7 @@ from web_support import picture
 from ocrsvc.engines.contract import Engine, EngineTraits
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import BadModel, NotReady, UnknownModel
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.models.loaded_models import LoadedModels
 from ocrsvc.models.loaded_version import ModelMemory
