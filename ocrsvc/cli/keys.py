@@ -208,7 +208,7 @@ def _edit(name: str, change: Change) -> None:
         opened.note_entry("change", entry)
 
 
-@keys.command("list")
+@keys.command("list", examples=("ocrsvc keys list", "ocrsvc keys list --json"))
 @option("--json", "as_json", is_flag=True, help="As JSON, one array.")
 def _list(*, as_json: bool) -> None:
     """List the keys, and what is used of them."""
@@ -224,7 +224,7 @@ def _list(*, as_json: bool) -> None:
     print("\n".join(table(_COLUMNS, [_row(key.entry, usage, now_s) for key, usage in found])))
 
 
-@keys.command("revoke")
+@keys.command("revoke", examples=("ocrsvc keys revoke acme",))
 @_NAME
 def _revoke(name: str) -> None:
     """End a key for good."""
@@ -249,7 +249,7 @@ def _rotate(name: str, grace: float) -> None:
         opened.note("rotate", name, grace_s=grace)
 
 
-@keys.command("callback-secret")
+@keys.command("callback-secret", examples=("ocrsvc keys callback-secret acme",))
 @_NAME
 def _callback_secret(name: str) -> None:
     """Print the secret that signs callbacks of a key's jobs.

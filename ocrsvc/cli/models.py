@@ -164,7 +164,7 @@ def _row(entry: Mapping[str, Any]) -> Sequence[str]:
 models.add_command(add)
 
 
-@models.command("check")
+@models.command("check", examples=("ocrsvc models check", "ocrsvc models check mine/2"))
 @repository_option
 @click.argument("model", required=False, metavar="[NAME[/VERSION]]", help="What to check; everything by default.")
 def _check(settings: Settings, model: str | None) -> int:
@@ -217,7 +217,7 @@ def _label(settings: Settings, name: str, label: str, version: str) -> None:
     print(f"{name}:{label} is {name}/{int(version)}.")
 
 
-@models.command("load")
+@models.command("load", examples=("ocrsvc models load mine/1",))
 @repository_option
 @_MODEL
 def _load(settings: Settings, model: str) -> None:
@@ -227,7 +227,7 @@ def _load(settings: Settings, model: str) -> None:
     print(f"{wanted} is wanted, and serves as soon as it has proved itself.")
 
 
-@models.command("unload")
+@models.command("unload", examples=("ocrsvc models unload mine/1",))
 @repository_option
 @_MODEL
 def _unload(settings: Settings, model: str) -> None:
@@ -237,7 +237,7 @@ def _unload(settings: Settings, model: str) -> None:
     print(f"{wanted} serves no more requests.")
 
 
-@models.command("forget")
+@models.command("forget", examples=("ocrsvc models forget mine/2",))
 @repository_option
 @_VERSION
 def _forget(settings: Settings, version: str) -> None:
@@ -250,7 +250,7 @@ def _forget(settings: Settings, version: str) -> None:
     print(f"{name}/{number} is tried anew, as if it had just been added.")
 
 
-@models.command("remove")
+@models.command("remove", examples=("ocrsvc models remove mine/1 --yes",))
 @repository_option
 @_VERSION
 @option("--yes", is_flag=True, help="Do not ask.")

@@ -147,7 +147,7 @@ def _source(text: str, repository: Path, key: ModelKey) -> ModelVersion:
     return ModelRepository(home.parent, key).open(home.name, int(number))
 
 
-@command(name="new-key")
+@command("(umask 077; ocrsvc models new-key > models.key)", name="new-key")
 @repository_option
 def new_model_key(settings: Settings) -> None:  # noqa: ARG001  every command of models takes the option
     """Print a new key to encrypt models with; it is stored nowhere."""
