@@ -49,11 +49,8 @@ def create_app(
 ) -> Flask:
     """The WSGI application over a reader, which may be started later.
 
-    Args:
-        request_metrics: Where requests are counted; by default nobody but this application knows it.
-        limits: What requests over gRPC share with those here; None shares nothing.
-        jobs: Where documents wait to be read while nobody is connected; None takes none in.
-        gate: Admits requests by their API keys; None admits all, and is a ValueError where the settings name keys.
+    `limits` are what requests over gRPC share with those here. Without `jobs` no documents are taken in; without a gate
+    all requests are admitted, which is a ValueError where the settings name API keys.
     """
     if settings.keys is not None and gate is None:
         raise ValueError("The settings name API keys, and nothing that checks them was given.")

@@ -33,7 +33,7 @@ from ocrsvc.http.multipart import split_parts
 from ocrsvc.http.options import read_options
 from ocrsvc.http.parsed_body import is_image
 from ocrsvc.http.request import Request, allowed_s, parse_priority
-from ocrsvc.imaging.decode import PixelLimits, open_encoded_image
+from ocrsvc.imaging.codecs.decode import PixelLimits, open_encoded_image
 from ocrsvc.imaging.document import is_pdf, may_have_pages, open_document
 from ocrsvc.imaging.page_ranges import parse_ranges
 from ocrsvc.registry import adapters

@@ -19,7 +19,7 @@ from ocrsvc.http.field_values import as_text, parse_flag
 from ocrsvc.http.json_body import BOM, parse_json
 from ocrsvc.http.multipart import MAX_PARTS, Part, split_parts
 from ocrsvc.http.percent_encoding import unquote_plus
-from ocrsvc.imaging.decode import FORMATS
+from ocrsvc.imaging.codecs.decode import FORMATS
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.serving.memory_budget import Share, unlimited
 from ocrsvc.serving.request_guard import waiting
