@@ -184,11 +184,7 @@ def choice_of(sent: Iterable[tuple[str, object]]) -> ModelChoice:
 
 
 def read_options(sent: Iterable[tuple[str, object]]) -> RequestedOptions:
-    """What the fields that were sent ask for; null counts as not sent.
-
-    Raises:
-        BadOption: A name is unknown, a value is not accepted, or an option is given twice with different values.
-    """
+    """What the fields that were sent ask for; null counts as not sent. Raises BadOption."""
     values: dict[str, Any] = {}
     for name, text in sent:
         value = _parse(name, text)

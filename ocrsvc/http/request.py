@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl
 
@@ -42,19 +43,10 @@ PRIORITY_HEADER: Final = "X-Priority"
 class Request(flask.Request):
     """Flask's request, and what this service knows of it. Used by the thread that serves it; `context` by any.
 
-    Attributes:
-        received: The body as the event loop received it; None under another server.
-        share: Its account of memory.
-        began_s, taken_s: When its head was there, and when a thread took it, on `time.monotonic`.
-        key: The API key that came with it, once it was checked; None where none is wanted.
-        pages: Where its pages are counted for that key; None where they are not.
-        ledger: Of its stages, from `began_s` on.
-        wants_stages: Whether its answer is to tell the seconds of each stage.
-        admitted_caller: The caller under whose name it counts; None for nobody.
-        failures: What its response reports: its own failure, or those of single images in it.
-        response: The response, once it is complete; None where there is none.
-        is_streaming: Whether its response leaves piece by piece.
-        stream_code, streamed_bytes: What ended such a response, empty where nothing did, and its bytes.
+    Its head was there at `began_s`, and a thread took it at `taken_s`, on `time.monotonic`. `received` is its body by
+    our event loop, None under another server. `pages` counts what is read for its key, None where nothing is. `failures`
+    are what its response reports: its own failure, or those of single images. `stream_code` is what ended a response in
+    pieces, empty where nothing did.
     """
 
     def __init__(self, environ: Environ, settings: Settings, memory: Budget | None = None) -> None:
@@ -243,24 +235,16 @@ def allowed_s(sent: str | None, limit_s: float, elapsed: str | None = None) -> f
     """
     if sent is None:
         return limit_s
-    asked_s, elapsed_s = _seconds_in(sent), 0.0 if elapsed is None else _seconds_in(elapsed)
-    if not asked_s:
-        raise BadOption(
-            f"{TIMEOUT_HEADER} is {sent[:100]!r}: accepted is a plain decimal number of seconds above 0, such as 2.5."
-        )
-    if elapsed_s is None:
-        raise BadOption(
-            f"{ELAPSED_HEADER} is {str(elapsed)[:100]!r}: accepted is a plain decimal number of seconds, such as 0.25."
-        )
+    asked_s = _seconds_in(TIMEOUT_HEADER, sent, "seconds above 0, such as 2.5", above=0.0)
+    elapsed_s = _seconds_in(ELAPSED_HEADER, "0" if elapsed is None else elapsed, "seconds, such as 0.25")
     return min(max(0.0, asked_s - elapsed_s), limit_s)
 
 
-def _seconds_in(sent: str) -> float | None:
-    """A plain decimal number; None for what is none."""
-    try:
-        return parse_decimal(sent)
-    except ValueError:
-        return None
+def _seconds_in(header: str, sent: str, accepted: str, above: float = -1.0) -> float:
+    with suppress(ValueError):
+        if (value := parse_decimal(sent)) > above:
+            return value
+    raise BadOption(f"{header} is {sent[:100]!r}: accepted is a plain decimal number of {accepted}.")
 
 
 def parse_priority(sent: str) -> Priority:

@@ -39,14 +39,7 @@ class UrlFiles:
         return self._policy.is_on
 
     def fetch(self, url: str) -> FetchedFile:
-        """The file at a URL, counted in this thread's request.
-
-        Raises:
-            QueueFull: As many files are fetched as may be at once, or other requests hold the memory that it needs.
-            TooManyAtOnce: As many are fetched for this caller as one caller may have.
-            ClientGone: Nobody waits for it any more.
-            OcrsvcError: As `fetch_file`.
-        """
+        """The file at a URL, counted in this thread's request. Raises QueueFull, TooManyAtOnce, and as `fetch_file`."""
         request = current_request()
         self._policy.check_url(url)
         with self._permit(request.caller), waiting(), request.ledger.during("wait"):
