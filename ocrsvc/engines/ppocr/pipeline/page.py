@@ -22,6 +22,7 @@ from ocrsvc.engines.ppocr.pipeline.network_input import at_usual_height
 from ocrsvc.engines.ppocr.pipeline.spaces import decide_spaces
 from ocrsvc.engines.ppocr.pipeline.words import words_of
 from ocrsvc.imaging.geometry import Quad, as_box, heading, sides, turn_points, upright_box
+from ocrsvc.imaging.joined_lines import part_joined_lines
 from ocrsvc.imaging.outline import Outline, corners, cut, ends, extent, is_curved, turned_round
 from ocrsvc.imaging.reading_order.blocks import reading_order
 from ocrsvc.imaging.reading_order.leveling import level_quads
@@ -120,7 +121,8 @@ def read_page(task: ReadTask, reader: PageReader, straighten: Straighten | None 
         reader: Reads it.
         straighten: Undoes the bend of the lines, for their order; None where they do not bend.
     """
-    found = [_DetectedLine(_along_text(outline)) for outline in reader.find()] if task.options.detect else []
+    outlines = list(map(_along_text, reader.find())) if task.options.detect else []
+    found = list(map(_DetectedLine, part_joined_lines(task.image.pixels, outlines)))
     if not found:
         found = [_DetectedLine(_whole_image(task.image.pixels))]
     if task.options.rotate == "auto":
