@@ -60,14 +60,7 @@ def fetch_file(
 
     The caller has `limit_s`, and the policy's own limit holds beside it. `check` is called at least four times a second
     and raises what ends it; `take` is called with the bytes of each piece before it is kept, and raises where there is
-    no memory for it.
-
-    Raises:
-        UrlRefused: The URL is wrong, or leads to a host that is not asked, itself or by a redirect.
-        UrlUnavailable: The file cannot be had: no connection came about or may, or the server has no such file.
-        BodyTooLarge: It is larger than the policy allows.
-        DeadlineExceeded: The caller's time is over.
-        ResourcesExhausted: Too many names of hosts are looked up already.
+    no memory for it. Raises as `connect`, UrlRefused also for a redirect, and BodyTooLarge.
     """
     deadline = Deadline(limit_s, policy.most_s, check)
     at = policy.check_url(url)

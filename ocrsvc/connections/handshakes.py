@@ -47,12 +47,7 @@ class Handshakes:
         self._left_s = TURN_S
 
     def go_on(self, sock: TlsSocket, client: object) -> bool:
-        """Go on with a handshake, unless this turn's time is used up; whether it is over.
-
-        Raises:
-            NotTls: The client speaks something else.
-            OSError: It failed.
-        """
+        """Go on with a handshake, unless this turn's time is used up; whether it is over. Raises as the socket's."""
         if self._left_s <= 0:
             return False
         began_s = self._clock()

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 import string
-from contextlib import AbstractContextManager
-from typing import Final, Protocol
+from typing import Final
 
 import pybase64
 
 from ocrsvc.errors import BadBase64, NothingSent
 from ocrsvc.http.percent_encoding import unquote
+from ocrsvc.serving.memory_budget import Share, unlimited
 
 # What comes before the comma is a media type and its parameters; without a bound the whole text would be searched.
 _DATA_URI: Final = re.compile(rb"data:([^,]{0,1024}),", re.IGNORECASE)
@@ -28,37 +28,19 @@ _REMEDY: Final = "Send the file's bytes in base64 (RFC 4648), with or without a 
 _COPIES_TO_REPAIR: Final = 4
 
 
-class Memory(Protocol):
-    """Whom to ask before memory is allocated; as `ocrsvc.serving.memory_budget.Share`."""
+def decode_base64(text: str | bytes | memoryview, share: Share | None = None) -> bytes:
+    """The bytes that `text` stands for; the request's account of memory keeps what they take.
 
-    def take(self, size_bytes: int, /) -> None:
-        """So many bytes more, to be kept."""
-        ...
-
-    def holding(self, size_bytes: int, /) -> AbstractContextManager[None]:
-        """So many bytes more, inside the block."""
-        ...
-
-
-def decode_base64(text: str | bytes | memoryview, memory: Memory | None = None) -> bytes:
-    """The bytes that `text` stands for; `memory`, of the request, keeps what they take.
-
-    Raises:
-        NothingSent: The text is empty, or a data URI without content.
-        BadBase64: Something in it is not base64, even after the repairs; the message says what and where.
-        OcrsvcError: What `memory` raises when there is none left.
+    Raises NothingSent; BadBase64 for what is not base64 after the repairs either, and says where; and as `Share.take`.
     """
-    if memory is not None:
-        memory.take(len(text) * 3 // 4)
+    share = share or unlimited()
+    share.take(len(text) * 3 // 4)
     try:
         # It lets other threads run meanwhile, however long the text is.
         data = pybase64.b64decode(text, validate=True)
     except ValueError:
-        if memory is None:
+        with share.holding(len(text) * _COPIES_TO_REPAIR):
             data = _decode_repaired(_ascii(text))
-        else:
-            with memory.holding(len(text) * _COPIES_TO_REPAIR):
-                data = _decode_repaired(_ascii(text))
     if not data:
         raise NothingSent("The base64 text is empty.", _REMEDY)
     return data

@@ -35,12 +35,8 @@ def parse_json(body: bytes, share: Share | None = None) -> dict[str, object]:
 def parse_any_json(body: bytes, share: Share | None = None) -> object:
     """The value in a body of JSON in UTF-8, with or without a byte order mark.
 
-    The request's account of memory keeps what the value takes. 60 MB take 0.25 s at worst, escapes included.
-
-    Raises:
-        CallerError: It is none.
-        BodyTooLarge: It has too many values, or would take more memory than there may ever be.
-        QueueFull: Other requests hold the memory.
+    The request's account of memory keeps what the value takes. 60 MB take 0.25 s at worst, escapes included. Raises
+    CallerError for what is none, BodyTooLarge for too many values, and as `Share.take`.
     """
     for sign, name, most in _BOUNDS:
         if body.count(sign) > most:

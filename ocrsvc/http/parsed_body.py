@@ -108,13 +108,8 @@ class Content:
 def parse_body(body: bytes, content_type: str, query: Fields, share: Share, deadline: float) -> Content:
     """What a request carries; its body is counted in the share.
 
-    The bytes decide before the Content-Type does: many clients label an image, or JSON, as a form.
-
-    Raises:
-        BodyTooLarge: It has too many parts, or would need more memory than there may ever be.
-        QueueFull: Other requests hold the memory that it needs.
-        DeadlineExceeded: Other large bodies were parsed until the deadline, on `time.monotonic`.
-        CallerError: It is not the form or JSON that it should be.
+    The bytes decide before the Content-Type does: many clients label an image, or JSON, as a form. Raises CallerError,
+    BodyTooLarge for too many parts, and as `limited_parsing` and `Share.take`.
     """
     mimetype = content_type.partition(";")[0].strip().lower()
     if not body:

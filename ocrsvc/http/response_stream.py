@@ -36,10 +36,7 @@ class SentPieces:
         self.count_bytes = 0
 
     def send(self, piece: bytes) -> Iterator[bytes]:
-        """The piece, once there is memory for it; what the client took of all of them is free again after it.
-
-        Raises ClientGone, QueueFull and BodyTooLarge.
-        """
+        """The piece, once there is memory for it; what the client took is free again after it. Raises OcrsvcError."""
         self._share.take(len(piece), _WAITING_SHARE)
         self._held_bytes += len(piece)
         yield piece
