@@ -28,12 +28,12 @@ import pikepdf
 import pypdfium2
 from bench.machine import print_machine
 
-from ocrsvc.batch.destination import FolderDestination
-from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, FileResults
+from ocrsvc.batch.destination import Destination
+from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, FileResults, open_writer
 from ocrsvc.batch.pages import SourceFile
 from ocrsvc.formats.pdf.image_pdf import ImagePdf
 from ocrsvc.formats.pdf.page_image import page_image
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 
 READER = {"engine": "truth", "model": "corpus", "version": "1"}
 # Chinese characters and punctuation one by one, everything else by blanks.
@@ -72,9 +72,9 @@ def cpu_s() -> float:
 
 def write(folder: Path, name: str, files: Sequence[FileResults], pages: int) -> None:
     """Write a format, and print what it takes."""
-    writer = BATCH_FORMATS[name].open("", READER)
+    write_part = open_writer(name, "", READER)
     began_s = cpu_s()
-    writer.write(FolderDestination(folder), 0, iter(files), replace=True)
+    write_part(Destination(folder), 0, iter(files), replace=True)
     spent_ms = (cpu_s() - began_s) * 1000 / pages
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     print(f"{name:14}{size / pages:12,.0f} bytes a page {spent_ms:8.2f} ms of CPU a page")

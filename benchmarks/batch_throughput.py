@@ -126,7 +126,7 @@ def _own_cpu_s(pid: int) -> float:
 
 def _read_s(out: Path) -> float:
     manifests = [json.loads(file.read_bytes()) for file in out.glob("_ocrsvc/parts/*.json")]
-    pages = [page for found in manifests for page in zip(found["pages"]["at"], found["pages"]["seconds"], strict=True)]
+    pages = [(at, seconds) for found in manifests for _, _, at, seconds, *_ in found["pages"]]
     return float(max(at for at, _ in pages) - min(at - seconds for at, seconds in pages))
 
 

@@ -14,21 +14,23 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from bench.machine import print_machine
 from bench.results import write_result
 
-from ocrsvc.jobs.job_store import CallerLimits, JobStore
+from ocrsvc.jobs.job import Record
+from ocrsvc.jobs.job_store import JobStore
 
 DAY_S = 86_400.0
-ABOUT = {"source": "api", "name": "a.pdf", "numbers": [1], "count": 1, "options": {}, "formats": [], "asked": {}}
+ASKED = Record("", source="api", name="a.pdf", numbers=[1], count=1)
 
 
 def fill(folder: Path, jobs: int) -> None:
     """Lay jobs into the folder of a store, as they lie there once they were read."""
     filled = JobStore(folder, 1 << 40, DAY_S, most_jobs=1 << 40)
-    first = filled.add(b"a document", ABOUT)
+    first = filled.add(b"a document", ASKED)
     for place in range(jobs - 1):
         copy = folder / f"{place:08x}-0000-4000-8000-000000000000"
         copy.mkdir()
@@ -46,11 +48,11 @@ def measure(jobs: int, times: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         fill(Path(folder), jobs)
         time.sleep(1.0)
-        fresh = JobStore(Path(folder), 1 << 40, DAY_S, limits=CallerLimits(1 << 40), most_jobs=1 << 40)
+        fresh = JobStore(Path(folder), 1 << 40, DAY_S, most_waiting=1 << 40, most_jobs=1 << 40)
         took_ms = []
         for _ in range(times + 1):
             began_s = time.process_time()
-            fresh.add(b"a document", ABOUT, "caller")
+            fresh.add(b"a document", replace(ASKED, caller="caller"))
             took_ms.append((time.process_time() - began_s) * 1e3)
     first, rest = took_ms[0], took_ms[1:]
     return {"first_ms": round(first, 1), "median_ms": round(statistics.median(rest), 2)}

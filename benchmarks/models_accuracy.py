@@ -28,7 +28,7 @@ from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.isolated.child_main import FileReader
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.open_engine import open_engine_in_process
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.models.repository import ModelRepository
 from ocrsvc.records import FileTask, Page, ReadOptions, no_check
 from ocrsvc.settings.load import read_settings

@@ -26,9 +26,7 @@ from typing import Self
 class OcrsvcError(Exception):
     """Base of every failure that ocrsvc raises on purpose; never raised itself.
 
-    Args:
-        detail: One sentence: what happened, with the facts.
-        remedy: One sentence: what the person at fault can do about it.
+    The detail is a sentence on what happened, with the facts; the remedy is what the person at fault can do about it.
 
     The class carries `status` (HTTP), `code` (short, stable, for programs), `title` (for people), `retryable` (whether
     the same request may succeed later) and `exit_code` (for the command line, after sysexits.h).
@@ -39,6 +37,11 @@ class OcrsvcError(Exception):
     title: str = "Internal error"
     retryable: bool = False
     exit_code: int = 70
+
+    def __init_subclass__(cls, **facts: object) -> None:
+        super().__init_subclass__()
+        for name, value in facts.items():
+            setattr(cls, name, value)
 
     def __init__(self, detail: str, remedy: str = "") -> None:
         super().__init__(detail, remedy)
@@ -59,357 +62,197 @@ class OcrsvcError(Exception):
         return self
 
 
-class OperatorError(OcrsvcError):
+class OperatorError(OcrsvcError, exit_code=78):
     """The operator must act; stops the start."""
 
-    exit_code = 78
 
-
-class SettingsError(OperatorError):
+class SettingsError(OperatorError, code="bad_settings", title="The settings are wrong"):
     """A setting is unknown, malformed or out of bounds."""
 
-    code = "bad_settings"
-    title = "The settings are wrong"
 
-
-class EngineUnavailable(OperatorError):
+class EngineUnavailable(OperatorError, code="engine_unavailable", title="The engine cannot be opened", exit_code=69):
     """The engine that the settings name cannot be opened on this machine."""
 
-    code = "engine_unavailable"
-    title = "The engine cannot be opened"
-    exit_code = 69
 
-
-class BadModel(OperatorError):
+class BadModel(OperatorError, code="bad_model", title="The model cannot be used", exit_code=65):
     """A version of a model is incomplete, damaged, or described wrongly."""
 
-    code = "bad_model"
-    title = "The model cannot be used"
-    exit_code = 65
 
-
-class DamagedLedger(OperatorError):
+class DamagedLedger(OperatorError, code="damaged_ledger", title="The ledger of the batch run is damaged", exit_code=65):
     """The plan or the ledger of a batch run holds what was never written there."""
 
-    code = "damaged_ledger"
-    title = "The ledger of the batch run is damaged"
-    exit_code = 65
 
-
-class RunChanged(OperatorError):
+class RunChanged(OperatorError, code="run_changed", title="The batch run began with something else", exit_code=65):
     """A batch run is to be gone on with, and its sources, settings or engine are others than those it began with."""
 
-    code = "run_changed"
-    title = "The batch run began with something else"
-    exit_code = 65
 
-
-class StoreUnavailable(OperatorError):
+class StoreUnavailable(
+    OperatorError, code="store_unavailable", title="The destination cannot be written", exit_code=74
+):
     """What holds the output and the ledger of a batch run cannot be written: full, read-only, or out of reach."""
 
-    code = "store_unavailable"
-    title = "The destination cannot be written"
-    exit_code = 74
 
-
-class ClusterUnavailable(OperatorError):
+class ClusterUnavailable(OperatorError, code="cluster_unavailable", title="The cluster cannot be used", exit_code=69):
     """The Ray cluster that is to read a batch run cannot be reached, or has no room for an actor."""
 
-    code = "cluster_unavailable"
-    title = "The cluster cannot be used"
-    exit_code = 69
 
-
-class SourceGone(OperatorError):
+class SourceGone(OperatorError, code="source_gone", title="The source cannot be read", exit_code=66):
     """A source of a batch run cannot be read: it is missing, forbidden, out of reach, or no longer what was planned."""
 
-    code = "source_gone"
-    title = "The source cannot be read"
-    exit_code = 66
 
-
-class BrokenArchive(SourceGone):
+class BrokenArchive(SourceGone, status=422, code="broken_archive", title="The archive is damaged", exit_code=65):
     """An archive or a table of a batch run is cut off or damaged, or packed in a way that is not read."""
 
-    status = 422
-    code = "broken_archive"
-    title = "The archive is damaged"
-    exit_code = 65
 
-
-class CallerError(OcrsvcError):
+class CallerError(OcrsvcError, status=400, code="bad_request", title="Bad request", exit_code=65):
     """The request is at fault; sending it again unchanged gives the same answer."""
 
-    status = 400
-    code = "bad_request"
-    title = "Bad request"
-    exit_code = 65
 
-
-class NothingSent(CallerError):
+class NothingSent(CallerError, code="nothing_sent", title="No image was sent"):
     """The request carries no image."""
 
-    code = "nothing_sent"
-    title = "No image was sent"
 
-
-class BadBase64(CallerError):
+class BadBase64(CallerError, code="bad_base64", title="The base64 text cannot be decoded"):
     """The text that should be base64 is not."""
 
-    code = "bad_base64"
-    title = "The base64 text cannot be decoded"
 
-
-class BadOption(CallerError):
+class BadOption(CallerError, code="bad_option", title="An option is wrong"):
     """An option is unknown, or its value is not one that it accepts."""
 
-    code = "bad_option"
-    title = "An option is wrong"
 
-
-class UrlRefused(BadOption):
+class UrlRefused(BadOption, code="url_refused", title="The URL is not asked"):
     """The URL is wrong, or leads to a host that this service does not ask; none was asked."""
 
-    code = "url_refused"
-    title = "The URL is not asked"
 
-
-class UrlUnavailable(CallerError):
+class UrlUnavailable(CallerError, status=422, code="url_unavailable", title="The URL cannot be fetched"):
     """No file could be had from the URL, or nobody is there to be called back."""
 
-    status = 422
-    code = "url_unavailable"
-    title = "The URL cannot be fetched"
 
-
-class UnknownModel(CallerError):
+class UnknownModel(CallerError, status=404, code="unknown_model", title="No such model"):
     """There is no model, version, label, tier or language of this name."""
 
-    status = 404
-    code = "unknown_model"
-    title = "No such model"
 
-
-class BodyTimeout(CallerError):
+class BodyTimeout(
+    CallerError,
+    status=408,
+    code="body_timeout",
+    title="The request did not arrive in time",
+    retryable=True,
+    exit_code=75,
+):
     """The body did not arrive in time; on another try it may."""
 
-    status = 408
-    code = "body_timeout"
-    title = "The request did not arrive in time"
-    retryable = True
-    exit_code = 75
 
-
-class BodyTooLarge(CallerError):
+class BodyTooLarge(CallerError, status=413, code="body_too_large", title="The request is too large"):
     """The body holds more bytes than OCRSVC_MAX_BODY_BYTES."""
 
-    status = 413
-    code = "body_too_large"
-    title = "The request is too large"
 
-
-class ImageTooLarge(CallerError):
+class ImageTooLarge(CallerError, status=413, code="image_too_large", title="The image has too many pixels"):
     """The header declares more pixels than the limit; nothing was decoded."""
 
-    status = 413
-    code = "image_too_large"
-    title = "The image has too many pixels"
 
-
-class UnsupportedImage(CallerError):
+class UnsupportedImage(CallerError, status=415, code="unsupported_image", title="Not an image that this service reads"):
     """The bytes are not an image of a format that we read."""
 
-    status = 415
-    code = "unsupported_image"
-    title = "Not an image that this service reads"
 
-
-class BrokenImage(CallerError):
+class BrokenImage(CallerError, status=422, code="broken_image", title="The image is damaged"):
     """The bytes begin as an image of a known format but cannot be decoded."""
 
-    status = 422
-    code = "broken_image"
-    title = "The image is damaged"
 
-
-class EncryptedDocument(BrokenImage):
+class EncryptedDocument(BrokenImage, code="encrypted_document", title="The document needs a password"):
     """The document needs a password."""
 
-    code = "encrypted_document"
-    title = "The document needs a password"
 
-
-class TooManyPages(CallerError):
+class TooManyPages(CallerError, status=413, code="too_many_pages", title="The document has too many pages"):
     """The document has more pages than are read at once."""
 
-    status = 413
-    code = "too_many_pages"
-    title = "The document has too many pages"
 
-
-class PagesOverQuota(TooManyPages):
+class PagesOverQuota(TooManyPages, code="pages_over_quota", title="More pages than the API key has in all"):
     """The request needs more pages than its API key has in a whole day or month: it can never succeed."""
 
-    code = "pages_over_quota"
-    title = "More pages than the API key has in all"
 
-
-class ImageCrashesEngine(CallerError):
+class ImageCrashesEngine(
+    CallerError, status=422, code="image_crashes_engine", title="The engine crashes on this image"
+):
     """The engine crashed on this image, twice; it is not tried again for a while."""
 
-    status = 422
-    code = "image_crashes_engine"
-    title = "The engine crashes on this image"
 
-
-class RequestStopsWorker(CallerError):
+class RequestStopsWorker(
+    CallerError, status=422, code="request_stops_worker", title="This request stops the service's workers"
+):
     """A request with this body kept a worker from answering at all; none is tried again for a while."""
 
-    status = 422
-    code = "request_stops_worker"
-    title = "This request stops the service's workers"
 
-
-class KeyReused(CallerError):
+class KeyReused(
+    CallerError, status=422, code="idempotency_key_reused", title="The Idempotency-Key belongs to another job"
+):
     """Another job was sent with the same Idempotency-Key before."""
 
-    status = 422
-    code = "idempotency_key_reused"
-    title = "The Idempotency-Key belongs to another job"
 
-
-class JobNotDone(CallerError):
+class JobNotDone(
+    CallerError, status=409, code="job_not_done", title="The job is not done", retryable=True, exit_code=75
+):
     """The result of a job is asked for before it is read; later it is there."""
 
-    status = 409
-    code = "job_not_done"
-    title = "The job is not done"
-    retryable = True
-    exit_code = 75
 
-
-class JobFailed(CallerError):
+class JobFailed(CallerError, status=409, code="job_failed", title="The job has failed"):
     """The result of a job is asked for that has failed."""
 
-    status = 409
-    code = "job_failed"
-    title = "The job has failed"
 
-
-class KeysNeeded(CallerError):
+class KeysNeeded(CallerError, status=403, code="keys_needed", title="Only with API keys", exit_code=77):
     """What is asked for is there for API keys only, and this service wants none."""
 
-    status = 403
-    code = "keys_needed"
-    title = "Only with API keys"
-    exit_code = 77
 
-
-class JobsOff(CallerError):
+class JobsOff(CallerError, status=501, code="jobs_off", title="No jobs are taken in"):
     """The service takes in no documents that are read while nobody waits."""
 
-    status = 501
-    code = "jobs_off"
-    title = "No jobs are taken in"
 
-
-class UnknownJob(CallerError):
+class UnknownJob(CallerError, status=404, code="unknown_job", title="No such job"):
     """There is no job of this name, or it is not this caller's."""
 
-    status = 404
-    code = "unknown_job"
-    title = "No such job"
 
-
-class ClientGone(CallerError):
+class ClientGone(CallerError, status=499, code="client_gone", title="The client has gone"):
     """The client has closed its connection; nobody reads the answer. The status is nginx's, for logs only."""
 
-    status = 499
-    code = "client_gone"
-    title = "The client has gone"
 
-
-class KeyMissing(CallerError):
+class KeyMissing(CallerError, status=401, code="key_missing", title="An API key is needed", exit_code=77):
     """The service wants an API key, and the request carries none."""
 
-    status = 401
-    code = "key_missing"
-    title = "An API key is needed"
-    exit_code = 77
 
-
-class KeyRefused(CallerError):
+class KeyRefused(CallerError, status=401, code="key_refused", title="The API key is not valid", exit_code=77):
     """The request's API key is not valid; whether it is wrong, revoked or expired is not said."""
 
-    status = 401
-    code = "key_refused"
-    title = "The API key is not valid"
-    exit_code = 77
 
-
-class ScopeMissing(CallerError):
+class ScopeMissing(CallerError, status=403, code="scope_missing", title="The API key is not for this", exit_code=77):
     """The request's API key is valid, and not for this."""
-
-    status = 403
-    code = "scope_missing"
-    title = "The API key is not for this"
-    exit_code = 77
 
 
 class ServerError(OcrsvcError):
     """The service is at fault."""
 
 
-class Refused(ServerError):
-    """The service is healthy but will not take this request now.
-
-    Args:
-        retry_after_s: Whole seconds after which a retry is worth it.
-    """
-
-    status = 503
-    retryable = True
-    exit_code = 75
+class Refused(ServerError, status=503, retryable=True, exit_code=75):
+    """The service is healthy but will not take this request now; after so many whole seconds a retry is worth it."""
 
     def __init__(self, detail: str, remedy: str = "", retry_after_s: int = 1) -> None:
         super().__init__(detail, remedy)
         self.retry_after_s = retry_after_s
 
 
-class QueueFull(Refused):
+class QueueFull(Refused, code="queue_full", title="The service is busy"):
     """Every place in front of the engine is taken."""
 
-    code = "queue_full"
-    title = "The service is busy"
 
-
-class TooManyAtOnce(Refused):
+class TooManyAtOnce(Refused, status=429, code="too_many_at_once", title="Too many requests at once"):
     """This caller has as many requests under way as one caller may."""
 
-    status = 429
-    code = "too_many_at_once"
-    title = "Too many requests at once"
 
-
-class TooManyJobs(Refused):
+class TooManyJobs(Refused, status=429, code="too_many_jobs", title="Too many jobs at once"):
     """This caller has as many jobs, or pages of jobs, waiting as one caller may."""
 
-    status = 429
-    code = "too_many_jobs"
-    title = "Too many jobs at once"
 
-
-class QuotaExceeded(Refused):
-    """The request's API key has used up one of its limits.
-
-    Args:
-        detail, remedy, retry_after_s: As of Refused.
-        headers: RateLimit headers of the answer, which say the same to programs.
-    """
-
-    status = 429
-    code = "quota_exceeded"
-    title = "A limit of the API key is reached"
+class QuotaExceeded(Refused, status=429, code="quota_exceeded", title="A limit of the API key is reached"):
+    """The request's API key has used up one of its limits; RateLimit headers of the answer say so to programs."""
 
     def __init__(
         self, detail: str, remedy: str = "", retry_after_s: int = 1, headers: Mapping[str, str] | None = None
@@ -418,16 +261,11 @@ class QuotaExceeded(Refused):
         self.headers = headers or {}
 
 
-class KeysUnavailable(Refused):
+class KeysUnavailable(Refused, code="keys_unavailable", title="API keys cannot be checked"):
     """The store of the API keys does not answer, and nobody is admitted without it.
 
-    Args:
-        detail, remedy, retry_after_s: As of Refused.
-        reason: What is wrong, for operators: it names the store, so that no client is told.
+    The reason is for operators: it names the store, so that no client is told.
     """
-
-    code = "keys_unavailable"
-    title = "API keys cannot be checked"
 
     def __init__(
         self,
@@ -440,62 +278,37 @@ class KeysUnavailable(Refused):
         self.reason = reason or detail
 
 
-class NotReady(Refused):
+class NotReady(Refused, code="not_ready", title="The service is not ready"):
     """The engine of this worker is not warm yet, or the worker is shutting down."""
 
-    code = "not_ready"
-    title = "The service is not ready"
 
-
-class ModelUnavailable(Refused):
+class ModelUnavailable(Refused, code="model_unavailable", title="The model is not loaded"):
     """The model that is to read cannot be loaded now; others are."""
 
-    code = "model_unavailable"
-    title = "The model is not loaded"
 
-
-class ResourcesExhausted(Refused):
+class ResourcesExhausted(Refused, code="resources_exhausted", title="The service lacks resources"):
     """The system has no process, file descriptor or memory left for this request, or gives them too slowly."""
 
-    code = "resources_exhausted"
-    title = "The service lacks resources"
 
-
-class DeadlineExceeded(ServerError):
+class DeadlineExceeded(
+    ServerError, status=504, code="deadline_exceeded", title="The deadline passed", retryable=True, exit_code=75
+):
     """The answer did not come before the deadline of the request."""
 
-    status = 504
-    code = "deadline_exceeded"
-    title = "The deadline passed"
-    retryable = True
-    exit_code = 75
 
-
-class Unreachable(OcrsvcError):
+class Unreachable(
+    OcrsvcError, status=503, code="unreachable", title="The service cannot be reached", retryable=True, exit_code=69
+):
     """The connection to the service failed, or broke before the answer; raised by the client, never answered."""
-
-    status = 503
-    code = "unreachable"
-    title = "The service cannot be reached"
-    retryable = True
-    exit_code = 69
 
 
 class NotConnected(Unreachable):
     """No connection to the service came about: nothing was sent."""
 
 
-class ServicesGone(Unreachable):
+class ServicesGone(Unreachable, code="services_gone", title="No service answers", exit_code=75):
     """No service has answered anything for as long as a batch run waits; raised by the run, never answered."""
 
-    code = "services_gone"
-    title = "No service answers"
-    exit_code = 75
 
-
-class EngineFailed(ServerError):
+class EngineFailed(ServerError, status=500, code="engine_failed", title="The engine failed on this image"):
     """The engine gave an error or nonsense for this image; its neighbours are not touched."""
-
-    status = 500
-    code = "engine_failed"
-    title = "The engine failed on this image"

@@ -17,7 +17,7 @@ from ocrsvc.http.responses import file_response
 from ocrsvc.jobs.intake import JobOwner
 from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.job_database import storing
-from ocrsvc.jobs.job_result import find_answer, find_result, make_answer, make_result
+from ocrsvc.jobs.job_result import make_result
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Check
@@ -64,36 +64,19 @@ class ResultFiles:
         self._jobs, self._reader = jobs, reader
 
     def send(self, job: Job, name: str, content_type: str) -> Response:
-        """The file of a format, see `make_result`. Raises as `path` and `make_result`."""
+        """The file of a format, or ANSWER, see `make_result`. Raises as `path` and `make_result`."""
 
         def make(check: Check) -> Path:
             return make_result(self._jobs, job, name, check, request.left_s)
 
-        return file_response(self.path(lambda: find_result(job, name), make, with_pdf=name == _PDF), content_type)
-
-    def send_answer(self, job: Job, content_type: str) -> Response:
-        """The answer of the job's adapter, see `make_answer`. Raises as `path` and `make_answer`."""
-
-        def make(check: Check) -> Path:
-            return make_answer(self._jobs, job, check)
-
-        return file_response(self.path(lambda: find_answer(job), make), content_type)
+        return file_response(self.path(lambda: job.result_path(name), make, with_pdf=name == _PDF), content_type)
 
     def path(self, find: Callable[[], Path | None], make: Callable[[Check], Path], *, with_pdf: bool = False) -> Path:
-        """Where a file lies, which is made now unless it is there.
+        """Where a file lies: where `find` says, or else it is made now, asking now and then whether somebody waits.
 
-        Args:
-            find: Where it lies if it was made before.
-            make: Makes it, asking now and then whether somebody waits.
-            with_pdf: Whether a PDF is made.
-
-        Raises:
-            DeadlineExceeded, ClientGone: Nobody waits for it any more.
-            QueueFull: Too many wait, or too many of this caller.
-            Exception: As `find` and `make`.
+        Raises DeadlineExceeded or ClientGone where nobody does, QueueFull where too many do, and as `find` and `make`.
         """
-        found = find()
-        if found is not None:
+        if (found := find()) is not None:
             return found
         with self.turn(with_pdf=with_pdf) as check:
             # Another request may have made it meanwhile.

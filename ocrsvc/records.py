@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-Pixels = NDArray[np.uint8]
+Pixels: TypeAlias = "NDArray[np.uint8]"
 """(H, W) gray or (H, W, 3) in the order blue, green, red; uint8."""
 
 Point = tuple[float, float]
@@ -59,13 +60,10 @@ def no_check() -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """One decoded page image, upright as displayed (its EXIF orientation is already applied).
+    """One decoded page image, C-contiguous, upright as displayed; its format is as "jpeg".
 
-    Attributes:
-        pixels: (H, W) gray or (H, W, 3) BGR, uint8, C-contiguous.
-        format: Lower-case name of the file format, such as "jpeg".
-        frame: Width and height of the page in the pixels in which requests and answers place things on it, where it was
-            drawn at another resolution; None where these are its own pixels.
+    The frame is the page's size in the pixels in which requests and answers place things on it, where it was drawn at
+    another resolution; None where these are its own pixels.
     """
 
     pixels: Pixels
@@ -165,12 +163,8 @@ class ModelChoice:
 class ReadTask:
     """One image and what is asked of it: what the queue holds and an engine reads.
 
-    Attributes:
-        image: What is to be read.
-        options: How.
-        deadline: Monotonic seconds from which nobody waits for the answer.
-        check: The engine calls it between passes over the image and between lines.
-        own: Text that the page has already, in the frame of the image; None where that was not asked for.
+    From the deadline on, in monotonic seconds, nobody waits for the answer. The engine calls the check between passes
+    over the image and between lines. `own` is text that the page has already, in the frame of the image, if asked for.
     """
 
     image: Image
@@ -182,12 +176,9 @@ class ReadTask:
 
 @dataclass(frozen=True, slots=True)
 class OwnText:
-    """The text that a page of a PDF has itself, as far as it was found to be what the page shows.
+    """The text that a page of a PDF has itself, as far as it was found to be what the page shows, in reading order.
 
-    Attributes:
-        lines: In reading order.
-        angle: Clockwise degrees by which the page is turned for them to be upright; 0 without lines.
-        is_all: Nothing else is to be read on the page.
+    Turned by the angle its lines are upright; `is_all` says that nothing else is to be read on the page.
     """
 
     lines: tuple[Line, ...]
@@ -199,11 +190,7 @@ class OwnText:
 class FileTask:
     """One image file and what is asked of it, for an engine that decodes by itself (EngineTraits.decodes).
 
-    Attributes:
-        data: The whole file.
-        options: How to read it, as the request says; None asks for the image itself, in colour.
-        deadline: Monotonic seconds from which nobody waits for the answer.
-        check: As of a ReadTask.
+    Without options the image itself is asked for, in colour; deadline and check are as of a ReadTask.
     """
 
     data: bytes
@@ -226,14 +213,10 @@ class Character:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of a table.
+    """One cell of a table, which begins in this row and column of the grid, from 0, and takes as many as its spans.
 
-    Attributes:
-        row, column: Of its top left corner in the table's grid, from 0.
-        row_span, column_span: Rows and columns of the grid that it takes, at least 1.
-        box: Where it stands.
-        text: What stands in it: pieces of one row joined by blanks, rows by newlines; "" where nothing does.
-        lines: Which of the page's lines that is, from 0.
+    Its text is pieces of one row joined by blanks, rows by newlines, "" where nothing stands in it; `lines` says which
+    of the page's lines that is, from 0.
     """
 
     row: int
@@ -271,13 +254,9 @@ RegionType = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A region of a page.
+    """A region of a page, and which of its lines are in it, from 0: none in most figures.
 
-    Attributes:
-        type: What it is.
-        confidence: In [0, 1]; 0 for text that the layout model took for nothing.
-        box: Where it stands.
-        lines: Which of the page's lines are in it, from 0; none in most figures.
+    The confidence is 0 for text that the layout model took for nothing.
     """
 
     type: RegionType
@@ -288,12 +267,10 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Barcode:
-    """A bar code or QR code on a page.
+    """A bar code or QR code on a page, its box from its own top left corner on.
 
-    Attributes:
-        type: Its format, as zxing-cpp names it: QRCode, EAN13, Code128, DataMatrix and so on.
-        text: What it says; bytes that are no text as zxing-cpp shows them to people.
-        box: Where it stands, from its own top left corner on.
+    The type is zxing-cpp's name of the format, such as QRCode, EAN13, Code128; so is what it shows for bytes that are
+    no text.
     """
 
     type: str
@@ -303,14 +280,7 @@ class Barcode:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word of a line.
-
-    Attributes:
-        text: Without spaces.
-        confidence: In [0, 1].
-        box: Where it stands; its sides run along the line's.
-        characters: In the order of the text; empty where they were not asked for.
-    """
+    """One word of a line, without spaces; its box runs along the line's, and characters are there if asked for."""
 
     text: str
     confidence: float
@@ -322,12 +292,8 @@ class Word:
 class Line:
     """One line of text.
 
-    Attributes:
-        text: What it says.
-        confidence: In [0, 1].
-        box: Where it stands.
-        words: In the order of the text; None where they were not asked for, or where the engine knows none.
-        source: Where it comes from; None unless the text layer was asked for.
+    Its words are None where they were not asked for, or where the engine knows none; its source is None unless the text
+    layer was asked for.
     """
 
     text: str
@@ -339,13 +305,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class MaskedPart:
-    """A part of a line whose signs were replaced by stars.
+    """A part of a line whose characters were replaced by stars; what goes on in the next line is a part of each.
 
-    Attributes:
-        kind: Of the rule that found it.
-        line: Which of the page's lines it is in, from 0; what goes on in the next line is a part of each.
-        begin, end: The first of its signs in the line's text, from 0, and the one after its last.
-        box: Where it stands: the whole height of its line.
+    The line is counted from 0, its characters are those from `begin` to before `end`, its box has the line's height.
     """
 
     kind: MaskKind
@@ -366,18 +328,11 @@ class EngineTimes:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What was read on one page.
+    """What was read on one page: its lines and regions in reading order, tables and bar codes from top to bottom.
 
-    Attributes:
-        width, height: Pixels of the image as displayed, the frame of all boxes.
-        angle: Clockwise degrees (0, 90, 180, 270) by which the page was turned to be read.
-        lines: In reading order.
-        number: From 1, within the document.
-        tables: From top to bottom; found only if the options ask for them.
-        regions: In reading order, every line in one of them; found only if the options ask for the layout.
-        masked: What was masked, in the order of the text; None where nothing was to be.
-        barcodes: From top to bottom; found only if the options ask for them.
-        times: Of the engine that read it just now, if it tells them; not of a page that was kept.
+    Its size is that of the image as displayed, the frame of all boxes; the angle is the clockwise turn, 0, 90, 180 or
+    270, by which it was read; its number in the document is from 1. Every line is in one of the regions, if these were
+    asked for. `masked` is None where nothing was to be masked; `times` are of the engine that read it just now.
     """
 
     width: int
@@ -399,12 +354,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class DecodedPage(Page):
-    """The answer to a FileTask: a page in the frame of its image.
-
-    Attributes:
-        decode_s: Seconds that decoding took.
-        image: What was decoded, where that was asked for; the page has no lines then.
-    """
+    """The answer to a FileTask: a page in the frame of its image, or no lines and the image, if asked for."""
 
     decode_s: float = 0.0
     image: Image | None = None

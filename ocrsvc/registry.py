@@ -32,7 +32,6 @@ class EngineEntry:
     """One engine.
 
     Attributes:
-        name: As OCRSVC_ENGINE has it.
         opener: A function of the settings and the thread plan, which returns an Engine.
         takes_model: The opener takes a third argument: the ModelVersion that it opens, or None for the one that the
             engine comes with.
@@ -43,7 +42,7 @@ class EngineEntry:
         settings: A SettingsGroup, unless it is among the bases of `ocrsvc.settings.settings.Settings`.
         base_groups: SettingsGroups that are among those bases. The engine's own settings, which a model may set, are
             those of `settings` and of these.
-        package: Name and version of the package that it came from; empty for this one. The registry fills it in.
+        package: Name and version of the package that it came from, which the registry fills in; empty for this one.
     """
 
     name: str
@@ -59,7 +58,7 @@ class EngineEntry:
 
 @dataclass(frozen=True, slots=True)
 class AdapterEntry:
-    """One wire format.
+    """One wire format; settings and package are as of an EngineEntry.
 
     Attributes:
         name: As OCRSVC_DIALECTS has it; also that of its Flask blueprint.
@@ -68,8 +67,7 @@ class AdapterEntry:
         grpc: A GrpcService; None where its clients do not speak gRPC.
         members: Of a JSON object, or fields of a form: a request that has one is meant for this adapter where several
             have the same path.
-        takes_forms: Whether its clients send forms, or the image itself as the body: where several have the same path,
-            such a request is meant for this adapter.
+        takes_forms: Such a request is meant for it where several have the same path, as is an image as the body.
         yields_paths: Whether another adapter answers where nothing but the path tells them apart.
         stores_documents: Whether it takes in documents that are read while nobody waits.
         job_answer: A function of a Job, an output and a Check, which writes the answer about a document that was read.
@@ -82,7 +80,6 @@ class AdapterEntry:
         key_field: The header, the field of a form, and of a GET the query parameter in which the format's clients send
             an API key; empty where it has none, and only `Authorization` and `X-API-Key` are read.
         key_body_paths: Whole paths at which this field may be in the body.
-        settings, package: As of an EngineEntry.
     """
 
     name: str
@@ -141,22 +138,20 @@ _PPOCR_MODULES: Final = (
     "ocrsvc.engines.ppocr.pipeline.page",
 )
 
-_GROUPS: Final = "ocrsvc.settings.groups"
-
 _ENGINES: Final = (
     EngineEntry(
         "ppocr",
         "ocrsvc.engines.ppocr.engine:open_ppocr",
         _PPOCR_MODULES,
         uses_onnx_runtime=True,
-        base_groups=(f"{_GROUPS}.engine_ppocr:PpocrEngineSettings",),
+        base_groups=("ocrsvc.settings.engine:PpocrEngineSettings",),
         takes_model=True,
     ),
     EngineEntry(
         "tr",
         "ocrsvc.engines.tr.engine:open_tr",
         ("cv2", "ocrsvc.engines.tr.engine"),
-        base_groups=(f"{_GROUPS}.engine_tr:TrEngineSettings",),
+        base_groups=("ocrsvc.settings.engine:TrEngineSettings",),
         runs_model_code=True,
     ),
     EngineEntry("tr_crnn", "ocrsvc.engines.tr_crnn.engine:open_tr_crnn", _PPOCR_MODULES, uses_onnx_runtime=True),
@@ -164,13 +159,21 @@ _ENGINES: Final = (
         "fake",
         "ocrsvc.engines.fake:open_fake",
         ("ocrsvc.engines.fake",),
-        base_groups=(f"{_GROUPS}.engine_fake:FakeEngineSettings",),
+        base_groups=("ocrsvc.settings.engine:FakeEngineSettings",),
     ),
 )
 
+
+def _adapter(name: str, port: int | None, *, grpc: bool = False, **more: Any) -> AdapterEntry:
+    """One of ours, in the folder of its name; `grpc` if there is a service, too."""
+    package = f"ocrsvc.adapters.{name}"
+    service = f"{package}.grpc:GRPC_SERVICE" if grpc else None
+    return AdapterEntry(name, port, f"{package}.http:make_{name}", service, **more)
+
+
 _ADAPTERS: Final = (
-    AdapterEntry("trwebocr", 8089, "ocrsvc.adapters.trwebocr.http:make_trwebocr"),
-    AdapterEntry("trwebocr_cpp", 6006, "ocrsvc.adapters.trwebocr_cpp.http:make_trwebocr_cpp"),
+    _adapter("trwebocr", 8089),
+    _adapter("trwebocr_cpp", 6006),
     AdapterEntry(
         "kserve_v2",
         8000,
@@ -183,56 +186,21 @@ _ADAPTERS: Final = (
         ),
         operate_paths=("/v2/repository/models/",),
     ),
-    AdapterEntry(
-        "tfserving",
-        8501,
-        "ocrsvc.adapters.tfserving.http:make_tfserving",
-        "ocrsvc.adapters.tfserving.grpc:GRPC_SERVICE",
-    ),
+    _adapter("tfserving", 8501, grpc=True),
     AdapterEntry("kserve_v1", 8080, "ocrsvc.adapters.kserve.v1_http:make_kserve_v1"),
-    AdapterEntry(
-        "rapidocr_api",
-        9003,
-        "ocrsvc.adapters.rapidocr_api.http:make_rapidocr_api",
-        members=("image_file", "image_data"),
-        takes_forms=True,
-    ),
-    AdapterEntry(
-        "paddlex",
-        8080,
-        "ocrsvc.adapters.paddlex.http:make_paddlex",
-        members=("file",),
-        # What PaddleX's serving has for probes.
-        health_paths=("/health",),
-    ),
-    AdapterEntry("paddlehub", 8868, "ocrsvc.adapters.paddlehub.http:make_paddlehub"),
-    AdapterEntry(
-        "paddle_serving",
-        9998,
-        "ocrsvc.adapters.paddle_serving.http:make_paddle_serving",
-        grpc="ocrsvc.adapters.paddle_serving.grpc:GRPC_SERVICE",
-    ),
-    AdapterEntry(
-        "umi_ocr",
-        1224,
-        "ocrsvc.adapters.umi_ocr.http:make_umi_ocr",
-        stores_documents=True,
-        job_paths=("/api/doc/",),
-    ),
-    AdapterEntry(
-        "ocr_space",
-        None,
-        "ocrsvc.adapters.ocr_space.http:make_ocr_space",
-        key_field="apikey",
-        key_body_paths=("/parse/image", "/Parse/Image"),
-    ),
-    AdapterEntry(
+    _adapter("rapidocr_api", 9003, members=("image_file", "image_data"), takes_forms=True),
+    # What PaddleX's serving has for probes.
+    _adapter("paddlex", 8080, members=("file",), health_paths=("/health",)),
+    _adapter("paddlehub", 8868),
+    _adapter("paddle_serving", 9998, grpc=True),
+    _adapter("umi_ocr", 1224, stores_documents=True, job_paths=("/api/doc/",)),
+    _adapter("ocr_space", None, key_field="apikey", key_body_paths=("/parse/image", "/Parse/Image")),
+    _adapter(
         "docling",
         5001,
-        "ocrsvc.adapters.docling.http:make_docling",
         yields_paths=True,
         stores_documents=True,
-        job_answer="ocrsvc.adapters.docling.tasks:write_task_answer",
+        job_answer="ocrsvc.adapters.docling.contents:write_task_answer",
         health_paths=("/health",),
         job_paths=tuple(
             f"/{version}/{path}"
@@ -240,27 +208,19 @@ _ADAPTERS: Final = (
             for path in ("convert/file/async", "convert/source/async", "status/", "result/")
         ),
     ),
-    AdapterEntry(
+    _adapter(
         "turboocr",
         8000,
-        "ocrsvc.adapters.turboocr.http:make_turboocr",
-        "ocrsvc.adapters.turboocr.grpc:GRPC_SERVICE",
+        grpc=True,
         members=("image",),
         # TurboOCR's health, liveness and readiness.
         health_paths=("/health", "/health/live", "/health/ready", "/ocr.OCRService/Health"),
     ),
-    AdapterEntry(
-        "mistral",
-        None,
-        "ocrsvc.adapters.mistral.http:make_mistral",
-        # Its path is that of the native API, which knows no such member.
-        members=("document",),
-        stores_documents=True,
-    ),
-    AdapterEntry(
+    # Its path is that of the native API, which knows no such member.
+    _adapter("mistral", None, members=("document",), stores_documents=True),
+    _adapter(
         "azure_read",
         None,
-        "ocrsvc.adapters.azure_read.http:make_azure_read",
         stores_documents=True,
         job_answer="ocrsvc.adapters.azure_read.analyze_result:write_result",
         job_paths=("/documentintelligence/", "/formrecognizer/"),
@@ -312,11 +272,7 @@ def engines() -> Mapping[str, EngineEntry]:
 
 @cache
 def adapters() -> Mapping[str, AdapterEntry]:
-    """The adapters by name, in the order in which they are listed to people, those of plug-ins last.
-
-    Raises:
-        EntryError: One that is installed cannot be used.
-    """
+    """The adapters by name, as they are listed to people, those of plug-ins last. Raises EntryError."""
     return with_plugins(_ADAPTERS, entry_points(group="ocrsvc.adapters"), AdapterEntry)
 
 
@@ -337,10 +293,9 @@ def needs_of(formats: Iterable[str]) -> dict[str, bool]:
 
 
 def with_plugins(built_in: Iterable[_Entry], points: Iterable[EntryPoint], kind: type[_Entry]) -> Mapping[str, _Entry]:
-    """Entries by name: the built-in ones, and those that entry points name.
+    """Entries by name, also those that entry points name.
 
-    Raises:
-        EntryError: One cannot be loaded, is no entry, or has a name that is taken.
+    Raises EntryError where one cannot be loaded, is no entry, or has a name that is taken.
     """
     entries = {entry.name: entry for entry in built_in}
     for point in sorted(points, key=lambda point: point.name):

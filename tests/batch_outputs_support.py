@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ocrsvc.batch.destination import FolderDestination, WrittenFile
-from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, FileResults, OutputWriter
+from ocrsvc.batch.destination import Destination, WrittenFile
+from ocrsvc.batch.outputs.output_formats import FileResults, open_writer
 from ocrsvc.batch.pages import PageGroup, SourceFile, failure_of, result_of
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict
@@ -47,13 +47,9 @@ def results(name: str, outcomes: Sequence[Outcome], data: bytes = b"", asked: Re
     return FileResults(group.file, tuple(records), records.__getitem__, lambda: data)
 
 
-def write(folder: Path, name: str, *files: FileResults) -> list[WrittenFile]:
+def write(folder: Path, name: str, *files: FileResults) -> WrittenFile:
     """Have a format write these files as the first part."""
-    return writer(name).write(FolderDestination(folder), 0, iter(files), replace=True)
-
-
-def writer(name: str) -> OutputWriter:
-    return BATCH_FORMATS[name].open("", READER)
+    return open_writer(name, "", READER)(Destination(folder), 0, iter(files), replace=True)
 
 
 def tree(folder: Path) -> Mapping[str, bytes]:

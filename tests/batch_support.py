@@ -7,18 +7,18 @@ import errno
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from unittest import mock
 
 import orjson
 
 from ocrsvc.batch import start
-from ocrsvc.batch.destination import FolderDestination, HashedFile
+from ocrsvc.batch.destination import Destination, HashedFile
 from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile, failure_of, result_of
 from ocrsvc.batch.progress import RunCounts
-from ocrsvc.batch.run import Run
-from ocrsvc.batch.run_context import RunOutcome, RunSettings
+from ocrsvc.batch.run import Run, RunSettings
 from ocrsvc.batch.sources.plan_files import SourceChanges
 from ocrsvc.batch.sources.source_files import SourceRequest
 from ocrsvc.batch.start import BatchRequest, open_run
@@ -33,7 +33,7 @@ class Died(BaseException):
     """The process is dead: nothing that it does afterwards reaches the disk."""
 
 
-class FaultyFolder(FolderDestination):
+class FaultyFolder(Destination):
     """A folder that fails at its n-th change, counted from 0: it dies, and all that follows, or its disk is full."""
 
     def __init__(self, folder: Path, fault_at: int | None = None, fault: Literal["die", "full"] = "die") -> None:
@@ -149,16 +149,11 @@ def opened(
     files: Sequence[SourceFile],
     reader: DoubleReader,
     settings: RunSettings = AS_USUAL,
-    *,
-    part_pages: int = 5,
-    retry_failed: bool = False,
-    outputs: tuple[str, ...] = ("jsonl",),
+    **asked: Any,
 ) -> Iterator[Run]:
-    """A command's run over these files, as `start.open_run` makes it."""
+    """A command's run over these files, as `start.open_run` makes it; `asked` are fields of its BatchRequest."""
     destination = folder if isinstance(folder, FaultyFolder) else FaultyFolder(folder)
-    request = BatchRequest(
-        SourceRequest(("there",)), {}, outputs, "local", part_pages, retry_failed=retry_failed, run=settings
-    )
+    request = replace(BatchRequest(SourceRequest(("there",)), {}, ("jsonl",), "local", 5, run=settings), **asked)
     work = type("Work", (FaultyWork,), {"destination": destination})
     patches: list[AbstractContextManager[object]] = [
         mock.patch.object(start, "open_reader", return_value=reader),
@@ -178,15 +173,10 @@ def execute(
     files: Sequence[SourceFile],
     reader: DoubleReader,
     settings: RunSettings = AS_USUAL,
-    *,
-    part_pages: int = 5,
-    retry_failed: bool = False,
-    outputs: tuple[str, ...] = ("jsonl",),
-) -> RunOutcome:
-    """Begin a run or continue it, as one command does."""
-    with opened(
-        folder, files, reader, settings, part_pages=part_pages, retry_failed=retry_failed, outputs=outputs
-    ) as run:
+    **asked: Any,
+) -> RunCounts:
+    """Begin a run or continue it, as one command does; see `opened`."""
+    with opened(folder, files, reader, settings, **asked) as run:
         return run.execute()
 
 

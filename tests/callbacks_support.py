@@ -5,24 +5,29 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ocrsvc.jobs.callbacks import Callback, CallbackSender
-from ocrsvc.jobs.job import Job
+from ocrsvc.jobs.callbacks import CallbackSender
+from ocrsvc.jobs.job import Job, Record
 from ocrsvc.jobs.job_store import JobStore
+from ocrsvc.settings.settings import Settings
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of 24 bytes, so").decode()
 
 
 def done_job(jobs: JobStore, host: str = "told.example", caller: str = "", key: str | None = None) -> Job:
     """A job of one page that is read, and whose end is not sent yet; with a key it names no secret."""
-    about = {"name": "a.pdf", "numbers": [1], "count": 1, "formats": [], "key": key}
-    callback = Callback(f"https://{host}/x", "" if key else SECRET)
-    job = jobs.add(b"a document", about, caller, callback=callback)
-    job.log.append({"number": 1, "error": "no"})
-    job.finish("success")
+    record = Record(caller, key, name="a.pdf", numbers=[1], count=1, callback=f"https://{host}/x")
+    job = jobs.add(b"a document", record, "" if key else SECRET)
+    job.append_page({"number": 1, "error": "no"})
+    job.finish()
     return job
+
+
+def sender_of(jobs: JobStore, post: Callable[..., int], tries: int = 3, **settings: Any) -> CallbackSender:
+    """What sends the ends of these jobs, by this clock."""
+    return CallbackSender(jobs.database, Settings(callback_tries=tries, **settings), post=post, clock=jobs.wall)
 
 
 def send_due(sender: CallbackSender) -> None:
@@ -35,7 +40,7 @@ def receiver(status: int = 204) -> tuple[list[tuple[bytes, Mapping[str, str]]], 
     """What was sent so far, and a function that sends it."""
     sent: list[tuple[bytes, Mapping[str, str]]] = []
 
-    def post(_url: str, body: bytes, headers: Mapping[str, str], _check: object) -> int:
+    def post(_url: str, body: bytes, headers: Mapping[str, str], *_: object) -> int:
         sent.append((body, headers))
         return status
 

@@ -20,14 +20,25 @@ from support import ROOT, SERVE, Server, wait_until
 from web_support import KnownEngine
 from werkzeug.test import TestResponse
 
+from ocrsvc.access.gate import AccessGate
 from ocrsvc.app import create_app
 from ocrsvc.jobs.job import Job
-from ocrsvc.jobs.job_result import make_file
 from ocrsvc.jobs.job_runner import JobRunner
-from ocrsvc.jobs.job_store import CallerLimits, JobStore
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
+
+
+class Clock:
+    """Seconds that stand still until a test moves them."""
+
+    def __init__(self, now_s: float = 10.0**7) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
 
 WAIT_S = 60.0
 POLL_S = 0.02
@@ -60,7 +71,20 @@ def post_document(
 
 def put_result_file(jobs: JobStore, job: Job, name: str, data: bytes) -> Path:
     """Make a file of a job's result that holds this; where it lies."""
-    return make_file(jobs, job, name, lambda output: output.write(data))
+    return jobs.make_file(job, name, lambda output: output.write(data))
+
+
+@contextmanager
+def reading_jobs(
+    jobs: JobStore, reader: Reader, page_s: float = 30.0, gate: AccessGate | None = None
+) -> Iterator[None]:
+    """Jobs are read within the block."""
+    runner = JobRunner(jobs, reader, page_s, bool, gate)
+    runner.thread.start()
+    try:
+        yield
+    finally:
+        runner.thread.stop(30.0)
 
 
 @dataclass
@@ -74,13 +98,11 @@ class JobsApp:
 
     @classmethod
     @contextmanager
-    def running(
-        cls, folder: Path, settings: Settings | None = None, limits: CallerLimits | None = None
-    ) -> Iterator[Self]:
+    def running(cls, folder: Path, settings: Settings | None = None, **limits: Any) -> Iterator[Self]:
         """It, with `KnownEngine` and its store in this folder; jobs are read within `working` only."""
         settings = settings or Settings()
         reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
-        jobs = JobStore(folder, 10**8, 3600.0, limits=limits)
+        jobs = JobStore(folder, 10**8, 3600.0, **limits)
         reader.start()
         try:
             yield cls(create_app(settings, reader, jobs=jobs).test_client(), jobs, reader, settings)
@@ -90,12 +112,8 @@ class JobsApp:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Jobs are read within the block."""
-        runner = JobRunner(self.jobs, self.reader, 10.0, bool)
-        runner.start()
-        try:
+        with reading_jobs(self.jobs, self.reader):
             yield
-        finally:
-            runner.stop(5.0)
 
     def work_until(self, is_so: Callable[[], object]) -> None:
         """Have jobs read until it is so."""

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from documents import GRAY, pdf
 from flask.testing import FlaskClient
-from keys_support import Keys, admit, answer, bearer, keys_in
+from jobs_support import reading_jobs
+from keys_support import Keys, answer, bearer, keys_in
 from pydantic import SecretStr
 from support import wait_until
 from web_support import KnownEngine, json_of
 
 from ocrsvc.app import create_app
-from ocrsvc.jobs.job_runner import JobRunner
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
@@ -49,12 +49,8 @@ class Place:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Documents are read within the block."""
-        runner = JobRunner(self.jobs, self.reader, 10.0, bool, self.keys.gate)
-        runner.start()
-        try:
+        with reading_jobs(self.jobs, self.reader, gate=self.keys.gate):
             yield
-        finally:
-            runner.stop(5.0)
 
 
 @pytest.fixture
@@ -85,7 +81,7 @@ def test_pages_of_a_document_count_when_they_are_read(place: Place) -> None:
 def test_a_document_of_more_pages_than_are_left_is_not_taken_in(
     place: Place, pages: int, status: int, code: int
 ) -> None:
-    answer(admit(place.keys.gate, place.keys.secrets["anna"], "jobs", pages=2), 2)
+    answer(place.keys.enter(pages=2), 2)
     response = place.upload("anna", pages)
     assert (response.status_code, json_of(response)["code"]) == (status, code)
     assert place.jobs.all() == []
@@ -108,7 +104,7 @@ def test_nothing_is_read_for_a_key_that_was_revoked(place: Place) -> None:
         wait_until(place.jobs.all()[0].is_done)
     job = place.jobs.find(task_id)
     assert job is not None
-    assert (job.state()[0], job.log.count()) == ("failure", 0)
+    assert (job.progress().state, job.page_count()) == ("failure", 0)
 
 
 def test_a_document_is_there_for_its_own_key_only(place: Place) -> None:

@@ -14,7 +14,7 @@ from grpc_support import MESSAGES, V2, calling, infer_request, known_model, serv
 from keys_support import WRONG, Keys, bearer, keys_in
 from web_support import TEXT, running_app
 
-from ocrsvc.access.key_routes import routes_of
+from ocrsvc.access.key_routes import Routes
 from ocrsvc.grpc_server.access import CallAccess
 from ocrsvc.grpc_server.server import RpcServer
 from ocrsvc.jobs.job_store import JobStore
@@ -145,8 +145,8 @@ def test_a_scope_opens_its_own_routes_and_what_the_service_says_of_itself(
 
 
 def test_the_open_routes_are_those_that_are_listed() -> None:
-    assert routes_of(adapters()).health == HEALTH | RPC_HEALTH
-    assert routes_of(()).health == {"/healthz", "/readyz", "/grpc.health.v1.Health/Check"}
+    assert Routes(adapters()).health == HEALTH | RPC_HEALTH
+    assert Routes(()).health == {"/healthz", "/readyz", "/grpc.health.v1.Health/Check"}
 
 
 def test_settings_that_name_keys_make_no_application_that_checks_none(keys: Keys) -> None:
@@ -161,7 +161,7 @@ def test_settings_that_name_keys_make_no_application_that_checks_none(keys: Keys
 def rpc(keys: Keys) -> Iterator[tuple[RpcServer, int]]:
     """All services over the known engine, closed by keys, and where they are."""
     listener = socket.create_server(("127.0.0.1", 0))
-    access, port = CallAccess(keys.gate, routes_of(adapters())), int(listener.getsockname()[1])
+    access, port = CallAccess(keys.gate, Routes(adapters())), int(listener.getsockname()[1])
     with known_model() as methods, serving(methods, listener, access) as server:
         yield server, port
 

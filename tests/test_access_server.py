@@ -29,8 +29,7 @@ from web_support import picture
 
 from ocrsvc.access.api_keys import KeyEntry, KeyLimits, Scope
 from ocrsvc.access.key_store import KeyStore
-from ocrsvc.access.manage_keys import add_key, revoke_key, rotate_key
-from ocrsvc.access.open_store import check_store, open_store
+from ocrsvc.access.manage_keys import add_key, check_store, open_store, revoke_key, rotate_key
 from ocrsvc.client import Client
 from ocrsvc.errors import KeyRefused, QuotaExceeded, ScopeMissing
 

@@ -1,33 +1,39 @@
-"""The stores of API keys when something is wrong: broken connections, lost answers, files that are none."""
+"""The stores of API keys when something is wrong: lost answers, broken connections, other files, other processes."""
 
 from __future__ import annotations
 
-import socket
 import sqlite3
-import threading
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from keys_support import keys_in
 from redis import Redis
+from redis.connection import AbstractConnection
+from redis.exceptions import TimeoutError as AnswerLost
 from redis_support import running_redis
-from support import ROOT
+from support import ROOT, wait_until
 
 from ocrsvc.access.api_keys import KeyEntry, KeyLimits, StoredKey
-from ocrsvc.access.key_store import Hold, Need, Period, Usage
-from ocrsvc.access.open_store import check_store, open_store
+from ocrsvc.access.key_store import Hold, Need, Usage
+from ocrsvc.access.manage_keys import add_key, check_store, open_store
 from ocrsvc.access.sqlite_store import SqliteStore
-from ocrsvc.errors import KeysUnavailable, SettingsError
+from ocrsvc.cli.main import run
+from ocrsvc.errors import KeyRefused, KeysUnavailable, SettingsError
 
-DAY = Period("2027-03-31", "2027-03")
-NONE = KeyLimits()
+DAY = "2027-03-31"
 NOTHING = Hold()
+# As every run of `ocrsvc keys` does; the last one that closes a file in WAL mode removes its log.
+OPEN_AND_CLOSE = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM key').fetchall()"
 
 
 def test_a_connection_that_redis_has_closed_fails_no_request(tmp_path: Path) -> None:
     with running_redis(tmp_path) as url, closing(open_store(url)) as store, closing(Redis.from_url(url)) as client:
-        store.reserve("acme", "w1", NONE, NOTHING, Need(1, 0, 1), 1, DAY)
+        store.reserve("acme", "w1", KeyLimits(), NOTHING, Need(1, 0, 1), 1, DAY)
         client.client_kill_filter(_type="normal", skipme=True)
         # Nor does a Redis that knows the scripts no more.
         client.script_flush()
@@ -36,97 +42,68 @@ def test_a_connection_that_redis_has_closed_fails_no_request(tmp_path: Path) -> 
 
 
 @contextmanager
-def losing_answers(url: str, wire: Path, lost: threading.Event) -> Iterator[str]:
-    """The URL of a Redis that does what it is told, and whose answers do not come back while `lost` is set."""
+def first_answer_lost() -> Iterator[None]:
+    """Redis does what it is told, and its first answer does not come back."""
+    read, lost = AbstractConnection.read_response, list[object]()
 
-    def pass_on(source: socket.socket, target: socket.socket, *, is_answer: bool) -> None:
-        with suppress(OSError):
-            while data := source.recv(65_536):
-                if not (is_answer and lost.is_set()):
-                    target.sendall(data)
+    def read_or_lose(connection: AbstractConnection, *given: Any, **more: Any) -> Any:
+        answer = read(connection, *given, **more)
+        if not lost:
+            lost.append(answer)
+            connection.disconnect()  # type: ignore[no-untyped-call]
+            raise AnswerLost
+        return answer
 
-    def serve() -> None:
-        with suppress(OSError):
-            while True:
-                client, server = listener.accept()[0], socket.socket(socket.AF_UNIX)
-                sockets.extend((client, server))
-                server.connect(url.removeprefix("unix://"))
-                for ends, is_answer in (((client, server), False), ((server, client), True)):
-                    threads.append(threading.Thread(target=pass_on, args=ends, kwargs={"is_answer": is_answer}))
-                    threads[-1].start()
-
-    listener, sockets = socket.socket(socket.AF_UNIX), list[socket.socket]()
-    listener.bind(str(wire))
-    listener.listen()
-    threads = [threading.Thread(target=serve)]
-    threads[0].start()
-    try:
-        yield f"unix://{wire}"
-    finally:
-        for end in (listener, *sockets):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-        for thread in threads:
-            thread.join()
-        for end in (listener, *sockets):
-            end.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AbstractConnection, "read_response", read_or_lose)
+        yield
+    assert lost
 
 
 def test_what_redis_did_though_its_answer_was_lost_is_done_once(tmp_path: Path) -> None:
-    lost = threading.Event()
-    with (
-        running_redis(tmp_path) as url,
-        losing_answers(url, tmp_path / "bad.sock", lost) as bad,
-        closing(open_store(bad)) as store,
-    ):
-        # Redis learns the scripts here.
+    with running_redis(tmp_path) as url, closing(open_store(url)) as store:
+        # Redis learns the script here.
         store.settle("acme", "w1", NOTHING, 1, 1, DAY)
-        lost.set()
-        with pytest.raises(KeysUnavailable):
+        with first_answer_lost():
             store.settle("acme", "w1", NOTHING, 2, 1, DAY)
-        lost.clear()
         assert store.usage("acme", DAY).today == 2
-        store.settle("acme", "w1", NOTHING, 2, 1, DAY)
-        assert store.usage("acme", DAY).today == 2
-        # A key as well.
-        lost.set()
         key = StoredKey(KeyEntry("acme"), ())
-        with pytest.raises(KeysUnavailable):
-            store.put(key)
-        lost.clear()
-        assert store.put(key)
+        with first_answer_lost():
+            assert store.put(key)
         assert not store.put(StoredKey(KeyEntry("acme", created_at=1.0), ()))
         assert (store.keys(), store.version()) == ([key], 1)
 
 
-def test_a_redis_that_is_not_there_is_said_without_its_password() -> None:
+def test_a_redis_that_is_not_there_is_said_without_its_password_and_not_to_clients() -> None:
     store = open_store("redis://:secret@127.0.0.1:1/0")
     with pytest.raises(KeysUnavailable) as refused:
         store.version()
-    assert "secret" not in refused.value.reason
     assert "127.0.0.1" in refused.value.reason
+    assert "secret" not in refused.value.reason
     assert "127.0.0.1" not in str(refused.value)
     assert refused.value.retry_after_s > 0
 
 
-def test_an_address_that_is_none_is_said_without_its_password() -> None:
-    for address in ("redis://u:sec#ret@h:1/0", "redis://u:sec?ret@h:1/0", "redis://:pass@h:sec/0"):
-        with pytest.raises(SettingsError, match="OCRSVC_KEYS is no address of a Redis") as refused:
-            check_store(address)
-        assert "sec" not in str(refused.value)
+@pytest.mark.parametrize("address", ["redis://u:sec#ret@h:1/0", "redis://u:sec?ret@h:1/0", "redis://:pass@h:sec/0"])
+def test_an_address_that_is_none_is_said_without_its_password(address: str) -> None:
+    with pytest.raises(SettingsError, match="OCRSVC_KEYS is no address of a Redis") as refused:
+        check_store(address)
+    assert "sec" not in str(refused.value)
 
 
-def test_a_file_that_is_something_else_stops_the_start(tmp_path: Path) -> None:
+def test_a_file_that_is_something_else_or_another_users_stops_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "notes").write_text("no database " * 100)
-    with pytest.raises(SettingsError, match=r"OCRSVC_KEYS names the file .*notes"):
-        check_store(f"sqlite:{tmp_path}/notes")
-    with pytest.raises(SettingsError, match=r"nowhere"):
-        check_store(f"sqlite:{tmp_path}/nowhere/keys.sqlite")
-    other = sqlite3.connect(tmp_path / "other")
-    other.execute("PRAGMA user_version = 77")
-    other.close()
-    with pytest.raises(SettingsError, match=r"not a file of keys"):
-        check_store(f"sqlite:{tmp_path}/other")
+    with closing(sqlite3.connect(tmp_path / "other")) as other:
+        other.execute("PRAGMA user_version = 77")
+    for name, said in (("notes", "names the file .*notes"), ("nowhere/x", "nowhere"), ("other", "not a file of keys")):
+        with pytest.raises(SettingsError, match=said):
+            check_store(f"sqlite:{tmp_path}/{name}")
+    # As for others than root, who runs the tests of CI.
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(SettingsError, match="this user may not read and write it"):
+        check_store(f"sqlite:{tmp_path}/keys.db")
 
 
 def test_keys_and_counts_of_a_file_of_an_earlier_version_stay(tmp_path: Path) -> None:
@@ -139,9 +116,10 @@ def test_keys_and_counts_of_a_file_of_an_earlier_version_stay(tmp_path: Path) ->
         [key] = store.keys()
         assert (key.entry.name, key.entry.limits.pages_a_day, key.secrets[0].id) == ("acme", 10, "0123456789ab")
         store.begin_worker("w1")
+        store.reserve("acme", "w1", key.entry.limits, NOTHING, Need(1, 0, 2), 1, DAY)
         for _ in range(2):
             store.settle("acme", "w1", NOTHING, 7, 2, DAY)
-        assert store.usage("acme", DAY).today == 5
+        assert store.usage("acme", DAY) == Usage(0, 0, 5, 5)
 
 
 def test_the_file_is_for_its_own_user_only(tmp_path: Path) -> None:
@@ -151,17 +129,16 @@ def test_the_file_is_for_its_own_user_only(tmp_path: Path) -> None:
 
 
 def test_a_file_that_others_hold_is_waited_for_a_second_at_most(tmp_path: Path) -> None:
-    with closing(SqliteStore(tmp_path / "keys.sqlite")) as store:
+    path = tmp_path / "keys.sqlite"
+    with closing(SqliteStore(path)) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
         store.version()
-        other = sqlite3.connect(tmp_path / "keys.sqlite", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(KeysUnavailable) as refused:
-            store.hold("acme", "w1", Hold(1, 1))
+            store.settle("acme", "w1", Hold(1, 1))
         assert "locked" in refused.value.reason
         other.execute("ROLLBACK")
-        store.hold("acme", "w1", Hold(1, 1))
+        store.settle("acme", "w1", Hold(1, 1))
         assert store.usage("acme", DAY).requests == 1
-        other.close()
 
 
 def test_the_log_of_a_file_is_folded_into_it_before_it_grows_large(tmp_path: Path) -> None:
@@ -174,3 +151,73 @@ def test_the_log_of_a_file_is_folded_into_it_before_it_grows_large(tmp_path: Pat
         store.keep_alive("w1")
         assert log.stat().st_size == 0
         assert store.usage("acme", DAY).today > 1000
+
+
+def test_a_file_that_takes_the_place_of_another_is_read(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with keys_in(tmp_path / "other") as keys:
+        keys.add("ben")
+    with keys_in(tmp_path) as keys:
+        secret = keys.add("anna")
+        keys.usage("anna")
+        for ending in ("", "-wal", "-shm"):
+            (tmp_path / f"keys.db{ending}").unlink()
+        (tmp_path / "other" / "keys.db").rename(tmp_path / "keys.db")
+        keys.gate.refresh()
+        assert keys.gate.check_named("ben").name == "ben"
+        with pytest.raises(KeyRefused):
+            keys.gate.check(secret)
+        assert keys.usage("ben") == Usage()
+        (tmp_path / "keys.db").unlink()
+        keys.gate.refresh()
+        with pytest.raises(KeyRefused):
+            keys.gate.check_named("ben")
+
+
+def test_the_gate_goes_on_after_a_failure_that_nobody_foresaw(tmp_path: Path) -> None:
+    calls = list[int]()
+
+    def fail() -> int:
+        calls.append(1)
+        raise ValueError
+
+    with keys_in(tmp_path) as keys:
+
+        def is_known() -> bool:
+            with suppress(KeyRefused):
+                return keys.gate.check_named("anna").name == "anna"
+            return False
+
+        keys.gate.start()
+        with pytest.MonkeyPatch.context() as broken:
+            broken.setattr(keys.store, "version", fail)
+            wait_until(lambda: calls)
+        add_key(keys.store, KeyEntry("anna"))
+        wait_until(is_known)
+        keys.gate.stop()
+
+
+def test_the_command_says_which_store_does_not_answer_and_clients_are_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "none" / "keys.db"
+    monkeypatch.setenv("OCRSVC_KEYS", f"sqlite:{path}")
+    assert run(["keys", "add", "anna"]) == 75
+    assert f"file of the API keys {path} cannot be used" in capsys.readouterr().err
+    with closing(SqliteStore(path)) as store, pytest.raises(KeysUnavailable) as refused:
+        store.usage("anna", DAY)
+    assert str(tmp_path) not in str(refused.value)
+
+
+def test_a_process_that_ends_takes_no_log_from_those_that_still_use_the_file(tmp_path: Path) -> None:
+    with keys_in(tmp_path) as keys:
+        keys.add("anna")
+        # By its second connection.
+        keys.usage("anna")
+        path = tmp_path / "keys.db"
+        subprocess.run([sys.executable, "-c", OPEN_AND_CLOSE, str(path)], check=True, timeout=60)
+        seen = keys.store.version()
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("UPDATE key SET document = document")
+            other.commit()
+        assert keys.store.version() == seen + 1

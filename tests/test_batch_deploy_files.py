@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from support import ROOT, wait_until
 
-from ocrsvc.cli import batch
+from ocrsvc.cli.batch import batch, shard_of
 from ocrsvc.errors import BadOption, RunChanged, SettingsError, SourceGone
 
 SLURM = ROOT / "deploy" / "slurm" / "ocrsvc-batch.sbatch"
@@ -27,11 +27,9 @@ _MORE_TO_READ = 75
 KUBERNETES = ("1.29", "1.37")
 
 
-def arguments(words: list[str]) -> argparse.Namespace:
+def arguments(words: list[str]) -> SimpleNamespace:
     """What `ocrsvc batch` makes of its arguments; ends the test where it refuses them."""
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    batch.add_arguments(parser)
-    return parser.parse_args(words)
+    return SimpleNamespace(**batch.make_context("ocrsvc batch", words).params)
 
 
 # Kubernetes.
@@ -59,31 +57,27 @@ def test_each_index_reads_a_shard_of_as_many_as_there_are(job: dict[str, Any]) -
     ]
     assert words.pop(0) == "batch"
     said = arguments(words)
-    assert batch._shard_of(said.shard) == (7, 8)
+    assert shard_of(said.shard) == (7, 8)
     assert said.exit_zero
 
 
 def test_a_job_ends_for_what_no_other_pod_mends_and_goes_on_after_a_disruption(job: dict[str, Any]) -> None:
-    rules = {rule["action"]: rule["onExitCodes"]["values"] for rule in job["spec"]["podFailurePolicy"]["rules"][1:]}
+    disrupted, *others = job["spec"]["podFailurePolicy"]["rules"]
+    rules = {rule["action"]: rule["onExitCodes"]["values"] for rule in others}
     hopeless = {2} | {error.exit_code for error in (BadOption, RunChanged, SettingsError, SourceGone)}
     assert (set(rules["FailJob"]), rules["Ignore"]) == (hopeless, [_MORE_TO_READ])
-    assert job["spec"]["podFailurePolicy"]["rules"][0]["onPodConditions"] == [
-        {"type": "DisruptionTarget", "status": "True"}
-    ]
+    assert disrupted["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
     # A pod that its own kubelet begins again would hide its exit code from the rules.
     assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
 
 
 def test_the_pods_are_restricted_as_pod_security_asks(job: dict[str, Any]) -> None:
     pod = job["spec"]["template"]["spec"]
+    [container] = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    [container] = pod["containers"]
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
+    restricted = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    assert container["securityContext"] == restricted
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
 
 

@@ -14,8 +14,8 @@ from batch_support import Died, DoubleReader, FaultyFolder, execute, files_of, i
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ocrsvc.batch.destination import FolderDestination
-from ocrsvc.batch.run_context import RunSettings
+from ocrsvc.batch.destination import Destination
+from ocrsvc.batch.run import RunSettings
 from ocrsvc.batch.verify import verify
 from ocrsvc.errors import EngineUnavailable
 
@@ -47,7 +47,7 @@ def test_each_page_is_in_the_output_once_whatever_change_was_the_last(
                 execute(FaultyFolder(folder, at, fault), files, reader, outputs=outputs, retry_failed=retry)
         assert execute(folder, files, DoubleReader("last"), outputs=outputs, retry_failed=True).is_complete
         assert is_each_page_once(folder / "jsonl" if len(outputs) > 1 else folder, files)
-        found = verify(FolderDestination(folder))
+        found = verify(Destination(folder))
         assert (found.problems, found.is_complete, found.done) == ([], True, sum(len(file.pages) for file in files))
 
 
@@ -98,7 +98,7 @@ def test_a_page_that_failed_as_it_killed_processes_is_tried_again_when_that_is_a
     killed(retry_failed=True)
     assert execute(tmp_path, files, DoubleReader(), retry_failed=True).is_complete
     assert [line["error"] for line in output(tmp_path)] == [None]
-    assert not verify(FolderDestination(tmp_path)).problems
+    assert not verify(Destination(tmp_path)).problems
 
 
 def test_a_process_that_ends_in_order_suspects_no_page(tmp_path: Path) -> None:

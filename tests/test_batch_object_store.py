@@ -17,8 +17,8 @@ import pytest
 from faulty_s3 import BUCKET, FAULTS, FaultyS3, Plan, environment, fsspec_threads, s3_server
 from support import ROOT, clean_environment
 
-from ocrsvc.batch.destination import Destination, FolderDestination, ObjectDestination, open_destination
-from ocrsvc.batch.objects import Objects, Retries, RetryLimits
+from ocrsvc.batch.destination import Destination, ObjectDestination, open_destination
+from ocrsvc.batch.objects import Objects
 from ocrsvc.errors import BadOption
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed; it comes with the extra dev")
@@ -47,7 +47,7 @@ def store(proxy: FaultyS3, request: pytest.FixtureRequest) -> ObjectDestination:
     return open_s3(proxy, f"{BUCKET}/{request.node.name}")
 
 
-def open_s3(proxy: FaultyS3, root: str, limits: RetryLimits | None = None, timeout_s: float = 0.5) -> ObjectDestination:
+def open_s3(proxy: FaultyS3, root: str, retry_s: float = 300.0, timeout_s: float = 0.5) -> ObjectDestination:
     """A store whose clients give up a request after so many seconds."""
     import s3fs
 
@@ -61,7 +61,7 @@ def open_s3(proxy: FaultyS3, root: str, limits: RetryLimits | None = None, timeo
         use_listings_cache=False,
     )
     system.retries = 1
-    return ObjectDestination(Objects("s3", system, Retries(limits)), f"s3://{root}")
+    return ObjectDestination(Objects("s3", system, retry_s), f"s3://{root}")
 
 
 @pytest.fixture(params=["local", "s3", "memory"])
@@ -70,11 +70,7 @@ def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Destination:
     if request.param == "s3":
         found: Destination = request.getfixturevalue("store")
         return found
-    return (
-        FolderDestination(tmp_path)
-        if request.param == "local"
-        else open_destination(f"memory://bucket/{tmp_path.name}")
-    )
+    return Destination(tmp_path) if request.param == "local" else open_destination(f"memory://bucket/{tmp_path.name}")
 
 
 def test_a_file_appears_whole_or_not_at_all(any_store: Destination) -> None:
@@ -183,7 +179,7 @@ def test_every_page_is_in_the_output_once_whatever_fails_and_dies(tmp_path: Path
 
 
 def test_no_secret_is_in_messages_of_failures(store: ObjectDestination, proxy: FaultyS3) -> None:
-    hasty = open_s3(proxy, store.address.removeprefix("s3://"), RetryLimits(total_s=0.0))
+    hasty = open_s3(proxy, store.address.removeprefix("s3://"), 0.0)
     proxy.plan.next_faults = ["busy"]
     with pytest.raises(OSError, match="Service Unavailable") as refused:
         hasty.read("anything")

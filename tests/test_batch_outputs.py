@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
-from batch_outputs_support import READER, box, line, page, results, tree, write
+from batch_outputs_support import READER, Outcome, box, line, page, results, tree, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ocrsvc.batch.destination import FolderDestination
+from ocrsvc.batch.destination import Destination
 from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, check_formats, open_writers
 from ocrsvc.batch.verify import verify
 from ocrsvc.cli.main import run
@@ -54,8 +54,8 @@ def json_rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(row) for row in (folder / "pages-00000.jsonl").read_bytes().splitlines()]
 
 
-def parquet_rows(folder: Path, name: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(folder / name).to_pylist()
+def parquet_rows(folder: Path, kind: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(folder / f"{kind}s-00000.parquet").to_pylist()
     return rows
 
 
@@ -65,49 +65,41 @@ FILES = (
 )
 
 
-def test_parquet_holds_what_json_holds(tmp_path: Path) -> None:
-    write(tmp_path, "jsonl", *FILES)
-    write(tmp_path, "parquet", *FILES)
-    rows = parquet_rows(tmp_path, "pages-00000.parquet")
+def test_parquet_and_packed_lines_hold_what_json_holds(tmp_path: Path) -> None:
+    for name in ("jsonl", "jsonl.gz", "parquet"):
+        write(tmp_path, name, *FILES)
+    rows = parquet_rows(tmp_path, "page")
     assert without_nulls(rows) == without_nulls(json_rows(tmp_path))
     assert [row["error"] and row["error"]["code"] for row in rows] == [None, "broken_image", None, None]
     assert [row["regions"] is None for row in rows] == [False, True, False, True]
+    packed = gzip.decompress((tmp_path / "pages-00000.jsonl.gz").read_bytes())
+    assert packed == (tmp_path / "pages-00000.jsonl").read_bytes()
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(st.lists(st.text(max_size=8), max_size=3), min_size=1, max_size=5))
 def test_any_text_comes_back_from_parquet(tmp_path: Path, texts: list[list[str]]) -> None:
-    files = [results(f"{at}.png", [page(*lines)]) for at, lines in enumerate(texts)]
-    write(tmp_path, "parquet", *files)
-    rows = parquet_rows(tmp_path, "pages-00000.parquet")
-    assert [[found["text"] for found in row["lines"]] for row in rows] == texts
+    write(tmp_path, "parquet", *(results(f"{at}.png", [page(*lines)]) for at, lines in enumerate(texts)))
+    assert [[found["text"] for found in row["lines"]] for row in parquet_rows(tmp_path, "page")] == texts
 
 
-def test_a_row_for_each_line_and_one_for_a_page_without(tmp_path: Path) -> None:
-    write(tmp_path, "parquet:line", *FILES)
-    rows = parquet_rows(tmp_path, "lines-00000.parquet")
-    assert [(row["source"], row["page"], row["line"], row["text"]) for row in rows] == [
-        ("a.pdf", 1, 0, "ab *"),
-        ("a.pdf", 1, 1, "c"),
-        ("a.pdf", 2, None, None),
-        ("a.pdf", 3, None, None),
-        ("b.png", 1, 0, "正品促销"),
-        ("b.png", 1, 1, "hello \x00😀"),
+def test_a_row_for_each_line_or_word_and_one_for_what_has_none(tmp_path: Path) -> None:
+    for name in ("parquet:line", "parquet:word"):
+        write(tmp_path, name, *FILES)
+    lines, words = parquet_rows(tmp_path, "line"), parquet_rows(tmp_path, "word")
+    assert [(row["source"], row["page"], row["line"], row["text"]) for row in lines] == [
+        *(("a.pdf", 1, 0, "ab *"), ("a.pdf", 1, 1, "c"), ("a.pdf", 2, None, None), ("a.pdf", 3, None, None)),
+        *(("b.png", 1, 0, "正品促销"), ("b.png", 1, 1, "hello \x00😀")),
     ]
-    first = rows[0]
+    first = lines[0]
     assert (first["left"], first["top"], first["right"], first["bottom"]) == (20, 10, 180, 30)
     assert (first["confidence"], first["box"]) == (0.9876, [[20, 10], [180, 10], [180, 30], [20, 30]])
-    assert rows[2]["error"]["code"] == "broken_image"
-
-
-def test_a_row_for_each_word_and_one_for_a_line_without(tmp_path: Path) -> None:
-    write(tmp_path, "parquet:word", *FILES[:1])
-    rows = parquet_rows(tmp_path, "words-00000.parquet")
-    assert [(row["page"], row["line"], row["word"], row["text"]) for row in rows] == [
+    assert lines[2]["error"]["code"] == "broken_image"
+    assert [(row["page"], row["line"], row["word"], row["text"]) for row in words[:5]] == [
         *((1, 0, 0, "ab"), (1, 0, 1, "*"), (1, 1, None, None)),
         *((2, None, None, None), (3, None, None, None)),
     ]
-    assert (rows[1]["left"], rows[1]["confidence"]) == (70, 0.25)
+    assert (words[1]["left"], words[1]["confidence"]) == (70, 0.25)
 
 
 @pytest.mark.parametrize(("rows", "count"), [("line", 3), ("word", 4)])
@@ -115,45 +107,29 @@ def test_rows_of_lines_and_words_say_where_the_line_comes_from(tmp_path: Path, r
     own, read = line("ab *", words=full_page().lines[0].words), line("c")
     mixed = Page(200, 100, 0, (replace(own, source="text_layer"), replace(read, source="ocr")))
     write(tmp_path, f"parquet:{rows}", results("a.pdf", [mixed, FAILED], asked=ASKED))
-    found = [row["line_source"] for row in parquet_rows(tmp_path, f"{rows}s-00000.parquet")]
+    found = [row["line_source"] for row in parquet_rows(tmp_path, rows)]
     assert found == [*["text_layer"] * (count - 2), "ocr", None]
 
 
 @pytest.mark.parametrize("name", [name for name in BATCH_FORMATS if name != "pdf"])
-def test_the_same_results_give_the_same_bytes(name: str, tmp_path: Path) -> None:
-    once, again = (write(tmp_path / place, name, *FILES) for place in ("once", "again"))
-    assert once == again
+def test_the_same_results_give_the_same_bytes_and_are_named_with_size_and_digest(name: str, tmp_path: Path) -> None:
+    # Also a page whose size is not known.
+    files = (*FILES, results("c.png", [replace(page("x"), width=0, height=0), FAILED]))
+    file, again = (write(tmp_path / place, name, *files) for place in ("once", "again"))
+    assert file == again
     assert tree(tmp_path / "once") == tree(tmp_path / "again")
-
-
-@pytest.mark.parametrize("name", ["jsonl", "jsonl.gz", "parquet", "text"])
-def test_what_is_written_is_named_with_its_size_and_digest(name: str, tmp_path: Path) -> None:
-    written = write(tmp_path, name, *FILES)
-    found = tree(tmp_path)
-    assert written
-    for file in written:
-        data = found[file.name]
-        assert (file.size, file.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+    data = tree(tmp_path / "once")[file.name]
+    assert (file.size, file.sha256) == (len(data), hashlib.sha256(data).hexdigest())
 
 
 def test_a_part_that_is_written_again_with_more_pages_replaces_what_was_there(tmp_path: Path) -> None:
-    begun = results("a.pdf", [page("one"), None, None])
-    done = results("a.pdf", [page("one"), page("two"), FAILED])
-    for name in ("jsonl", "parquet", "text"):
-        write(tmp_path, name, begun)
-        write(tmp_path, name, done)
+    written: list[list[Outcome]] = [[page("one"), None, None], [page("one"), page("two"), FAILED]]
+    for outcomes in written:
+        for name in ("jsonl", "parquet", "text"):
+            write(tmp_path, name, results("a.pdf", outcomes))
     assert [row["page"] for row in json_rows(tmp_path)] == [1, 2, 3]
-    assert [row["page"] for row in parquet_rows(tmp_path, "pages-00000.parquet")] == [1, 2, 3]
+    assert [row["page"] for row in parquet_rows(tmp_path, "page")] == [1, 2, 3]
     assert (tmp_path / "a.pdf.txt").read_text() == "one\n\ftwo\n\f"
-
-
-def test_packed_lines_are_those_of_json(tmp_path: Path) -> None:
-    write(tmp_path, "jsonl", *FILES)
-    write(tmp_path, "jsonl.gz", *FILES)
-    assert (
-        gzip.decompress((tmp_path / "pages-00000.jsonl.gz").read_bytes())
-        == (tmp_path / "pages-00000.jsonl").read_bytes()
-    )
 
 
 def test_row_groups_are_bounded_by_pages_and_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,47 +141,40 @@ def test_row_groups_are_bounded_by_pages_and_by_bytes(tmp_path: Path, monkeypatc
     assert [found.row_group(at).num_rows for at in range(found.num_row_groups)] == [3, 3, 2, 1]
 
 
-def test_parquet_has_a_folder_of_its_own_which_is_a_dataset(tmp_path: Path) -> None:
-    (writer,) = open_writers(["parquet"], READER)
-    writer.write(FolderDestination(tmp_path), 0, iter(FILES[:1]), replace=True)
-    writer.write(FolderDestination(tmp_path), 1, iter(FILES[1:]), replace=True)
+def test_several_formats_have_a_folder_each_and_that_of_parquet_is_a_dataset(tmp_path: Path) -> None:
+    for names in (["parquet"], ["jsonl", "parquet:line", "text"]):
+        for write_part in open_writers(names, READER):
+            for part, file in enumerate(FILES):
+                write_part(Destination(tmp_path), part, iter([file]), replace=True)
+    assert {name.split("/")[0] for name in tree(tmp_path)} == {"jsonl", "parquet", "parquet-line", "text"}
     assert pyarrow.dataset.dataset(tmp_path / "parquet", format="parquet").count_rows() == 4
 
 
-def test_each_source_has_a_text_that_is_named_like_it(tmp_path: Path) -> None:
-    (listing,) = write(tmp_path, "text", results("scans/a.pdf", [page("one", "two"), FAILED, page("three")]), FILES[1])
-    assert (tmp_path / "scans" / "a.pdf.txt").read_text() == "one\ntwo\n\f\fthree\n"
+def test_each_source_of_which_anything_is_known_has_a_text_that_is_named_like_it(tmp_path: Path) -> None:
+    read = results("scans/a.pdf", [page("one", "two"), FAILED, page("three")])
+    listing = write(tmp_path, "text", read, results("none.pdf", [None, None]), FILES[1])
+    text = tmp_path / "scans" / "a.pdf.txt"
+    assert text.read_text() == "one\ntwo\n\f\fthree\n"
     rows = [json.loads(row) for row in (tmp_path / listing.name).read_bytes().splitlines()]
-    assert [(row["source"], row["file"]) for row in rows] == [
-        ("scans/a.pdf", "scans/a.pdf.txt"),
-        ("b.png", "b.png.txt"),
-    ]
-    assert rows[0]["sha256"] == hashlib.sha256((tmp_path / "scans" / "a.pdf.txt").read_bytes()).hexdigest()
+    named = [(row["source"], row["file"]) for row in rows]
+    assert named == [("scans/a.pdf", "scans/a.pdf.txt"), ("b.png", "b.png.txt")]
+    assert rows[0]["sha256"] == hashlib.sha256(text.read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize(
-    ("name", "ending", "told"), [("hocr", ".hocr", "ppageno 2"), ("alto", ".alto.xml", "fake none")]
+    ("name", "ending", "holds"),
+    [
+        ("hocr", ".hocr", ("ppageno 2", ">ab</span>", 'id="page_3"')),
+        ("alto", ".alto.xml", ("fake none", 'CONTENT="c"', 'ID="page_3"')),
+        ("tsv", ".tsv", ("\tab\n",)),
+    ],
 )
-def test_documents_of_each_source_hold_its_pages(name: str, ending: str, told: str, tmp_path: Path) -> None:
-    write(tmp_path, name, results("a.tif", [page("one"), FAILED, page("three")]))
-    text = (tmp_path / f"a.tif{ending}").read_text()
-    assert text.count('id="page_' if name == "hocr" else 'ID="page_') == 3
-    assert "one" in text
-    assert "three" in text
-    assert told in text
-
-
-@pytest.mark.parametrize(("name", "ending", "word"), [("hocr", ".hocr", ">ab</span>"), ("tsv", ".tsv", "\tab\n")])
-def test_words_that_were_asked_for_reach_the_formats_that_have_words(
-    name: str, ending: str, word: str, tmp_path: Path
+def test_documents_of_each_source_hold_its_pages_and_words(
+    name: str, ending: str, holds: tuple[str, ...], tmp_path: Path
 ) -> None:
     write(tmp_path, name, *FILES)
-    assert word in (tmp_path / f"a.pdf{ending}").read_text()
-
-
-def test_a_source_of_which_nothing_is_known_has_no_file(tmp_path: Path) -> None:
-    write(tmp_path, "text", results("a.pdf", [None, None]))
-    assert not list(tmp_path.glob("*.txt"))
+    text = (tmp_path / f"a.pdf{ending}").read_text()
+    assert [part for part in holds if part not in text] == []
 
 
 @pytest.mark.parametrize(
@@ -231,26 +200,6 @@ def test_without_pyarrow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     check_formats(["jsonl", "pdf"], {})
 
 
-def test_several_formats_have_a_folder_each(tmp_path: Path) -> None:
-    store = FolderDestination(tmp_path)
-    for each in open_writers(["jsonl", "parquet:line", "text"], READER):
-        each.write(store, 0, iter(FILES), replace=True)
-    folders = {name.split("/")[0] for name in tree(tmp_path)}
-    assert folders == {"jsonl", "parquet-line", "text"}
-
-
-def test_pdfs_are_not_written_of_what_is_not_finished() -> None:
-    names = ["jsonl", "pdf", "text"]
-    assert [len(open_writers(names, READER, unfinished)) for unfinished in ("", "unfinished/")] == [3, 2]
-
-
-def test_a_page_without_its_width_is_written_by_every_format(tmp_path: Path) -> None:
-    strange = replace(page("x"), width=0, height=0)
-    for name in BATCH_FORMATS:
-        if name != "pdf":
-            write(tmp_path, name, results("a.png", [strange, FAILED]))
-
-
 def test_the_command_writes_all_formats_of_the_same_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -268,12 +217,12 @@ def test_the_command_writes_all_formats_of_the_same_pages(
     assert sorted(tree(Path("out/text/in"))) == ["0.png.txt", "1.png.txt", "2.png.txt", "x.png.txt"]
     assert sorted(tree(Path("out/pdf/in"))) == ["0.png.pdf", "1.png.pdf", "2.png.pdf"]
     assert "in/x.png has no file in the format pdf" in caplog.text
-    assert verify(FolderDestination(Path("out"))).problems == []
+    assert verify(Destination(Path("out"))).problems == []
     written_bytes = Path("out/pdf/in/1.png.pdf").stat().st_size
     Path("out/pdf/in/1.png.pdf").write_bytes(b"other")
     Path("out/text/in/2.png.txt").unlink()
     other = f"pdf/in/1.png.pdf is not what was written: it has 5 bytes, and {written_bytes} were written."
-    assert verify(FolderDestination(Path("out"))).problems == [
+    assert verify(Destination(Path("out"))).problems == [
         f"pdf/_files/pdf-00000.jsonl: {other}",
         "text/_files/text-00001.jsonl: text/in/2.png.txt is not there.",
     ]

@@ -92,7 +92,7 @@ def gone() -> bytes:
 def test_a_source_that_cannot_be_a_pdf_costs_itself_alone_and_is_named(
     file: FileResults, code: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (listing,) = write(tmp_path, "pdf", file, results("b.png", [READ], encoded(".png")))
+    listing = write(tmp_path, "pdf", file, results("b.png", [READ], encoded(".png")))
     bad, good = (json.loads(row) for row in tree(tmp_path)[listing.name].splitlines())
     assert (bad["source"], bad["error"]["code"]) == (file.file.name, code)
     assert good["file"] == "b.png.pdf"

@@ -8,12 +8,11 @@ import urllib.request
 from dataclasses import replace
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile
-from ocrsvc.batch.progress import MOST_WORKERS, OTHERS, RunCounts, bytes_of, duration_of, failures_of, rate_of, share_of
-from ocrsvc.batch.progress_display import LineDisplay, address_of, drawn, line_of, showing
+from ocrsvc.batch.progress import RunCounts, bytes_of, duration_of, failures_of, rate_of, share_of
+from ocrsvc.batch.progress_display import address_of, drawn, line_of, showing, writing_lines
 from ocrsvc.errors import BadOption
 
 FILE = SourceFile("a.pdf", "a.pdf", "1", 4000, 4, range(1, 5))
@@ -39,8 +38,10 @@ def clock() -> Clock:
 @pytest.fixture
 def counts(clock: Clock) -> RunCounts:
     """Ten pages planned, two of them read before; three begun, of which one was read and one has failed."""
-    counts = RunCounts(clock)
-    counts.planned(10, 8)
+    counts = RunCounts(clock, planned=10, done_before=2)
+    # Planning does not count for the rate.
+    clock.now += 1000
+    counts.begin()
     counts.begun(PageGroup(FILE, (1, 2, 3), (0, 1, 2)))
     clock.now += 4
     counts.page(READ)
@@ -49,60 +50,33 @@ def counts(clock: Clock) -> RunCounts:
 
 
 def test_what_happens_is_counted(counts: RunCounts) -> None:
-    counts.retried(replace(FAILED, error="queue_full", worker="thread 1"))
+    counts.page(replace(FAILED, error="queue_full", worker="thread 1"), is_tried_again=True)
     counts.begun(PageGroup(FILE, (4,), (3,)))
-    counts.ended(PageGroup(FILE, (1, 2, 3), (0, 1, 2)))
-    counts.part()
-    counts.committed(1234.5, 6)
-    now = counts.snapshot()
-    assert (now.total, now.left, now.done, dict(now.failed)) == (10, 6, 1, {"broken_image": 1})
-    assert (now.lines, now.attempts, now.retried, now.in_flight, now.parts) == (3, 3, 1, 1, 1)
-    assert (now.source_bytes, now.result_bytes, now.committed) == (4000, 8, 1234.5)
-    assert now.workers["thread 1"].seconds == pytest.approx(0.6)
-    assert (now.workers["thread 1"].pages, now.workers["thread 2"].failed) == (1, 1)
+    counts.commit(1234.5)
+    assert (counts.left, counts.done, counts.all_done, counts.failed) == (6, 1, 3, {"broken_image": 1})
+    assert (counts.lines, counts.retried, counts.in_flight, counts.elapsed_s) == (3, 1, 4, 4)
+    assert (counts.source_bytes, counts.result_bytes, counts.committed) == (4000, 8, 1234.5)
+    assert counts.worker_seconds["thread 1"] == pytest.approx(0.6)
+    assert counts.worker_pages == {"thread 1": 1, "thread 2": 1}
 
 
 def test_rates_are_of_half_a_minute_and_the_time_left_goes_by_five(counts: RunCounts, clock: Clock) -> None:
-    assert counts.snapshot().pages_per_s == pytest.approx(2 / 4)
-    assert counts.snapshot().left_s == pytest.approx(6 * 4 / 2)
+    assert counts.rates() == pytest.approx((2 / 4, 3 / 4))
+    assert counts.left_s == pytest.approx(6 * 4 / 2)
     for _ in range(60):
         clock.now += 1
-        counts.committed(0.0, 6)
-    assert counts.snapshot().pages_per_s == 0
-    # Of five minutes.
-    assert counts.snapshot().left_s == pytest.approx(6 * 64 / 2)
+        counts.commit(0.0)
+    assert counts.rates()[0] == 0
+    assert counts.left_s == pytest.approx(6 * 64 / 2)
     for _ in range(300):
         clock.now += 1
-        counts.committed(0.0, 6)
-    assert counts.snapshot().left_s is None
+        counts.commit(0.0)
+    assert counts.left_s is None
 
 
-def test_pages_that_others_read_shorten_the_time_left_and_are_not_in_the_own_rate(
-    counts: RunCounts, clock: Clock
-) -> None:
-    clock.now += 4
-    counts.committed(0.0, 2)
-    assert counts.snapshot().pages_per_s == pytest.approx(2 / 8)
-    assert counts.snapshot().left_s == pytest.approx(2 * 8 / 6)
-
-
-def test_planning_does_not_count_for_the_rate(clock: Clock) -> None:
-    counts = RunCounts(clock)
-    counts.snapshot()
-    clock.now += 1000
-    counts.planned(10, 10)
-    clock.now += 2
-    counts.page(READ)
-    assert counts.snapshot().left_s == pytest.approx(9 * 2)
-
-
-def test_many_workers_take_bounded_memory(clock: Clock) -> None:
-    counts = RunCounts(clock)
-    for number in range(MOST_WORKERS + 5):
-        counts.page(replace(READ, worker=f"host {number}"))
-    workers = counts.snapshot().workers
-    assert len(workers) == MOST_WORKERS + 1
-    assert workers[OTHERS].pages == 5
+def test_passwords_of_workers_are_stars(counts: RunCounts) -> None:
+    counts.page(replace(READ, worker="http://me:secret@host:80/?token=secret"))
+    assert counts.worker_pages["http://***@host:80/?***"] == 1
 
 
 @pytest.mark.parametrize(
@@ -129,13 +103,7 @@ def test_counts_and_times_are_said_briefly(said: str, wanted: str) -> None:
     assert said == wanted
 
 
-def test_a_line_says_how_far_it_is(counts: RunCounts) -> None:
-    assert line_of(counts.snapshot()) == (
-        "4 of 10 pages (40 %), 0.50 pages/s, 0.75 lines/s, 1 failed (broken_image 1), 12 s left"
-    )
-
-
-def test_lines_are_written_every_ten_seconds_until_the_end(counts: RunCounts) -> None:
+def test_a_line_is_written_every_ten_seconds_until_the_end(counts: RunCounts) -> None:
     waits = []
 
     def wait(closed: threading.Event, seconds: float) -> bool:
@@ -143,50 +111,30 @@ def test_lines_are_written_every_ten_seconds_until_the_end(counts: RunCounts) ->
         return len(waits) > 2 or closed.is_set()
 
     output = io.StringIO()
-    display = LineDisplay(counts, output, wait)
-    display.close()
+    with writing_lines(counts, output, wait):
+        pass
     assert set(waits) == {10.0}
-    assert len(output.getvalue().splitlines()) == len(waits) - 1
+    line = "4 of 10 pages (40 %), 0.50 pages/s, 0.75 lines/s, 1 failed (broken_image 1), 12 s left"
+    assert set(output.getvalue().splitlines()) <= {f"ocrsvc: {line}"}
+    assert line_of(counts) == line
 
 
 def test_a_terminal_shows_bar_rates_failures_and_workers(counts: RunCounts) -> None:
-    console = Console(file=io.StringIO(), width=90, record=True)
-    console.print(drawn(counts.snapshot()))
-    shown = console.export_text()
-    assert "4 of 10 pages, 40 %" in shown
-    assert "0.50 pages/s · 0.75 lines/s · 12 s left" in shown
-    assert "1 failed (broken_image 1)" in shown
-    assert ["thread 2", "1", "1", "0", "0.10"] in [line.rsplit(maxsplit=4) for line in shown.splitlines()]
-
-
-def test_passwords_of_workers_are_stars(counts: RunCounts) -> None:
-    counts.page(replace(READ, worker="http://me:secret@host:8000"))
-    assert "http://***@host:8000" in counts.snapshot().workers
-    counts.page(replace(READ, worker="http://host:8000/?token=secret"))
-    assert "secret" not in str(counts.snapshot().workers)
-
-
-def test_names_of_workers_are_text_and_not_markup(clock: Clock) -> None:
-    counts = RunCounts(clock)
-    counts.planned(1, 1)
     counts.page(replace(READ, worker="[red]x[/red]"))
     console = Console(file=io.StringIO(), width=90, record=True)
-    console.print(drawn(counts.snapshot()))
-    assert "[red]x[/red]" in console.export_text()
+    console.print(drawn(counts))
+    shown = console.export_text()
+    assert line_of(counts) in " ".join(shown.split())
+    # Names are text, and no markup.
+    assert ["[red]x[/red]", "1", "0.50"] in [line.split() for line in shown.splitlines()]
 
 
-def test_a_signal_handler_may_look_while_a_page_is_counted(counts: RunCounts, clock: Clock) -> None:
-    seen = []
-
-    def interrupted() -> float:
-        counts._clock = clock
-        seen.append(counts.snapshot().done)
-        return clock.now
-
-    # The clock is asked in the middle of it.
-    counts._clock = interrupted
-    counts.page(READ)
-    assert seen == [2]
+SAMPLES = """
+pages_total{outcome="done"}_1.0 pages_total{outcome="broken_image"}_1.0 lines_total_3.0 source_bytes_total_4000.0
+result_bytes_total_8.0 attempts_total_2.0 parts_total_0.0 planned_pages_10.0 left_pages_8.0 in_flight_pages_4.0
+worker_pages_total{worker="1"}_1.0 worker_pages_total{worker="2"}_1.0 worker_seconds_total{worker="1"}_0.5
+worker_seconds_total{worker="2"}_0.1 last_commit_timestamp_seconds_77.0
+"""
 
 
 class Terminal(io.StringIO):
@@ -196,53 +144,34 @@ class Terminal(io.StringIO):
         return True
 
 
-def is_cursor_shown(terminal: Terminal) -> bool:
-    """Whether the last word about the cursor was to show it."""
-    said = terminal.getvalue()
-    return said.rfind("\x1b[?25h") > said.rfind("\x1b[?25l") >= 0
-
-
-def test_a_terminal_is_drawn_upon_and_left_in_order() -> None:
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_terminal_is_drawn_upon_and_left_in_order_unless_it_is_to_be_quiet(*, quiet: bool) -> None:
     terminal = Terminal()
-    with showing(output=terminal) as counts:
-        # Also where a second Ctrl-C ends the process.
-        assert is_cursor_shown(terminal)
-        counts.planned(3, 3)
+    with showing(quiet=quiet, output=terminal) as counts:
+        begun = terminal.getvalue()
+        counts.planned = 3
         counts.page(READ)
-    assert "1 of 3 pages" in terminal.getvalue()
-    assert is_cursor_shown(terminal)
-
-
-def test_quiet_shows_nothing() -> None:
-    terminal = Terminal()
-    with showing(quiet=True, output=terminal) as counts:
-        counts.planned(3, 3)
-    assert terminal.getvalue() == ""
+    shown = terminal.getvalue()
+    assert ("1 of 3 pages" in shown) is not quiet
+    # The cursor, also where a second Ctrl-C ends the process.
+    for said in () if quiet else (begun, shown):
+        assert said.rfind("\x1b[?25h") > said.rfind("\x1b[?25l") >= 0
 
 
 def test_prometheus_is_told_on_loopback() -> None:
     said = io.StringIO()
     with showing(quiet=True, metrics="0", output=said) as counts:
-        counts.planned(10, 10)
+        counts.planned = 10
         counts.begun(PageGroup(FILE, (1, 2, 3, 4), (0, 1, 2, 3)))
         counts.page(READ)
         counts.page(FAILED)
-        counts.committed(77.0, 8)
+        counts.commit(77.0)
         address = said.getvalue().split()[-1]
         assert address.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(address, timeout=10) as answer:
             text = answer.read().decode()
-    found = {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-    assert found["ocrsvc_batch_pages_total", "done"] == 1
-    assert found["ocrsvc_batch_pages_total", "broken_image"] == 1
-    assert found["ocrsvc_batch_source_bytes_total",] == 4000
-    assert found["ocrsvc_batch_in_flight_pages",] == 4
-    assert found["ocrsvc_batch_last_commit_timestamp_seconds",] == 77
-    assert found["ocrsvc_batch_worker_seconds_total", "thread 1"] == 0.5
+    samples = {line.replace(" ", "_").replace("thread_", "") for line in text.splitlines() if not line.startswith("#")}
+    assert samples == {f"ocrsvc_batch_{sample}" for sample in SAMPLES.split()}
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(address, timeout=10)
 

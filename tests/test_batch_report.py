@@ -8,6 +8,7 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,37 +19,28 @@ from browser_support import in_browser, launched_browser, opening
 from playwright.sync_api import Browser
 
 from ocrsvc.batch.pages import SourceFile
-from ocrsvc.batch.parts import Manifest
+from ocrsvc.batch.parts import Load
 from ocrsvc.batch.pictures import MOST_BYTES, SIDE_PX, TIME_S, PictureMaker
-from ocrsvc.batch.plan import write_plan
-from ocrsvc.batch.report import MOST_PAGES, _latency, _plots, _worked_s, read_page_table
+from ocrsvc.batch.report import MOST_PAGES, page_table, plots_of, worked_seconds
 from ocrsvc.batch.work_file import PageFacts
 from ocrsvc.cli.main import run
 from ocrsvc.errors import SourceGone
 
-ODD = "<script>alert(1)</script>&amp; 'x\".png"
-
-
+ODD = "<script>alert(1)<script>&amp; 'x\".png"
 LARGE_PNG = cv2.imencode(".png", np.zeros((5000, 8100), np.uint8))[1].tobytes()
 
 
-@pytest.fixture(autouse=True)
-def _fake_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Thirty images, and one with an odd name that is none; the fake engine reads them."""
     monkeypatch.setenv("OCRSVC_ENGINE", "fake")
     monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Thirty images, one of them with an odd name, and one that is none."""
     folder = tmp_path / "pages"
     folder.mkdir()
     noise = np.random.default_rng(1).integers(0, 256, (300, 400, 3), np.uint8)
-    for number in range(29):
+    for number in range(30):
         cv2.imwrite(str(folder / f"{number:02}.png"), noise[: 100 + number])
-    # A slash cannot be in a name.
-    cv2.imwrite(str(folder / ODD.replace("/", "")), noise)
-    (folder / "broken.png").write_text("no image")
+    (folder / ODD).write_text("no image")
     return folder
 
 
@@ -74,7 +66,9 @@ class Page(HTMLParser):
 
 
 def report_of(out: Path) -> Page:
-    return Page((out / "report.html").read_text("utf-8"))
+    page = Page((out / "report.html").read_text("utf-8"))
+    page.text = " ".join(page.text.split())
+    return page
 
 
 def batch(folder: Path, out: Path, *more: str) -> int:
@@ -86,166 +80,112 @@ def test_a_run_ends_with_a_report(folder: Path, tmp_path: Path, capsys: pytest.C
     assert batch(folder, out) == 1
     assert f"report in {out}/report.html" in capsys.readouterr().err
     page = report_of(out)
-    said = " ".join(page.text.split())
-    assert "Finished; 1 page could not be read." in said
-    assert "Pages read 30 of 31 in 31 files" in said
-    assert "unsupported_image 1 page, 100 % of those that failed" in said
-    assert str(folder / "broken.png") in said
-    assert "reader's engine fake" in said
+    assert "Finished; 1 page could not be read." in page.text
+    assert "Pages read 30 of 31 in 31 files" in page.text
+    assert "unsupported_image 1 page, 100 % of those that failed" in page.text
+    assert f"{folder}/{ODD}" in page.text
+    assert "reader's engine fake" in page.text
     assert [bool(svg["aria-label"]) for svg in page.all("svg")] == [True] * 3
-    assert all(image["alt"] for image in page.all("img"))
-
-
-def test_pictures_are_few_and_small(folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    batch(folder, out)
-    pictures = [str(image["src"]).partition(",")[2] for image in report_of(out).all("img")]
-    assert len(pictures) == 2 * MOST_PAGES
-    for picture in pictures:
-        data = base64.b64decode(picture)
-        assert len(data) <= MOST_BYTES
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
-        assert pixels is not None
-        assert max(pixels.shape) <= SIDE_PX
-
-
-def test_names_and_texts_are_escaped_and_nothing_is_run_or_asked_for(folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    batch(folder, out, "--no-report")
-    # It would be among the worst pages by chance only.
-    for number in range(29):
-        (folder / f"{number:02}.png").unlink()
-    assert not (out / "report.html").exists()
-    only = tmp_path / "only"
-    batch(folder, only)
-    page = report_of(only)
-    assert ODD.replace("/", "") in page.text
+    assert "400x1" in page.text
+    # Nothing is run or asked for.
     assert page.all("script") == []
     assert [tag for tag, attributes in page.tags if any(name.startswith("on") for name in attributes)] == []
     [policy] = [tag["content"] for tag in page.all("meta") if tag.get("http-equiv")]
     assert policy == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    # Pictures are few and small.
+    pictures = page.all("img")
+    assert len(pictures) == 2 * MOST_PAGES
+    for picture in pictures:
+        data = base64.b64decode(str(picture["src"]).partition(",")[2])
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        assert pixels is not None
+        assert (len(data) <= MOST_BYTES, max(pixels.shape) <= SIDE_PX, bool(picture["alt"])) == (True, True, True)
 
 
-def test_it_is_made_again_from_the_destination_alone(folder: Path, tmp_path: Path) -> None:
+def test_it_is_made_again_from_the_destination_alone_without_passwords(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     batch(folder, out, "--no-report")
+    assert not (out / "report.html").exists()
     shutil.rmtree(folder)
+    described = out / "_ocrsvc" / "run.json"
+    said = json.loads(described.read_bytes())
+    said["asked"]["sources"] = ["s3://me:secret@bucket/x", *map(str, range(30))]
+    described.write_text(json.dumps(said))
     assert run(["batch", "--report", "--out", str(out)]) == 0
     page = report_of(out)
     assert "No picture: source_gone" in page.text
-    assert "Pages read 30 of 31" in " ".join(page.text.split())
-
-
-def test_a_run_that_is_not_finished_says_so(folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert batch(folder, out, "--limit", "4", "--part-pages", "10") == 75
-    assert "Not finished: 31 pages of 31 are not in the output yet." in report_of(out).text
-
-
-def test_without_a_run_there_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["batch", "--report", "--out", str(tmp_path)]) == 65
-    assert "There is no batch run in" in capsys.readouterr().err
-
-
-def test_passwords_of_addresses_are_stars(tmp_path: Path, folder: Path) -> None:
-    out = tmp_path / "out"
-    batch(folder, out, "--no-report")
-    file = out / "_ocrsvc" / "run.json"
-    said = json.loads(file.read_bytes())
-    file.write_text(json.dumps(said | {"sources": ["s3://me:secret@bucket/x", *map(str, range(30))]}))
-    run(["batch", "--report", "--out", str(out)])
-    page = report_of(out)
+    assert "Pages read 30 of 31" in page.text
     assert "s3://***@bucket/x" in page.text
     assert "secret" not in page.text
     assert "and 11 more" in page.text
 
 
+def test_a_run_may_be_unfinished_or_empty_or_none(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, empty = tmp_path / "out", tmp_path / "empty"
+    assert batch(folder, out, "--limit", "4", "--part-pages", "10") == 75
+    assert "Not finished: 31 pages of 31 are not in the output yet." in report_of(out).text
+    empty.mkdir()
+    assert batch(empty, tmp_path / "nothing") == 0
+    assert "Pages read 0 of 0 in 0 files" in report_of(tmp_path / "nothing").text
+    assert run(["batch", "--report", "--out", str(empty)]) == 65
+    assert "There is no batch run in" in capsys.readouterr().err
+
+
 def test_plots_hold_every_page_once_and_pauses_are_not_worked_time(tmp_path: Path) -> None:
-    files = [SourceFile(str(number), str(number), "", 1, 1, range(1, 2)) for number in range(4)]
-    plan = write_plan(tmp_path / "plan", files, 2)
-    manifests = [
-        Manifest(0, 1, {"broken_image": 1}, {}, [_facts(1010.0, lines=2), _facts(1020.0, "broken_image")]),
-        Manifest(1, 2, {}, {}, [_facts(5000.0, seconds=8.0, lines=1), _facts(5030.0)]),
+    pages = [
+        *(_facts(1010.0, lines=2), _facts(1020.0, "broken_image")),
+        *(_facts(5000.0, seconds=8000.0, lines=1), _facts(5030.0, seconds=0.0001)),
     ]
-    rows = read_page_table(plan, manifests).rows
-    plan.close()
-    done = rows["error"] == 0
-    assert _worked_s(rows) == pytest.approx(11.0 + 38.0)
-    plots = _plots(rows, done, done & (rows["lines"] > 0), 1009.0, 49.0)
-    assert [(sum(plot.counts), sum(plot.failed)) for plot in plots] == [(3, 1), (3, 0), (2, 0)]
-    for plot in [*plots, _latency(rows["seconds"])]:
-        assert len(plot.labels) == len(plot.counts) + 1
-        assert all(top >= 0 and top + height <= 100.01 for _, _, top, height in plot.bars)
+    with page_table(tmp_path / "pages", enumerate(pages)) as table:
+        assert worked_seconds(table) == pytest.approx(1.0 + 10.0 + 30.0)
+        plots = list(plots_of(table))
+    counts = [[(read, failed) for _, read, failed in plot.columns] for plot in plots]
+    assert [tuple(map(sum, zip(*columns, strict=True))) for columns in counts] == [(3, 1), (3, 0), (2, 0)]
 
 
 def _facts(at: float, error: str = "", seconds: float = 1.0, lines: int = 0) -> PageFacts:
     return PageFacts(error, 1, at, seconds, 0.5, lines, "one")
 
 
-def test_a_finished_run_shows_what_was_read(folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    (folder / "broken.png").unlink()
-    assert batch(folder, out, "--no-report", "--part-pages", "7") == 0
-    assert run(["batch", "--report", "--out", str(out)]) == 0
-    assert "400x1" in report_of(out).text
+FILE = SourceFile("a", "a", "", 10, 1, range(1, 2))
+WIDE_PNG = cv2.imencode(".png", np.full((50, 900, 3), 255, np.uint8))[1].tobytes()
 
 
-def test_a_run_without_any_page_has_a_report(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    out = tmp_path / "out"
-    assert batch(tmp_path / "empty", out) == 0
-    assert "Pages read 0 of 0 in 0 files" in " ".join(report_of(out).text.split())
-
-
-def image_file(size: int = 10, data: bytes = b"") -> tuple[SourceFile, PictureMaker]:
-    return SourceFile("a", "a", "", size, 1, range(1, 2)), PictureMaker(lambda _file: data)
+def gone(_file: SourceFile) -> bytes:
+    raise SourceGone("a is gone.")
 
 
 @pytest.mark.parametrize(
-    ("size", "data", "missing"),
+    ("size", "load", "missing"),
     [
-        (1_000_000_000, b"", "the file is too large"),
-        (10, b"", "broken_image"),
-        (10, LARGE_PNG, "image_too_large"),
+        (1_000_000_000, lambda _file: b"", "the file is too large"),
+        (10, lambda _file: b"", "broken_image"),
+        (10, lambda _file: LARGE_PNG, "image_too_large"),
+        (10, gone, "source_gone"),
     ],
-    ids=["file", "broken", "pixels"],
+    ids=["file", "broken", "pixels", "gone"],
 )
-def test_a_picture_that_cannot_be_made_says_why(size: int, data: bytes, missing: str) -> None:
-    file, maker = image_file(size, data)
-    assert maker.make(file, 1).missing == missing
+def test_a_picture_that_cannot_be_made_says_why(size: int, load: Load, missing: str) -> None:
+    assert PictureMaker(load).make(replace(FILE, size=size), 1).missing == missing
 
 
-def test_pictures_end_with_their_time() -> None:
-    now_s = [0.0]
-    page = cv2.imencode(".png", np.full((50, 900, 3), 255, np.uint8))[1].tobytes()
-    maker = PictureMaker(lambda _file: page, lambda: now_s[0])
-    file = SourceFile("a", "a", "", 10, 1, range(1, 2))
-    assert (maker.make(file, 1).width, maker.make(file, 1).missing) == (SIDE_PX, "")
-    now_s[0] = TIME_S
-    assert maker.make(file, 1).missing == "there was no time for it"
-
-
-def test_a_source_that_hangs_ends_with_the_time_for_pictures() -> None:
-    let_go = threading.Event()
+@pytest.mark.parametrize("hangs", [False, True])
+def test_pictures_end_with_their_time_also_where_a_source_hangs(*, hangs: bool) -> None:
+    now_s, let_go = [0.0], threading.Event()
 
     def load(_file: SourceFile) -> bytes:
-        let_go.wait()
-        return b""
+        if hangs and now_s[0]:
+            let_go.wait()
+        return WIDE_PNG
 
-    now_s = [0.0]
     maker = PictureMaker(load, lambda: now_s[0])
-    # Fifty milliseconds are left.
-    now_s[0] = TIME_S - 0.05
-    file = SourceFile("a", "a", "", 10, 1, range(1, 2))
-    assert maker.make(file, 1).missing == "there was no time for it"
+    assert (maker.make(FILE, 1).width, maker.make(FILE, 1).missing) == (SIDE_PX, "")
+    # Fifty milliseconds are left for what hangs.
+    now_s[0] = TIME_S - 0.05 * hangs
+    assert maker.make(FILE, 1).missing == "there was no time for it"
     let_go.set()
-
-
-def test_a_source_that_is_gone_is_no_failure() -> None:
-    def load(_file: SourceFile) -> bytes:
-        raise SourceGone("a is gone.")
-
-    assert PictureMaker(load).make(SourceFile("a", "a", "", 10, 1, range(1, 2)), 1).missing == "source_gone"
 
 
 @pytest.fixture(scope="module")

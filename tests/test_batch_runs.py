@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import sqlite3
 from pathlib import Path
 
@@ -17,9 +18,9 @@ from batch_support import (
     output,
 )
 
-from ocrsvc.batch.destination import FolderDestination
+from ocrsvc.batch.destination import Destination
 from ocrsvc.batch.pages import SourceFile
-from ocrsvc.batch.run_context import RunSettings
+from ocrsvc.batch.run import RunSettings
 from ocrsvc.batch.shard_lock import ShardInUse
 from ocrsvc.batch.sources.load_files import FileCache
 from ocrsvc.batch.verify import Verification, verify
@@ -30,7 +31,7 @@ DEDUPE = RunSettings(dedupe=True)
 
 
 def verified(folder: Path) -> Verification:
-    return verify(FolderDestination(folder))
+    return verify(Destination(folder))
 
 
 @pytest.mark.parametrize("outputs", [("jsonl",), ("text",)])
@@ -75,10 +76,6 @@ def test_a_run_that_is_drained_ends_with_what_is_being_read(tmp_path: Path) -> N
     assert is_each_page_once(tmp_path, files)
 
 
-def test_a_run_may_have_no_pages_at_all(tmp_path: Path) -> None:
-    assert execute(tmp_path, [], DoubleReader()).is_complete
-
-
 def test_shards_are_worked_on_apart_and_their_number_stays(tmp_path: Path) -> None:
     files = FILES[:20]
     assert execute(tmp_path, files, DoubleReader(), RunSettings(shard=0, shards=2)).is_complete
@@ -91,21 +88,25 @@ def test_shards_are_worked_on_apart_and_their_number_stays(tmp_path: Path) -> No
 
 def test_a_second_command_on_a_shard_is_refused_while_the_first_works(tmp_path: Path) -> None:
     with opened(tmp_path, FILES, DoubleReader()) as run:
+        # Also with a work folder of its own.
         with pytest.raises(ShardInUse, match="on this machine") as refused:
-            execute(tmp_path, FILES, DoubleReader())
+            execute(tmp_path, FILES, DoubleReader(), work=tmp_path / "other")
         assert refused.value.exit_code == 75
         assert run.execute().is_complete
     assert is_each_page_once(tmp_path, FILES)
 
 
 def test_a_command_on_another_machine_is_refused_until_it_takes_over(tmp_path: Path) -> None:
+    owner = tmp_path / "_ocrsvc/owners/0-of-1"
     execute(tmp_path, FILES, DoubleReader(), RunSettings(limit=8))
-    owner = tmp_path / "_ocrsvc/owners/0-of-1.json"
-    owner.write_bytes(b'{"work":"other","host":"host2","boot":"b","pids":"p","pid":1,"born":"1"}')
+    # Killed on this machine.
+    owner.write_text(socket.gethostname())
+    execute(tmp_path, FILES, DoubleReader(), RunSettings(limit=8))
+    assert not owner.exists()
+    owner.write_text("host2")
     with pytest.raises(ShardInUse, match=r"on host2.*--shard I/N.*--take-over"):
         execute(tmp_path, FILES, DoubleReader())
-    owner.write_bytes(b"torn")
-    assert execute(tmp_path, FILES, DoubleReader()).is_complete
+    assert execute(tmp_path, FILES, DoubleReader(), take_over=True).is_complete
 
 
 def test_a_lost_work_folder_costs_the_parts_in_work_alone(tmp_path: Path) -> None:
@@ -134,17 +135,13 @@ def test_results_that_are_damaged_before_their_part_was_written_are_read_again(t
     assert not verified(tmp_path).problems
 
 
-def test_a_damaged_plan_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_plan_and_a_run_of_another_version_are_refused(tmp_path: Path) -> None:
     execute(tmp_path, FILES, DoubleReader(), RunSettings(limit=3))
     [plan] = (tmp_path / "_ocrsvc").glob("plan-*")
     plan.write_bytes(plan.read_bytes()[:-100])
     with pytest.raises(DamagedLedger, match="plan"):
         execute(tmp_path, FILES, DoubleReader())
-
-
-def test_a_run_of_another_version_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "_ocrsvc").mkdir()
-    (tmp_path / "_ocrsvc/run.json").write_text('{"format": 2}')
+    (tmp_path / "_ocrsvc/run.json").write_text('{"format": 3}')
     with pytest.raises(DamagedLedger, match=r"another version of ocrsvc.*choose another destination"):
         execute(tmp_path, FILES, DoubleReader())
 
@@ -162,18 +159,12 @@ def test_files_of_the_same_content_are_read_once_and_written_as_if_each_were_rea
     ]
 
 
-def test_what_earlier_commands_read_is_copied_too(tmp_path: Path) -> None:
-    files, reader = files_of(40, contents=7), DoubleReader()
+def test_what_earlier_commands_read_is_copied_too_and_what_failed_is_read_itself(tmp_path: Path) -> None:
+    files, reader = files_of(40, contents=7), DoubleReader(refused={"0003"})
     execute(tmp_path, files, reader, RunSettings(dedupe=True, limit=9))
     outcome = execute(tmp_path, files, reader, DEDUPE)
-    assert (reader.reads.total(), outcome.copied) == (7, 31)
-    assert is_each_page_once(tmp_path, files)
-
-
-def test_a_file_whose_first_copy_failed_is_read_itself(tmp_path: Path) -> None:
-    files, reader = files_of(10, contents=5), DoubleReader(refused={"0003"})
-    outcome = execute(tmp_path, files, reader, DEDUPE)
-    assert (reader.reads.total(), outcome.copied, outcome.failed.total()) == (6, 4, 1)
+    # Of 33 files 5 have the content of the one that failed, and 2 were copied before.
+    assert (reader.reads.total(), outcome.copied, outcome.all_failed) == (12, 26, 1)
     assert [line["source"] for line in output(tmp_path) if line["error"]] == ["0003"]
     assert is_each_page_once(tmp_path, files)
 
@@ -215,14 +206,10 @@ def test_output_that_is_not_what_was_written_is_a_problem(tmp_path: Path, change
     assert verified(tmp_path).problems == [f"{part.name} is not there."]
 
 
-def test_files_of_parts_that_the_run_does_not_have_are_a_problem(tmp_path: Path) -> None:
-    execute(tmp_path, FILES, DoubleReader())
+def test_files_of_parts_that_the_run_does_not_have_are_a_problem_and_missing_parts_are_none(tmp_path: Path) -> None:
+    execute(tmp_path, FILES, DoubleReader(), RunSettings(limit=12))
     shutil.copy(tmp_path / "pages-00000.jsonl", tmp_path / "pages-00005.jsonl")
     (tmp_path / "pages-of-mine.jsonl").touch()
-    assert verified(tmp_path).problems == ["pages-00005.jsonl is of no part of this run."]
-
-
-def test_a_run_that_has_more_to_read_is_no_problem(tmp_path: Path) -> None:
-    execute(tmp_path, FILES, DoubleReader(), RunSettings(limit=12))
     found = verified(tmp_path)
-    assert (found.problems, found.is_complete, found.done, found.finished) == ([], False, 10, 2)
+    assert found.problems == ["pages-00005.jsonl is of no part of this run."]
+    assert (found.is_complete, found.done, found.finished) == (False, 10, 2)

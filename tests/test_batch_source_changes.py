@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,17 @@ from batch_sources_support import document, plan, png, write_tar
 
 from ocrsvc.batch import start
 from ocrsvc.batch.pages import SourceFile
-from ocrsvc.batch.sources.plan_files import SourceChanges, find_changes, find_new
+from ocrsvc.batch.sources.plan_files import find_changes, find_new
 from ocrsvc.batch.sources.source_files import SourceRequest
 from ocrsvc.cli.main import run
-from ocrsvc.errors import RunChanged
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with images, an archive, a document, and what is no image."""
-    folder = tmp_path / "scans"
-    folder.mkdir()
+    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
+    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
+    (folder := tmp_path / "scans").mkdir()
     for number in range(3):
         (folder / f"{number}.png").write_bytes(png(number))
     (folder / "d.pdf").write_bytes(document(2))
@@ -33,65 +33,47 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def changes(folder: Path, work: object = None, **options: Any) -> tuple[int, int, int]:
-    """New, changed and missing files, after something was done to the folder."""
-    planned = plan(folder, counts=None, **options)
-    if callable(work):
-        work()
-    found = find_changes(planned, SourceRequest((str(folder),), **options))
-    return found.new, found.changed, found.missing
+def nothing(_folder: Path) -> None:
+    """What changes nothing."""
 
 
-def test_nothing_has_changed(folder: Path) -> None:
-    assert changes(folder) == (0, 0, 0)
+def add(folder: Path) -> None:
+    (folder / "0a.png").write_bytes(png(3))
+    (folder / "other.txt").write_text("no image")
 
 
-def test_what_is_new_is_counted_if_it_would_be_planned(folder: Path) -> None:
-    def work() -> None:
-        (folder / "3.png").write_bytes(png(3))
-        (folder / "other.txt").write_text("no image")
-
-    assert changes(folder, work) == (1, 0, 0)
+def remove(folder: Path) -> None:
+    (folder / "1.png").unlink()
 
 
-def test_what_is_missing_is_counted(folder: Path) -> None:
-    assert changes(folder, (folder / "1.png").unlink) == (0, 0, 1)
+def change(folder: Path) -> None:
+    (folder / "1.png").write_bytes(png(1) + b" ")
+    write_tar(folder / "t.tar", {"a.png": png(7)})
 
 
-def test_what_has_changed_is_counted_an_archive_once(folder: Path) -> None:
-    def work() -> None:
-        (folder / "1.png").write_bytes(png(1) + b" ")
-        write_tar(folder / "t.tar", {"a.png": png(7)})
-
-    assert changes(folder, work) == (0, 2, 0)
-
-
-def test_what_could_not_be_read_has_not_changed(folder: Path) -> None:
-    (folder / "gone.png").symlink_to(folder / "nothing")
-    assert changes(folder) == (0, 0, 0)
-
-
-def test_a_sample_is_not_asked_for_new_files(folder: Path) -> None:
-    def work() -> None:
-        (folder / "0a.png").write_bytes(png(3))
-
-    assert changes(folder, work, sample="50%") == (0, 0, 0)
-
-
-def test_files_that_are_left_out_are_not_new(folder: Path) -> None:
-    assert changes(folder, include=("*.png",)) == (0, 0, 0)
-
-
-def test_the_error_says_how_many_and_names_some() -> None:
-    with pytest.raises(RunChanged, match=r"2 new, 1 changed, such as a\.png"):
-        SourceChanges(2, 0, 1, ["a.png"]).check_none("there")
-
-
-def test_a_command_is_refused_and_goes_on_as_planned(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("work", "options", "expected"),
+    [
+        (nothing, {}, (0, 0, 0)),
+        (add, {}, (1, 0, 0)),
+        (remove, {}, (0, 0, 1)),
+        (change, {}, (0, 2, 0)),
+        (add, {"sample": "50%"}, (0, 0, 0)),
+        (nothing, {"include": ("*.png",)}, (0, 0, 0)),
+    ],
+)
+def test_new_changed_and_missing_files_are_counted_an_archive_once(
+    folder: Path, work: Callable[[Path], None], options: dict[str, Any], expected: tuple[int, int, int]
 ) -> None:
-    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
-    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
+    # What could not be read has not changed.
+    (folder / "gone.png").symlink_to(folder / "nothing")
+    planned = plan(folder, **options)
+    work(folder)
+    found = find_changes(planned, SourceRequest((str(folder),), **options))
+    assert (found.new, found.changed, found.missing) == expected
+
+
+def test_a_command_is_refused_and_goes_on_as_planned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["batch", str(folder), "--out", str(folder.parent / "out"), "--limit", "2"]
     assert run(command) == 75
     assert "1 file: no image by name and content, left out (1 .md)" in capsys.readouterr().err
@@ -99,14 +81,11 @@ def test_a_command_is_refused_and_goes_on_as_planned(
     os.utime(folder / "2.png", (1, 1))
     assert run(command) == 65
     assert "1 new, 1 changed, such as" in capsys.readouterr().err
+    assert run([*command, "--update"]) == 65
     assert run([*command, "--as-planned"]) == 75
 
 
-def test_new_files_are_added_behind_the_others(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
-    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
+def test_new_files_are_added_behind_the_others(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = folder.parent / "out"
     command = ["batch", str(folder), "--out", str(out), "--part-pages", "3"]
     assert run(command) == 0
@@ -123,8 +102,6 @@ def test_new_files_are_added_behind_the_others(
 
 
 def test_of_two_updates_at_once_one_counts_and_the_run_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
-    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
     out = folder.parent / "out"
     command = ["batch", str(folder), "--out", str(out), "--part-pages", "3", "--no-report"]
     # Two machines with a shard each.
@@ -146,15 +123,6 @@ def test_of_two_updates_at_once_one_counts_and_the_run_goes_on(folder: Path, mon
     assert codes == [0]
     assert run(first) == run(["batch", "--verify", "--out", str(out)]) == 0
     assert sources_in(out) == [*before, f"{folder}/0a.png", f"{folder}/0b.png"]
-
-
-def test_a_changed_file_is_refused_with_update_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
-    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
-    command = ["batch", str(folder), "--out", str(folder.parent / "out")]
-    assert run(command) == 0
-    os.utime(folder / "2.png", (1, 1))
-    assert run([*command, "--update"]) == 65
 
 
 def sources_in(out: Path) -> list[str]:

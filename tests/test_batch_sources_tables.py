@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import random
+import struct
+import subprocess
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from batch_sources_support import document, load, plan, png
 
+from ocrsvc.batch.sources.find_files import linked_address, problem_of_linked
 from ocrsvc.batch.sources.load_files import SourceLoader
-from ocrsvc.batch.sources.plan_files import find_changes, find_sources
+from ocrsvc.batch.sources.plan_files import find_changes
 from ocrsvc.batch.sources.source_files import PlanningCounts, SourceRequest
+from ocrsvc.cli.main import run
 from ocrsvc.errors import BodyTooLarge, BrokenArchive, OcrsvcError, SourceGone
 
 pa = pytest.importorskip("pyarrow")
 from pyarrow import ipc, parquet  # noqa: E402  after it is known to be there
 
 IMAGES = [png(shade) for shade in range(25)]
+FORMS = pytest.mark.parametrize("name", ["t.parquet", "file.arrow", "stream.arrow"])
 
 
 def table_of(images: Sequence[bytes | None], kind: str = "bytes") -> Any:
@@ -31,34 +40,30 @@ def table_of(images: Sequence[bytes | None], kind: str = "bytes") -> Any:
     return pa.table({"id": ids, "image": pa.array(values, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))})
 
 
-def write_table(path: Path, table: Any, form: str) -> Path:
-    """The table as Parquet, or as an Arrow file or stream, in groups of ten rows."""
-    if form == "parquet":
+def write_table(path: Path, table: Any) -> Path:
+    """The table as its name says, in groups of ten rows."""
+    if path.suffix == ".parquet":
         parquet.write_table(table, path, row_group_size=10)
     else:
-        make = ipc.new_file if form == "file" else ipc.new_stream
-        with make(str(path), table.schema) as writer:
+        with (ipc.new_stream if "stream" in path.name else ipc.new_file)(str(path), table.schema) as writer:
             writer.write_table(table, max_chunksize=10)
     return path
 
 
+@FORMS
 @pytest.mark.parametrize("kind", ["bytes", "struct"])
-@pytest.mark.parametrize(("form", "extension"), [("parquet", "parquet"), ("file", "arrow"), ("stream", "arrow")])
-def test_each_row_is_an_image_that_is_loaded_in_any_order(tmp_path: Path, kind: str, form: str, extension: str) -> None:
-    path = write_table(tmp_path / f"data.{extension}", table_of(IMAGES, kind), form)
+def test_each_row_is_an_image_that_is_loaded_in_any_order(tmp_path: Path, kind: str, name: str) -> None:
+    path = write_table(tmp_path / name, table_of(IMAGES, kind))
     files = plan(path)
     assert [file.name for file in files] == [f"{path}#{row}" for row in range(25)]
-    order = list(zip(files, IMAGES, strict=True))
-    random.Random(3).shuffle(order)
-    loader = SourceLoader()
-    assert all(loader(file) == data for file, data in order)
-    loader.close()
+    order = random.Random(3).sample(list(zip(files, IMAGES, strict=True)), 25)
+    with closing(SourceLoader()) as loader:
+        assert all(loader(file) == data for file, data in order)
 
 
-@pytest.mark.parametrize(("form", "extension"), [("parquet", "parquet"), ("file", "feather")])
-def test_documents_have_their_pages(tmp_path: Path, form: str, extension: str) -> None:
-    path = write_table(tmp_path / f"data.{extension}", table_of([document(3), png(), None]), form)
-    files = plan(path)
+@pytest.mark.parametrize("name", ["t.parquet", "file.feather"])
+def test_documents_have_their_pages(tmp_path: Path, name: str) -> None:
+    files = plan(write_table(tmp_path / name, table_of([document(3), png(), None])))
     assert [file.total for file in files] == [3, 1, 1]
     assert load(files[0])[:5] == b"%PDF-"
     with pytest.raises(BrokenArchive, match="no image"):
@@ -66,7 +71,7 @@ def test_documents_have_their_pages(tmp_path: Path, form: str, extension: str) -
 
 
 def test_a_document_among_images_is_not_read_as_one_page(tmp_path: Path) -> None:
-    files = plan(write_table(tmp_path / "data.parquet", table_of([png(), document(3)]), "parquet"))
+    files = plan(write_table(tmp_path / "data.parquet", table_of([png(), document(3)])))
     assert load(files[0]) == png()
     with pytest.raises(SourceGone, match="document of 3 pages, of which 1 is planned"):
         load(files[1])
@@ -76,7 +81,7 @@ def test_rows_may_name_files(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png(1))
     (tmp_path / "d.pdf").write_bytes(document(2))
     paths = ["a.png", str(tmp_path / "d.pdf"), "gone.png", None, "a.png"]
-    path = write_table(tmp_path / "t.parquet", pa.table({"note": paths, "path": paths}), "parquet")
+    path = write_table(tmp_path / "t.parquet", pa.table({"note": paths, "path": paths}))
     files = plan(path)
     assert [file.name for file in files] == [f"{path}#{row}" for row in range(5)]
     assert [file.total for file in files] == [1, 2, 0, 0, 1]
@@ -89,47 +94,165 @@ def test_rows_may_name_files(tmp_path: Path) -> None:
 
 def test_the_column_can_be_named(tmp_path: Path) -> None:
     table = pa.table({"image": pa.array([png(1)]), "back": pa.array([png(2)]), "text": ["a.png"]})
-    path = write_table(tmp_path / "t.parquet", table, "parquet")
+    path = write_table(tmp_path / "t.parquet", table)
     assert [load(plan(path, column=column)[0]) for column in (None, "image", "back")] == [png(1), png(1), png(2)]
 
 
 @pytest.mark.parametrize("column", [None, "number", "nothing"])
 def test_a_table_without_such_a_column_is_a_page_that_fails(tmp_path: Path, column: str | None) -> None:
-    path = write_table(tmp_path / "t.parquet", pa.table({"number": [1], "text": ["a"]}), "parquet")
-    counts = PlanningCounts()
-    (file,) = find_sources(SourceRequest((str(path),), column=column), counts)
+    path = write_table(tmp_path / "t.parquet", pa.table({"number": [1], "text": ["a"]}))
+    (file,) = plan(path, counts=(counts := PlanningCounts()), column=column)
     with pytest.raises(BrokenArchive, match=r"its columns are number \(int64\), text \(string\)"):
         load(file)
-    (sentence,) = counts.to_sentences()
-    assert sentence.startswith(
+    assert counts.to_sentences()[0].startswith(
         f"1 file: cannot be read, counted as a page that fails, such as {path}: It has no column"
     )
 
 
+@FORMS
 @pytest.mark.parametrize("keep", [0.1, 0.6, 0.99])
-@pytest.mark.parametrize(("form", "extension"), [("parquet", "parquet"), ("file", "arrow"), ("stream", "arrow")])
-def test_a_table_that_is_cut_off_ends_as_pages_that_fail(
-    tmp_path: Path, form: str, extension: str, keep: float
-) -> None:
-    path = write_table(tmp_path / f"t.{extension}", table_of(IMAGES), form)
+def test_a_table_that_is_cut_off_ends_as_pages_that_fail(tmp_path: Path, name: str, keep: float) -> None:
+    path = write_table(tmp_path / name, table_of(IMAGES))
     path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
-    counts = PlanningCounts()
-    files = plan(path, counts=counts)
+    files = plan(path, counts=(counts := PlanningCounts()))
     assert counts.unreadable == 1
     with pytest.raises(BrokenArchive, match="damaged"):
         load(files[-1])
 
 
 def test_a_row_that_is_larger_than_the_limit_fails(tmp_path: Path) -> None:
-    (file,) = plan(write_table(tmp_path / "t.parquet", table_of([bytes(100_000)]), "parquet"))
+    (file,) = plan(write_table(tmp_path / "t.parquet", table_of([bytes(100_000)])))
     with pytest.raises(BodyTooLarge, match="100000"):
         load(file, 50_000)
 
 
 def test_many_threads_load_rows(tmp_path: Path) -> None:
     images = [png(number % 256) for number in range(300)]
-    files = plan(write_table(tmp_path / "t.parquet", table_of(images), "parquet"))
-    loader = SourceLoader()
-    with ThreadPoolExecutor(8) as threads:
+    files = plan(write_table(tmp_path / "t.parquet", table_of(images)))
+    with closing(SourceLoader()) as loader, ThreadPoolExecutor(8) as threads:
         assert list(threads.map(loader, files)) == images
-    loader.close()
+
+
+# What somebody made to do harm
+
+
+@pytest.mark.parametrize(
+    ("table", "path", "is_read"),
+    [
+        ("/data/t.parquet", "a.png", True),
+        ("/data/t.parquet", "deep/a.png", True),
+        ("/data/t.parquet", "deep/../a.png", True),
+        ("/data/t.parquet", "/data/deep/a.png", True),
+        ("/t.parquet", "a.png", True),
+        ("/data/t.parquet", "../a.png", False),
+        ("/data/t.parquet", "/etc/passwd", False),
+        ("/data/t.parquet", "/data/../etc/passwd", False),
+        ("/data/t.parquet", "/database/a.png", False),
+        ("/data/t.parquet", "file:///etc/passwd", False),
+        ("/data/t.parquet", "http://169.254.169.254/latest/meta-data/a.png", False),
+        ("/data/t.parquet", "s3://private/a.png", False),
+        ("s3://bucket/data/t.parquet", "a.png", True),
+        ("s3://bucket/data/t.parquet", "s3://bucket/data/b.png", True),
+        ("s3://bucket/data/t.parquet", "../../private/a.png", False),
+        ("s3://bucket/data/t.parquet", "/etc/passwd", False),
+        ("s3://bucket/data/t.parquet", "s3://bucket/private/a.png", False),
+    ],
+)
+def test_a_table_names_files_of_its_own_folder_alone_unless_its_column_is_named(
+    table: str, path: str, *, is_read: bool
+) -> None:
+    address = linked_address(table, path)
+    assert (problem_of_linked(table, address, may_lead_away=False) == "") is is_read
+    assert problem_of_linked(table, address, may_lead_away=True) == ""
+
+
+def test_rows_that_name_what_cannot_be_named_fail_alone(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "secret.png").write_bytes(png(1))
+    (tmp_path / "data/ok.png").write_bytes(png(2))
+    paths = ["../secret.png", "foo://x/y.png", "http://user:dragon@host/x.png", "a\0b.png", "", "ok.png"]
+    path = write_table(tmp_path / "data/t.parquet", pa.table({"path": paths}))
+    for column in (None, "path"):
+        files = plan(path, column=column)
+        assert len(files) == len(paths)
+        for file in files[1:-1] if column else files[:-1]:
+            with pytest.raises(OcrsvcError, match=r"t\.parquet#") as failure:
+                load(file)
+            assert "dragon" not in failure.value.detail
+        assert load(files[-1]) == png(2)
+    assert load(files[0]) == png(1)
+
+
+def test_links_do_not_lead_a_table_out_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
+    monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
+    (data := tmp_path / "real" / "data").mkdir(parents=True)
+    (other := tmp_path / "other").mkdir()
+    for path in (data / "own.png", other / "secret.png"):
+        path.write_bytes(png())
+    (data / "linked").symlink_to(other)
+    (data / "linked.png").symlink_to(other / "secret.png")
+    (data / "within.png").symlink_to("own.png")
+    write_table(data / "t.parquet", pa.table({"path": ["own.png", "linked/secret.png", "linked.png", "within.png"]}))
+    # That the table's own folder is reached through a link is no fault of the table's.
+    (tmp_path / "way").symlink_to(tmp_path / "real")
+    command = ["batch", str(tmp_path / "way" / "data" / "t.parquet"), "--no-report"]
+    assert run([*command, "--out", str(tmp_path / "out")]) == 1
+    pages = [orjson.loads(line) for line in (tmp_path / "out" / "pages-00000.jsonl").read_bytes().splitlines()]
+    assert ["outside" in str(page["error"]) for page in pages] == [False, True, True, False]
+    assert run([*command, "--column", "path", "--out", str(tmp_path / "trusted")]) == 0
+
+
+def test_an_arrow_file_whose_offsets_lead_out_of_it_is_not_followed(tmp_path: Path) -> None:
+    size = len(png())
+    path = write_table(tmp_path / "t.arrow", pa.table({"image": pa.array([png()] * 3, pa.binary())}))
+    good = struct.pack("<4i", *range(0, 4 * size, size))
+    path.write_bytes(path.read_bytes().replace(good, struct.pack("<4i", 0, 1 << 30, (1 << 30) + size, 1 << 30)))
+    (file,) = plan(path)
+    with pytest.raises(BrokenArchive, match="damaged"):
+        load(file)
+
+
+def test_a_parquet_file_of_empty_rows_is_one_page_that_fails(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"image": pa.nulls(1_100_000, pa.binary())}), tmp_path / "t.parquet")
+    (file,) = plan(tmp_path / "t.parquet")
+    with pytest.raises(BrokenArchive, match="1100000 rows"):
+        load(file)
+
+
+BOMB = """
+import sys, pyarrow as pa
+from pyarrow import parquet
+path, size, rows = sys.argv[1], int(sys.argv[2]) << 20, int(sys.argv[3])
+column = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([bytes(size)]))
+how = {"compression": "zstd", "store_schema": False, "dictionary_pagesize_limit": 1 << 30}
+parquet.write_table(pa.table({"image": column}), path, **how)
+"""
+PEAK = """
+import os, subprocess, sys
+run = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(run.pid, 0)
+print(usage.ru_maxrss, os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.parametrize(("value_mb", "rows"), [(4, 1500), (200, 1)])
+def test_a_parquet_file_that_unpacks_to_gigabytes_takes_bounded_memory(
+    tmp_path: Path, value_mb: int, rows: int
+) -> None:
+    path, out = tmp_path / "bomb.parquet", tmp_path / "out"
+    subprocess.run([sys.executable, "-c", BOMB, path, str(value_mb), str(rows)], check=True)
+    assert path.stat().st_size < 100_000
+    command = [sys.executable, "-m", "ocrsvc", "batch", str(path), "--out", str(out), "--limit", "40", "--no-report"]
+    # A process begins with the peak of the one that starts it, so a small one starts the run.
+    measured = subprocess.run(
+        [sys.executable, "-c", PEAK, *command],
+        env=os.environ | {"OCRSVC_ENGINE": "fake"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    peak_kb, status = map(int, measured.stdout.split())
+    # The largest of its processes, those that it has started among them.
+    assert peak_kb * 1024 < 500e6
+    assert status == (75 if rows > 40 else 1)

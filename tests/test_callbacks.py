@@ -12,26 +12,19 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from callbacks_support import SECRET, done_job, receiver, send_due, verified
+from callbacks_support import SECRET, done_job, receiver, send_due, sender_of, verified
+from jobs_support import Clock
+from pydantic import SecretStr
 
 from ocrsvc.errors import UrlUnavailable
 from ocrsvc.jobs import callbacks as callbacks_module
+from ocrsvc.jobs import storage_threads
 from ocrsvc.jobs.callbacks import CallbackSender, headers_of, secret_of_key
-from ocrsvc.jobs.job import CALLBACK, Job
-from ocrsvc.jobs.job_status import job_status
+from ocrsvc.jobs.job import Job, job_status
 from ocrsvc.jobs.job_store import JobStore
 
 WAIT_S = 30.0
 KEEP_S = 3600.0
-
-
-class Clock:
-    """Both clocks of a store, which stand still until a test moves them."""
-
-    now_s = 10.0**7
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture
@@ -61,7 +54,7 @@ def test_the_end_of_a_job_is_sent_once_signed(jobs: JobStore) -> None:
     job = done_job(jobs)
     sent, post = receiver()
     for _ in range(2):
-        send_due(CallbackSender(jobs.database, post, 3))
+        send_due(sender_of(jobs, post))
     ((body, headers),) = sent
     assert verified(body, headers)
     assert not verified(body + b" ", headers)
@@ -81,7 +74,7 @@ def test_the_end_of_a_job_is_sent_once_signed(jobs: JobStore) -> None:
 def test_a_message_that_is_not_taken_is_sent_again_later_and_given_up_in_the_end(jobs: JobStore, clock: Clock) -> None:
     job = done_job(jobs)
     sent, post = receiver(500)
-    sender = CallbackSender(jobs.database, post, 3, clock=clock)
+    sender = sender_of(jobs, post)
     # Just before it is time, and when it is: after 5 s and 10 s, each with up to a fifth more.
     for wait_s, expected in ((0, 1), (4.9, 1), (1.2, 2), (9.8, 2), (2.3, 3), (10**6, 3)):
         clock.now_s += wait_s
@@ -96,7 +89,7 @@ def test_pauses_grow_up_to_an_hour_and_a_clock_that_was_set_back_keeps_nothing_w
 ) -> None:
     done_job(jobs)
     sent, post = receiver(500)
-    sender = CallbackSender(jobs.database, post, 99, clock=clock)
+    sender = sender_of(jobs, post, 99)
     for tries in range(14):
         send_due(sender)
         assert len(sent) == tries + 1
@@ -114,7 +107,7 @@ def test_what_cannot_be_sent_is_a_try_too(jobs: JobStore, error: Exception) -> N
     def post(*_: object) -> int:
         raise error
 
-    send_due(CallbackSender(jobs.database, post, 1))
+    send_due(sender_of(jobs, post, 1))
     assert state_of(job) == ("given up", 1)
 
 
@@ -128,12 +121,12 @@ def test_a_process_that_dies_while_it_sends_leaves_a_try_and_the_next_one_due(jo
         raise Killed
 
     with pytest.raises(Killed):
-        CallbackSender(jobs.database, post, 3, limit_s=10.0, clock=clock).send_next()
+        sender_of(jobs, post).send_next()
     assert state_of(job) == ("waiting", 1)
     sent, post = receiver()
     for wait_s, expected in ((0, 0), (14.9, 0), (0.2, 1)):
         clock.now_s += wait_s
-        send_due(CallbackSender(jobs.database, post, 3, clock=clock))
+        send_due(sender_of(jobs, post))
         assert len(sent) == expected
 
 
@@ -146,26 +139,33 @@ def test_without_room_to_note_it_nothing_is_sent(jobs: JobStore, monkeypatch: py
 
     monkeypatch.setattr(jobs.database, "transaction", full)
     with pytest.raises(OSError, match="No space"):
-        CallbackSender(jobs.database, post, 3).send_next()
+        sender_of(jobs, post).send_next()
     assert sent == []
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}", b"[]"])
-def test_a_job_that_is_damaged_keeps_no_other_of_its_host_waiting(jobs: JobStore, clock: Clock, damage: bytes) -> None:
+@pytest.mark.parametrize(
+    ("name", "damage"), [("job.json", b""), ("job.json", b"{}"), ("job.json", b"[]"), ("secret", b"\xff")]
+)
+def test_a_job_that_is_damaged_keeps_no_other_of_its_host_waiting_and_expires_all_the_same(
+    jobs: JobStore, clock: Clock, name: str, damage: bytes
+) -> None:
     first, other = done_job(jobs), done_job(jobs)
-    (first.folder / "job.json").write_bytes(damage)
+    (first.folder / name).write_bytes(damage)
     sent, post = receiver()
-    sender = CallbackSender(jobs.database, post, 2, clock=clock)
+    sender = sender_of(jobs, post, 2)
     for _ in range(3):
         send_due(sender)
         clock.now_s += 60.0
-    assert [json.loads(body)["data"]["id"] for body, _ in sent] == [other.id]
+    assert other.id in [json.loads(body)["data"]["id"] for body, _ in sent]
+    removed_early(jobs, clock, "expired")
+    assert (jobs.all(), kept_messages(jobs)) == ([], set())
 
 
 def test_the_threads_go_on_after_errors_that_are_logged_once_and_end_when_asked(
     jobs: JobStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(callbacks_module, "_POLL_S", 0.005)
+    monkeypatch.setattr(storage_threads, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(storage_threads, "POLL_S", 0.005)
     job, begun, failures = done_job(jobs), threading.Event(), iter([OSError("gone")] * 20)
     claim = CallbackSender._claim
 
@@ -174,22 +174,22 @@ def test_the_threads_go_on_after_errors_that_are_logged_once_and_end_when_asked(
             raise failure
         return claim(sender)
 
-    def post(_url: str, _body: bytes, _headers: object, check: Any) -> int:
+    def post(*asked: Any) -> int:
         begun.set()
         while True:
-            check()
+            asked[-1]()
 
     monkeypatch.setattr(CallbackSender, "_claim", fail_first)
-    sender = CallbackSender(jobs.database, post, 3)
-    sender.start()
+    sender = sender_of(jobs, post)
+    sender.threads.start()
     assert begun.wait(WAIT_S)
-    sender.stop(WAIT_S)
-    assert not any(thread.is_alive() for thread in sender._threads)
-    assert {record.message for record in caplog.records} == {"callbacks cannot be sent; tried again later: OSError"}
+    sender.threads.stop(WAIT_S)
+    assert not any(thread.is_alive() for thread in sender.threads.threads)
+    assert {record.message for record in caplog.records} == {"callbacks cannot go on; tried again later: OSError"}
     # It was left to others, as if it had not been tried.
     assert state_of(job) == ("waiting", 0)
     sent, taken = receiver()
-    send_due(CallbackSender(jobs.database, taken, 3))
+    send_due(sender_of(jobs, taken))
     assert len(sent) == 1
 
 
@@ -207,8 +207,8 @@ def test_each_key_has_a_callback_secret_of_its_own_which_follows_from_the_servic
     for key in keys:
         done_job(jobs, key=key)
     sent, post = receiver()
-    send_due(CallbackSender(jobs.database, post, 3, "a secret of the service"))
-    secrets = {key: secret_of_key("a secret of the service", key) for key in set(keys)}
+    send_due(sender_of(jobs, post, callback_secret="a secret of the service"))
+    secrets = {key: secret_of_key(SecretStr("a secret of the service"), key) for key in set(keys)}
     signed_by = [[key for key in sorted(secrets) if verified(*message, secrets[key])] for message in sent]
     assert signed_by == [["anna 1.000000"], ["anna 1.000000"], ["anna 2.000000"]]
     # printf 'ocrsvc callback of key anna 1.000000' |
@@ -230,18 +230,18 @@ def test_callers_take_turns_and_no_caller_or_host_has_more_than_its_share(jobs: 
     def post(url: str, body: bytes, *_: object) -> int:
         name = json.loads(body)["data"]["id"]
         begun.append((callers[name], url.split("/")[2]))
-        CallbackSender(jobs.database, post, 3).send_next()
+        sender_of(jobs, post).send_next()
         return 204
 
     callers = {job.id: job.record().caller for job in jobs.all()}
-    CallbackSender(jobs.database, post, 3).send_next()
+    sender_of(jobs, post).send_next()
     assert begun == [
         ("first", "slow.example"),
         ("second", "slow.example"),
         ("first", "b.example"),
         ("second", "b.example"),
     ]
-    send_due(CallbackSender(jobs.database, post, 3))
+    send_due(sender_of(jobs, post))
     assert len(begun) == 7
 
 
@@ -264,10 +264,10 @@ def test_a_caller_whose_hosts_never_answer_delays_no_callback_of_another(jobs: J
             at_once -= 1
         raise UrlUnavailable("No answer.")
 
-    sender = CallbackSender(jobs.database, post, 1)
-    sender.start()
+    sender = sender_of(jobs, post, 1)
+    sender.threads.start()
     assert other_told.wait(WAIT_S)
-    sender.stop(WAIT_S)
+    sender.threads.stop(WAIT_S)
     assert state_of(other) == ("delivered", 1)
     assert most <= 2
 
@@ -276,7 +276,7 @@ def test_two_workers_that_find_the_same_jobs_due_send_each_message_once(jobs: Jo
     ids = [done_job(jobs, f"host{number}.example", f"caller {number}").id for number in range(20)]
     sent, post = receiver()
     stores = [JobStore(jobs.folder, 10**6, KEEP_S) for _ in range(2)]
-    senders = [CallbackSender(store.database, post, 3) for store in stores]
+    senders = [sender_of(store, post) for store in stores]
     threads = [threading.Thread(target=send_due, args=[sender]) for sender in senders]
     for thread in threads:
         thread.start()
@@ -312,7 +312,7 @@ def test_a_job_that_goes_before_its_end_was_delivered_is_told_as_expired(
     assert (notes, jobs.all(), list(jobs.folder.glob("*/file"))) == ([why], [], [])
     sent, post = receiver()
     for _ in range(2):
-        send_due(CallbackSender(jobs.database, post, 3, clock=clock))
+        send_due(sender_of(jobs, post))
     ((body, headers),) = sent
     assert verified(body, headers)
     message = json.loads(body)
@@ -321,7 +321,16 @@ def test_a_job_that_goes_before_its_end_was_delivered_is_told_as_expired(
     assert jobs.database.rows("SELECT * FROM callback") == []
 
 
-def test_a_job_that_goes_while_its_end_is_sent_is_told_as_expired(jobs: JobStore) -> None:
+def test_a_job_is_told_as_expired_that_goes_while_its_end_is_sent_and_none_that_was_deleted_or_delivered(
+    jobs: JobStore, clock: Clock
+) -> None:
+    sent, taken = receiver()
+    jobs.clear(done_job(jobs))
+    done_job(jobs)
+    send_due(sender_of(jobs, taken))
+    removed_early(jobs, clock, "expired")
+    send_due(sender_of(jobs, taken))
+    assert (len(sent), jobs.all(), kept_messages(jobs)) == (1, [], set())
     job, types = done_job(jobs), list[str]()
 
     def post(_url: str, body: bytes, *_: object) -> int:
@@ -329,24 +338,14 @@ def test_a_job_that_goes_while_its_end_is_sent_is_told_as_expired(jobs: JobStore
         jobs.clear(job, "expired")
         return 204
 
-    send_due(CallbackSender(jobs.database, post, 3))
+    send_due(sender_of(jobs, post))
     assert types == ["job.done", "job.expired"]
-
-
-def test_a_job_that_was_deleted_or_delivered_before_is_not_told_as_expired(jobs: JobStore, clock: Clock) -> None:
-    sent, post = receiver()
-    jobs.clear(done_job(jobs))
-    done_job(jobs)
-    send_due(CallbackSender(jobs.database, post, 3, clock=clock))
-    removed_early(jobs, clock, "expired")
-    send_due(CallbackSender(jobs.database, post, 3, clock=clock))
-    assert (len(sent), jobs.all(), kept_messages(jobs)) == (1, [], set())
 
 
 def test_a_caller_whose_host_is_dead_keeps_no_other_s_messages_out(
     jobs: JobStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callbacks_module, "MOST_EXPIRED", 4)
+    monkeypatch.setattr(callbacks_module, "_MOST_EXPIRED", 4)
 
     def expire(caller: str) -> str:
         job = done_job(jobs, caller=caller)
@@ -363,36 +362,22 @@ def test_a_caller_whose_host_is_dead_keeps_no_other_s_messages_out(
     assert len(kept_messages(jobs)) == 4
 
 
-@pytest.mark.parametrize("name", [CALLBACK, "job.json"])
-@pytest.mark.parametrize("left", [b"", b"[]"])
-def test_a_job_that_is_damaged_expires_all_the_same(jobs: JobStore, clock: Clock, name: str, left: bytes) -> None:
-    (done_job(jobs).folder / name).write_bytes(left)
-    removed_early(jobs, clock, "expired")
-    assert jobs.all() == []
-
-
 @pytest.mark.parametrize("keep_s", [60.0, 3 * 86_400.0])
-def test_a_message_that_is_not_taken_is_kept_a_day_beyond_its_job(tmp_path: Path, clock: Clock, keep_s: float) -> None:
+def test_a_message_that_is_not_taken_survives_its_service_and_is_kept_a_day_beyond_its_job(
+    tmp_path: Path, clock: Clock, keep_s: float
+) -> None:
     jobs = JobStore(tmp_path, 10**6, keep_s, clock, wall=clock)
-    job = done_job(jobs)
+    first, given_up = done_job(jobs), done_job(jobs, caller="another")
     clock.now_s += keep_s + 1
     jobs.sweep()
-    assert jobs.find(job.id) is None
+    assert (jobs.all(), kept_messages(jobs)) == ([], {first.id, given_up.id})
+    after = JobStore(tmp_path, 10**6, keep_s, clock, wall=clock)
+    after.sweep("another boot")
     sent, post = receiver(500)
-    sender = CallbackSender(jobs.database, post, 100, clock=clock)
-    for later_s, times in ((0, 1), (86_300, 2), (200, 2)):
+    jobs.database.rows("UPDATE callback SET tries = 99 WHERE caller = 'another'")
+    sender = sender_of(after, post, 100)
+    for later_s, times in ((0, 2), (86_300, 3), (200, 3)):
         clock.now_s += later_s
-        jobs.sweep()
         send_due(sender)
         assert len(sent) == times
-
-
-def test_a_message_survives_its_service_and_is_given_up_in_the_end(jobs: JobStore, clock: Clock) -> None:
-    done_job(jobs)
-    removed_early(jobs, clock, "expired")
-    after = JobStore(jobs.folder, 10**6, KEEP_S, clock, wall=clock)
-    after.open_again("another boot")
-    after.sweep()
-    sent, post = receiver(500)
-    send_due(CallbackSender(after.database, post, 1, clock=clock))
-    assert (len(sent), kept_messages(after)) == (1, set())
+    assert kept_messages(after) == set()

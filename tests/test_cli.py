@@ -7,20 +7,25 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import click
 import cv2
 import numpy as np
 import pytest
-from documents import GRAY, pdf
 from models_support import make_several
 from support import ROOT, clean_environment
 
 from ocrsvc.cli.check import check_runtimes
+from ocrsvc.cli.main import ocrsvc as ocrsvc_commands
 from ocrsvc.cli.main import run
+from ocrsvc.cli.options import Command
 from ocrsvc.cli.serve import command_line
 from ocrsvc.errors import OperatorError
+
+CONTEXT = click.Context(ocrsvc_commands)
 
 
 def ocrsvc(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -44,68 +49,12 @@ def page(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.fixture
-def broken(tmp_path: Path) -> Path:
-    """A file that begins as a PNG and stops there."""
-    file = tmp_path / "broken.png"
-    file.write_bytes(b"\x89PNG\r\n\x1a\n")
-    return file
-
-
-def test_read_prints_the_text_of_a_page(page: Path) -> None:
-    done = ocrsvc("read", str(page))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.strip()
-
-
-def test_read_leaves_curved_pages_as_they_are_when_it_is_told_to(page: Path) -> None:
-    assert ocrsvc("read", "--no-unwarp", str(page)).returncode == 0
-
-
-def test_read_prints_json_with_the_names_of_the_native_api(page: Path) -> None:
-    answer = json.loads(ocrsvc("read", "--json", str(page)).stdout)
-    assert set(answer) == {"file", "engine", "pages", "pages_total", "timing"}
-    assert set(answer["pages"][0]) == {"page", "width", "height", "angle", "text", "lines"}
-    assert (answer["pages"][0]["width"], answer["pages"][0]["height"]) == (120, 40)
-
-
 def test_read_takes_the_model_the_tier_and_the_language(page: Path, tmp_path: Path) -> None:
     env = make_several(tmp_path)
     assert "north/1" in ocrsvc("read", "--model", "north", "--tier", "tiny", "--lang", "ru", str(page), **env).stdout
     refused = ocrsvc("read", "--lang", "ko", str(page), **env)
     assert (refused.returncode, refused.stdout) == (65, "")
     assert "Languages: " in refused.stderr
-
-
-@pytest.mark.parametrize(("flags", "characters"), [(["--words"], 0), (["--characters"], 6)])
-def test_read_prints_words_and_characters_in_json(page: Path, flags: list[str], characters: int) -> None:
-    answer = json.loads(ocrsvc("read", "--json", *flags, str(page)).stdout)
-    (word,) = answer["pages"][0]["lines"][0]["words"]
-    assert (word["text"], len(word.get("characters", []))) == ("120x40", characters)
-
-
-def test_read_writes_one_document_for_all_files(page: Path) -> None:
-    done = ocrsvc("read", "--format", "tsv", str(page), "/nowhere.png", str(page))
-    assert (done.returncode, done.stderr.count("\n")) == (65, 1)
-    rows = [row.split("\t") for row in done.stdout.splitlines()]
-    assert [row[1] for row in rows if row[0] == "1"] == ["1", "2"]
-    assert {tuple(row[8:10]) for row in rows if row[0] == "1"} == {("120", "40")}
-
-
-def test_read_prints_the_chosen_pages_of_a_document_and_tells_those_that_failed(tmp_path: Path) -> None:
-    file = tmp_path / "a.pdf"
-    file.write_bytes(
-        pdf(GRAY, GRAY, GRAY, size=(200, 72)).replace(b"14 0 obj\n<< /Type /Page", b"14 0 obj\n<< /Type /Pagg")
-    )
-    done = ocrsvc("read", "--format", "tsv", "--pages", "1,3-", str(file))
-    rows = [row.split("\t") for row in done.stdout.splitlines()]
-    assert [row[1] for row in rows if row[0] == "1"] == ["1"], done.stderr
-    assert (done.returncode, done.stderr.split(": ")[1]) == (65, f"{file}, page 3")
-
-
-def test_several_files_come_under_their_names(page: Path) -> None:
-    done = ocrsvc("read", str(page), str(page))
-    assert done.stdout.count(f"==> {page} <==") == 2
 
 
 def test_a_page_can_come_from_standard_input(page: Path) -> None:
@@ -121,25 +70,18 @@ def test_a_page_can_come_from_standard_input(page: Path) -> None:
     assert json.loads(done.stdout)["file"] == "-"
 
 
-def test_a_bad_file_does_not_stop_the_others_and_gives_the_exit_code(page: Path, broken: Path) -> None:
-    done = ocrsvc("read", str(broken), str(page), "/nowhere.png")
-    assert done.returncode == 65
-    assert f"==> {page} <==" in done.stdout
-    lines = done.stderr.splitlines()
-    assert [line.split(": ")[:2] for line in lines] == [["ocrsvc", str(broken)], ["ocrsvc", "/nowhere.png"]]
-
-
-def test_read_can_name_another_engine_and_says_why_it_does_not_open(page: Path) -> None:
-    done = ocrsvc("read", "--engine", "tr", str(page))
-    assert done.returncode == 69
-    assert "OCRSVC_TR_HOME" in done.stderr
+@pytest.mark.parametrize(
+    ("engine", "code", "said"),
+    [
+        ("tr", 69, "OCRSVC_TR_HOME"),
+        ("magic", 78, "ocrsvc: OCRSVC_ENGINE is 'magic': accepted is one of ppocr, tr, tr_crnn, fake.\n"),
+    ],
+)
+def test_an_engine_that_does_not_open_says_why(page: Path, engine: str, code: int, said: str) -> None:
+    done = ocrsvc("read", "--engine", engine, str(page))
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_an_engine_that_does_not_exist_is_a_wrong_setting(page: Path) -> None:
-    done = ocrsvc("read", "--engine", "magic", str(page))
-    assert (done.returncode, done.stdout) == (78, "")
-    assert done.stderr == "ocrsvc: OCRSVC_ENGINE is 'magic': accepted is one of ppocr, tr, tr_crnn, fake.\n"
 
 
 def test_settings_prints_values_units_and_sources(
@@ -201,13 +143,10 @@ def test_check_fails_when_the_engine_of_the_settings_does_not_open() -> None:
 
 
 def test_two_builds_of_onnx_runtime_in_one_environment_are_a_loud_failure() -> None:
+    for cpu, gpu in ((True, False), (False, True), (False, False)):
+        check_runtimes(cpu=cpu, gpu=gpu)
     with pytest.raises(OperatorError, match="onnxruntime AND onnxruntime-gpu are both installed"):
         check_runtimes(cpu=True, gpu=True)
-
-
-@pytest.mark.parametrize(("cpu", "gpu"), [(True, False), (False, True), (False, False)])
-def test_one_build_of_onnx_runtime_is_fine(cpu: bool, gpu: bool) -> None:
-    check_runtimes(cpu=cpu, gpu=gpu)
 
 
 def test_serve_passes_gunicorns_flags_on() -> None:
@@ -218,18 +157,48 @@ def test_serve_passes_gunicorns_flags_on() -> None:
 
 
 def test_the_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run(["--version"])
-    assert ended.value.code == 0
+    assert run(["--version"]) == 0
     assert capsys.readouterr().out == "ocrsvc 0.1.0\n"
 
 
 @pytest.mark.parametrize("args", [[], ["read"], ["fly"], ["settings", "--nope"]])
 def test_a_wrong_command_line_ends_with_the_usage(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run(args)
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("usage: ocrsvc")
+    assert run(args) == 2
+    assert capsys.readouterr().err.startswith("Usage: ocrsvc")
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Every command, and every one below it."""
+    for name in ocrsvc_commands.list_commands(CONTEXT):
+        command = ocrsvc_commands.get_command(CONTEXT, name)
+        assert command is not None
+        below = command.commands if isinstance(command, click.Group) else {}
+        yield from ((name, command), *((f"{name} {each}", below[each]) for each in below))
+
+
+@pytest.mark.parametrize(("name", "command"), list(commands()))
+def test_every_command_has_examples_and_each_option_says_what_it_is_for(
+    name: str, command: click.Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*name.split(), "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"Usage: ocrsvc {name} ")
+    parameters = [each for each in command.params if isinstance(each, click.Option | click.Argument)]
+    # gunicorn's own help has the flags of `serve`.
+    assert [each.name for each in parameters if not each.help] == (["flags"] if name == "serve" else [])
+    assert command.help
+    assert isinstance(command, Command)
+    assert all("ocrsvc" in example or "OCRSVC" in example for example in command.examples)
+    assert command.examples
+
+
+def test_a_shell_completes_commands_and_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_OCRSVC_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    monkeypatch.setenv("COMP_WORDS", "ocrsvc read --rot")
+    assert run([]) == 0
+    assert capsys.readouterr().out.split() == ["plain,--rotate"]
 
 
 def test_the_command_line_loads_no_numeric_library_before_it_has_set_their_threads() -> None:

@@ -1,17 +1,19 @@
-"""The Python client over several real services: refusals, hosts that die or fall silent, second requests, TLS."""
+"""The Python client over several real services: refusals, hosts that die or fall silent, forks, TLS."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,62 +24,32 @@ from tls_support import Authority
 from ocrsvc import errors
 from ocrsvc.cli import main
 from ocrsvc.client import AsyncClient, Client
-from ocrsvc.client.balanced_services import BalancedServices
-from ocrsvc.client.balancing.changes import Left
 from ocrsvc.client.balancing.rules import Rules
-from ocrsvc.client.response import Answer
-from ocrsvc.client.several_services import Surroundings
-from ocrsvc.tls.client_context import client_context
-
-HEDGED = Rules(hedge_share=0.2, hedge_percentile=0.9, hedge_first_s=0.1)
-
-
-class Silent:
-    """A service that breaks so many connections, and then accepts what is sent and never answers.
-
-    Attributes:
-        url: Its address.
-        got: The connections that it keeps.
-    """
-
-    def __init__(self, breaks: int) -> None:
-        self._breaks = breaks
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        self.got: list[socket.socket] = []
-        self._thread = threading.Thread(target=self._accept)
-        self._thread.start()
-
-    def stop_listening(self) -> None:
-        """Take no more connections; those that it has stay."""
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._listening.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                wire = self._listening.accept()[0]
-                if self._breaks:
-                    self._breaks -= 1
-                    wire.close()
-                else:
-                    self.got.append(wire)
+from ocrsvc.client.request import PATH, Request
+from ocrsvc.client.response import Answer, answer_of
+from ocrsvc.client.services import Services
 
 
 @contextmanager
-def silent(breaks: int = 0) -> Iterator[Silent]:
-    service = Silent(breaks)
-    try:
-        yield service
-    finally:
+def silent() -> Iterator[tuple[str, list[socket.socket]]]:
+    """A service that accepts what is sent and never answers: its address, and the connections that it has."""
+    got: list[socket.socket] = []
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def accept() -> None:
         with suppress(OSError):
-            service.stop_listening()
-        for wire in service.got:
+            while True:
+                got.append(listening.accept()[0])
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", got
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for wire in (listening, *got):
             wire.close()
-
-
-Read = Callable[[list[str], int, Rules], list[str]]
 
 
 def port_of(url: str) -> int:
@@ -99,13 +71,6 @@ def pages_until(is_so: Callable[[], bool]) -> Iterator[bytes]:
     while not is_so():
         assert time.monotonic() < end_s
         yield PAGE
-
-
-def gone_requests(server: Server) -> int:
-    """How many requests of the server ended because their client had gone."""
-    with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as answer:
-        lines = answer.read().decode().splitlines()
-    return len([line for line in lines if line.startswith("ocrsvc_requests_total{") and 'code="client_gone"' in line])
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +101,10 @@ def read_both_ways(urls: list[str], count: int) -> list[list[str]]:
 def test_pages_are_read_by_several_services_that_are_small(two: list[Server]) -> None:
     before = [server.metric("ocrsvc_images_total") for server in two]
     expected = [f"{20 + number}x20" for number in range(8)]
-    assert read_both_ways([server.url for server in two], 8) == [expected, expected]
+    urls = [server.url for server in two]
+    assert read_both_ways(urls, 8) == [expected, expected]
+    with Client(urls) as client:
+        assert client.models().default is None
     assert min(server.metric("ocrsvc_images_total") - count for server, count in zip(two, before, strict=True)) >= 2
 
 
@@ -144,15 +112,6 @@ def test_the_command_line_reads_by_several(two: list[Server], capsys: pytest.Cap
     command = ["read", "--url", ",".join(server.url for server in two), str(ROOT / "tests/pages/notice.png")]
     assert main.run(command) == 0
     assert capsys.readouterr().out.startswith("640x300\n")
-
-
-def test_models_are_listed_by_one_of_them(two: list[Server]) -> None:
-    async def asked() -> object:
-        async with AsyncClient([server.url for server in two]) as client:
-            return await client.models()
-
-    with Client([server.url for server in two]) as client:
-        assert client.models() == asyncio.run(asked())
 
 
 def test_a_refusal_is_sent_elsewhere_at_once_and_its_time_is_kept() -> None:
@@ -213,20 +172,28 @@ def test_without_any_service_it_gives_up_after_its_patience(free_port: int) -> N
         assert 0.3 <= time.monotonic() - began < 8
 
 
-def test_the_deadline_holds_over_all_attempts_and_goes_along() -> None:
-    async def read(urls: list[str]) -> None:
-        async with AsyncClient(urls, timeout_s=2.5) as client:
-            await client.read(PAGE)
+def read_by_thread(urls: list[str], page: bytes, timeout_s: float) -> str:
+    with Client(urls, timeout_s=timeout_s) as client:
+        return client.read(page).text
 
-    with scripted(None) as (broken, seen), silent() as mute:
-        for ask in (
-            lambda: Client([broken, mute.url], timeout_s=2.5).read(PAGE),
-            lambda: asyncio.run(read([mute.url])),
-        ):
-            began = time.monotonic()
-            with pytest.raises(errors.DeadlineExceeded, match=r"within 2.5 seconds"):
-                ask()
-            assert 2.5 <= time.monotonic() - began < 20
+
+def read_by_loop(urls: list[str], page: bytes, timeout_s: float) -> str:
+    async def read() -> str:
+        async with AsyncClient(urls, timeout_s=timeout_s) as client:
+            return (await client.read(page)).text
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize("read", [read_by_thread, read_by_loop])
+@pytest.mark.parametrize("page", [PAGE, bytes(30_000_000)])
+def test_the_deadline_holds_over_all_attempts_and_goes_along(read: Callable[..., str], page: bytes) -> None:
+    # The large one is never taken by the service that is silent.
+    with scripted(None) as (broken, seen), silent() as (mute, _):
+        began = time.monotonic()
+        with pytest.raises(errors.DeadlineExceeded, match=r"within 2.5 seconds"):
+            read([broken, mute], page, 2.5)
+        assert 2.5 <= time.monotonic() - began < 20
     assert all(0.5 < float(each["X-Request-Timeout"]) < 2.5 for each in seen)
 
 
@@ -241,54 +208,66 @@ def test_cancelling_a_reading_closes_its_connection_and_gives_its_place_back() -
                 await reading
             return [each.in_flight for each in client.states()]
 
-    with silent() as mute:
-        assert asyncio.run(read(mute.url, mute.got)) == [0]
-        assert ends(mute.got[0])
+    with silent() as (url, got):
+        assert asyncio.run(read(url, got)) == [0]
+        assert ends(got[0])
 
 
-# Second requests
+def test_a_client_that_is_closed_or_forgotten_leaves_nothing_under_way() -> None:
+    with silent() as (url, got), ThreadPoolExecutor(1) as pool:
+        client = Client(url)
+        reading = pool.submit(client.read, PAGE)
+        wait_until(lambda: got)
+        client.close()
+        for each in (reading, pool.submit(client.read, PAGE)):
+            with pytest.raises(errors.NotConnected, match="closed"):
+                each.result(20)
+        assert ends(got[0])
+    with scripted(GOOD) as (url, _):
+        assert Client(url).read(PAGE).text == "hello"
+        gc.collect()
+        wait_until(lambda: not [one for one in threading.enumerate() if one.name == "ocrsvc-client"])
 
 
-def read_by_thread(urls: list[str], count: int, rules: Rules) -> list[str]:
-    with Client(urls, rules=rules) as client:
-        return [client.read(PAGE).text for _ in range(count)]
+def test_after_a_fork_parent_and_child_have_connections_of_their_own(two: list[Server]) -> None:
+    with Client([server.url for server in two]) as client:
+        assert first_lines(list(client.read_many([page_of(30)] * 4))) == ["30x20"] * 4
+        child = os.fork()
+        if not child:
+            with suppress(BaseException):
+                os._exit(7 if first_lines(list(client.read_many([page_of(31)] * 4))) == ["31x20"] * 4 else 1)
+            os._exit(2)
+        assert first_lines(list(client.read_many([page_of(32)] * 4))) == ["32x20"] * 4
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def read_by_loop(urls: list[str], count: int, rules: Rules) -> list[str]:
-    async def read() -> list[str]:
-        async with AsyncClient(urls, rules=rules) as client:
-            return [(await client.read(PAGE)).text for _ in range(count)]
-
-    return asyncio.run(read())
-
-
-@pytest.mark.parametrize("read", [read_by_thread, read_by_loop])
-def test_one_that_takes_long_is_sent_to_another_and_its_connection_closed(read: Read) -> None:
-    with scripted(GOOD) as (a, _), silent() as b:
-        assert set(read([a, b.url], 60, HEDGED)) == {"hello"}
-        assert 1 <= len(b.got) <= 10
-        for wire in b.got:
-            assert ends(wire)
+def test_an_asynchronous_client_goes_from_one_event_loop_to_the_next_and_asks_no_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with scripted(GOOD) as (url, _):
+        client = AsyncClient(url)
+        assert [asyncio.run(client.read(PAGE)).text for _ in range(2)] == ["hello", "hello"]
 
 
-def test_a_request_that_tries_an_ejected_service_does_not_wait_for_it() -> None:
-    with scripted(GOOD) as (a, _), silent(breaks=3) as b, Client([a, b.url]) as client:
-        end_s, longest_s = time.monotonic() + 30, 0.0
-        while not b.got and time.monotonic() < end_s:
-            began = time.monotonic()
-            assert client.read(PAGE).text == "hello"
-            longest_s = max(longest_s, time.monotonic() - began)
-        assert b.got
-        assert longest_s < 20
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")
+def test_a_host_that_is_cut_off_is_noticed_by_its_connection(
+    two: list[Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wires: list[socket.socket] = []
+    connect = asyncio.BaseEventLoop.create_connection
 
+    async def noted(loop: asyncio.BaseEventLoop, *args: Any, **kwargs: Any) -> Any:
+        transport, protocol = await connect(loop, *args, **kwargs)
+        wires.append(transport.get_extra_info("socket"))
+        return transport, protocol
 
-def test_the_service_notices_that_a_request_which_was_overtaken_has_gone() -> None:
-    env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_FAKE_LATENCY_S": "1"}
-    with run_server(env) as slow, scripted(GOOD) as (fast, seen):
-        with Client([slow.url, fast], rules=HEDGED) as client:
-            for page in pages_until(lambda: gone_requests(slow) > 0):
-                client.read(page)
-        assert seen
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", noted)
+    with Client(two[0].url) as client:
+        client.read(PAGE)
+        assert wires[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 6000
+        assert wires[0].getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert wires[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 3
 
 
 # TLS and names
@@ -304,20 +283,25 @@ def test_services_are_asked_by_tls_at_every_address_of_their_name(tmp_path: Path
         "OCRSVC_TLS_CLIENT_CA": str(authority.file),
         "OCRSVC_TLS_CLIENTS": "required",
     }
-    around = Surroundings(resolve=lambda name, _: ["127.0.0.1"] if name == "ocr.test" else [])
+    body = np.random.default_rng(1).bytes(3_000_000)
+
+    async def read(url: str) -> None:
+        services = Services(
+            url,
+            ca=authority.file,
+            certificate=(own.certificate, own.key),
+            resolve=lambda name, _: ["127.0.0.1"] if name == "ocr.test" else [],
+        )
+        with pytest.raises(errors.UnsupportedImage):
+            await services.ask(Request("POST", PATH, {}, body), answer_of, 60.0)
+        for width in (30, 31):
+            answer = await services.ask(Request("POST", PATH, {}, page_of(width)), answer_of, 60.0)
+            assert first_lines([answer]) == [f"{width}x20"]
+        assert [each.url for each in services.balancer.states()] == [f"https://127.0.0.1:{port_of(url)}"]
+        await services.close()
+
     with run_server(env) as server:
-        url = f"dns+https://ocr.test:{port_of(server.url)}"
-        services = BalancedServices(url, {}, client_context(authority.file, own.certificate, own.key), Rules(), around)
-        with closing(services):
-            body = np.random.default_rng(1).bytes(3_000_000)
-            with pytest.raises(errors.UnsupportedImage):
-                services.read(body, {}, 60.0, Left())
-            for width in (30, 31):
-                answer = services.read(page_of(width), {}, 60.0, Left())
-                assert first_lines([answer]) == [f"{width}x20"]
-            assert [each.url for each in services.states()] == [
-                url.removeprefix("dns+").replace("ocr.test", "127.0.0.1")
-            ]
+        asyncio.run(read(f"dns+https://ocr.test:{port_of(server.url)}"))
         with (
             Client([server.url], ca=authority.file, rules=Rules(patience_s=0.1)) as client,
             pytest.raises(errors.NotConnected, match=r"CERTIFICATE_VERIFY_FAILED.*ca="),

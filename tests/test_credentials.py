@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocrsvc.access.key_secrets import LONGEST, credential_of
-from ocrsvc.cli.api_key import read_key
+from ocrsvc.access.api_keys import LONGEST, credential_of
+from ocrsvc.cli.service import read_key
 from ocrsvc.client.request import own_headers
 from ocrsvc.errors import BadOption, OperatorError
 from ocrsvc.settings.load import read_settings
@@ -58,12 +58,12 @@ def test_whatever_is_sent_is_a_short_text_and_never_printed(authorization: str, 
 @pytest.mark.parametrize(
     ("environment", "given_key", "headers", "sent"),
     [
-        (SECRET, None, None, {"Authorization": f"Bearer {SECRET}"}),
+        (SECRET, None, None, {"authorization": f"Bearer {SECRET}"}),
         ("", None, None, {}),
-        ("other", SECRET, None, {"Authorization": f"Bearer {SECRET}"}),
+        ("other", SECRET, None, {"authorization": f"Bearer {SECRET}"}),
         (SECRET, "", None, {}),
-        (SECRET, None, {"authorization": "Basic eA=="}, {"authorization": "Basic eA=="}),
-        (f" {SECRET}\n", None, {"X-A": "b"}, {"X-A": "b", "Authorization": f"Bearer {SECRET}"}),
+        (SECRET, None, {"Authorization": "Basic eA=="}, {"authorization": "Basic eA=="}),
+        (f" {SECRET}\n", None, {"X-A": "b"}, {"x-a": "b", "authorization": f"Bearer {SECRET}"}),
     ],
 )
 def test_the_client_sends_the_key_that_it_is_given_or_the_environments(

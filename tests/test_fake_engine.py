@@ -17,7 +17,7 @@ import pytest
 from ocrsvc.engines.fake import FakeEngine, FakeHandle, hash_text
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
-from ocrsvc.settings.groups.engine_fake import FakeEngineSettings
+from ocrsvc.settings.engine import FakeEngineSettings
 from ocrsvc.system.allocator import give_back
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -181,7 +181,7 @@ def test_it_stops_soon_when_nobody_waits_any_more_and_reads_the_next_image(setti
 CRASH = """
 import numpy as np
 from ocrsvc.engines.fake import FakeEngine
-from ocrsvc.settings.groups.engine_fake import FakeEngineSettings
+from ocrsvc.settings.engine import FakeEngineSettings
 from ocrsvc.records import Image, ReadTask
 
 handle = FakeEngine(FakeEngineSettings(fake_fault="crash", fake_fault_on=("HASH",))).open_handle()

@@ -32,8 +32,7 @@ from support import wait_until
 from web_support import picture
 
 from ocrsvc.access.api_keys import KeyEntry, KeyLimits
-from ocrsvc.access.manage_keys import add_key
-from ocrsvc.access.open_store import open_store
+from ocrsvc.access.manage_keys import add_key, open_store
 
 PAGE: Final = picture()
 PAGES: Final = 200

@@ -43,8 +43,8 @@ from ocrsvc.engines.open_engine import open_engine
 from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, EngineUnavailable
 from ocrsvc.records import FileTask, Pixels, Task
 from ocrsvc.serving.work_queue import client_gone
+from ocrsvc.settings.group import Percentage
 from ocrsvc.settings.settings import Settings
-from ocrsvc.settings.types import Percentage
 
 sys.path.insert(0, str(Path(__file__).parent / "doubles"))
 

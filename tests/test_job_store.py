@@ -10,31 +10,27 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from callbacks_support import done_job, receiver, send_due
+from callbacks_support import done_job, receiver, send_due, sender_of
 from documents import GRAY, pdf
-from jobs_support import put_result_file
+from jobs_support import Clock, put_result_file
 from web_support import KnownEngine, json_of
 
 from ocrsvc.adapters.mistral.uploaded_files import UploadedFiles
 from ocrsvc.app import create_app
 from ocrsvc.errors import QueueFull, SettingsError
-from ocrsvc.jobs.callbacks import CallbackSender
-from ocrsvc.jobs.eviction import Bounds, Need, Stored, displaced
-from ocrsvc.jobs.job import INDEX, LINES, Job, PageLog
+from ocrsvc.jobs.job import INDEX, LINES, Job, Record, job_status
 from ocrsvc.jobs.job_database import NAME, StorageFull, storing
 from ocrsvc.jobs.job_folder import LASTING, open_folder, open_jobs
-from ocrsvc.jobs.job_options import pack_options, unpack_options
-from ocrsvc.jobs.job_result import make_file, make_result
-from ocrsvc.jobs.job_status import job_status
-from ocrsvc.jobs.job_store import JobStore, read_usage
+from ocrsvc.jobs.job_result import unpack_options
+from ocrsvc.jobs.job_store import JobStore, displaced, read_usage
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.limiter import Limiter
@@ -46,76 +42,52 @@ DOCUMENT = pdf(GRAY)
 
 # Which documents make room: as "caller + number", finished ones in capitals, the oldest first
 
-
-def stored_of(names: str) -> list[Stored]:
-    """Documents of 10 bytes each."""
-    return [
-        Stored(name, name[0].lower(), 10, came_s, is_done=name[0].isupper())
-        for came_s, name in enumerate(names.split())
-    ]
+FOUR = {"most_jobs": 4}
+FORTY = {"most_bytes": 40}
 
 
 @pytest.mark.parametrize(
-    ("names", "caller", "gone"),
+    ("names", "caller", "asked", "gone"),
     [
-        ("a1 a2", "a", []),
+        ("a1 a2", "a", FOUR, []),
         # Its own finished ones, the oldest first, before any other's.
-        ("B1 A1 a2 A3", "a", ["A1"]),
+        ("B1 A1 a2 A3", "a", FOUR, ["A1"]),
         # One caller with everything makes room for each new one: finished ones first, else what came last.
-        ("A1 a2 a3 a4", "b", ["A1"]),
-        ("a1 a2 a3 a4", "b", ["a4"]),
-        ("a1 a2 a3 b1", "b", ["a3"]),
-        ("a1 a2 A3 b1", "c", ["A3"]),
+        ("A1 a2 a3 a4", "b", FOUR, ["A1"]),
+        ("a1 a2 a3 a4", "b", FOUR, ["a4"]),
+        ("a1 a2 a3 b1", "b", FOUR, ["a3"]),
+        ("a1 a2 A3 b1", "c", FOUR, ["A3"]),
         # A caller with its share displaces none; nor does one with more.
-        ("a1 a2 b1 b2", "b", None),
-        ("a1 a2 A3 b1", "a", ["A3"]),
-        ("a1 a2 a3 B1", "a", None),
+        ("a1 a2 b1 b2", "b", FOUR, None),
+        ("a1 a2 A3 b1", "a", FOUR, ["A3"]),
+        ("a1 a2 a3 B1", "a", FOUR, None),
         # All have their share: a new caller displaces what is finished, and nothing that is not.
-        ("a1 B1 c1 D1", "e", ["B1"]),
-        ("a1 b1 c1 d1", "e", None),
+        ("a1 B1 c1 D1", "e", FOUR, ["B1"]),
+        ("a1 b1 c1 d1", "e", FOUR, None),
+        # Bytes have shares too: more than half of everything is more than one of two may have.
+        ("A1 a2 a3 a4", "b", FORTY, ["A1"]),
+        ("A1 a2 a3 a4", "b", FORTY | {"size": 20}, ["A1", "a4"]),
+        ("A1 a2 a3 a4", "b", FORTY | {"size": 25}, None),
+        ("A1 a2 a3 a4", "b", FORTY | {"size": 41}, None),
+        ("A1 a2 a3 b1", "b", FORTY | {"document": "b1"}, ["A1"]),
+        ("A1 a2 a3 b1", "b", FORTY | {"document": "b1", "size": 21}, None),
+        # The document that a file is made of does not make room for it.
+        ("A1 A2", "a", {"most_bytes": 20, "document": "A1"}, ["A2"]),
     ],
 )
 def test_callers_with_most_and_finished_documents_make_room(
-    names: str, caller: str, gone: Sequence[str] | None
+    names: str, caller: str, asked: Mapping[str, object], gone: Sequence[str] | None
 ) -> None:
-    found = displaced(stored_of(names), Need(caller, 10), Bounds(documents=4, size=10**6))
-    assert (found if found is None else [document.id for document in found]) == gone
-
-
-@pytest.mark.parametrize(
-    ("size", "document", "gone"),
-    [
-        (10, "", ["A1"]),
-        (20, "", ["A1", "a4"]),
-        (25, "", None),
-        (10, "b1", ["A1"]),
-        # More than half of everything is more than one of two may have.
-        (21, "b1", None),
-        (41, "", None),
-    ],
-)
-def test_bytes_have_shares_too(size: int, document: str, gone: Sequence[str] | None) -> None:
-    names = "A1 a2 a3 a4" if not document else "A1 a2 a3 b1"
-    found = displaced(stored_of(names), Need("b", size, document), Bounds(documents=100, size=40))
-    assert (found if found is None else [entry.id for entry in found]) == gone
-
-
-def test_the_document_that_files_are_made_of_does_not_make_room_for_them() -> None:
-    found = displaced(stored_of("A1 A2"), Need("a", 10, document="A1"), Bounds(documents=9, size=20))
-    assert found == [stored_of("A1 A2")[1]]
+    """Of documents of 10 bytes each."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE job (id, caller, bytes, is_done, came_s)")
+        rows = [(name, name[0].lower(), 10, name[0].isupper(), came_s) for came_s, name in enumerate(names.split())]
+        connection.executemany("INSERT INTO job VALUES (?, ?, ?, ?, ?)", rows)
+        need = {"caller": caller, "size": 10, "document": "", "most_jobs": 100, "most_bytes": 10**6}
+        assert displaced(connection, {**need, **asked}) == gone
 
 
 # The store
-
-
-class Clock:
-    """Seconds that a test moves on."""
-
-    def __init__(self, now_s: float = 10.0**7) -> None:
-        self.now_s = now_s
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture
@@ -129,27 +101,12 @@ def small(tmp_path: Path, clock: Clock) -> JobStore:
     return JobStore(tmp_path, 100_000, 100.0, clock, wall=clock, most_jobs=4)
 
 
-def test_one_caller_cannot_keep_others_out(small: JobStore, clock: Clock) -> None:
-    def add(caller: str) -> Job:
-        clock.now_s += 1
-        return small.add(b"1", {}, caller)
-
-    first, *_, last = [add("hog") for _ in range(4)]
-    with pytest.raises(QueueFull):
-        add("hog")
-    other = add("other")
-    assert (first.is_there(), last.is_there(), other.data()) == (True, False, b"1")
-    first.finish("success")
-    add("hog")
-    assert not first.is_there()
-
-
 def test_no_more_bytes_are_kept_than_may_be_and_files_that_are_made_count(small: JobStore) -> None:
-    old, made = small.add(bytes(30_000), {}, "a"), small.add(bytes(30_000), {}, "a")
+    old, made = small.add(bytes(30_000), Record("a")), small.add(bytes(30_000), Record("a"))
     with pytest.raises(QueueFull):
-        small.add(bytes(60_000), {}, "a")
-    old.finish("success")
-    made.finish("success")
+        small.add(bytes(60_000), Record("a"))
+    old.finish()
+    made.finish()
     put_result_file(small, made, "a.txt", bytes(50_000))
     assert (old.is_there(), (made.folder / "out" / "a.txt").read_bytes()) == (False, bytes(50_000))
     with pytest.raises(QueueFull):
@@ -157,25 +114,25 @@ def test_no_more_bytes_are_kept_than_may_be_and_files_that_are_made_count(small:
 
 
 def test_what_is_too_old_makes_room(small: JobStore, clock: Clock) -> None:
-    small.add(bytes(60_000), {})
+    small.add(bytes(60_000), Record(""))
     clock.now_s += 101
-    new = small.add(bytes(60_000), {})
+    new = small.add(bytes(60_000), Record(""))
     assert small.all() == [new]
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda _, job: job.finish("success"),
+        lambda _, job: job.finish(),
         lambda other, job: [put_result_file(other, job, "a.txt", b"made" * size) for size in (1, 2)],
         lambda other, job: other.clear(job),
-        lambda other, _: other.add(b"another", {}, "c"),
-        lambda _, job: [job.log.append({"number": 1}), job.note_progress()],
+        lambda other, _: other.add(b"another", Record("c")),
+        lambda _, job: [job.append_page({"number": 1}), job.note_progress()],
     ],
 )
 def test_what_another_process_changes_is_seen(small: JobStore, change: Callable[[JobStore, Job], object]) -> None:
-    small.add(b"waits", {}, "a")
-    small.add(b"is done", {}, "b").finish("success")
+    small.add(b"waits", Record("a"))
+    small.add(b"is done", Record("b")).finish()
     other = JobStore(small.folder, 10**6, 100.0)
     for job in other.all():
         change(other, job)
@@ -187,23 +144,18 @@ def test_what_another_process_changes_is_seen(small: JobStore, change: Callable[
     assert seen == (len(jobs), len(waiting), sum(sizes))
 
 
-def test_a_store_that_another_process_holds_for_too_long_keeps_no_request_waiting(small: JobStore) -> None:
+def test_a_store_that_others_hold_for_too_long_keeps_no_request_waiting(small: JobStore) -> None:
     small.database.wait_s = 0.05
-    kept = small.add(b"1", {})
+    kept = small.add(b"1", Record("", name="a.pdf", numbers=[1], count=1))
+    with ThreadPoolExecutor(1) as pool, small.database.transaction():
+        assert pool.submit(job_status, kept).result(30.0)["state"] == "waiting"
     with closing(sqlite3.connect(small.folder / NAME, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         small.database.close()
-        for store in (lambda: small.add(b"2", {}), lambda: put_result_file(small, kept, "a", b"3")):
+        for store in (lambda: small.add(b"2", Record("")), lambda: put_result_file(small, kept, "a", b"3")):
             with pytest.raises(QueueFull, match="takes long"):
                 store()
     assert (small.all(), files_of(small.folder) & {f"{kept.id}/out/a"}) == ([kept], set())
-
-
-def test_a_job_tells_how_far_it_is_while_others_are_stored(small: JobStore) -> None:
-    job = small.add(b"1", {"name": "a.pdf", "numbers": [1], "count": 1, "formats": []})
-    small.database.wait_s = 0.05
-    with ThreadPoolExecutor(1) as pool, small.database.transaction():
-        assert pool.submit(job_status, job).result(30.0)["state"] == "waiting"
 
 
 def test_a_document_is_written_before_the_database_is_held(small: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,27 +167,27 @@ def test_a_document_is_written_before_the_database_is_held(small: JobStore, monk
         return transaction()
 
     monkeypatch.setattr(small.database, "transaction", look)
-    small.add(b"1", {})
+    small.add(b"1", Record(""))
     assert "file" in written[0]
 
 
 def test_what_a_dead_process_was_adding_is_removed_and_what_a_living_one_adds_is_not(small: JobStore) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    dead, living, cleared = f".{child.pid}-{'a' * 32}", f".{os.getppid()}-{'b' * 32}", f".{'c' * 32}"
+    dead, living, cleared = f".{child.pid}-{'a' * 32}", f".{os.getppid()}-{'b' * 32}", f".999999999-{'c' * 32}"
     for name in (dead, living, cleared):
         (small.folder / name).mkdir()
         (small.folder / name / "file").write_bytes(bytes(90_000))
-    job = small.add(bytes(60_000), {})
+    job = small.add(bytes(60_000), Record(""))
     small.sweep()
     assert {path.name for path in small.folder.iterdir() if path.is_dir()} == {living, job.id}
 
 
 def test_each_process_has_a_connection_of_its_own(small: JobStore) -> None:
-    small.add(b"1", {})
+    small.add(b"1", Record(""))
     small.database.close()
     fork = multiprocessing.get_context("fork")
-    children = [fork.Process(target=small.add, args=[b"2", {}]) for _ in range(3)]
+    children = [fork.Process(target=small.add, args=[b"2", Record("")]) for _ in range(3)]
     for child in children:
         child.start()
     for child in children:
@@ -247,19 +199,18 @@ def test_each_process_has_a_connection_of_its_own(small: JobStore) -> None:
 # What a death leaves between files and rows, and a database that is damaged
 
 
-def test_a_job_whose_process_died_before_its_row_was_there_is_given_one(small: JobStore) -> None:
-    job = small.add(b"1", {"source": "api"}, "a", repeat="r", content="c")
+def test_a_folder_without_a_row_is_given_one_and_a_row_without_a_folder_is_removed(small: JobStore) -> None:
+    record = Record("a", source="api", repeat="r", content="c")
+    job = small.add(b"1", record)
     small.database.rows("DELETE FROM job")
-    assert small.add(b"1", {"source": "api"}, "a", repeat="r", content="c") == job
+    # With the same Idempotency-Key.
+    assert small.add(b"1", record) == job
     small.database.rows("DELETE FROM job")
     small.sweep()
-    assert small.waiting() == [job]
-
-
-def test_a_row_whose_files_are_gone_is_removed_and_gives_no_job(small: JobStore) -> None:
-    small.add(bytes(60_000), {}, repeat="r").folder.rename(small.folder / f".{'c' * 32}")
-    assert (small.all(), small.waiting()) == ([], [])
-    assert small.add(b"2", {}, repeat="r").is_there()
+    assert small.all("NOT is_done") == [job]
+    job.folder.rename(small.folder / f".{'c' * 32}")
+    assert (small.all(), small.all("NOT is_done")) == ([], [])
+    assert small.add(bytes(60_000), record).is_there()
     small.sweep()
     assert small.database.rows("SELECT count(*) FROM job") == [(1,)]
 
@@ -284,11 +235,11 @@ def test_a_damaged_database_is_set_aside_and_built_from_the_jobs_own_files(
 ) -> None:
     jobs = JobStore(tmp_path, 10**8, 3600.0)
     waiting = [
-        jobs.add(b"%d" % number, {"source": "api"}, f"caller {number}", repeat=str(number)) for number in range(9)
+        jobs.add(b"%d" % number, Record(f"caller {number}", source="api", repeat=str(number))) for number in range(9)
     ]
     told, untold = done_job(jobs, "told.example"), done_job(jobs, "untold.example")
     sent, post = receiver()
-    CallbackSender(jobs.database, post, 3).send_next()
+    sender_of(jobs, post).send_next()
     file = UploadedFiles(jobs.uploads).add(b"x", "a.pdf", "one", None)
     other = JobStore(tmp_path, 10**8, 3600.0)
     for store in (jobs, other):
@@ -304,14 +255,14 @@ def test_a_damaged_database_is_set_aside_and_built_from_the_jobs_own_files(
     if is_running:
         after.sweep()
     else:
-        after.open_again("boot")
+        after.sweep("boot")
     assert (tmp_path / f"damaged-{NAME}").exists() == (how != "removed")
     for store in (after, other):
         assert {job.id for job in store.all()} == {job.id for job in (*waiting, told, untold)}
-        assert {job.id for job in store.waiting()} == {job.id for job in waiting}
+        assert {job.id for job in store.all("NOT is_done")} == {job.id for job in waiting}
         assert UploadedFiles(store.uploads).all() == [file]
     # What was delivered is not sent again.
-    send_due(CallbackSender(after.database, post, 3))
+    send_due(sender_of(after, post))
     assert len(sent) == 2
 
 
@@ -336,35 +287,29 @@ def files_of(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if ".sqlite" not in path.name}
 
 
-@pytest.mark.usefixtures("full_disk")
-def test_a_document_for_which_the_disk_has_no_room_leaves_nothing(small: JobStore) -> None:
-    with pytest.raises(StorageFull), storing():
-        small.add(bytes(60_000), {})
-    assert files_of(small.folder) == set()
-
-
-def test_a_document_for_whose_row_the_disk_has_no_room_leaves_nothing(small: JobStore) -> None:
+@pytest.mark.parametrize("for_what", ["the document", "its row"])
+def test_a_document_for_which_the_disk_has_no_room_leaves_nothing(small: JobStore, for_what: str, request: Any) -> None:
     ((pages,),) = small.database.rows("PRAGMA page_count")
-    small.database.rows(f"PRAGMA max_page_count = {pages}")
+    if for_what == "its row":
+        small.database.rows(f"PRAGMA max_page_count = {pages}")
+    else:
+        request.getfixturevalue("full_disk")
     with pytest.raises(StorageFull), storing():
-        small.add(b"1", {}, repeat="r" * 10_000)
+        small.add(bytes(60_000), Record("", repeat="r" * 10_000))
     assert files_of(small.folder) == set()
 
 
 def test_a_result_for_which_the_disk_has_no_room_leaves_nothing(small: JobStore, request: Any) -> None:
-    job = small.add(b"a document", {})
+    job = small.add(b"a document", Record(""))
     before = files_of(small.folder)
     request.getfixturevalue("full_disk")
-    with pytest.raises(OSError, match="No space"):
-        job.finish("success")
-    with pytest.raises(OSError, match="No space"):
-        make_file(small, job, "a", lambda output: Path(output.name).write_bytes(b"1234"))
-    assert files_of(small.folder) == before
-
-
-def test_other_errors_are_not_taken_for_a_full_disk() -> None:
     with pytest.raises(FileNotFoundError), storing():
         Path("/nowhere/at/all").read_bytes()
+    with pytest.raises(OSError, match="No space"):
+        job.finish()
+    with pytest.raises(OSError, match="No space"):
+        small.make_file(job, "a", lambda output: Path(output.name).write_bytes(b"1234"))
+    assert files_of(small.folder) == before
 
 
 @pytest.fixture(scope="module")
@@ -386,22 +331,15 @@ def test_a_caller_that_fills_the_store_over_http_keeps_no_other_out(reader: Read
     assert [upload(caller) for caller in ("hog", "hog", "hog", "hog", "other", "other")] == [200] * 3 + [503, 200, 503]
 
 
-def test_few_requests_wait_for_their_documents_to_be_stored_and_the_next_is_asked_to_come_back(
-    reader: Reader, tmp_path: Path
-) -> None:
+def test_what_cannot_be_stored_now_is_asked_to_come_back(reader: Reader, tmp_path: Path, request: Any) -> None:
     jobs = JobStore(tmp_path, 10**6, 100.0)
     client = create_app(Settings(), reader, jobs=jobs).test_client()
     jobs.adding = Limiter(1, 0)
     with jobs.adding.take(bool):
         answer = client.post("/v1/jobs", data=DOCUMENT, content_type="application/pdf")
         assert (answer.status_code, answer.headers["Retry-After"], jobs.all()) == (503, "2", [])
-    assert client.post("/v1/jobs", data=DOCUMENT, content_type="application/pdf").status_code == 202
-
-
-@pytest.mark.usefixtures("full_disk")
-def test_a_full_disk_is_a_503_at_the_door(reader: Reader, tmp_path: Path) -> None:
-    app = create_app(Settings(), reader, jobs=JobStore(tmp_path, 10**6, 100.0))
-    answer = app.test_client().post("/api/doc/upload", data={"file": (io.BytesIO(DOCUMENT), "a.pdf")})
+    request.getfixturevalue("full_disk")
+    answer = client.post("/api/doc/upload", data={"file": (io.BytesIO(DOCUMENT), "a.pdf")})
     assert (answer.status_code, answer.headers["Retry-After"], json_of(answer)["code"]) == (503, "30", 903)
     assert files_of(tmp_path) == set()
 
@@ -411,11 +349,12 @@ def test_a_full_disk_is_a_503_at_the_door(reader: Reader, tmp_path: Path) -> Non
 HOLDING = """
 import sys
 from pathlib import Path
+from ocrsvc.jobs.job import Record
 from ocrsvc.jobs.job_folder import open_jobs
 from ocrsvc.settings.settings import Settings
 
 jobs = open_jobs(Settings(tasks_dir=Path(sys.argv[1])))
-print(jobs.add(b"a document", {"source": "api"}).id, flush=True)
+print(jobs.add(b"a document", Record("", source="api")).id, flush=True)
 sys.stdin.read()
 """
 
@@ -426,7 +365,7 @@ def test_a_store_is_gone_on_with_by_the_next_service_and_by_one_at_a_time(tmp_pa
         assert first.stdout is not None
         job_id = first.stdout.readline().strip()
         with pytest.raises(SettingsError, match="Another service"):
-            open_folder(tmp_path, wait_s=0.0)
+            open_folder(tmp_path / LASTING, wait_s=0.0)
         first.kill()
     (tmp_path / LASTING / f".{os.getppid()}-{'a' * 32}").mkdir()
     second = open_jobs(Settings(tasks_dir=tmp_path))
@@ -460,12 +399,12 @@ def test_a_service_starts_on_a_full_disk_and_gives_what_was_read(
     assert "put in order later" in caplog.text
 
 
-@pytest.mark.parametrize("version", ["1", "3", ""])
+@pytest.mark.parametrize("version", ["2", "4"])
 def test_a_store_of_another_version_is_left_alone_and_it_is_said_what_to_do(tmp_path: Path, version: str) -> None:
     (tmp_path / LASTING).mkdir()
     (tmp_path / LASTING / ".format").write_text(version)
     with pytest.raises(SettingsError, match="Another version") as refused:
-        open_folder(tmp_path, wait_s=0.0)
+        open_folder(tmp_path / LASTING, wait_s=0.0)
     assert "rename the folder" in str(refused.value.remedy)
     assert [path.name for path in (tmp_path / LASTING).iterdir() if path.name != ".alive"] == [".format"]
 
@@ -475,16 +414,16 @@ def test_ages_are_kept_over_a_boot_by_the_clock_on_the_wall_and_from_then_on_by_
 ) -> None:
     clock, wall = Clock(5000.0), Clock()
     jobs = JobStore(tmp_path, 10**6, 100.0, clock, wall=wall)
-    jobs.open_again("first boot")
-    jobs.add(b"1", {})
+    jobs.sweep("first boot")
+    jobs.add(b"1", Record(""))
     wall.now_s += 70
     clock.now_s += 70
-    new = jobs.add(b"2", {})
+    new = jobs.add(b"2", Record(""))
     # The monotonic clock begins anew, and 40 s have passed on the wall.
     clock.now_s, wall.now_s = 7.0, wall.now_s + 40
-    jobs.open_again("second boot")
+    jobs.sweep("second boot")
     wall.now_s += 10**9
-    jobs.open_again("second boot")
+    jobs.sweep("second boot")
     jobs.sweep()
     assert jobs.all() == [new]
     clock.now_s += 61
@@ -495,10 +434,9 @@ def test_ages_are_kept_over_a_boot_by_the_clock_on_the_wall_and_from_then_on_by_
 @pytest.mark.parametrize("left", [b"", b"[]", b"{}"])
 def test_what_a_loss_of_power_or_a_kill_left_keeps_no_service_from_starting(left: bytes, tmp_path: Path) -> None:
     jobs = JobStore(tmp_path, 10**6, 100.0)
-    damaged, whole = jobs.add(b"1", {}), jobs.add(b"2", {})
+    damaged, whole = jobs.add(b"1", Record("")), jobs.add(b"2", Record(""))
     (damaged.folder / "job.json").write_bytes(left)
     put_result_file(jobs, whole, "a.txt", b"made")
-    (whole.folder / f".{os.getpid()}-0").touch()
     before = UploadedFiles(jobs.uploads)
     kept, lost = (before.add(b"3", "a.pdf", "", None) for _ in range(2))
     (lost.job.folder / "job.json").write_bytes(left)
@@ -507,7 +445,7 @@ def test_what_a_loss_of_power_or_a_kill_left_keeps_no_service_from_starting(left
     # Its process has ended, and another one has its number.
     (uploads / f".{os.getpid()}-{'a' * 32}").mkdir()
     after = JobStore(tmp_path, 10**6, 100.0)
-    after.open_again("boot")
+    after.sweep("boot")
     after.sweep()
     assert (after.all(), UploadedFiles(after.uploads).all(), UploadedFiles(after.uploads).secret()) == (
         [whole],
@@ -519,74 +457,44 @@ def test_what_a_loss_of_power_or_a_kill_left_keeps_no_service_from_starting(left
     assert {path.name for path in uploads.iterdir() if path.is_dir()} == {kept.id, f"damaged-{lost.id}"}
 
 
-def test_a_log_that_lost_its_end_is_put_right(tmp_path: Path) -> None:
-    log = PageLog(tmp_path)
-    for number in range(1, 4):
-        log.append({"number": number, "error": "x"} if number == 2 else {"number": number})
-    assert ([row["number"] for row in log.read(1, 1)], log.failed(), log.count()) == ([2], [1], 3)
-    whole = (tmp_path / LINES).read_bytes()
-    for damage in (b'{"number": 4', b"\0" * 40, b"\0" * 39 + b"\n"):
-        (tmp_path / LINES).write_bytes(whole + damage)
-        (tmp_path / INDEX).write_bytes((tmp_path / INDEX).read_bytes()[:-3])
-        log.repair()
-        assert ((tmp_path / LINES).read_bytes(), log.count(), log.failed()) == (whole, 3, [1])
-    (tmp_path / INDEX).unlink()
-    log.repair()
-    assert [row["number"] for row in log.read(2)] == [3]
-
-
-def test_a_page_whose_last_bytes_were_lost_is_read_again_and_is_there_once(tmp_path: Path) -> None:
-    jobs = JobStore(tmp_path, 10**6, 100.0)
-    rows = [{"number": number, "text": "ab"} for number in (1, 2)]
-    line_bytes = len(json.dumps(rows[1], separators=(",", ":"))) + 1
-    for lost_bytes in range(1, line_bytes):
-        job = jobs.add(b"a document", {})
-        with job.claim():
-            for row in rows:
-                job.log.append(row)
-        (pages,) = job.folder.glob("pages.jsonl")
-        os.truncate(pages, pages.stat().st_size - lost_bytes)
-        with job.claim():
-            assert (job.log.count(), list(job.pages())) == (1, rows[:1])
-            job.log.append(rows[1])
-        assert (job.log.count(), list(job.pages())) == (2, rows)
-
-
-def test_a_page_for_which_the_disk_has_no_room_is_not_written_in_part(small: JobStore) -> None:
-    job = small.add(b"a document", {})
-    job.log.append({"number": 1})
-    (job.folder / LINES).rename(job.folder / "kept")
-    (job.folder / LINES).symlink_to("/dev/full")
+def test_pages_that_lost_their_end_are_put_right_and_read_again_once(small: JobStore) -> None:
+    rows: list[dict[str, object]] = [{"number": 1}, {"number": 2, "error": "x"}, {"number": 3}]
+    job = small.add(b"1", Record(""))
+    lines, index = job.folder / LINES, job.folder / INDEX
+    for row in rows:
+        job.append_page(row)
+    assert (list(job.pages(1, 1)), job.failed_pages(), job.page_count()) == (rows[1:2], [1], 3)
+    # The disk has no room for a page, or a loss of power leaves anything in place of the last ones.
+    lines.rename(job.folder / "kept")
+    lines.symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space"):
-        job.log.append({"number": 2})
-    (job.folder / "kept").rename(job.folder / LINES)
-    job.log.append({"number": 3})
-    assert ([page["number"] for page in job.pages()], job.log.count()) == ([1, 3], 2)
+        job.append_page({"number": 4})
+    (job.folder / "kept").rename(lines)
+    whole, last_bytes = lines.read_bytes(), len(b'{"number":3}\n')
+    added = [whole + damage for damage in (b'{"number": 4', b"\0" * 40, b"\0" * 39 + b"\n")]
+    for left in (*added, *(whole[:-lost] for lost in range(1, last_bytes + 1)), whole):
+        lines.write_bytes(left)
+        index.write_bytes(index.read_bytes()[:-3])
+        with job.claim():
+            if (count := job.page_count()) == 2:
+                job.append_page(rows[2])
+        assert count == (3 if left.startswith(whole) else 2)
+        assert (list(job.pages()), job.page_count(), job.failed_pages()) == (rows, 3, [1])
+    index.unlink()
+    with job.claim():
+        assert list(job.pages(2)) == rows[2:]
 
 
 def test_every_option_of_reading_travels() -> None:
     changed = ReadOptions(rotate="90", detect=False, max_side=512, region=(1, 2, 3, 4), mask=("phone",), words=True)
     changed = replace(changed, model="a/1", lang="de")
-    assert unpack_options(json.loads(json.dumps(pack_options(changed)))) == changed
-    for field in fields(ReadOptions):
-        value = getattr(changed, field.name)
-        assert pack_options(replace(ReadOptions(), **{field.name: value})).get(field.name, value) == value
-
-
-def test_what_died_while_it_made_a_file_leaves_nothing_that_the_next_one_does_not_remove(small: JobStore) -> None:
-    job = small.add(b"1", {"options": {}, "numbers": [], "count": 0, "asked": {}})
-    job.finish("success")
-    left, others = job.folder / ".999999999-0", job.folder / f".{os.getpid()}-0"
-    left.touch()
-    others.touch()
-    assert make_result(small, job, "ndjson", bool).read_bytes() == b""
-    assert (left.exists(), others.exists()) == (False, True)
+    assert unpack_options(json.loads(json.dumps(asdict(changed)))) == changed
 
 
 def test_a_disk_that_fails_leaves_a_job_to_later_and_is_not_said_to_be_without_it(
     small: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, stat = small.add(b"a document", {}), os.stat
+    job, stat = small.add(b"a document", Record("")), os.stat
 
     def failing(path: object, **options: bool) -> os.stat_result:
         if str(path) == str(job.folder):

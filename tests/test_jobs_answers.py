@@ -20,7 +20,7 @@ from web_support import json_of
 from ocrsvc.errors import QueueFull
 from ocrsvc.formats.page_serialization import pack_page
 from ocrsvc.jobs.job import Job
-from ocrsvc.jobs.job_result import find_answer
+from ocrsvc.jobs.job_result import ANSWER
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.records import Box, Line, Page
 from ocrsvc.serving.memory_budget import Share
@@ -38,7 +38,7 @@ def add_pages(job: Job, count: int) -> None:
     for number in range(1, count + 1):
         lines = (Line(f"as long as two lines of page {number} in a book, " * 3, 0.9, BOX),) * LINES
         page = pack_page(Page(1000, 1400, 0, lines, number))
-        job.log.append({"number": number, "page": page, "took_s": 0.1, "at_s": 1.0})
+        job.append_page({"number": number, "page": page, "took_s": 0.1, "at_s": 1.0})
 
 
 class Place(JobsApp):
@@ -107,7 +107,7 @@ def fetch_umi_file(place: Place, kind: str) -> Callable[[], Any]:
 def fetched(job: Job, fetch: Callable[[], Any]) -> Callable[[], Any]:
     """The same, once its pages are read."""
     add_pages(job, PAGES)
-    job.finish("success")
+    job.finish()
     return fetch
 
 
@@ -142,7 +142,7 @@ def test_a_long_result_is_made_once(place: Place, way: str, monkeypatch: pytest.
     fetch = WAYS[way](place)
     with fetch() as answer:
         first = answer.data
-    monkeypatch.setattr(JobStore, "keep_result_file", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(JobStore, "make_file", lambda *_: pytest.fail("made again"))
     with fetch() as answer:
         assert answer.data == first
 
@@ -151,7 +151,7 @@ def test_a_long_result_is_made_once(place: Place, way: str, monkeypatch: pytest.
 def test_an_answer_lies_there_as_soon_as_the_job_has_ended(place: Place, way: str) -> None:
     job, where = place.docling() if way == "docling" else place.azure()
     place.work_until(job.is_done)
-    found = find_answer(job)
+    found = job.result_path(ANSWER)
     assert found is not None
     assert place.client.get(where).data == found.read_bytes()
 
@@ -161,7 +161,7 @@ def test_pages_of_a_long_task_of_umi_ocr_are_told_once(place: Place) -> None:
     add_pages(job, PAGES)
     running = place.ask_umi(job)
     add_pages(job, PAGES)
-    job.finish("success")
+    job.finish()
     done = [place.ask_umi(job) for _ in range(2)]
     assert [(answer["is_done"], len(answer["data"])) for answer in (running, *done)] == [
         (False, PAGES),
@@ -189,8 +189,8 @@ FORMULAS = ("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "－
 @pytest.mark.parametrize("text", [*FORMULAS, "a=1;=2", "plain"])
 def test_no_cell_of_a_csv_file_is_a_formula(place: Place, text: str) -> None:
     job = place.umi()
-    job.log.append({"number": 1, "page": pack_page(Page(9, 9, 0, (Line(text, 0.9, BOX),), 1)), "took_s": 0, "at_s": 0})
-    job.finish("success")
+    job.append_page({"number": 1, "page": pack_page(Page(9, 9, 0, (Line(text, 0.9, BOX),), 1)), "took_s": 0, "at_s": 0})
+    job.finish()
     made = json_of(place.client.post("/api/doc/download", json={"id": job.id, "file_types": ["csv"]}))
     sent = place.client.get(made["data"]).data.decode()
     (_, cell, _) = list(csv.reader(io.StringIO(sent, newline="")))[1]
@@ -200,8 +200,8 @@ def test_no_cell_of_a_csv_file_is_a_formula(place: Place, text: str) -> None:
 
 def test_an_archive_of_which_nothing_was_read_is_refused(place: Place) -> None:
     job, where = place.docling(target_type="zip")
-    job.log.append({"number": 1, "error": "It is black.", "code": "engine_failed"})
-    job.finish("success")
+    job.append_page({"number": 1, "error": "It is black.", "code": "engine_failed"})
+    job.finish()
     answer = place.client.get(where)
     assert (answer.status_code, "It is black." in answer.text) == (422, True)
 

@@ -16,7 +16,7 @@ from web_support import TEXT, as_base64, json_of
 
 from ocrsvc.app import create_app
 from ocrsvc.jobs.job import RECORD
-from ocrsvc.jobs.job_store import CallerLimits, JobStore
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.settings.settings import Settings
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of 24 bytes, so").decode()
@@ -45,7 +45,7 @@ class Place(JobsApp):
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     told = {"callback_hosts": ("told.example",), "callback_secret": SECRET}
     settings = Settings(job_pages=12, max_pages=2, **told)  # type: ignore[arg-type]
-    with Place.running(tmp_path_factory.mktemp("jobs"), settings, CallerLimits(jobs=5, pages=24)) as found:
+    with Place.running(tmp_path_factory.mktemp("jobs"), settings, most_waiting=5, most_pages=24) as found:
         yield found
 
 
@@ -97,6 +97,7 @@ def test_a_document_comes_in_each_of_the_native_ways(clean: Place, send: str) ->
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
+        ({"data": b"no image at all"}, "unsupported_image"),
         ({"format": "docx"}, "bad_option"),
         ({"format": "pdf", "mask": "phone"}, "bad_option"),
         ({"rotate": "5"}, "bad_option"),
@@ -120,23 +121,13 @@ def test_what_a_job_cannot_be_is_refused(place: Place, fields: dict[str, Any], c
     assert len(place.jobs.all()) == before
 
 
-def test_a_mask_in_the_header_is_seen_before_a_job_is_taken_in(place: Place) -> None:
-    answer = place.client.post(
-        "/v1/jobs?format=pdf", data=THREE, content_type="application/pdf", headers={"X-Mask": "phone"}
-    )
-    assert (answer.status_code, json_of(answer)["code"]) == (400, "bad_option")
-    assert "POST /v1/ocr?format=pdf&mask=" in json_of(answer)["remedy"]
-
-
-def test_the_options_of_a_job_are_named_to_who_sends_another(place: Place) -> None:
+def test_what_is_refused_says_what_would_do_and_a_mask_in_the_header_counts(place: Place) -> None:
     options = json_of(place.submit(timings="1"))["remedy"].rstrip(".").split(": ")[1].split(", ")
     assert {"words", "callback", "name"} <= set(options)
     assert not {"priority", "timing"} & set(options)
-
-
-def test_what_is_no_image_is_refused_at_once(place: Place) -> None:
-    answer = place.submit(b"no image at all")
-    assert (answer.status_code, json_of(answer)["code"]) == (415, "unsupported_image")
+    answer = place.submit(headers={"X-Mask": "phone"}, format="pdf")
+    assert (answer.status_code, json_of(answer)["code"]) == (400, "bad_option")
+    assert "POST /v1/ocr?format=pdf&mask=" in json_of(answer)["remedy"]
 
 
 def test_words_that_a_pdf_needs_are_not_in_json_unless_asked_for(clean: Place) -> None:
@@ -154,7 +145,7 @@ def test_a_job_may_have_more_pages_than_a_request_and_no_more_than_its_own_limit
 
 
 def test_a_caller_has_so_many_jobs_and_pages_waiting(tmp_path: Path, place: Place) -> None:
-    jobs = JobStore(tmp_path, 10**8, 3600.0, limits=CallerLimits(jobs=2, pages=7))
+    jobs = JobStore(tmp_path, 10**8, 3600.0, most_waiting=2, most_pages=7)
     client = create_app(Settings(caller_header="X-Real-IP"), place.reader, jobs=jobs).test_client()
 
     def submit(caller: str, pages: int) -> int:
@@ -162,7 +153,7 @@ def test_a_caller_has_so_many_jobs_and_pages_waiting(tmp_path: Path, place: Plac
         return post_document(client, "/v1/jobs", document, headers={"X-Real-IP": caller}).status_code
 
     assert [submit("a", 4), submit("a", 4), submit("b", 7), submit("a", 3), submit("a", 1)] == [202, 429, 202, 202, 429]
-    jobs.all()[0].finish("success")
+    jobs.all()[0].finish()
     assert 202 in (submit("a", 1), submit("b", 1))
 
 
@@ -187,20 +178,23 @@ def test_pages_end_with_the_one_that_makes_them_too_many_bytes(
     assert [page["page"] for page in place.get(f"{done}/pages")["pages"]] == [1]
 
 
-@pytest.mark.parametrize("asked", ["after=-1", "limit=0", "limit=101", "after=x", "format=xml"])
-def test_wrong_questions_for_pages_are_refused(place: Place, done: str, asked: str) -> None:
-    assert place.client.get(f"/v1/jobs/{done}/pages?{asked}").status_code == 400
+WRONG_PAGES = ("after=-1", "limit=0", "limit=101", "after=x", "format=xml")
+
+
+@pytest.mark.parametrize("asked", [*map("pages?{}".format, WRONG_PAGES), "result?format=docx", "result?format=answer"])
+def test_wrong_questions_are_refused(place: Place, done: str, asked: str) -> None:
+    assert json_of(place.client.get(f"/v1/jobs/{done}/{asked}"))["code"] == "bad_option"
 
 
 def test_a_file_is_made_once_and_kept(place: Place, done: str) -> None:
     job = place.jobs.find(done)
     assert job is not None
-    assert {file.name for file in (job.folder / "out").iterdir()} == {"result.txt", "result.json"}
+    assert {file.name for file in (job.folder / "out").iterdir()} == {"text", "json"}
     answer = place.client.get(f"/v1/jobs/{done}/result?format=txt")
     assert answer.headers["Content-Disposition"] == 'attachment; filename="a.txt"'
     assert answer.content_type == "text/plain; charset=utf-8"
     assert answer.text.splitlines()[0] == TEXT
-    (job.folder / "out" / "result.txt").write_bytes(b"kept")
+    (job.folder / "out" / "text").write_bytes(b"kept")
     assert place.client.get(f"/v1/jobs/{done}/result?format=text").data == b"kept"
 
 
@@ -218,7 +212,7 @@ def test_a_job_that_fails_says_why(clean: Place) -> None:
     job = clean.jobs.find(job_id)
     assert job is not None
     record = job.get(RECORD)
-    job.put(RECORD, {**record, "about": {**record["about"], "options": {"of_tomorrow": 1}}})
+    job.put(RECORD, {**record, "options": {"of_tomorrow": 1}})
     clean.work_until(lambda: clean.get(job_id)["finished_at"])
     job = clean.get(job_id)
     assert (job["state"], "of_tomorrow" in job["error"]["detail"]) == ("failed", True)

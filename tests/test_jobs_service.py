@@ -48,7 +48,7 @@ def test_a_job_of_a_service_that_is_killed_twice_has_each_page_once(killed: tupl
     service, job_id = killed
     job = service.wait(job_id, lambda job: job["state"] == "done")
     assert (job["pages"]["failed"], check_once(list(service.pages(job_id)), PAGES)) == (0, (0, 0, True))
-    (kept,) = service.folder.glob(f"*/{job_id}/out/result.pdf")
+    (kept,) = service.folder.glob(f"*/{job_id}/out/pdf")
     assert kept.read_bytes().startswith(b"%PDF-")
 
 

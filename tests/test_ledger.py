@@ -10,7 +10,7 @@ import requests
 from support import run_server
 from web_support import json_of, picture, running_app
 
-from ocrsvc.pipeline.page_phases import phases_of
+from ocrsvc.pipeline.decode_job import phases_of
 from ocrsvc.records import EngineTimes, Page
 from ocrsvc.serving.work_queue import Served
 from ocrsvc.telemetry.ledger import MOST_SEGMENTS, NO_LEDGER, STAGES, Ledger, Segment, server_timing

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+import click
 import cv2
 import grpc
 import numpy as np
@@ -18,13 +18,14 @@ import pytest
 from documents import pdf
 from flask.testing import FlaskClient
 from grpc_support import V2, calling, infer_request, model_over, raw_outputs, serving, strings, unary
+from jobs_support import reading_jobs
 from web_support import INFO, KnownEngine, as_base64, json_of, picture
 
 from ocrsvc.adapters.trwebocr.tr_rects import shrink_page
 from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.app import create_app
-from ocrsvc.cli.reading_options import add_reading_options, options_of
-from ocrsvc.client.response import answer_of
+from ocrsvc.cli.options import reading_options
+from ocrsvc.client.response import Response, answer_of
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.formats.document import text_parts
 from ocrsvc.formats.drawing import draw_page
@@ -33,13 +34,10 @@ from ocrsvc.formats.pdf.page_image import page_image
 from ocrsvc.formats.pdf.text_lines import text_of
 from ocrsvc.grpc_server.method import Call
 from ocrsvc.grpc_services import make_services
-from ocrsvc.imaging.decode import PixelLimits
-from ocrsvc.jobs.job_runner import JobRunner
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.jobs.job_store import JobStore
-from ocrsvc.masking.kinds import kinds_of_header, parse_kinds
-from ocrsvc.masking.mask_page import mask_page
-from ocrsvc.masking.places import place_of
-from ocrsvc.masking.rules import make_rules
+from ocrsvc.masking.mask_page import mask_page, place_of
+from ocrsvc.masking.rules import kinds_of_header, make_rules, parse_kinds
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Box, Cell, Character, Line, MaskKind, Page, Pixels, ReadOptions, ReadTask, Table, Word
@@ -422,10 +420,10 @@ def test_what_the_context_demands_is_masked_whatever_the_options_say(reader: Rea
 
 def test_the_client_knows_what_is_masked(client: FlaskClient) -> None:
     response = client.post("/v1/ocr?mask=id", data=picture())
-    (found,) = answer_of(200, None, response.data).pages
+    (found,) = answer_of(Response(200, None, response.data)).pages
     assert found.masked is not None
     assert (found.masked[0].kind, found.masked[0].begin, found.masked[0].end) == ("id", 0, 18)
-    assert answer_of(200, None, client.post("/v1/ocr", data=picture()).data).pages[0].masked is None
+    assert answer_of(Response(200, None, client.post("/v1/ocr", data=picture()).data)).pages[0].masked is None
 
 
 def test_kinds_are_read_in_any_order_and_with_blanks() -> None:
@@ -438,9 +436,7 @@ def test_kinds_are_read_in_any_order_and_with_blanks() -> None:
 def test_a_document_of_umi_ocr_is_masked_in_all_its_files(reader: Reader, tmp_path: Any) -> None:
     jobs = JobStore(tmp_path, 1 << 26, 3600.0)
     umi = create_app(Settings(), reader, jobs=jobs).test_client()
-    runner = JobRunner(jobs, reader, 30.0, lambda: False)
-    runner.start()
-    try:
+    with reading_jobs(jobs, reader):
         file = pdf(b"BT /F 20 Tf 10 50 Td (secret beneath) Tj ET", size=(400, 100))
         form = {"file": (io.BytesIO(file), "a.pdf"), "json": "{}"}
         job = json_of(umi.post("/api/doc/upload", data=form, headers={"X-Mask": "id"}))["data"]
@@ -453,8 +449,6 @@ def test_a_document_of_umi_ocr_is_masked_in_all_its_files(reader: Reader, tmp_pa
             assert STARS in text, kind
             assert PERSON not in text, kind
             assert "secret" not in text, "the page itself is no longer there"
-    finally:
-        runner.stop(10.0)
 
 
 def _text_of(data: bytes) -> str:
@@ -486,7 +480,6 @@ def test_a_call_is_masked_by_its_parameter_and_by_its_metadata(reader: Reader) -
 
 
 def test_the_words_of_a_command_line_ask_for_masking() -> None:
-    arguments = argparse.ArgumentParser()
-    add_reading_options(arguments)
-    assert options_of(arguments.parse_args(["--mask", "id,card"]))["mask"] == "id,card"
-    assert options_of(arguments.parse_args([]))["mask"] is None
+    command = click.command()(reading_options(lambda reading: reading.options["mask"]))
+    assert command.main(["--mask", "id,card"], standalone_mode=False) == "id,card"
+    assert command.main([], standalone_mode=False) is None

@@ -11,11 +11,8 @@ from mask_numbers import card, credit_code, iban, resident_id
 from masking_table import Row, rows, seen
 
 from ocrsvc.errors import SettingsError
-from ocrsvc.masking.card import is_card
-from ocrsvc.masking.credit_code import is_credit_code
-from ocrsvc.masking.iban import is_iban
-from ocrsvc.masking.passport import check_digit, is_second_line
-from ocrsvc.masking.resident_id import is_resident_id
+from ocrsvc.masking.cards_mails_phones import is_card
+from ocrsvc.masking.identity_numbers import check_digit, is_credit_code, is_iban, is_resident_id, is_second_line
 from ocrsvc.masking.rules import find_spans, make_rules, masked_text
 from ocrsvc.records import MASK_KINDS, MaskKind
 from ocrsvc.settings.load import read_settings
@@ -196,7 +193,7 @@ def test_a_pattern_that_re2_refuses_or_that_finds_nothing_stops_the_start(patter
 
 
 def test_patterns_without_re2_stop_the_start_and_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocrsvc.settings.groups.masking.find_spec", lambda _: None)
+    monkeypatch.setattr("ocrsvc.settings.limits.find_spec", lambda _: None)
     with pytest.raises(SettingsError, match=r"accepted is with the extra ocrsvc\[mask\]"):
         read_settings({"OCRSVC_MASK_PATTERNS": "EMP"})
     assert read_settings({}).mask_patterns == ()

@@ -23,7 +23,7 @@ from models_support import make_fake
 from web_support import as_base64, json_of, picture
 
 from ocrsvc.access.gate import AccessGate
-from ocrsvc.access.key_routes import routes_of
+from ocrsvc.access.key_routes import Routes
 from ocrsvc.adapters.model_protocols.ocr_model import make_model
 from ocrsvc.app import create_app
 from ocrsvc.grpc_server.access import CallAccess
@@ -72,7 +72,7 @@ class Place:
 
     @contextmanager
     def grpc(self, gate: AccessGate | None = None) -> Iterator[grpc.Channel]:
-        access = CallAccess(gate, routes_of(self.settings.dialects, has_models=True)) if gate is not None else None
+        access = CallAccess(gate, Routes(self.settings.dialects, has_models=True)) if gate is not None else None
         store = MetricsStore()
         with self.reader() as reader:
             services = make_services(make_model(self.settings, reader, store, store.common))

@@ -31,7 +31,7 @@ from ocrsvc.models.proof.judgement import Judgement
 from ocrsvc.models.repository import ModelRepository
 from ocrsvc.models.state import FILE, StateStore, Verdict
 from ocrsvc.models.version_loader import LoadState
-from ocrsvc.models.version_switch import MOST_FAILURES
+from ocrsvc.models.watcher import MOST_FAILURES
 from ocrsvc.records import ReadOptions
 from ocrsvc.system.child_process import Program
 

@@ -21,8 +21,7 @@ from ocrsvc.models.loaded_models import LoadedModels
 from ocrsvc.models.model_control import PROOF_LOCK, ModelControl, open_control
 from ocrsvc.models.proof.judgement import Judgement
 from ocrsvc.models.proof.verdicts import MOST_REASON, machine_basis
-from ocrsvc.models.version_switch import LOAD_LOCK, MOST_FAILURES
-from ocrsvc.models.watcher import ModelWatcher
+from ocrsvc.models.watcher import LOAD_LOCK, MOST_FAILURES, ModelWatcher
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.metric import Metric

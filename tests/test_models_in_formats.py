@@ -15,9 +15,8 @@ from web_support import as_base64, json_of, picture
 
 from ocrsvc.api.openapi import openapi
 from ocrsvc.app import create_app
-from ocrsvc.client.model_list import model_list_of
+from ocrsvc.client.response import Response, model_list_of
 from ocrsvc.errors import BadModel
-from ocrsvc.jobs.job_folder import make_folder, remove_folder
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.models.model_control import ModelList
 from ocrsvc.models.worker_models import WorkerModels
@@ -32,10 +31,8 @@ TENSOR = {"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data"
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobStore]:
-    folder = make_folder(tmp_path_factory.mktemp("jobs"))
-    yield JobStore(folder, 2**20, 60.0)
-    remove_folder(folder)
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> JobStore:
+    return JobStore(tmp_path_factory.mktemp("jobs"), 2**20, 60.0)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +99,7 @@ def test_what_is_not_there_is_unknown_and_what_is_there_is_said(client: FlaskCli
 
 
 def test_the_list_has_every_version(client: FlaskClient) -> None:
-    listed = model_list_of(200, None, client.get("/v1/ocr/models").data)
+    listed = model_list_of(Response(200, None, client.get("/v1/ocr/models").data))
     assert listed.default == "east"
     found = {f"{one.name}/{one.version}": (one.state, one.labels, one.tier) for one in listed.models}
     assert found == {
@@ -194,10 +191,10 @@ def test_a_document_left_with_umi_ocr_keeps_its_language(client: FlaskClient, jo
     added = _left(client, "/api/doc/upload", "models/config_cyrillic.txt")
     job = jobs.find(added["data"])
     assert job is not None
-    assert job.about()["options"]["lang"] == "ru"
+    assert job.record().options["lang"] == "ru"
     job = jobs.find(_left(client, "/api/doc/upload?model=east/2", None)["data"])
     assert job is not None
-    assert job.about()["options"]["model"] == "east/2"
+    assert job.record().options["model"] == "east/2"
     assert _left(client, "/api/doc/upload", "models/config_korean.txt")["code"] == 108
     assert json_of(client.get("/api/doc/get_options"))["ocr.language"]["default"] == "models/config_chinese.txt"
 

@@ -13,8 +13,8 @@ import pytest
 import requests
 from browser_support import Open, in_browser, launched_browser, opening
 from flask import Flask
-from keys_support import admit, bearer, keys_in
 from keys_support import answer as answer_request
+from keys_support import bearer, keys_in
 from playwright.sync_api import Browser, Page, expect
 from support import Server, run_server, wait_until
 from web_support import as_base64, json_of, picture, running_app
@@ -341,7 +341,8 @@ def test_the_keys_and_what_is_used_of_them_are_listed_without_their_secrets(tmp_
     with keys_in(tmp_path) as keys:
         keys.add("operator", "operate")
         keys.add("reader", "read", pages_a_day=10)
-        answer_request(admit(keys.gate, keys.secrets["reader"], pages=1), 9)
+        answer_request(keys.enter("reader"), 9)
+        keys.gate.refresh()
         with running_app(Settings(keys=keys.address, ops="open"), keys.gate) as app:
             answer = app.test_client().get("/ops/keys", headers=bearer(keys.secrets["operator"]))
         found = {key["name"]: (key["state"], key["usage"]["pages_today"]) for key in json_of(answer)["keys"]}

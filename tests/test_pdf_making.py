@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from documents import GRAY, pdf
 from flask.testing import FlaskClient
+from jobs_support import reading_jobs
 from support import wait_until
 from web_support import KnownEngine, json_of
 
 from ocrsvc.app import create_app
-from ocrsvc.jobs.job_runner import JobRunner
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import no_check
@@ -53,12 +53,8 @@ class Place:
         return str(job_id)
 
     def _read(self, is_done: Callable[[], bool]) -> None:
-        runner = JobRunner(self.jobs, self.reader, WAIT_S, lambda: False)
-        runner.start()
-        try:
+        with reading_jobs(self.jobs, self.reader):
             wait_until(is_done)
-        finally:
-            runner.stop(WAIT_S)
 
 
 @pytest.fixture

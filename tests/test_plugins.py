@@ -36,10 +36,8 @@ RESERVED = EngineEntry("none", "nowhere:open_none")
 LOUD = EngineEntry("Loud engine", "nowhere:open_loud")
 
 
-class Workers(SettingsGroup):
+class Workers(SettingsGroup, title="Engine good"):
     """Settings with a name that the service has already."""
-
-    title = "Engine good"
 
     workers: int = setting(1, "Workers.")
 

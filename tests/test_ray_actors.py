@@ -15,9 +15,9 @@ from ocrsvc import __version__
 from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile, failure_of
 from ocrsvc.batch.readers.open_reader import ClusterRequest
 from ocrsvc.batch.readers.ray_actors import Actor, ActorPool
-from ocrsvc.batch.readers.ray_page_actor import ActorRefused, ActorStarted, FileMissing
-from ocrsvc.batch.readers.ray_reader import RayReader, check_listens, own_address, settings_to_send
-from ocrsvc.cli.batch_cluster import _options_of
+from ocrsvc.batch.readers.ray_page_actor import ActorArguments, ActorStarted
+from ocrsvc.batch.readers.ray_reader import RayReader, check_listens, settings_to_send
+from ocrsvc.cli.batch import actor_options_of
 from ocrsvc.errors import BadOption, ClusterUnavailable, RunChanged, SourceGone
 from ocrsvc.records import ReadOptions
 
@@ -79,7 +79,8 @@ class Cluster:
 def pool_of(*at_once: int) -> ActorPool:
     """A pool with actors a, b and so on that read so many groups at once."""
     pool = Cluster(ClusterRequest()).pool
-    pool.actors += [Actor(Handle(), host, f"node of {host}", most) for host, most in zip("abc", at_once, strict=False)]
+    for host, most in zip("abc", at_once, strict=False):
+        pool.actors.append(Actor(Handle(), 0.0, None, None, host=host, node=f"node of {host}", at_once=most))
     return pool
 
 
@@ -119,48 +120,43 @@ def test_whatever_waits_for_an_actor_ends_with_the_run() -> None:
         pass
 
 
-class Answers:
-    """What actors answer, call after call: results, that they lack the file, or None where they end."""
+def reader_with(*answers: object, has_file: bool = True) -> tuple[RayReader, list[object]]:
+    """A reader whose actor answers so ("read", None where it lacks the file, () where it ends), and what it is sent."""
+    sent: list[object] = []
 
-    def __init__(self, *answers: object) -> None:
-        self.answers, self.sent = list(answers), list[object]()
-
-    def ask(self, _actor: Actor, group: PageGroup, data: object) -> Any:
-        self.sent.append(data)
-        answer = self.answers.pop(0)
-        read = tuple(PageResult(index, b"{}", "", False, 0.1, 1.0, 0, "a") for index in group.indexes)
-        return read if answer == "read" else answer
-
-
-def reader_with(answers: Answers, *, has_file: bool = True) -> RayReader:
     def load(file: SourceFile) -> bytes:
         if not has_file:
             raise SourceGone(f"{file.name} cannot be read.")
         return b"data"
 
-    reader = RayReader("ray", ClusterRequest(), {}, ReadOptions(), load, 60.0)
-    reader._pool = pool_of(1)
-    reader._ray = SimpleNamespace(put=lambda data: data)
-    reader._ask = answers.ask  # type: ignore[method-assign, assignment]
-    return reader
+    def ask(_actor: Actor, group: PageGroup, data: object) -> Any:
+        sent.append(data)
+        answer = answers[len(sent) - 1]
+        read = tuple(PageResult(index, b"{}", "", False, 0.1, 1.0, 0, "a") for index in group.indexes)
+        return read if answer == "read" else answer
+
+    reader = RayReader("ray", ClusterRequest(), ActorArguments({}, ReadOptions(), load, 60.0, ""))
+    reader._pool, reader._ray = pool_of(1), SimpleNamespace(put=lambda data: data)
+    reader._ask = ask  # type: ignore[method-assign, assignment]
+    return reader, sent
 
 
 def test_a_file_that_a_node_lacks_is_sent_and_later_ones_at_once() -> None:
-    reader = reader_with(answers := Answers(FileMissing("n1"), "read", "read"))
+    reader, sent = reader_with(None, "read", "read")
     for _ in range(2):
         assert [result.error for result in reader.read(GROUP)] == ["", "", ""]
-    assert answers.sent == [None, b"data", b"data"]
+    assert sent == [None, b"data", b"data"]
 
 
 def test_a_file_that_no_machine_has_fails_as_it_does_in_one_process() -> None:
-    reader = reader_with(Answers(FileMissing("n1")), has_file=False)
+    reader, _ = reader_with(None, has_file=False)
     error = SourceGone("1 cannot be read.")
     assert list(reader.read(GROUP)) == [failure_of(GROUP, number, error) for number in GROUP.pages]
 
 
 def test_pages_of_a_group_that_ends_actors_are_read_alone_and_fail_alone() -> None:
-    [*results] = reader_with(Answers(None, None, "read", None, None, None, None, "read")).read(GROUP)
-    assert [(result.index, result.error, result.is_retryable) for result in results] == [
+    reader, _ = reader_with((), (), "read", (), (), (), "read")
+    assert [(result.index, result.error, result.is_retryable) for result in reader.read(GROUP)] == [
         (0, "", False),
         (1, "image_crashes_engine", False),
         (2, "", False),
@@ -215,10 +211,9 @@ def test_actors_with_another_engine_are_not_used() -> None:
 
 
 def test_a_first_actor_of_another_version_or_without_an_engine_stops_the_run() -> None:
-    refused = ActorRefused("The model is damaged.", "Install it again.", "host/1")
     for said, error in (
         (started(version="0"), RunChanged),
-        (refused, ClusterUnavailable),
+        (SourceGone("The model is damaged.", "Install it again."), ClusterUnavailable),
         (ImportError("No module named 'ocrsvc'"), ClusterUnavailable),
     ):
         cluster = Cluster(ClusterRequest())
@@ -247,7 +242,7 @@ def test_a_cluster_that_does_not_answer_is_said_at_once(
     (tmp_path / "ray" / "ray_current_cluster").write_text(noted.format(port=free_port))
     monkeypatch.setenv("RAY_ADDRESS", "" if noted else f"127.0.0.1:{free_port}")
     with pytest.raises(ConnectionError, match=f"127.0.0.1:{free_port} does not answer"):
-        check_listens(own_address())
+        check_listens("ray")
 
 
 def test_settings_are_sent_without_secrets() -> None:
@@ -261,4 +256,4 @@ def test_settings_are_sent_without_secrets() -> None:
 @pytest.mark.parametrize("text", ["{", "[]", '{"num_cpus": 2}', '{"max_restarts": 1}'])
 def test_options_of_actors_are_checked(text: str) -> None:
     with pytest.raises(BadOption):
-        _options_of(text)
+        actor_options_of(text)

@@ -21,14 +21,14 @@ from ocrsvc.app import create_app
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, QueueFull
 from ocrsvc.formats.drawing import draw_page
 from ocrsvc.http.admission import memory_of_requests
-from ocrsvc.imaging.decode import PixelLimits, decode_pixels, open_encoded_image
+from ocrsvc.imaging.codecs.decode import PixelLimits, decode_pixels, open_encoded_image
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading
 from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask
 from ocrsvc.serving.memory_budget import Budget, Callers, Share, SharedLimits
 from ocrsvc.serving.work_queue import RequestContext
+from ocrsvc.settings.group import Percentage
 from ocrsvc.settings.settings import Settings
-from ocrsvc.settings.types import Percentage
 from ocrsvc.system.thread_plan import ThreadPlan
 
 MEGAPIXEL = 1000 * 1000

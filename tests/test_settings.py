@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from ocrsvc.cli.settings import reference, show
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.describe import accepted, groups, help_of
+from ocrsvc.settings.group import Percentage, bytes_of
 from ocrsvc.settings.load import gather, read_settings
 from ocrsvc.settings.settings import Settings, settings_class
-from ocrsvc.settings.types import Percentage, bytes_of
 
 
 def complaint(environ: dict[str, str], file: Path | None = None) -> str:

@@ -9,7 +9,7 @@ import json
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ from support import Server, run_server, wait_until
 from web_support import picture, running_app
 
 from ocrsvc.client.client import AsyncClient, Client
-from ocrsvc.client.page_stream import pages_of
+from ocrsvc.client.response import pages_of
 from ocrsvc.errors import BadOption, DeadlineExceeded, QueueFull, ServerError, Unreachable, UnsupportedImage
 from ocrsvc.http.request import current_request
 from ocrsvc.http.response_stream import SentPieces
@@ -234,14 +234,13 @@ def test_what_a_client_does_not_take_is_in_the_memory_of_its_request_and_leaves_
             sender.sendall(b"head")
             with suppress(QueueFull):
                 while sent.count_bytes < budget.total_bytes:
-                    sent.take(len(piece))
-                    sender.sendall(piece)
-                    sent.note_sent(len(piece))
+                    for allowed in sent.send(piece):
+                        sender.sendall(allowed)
         assert 3 << 20 <= share.held_bytes == sum(map(len, sender.unsent)) < 4 << 20
         there.setblocking(False)
         while sender.unsent:
             there.recv(1 << 20)
-            sent.note_sent(0)
+            list(sent.send(b""))
         assert share.held_bytes == 0
 
 
@@ -290,11 +289,22 @@ def test_the_client_that_awaits_yields_pages_by_the_same_contract(server: Server
 def test_an_answer_that_is_cut_off_is_told_from_one_that_ended() -> None:
     page = b'{"page":1,"width":1,"height":1,"angle":0,"text":"a\xe2\x80\xa8b","pages_total":1,"pages_wanted":1}\n'
     answer = page + b'{"end":{}}\n'
-    assert [one.number for one in pages_of(answer[at : at + 7] for at in range(0, len(answer), 7))] == [1]
+
+    def numbers(*pieces: bytes) -> list[int]:
+        async def come() -> AsyncIterator[bytes]:
+            for piece in pieces:
+                yield piece
+
+        async def read() -> list[int]:
+            return [one.number async for one in pages_of(come())]
+
+        return asyncio.run(read())
+
+    assert numbers(*(answer[at : at + 7] for at in range(0, len(answer), 7))) == [1]
     with pytest.raises(Unreachable):
-        list(pages_of([page]))
+        numbers(page)
     with pytest.raises(ServerError):
-        list(pages_of([b"[]\n"]))
+        numbers(b"[]\n")
 
 
 def test_a_service_that_stops_lets_a_stream_end(server: Server) -> None:

@@ -15,18 +15,18 @@ from documents import GRAY
 from text_layer_pages import image, mapped, page_pdf, text, type3, with_image
 from web_support import picture, running_app
 
-from ocrsvc.client.response import answer_of
+from ocrsvc.client.response import Response, answer_of
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.isolated.messages import SharedArea, pack_tasks, unpack_tasks
 from ocrsvc.engines.page_analysis import AnalysingEngine
 from ocrsvc.errors import BadOption, BrokenImage, OcrsvcError
 from ocrsvc.formats.page_serialization import pack_page, unpack_page
 from ocrsvc.formats.pdf.text_lines import text_of
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import open_document
-from ocrsvc.imaging.pdf import Pdf
-from ocrsvc.imaging.text_layer.merging import merge_text
-from ocrsvc.imaging.text_layer.own_text import OwnPage
+from ocrsvc.imaging.pdf.merging import merge_text
+from ocrsvc.imaging.pdf.open_pdf import Pdf
+from ocrsvc.imaging.pdf.own_text import OwnPage
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Image, Line, OwnText, Page, ReadOptions, ReadTask
@@ -403,7 +403,7 @@ def test_the_api_and_the_client_say_where_lines_come_from() -> None:
         url = "/v1/ocr?text_layer=auto&words=true"
         answer = app.test_client().post(url, data=page_pdf(text(SENTENCE)), content_type="application/pdf")
         wrong = app.test_client().post("/v1/ocr?text_layer=some", data=b"", content_type="application/pdf")
-    [page] = answer_of(answer.status_code, None, answer.data).pages
+    [page] = answer_of(Response(answer.status_code, None, answer.data)).pages
     assert [(line.source, len(line.words or ())) for line in page.lines] == [("text_layer", 9)]
     assert wrong.status_code == 400
 

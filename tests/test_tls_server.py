@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import signal
 import socket
@@ -30,13 +29,12 @@ from tls_support import RSA, Authority
 from web_support import picture
 
 from ocrsvc.access.api_keys import KeyEntry
-from ocrsvc.access.manage_keys import add_key
-from ocrsvc.access.open_store import open_store
-from ocrsvc.cli import health, status
+from ocrsvc.access.manage_keys import add_key, open_store
+from ocrsvc.cli import tune
+from ocrsvc.cli.main import run
+from ocrsvc.cli.service import fetch
 from ocrsvc.client.client import Client
-from ocrsvc.errors import OperatorError
-from ocrsvc.tls.context import TlsFiles
-from ocrsvc.tuning import trial
+from ocrsvc.connections.tls_files import TlsFiles
 
 _ANSWER_S = 30.0
 # A handshake has 10 s.
@@ -158,9 +156,7 @@ def test_the_client_library_and_the_command_line_ask_over_tls(
 ) -> None:
     with Client(server.url, ca=authority.file) as client:
         assert client.read(picture()).text
-    parser = argparse.ArgumentParser()
-    status.add_arguments(parser)
-    assert status.run(parser.parse_args([server.url, "--ca", str(authority.file)])) == 0
+    assert run(["status", server.url, "--ca", str(authority.file)]) == 0
     assert "1 workers" in capsys.readouterr().out
 
 
@@ -170,18 +166,16 @@ def test_the_service_of_the_settings_is_known_by_its_certificate(
     host, port = address_of(server)
     monkeypatch.setenv("OCRSVC_BIND", f"{host}:{port}")
     monkeypatch.setenv("OCRSVC_TLS_CERTIFICATE", str(authority.file.with_name("module.pem")))
-    parser = argparse.ArgumentParser()
-    health.add_arguments(parser)
-    assert health.run(parser.parse_args([])) == 0
+    assert run(["health"]) == 0
     assert "ready" in capsys.readouterr().out
     # Another service at this address is not taken for it.
     monkeypatch.setenv("OCRSVC_TLS_CERTIFICATE", str(authority.issue("elsewhere").certificate))
-    with pytest.raises(OperatorError, match="CERTIFICATE_VERIFY_FAILED"):
-        health.run(parser.parse_args([]))
+    assert run(["health"]) == 78
+    assert "CERTIFICATE_VERIFY_FAILED" in capsys.readouterr().err
 
 
 def test_a_measured_service_may_be_one_over_tls(server: Server) -> None:
-    answered_s = trial._send(server.url, trial.Load([picture()], clients=2, seconds=0.0), until_s=0.0)
+    answered_s = tune.send(server.url, tune.Load([picture()], clients=2, seconds=0.0), until_s=0.0)[0]
     assert len(answered_s) == 2
     assert None not in answered_s
 
@@ -389,7 +383,7 @@ def test_a_stopping_worker_says_goodbye_to_kept_connections(authority: Authority
     with start_server(env, ("--keep-alive", "1", "-b", f"unix:{path}")) as server:
         server.wait_for("READY in")
         # Unix sockets stay plain.
-        assert status.ask(f"unix:{path}", "/healthz")[0] == 200
+        assert b"ok" in fetch(f"unix:{path}", "/healthz")
         with connect(server, authority.client()) as tls:
             tls.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             assert tls.recv(1 << 16).startswith(b"HTTP/1.1 200 OK\r\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,11 +14,18 @@ from hypothesis import strategies as st
 from support import ROOT, clean_environment
 
 from ocrsvc.cli.main import run
+from ocrsvc.cli.tune import (
+    Load,
+    Measurement,
+    SettingValues,
+    batches,
+    choose,
+    precisions,
+    to_toml,
+    workers_and_threads,
+)
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.settings import Settings
-from ocrsvc.tuning.candidates import SettingValues, batches, precisions, workers_and_threads
-from ocrsvc.tuning.frontier import Measurement, choose, frontier, to_toml
-from ocrsvc.tuning.trial import Load
 
 MB = 10**6
 
@@ -40,18 +47,13 @@ def test_two_cores_are_shared_in_all_ways_that_make_sense() -> None:
     assert shared == [(1, 2), (1, 3), (2, 1), (2, 2)]
 
 
-def test_the_frontier_is_what_no_other_choice_beats() -> None:
-    quick, small, calm = measured(3, 4, 900), measured(1, 4, 300), measured(2, 1, 900)
-    beaten, broken = measured(1, 5, 900), measured(9, 0.1, 100, failed=1)
-    assert frontier([beaten, small, broken, calm, quick]) == [quick, calm, small]
-
-
 def test_the_quickest_that_keeps_the_goal_is_chosen() -> None:
     quick, calm = measured(3, 4), measured(2, 1)
     assert choose([calm, quick], None) is quick
     assert choose([calm, quick], 1.0) is calm
     assert choose([calm, quick], 0.5) is None
     assert choose([measured(3, 4, failed=1)], None) is None
+    assert choose([measured(3, 4, 900), small := measured(3, 4, 300)], None) is small
 
 
 def test_the_settings_file_holds_what_was_chosen_and_tells_what_was_measured() -> None:
@@ -95,14 +97,13 @@ def test_a_run_measures_every_choice_and_writes_settings_that_start(tmp_path: Pa
 def test_a_choice_that_does_not_start_loses_nothing_that_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def measure(_command: Sequence[str], knobs: SettingValues, _load: Load, _environ: Mapping[str, str]) -> Measurement:
+    def measure(knobs: SettingValues, _load: Load, _environ: Mapping[str, str]) -> Measurement:
         if knobs.get("precision") == "fp16":
             raise OperatorError("It does not start.", "Try `ocrsvc check`.")
         return Measurement(knobs, 9.0 if "precision" in knobs else 1.0, 1.0, 1.0, MB)
 
     monkeypatch.setattr("ocrsvc.cli.tune.measure", measure)
-    monkeypatch.setattr("ocrsvc.cli.tune._has_two_precisions", lambda *_: True)
-    monkeypatch.setenv("OCRSVC_DEVICE", "cpu")
+    monkeypatch.setenv("OCRSVC_DEVICE", "cuda")
     out = tmp_path / "tuned.toml"
     assert run(["tune", str(ROOT / "tests" / "pages" / "line.png"), "--out", str(out)]) == 0
     assert tomllib.loads(out.read_text())["precision"] == "fp32"

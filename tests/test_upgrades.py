@@ -14,8 +14,7 @@ from support import ROOT, wait_until
 from upgrade_support import HeldSocket, replace_package, serving, version_of, write_package
 
 from ocrsvc.errors import SettingsError
-from ocrsvc.settings.load import read_settings
-from ocrsvc.settings.replaced import REPLACED
+from ocrsvc.settings.load import REPLACED, read_settings
 
 BYTES = ("4096", "64MiB", "1GB", "0")
 SHARE = (*BYTES, "80%")
@@ -112,10 +111,10 @@ def test_a_setting_that_is_gone_says_what_replaced_it(name: str) -> None:
 def test_what_replaces_a_setting_is_one_and_the_documents_have_all_of_them() -> None:
     assert {name.upper() for name in REPLACED} == GONE.keys()
     page = (ROOT / "docs" / "upgrading.md").read_text(encoding="utf-8")
-    for name, replacement in REPLACED.items():
-        read_settings({f"OCRSVC_{replacement.setting.upper()}": "1GB"})
+    for name, (replacement, _) in REPLACED.items():
+        read_settings({f"OCRSVC_{replacement.upper()}": "1GB"})
         assert f"`OCRSVC_{name.upper()}`" in page
-        assert f"`OCRSVC_{replacement.setting.upper()}`" in page
+        assert f"`OCRSVC_{replacement.upper()}`" in page
 
 
 # The package is replaced. The clients leave the processor to what starts.

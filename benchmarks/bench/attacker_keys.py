@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ocrsvc.access.api_keys import KeyEntry
-from ocrsvc.access.manage_keys import add_key, revoke_key
-from ocrsvc.access.open_store import check_store, open_store
+from ocrsvc.access.manage_keys import add_key, check_store, open_store, revoke_key
 
 KINDS = ("none", "wrong", "revoked", "scope")
 """No key, a wrong one, one that was revoked, and one for something else."""

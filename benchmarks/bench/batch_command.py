@@ -93,7 +93,7 @@ def known_pages(out: Path) -> int:
     known = 0
     for manifest in out.glob("_ocrsvc/parts/*.json"):
         with contextlib.suppress(FileNotFoundError, ValueError):
-            known += len(json.loads(manifest.read_bytes())["pages"]["at"])
+            known += len(json.loads(manifest.read_bytes())["pages"])
     for work in out.glob("_ocrsvc/work/*.sqlite"):
         with (
             contextlib.suppress(sqlite3.Error),

@@ -63,7 +63,7 @@ class Models:
         from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part
         from ocrsvc.engines.ppocr.runtime.models import read_dictionary
         from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
-        from ocrsvc.imaging.decode import PixelLimits, decode
+        from ocrsvc.imaging.codecs.decode import PixelLimits, decode
         from ocrsvc.records import ReadTask
 
         found = Inputs()

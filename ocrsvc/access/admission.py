@@ -1,32 +1,207 @@
-"""One admitted request: what it has reserved of its key, until its answer is made and its pages are counted."""
+"""One admitted request, and what its worker has reserved of its key for it and for those that come next.
+
+A worker takes from the store in blocks while much is left of a key, singly when little is. A request that finds what it
+needs in the worker's block makes no call of the store. A block is taken only while four times as much would be left,
+and what is unused of it goes back within a quarter of a second: a block never exceeds a limit, nor withholds from other
+workers what they would miss. Where less is left the key is scarce for a second: each request reserves exactly what it
+needs, and gives it back at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final
 
-from ocrsvc.access.api_keys import KeyEntry
-from ocrsvc.access.key_store import KeyStore, LimitReached, Need, period_of
+from ocrsvc.access.api_keys import KeyEntry, KeyLimits
+from ocrsvc.access.key_store import Hold, KeyStore, LimitName, LimitReached, Need, day_of
+from ocrsvc.access.page_counts import CountBlock, PageCounts
 from ocrsvc.access.rate_limits import check_possible, headers_of, refusal_of
-from ocrsvc.access.reservations import WorkerReservations
 from ocrsvc.errors import KeysUnavailable
+
+LOGGER: Final = logging.getLogger("ocrsvc.access")
+
+BLOCK: Final = 16
+"""Requests, and pages, that a worker takes at once."""
+
+SPARE: Final = 4
+"""How many times as much must be left as is taken."""
+
+_PLACE_IN_NEED: Final[Mapping[LimitName, int]] = {"concurrency": 0, "requests": 1, "pages-a-day": 2, "pages-a-month": 2}
+_NO_LIMITS: Final = KeyLimits()
+_SCARCE_S: Final = 1.0
+_ALIVE_S: Final = 1.0
+# As long as one call of a store may take.
+_LIMIT_S: Final = 1.0
+
+
+class KeyReservation:
+    """One key in one worker. Any thread may call; calls of the store are made one at a time."""
+
+    def __init__(self, store: KeyStore, block: CountBlock, name: str, monotonic: Callable[[], float]) -> None:
+        self._store, self._block, self._name, self._monotonic = store, block, name, monotonic
+        self._lock = threading.Lock()
+        # What the store has reserved for this worker; what requests under way use of it, and what is counted but not
+        # settled. The rest is ready for the next request.
+        self._held = Hold()
+        self._requests = self._pages = self._counted = 0
+        self._tokens = 0
+        # Until when each part of a Need is taken singly, and until when every request asks the store.
+        self._single_until_s = [-_SCARCE_S] * len(Need())
+        self._scarce_until_s = -_SCARCE_S
+
+    def take(self, limits: KeyLimits, day: str, need: Need) -> bool:
+        """Reserve what a request needs; returns whether it is scarce, and so to be settled at once.
+
+        Raises LimitReached, and reserves nothing, when a limit is reached; KeysUnavailable.
+        """
+        self._acquire()
+        try:
+            missing = self._missing(limits, need)
+            is_scarce = self._monotonic() < self._scarce_until_s
+            if any(missing):
+                is_scarce = is_scarce or not self._take_block(limits, day, missing)
+                if is_scarce:
+                    self._reserve(limits, day, missing, 1)
+            self._requests += need.requests
+            self._pages += need.pages
+            self._tokens = max(0, self._tokens - need.tokens)
+            return is_scarce
+        finally:
+            self._lock.release()
+
+    def finish(self, reserved: Need, pages: int, day: str) -> bool:
+        """End a request that had `reserved`, and count its pages; False, and nothing done, when the block is full."""
+        with self._lock:
+            if pages and not self._block.add(self._name, day, pages):
+                return False
+            self._requests -= reserved.requests
+            self._pages -= reserved.pages
+            self._counted += pages
+            return True
+
+    def settle(self) -> None:
+        """Bring to the store what was counted, and give back what no request uses. Raises KeysUnavailable."""
+        if not self._counted and not self._tokens and self._held == (self._requests, self._pages):
+            return
+        self._acquire()
+        try:
+            # Only this key's pages, and only under its lock, so that `_counted` is what is unsettled.
+            for one in self._block.unsettled(self._name) if self._counted else ():
+                left = max(0, self._counted - one.pages)
+                hold = Hold(self._requests, self._pages + left)
+                self._store.settle(self._name, self._block.worker, hold, one.series, one.total, one.day)
+                self._block.note_settled(one)
+                self._held, self._counted = hold, left
+            self._tokens = 0
+            hold = Hold(self._requests, self._pages + self._counted)
+            if self._held != hold:
+                self._store.settle(self._name, self._block.worker, hold)
+                self._held = hold
+        finally:
+            self._lock.release()
+
+    def _acquire(self) -> None:
+        if not self._lock.acquire(timeout=_LIMIT_S):
+            raise KeysUnavailable("The store of the API keys answers too slowly.")
+
+    def _missing(self, limits: KeyLimits, need: Need) -> Need:
+        """What is not ready."""
+        return Need(
+            requests=max(0, self._requests + need.requests - self._held.requests),
+            tokens=max(0, need.tokens - self._tokens) if limits.requests_per_s is not None else 0,
+            pages=max(0, self._pages + self._counted + need.pages - self._held.pages),
+        )
+
+    def _take_block(self, limits: KeyLimits, day: str, missing: Need) -> bool:
+        """Take what is missing, with a block of each part of which much is left; False when too little is left."""
+        now_s = self._monotonic()
+        while True:
+            parts = zip(missing, self._single_until_s, strict=True)
+            more = Need(*[count + BLOCK - 1 if count and now_s >= end_s else count for count, end_s in parts])
+            try:
+                self._reserve(limits, day, more, SPARE)
+                return True
+            except LimitReached as reached:
+                place = _PLACE_IN_NEED[reached.limit]
+                if now_s < self._single_until_s[place]:
+                    self._scarce_until_s = now_s + _SCARCE_S
+                    return False
+                self._single_until_s[place] = now_s + _SCARCE_S
+
+    def _reserve(self, limits: KeyLimits, day: str, need: Need, spare: int) -> None:
+        held = self._held
+        self._store.reserve(self._name, self._block.worker, limits, held, need, spare, day)
+        self._held = Hold(held.requests + need.requests, held.pages + need.pages)
+        self._tokens += need.tokens
+
+
+class WorkerReservations:
+    """The reservations of one worker, by key. Any thread may call, but for what says otherwise."""
+
+    def __init__(self, store: KeyStore, counts: PageCounts, slot: int, monotonic: Callable[[], float]) -> None:
+        self._store, self._counts, self._slot, self._monotonic = store, counts, slot, monotonic
+        self._block = CountBlock(counts, slot)
+        self._by_key: dict[str, KeyReservation] = {}
+        self._is_claimed = False
+        self._alive_s = -_ALIVE_S
+
+    def refresh(self) -> bool:
+        """Upkeep thread, four times a second: settle what was counted, here and by workers without a successor.
+
+        False, and nothing done, while another worker settles what the one before this one left. Raises KeysUnavailable.
+        """
+        if not self._is_claimed:
+            if not self._block.claim():
+                return False
+            self._block.settle_all(self._store)
+            self._store.begin_worker(self._block.worker)
+            self._is_claimed = True
+        self.settle()
+        now_s = self._monotonic()
+        if now_s - self._alive_s >= _ALIVE_S:
+            self._store.keep_alive(self._block.worker)
+            self._counts.settle_abandoned(self._store, besides=self._slot)
+            self._alive_s = now_s
+        return True
+
+    def of_key(self, name: str) -> KeyReservation:
+        """That of a key; of two threads that make one at once, the first one's is taken."""
+        found = self._by_key.get(name)
+        return found or self._by_key.setdefault(name, KeyReservation(self._store, self._block, name, self._monotonic))
+
+    def settle(self) -> None:
+        """Bring what was counted to the store. Raises KeysUnavailable."""
+        for one in list(self._by_key.values()):
+            one.settle()
+
+    def end(self) -> None:
+        """When no request is under way any more: settle what is left, and let others have the slot."""
+        if self._is_claimed:
+            try:
+                self.settle()
+            except KeysUnavailable as error:
+                LOGGER.warning("Left this worker's counted pages to be settled by others: %s", error)
+            self._block.give_up()
 
 
 class Admission:
-    """One admitted request. Used by the threads of its request, one at a time.
+    """One admitted request, until its answer is made; its pages belong to the day on which it came, `now_s`.
 
-    Args:
-        now_s: When it came, in Unix seconds: its pages belong to that day.
+    Used by the threads of its request, one at a time.
     """
 
     def __init__(self, store: KeyStore, reservations: WorkerReservations, entry: KeyEntry, now_s: float) -> None:
         self.entry = entry
         self._store, self._reservations, self._now_s = store, reservations, now_s
         self._of_key = reservations.of_key(entry.name)
-        self._period = period_of(now_s)
+        self._day = day_of(now_s)
         self._reserved = Need()
         # Pages that are expected and not taken yet, and those that were answered.
         self._expected = self._answered = 0
-        self._is_scarce = not reservations.in_blocks
+        self._is_scarce = False
 
     @property
     def may_cache(self) -> bool:
@@ -36,17 +211,18 @@ class Admission:
     @property
     def headers(self) -> Mapping[str, str]:
         """RateLimit headers for its answer; empty where the key has no limit over time, or the store is away."""
-        if self.entry.limits.is_timeless:
+        limits = self.entry.limits
+        # No limit that counts over time: the store is not asked.
+        if limits == KeyLimits(concurrency=limits.concurrency):
             return {}
         try:
-            usage = self._store.usage(self.entry.name, self._period)
+            return headers_of(limits, self._store.usage(self.entry.name, self._day), self._now_s)
         except KeysUnavailable:
             return {}
-        return headers_of(self.entry.limits, usage, self._now_s)
 
     def enter(self, pages: int) -> None:
         """The gate, once: count the request as under way, and reserve pages. Raises as `expect`."""
-        if not self.entry.limits.is_empty:
+        if self.entry.limits != _NO_LIMITS:
             self._take(Need(1, int(self.entry.limits.requests_per_s is not None), pages))
         self._expected = pages
 
@@ -60,7 +236,7 @@ class Admission:
         """
         more = pages - self._expected
         if more > 0:
-            if not self.entry.limits.is_empty:
+            if self.entry.limits != _NO_LIMITS:
                 self._take(Need(pages=more))
             self._expected = pages
 
@@ -76,37 +252,31 @@ class Admission:
     def settle(self, *, succeeded: bool = True) -> None:
         """The answer is made: count its pages, or none of a failure; once, for what comes later does nothing.
 
-        Raises:
-            KeysUnavailable: The store does not answer, and there is no room to keep the count until it does; the answer
-                must not be sent.
+        Raises KeysUnavailable when there is no room to keep the count: the answer must not be sent.
         """
         pages, self._answered = self._answered if succeeded else 0, 0
         if not pages and not any(self._reserved):
             return
-        day = self._period.day
-        if not self._of_key.finish(self._reserved, pages, day):
+        if not self._of_key.finish(self._reserved, pages, self._day):
             # The block is full of pages that the store does not have.
             self._reservations.settle()
-            if not self._of_key.finish(self._reserved, pages, day):
+            if not self._of_key.finish(self._reserved, pages, self._day):
                 raise KeysUnavailable("There is no room to count pages.")
         self._reserved = Need()
         if self._is_scarce:
-            try:
-                # Others wait for what is given back.
+            # Others wait for what is given back. If that fails, the pages are counted and brought to the store later.
+            with suppress(KeysUnavailable):
                 self._of_key.settle()
-            except KeysUnavailable:
-                # It is counted, and is brought to the store when that answers again.
-                return
 
     def release(self) -> None:
         """The request is over, whatever way: give back what was not counted. Never raises."""
         self.settle(succeeded=False)
 
     def _take(self, need: Need) -> None:
-        entry, period = self.entry, self._period
+        entry, day = self.entry, self._day
         check_possible(entry.limits, self._reserved.pages + need.pages)
         try:
-            self._is_scarce |= self._of_key.take(entry.limits, period, need, in_blocks=self._reservations.in_blocks)
+            self._is_scarce |= self._of_key.take(entry.limits, day, need)
         except LimitReached as reached:
-            raise refusal_of(entry.limits, reached.limit, self._store.usage(entry.name, period), self._now_s) from None
+            raise refusal_of(entry.limits, reached.limit, self._store.usage(entry.name, day), self._now_s) from None
         self._reserved = Need(*map(sum, zip(self._reserved, need, strict=True)))

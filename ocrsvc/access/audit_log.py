@@ -13,7 +13,7 @@ from typing import Final
 
 import orjson
 
-from ocrsvc.access.open_store import path_of
+from ocrsvc.access.manage_keys import path_of
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.settings import Settings
 
@@ -21,11 +21,7 @@ _OWNER_ONLY: Final = 0o600
 
 
 class AuditLog:
-    """Appends lines to the file, which is made when it is missing; for any thread and process.
-
-    Args:
-        path: Of the file; None writes nothing.
-    """
+    """Appends lines to the file, which is made when it is missing; None writes nothing. For any thread and process."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -39,8 +35,7 @@ class AuditLog:
 
         Args:
             who: `key:NAME` or `user:NAME`, see `local_user`.
-            action: What was done, such as `keys.add` or `workers.recycle`.
-            now_s: When, Unix seconds.
+            action: Such as `keys.add` or `workers.recycle`.
             facts: To what, and how; plain values.
         """
         moment = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="milliseconds")
@@ -51,13 +46,10 @@ class AuditLog:
         if self.path is None:
             return
         try:
-            file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _OWNER_ONLY)
-            try:
+            with open(self.path, "ab", buffering=0, opener=_open_for_owner) as file:
                 if line:
-                    os.write(file, line)
+                    file.write(line)
                     os.fsync(file)
-            finally:
-                os.close(file)
         except OSError as error:
             raise OperatorError(
                 f"The audit log {self.path} cannot be written: {error.strerror}.",
@@ -71,6 +63,10 @@ def audit_log_of(settings: Settings) -> AuditLog:
         return AuditLog(settings.audit_log)
     path = path_of(settings.keys)
     return AuditLog(path.with_name(f"{path.name}.audit.jsonl") if path is not None else None)
+
+
+def _open_for_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, _OWNER_ONLY)
 
 
 def local_user() -> str:

@@ -16,13 +16,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from ocrsvc.access.admission import Admission
-from ocrsvc.access.api_keys import KeyEntry, KeySecret, Scope, name_in
-from ocrsvc.access.key_secrets import id_of, is_same
-from ocrsvc.access.key_store import KeyStore, Usage, period_of
+from ocrsvc.access.admission import Admission, WorkerReservations
+from ocrsvc.access.api_keys import KeyEntry, KeySecret, Scope, id_of, is_same
+from ocrsvc.access.key_store import KeyStore, Usage, day_of
 from ocrsvc.access.page_counts import PageCounts
 from ocrsvc.access.rate_limits import is_near_quota
-from ocrsvc.access.reservations import WorkerReservations
 from ocrsvc.errors import KeyMissing, KeyRefused, KeysUnavailable, ScopeMissing
 from ocrsvc.telemetry import metrics
 from ocrsvc.telemetry.metric import Metric
@@ -34,39 +32,31 @@ KEY_COUNTS_S: Final = 60.0
 
 _REFRESH_S: Final = 0.25
 _STALE_S: Final = 5.0
-_ALIVE_S: Final = 1.0
 
 
 class AccessGate:
     """Admits requests by their keys; made once in each worker. Any thread may call.
 
     Args:
-        service: Its name among those that share the store.
-        clock: Unix seconds.
-        monotonic: Monotonic seconds.
-        counts: Of all its workers; by default there is this one only.
+        counts: Of all workers of the service; by default there is this one only.
         slot: This worker's.
     """
 
     def __init__(
         self,
         store: KeyStore,
-        service: str,
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
         counts: PageCounts | None = None,
         slot: int = 0,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = store
-        self._reservations = WorkerReservations(store, counts or PageCounts(service), slot, monotonic)
-        self._clock, self._monotonic = clock, monotonic
+        self._store, self._clock, self._monotonic = store, clock, monotonic
+        self._reservations = WorkerReservations(store, counts or PageCounts(), slot, monotonic)
         self._secrets: Mapping[str, tuple[KeyEntry, KeySecret]] = {}
         self._entries: Mapping[str, KeyEntry] = {}
         self._version = -1
         self._refreshed_s = -_STALE_S
-        self._alive_s = -_ALIVE_S
         self._logged = ""
-        self._begun = False
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._keep_refreshing, name="access", daemon=True)
 
@@ -77,7 +67,6 @@ class AccessGate:
 
     def start(self) -> None:
         """Refresh the keys from a thread of its own; after the fork."""
-        self._reservations.in_blocks = True
         self._thread.start()
 
     def stop(self) -> None:
@@ -92,10 +81,8 @@ class AccessGate:
         """The key that this secret text belongs to, if it allows this. In memory; never waits.
 
         Args:
-            secret: As the client sent it; None or empty where it sent none.
             scope: What the request wants to do; None where any valid key is enough.
-            adapter: The wire format it came in, `api` for the native API; None where a key for any format is enough, as
-                for operators' routes.
+            adapter: The wire format it came in, `api` for the native API; None where a key for any format is enough.
 
         Raises:
             KeyMissing: There is no secret.
@@ -104,38 +91,27 @@ class AccessGate:
             KeysUnavailable: The keys are not known.
         """
         if not secret:
-            raise KeyMissing("This service wants an API key, and none was sent.", _HOW_TO_SEND)
-        self._check_ready()
+            raise KeyMissing(
+                "This service wants an API key, and none was sent.",
+                "Send it as Authorization: Bearer KEY, or as X-API-Key: KEY.",
+            )
         entry, kept = self._secrets.get(id_of(secret), (None, None))
-        if not is_same(secret, kept) or entry is None or kept is None:
-            raise _refused()
-        return self._allowed(entry, scope, adapter, kept)
+        return self._allowed(entry if is_same(secret, kept) else None, kept, scope, adapter)
 
     def check_named(
         self, name: str, scope: Scope | None = None, adapter: str | None = None, secret_id: str = ""
     ) -> KeyEntry:
-        """The key of this name, for a caller that is known otherwise, as by a client certificate; see `check`.
-
-        Args:
-            secret_id: Of the secret that the caller has shown before, which must still be valid; empty for none.
-        """
-        self._check_ready()
+        """The key of this name, for a caller known by a client certificate or a secret shown before; see `check`."""
         entry, kept = self._entries.get(name), None
         if secret_id:
             entry, kept = self._secrets.get(secret_id, (None, None))
-        if entry is None or entry.name != name:
-            raise _refused()
-        return self._allowed(entry, scope, adapter, kept)
+        return self._allowed(entry if entry is not None and entry.name == name else None, kept, scope, adapter)
 
     def enter(self, entry: KeyEntry, pages: int = 0) -> Admission:
-        """Admit a request of a key that was checked a moment ago.
+        """Admit a request of a key that was checked a moment ago. Raises QuotaExceeded, KeysUnavailable.
 
         Args:
             pages: That it takes at least, which are reserved at once: 1 for an image spares a second transaction.
-
-        Raises:
-            QuotaExceeded: One of its limits is reached.
-            KeysUnavailable: The store does not answer.
         """
         admission = Admission(self._store, self._reservations, entry, self._clock())
         admission.enter(pages)
@@ -144,37 +120,25 @@ class AccessGate:
     def resume(self, identity: str) -> Admission:
         """Admit work on a job that a key's holder submitted: its pages count, but it is no request under way.
 
-        Args:
-            identity: Of the key; another key of the same name does not pay for it.
-
         Raises:
-            KeyRefused: The key is revoked or expired.
+            KeyRefused: The key with this identity is revoked or expired; another one of its name does not pay.
             KeysUnavailable: The keys are not known.
         """
-        entry = self.check_named(name_in(identity))
+        entry = self.check_named(identity.partition(" ")[0])
         if entry.identity != identity:
             raise _refused()
         return Admission(self._store, self._reservations, entry, self._clock())
 
     def usage(self) -> list[tuple[KeyEntry, Usage]]:
         """Every key, and what is used of it, by name; for operators. Raises KeysUnavailable."""
-        period, known = period_of(self._clock()), self._store.keys()
-        return [(key.entry, self._store.usage(key.entry.name, period)) for key in known]
+        day, known = day_of(self._clock()), self._store.keys()
+        return [(key.entry, self._store.usage(key.entry.name, day)) for key in known]
 
     def refresh(self) -> None:
-        """Settle what was counted, and read the keys again if one has changed. Raises KeysUnavailable.
-
-        In the gate's own thread, or in tests.
-        """
-        reservations, now_s = self._reservations, self._monotonic()
-        self._begun = self._begun or reservations.begin()
-        if not self._begun:
+        """The gate's thread: settle what was counted, and read the keys if one has changed. Raises KeysUnavailable."""
+        now_s = self._monotonic()
+        if not self._reservations.refresh():
             return
-        reservations.settle()
-        if now_s - self._alive_s >= _ALIVE_S:
-            self._store.keep_alive(reservations.worker)
-            reservations.settle_abandoned()
-            self._alive_s = now_s
         # The version first: a change in between is read again a moment later.
         version = self._store.version()
         if version != self._version:
@@ -213,25 +177,19 @@ class AccessGate:
             if self._done.wait(_REFRESH_S):
                 return
 
-    def _check_ready(self) -> None:
+    def _allowed(
+        self, entry: KeyEntry | None, shown: KeySecret | None, scope: Scope | None, adapter: str | None
+    ) -> KeyEntry:
+        """The key itself, if it allows this. Raises KeyRefused, ScopeMissing, KeysUnavailable."""
         if not self.is_ready:
             raise KeysUnavailable
-
-    def _allowed(self, entry: KeyEntry, scope: Scope | None, adapter: str | None, shown: KeySecret | None) -> KeyEntry:
-        """The key itself, if it allows this. Raises KeyRefused, ScopeMissing."""
         now_s = self._clock()
-        if not entry.is_valid(now_s) or (shown is not None and not shown.is_valid(now_s)):
+        if entry is None or not entry.is_valid(now_s) or (shown is not None and not shown.is_valid(now_s)):
             raise _refused()
         if scope is not None and scope not in entry.scopes:
-            raise ScopeMissing(
-                f"This API key is for {', '.join(sorted(entry.scopes))}, and this needs {scope}.",
-                "Ask the operator of this service for a key with this scope.",
-            )
+            raise _missing("scope", ", ".join(sorted(entry.scopes)), f"needs {scope}")
         if adapter is not None and entry.adapters is not None and adapter not in entry.adapters:
-            raise ScopeMissing(
-                f"This API key is for the formats {', '.join(sorted(entry.adapters))}, and this is {adapter}.",
-                "Ask the operator of this service for a key with this format.",
-            )
+            raise _missing("format", f"the formats {', '.join(sorted(entry.adapters))}", f"is {adapter}")
         return entry
 
 
@@ -243,7 +201,9 @@ def read_key_counts(gate: AccessGate) -> Iterator[tuple[Metric, float]]:
     yield metrics.KEYS_NEAR_QUOTA, sum(is_near_quota(limits, usage, now_s) for limits, usage in valid)
 
 
-_HOW_TO_SEND: Final = "Send it as Authorization: Bearer KEY, or as X-API-Key: KEY."
+def _missing(noun: str, allowed: str, wanted: str) -> ScopeMissing:
+    remedy = f"Ask the operator of this service for a key with this {noun}."
+    return ScopeMissing(f"This API key is for {allowed}, and this {wanted}.", remedy)
 
 
 def _refused() -> KeyRefused:

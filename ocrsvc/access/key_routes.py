@@ -6,11 +6,11 @@ whole, as it is routed: nothing in front of it or behind it opens another one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ocrsvc.access.api_keys import Scope
-from ocrsvc.registry import AdapterEntry, adapters
+from ocrsvc.registry import adapters
 
 HEALTH_PATHS: Final[Mapping[str, str]] = {
     "/healthz": "Liveness: an orchestrator's probe that failed for want of a key would end the process.",
@@ -29,17 +29,13 @@ _FORMS: Final = ("multipart/form-data", "application/x-www-form-urlencoded")
 
 
 class Routes:
-    """What is known of the routes of these adapters.
+    """The routes of the adapters of these names; some of them are for operators where there is a model repository.
 
-    Args:
-        has_models: Whether there is a model repository, so that some paths of formats are for operators.
-
-    Attributes:
-        health: The paths and gRPC methods that are open.
-        key_headers: Headers in which formats have a key of their own, in capitals.
+    `health` are the paths and methods that are open; in `key_headers` formats have a key of their own, in capitals.
     """
 
-    def __init__(self, entries: Collection[AdapterEntry], *, has_models: bool = False) -> None:
+    def __init__(self, names: Iterable[str], *, has_models: bool = False) -> None:
+        entries = [adapters()[name] for name in names]
         self.health = frozenset(HEALTH_PATHS).union(*(entry.health_paths for entry in entries))
         of_models = (path for entry in entries for path in entry.operate_paths) if has_models else ()
         self._operate = (*OPERATORS, *of_models)
@@ -65,8 +61,3 @@ class Routes:
         if path.startswith(self._operate):
             return "operate"
         return "jobs" if path.startswith(self._jobs) else "read"
-
-
-def routes_of(names: Iterable[str], *, has_models: bool = False) -> Routes:
-    """The routes of the adapters of these names."""
-    return Routes([adapters()[name] for name in names], has_models=has_models)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
-from ocrsvc.access.api_keys import KeyEntry, KeyLimits, StoredKey, entry_to_dict, state_of
+from ocrsvc.access.api_keys import KeyEntry, KeyLimits, StoredKey
 
-LimitName = Literal["rate", "concurrency", "day", "month"]
+LimitName = Literal["requests", "concurrency", "pages-a-day", "pages-a-month"]
+"""As the RateLimit headers name them."""
 
 LIMIT_NAMES: Final[tuple[LimitName, ...]] = get_args(LimitName)
 
@@ -38,15 +38,10 @@ class Hold(NamedTuple):
     pages: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What was used of one key.
+class Usage(NamedTuple):
+    """What was used of one key: requests under way, pages reserved and not counted yet, pages counted.
 
-    Attributes:
-        requests: Under way now.
-        reserved: Pages that are reserved and not counted yet.
-        today, this_month: Pages counted.
-        full_s: Seconds until the whole of `requests_per_s` is available again.
+    After `full_s` seconds the whole of `requests_per_s` is available again.
     """
 
     requests: int = 0
@@ -64,7 +59,7 @@ def usage_to_dict(entry: KeyEntry, usage: Usage, now_s: float) -> dict[str, Any]
         "pages_reserved": usage.reserved,
         "requests_under_way": usage.requests,
     }
-    return {**entry_to_dict(entry), "state": state_of(entry, now_s), "usage": used}
+    return {**entry.as_dict(), "state": entry.state(now_s), "usage": used}
 
 
 class LimitReached(Exception):
@@ -75,28 +70,19 @@ class LimitReached(Exception):
         self.limit = limit
 
 
-@dataclass(frozen=True, slots=True)
-class Period:
-    """The day and the month, by UTC, in which a request was admitted: its pages count there."""
-
-    day: str
-    month: str
-
-
-def period_of(now_s: float) -> Period:
-    """Day and month of a moment in Unix seconds."""
-    return _period_of_day(int(now_s // _DAY_S))
+def day_of(now_s: float) -> str:
+    """The day of a moment in Unix seconds, by UTC, such as 2027-03-31; its first seven characters are the month."""
+    return _day_text(int(now_s // _DAY_S))
 
 
 @lru_cache(maxsize=2)
-def _period_of_day(number: int) -> Period:
-    day = time.strftime("%Y-%m-%d", time.gmtime(number * _DAY_S))
-    return Period(day, day[:7])
+def _day_text(number: int) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(number * _DAY_S))
 
 
-def oldest_period(days: int = _USAGE_DAYS) -> str:
+def oldest_day(days: int = _USAGE_DAYS) -> str:
     """The day this long ago; usage is kept for somewhat more than a year."""
-    return period_of(time.time() - days * _DAY_S).day
+    return day_of(time.time() - days * _DAY_S)
 
 
 def burst_s(requests_per_s: float) -> float:
@@ -108,7 +94,7 @@ class KeyStore(Protocol):
     """Any thread may call. Each method raises KeysUnavailable within about a second when the store does not answer.
 
     Each worker has its own name in the store. Its reservations are given back when another worker begins under that
-    name, or when it stops calling `keep_alive`; pages that were counted stay counted.
+    name, or when it stops calling `keep_alive`; pages that were counted stay counted. A `day` is that of the request.
     """
 
     def version(self) -> int:
@@ -120,31 +106,22 @@ class KeyStore(Protocol):
     def put(self, key: StoredKey) -> bool:
         """Add or replace a key; False, and nothing done, when its document in the store is not `key.document`."""
 
-    def usage(self, name: str, period: Period) -> Usage:
-        """What is used of a key."""
+    def usage(self, name: str, day: str) -> Usage:
+        """What is used of a key on a day and in its month."""
 
     def begin_worker(self, worker: str) -> None:
-        """Give back what an earlier worker of this name still has reserved."""
+        """Give back what an earlier worker of this name has reserved, and forget days that are too old."""
 
     def keep_alive(self, worker: str) -> None:
         """Note that this worker lives, and give back what dead ones have reserved."""
 
-    def reserve(
-        self, name: str, worker: str, limits: KeyLimits, held: Hold, need: Need, spare: int, period: Period
-    ) -> None:
+    def reserve(self, name: str, worker: str, limits: KeyLimits, held: Hold, need: Need, spare: int, day: str) -> None:
         """Reserve `need` for a worker that holds `held` of a key. Sent twice it is done once, but for the rate.
 
-        Args:
-            spare: How many times `need` must be left; 1 is just enough.
-
-        Raises:
-            LimitReached: Less is left; nothing was reserved.
+        Raises LimitReached, and reserves nothing, when less than `spare` times the need is left.
         """
 
-    def hold(self, name: str, worker: str, held: Hold) -> None:
-        """Set what a worker holds of a key."""
-
-    def settle(self, name: str, worker: str, held: Hold, series: int, total: int, period: Period) -> None:
+    def settle(self, name: str, worker: str, held: Hold, series: int = 0, total: int = 0, day: str = "") -> None:
         """Set what a worker holds of a key, and count the pages of one of its series up to `total`.
 
         A series (see `ocrsvc.access.page_counts`) belongs to one key and day; what is sent again counts once.

@@ -1,21 +1,64 @@
-"""Adds, changes, revokes and rotates keys. A running service follows within half a second.
+"""Opens the store of API keys that OCRSVC_KEYS names; adds, changes, revokes and rotates keys in it.
 
-All raise OperatorError when the key is not there or another command has changed it, and KeysUnavailable when the store
-does not answer; nothing was done then.
+A running service follows within half a second. Each change raises OperatorError when the key is not there or another
+command has changed it, and KeysUnavailable when the store does not answer; nothing was done then.
 """
 
 from __future__ import annotations
 
 import re
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
-from ocrsvc.access.api_keys import KeyEntry, StoredKey
-from ocrsvc.access.key_secrets import make_secret
+from ocrsvc.access.api_keys import KeyEntry, StoredKey, make_secret
 from ocrsvc.access.key_store import KeyStore
-from ocrsvc.errors import OperatorError
+from ocrsvc.access.page_counts import PageCounts
+from ocrsvc.access.redis_store import RedisStore
+from ocrsvc.access.sqlite_store import SqliteStore, open_file, reason_of
+from ocrsvc.errors import OperatorError, SettingsError
 
+_SQLITE: Final = "sqlite:"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+
+
+def open_store(address: str) -> KeyStore:
+    """The store at an address, which connects at its first call: make it before a fork. Raises SettingsError."""
+    path = path_of(address)
+    return RedisStore(address) if path is None else SqliteStore(path)
+
+
+def check_store(address: str) -> None:
+    """In gunicorn's arbiter, at the start: make a missing file of keys. Raises SettingsError.
+
+    A Redis is not asked: workers that cannot reach it are not ready until they can.
+    """
+    path = path_of(address)
+    if path is None:
+        open_store(address).close()
+        return
+    try:
+        open_file(path).close()
+    except (sqlite3.Error, OSError) as error:
+        raise SettingsError(
+            f"OCRSVC_KEYS names the file {path}, which cannot be used: {reason_of(error)}.",
+            "Name a file on a disk of this machine, in a folder that the service's user may write to, "
+            "and run ocrsvc keys as this user.",
+        ) from error
+
+
+def settle_rest(address: str, counts: PageCounts) -> None:
+    """gunicorn's arbiter, last: count what killed workers have left. Raises KeysUnavailable."""
+    if counts.unsettled_slots():
+        with closing(open_store(address)) as store:
+            counts.settle_abandoned(store)
+
+
+def path_of(address: str) -> Path | None:
+    """The file of a store of SQLite; None for another store."""
+    return Path(address.removeprefix(_SQLITE)) if address.startswith(_SQLITE) else None
 
 
 def add_key(store: KeyStore, entry: KeyEntry) -> str:

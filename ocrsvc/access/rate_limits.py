@@ -22,16 +22,16 @@ _NEAR: Final = 0.1
 _ROUNDING: Final = 1e-6
 
 _REFUSALS: Final[Mapping[LimitName, tuple[str, str]]] = {
-    "rate": ("This API key may make {limits.requests_per_s:g} requests a second.", "Send them more slowly."),
+    "requests": ("This API key may make {limits.requests_per_s:g} requests a second.", "Send them more slowly."),
     "concurrency": (
         "This API key may have {limits.concurrency} requests under way at once.",
         "Wait for one of them to be answered.",
     ),
-    "day": (
+    "pages-a-day": (
         "This API key has {limits.pages_a_day} pages a day, and fewer are left than this needs.",
         "Send it again tomorrow, by UTC, or ask the operator for more.",
     ),
-    "month": (
+    "pages-a-month": (
         "This API key has {limits.pages_a_month} pages a month, and fewer are left than this needs.",
         "Send it again next month, by UTC, or ask the operator for more.",
     ),
@@ -41,7 +41,7 @@ _REFUSALS: Final[Mapping[LimitName, tuple[str, str]]] = {
 class Quota(NamedTuple):
     """One limit of a key at one moment: `limit` a window, of which `left` are left, and more in `reset_s` seconds."""
 
-    name: str
+    name: LimitName
     limit: int
     window_s: int
     left: int
@@ -92,17 +92,9 @@ def check_possible(limits: KeyLimits, pages: int) -> None:
 def refusal_of(limits: KeyLimits, reached: LimitName, usage: Usage, now_s: float) -> QuotaExceeded:
     """The error for a limit that is reached."""
     detail, remedy = _REFUSALS[reached]
-    retry_s = _retry_after_s(limits, reached, usage, now_s)
-    return QuotaExceeded(detail.format(limits=limits), remedy, retry_s, headers_of(limits, usage, now_s))
-
-
-def _retry_after_s(limits: KeyLimits, reached: LimitName, usage: Usage, now_s: float) -> int:
-    day_s, month_s, _ = _rest_of_periods_s(now_s)
-    if reached in ("day", "month"):
-        return day_s if reached == "day" else month_s
-    if reached == "rate" and limits.requests_per_s is not None:
-        return _request_quota(limits.requests_per_s, usage.full_s).reset_s or _BUSY_RETRY_S
-    return _BUSY_RETRY_S
+    resets_s = {quota.name: quota.reset_s for quota in quotas_of(limits, usage, now_s)}
+    headers = headers_of(limits, usage, now_s)
+    return QuotaExceeded(detail.format(limits=limits), remedy, resets_s.get(reached) or _BUSY_RETRY_S, headers)
 
 
 def _request_quota(requests_per_s: float, full_s: float) -> Quota:

@@ -12,25 +12,19 @@ from flask import Blueprint, Response
 from ocrsvc.api.sent_files import option_fields, sent_files
 from ocrsvc.errors import BadOption, JobFailed, JobNotDone, KeysNeeded, OcrsvcError, UnknownJob
 from ocrsvc.formats.document import options_for
+from ocrsvc.formats.file_names import disposition_of, stem_of
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.options import OPTIONS, OTHER_NAMES, read_options
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json
 from ocrsvc.http.url_files import UrlFiles
 from ocrsvc.job_requests import ResultFiles, job_view, owner_of_request, store_of
-from ocrsvc.jobs.callbacks import Callback
-from ocrsvc.jobs.intake import JobRequest, add_job, find_job, jobs_of
-from ocrsvc.jobs.job import Job
-from ocrsvc.jobs.job_result import (
-    JSON,
-    NDJSON,
-    disposition_of_result,
-    media_type_of,
-    page_dicts,
-)
-from ocrsvc.jobs.job_status import PATH, STATES, job_status
+from ocrsvc.jobs.intake import JobRequest, add_job, find_job
+from ocrsvc.jobs.job import PATH, STATES, Job, Record, job_status
+from ocrsvc.jobs.job_result import JSON, NDJSON, check_format, page_dicts, unpack_options
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
+from ocrsvc.registry import output_formats
 from ocrsvc.settings.settings import Settings
 
 KEY_HEADER: Final = "Idempotency-Key"
@@ -47,6 +41,10 @@ MOST_PAGES_BYTES: Final = 8 << 20
 DEFAULT_JOBS: Final = 20
 MOST_JOBS: Final = 100
 
+_MEDIA_TYPES: Final = {JSON: "application/json", NDJSON: "application/x-ndjson"} | {
+    name: each.media_type for name, each in output_formats().items()
+}
+_SUFFIXES: Final = {JSON: ".json", NDJSON: ".ndjson"} | {name: each.suffix for name, each in output_formats().items()}
 _RETRY_S: Final = 2
 NOT_OF_JOBS: Final = ("priority", "timing", "format", "partial")
 """Options of a reading that are none of a job; its format is declared here."""
@@ -86,7 +84,7 @@ class _JobViews:
         own = {name: value for name, value in fields if name in JOB_FIELDS and value is not None}
         _check_fields(fields)
         asked = read_options([field for field in fields if field[0] not in JOB_FIELDS])
-        formats = _formats_of(own.get("format"))
+        formats, (callback, secret) = _formats_of(own.get("format")), _callback_of(own)
         files = sent_files(request.content, self._url_files)
         if len(files) != 1:
             raise BadOption(f"{len(files)} files were sent, and a job has one.", "Send each as a job of its own.")
@@ -95,14 +93,17 @@ class _JobViews:
         job_request = JobRequest(
             files[0],
             options_for(formats, asked.read),
-            owner_of_request(),
-            _name_of(own.get("name")),
+            Record(
+                *owner_of_request(),
+                SOURCE,
+                _name_of(own.get("name")),
+                asked={"lines": asked.lines, "words": asked.read.wants_words},
+                formats=formats,
+                repeat=request.headers.get(KEY_HEADER, ""),
+                callback=callback,
+            ),
             asked.pages,
-            SOURCE,
-            {"lines": asked.lines, "words": asked.read.wants_words},
-            formats,
-            _callback_of(own),
-            request.headers.get(KEY_HEADER, ""),
+            secret,
         )
         job = add_job(jobs, self._reader, self._settings, job_request, request.context, request.left_s)
         response = as_json(job_status(job), 202)
@@ -117,7 +118,7 @@ class _JobViews:
                 "Jobs are listed for API keys only: without them nothing tells whose is which.",
                 "Keep the id that a job was answered with.",
             )
-        for job in jobs_of(jobs, owner, _number("limit", DEFAULT_JOBS, 1, MOST_JOBS)):
+        for job in jobs.all("key = ?", owner.key)[::-1][: _number("limit", DEFAULT_JOBS, 1, MOST_JOBS)]:
             with suppress(FileNotFoundError):
                 found.append(job_status(job))
         return as_json({"jobs": found})
@@ -144,17 +145,17 @@ class _JobViews:
         return self._of(job, lambda: self._made(job, name))
 
     def _made(self, job: Job, name: str) -> Response:
-        end = job.end()
-        if end is None:
-            count, total = job.log.count(), len(job.about()["numbers"])
+        progress, record = job.progress(), job.record()
+        if progress.state in {"waiting", "running"}:
+            count, total = job.page_count(), len(record.numbers)
             raise JobNotDone(
                 f"{count} of {total} pages are read.", f"GET {PATH}/{job.id}/pages gives these; ask again later."
             )
-        if end.state == "failure":
-            raise JobFailed(f"The job has failed: {end.why}", f"GET {PATH}/{job.id}/pages gives what was read.")
-
+        if progress.state == "failure":
+            raise JobFailed(f"The job has failed: {progress.why}", f"GET {PATH}/{job.id}/pages gives what was read.")
+        check_format(name, unpack_options(record.options))
         response = ResultFiles(self._jobs, self._reader).send(job, name, _content_type(name))
-        response.headers["Content-Disposition"] = disposition_of_result(job, name)
+        response.headers["Content-Disposition"] = disposition_of(f"{stem_of(record.name)}{_SUFFIXES[name]}")
         return response
 
     def delete(self, job_id: str) -> Response:
@@ -201,13 +202,13 @@ def _format_of(text: str) -> str:
     return OTHER_NAMES.get(name, name)
 
 
-def _callback_of(own: dict[str, Any]) -> Callback | None:
-    """Raises BadOption for a secret without a callback."""
+def _callback_of(own: dict[str, Any]) -> tuple[str, str]:
+    """The URL, and the secret. Raises BadOption for a secret without a callback."""
     url, secret = (as_text(own.get(name, "")).strip() for name in CALLBACK_FIELDS)
     secret = secret or request.headers.get(SIGNING_HEADER, "").strip()
     if secret and not url:
         raise BadOption("callback_secret was sent without callback.", "Send the URL that is to be told.")
-    return Callback(url, secret) if url else None
+    return url, secret
 
 
 def _name_of(sent: object) -> str:
@@ -229,14 +230,14 @@ def _number(name: str, default: int, least: int, most: int) -> int:
 def _accepted() -> str:
     return (
         NDJSON
-        if request.accept_mimetypes.best_match(["application/json", media_type_of(NDJSON)]) == media_type_of(NDJSON)
+        if request.accept_mimetypes.best_match([_MEDIA_TYPES[JSON], _MEDIA_TYPES[NDJSON]]) == _MEDIA_TYPES[NDJSON]
         else JSON
     )
 
 
 def _pages_response(job: Job, after: int, most: int, form: str) -> Response:
     # Before the pages: a job that ends meanwhile is asked once more.
-    state, total = STATES[job.state()[0]], len(job.about()["numbers"])
+    state, total = STATES[job.progress().state], len(job.record().numbers)
     pages, size = [], 0
     for page in page_dicts(job, after, most):
         pages.append(orjson.dumps(page))
@@ -246,15 +247,15 @@ def _pages_response(job: Job, after: int, most: int, form: str) -> Response:
             break
     upto = after + len(pages)
     if form == NDJSON:
-        response = Response(b"".join(page + b"\n" for page in pages), content_type=media_type_of(NDJSON))
+        response = Response(b"".join(page + b"\n" for page in pages), content_type=_MEDIA_TYPES[NDJSON])
     else:
         head = orjson.dumps({"id": job.id, "state": state, "total": total, "next": upto})
-        response = Response(head[:-1] + b',"pages":[' + b",".join(pages) + b"]}", content_type=media_type_of(JSON))
+        response = Response(head[:-1] + b',"pages":[' + b",".join(pages) + b"]}", content_type=_MEDIA_TYPES[JSON])
     if upto < total and state in {"waiting", "running", "done"}:
         response.headers["Link"] = f'<{PATH}/{job.id}/pages?after={upto}>; rel="next"'
     return response
 
 
 def _content_type(name: str) -> str:
-    media_type = media_type_of(name)
+    media_type = _MEDIA_TYPES[name]
     return f"{media_type}; charset=utf-8" if media_type.startswith("text/") or "xml" in media_type else media_type

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
@@ -28,7 +29,7 @@ _LEFT_S: Final = 3600.0
 
 
 class WrittenFile(NamedTuple):
-    """A file of the output: its name, bytes and SHA-256 in hexadecimal."""
+    """A file of the output, with its SHA-256 in hexadecimal."""
 
     name: str
     size: int
@@ -64,7 +65,7 @@ class HashedFile(io.RawIOBase):
         return WrittenFile(self._name, self._size, self._hash.hexdigest())
 
 
-class FolderDestination:
+class Destination:
     """The files of a folder by their names, with slashes; for any thread. Methods raise OSError.
 
     The folder is made when the first is written. `note_s` is how often a note may be written.
@@ -74,52 +75,43 @@ class FolderDestination:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.address = folder, str(folder)
-        self._is_tidied = False
-
-    def read(self, name: str) -> bytes:
-        """A file's bytes. Raises FileNotFoundError."""
-        return (self.folder / name).read_bytes()
 
     def open(self, name: str) -> BinaryIO:
         """A file to be read. Raises FileNotFoundError."""
         return (self.folder / name).open("rb")
 
+    def read(self, name: str) -> bytes:
+        """A file's bytes. Raises FileNotFoundError."""
+        with self.open(name) as file:
+            return file.read()
+
     @contextmanager
     def writing(self, name: str, *, replace: bool = True) -> Iterator[HashedFile]:
         """A file that appears, durably, when the block ends without an error.
 
-        Without `replace` an object store raises FileExistsError where there is one.
+        Raises FileExistsError where there is one that must not be replaced.
         """
-        del replace
-        path, draft = self.folder / name, self._draft()
+        path, draft = self.folder / name, self._drafts / secrets.token_hex(8)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with draft.open("xb") as file:
                 yield HashedFile(name, file)
                 file.flush()
                 os.fsync(file.fileno())
-            draft.replace(path)
-        except BaseException:
+            # Unlike a rename, a link fails where there is a file already.
+            draft.replace(path) if replace else path.hardlink_to(draft)
+        finally:
             draft.unlink(missing_ok=True)
-            raise
         _sync_folder(path.parent)
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a file unless there is one; returns whether it was written. Of several callers one writes it."""
-        path, draft = self.folder / name, self._draft()
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with draft.open("xb") as file:
+            with self.writing(name, replace=False) as file:
                 file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            # Unlike a rename, a link fails where there is a file already.
-            path.hardlink_to(draft)
         except FileExistsError:
-            return False
-        finally:
-            draft.unlink(missing_ok=True)
-        _sync_folder(path.parent)
+            # Where a request's answer was lost it may have been written, and libraries send some again by themselves.
+            return self.read(name) == data
         return True
 
     def note(self, name: str, data: bytes) -> None:
@@ -146,7 +138,7 @@ class FolderDestination:
         (self.folder / name).unlink(missing_ok=True)
 
     def delete_folder(self, folder: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a folder with what is in it, if it is there."""
         with suppress(FileNotFoundError):
             shutil.rmtree(self.folder / folder)
 
@@ -155,73 +147,63 @@ class FolderDestination:
         del folder
         return self.folder / name
 
-    def _draft(self) -> Path:
-        """A file of its own that is renamed when it is whole."""
+    @cached_property
+    def _drafts(self) -> Path:
+        """The folder of files that are not whole yet, without what processes left that died."""
         folder = self.folder / _DRAFTS
         folder.mkdir(parents=True, exist_ok=True)
-        if not self._is_tidied:
-            self._is_tidied = True
-            for file in folder.iterdir():
-                with suppress(FileNotFoundError):
-                    if file.stat().st_mtime < time.time() - _LEFT_S:
-                        file.unlink()
-        return folder / secrets.token_hex(8)
+        for file in folder.iterdir():
+            with suppress(FileNotFoundError):
+                if file.stat().st_mtime < time.time() - _LEFT_S:
+                    file.unlink()
+        return folder
 
 
-class ObjectDestination:
-    """The objects below a URL; see FolderDestination."""
+class ObjectDestination(Destination):
+    """The objects below a URL: a file is written into a temporary one of this machine, and sent when it is whole."""
 
     note_s = 5.0
 
     def __init__(self, objects: Objects, url: str) -> None:
-        self._objects, self._url = objects, url
-        self.address = url
-
-    def read(self, name: str) -> bytes:
-        """As FolderDestination.read."""
-        return self._objects.read(self._path(name))
+        super().__init__(Path())
+        self._objects, self.address = objects, url
 
     def open(self, name: str) -> BinaryIO:
-        """As FolderDestination.open."""
-        return self._objects.open(self._path(name))
+        """As Destination.open."""
+        return self._objects.open(self._url(name))
+
+    def read(self, name: str) -> bytes:
+        """As Destination.read, by one request."""
+        return self._objects.read(self._url(name))
 
     @contextmanager
     def writing(self, name: str, *, replace: bool = True) -> Iterator[HashedFile]:
-        """As FolderDestination.writing: a temporary file of this machine, sent when it is whole."""
+        """As Destination.writing."""
         with tempfile.NamedTemporaryFile(prefix="ocrsvc-") as file:
             yield HashedFile(name, file)  # type: ignore[arg-type]
             file.flush()
-            self._objects.put_file(self._path(name), Path(file.name), replace=replace)
-
-    def create(self, name: str, data: bytes) -> bool:
-        """As FolderDestination.create, by a conditional write."""
-        try:
-            self._objects.put(self._path(name), data, replace=False)
-        except FileExistsError:
-            # A try whose answer was lost may have written it, and libraries send some requests again by themselves.
-            return self.read(name) == data
-        return True
+            self._objects.put_file(self._url(name), Path(file.name), replace=replace)
 
     def note(self, name: str, data: bytes) -> None:
-        """As FolderDestination.note: one request."""
-        self._objects.put(self._path(name), data)
+        """As Destination.note."""
+        self._objects.put(self._url(name), data)
 
     def names(self, folder: str) -> list[str]:
-        """As FolderDestination.names: one request for each 1,000 on S3."""
-        found = self._objects.listing(self._path(folder))
+        """As Destination.names: one request for each 1,000 on S3."""
+        found = self._objects.listing(self._url(folder))
         return sorted(entry.url.rpartition("/")[2] for entry in found if not entry.is_folder)
 
     def delete(self, name: str) -> None:
-        """As FolderDestination.delete."""
-        self._objects.delete(self._path(name))
+        """As Destination.delete."""
+        self._objects.delete(self._url(name))
 
     def delete_folder(self, folder: str) -> None:
-        """As FolderDestination.delete_folder."""
-        for found in self._objects.below(self._path(folder)):
+        """As Destination.delete_folder."""
+        for found in self._objects.below(self._url(folder)):
             self._objects.delete(found.url)
 
     def local_copy(self, name: str, folder: Path) -> Path:
-        """As FolderDestination.local_copy."""
+        """As Destination.local_copy."""
         path = folder / name.rpartition("/")[2]
         if not path.exists():
             draft = path.with_suffix(".draft")
@@ -230,18 +212,15 @@ class ObjectDestination:
             draft.replace(path)
         return path
 
-    def _path(self, name: str) -> str:
-        return f"{self._url}/{name}"
-
-
-Destination = FolderDestination | ObjectDestination
+    def _url(self, name: str) -> str:
+        return f"{self.address}/{name}"
 
 
 def open_destination(out: str) -> Destination:
     """The destination that --out names: a folder, file:// or an object store. Raises BadOption."""
     protocol = protocol_of(out)
     if protocol in ("", "file"):
-        return FolderDestination(Path(out.removeprefix("file://")))
+        return Destination(Path(out.removeprefix("file://")))
     shown = without_secrets(out)
     if protocol not in DESTINATIONS:
         accepted = ", ".join(f"{name}://" for name in DESTINATIONS)

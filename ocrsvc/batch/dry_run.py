@@ -6,7 +6,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -49,7 +49,7 @@ class SourceCounts:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What reading a sample showed."""
+    """What reading a sample showed; `spread` is 1.96 standard errors of a page's seconds, over their mean."""
 
     pages: int
     failed: int
@@ -67,15 +67,13 @@ def count_sources(files: Iterable[SourceFile]) -> SourceCounts:
     counts, chance = SourceCounts(), random.Random(_SEED)  # noqa: S311  no secret: the same sources give the same sample
     for file in files:
         kind = PurePosixPath(file.name).suffix.lower() or "none"
-        if kind not in counts.kinds and len(counts.kinds) >= _MOST_KINDS:
+        if len(counts.kinds) >= _MOST_KINDS and kind not in counts.kinds:
             kind = _OTHER
         counts.kinds.setdefault(kind, KindCounts()).add(file)
-        for at, number in enumerate(file.pages):
-            seen = counts.total.pages + at
+        for seen, number in enumerate(file.pages, counts.total.pages):
             place = seen if seen < SAMPLE_PAGES else chance.randrange(seen + 1)
             if place < SAMPLE_PAGES:
-                group = PageGroup(file, (number,), (seen,))
-                counts.sample[place : place + 1] = [group]
+                counts.sample[place : place + 1] = [PageGroup(file, (number,), (seen,))]
         counts.total.add(file)
     return counts
 
@@ -88,28 +86,25 @@ def measure_pace(
         return None
     # What is opened once, such as a model, is not part of a long run's pace.
     list(reader.read(sample[0]))
-    at_once = reader.at_once
-    began_s = clock()
+    at_once, began_s = reader.at_once, clock()
 
     def read(group: PageGroup) -> list[PageResult]:
         return [] if clock() - began_s > SAMPLE_S else list(reader.read(group))
 
     with ThreadPoolExecutor(at_once) as pool:
         results = [result for found in pool.map(read, sample) for result in found]
-    elapsed_s = max(clock() - began_s, 1e-6)
-    failed = sum(bool(result.error) for result in results)
-    spread = _spread([result.seconds for result in results])
-    return Pace(len(results), failed, at_once, len(results) / elapsed_s, spread)
+    pages_per_s = len(results) / max(clock() - began_s, 1e-6)
+    seconds, failed = [result.seconds for result in results], sum(bool(result.error) for result in results)
+    return Pace(len(results), failed, at_once, pages_per_s, _spread(seconds))
 
 
 def _spread(seconds: Sequence[float]) -> float:
-    """1.96 standard errors of the mean, over the mean."""
-    if len(seconds) < 2 or not sum(seconds):
+    if len(seconds) < 2 or not any(seconds):
         return 1.0
-    mean = statistics.fmean(seconds)
-    return min(1.0, 1.96 * statistics.stdev(seconds) / math.sqrt(len(seconds)) / mean)
+    error = statistics.stdev(seconds) / math.sqrt(len(seconds))
+    return min(1.0, 1.96 * error / statistics.fmean(seconds))
 
 
-def kinds_by_pages(counts: SourceCounts) -> Mapping[str, KindCounts]:
+def kinds_by_pages(counts: SourceCounts) -> dict[str, KindCounts]:
     """The kinds, those with most pages first."""
     return dict(sorted(counts.kinds.items(), key=lambda item: (-item[1].pages, item[0])))

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import errno
 import functools
-import io
 import os
 import random
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar, cast
+from typing import Any, BinaryIO, Final, cast
 from urllib.parse import urlsplit
 
 from ocrsvc.errors import BadOption
 
-T = TypeVar("T")
 _EXTRA: Final = "ocrsvc[objectstore]"
 PACKAGES: Final = dict.fromkeys(("s3", "s3a", "http", "https", "memory"), _EXTRA) | {
     "gs": "gcsfs",
@@ -29,33 +28,27 @@ PACKAGES: Final = dict.fromkeys(("s3", "s3a", "http", "https", "memory"), _EXTRA
 }
 """The protocols, each with what `pip install` needs for it."""
 _AHEAD_BYTES: Final = 1024 * 1024
+# `Objects` sends requests again, for a bounded time.
+_S3_CONFIG: Final = {"connect_timeout": 10, "read_timeout": 30, "max_pool_connections": 64} | {
+    "retries": {"total_max_attempts": 1}
+}
 _URL: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]{1,20})://")
 _USER: Final = re.compile(r"(?<=://)[^/\s@]*@")
 _QUERY: Final = re.compile(r"(?<=://)([^\s?'\"<>]*)\?[^\s'\"<>]+")
 _SECRET: Final = re.compile(r"signature|token|credential|password|secret|api_?key|accesskey|^sig$|^auth$")
+_UNHEARD_S: Final = 20.0
+"""How long a request is sent again while nothing has ever answered."""
+_FIRST_WAIT_S: Final = 0.2
+_MOST_WAIT_S: Final = 10.0
 _VERSION_KEYS: Final = ("generation", "ETag", "etag", "md5Hash", "content_md5", "updated", "LastModified", "mtime")
-_TRANSIENT_STATUS: Final = frozenset({408, 425, 429})
-_TRANSIENT_CODES: Final = re.compile(
-    "BadDigest|ConditionalRequestConflict|IncompleteBody|InternalError|OperationAborted|RequestTimeout|"
-    "ServiceUnavailable|SlowDown|Throttling(Exception)?|XAmzContentSHA256Mismatch"
-)
-"""Of S3's answers: those of faults on the way or of load, whatever their HTTP status is."""
-_TRANSIENT_CLASSES: Final = re.compile(
-    "ClientConnectionError|ClientPayloadError|ConnectionError|FSTimeoutError|HTTPClientError|IncompleteRead(Error)?|"
-    "RemoteProtocolError|RequestException|Response(Parser|Streaming)Error|Service(Request|Response)Error|TimeoutError|"
-    "TransportError"
-)
-"""By name, of libraries that need not all be installed."""
-_TRANSIENT_ERRNO: Final = frozenset(
-    {errno.EBUSY, errno.EAGAIN, errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNABORTED}
-    | {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EREMOTEIO}
-)
+_FAULT_STATUS: Final = frozenset({408, 409, 425, 429})
+_FAULT_CODES: Final = frozenset({"BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"})
+"""Of S3's answers with the status 400: those of faults on the way."""
+_ANSWERS: Final = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
+_MISTAKES: Final = (TypeError, AttributeError, AssertionError, NameError)
+"""In a program, which are raised as they are."""
 _NO_CREDENTIALS: Final = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")
-_KINDS: Final[dict[type[OSError], int]] = {
-    FileNotFoundError: errno.ENOENT,
-    PermissionError: errno.EACCES,
-    TimeoutError: errno.ETIMEDOUT,
-}
+"""By name, of libraries that need not all be installed."""
 
 
 def is_url(text: str) -> bool:
@@ -100,58 +93,27 @@ class StoredObject:
     is_folder: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RetryLimits:
-    """How long a request is sent again: `unheard_s` while nothing has ever answered; waits double between two tries."""
+class Objects:
+    """The objects of one protocol by their URLs; for any thread, and not for processes forked from this one.
 
-    total_s: float = 300.0
-    unheard_s: float = 20.0
-    first_wait_s: float = 0.2
-    most_wait_s: float = 10.0
-
-
-class Retries:
-    """Sends requests again where that may help; for any thread. `sleep` waits so many seconds."""
+    Methods raise OSError. `system` is fsspec's file system; `retry_s` is how long a request is sent again.
+    """
 
     def __init__(
         self,
-        limits: RetryLimits | None = None,
+        protocol: str,
+        system: Any,
+        retry_s: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._limits, self._clock, self._sleep = limits or RetryLimits(), clock, sleep
+        self._protocol, self._system, self._retry_s = protocol, system, retry_s
+        self._clock, self._sleep = clock, sleep
         self._was_heard = False
         self._random = random.SystemRandom()
 
-    def send(self, what: str, request: Callable[[], T]) -> T:
-        """The request's result. Raises OSError, which names `what`."""
-        began, wait_s = self._clock(), self._limits.first_wait_s
-        while True:
-            try:
-                result = request()
-            except (TypeError, AttributeError, AssertionError, NameError):
-                # A mistake in a program, which is raised as it is.
-                raise
-            except Exception as error:
-                self._was_heard = self._was_heard or _has_answer(error)
-                most_s = self._limits.total_s if self._was_heard else self._limits.unheard_s
-                if not is_transient(error) or self._clock() - began + wait_s > most_s:
-                    raise os_error_of(error, what) from error
-            else:
-                self._was_heard = True
-                return result
-            self._sleep(wait_s * self._random.uniform(0.5, 1.0))
-            wait_s = min(2 * wait_s, self._limits.most_wait_s)
-
-
-class Objects:
-    """The objects of one protocol by their URLs; for any thread, and not for processes forked from this one."""
-
-    def __init__(self, protocol: str, system: Any, retries: Retries) -> None:
-        self._protocol, self._system, self._retries = protocol, system, retries
-
     def look_at(self, url: str) -> StoredObject:
-        """An object as it is now. Raises OSError."""
+        """An object as it is now."""
         info = self._send("HEAD", url, "info")
         if info.get("type") == "directory":
             raise FileNotFoundError(errno.ENOENT, f"{url} is no object")
@@ -160,67 +122,84 @@ class Objects:
         return _object_of(url, info)
 
     def read(self, url: str) -> bytes:
-        """An object's bytes. Raises OSError."""
+        """An object's bytes."""
         return cast("bytes", self._send("GET", url, "cat_file"))
 
     def open(self, url: str) -> BinaryIO:
-        """An object to be read at any place; a megabyte is read ahead. Raises OSError."""
-        return cast("BinaryIO", _ObjectFile(self, url, self.look_at(url).size))
+        """An object to be read at any place; a megabyte is read ahead."""
+        from fsspec.spec import AbstractBufferedFile
+
+        class ObjectFile(AbstractBufferedFile):  # type: ignore[misc]
+            _fetch_range = staticmethod(functools.partial(self.read_range, url))
+
+        size = self.look_at(url).size
+        return cast("BinaryIO", ObjectFile(self._system, url, block_size=_AHEAD_BYTES, size=size))
 
     def read_range(self, url: str, begin: int, end: int) -> bytes:
-        """Some of an object's bytes. Raises OSError."""
+        """Some of an object's bytes."""
         data = cast("bytes", self._send("GET", url, "cat_file", start=begin, end=end))
-        if len(data) > end - begin:
+        if len(data) > end - begin and begin:
             # The server gives no parts of files, and has sent all of it.
-            if begin:
-                raise OSError(
-                    errno.ENOTSUP, f"GET {url}: the server gives whole files only; download the archive first"
-                )
-            return data[:end]
-        return data
+            raise OSError(errno.ENOTSUP, f"GET {url}: the server gives whole files only; download the archive first")
+        return data[: end - begin]
 
     def listing(self, url: str) -> list[StoredObject]:
-        """What lies directly in a folder, in the order of the names; nothing where there is none. Raises OSError."""
+        """What lies directly in a folder, in the order of the names; nothing where there is none."""
         try:
             entries = self._send("LIST", url, "ls", detail=True)
         except FileNotFoundError:
             return []
-        found = (_object_of(f"{self._protocol}://{self._plain(entry['name'])}", entry) for entry in entries)
+        root = f"{self._protocol}://"
+        found = (_object_of(root + str(entry["name"]).removeprefix(root).lstrip("/"), entry) for entry in entries)
         # Some stores list a folder as an object in itself.
         return sorted((one for one in found if one.url.rstrip("/") != url.rstrip("/")), key=lambda one: one.url)
 
     def below(self, url: str) -> Iterator[StoredObject]:
-        """The objects below a folder, depth first; memory holds one folder of each level. Raises OSError."""
+        """The objects below a folder, depth first; memory holds one folder of each level."""
         for entry in self.listing(url):
             if not entry.is_folder:
                 yield entry
             else:
                 yield from self.below(entry.url.rstrip("/"))
 
-    def put(self, url: str, data: bytes, *, replace: bool = True) -> None:
-        """Write an object. Raises OSError: FileExistsError where there is one and it must not be replaced."""
-        mode = "overwrite" if replace else "create"
-        self._send("PUT", url, "pipe_file", data, mode=mode)
+    def put(self, url: str, data: bytes) -> None:
+        """Write an object."""
+        self._send("PUT", url, "pipe_file", data)
 
     def put_file(self, url: str, file: Path, *, replace: bool = True) -> None:
-        """Write an object from a file, in pieces if it is large; it appears whole. Raises as `put`."""
-        if file.stat().st_size <= 16 * _AHEAD_BYTES:
-            self.put(url, file.read_bytes(), replace=replace)
-            return
+        """Write an object, in pieces if it is large; it appears whole.
+
+        Raises FileExistsError where there is one that must not be replaced.
+        """
         mode = "overwrite" if replace else "create"
-        request = functools.partial(self._system.put_file, str(file), self._path(url), mode=mode)
-        self._retries.send(f"PUT {without_secrets(url)}", request)
+        self._repeat(f"PUT {without_secrets(url)}", "put_file", str(file), self._path(url), mode=mode)
 
     def delete(self, url: str) -> None:
-        """Remove an object, if it is there. Raises OSError."""
-        try:
+        """Remove an object, if it is there."""
+        with suppress(FileNotFoundError):
             self._send("DELETE", url, "rm_file")
-        except FileNotFoundError:
-            return
 
     def _send(self, verb: str, url: str, method: str, *args: Any, **kwargs: Any) -> Any:
-        request = functools.partial(self._call, method, self._path(url), *args, **kwargs)
-        return self._retries.send(f"{verb} {without_secrets(url)}", request)
+        return self._repeat(f"{verb} {without_secrets(url)}", method, self._path(url), *args, **kwargs)
+
+    def _repeat(self, what: str, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the file system, again where that may help. Raises OSError, which names `what`."""
+        began, wait_s = self._clock(), _FIRST_WAIT_S
+        while True:
+            try:
+                result = self._call(method, *args, **kwargs)
+            except Exception as error:
+                self._was_heard = self._was_heard or _answer(error)[0] is not None or isinstance(error, _ANSWERS)
+                most_s = self._retry_s if self._was_heard else min(_UNHEARD_S, self._retry_s)
+                if isinstance(error, _MISTAKES):
+                    raise
+                if not is_transient(error) or self._clock() - began + wait_s > most_s:
+                    raise os_error_of(error, what) from error
+            else:
+                self._was_heard = True
+                return result
+            self._sleep(wait_s * self._random.uniform(0.5, 1.0))
+            wait_s = min(2 * wait_s, _MOST_WAIT_S)
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """One try. fsspec's HTTP says of each HEAD that failed, for whatever reason, that there is no file."""
@@ -234,60 +213,6 @@ class Objects:
     def _path(self, url: str) -> str:
         """As the file system names it."""
         return str(self._system._strip_protocol(url))  # noqa: SLF001  fsspec's own convention
-
-    def _plain(self, name: object) -> str:
-        return str(name).removeprefix(f"{self._protocol}://").lstrip("/")
-
-
-class _ObjectFile(io.RawIOBase):
-    """An object as a file; for one thread. A read of a megabyte or more is one request; smaller ones read ahead."""
-
-    def __init__(self, objects: Objects, url: str, size: int) -> None:
-        super().__init__()
-        self._objects, self._url, self._size = objects, url, size
-        self._at, self._begin, self._piece = 0, 0, b""
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
-
-    def seekable(self) -> bool:
-        """Yes."""
-        return True
-
-    def tell(self) -> int:
-        """Where the next read begins."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Have the next read begin there."""
-        self._at = max(0, offset + {os.SEEK_CUR: self._at, os.SEEK_END: self._size}.get(whence, 0))
-        return self._at
-
-    def readall(self) -> bytes:
-        """The rest. Raises OSError."""
-        pieces = []
-        while piece := self._read(self._size - self._at):
-            pieces.append(piece)
-        return b"".join(pieces)
-
-    def readinto(self, buffer: Any) -> int:
-        """As RawIOBase.readinto. Raises OSError."""
-        view = memoryview(buffer).cast("B")
-        data = self._read(len(view))
-        view[: len(data)] = data
-        return len(data)
-
-    def _read(self, size: int) -> bytes:
-        size = max(0, min(size, self._size - self._at))
-        offset = self._at - self._begin
-        if size and not 0 <= offset < len(self._piece):
-            ahead = min(max(size, _AHEAD_BYTES), self._size - self._at)
-            self._begin, self._piece = self._at, self._objects.read_range(self._url, self._at, self._at + ahead)
-            offset = 0
-        data = self._piece[offset : offset + size]
-        self._at += len(data)
-        return data
 
 
 def open_objects(url: str) -> Objects:
@@ -310,7 +235,7 @@ _OPENING: Final = threading.Lock()
 @functools.cache
 def _objects_of(protocol: str, _pid: int) -> Objects:
     with _OPENING:
-        return Objects(protocol, _open_system(protocol), Retries())
+        return Objects(protocol, _open_system(protocol))
 
 
 def _open_system(protocol: str) -> Any:
@@ -321,9 +246,7 @@ def _open_system(protocol: str) -> Any:
 
         options: dict[str, Any] = {}
         if protocol in ("s3", "s3a"):
-            own = {"connect_timeout": 10, "read_timeout": 30, "max_pool_connections": 64}
-            options["config_kwargs"] = own | {"retries": {"total_max_attempts": 1}}
-            options["config_kwargs"] |= conf.get("s3", {}).get("config_kwargs", {})
+            options["config_kwargs"] = _S3_CONFIG | conf.get("s3", {}).get("config_kwargs", {})
         elif protocol in ("http", "https"):
             # For the names and passwords in ~/.netrc, and for proxies.
             options["client_kwargs"] = {"trust_env": True}
@@ -334,7 +257,6 @@ def _open_system(protocol: str) -> Any:
             f"pip install '{PACKAGES[protocol]}'" + (f" '{_EXTRA}'" if PACKAGES[protocol] != _EXTRA else ""),
         ) from error
     if protocol in ("s3", "s3a"):
-        # `Retries` sends requests again, for a bounded time.
         system.retries = 1
     return system
 
@@ -342,35 +264,27 @@ def _open_system(protocol: str) -> Any:
 def is_transient(error: BaseException) -> bool:
     """Whether the same request may succeed later: timeouts, lost connections, load, faults of the server."""
     status, code = _answer(error)
-    if _TRANSIENT_CODES.fullmatch(code or ""):
-        return True
     if status is not None:
-        return status >= 500 or status in _TRANSIENT_STATUS
-    if isinstance(error, TimeoutError | ConnectionError):
-        return True
-    if isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO:
-        return True
-    return any(_TRANSIENT_CLASSES.fullmatch(base.__name__) for base in type(error).__mro__)
+        return status >= 500 or status in _FAULT_STATUS or code in _FAULT_CODES
+    is_refused = isinstance(error, (*_ANSWERS, ValueError, NotImplementedError))
+    return not is_refused and type(error).__name__ not in (*_NO_CREDENTIALS, "ParamValidationError")
 
 
 def os_error_of(error: BaseException, what: str) -> OSError:
     """The OSError that says what went wrong with a request; FileExistsError, that its condition did not hold."""
     text = without_secrets(f"{what}: {str(error) or type(error).__name__}")[:600]
+    # Of its numbers OSError makes its subclasses.
+    return OSError(_errno_of(error), text)
+
+
+def _errno_of(error: BaseException) -> int:
     if isinstance(error, FileExistsError) or _answer(error)[0] == 412:
-        return FileExistsError(errno.EEXIST, text)
-    for kind, number in _KINDS.items():
-        if isinstance(error, kind):
-            return kind(number, text)
-    if type(error).__name__ in _NO_CREDENTIALS:
-        return PermissionError(errno.EACCES, text)
-    if is_transient(error):
-        return TimeoutError(errno.ETIMEDOUT, text)
-    return OSError(getattr(error, "errno", None) or errno.EIO, text)
-
-
-def _has_answer(error: BaseException) -> bool:
-    """Whether a server answered, though not with what was asked for."""
-    return _answer(error) != (None, None) or isinstance(error, FileNotFoundError | FileExistsError | PermissionError)
+        return errno.EEXIST
+    if isinstance(error, FileNotFoundError):
+        return errno.ENOENT
+    if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
+        return errno.EACCES
+    return errno.ETIMEDOUT if is_transient(error) else getattr(error, "errno", None) or errno.EIO
 
 
 def _answer(error: BaseException) -> tuple[int | None, str | None]:

@@ -7,22 +7,18 @@ from collections.abc import Container, Iterator
 from math import isqrt
 from typing import Final
 
-from ocrsvc.batch.begun_pages import Deaths
 from ocrsvc.batch.pages import MOST_GROUP_PAGES, PageGroup, PageResult, SourceFile, failure_of
 from ocrsvc.batch.plan import Plan
+from ocrsvc.batch.work_file import Deaths
 from ocrsvc.errors import ImageCrashesEngine
 
 _REMEDY: Final = "Convert it, or find out what ended the process; --retry-failed tries the page again."
 
 
 class PageQueue:
-    """For one thread.
+    """For one thread. `deaths` are pages over which processes died; others change them.
 
-    Args:
-        plan: Of the run.
-        deaths: Pages over which processes died; changed by others.
-        attempts: Processes that may die over a page that they read alone before it has failed.
-        limit: Pages that may be begun; None is no limit.
+    `attempts` processes may die over a page that they read alone before it has failed; `limit` pages may be begun.
     """
 
     def __init__(self, plan: Plan, deaths: dict[int, Deaths], attempts: int, limit: int | None) -> None:
@@ -48,16 +44,17 @@ class PageQueue:
         Gives how many there are, and results of those that have killed too many processes to be read.
         """
         count, failed = 0, []
-        for group in self._unread(part, known):
-            count += len(group.pages)
-            died = self._deaths.get(group.indexes[0])
-            if died is None:
-                self._groups.append(group)
-            elif died.alone >= self._attempts:
-                detail = f"{died.alone} processes have died while they read this page and nothing else."
-                failed.append(failure_of(group, group.pages[0], ImageCrashesEngine(detail, _REMEDY)))
-            else:
-                (self._suspects if died.all > 1 else self._doubtful).append(group)
+        for first, file in self._plan.files_of(part):
+            for group in self._groups_of(file, first, known):
+                count += len(group.pages)
+                died = self._deaths.get(group.indexes[0])
+                if died is None:
+                    self._groups.append(group)
+                elif died.alone >= self._attempts:
+                    detail = f"{died.alone} processes have died while they read this page and nothing else."
+                    failed.append(failure_of(group, group.pages[0], ImageCrashesEngine(detail, _REMEDY)))
+                else:
+                    (self._suspects if died.all > 1 else self._doubtful).append(group)
         return count, failed
 
     def add_again(self, group: PageGroup, index: int) -> None:
@@ -77,10 +74,8 @@ class PageQueue:
         Of n pages over which one process died, as many as the square root of n: that finds the one that kills in the
         fewest rounds, if each of those that are read with it is then read alone.
         """
-        if self._doubtful:
-            taken = [self._doubtful.popleft() for _ in range(isqrt(len(self._doubtful)))]
-        else:
-            taken = [self._suspects.popleft()] if self._suspects else []
+        waiting, count = (self._doubtful, isqrt(len(self._doubtful))) if self._doubtful else (self._suspects, 1)
+        taken = [waiting.popleft() for _ in range(min(count, len(waiting)))]
         return [self._taken(group) for group in taken if not self.is_at_limit]
 
     def _taken(self, group: PageGroup) -> PageGroup:
@@ -90,24 +85,12 @@ class PageQueue:
         self._left -= len(group.pages)
         return group
 
-    def _unread(self, part: int, known: Container[int]) -> Iterator[PageGroup]:
-        for first, file in self._plan.files_of(part):
-            together: list[tuple[int, int]] = []
-            for at, number in enumerate(file.pages):
-                index = first + at
-                if index in known:
-                    continue
-                if index in self._deaths:
-                    yield PageGroup(file, (number,), (index,))
-                    continue
-                together.append((number, index))
-                if len(together) == MOST_GROUP_PAGES:
-                    yield _group(file, together)
-                    together = []
-            if together:
-                yield _group(file, together)
-
-
-def _group(file: SourceFile, pages: list[tuple[int, int]]) -> PageGroup:
-    numbers, indexes = zip(*pages, strict=True)
-    return PageGroup(file, numbers, indexes)
+    def _groups_of(self, file: SourceFile, first: int, known: Container[int]) -> Iterator[PageGroup]:
+        """The pages of a file without a result: together, but for those over which processes died."""
+        unread = [(number, first + at) for at, number in enumerate(file.pages) if first + at not in known]
+        apart = [[page] for page in unread if page[1] in self._deaths]
+        rest = [page for page in unread if page[1] not in self._deaths]
+        together = [rest[at : at + MOST_GROUP_PAGES] for at in range(0, len(rest), MOST_GROUP_PAGES)]
+        for pages in apart + together:
+            numbers, indexes = zip(*pages, strict=True)
+            yield PageGroup(file, numbers, indexes)

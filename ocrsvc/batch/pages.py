@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -19,15 +19,11 @@ _PAGE_KEYS: Final = ("width", "height", "angle", "text", "lines", "regions", "ta
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file with pages to read.
+    """A file with pages to read; `name` is that in the results, unique in a plan.
 
-    Attributes:
-        name: In the results; unique in a plan.
-        locator: Where its bytes are: a path, a URL or a member of an archive (`sources/source_files.py`).
-        version: Text that changes with its content; "" where it is unknown.
-        size: Bytes.
-        total: Pages that it has; 0 where they could not be counted, and page 1 is to be read.
-        pages: Numbers of those to read, from 1.
+    `locator` says where its bytes are: a path, a URL or a member of an archive (`sources/source_files.py`). `version`
+    changes with its content, "" where it is unknown. `total` are the pages that it has, 0 where they could not be
+    counted, and page 1 is to be read; `pages` are the numbers of those to read, from 1.
     """
 
     name: str
@@ -46,20 +42,18 @@ class PageGroup:
     pages: tuple[int, ...]
     indexes: tuple[int, ...]
 
+    def index_of(self, number: int) -> int:
+        """The number in the plan of a page of the file."""
+        return self.indexes[self.pages.index(number)]
+
 
 @dataclass(frozen=True, slots=True)
 class PageResult:
-    """The result of one page.
+    """The result of one page, whose number in the plan is `index`.
 
-    Attributes:
-        index: The page's number in the plan, from 0.
-        record: One line of JSON without its newline.
-        error: The error's code; "" if the page was read.
-        is_retryable: Whether the page is not to blame for the error.
-        seconds: Time it took, waits for an engine included.
-        confidence: Mean of its lines in [0, 1]; 0 without lines.
-        lines: Number of lines.
-        worker: Who read it, for people.
+    `record` is one line of JSON without its newline, `error` the error's code, "" if the page was read. `is_retryable`
+    says that the page is not to blame. `seconds` include waits for an engine, `confidence` is the mean of its lines in
+    [0, 1], `worker` for people.
     """
 
     index: int
@@ -102,27 +96,28 @@ def result_of(group: PageGroup, number: int, page: Mapping[str, Any], seconds: f
     """The result of a page that was read; `page` is as the native API answers it."""
     record = {"source": group.file.name, "page": number}
     record |= {key: page[key] for key in _PAGE_KEYS if key in page} | {"error": None}
-    lines = page["lines"]
-    confidence = sum(line["confidence"] for line in lines) / max(1, len(lines))
-    index = group.indexes[group.pages.index(number)]
-    return PageResult(index, orjson.dumps(record), "", False, seconds, confidence, len(lines), worker)
-
-
-def failure_of(group: PageGroup, number: int, error: OcrsvcError, seconds: float = 0.0, worker: str = "") -> PageResult:
-    """The result of a page that could not be read; a caller's fault is the page's, and is not tried again."""
-    what = {"code": error.code, "detail": error.detail, "remedy": error.remedy}
-    record = {"source": group.file.name, "page": number, "text": "", "lines": [], "error": what}
-    index = group.indexes[group.pages.index(number)]
-    is_retryable = error.retryable or error.status >= 500
-    return PageResult(index, orjson.dumps(record), error.code, is_retryable, seconds, 0.0, 0, worker)
+    return _read(group, number, orjson.dumps(record), page["lines"], seconds, worker)
 
 
 def copied_result(record: bytes, source: str, group: PageGroup, number: int) -> PageResult:
     """The result of a page, copied from the record of the same page of `source`, whose content is the same."""
     head = record_head(source, number)
     assert record.startswith(head), "every record begins with its source and page"
-    lines = orjson.loads(record)["lines"]
-    confidence = sum(line["confidence"] for line in lines) / max(1, len(lines))
     copy = record_head(group.file.name, number) + record[len(head) :]
-    index = group.indexes[group.pages.index(number)]
-    return PageResult(index, copy, "", False, 0.0, confidence, len(lines), COPIED)
+    return _read(group, number, copy, orjson.loads(record)["lines"], 0.0, COPIED)
+
+
+def failure_of(group: PageGroup, number: int, error: OcrsvcError, seconds: float = 0.0, worker: str = "") -> PageResult:
+    """The result of a page that could not be read; a caller's fault is the page's, and is not tried again."""
+    what = {"code": error.code, "detail": error.detail, "remedy": error.remedy}
+    record = {"source": group.file.name, "page": number, "text": "", "lines": [], "error": what}
+    is_retryable = error.retryable or error.status >= 500
+    index = group.index_of(number)
+    return PageResult(index, orjson.dumps(record), error.code, is_retryable, seconds, 0.0, 0, worker)
+
+
+def _read(
+    group: PageGroup, number: int, record: bytes, lines: Sequence[Any], seconds: float, worker: str
+) -> PageResult:
+    confidence = sum(line["confidence"] for line in lines) / max(1, len(lines))
+    return PageResult(group.index_of(number), record, "", False, seconds, confidence, len(lines), worker)

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import gzip
-import queue
-import threading
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
 from ocrsvc.batch.destination import Destination, WrittenFile
-from ocrsvc.batch.outputs.output_formats import FileResults, OutputWriter
+from ocrsvc.batch.outputs.output_formats import FileResults, WritePart, open_writers
 from ocrsvc.batch.pages import SourceFile
 from ocrsvc.batch.plan import Plan
-from ocrsvc.batch.work_file import PageFacts, ResultLost, WorkRecords
-from ocrsvc.errors import DamagedLedger, RunChanged
+from ocrsvc.batch.work_file import PageFacts, WorkFile
+from ocrsvc.errors import DamagedLedger
 
 PARTS: Final = "_ocrsvc/parts"
 KEPT: Final = "_ocrsvc/kept"
 """Results of parts with failures, until those are tried again."""
-_READERS: Final = 8
+UNFINISHED: Final = "unfinished"
+"""Where parts are of which --limit has left some pages unread."""
+_AT_ONCE: Final = 8
 
 Load = Callable[[SourceFile], bytes]
 """Gives the bytes of a source's file; raises OcrsvcError."""
@@ -38,11 +37,9 @@ class Manifest:
     """A part of the output.
 
     Attributes:
-        part: Its number.
-        done: Pages that were read.
-        failed: Pages that failed, by error code.
-        files: Its files, with bytes and SHA-256.
-        pages: Facts of each page in the plan's order, as `PageFacts`, confidence and seconds rounded.
+        done, failed: Pages that were read, and those that failed, by error code.
+        files: Bytes and SHA-256 of its files, by their names.
+        pages: Facts of each page in the plan's order.
         reader: Engine, model and version that read it.
     """
 
@@ -54,31 +51,14 @@ class Manifest:
     reader: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
-        """As its file; facts are columns, workers and errors by number."""
-        names = sorted({name for page in self.pages for name in (page.worker, page.error)})
-        number_of = {name: number for number, name in enumerate(names)}
-        columns = {
-            "error": [number_of[page.error] for page in self.pages],
-            "attempts": [page.attempts for page in self.pages],
-            "at": [round(page.at, 2) for page in self.pages],
-            "seconds": [round(page.seconds, 4) for page in self.pages],
-            "confidence": [round(page.confidence, 4) for page in self.pages],
-            "lines": [page.lines for page in self.pages],
-            "worker": [number_of[page.worker] for page in self.pages],
-        }
-        own = {"part": self.part, "done": self.done, "failed": self.failed, "files": self.files, "reader": self.reader}
-        return orjson.dumps(own | {"names": names, "pages": columns})
+        """As its file."""
+        return orjson.dumps(asdict(self) | {"pages": [list(page) for page in self.pages]})
 
     @classmethod
     def of(cls, data: bytes) -> Manifest:
-        """What `to_json` wrote. Raises ValueError, KeyError, TypeError and IndexError."""
+        """What `to_json` wrote. Raises ValueError, KeyError and TypeError."""
         values = orjson.loads(data)
-        names, columns = values["names"], values["pages"]
-        pages = [
-            PageFacts(names[error], attempts, at, seconds, confidence, lines, names[worker])
-            for error, attempts, at, seconds, confidence, lines, worker in zip(*columns.values(), strict=True)
-        ]
-        return cls(values["part"], values["done"], values["failed"], values["files"], pages, values["reader"])
+        return cls(**values | {"pages": [PageFacts(*page) for page in values["pages"]]})
 
 
 def finished_parts(destination: Destination) -> list[int]:
@@ -92,7 +72,7 @@ def read_manifest(destination: Destination, part: int) -> Manifest:
     data = destination.read(_manifest_name(part))
     try:
         return Manifest.of(data)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise DamagedLedger(
             f"{_manifest_name(part)} in {destination.address} is damaged.", "Remove it: its part is read again."
         ) from error
@@ -101,141 +81,79 @@ def read_manifest(destination: Destination, part: int) -> Manifest:
 def read_manifests(destination: Destination, parts: Iterable[int]) -> Iterator[Manifest]:
     """The manifests of these parts, a few read at once. Raises as `read_manifest`."""
     rest = iter(parts)
-    with ThreadPoolExecutor(_READERS) as pool:
-        while some := list(islice(rest, 4 * _READERS)):
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        while some := list(islice(rest, 4 * _AT_ONCE)):
             yield from pool.map(partial(read_manifest, destination), some)
 
 
 @dataclass(frozen=True, slots=True)
 class PartWriter:
-    """Writes parts; for one thread."""
+    """Writes parts in formats, named by `outputs`, from the results in the work file; for one thread."""
 
     destination: Destination
     plan: Plan
-    writers: Sequence[OutputWriter]
+    work: WorkFile
+    outputs: Sequence[str]
     load: Load
     reader: Mapping[str, str]
 
-    def write(self, part: int, records: WorkRecords, *, is_reopened: bool) -> Manifest:
+    def write(self, part: int, *, is_reopened: bool) -> Manifest:
         """Write a part, all of whose pages have a result, and its manifest last.
 
         If another process has written the part meanwhile, its manifest is given and stands.
 
         Raises:
-            ResultLost: A page has to be read again.
             OSError, OcrsvcError: The part cannot be written.
         """
         if is_reopened:
             # Between here and the new manifest the part does not exist; its kept results do.
             self.destination.delete(_manifest_name(part))
         try:
-            files = self._write_files(part, records, replace=is_reopened)
+            files = self._write_files(part, replace=is_reopened)
         except FileExistsError:
             # Of an object store: of this part's other writer, or of one that died before its manifest.
             if part in finished_parts(self.destination):
                 return read_manifest(self.destination, part)
-            files = self._write_files(part, records, replace=True)
-        manifest = self._manifest(part, records, files)
-        if any(manifest.failed.values()):
-            self._keep(part, records)
+            files = self._write_files(part, replace=True)
+        manifest = self._manifest(part, files)
+        if manifest.failed:
+            self._keep(part)
         if not self.destination.create(_manifest_name(part), manifest.to_json()):
-            return self._other(part, manifest)
+            return read_manifest(self.destination, part)
         if not manifest.failed:
             self.destination.delete(_kept_name(part))
         return manifest
 
-    def write_some(self, part: int, records: WorkRecords) -> None:
-        """Write what is known of a part that is not whole. Raises as `write`."""
-        self._write_files(part, records, replace=True)
+    def write_unfinished(self, part: int) -> None:
+        """Write what is known of a part that is not whole, beside the output. Raises as `write`."""
+        self._write_files(part, replace=True, folder=f"{UNFINISHED}/")
 
-    def _write_files(self, part: int, records: WorkRecords, *, replace: bool) -> list[WrittenFile]:
-        return [
-            file
-            for writer in self.writers
-            for file in writer.write(self.destination, part, self._results(part, records), replace=replace)
-        ]
+    def _write_files(self, part: int, *, replace: bool, folder: str = "") -> list[WrittenFile]:
+        writers: list[WritePart] = open_writers(self.outputs, self.reader, folder)
+        return [write(self.destination, part, self._results(part), replace=replace) for write in writers]
 
-    def _results(self, part: int, records: WorkRecords) -> Iterator[FileResults]:
-        known = {n for n, _ in records.facts()}
+    def _results(self, part: int) -> Iterator[FileResults]:
+        known = self.work.errors(self.plan.pages_of(part))
         for first, file in self.plan.files_of(part):
-            index_of = {number: first + at for at, number in enumerate(file.pages)}
-            numbers = [number for number, at in index_of.items() if at in known]
+            index_of = {number: first + at for at, number in enumerate(file.pages) if first + at in known}
+            yield FileResults(file, list(index_of), partial(self._record, index_of), partial(self.load, file))
 
-            def record(number: int, index_of: Mapping[int, int] = index_of) -> bytes:
-                return records.record(index_of[number])
+    def _record(self, index_of: Mapping[int, int], number: int) -> bytes:
+        record = self.work.record(index_of[number])
+        if record is None:
+            raise DamagedLedger(f"A result in {self.work.path} is damaged.", "Repeat the command: it is read again.")
+        return record
 
-            yield FileResults(file, numbers, record, partial(self.load, file))
-
-    def _manifest(self, part: int, records: WorkRecords, files: Iterable[WrittenFile]) -> Manifest:
-        pages = [facts for _, facts in records.facts()]
-        if len(pages) != len(self.plan.pages_of(part)):
-            raise ResultLost
+    def _manifest(self, part: int, files: Iterable[WrittenFile]) -> Manifest:
+        pages = [facts for _, facts in self.work.facts(self.plan.pages_of(part))]
         failed = Counter(facts.error for facts in pages if facts.error)
         named = {file.name: (file.size, file.sha256) for file in files}
         return Manifest(part, len(pages) - failed.total(), dict(failed), named, pages, self.reader)
 
-    def _keep(self, part: int, records: WorkRecords) -> None:
+    def _keep(self, part: int) -> None:
         with self.destination.writing(_kept_name(part)) as output, gzip.GzipFile("", "wb", 6, output, 0) as lines:
-            for n, facts in records.facts():
-                lines.write(orjson.dumps([n, *facts]) + b"\n" + records.record(n) + b"\n")
-
-    def _other(self, part: int, own: Manifest) -> Manifest:
-        """The manifest that another process wrote first. Raises RunChanged where it wrote something else."""
-        theirs = read_manifest(self.destination, part)
-        if {name: tuple(facts) for name, facts in theirs.files.items()} != own.files:
-            raise RunChanged(
-                f"Another process has written part {part} of the run in {self.destination.address} with other results.",
-                "Let one process work on each shard, and check the output with --verify.",
-            )
-        return theirs
-
-
-class PartThread(threading.Thread):
-    """Writes parts one after the other; for one thread.
-
-    `take` is called in it with the manifest of each, None where it has to be read again or was given up, and what ended
-    the thread. `waiting` counts parts that were given and not taken back.
-    """
-
-    def __init__(
-        self,
-        writer: PartWriter,
-        work: Path,
-        reopened: Container[int],
-        take: Callable[[int, Manifest | BaseException | None], None],
-    ) -> None:
-        super().__init__(name="batch-output", daemon=True)
-        self._writer, self._work, self._reopened, self._take = writer, work, reopened, take
-        self._parts: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self.is_given_up = False
-        self.waiting = 0
-
-    def write(self, part: int) -> None:
-        """Have a part written; its results are committed."""
-        self.waiting += 1
-        self._parts.put(part)
-
-    def end(self) -> None:
-        """Write what is being written, and nothing that waits."""
-        self.is_given_up = True
-        self._parts.put(None)
-
-    def run(self) -> None:
-        """The thread."""
-        while (part := self._parts.get()) is not None:
-            try:
-                manifest = None if self.is_given_up else self._write(part)
-            except BaseException as failure:  # noqa: BLE001  raised by the thread that runs
-                self._take(part, failure)
-                return
-            self._take(part, manifest)
-
-    def _write(self, part: int) -> Manifest | None:
-        with closing(WorkRecords(self._work, self._writer.plan.pages_of(part))) as records:
-            try:
-                return self._writer.write(part, records, is_reopened=part in self._reopened)
-            except ResultLost:
-                return None
+            for n, facts in self.work.facts(self.plan.pages_of(part)):
+                lines.write(orjson.dumps([n, *facts]) + b"\n" + self._record({n: n}, n) + b"\n")
 
 
 def read_kept(destination: Destination, part: int) -> Iterator[tuple[int, bytes, PageFacts]]:

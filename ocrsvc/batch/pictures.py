@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,9 +15,9 @@ import numpy as np
 
 from ocrsvc.batch.pages import SourceFile
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits, decode_pixels
-from ocrsvc.imaging.document import Document, open_document
-from ocrsvc.imaging.encoded_image import EncodedImage
+from ocrsvc.imaging.codecs.decode import PixelLimits, decode_pixels
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage
+from ocrsvc.imaging.document import open_document
 from ocrsvc.records import Image
 
 SIDE_PX: Final = 360
@@ -70,29 +70,18 @@ class PictureMaker:
 
     def _make(self, file: SourceFile, number: int) -> Picture:
         try:
-            with _opened(self._load(file), self._check) as document:
-                return _encode(self._decode(document, number))
+            data = self._load(file)
+            with closing(open_document(data, PixelLimits(_MOST_PIXELS), _DPI, self._check, _take)) as document:
+                page = document.open(number, gray=False, check=self._check, take=_take)
+                if isinstance(page, EncodedImage):
+                    page = decode_pixels(page, gray=page.width * page.height > _MOST_COLOUR_PIXELS)
+                return _encode(page)
         except (OcrsvcError, OSError, MemoryError, ValueError) as error:
             return Picture(missing=getattr(error, "code", "") or type(error).__name__)
-
-    def _decode(self, document: Document, number: int) -> Image:
-        page = document.open(number, gray=False, check=self._check, take=_take)
-        if not isinstance(page, EncodedImage):
-            return page
-        return decode_pixels(page, gray=page.width * page.height > _MOST_COLOUR_PIXELS)
 
     def _check(self) -> None:
         if self._clock() >= self._end_s:
             raise DeadlineExceeded("The time for pictures is over.")
-
-
-@contextmanager
-def _opened(data: bytes, check: Callable[[], None]) -> Iterator[Document]:
-    document = open_document(data, PixelLimits(_MOST_PIXELS), _DPI, check, _take)
-    try:
-        yield document
-    finally:
-        document.close()
 
 
 def _take(size_bytes: int) -> None:
@@ -101,8 +90,7 @@ def _take(size_bytes: int) -> None:
 
 
 def _encode(image: Image) -> Picture:
-    pixels = image.pixels
-    scale = SIDE_PX / max(pixels.shape[:2])
+    pixels, scale = image.pixels, SIDE_PX / max(image.pixels.shape[:2])
     if scale < 1:
         size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
         pixels = np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), np.uint8)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import shutil
 import sqlite3
-import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,29 +18,23 @@ from ocrsvc.batch.pages import SourceFile
 
 _SCHEMA: Final = """
 PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;
-CREATE TABLE part(number INTEGER PRIMARY KEY, first INTEGER, pages INTEGER);
-CREATE TABLE file(first INTEGER PRIMARY KEY, name TEXT, locator TEXT, version TEXT, size INTEGER, total INTEGER,
-                  pages TEXT);
+CREATE TABLE IF NOT EXISTS file(first INTEGER PRIMARY KEY, part INTEGER, count INTEGER, name TEXT, locator TEXT,
+                                version TEXT, size INTEGER, total INTEGER, pages TEXT);
 """
-_FILES: Final = "SELECT first, name, locator, version, size, total, pages FROM file WHERE first >= ? AND first < ?"
+_COLUMNS: Final = "first, name, locator, version, size, total, pages"
 
 
 class Plan:
-    """A plan that is written; for any thread. A page's number in the plan counts from 0.
-
-    Attributes:
-        path: Of its file.
-        parts, pages, files, bytes: How many it has.
-    """
+    """A plan that is written; for any thread. A page's number in the plan counts from 0."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._db = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True, check_same_thread=False)
-        self._lock = threading.Lock()
-        self._firsts = array("q", [row[0] for row in self._db.execute("SELECT first FROM part ORDER BY number")])
+        firsts = self._db.execute("SELECT min(first) FROM file GROUP BY part ORDER BY part")
+        self._firsts = array("q", [row[0] for row in firsts])
         self.parts = len(self._firsts)
-        self.pages = self._db.execute("SELECT coalesce(sum(pages), 0) FROM part").fetchone()[0]
-        self.files, self.bytes = self._db.execute("SELECT count(*), coalesce(sum(size), 0) FROM file").fetchone()
+        totals = "SELECT count(*), coalesce(sum(count), 0), coalesce(sum(size), 0) FROM file"
+        self.files, self.pages, self.bytes = self._db.execute(totals).fetchone()
 
     def close(self) -> None:
         """Close the file."""
@@ -58,20 +52,24 @@ class Plan:
     def files_of(self, part: int) -> list[tuple[int, SourceFile]]:
         """The files of a part, each with the number of its first page."""
         pages = self.pages_of(part)
-        with self._lock:
-            rows = self._db.execute(f"{_FILES} ORDER BY first", (pages.start, pages.stop)).fetchall()
-        return [(first, _to_file(rest)) for first, *rest in rows]
+        return list(self._files("WHERE first >= ? AND first < ? ORDER BY first", pages.start, pages.stop))
+
+    def page(self, page: int) -> tuple[SourceFile, int]:
+        """The file that a page is of, and the page's number in it."""
+        [(first, file)] = self._files("WHERE first <= ? ORDER BY first DESC LIMIT 1", page)
+        return file, file.pages[page - first]
 
     def files_by_name(self) -> Iterator[SourceFile]:
         """Every file, sorted by names."""
-        for _, *rest in self._db.execute("SELECT * FROM file ORDER BY name"):
-            yield _to_file(rest)
+        return (file for _, file in self._files("ORDER BY name"))
 
     def all_files(self) -> Iterator[SourceFile]:
-        """Every file in the order of the output; memory holds those of one part."""
-        for part in range(self.parts):
-            for _, file in self.files_of(part):
-                yield file
+        """Every file in the order of the output."""
+        return (file for _, file in self._files("ORDER BY first"))
+
+    def _files(self, which: str, *values: int) -> Iterator[tuple[int, SourceFile]]:
+        for first, *rest in self._db.execute(f"SELECT {_COLUMNS} FROM file {which}", values):  # noqa: S608  constants
+            yield first, _to_file(rest)
 
 
 def write_plan(path: Path, files: Iterable[SourceFile], part_pages: int, after: Plan | None = None) -> Plan:
@@ -82,33 +80,22 @@ def write_plan(path: Path, files: Iterable[SourceFile], part_pages: int, after: 
     path.unlink(missing_ok=True)
     if after is not None:
         shutil.copyfile(after.path, path)
-    db = sqlite3.connect(path, isolation_level=None)
-    try:
-        db.executescript(_SCHEMA if after is None else "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;")
-        db.execute("BEGIN")
-        begin = (after.parts, after.pages) if after else (0, 0)
-        parts: list[tuple[int, int, int]] = []
-        db.executemany("INSERT INTO file VALUES (?,?,?,?,?,?,?)", _rows(files, part_pages, begin, parts))
-        db.executemany("INSERT INTO part VALUES (?,?,?)", parts)
+    part, first = (after.parts, after.pages) if after else (0, 0)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.executescript(f"{_SCHEMA} BEGIN")
+        rows = _rows(files, part_pages, part, first)
+        db.executemany("INSERT INTO file VALUES (?,?,?,?,?,?,?,?,?)", rows)
         db.execute("COMMIT")
-    finally:
-        db.close()
     return Plan(path)
 
 
-def _rows(
-    files: Iterable[SourceFile], part_pages: int, begin: tuple[int, int], parts: list[tuple[int, int, int]]
-) -> Iterator[tuple[object, ...]]:
-    number, first = begin
-    at = first
+def _rows(files: Iterable[SourceFile], part_pages: int, part: int, first: int) -> Iterator[tuple[object, ...]]:
+    begin = first
     for file in files:
-        yield at, *_to_values(file)
-        at += len(file.pages)
-        if at - first >= part_pages:
-            parts.append((number, first, at - first))
-            number, first = number + 1, at
-    if at > first:
-        parts.append((number, first, at - first))
+        yield first, part, len(file.pages), *_to_values(file)
+        first += len(file.pages)
+        if first - begin >= part_pages:
+            part, begin = part + 1, first
 
 
 def digest_of(path: Path) -> str:

@@ -1,57 +1,39 @@
-"""How a run stands: counts that displays, Prometheus and the end of a command show."""
+"""How a run stands: what is counted, and how counts and times are written for people."""
 
 from __future__ import annotations
 
-from collections import deque
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from ocrsvc.batch.objects import without_secrets
-from ocrsvc.batch.pages import PageGroup, PageResult
+from ocrsvc.batch.pages import COPIED, PageGroup, PageResult
 
 WINDOW_S: Final = 30.0
 """Over which pages/s and lines/s are taken."""
 LEFT_WINDOW_S: Final = 300.0
 """Over which the time left is worked out: sources have runs of easy and of hard pages."""
-MOST_WORKERS: Final = 1000
-"""Workers that are counted apart; later ones are counted together."""
-OTHERS: Final = "others"
-_SAMPLE_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerCounts:
-    """What one worker has read, and the seconds that it took, waits for an engine included."""
+@dataclass(slots=True)
+class RunCounts:
+    """What one command has done; the thread of its run counts, and any may look. `clock` gives monotonic seconds.
 
-    pages: int = 0
-    failed: int = 0
-    lines: int = 0
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class RunSnapshot:
-    """A run at a moment.
-
-    Attributes:
-        total, left: Pages of this shard, and those that have no result yet.
-        done, lines: Pages that this command has read, and lines on them.
-        failed: Pages that have failed, by error code.
-        attempts, retried: Tries of pages, and those that failed and were followed by another.
-        in_flight: Pages that are being read, or wait for a thread.
-        source_bytes: Of files, each page its share of its file.
-        parts: That this command has written.
-        committed: When results were last made durable, Unix time; 0 before.
-        pages_per_s, lines_per_s: In the last WINDOW_S seconds.
-        left_s: Until the shard is finished, at the rate of the last LEFT_WINDOW_S seconds; None without a rate.
+    `planned` are the pages of its shard, `done_before` and `failed_before` those with a result of earlier commands,
+    `source_bytes` those of files, each page its share of its file; `committed` is Unix time. `worker_pages` and
+    `worker_seconds` are by worker, waits for an engine included.
     """
 
-    total: int = 0
-    left: int = 0
+    clock: Callable[[], float] = time.monotonic
+    planned: int = 0
+    done_before: int = 0
+    failed_before: int = 0
     done: int = 0
+    copied: int = 0
     lines: int = 0
-    failed: Mapping[str, int] = field(default_factory=dict)
+    failed: Counter[str] = field(default_factory=Counter)
     attempts: int = 0
     retried: int = 0
     in_flight: int = 0
@@ -59,118 +41,80 @@ class RunSnapshot:
     result_bytes: int = 0
     parts: int = 0
     committed: float = 0.0
-    elapsed_s: float = 0.0
-    pages_per_s: float = 0.0
-    lines_per_s: float = 0.0
-    left_s: float | None = None
-    workers: Mapping[str, WorkerCounts] = field(default_factory=dict)
+    is_complete: bool = False
+    worker_pages: Counter[str] = field(default_factory=Counter)
+    worker_seconds: dict[str, float] = field(default_factory=dict)
+    _began_s: float = 0.0
+    # Moments about a second apart, with pages and lines at each.
+    _samples: deque[tuple[float, int, int]] = field(default_factory=deque)
 
+    @property
+    def all_done(self) -> int:
+        """Pages of the shard that any command has read."""
+        return self.done_before + self.done
 
-class RunCounts:
-    """Counts what the thread of a run tells; `snapshot` is for any thread, and for signal handlers.
+    @property
+    def all_failed(self) -> int:
+        """Pages of the shard that have failed."""
+        return self.failed_before + self.failed.total()
 
-    It has no lock: one thread writes, each time a whole new value. A handler that interrupts it may print, and for that
-    the display of a terminal asks for a snapshot. `clock` gives monotonic seconds.
-    """
+    @property
+    def left(self) -> int:
+        """Pages of the shard that have no result."""
+        return self.planned - self.all_done - self.all_failed
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._began_s = clock()
-        self._now = RunSnapshot()
-        self._workers: dict[str, WorkerCounts] = {}
-        # Time, own pages, own lines, pages left of all.
-        self._samples: deque[tuple[float, int, int, int]] = deque()
-        self._oldest = self._recent = (self._began_s, 0, 0, 0)
+    @property
+    def elapsed_s(self) -> float:
+        """Since reading began."""
+        return self.clock() - self._began_s if self._samples else 0.0
 
-    def planned(self, total: int, left: int) -> None:
-        """The run begins: pages of its shard, and those without a result."""
-        self._now = replace(self._now, total=total, left=left)
-        self._began_s = self._clock()
-        self._samples.clear()
-        self._sample()
+    def begin(self) -> None:
+        """Reading begins; what is planned and known before is set."""
+        self._began_s = self.clock()
+        self._samples.append((self._began_s, 0, 0))
 
     def begun(self, group: PageGroup) -> None:
         """The pages of a group are about to be read."""
-        share_bytes = group.file.size * len(group.pages) / max(1, group.file.total)
-        now = self._now
-        self._now = replace(
-            now, in_flight=now.in_flight + len(group.pages), source_bytes=now.source_bytes + share_bytes
-        )
+        self.in_flight += len(group.pages)
+        self.source_bytes += group.file.size * len(group.pages) / max(1, group.file.total)
 
-    def ended(self, group: PageGroup) -> None:
-        """Nothing more comes of a group that was begun."""
-        self._now = replace(self._now, in_flight=self._now.in_flight - len(group.pages))
-
-    def page(self, result: PageResult) -> None:
-        """A page was read or has failed, and counts."""
-        now, is_read = self._now, not result.error
-        failed = now.failed if is_read else {**now.failed, result.error: now.failed.get(result.error, 0) + 1}
-        self._now = replace(
-            now,
-            left=max(0, now.left - 1),
-            done=now.done + is_read,
-            failed=failed,
-            lines=now.lines + result.lines,
-            attempts=now.attempts + 1,
-            result_bytes=now.result_bytes + len(result.record),
-        )
-        self._count_worker(result)
-        self._sample()
-
-    def retried(self, result: PageResult) -> None:
-        """A page was not read, and will be tried again."""
-        now = self._now
-        self._now = replace(now, attempts=now.attempts + 1, retried=now.retried + 1)
-        self._count_worker(result, is_tried_again=True)
-
-    def part(self) -> None:
-        """A part is in the output."""
-        self._now = replace(self._now, parts=self._now.parts + 1)
-
-    def committed(self, when: float, left: int) -> None:
-        """What was read is durable since `when`, Unix time; `left` pages of the shard have no result."""
-        self._now = replace(self._now, committed=when, left=left)
-        self._sample()
-
-    def snapshot(self) -> RunSnapshot:
-        """How it stands."""
-        now, now_s = self._now, self._clock()
-        oldest_s, _, _, left = self._oldest
-        recent_s, pages, lines, _ = self._recent
-        span_s, finished = now_s - recent_s, left - now.left
-        read = now.done + sum(now.failed.values()) - pages
-        return replace(
-            now,
-            elapsed_s=now_s - self._began_s,
-            workers=dict(self._workers),
-            pages_per_s=read / span_s if span_s > 0 else 0.0,
-            lines_per_s=(now.lines - lines) / span_s if span_s > 0 else 0.0,
-            left_s=now.left * (now_s - oldest_s) / finished if finished > 0 else None,
-        )
-
-    def _count_worker(self, result: PageResult, *, is_tried_again: bool = False) -> None:
-        name = without_secrets(result.worker)
-        if name not in self._workers and len(self._workers) >= MOST_WORKERS:
-            name = OTHERS
-        had = self._workers.get(name, WorkerCounts())
-        self._workers[name] = WorkerCounts(
-            had.pages + (not is_tried_again),
-            had.failed + (bool(result.error) and not is_tried_again),
-            had.lines + result.lines,
-            had.seconds + result.seconds,
-        )
-
-    def _sample(self) -> None:
-        """Remember this moment, once a second, for as long as the longer window."""
-        now_s, now = self._clock(), self._now
-        if self._samples and now_s - self._samples[-1][0] < _SAMPLE_S:
+    def page(self, result: PageResult, *, is_tried_again: bool = False) -> None:
+        """A page was read or has failed, and counts, unless it is tried again."""
+        worker = without_secrets(result.worker)
+        self.worker_seconds[worker] = self.worker_seconds.get(worker, 0.0) + result.seconds
+        self.attempts += 1
+        if is_tried_again:
+            self.retried += 1
             return
-        self._samples.append((now_s, now.done + sum(now.failed.values()), now.lines, now.left))
-        while len(self._samples) > 2 and self._samples[1][0] <= now_s - LEFT_WINDOW_S:
+        if result.error:
+            self.failed[result.error] += 1
+        else:
+            self.done += 1
+            self.copied += result.worker == COPIED
+        self.worker_pages[worker] += 1
+        self.lines += result.lines
+        self.result_bytes += len(result.record)
+
+    def commit(self, now: float) -> None:
+        """What was read is durable since `now`, Unix time; once a second."""
+        self.committed = now
+        self._samples.append((self.clock(), self.done + self.failed.total(), self.lines))
+        while len(self._samples) > 2 and self._samples[1][0] <= self._samples[-1][0] - LEFT_WINDOW_S:
             self._samples.popleft()
-        self._oldest = self._samples[0]
-        before = (sample for sample in reversed(self._samples) if sample[0] <= now_s - WINDOW_S)
-        self._recent = next(before, self._oldest)
+
+    def rates(self, window_s: float = WINDOW_S) -> tuple[float, float]:
+        """Pages and lines a second, taken over so many seconds or since reading began."""
+        now_s = self.clock()
+        older = (sample for sample in reversed(tuple(self._samples)) if sample[0] <= now_s - window_s)
+        then_s, pages, lines = next(older, self._samples[0] if self._samples else (now_s, 0, 0))
+        span_s = max(now_s - then_s, 1e-3)
+        return (self.done + self.failed.total() - pages) / span_s, (self.lines - lines) / span_s
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the shard is finished; None without a rate."""
+        pages_per_s, _ = self.rates(LEFT_WINDOW_S)
+        return self.left / pages_per_s if pages_per_s else None
 
 
 def count_of(number: int, name: str) -> str:
@@ -214,9 +158,8 @@ def bytes_of(size: float) -> str:
 
 def failures_of(failed: Mapping[str, int], most: int = 3) -> str:
     """Such as "5 failed (broken_image 3, unsupported_image 2)"; the most frequent reasons."""
-    total = sum(failed.values())
-    if not total:
+    if not failed:
         return "0 failed"
     first = sorted(failed.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{reason} {count:,}" for reason, count in first[:most])
-    return f"{total:,} failed ({shown}{', …' if len(first) > most else ''})"
+    return f"{sum(failed.values()):,} failed ({shown}{', …' if len(first) > most else ''})"

@@ -1,34 +1,32 @@
-"""The report of a run: one HTML file without scripts, made of the plan, the manifests and the output."""
+"""The report of a run: one HTML file without scripts, made of the plan and the manifests."""
 
 from __future__ import annotations
 
-import gzip
+import sqlite3
 import tempfile
 import time
-import zlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import orjson
 from jinja2 import Environment
 
 from ocrsvc import __version__
 from ocrsvc.batch.destination import Destination
 from ocrsvc.batch.objects import without_secrets
-from ocrsvc.batch.pages import record_head
-from ocrsvc.batch.parts import Load, Manifest, finished_parts, read_kept, read_manifests
+from ocrsvc.batch.parts import Load, finished_parts, read_kept, read_manifests
 from ocrsvc.batch.pictures import PictureMaker
 from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.progress import bytes_of, count_of, duration_of, rate_of, seconds_of, share_of
-from ocrsvc.batch.verify import open_finished_plan
+from ocrsvc.batch.run_file import open_known_run
 from ocrsvc.batch.visible_text import visible
+from ocrsvc.batch.work_file import PageFacts
 
 REPORT: Final = "report.html"
 MOST_BINS: Final = 80
@@ -38,58 +36,33 @@ MOST_FILES: Final = 20
 MOST_WORKERS: Final = 40
 MOST_PAGES: Final = 12
 """Slowest, and least confident."""
-_MOST_SOURCES: Final = 20
 _MOST_VALUE: Final = 300
-_MOST_OPEN: Final = 12
-"""Files of failures that are shown without being asked for."""
-_MOST_TEXT: Final = 200
-_MOST_LINE_BYTES: Final = 16_000_000
 _PAUSE_S: Final = 60.0
 """Without a page for so long, the run is taken to have stood still."""
-_COLUMNS: Final = np.dtype(
-    {
-        "names": ["page", "attempts", "at", "seconds", "confidence", "lines", "error", "worker"],
-        "formats": ["u4", "u2", "f8", "f4", "f4", "u4", "u2", "u2"],
-    }
-)
-
-
-@dataclass(slots=True)
-class PageTable:
-    """The pages of the parts that are in the output; `names` are workers and errors by number, "" the first."""
-
-    rows: np.ndarray
-    names: list[str] = field(default_factory=lambda: [""])
+_SECONDS: Final = [step * 10.0**power for power in range(-3, 4) for step in (1, 2, 5)]
+_CONFIDENCES: Final = [step / 20 for step in range(21)]
 
 
 class Plot(NamedTuple):
-    """Columns with one more edge than counts; `failed` stand on the others. `most` is the height."""
+    """Columns, each with a label, pages that were read, and pages that failed."""
 
     title: str
     text: str
-    labels: Sequence[str]
-    counts: Sequence[int]
-    failed: Sequence[int]
-    ticks: Sequence[str]
-    most: str
+    columns: Sequence[tuple[str, int, int]]
 
-    @property
-    def bars(self) -> Iterator[tuple[int, str, float, float]]:
-        """Each column's number, kind, and top and height of 100."""
-        highest = max((a + b for a, b in zip(self.counts, self.failed, strict=True)), default=0) or 1
-        for at, (count, failed) in enumerate(zip(self.counts, self.failed, strict=True)):
-            low, high = 100 * count / highest, 100 * failed / highest
-            # What is there is seen, however little.
-            if count:
-                yield at, "bar", 100 - max(low, 0.7), max(low, 0.7)
-            if failed:
-                yield at, "more", max(0.0, 100 - low - max(high, 0.7)), max(high, 0.7)
 
-    @property
-    def rows(self) -> list[tuple[str, int, int]]:
-        """The columns that are not empty, as a table."""
-        ends = zip(self.labels, self.labels[1:], self.counts, self.failed, strict=False)
-        return [(f"{begin} to {end}", count, failed) for begin, end, count, failed in ends if count or failed]
+Table = Callable[..., list[Any]]
+"""Gives the rows of a query of SQL with its values; its table `page` has the pages of the parts in the output."""
+
+
+@contextmanager
+def page_table(path: Path, pages: Iterable[tuple[int, PageFacts]]) -> Iterator[Table]:
+    """The table of these pages, in a file."""
+    with closing(sqlite3.connect(path)) as db:
+        columns = ", ".join(PageFacts._fields)
+        db.executescript(f"PRAGMA synchronous=OFF; CREATE TABLE page(n INTEGER PRIMARY KEY, {columns})")
+        db.executemany("INSERT INTO page VALUES (?,?,?,?,?,?,?,?)", ((n, *facts) for n, facts in pages))
+        yield lambda query, *values: db.execute(query, values).fetchall()
 
 
 def write_report(destination: Destination, load: Load) -> str:
@@ -97,250 +70,119 @@ def write_report(destination: Destination, load: Load) -> str:
 
     Raises BadOption where there is no run, DamagedLedger and OSError.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        described, plan = open_finished_plan(destination, Path(folder))
-        with closing(plan):
-            parts = [part for part in finished_parts(destination) if part < plan.parts]
-            table = read_page_table(plan, read_manifests(destination, parts))
-            shown = _Shown(destination, plan, table, load)
-            facts = _facts(plan, table, shown)
-    planned = {name.replace("_", " "): value for name, value in described.planning.items()}
-    options = {name: value for name, value in described.options.items() if value is not None}
-    settings = {
-        "sources": ", ".join(described.sources[:_MOST_SOURCES])
-        + (f" and {len(described.sources) - _MOST_SOURCES:,} more" if len(described.sources) > _MOST_SOURCES else ""),
-        "destination": destination.address,
-        "output": ", ".join(described.outputs),
-        **dict(sorted((options | planned).items())),
-        "ocrsvc": f"{described.ocrsvc} began it, {__version__} wrote this report",
-        **{f"reader's {name}": value for name, value in described.reader.items()},
-    }
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"text": _text, "seconds": seconds_of, "duration": duration_of}
+    environment.filters |= {"text": _text, "moment": _moment}
+    environment.filters |= {"seconds": seconds_of, "duration": duration_of, "bytes": bytes_of, "rate": rate_of}
+    environment.globals |= {"count_of": count_of, "share_of": share_of}
     template = environment.from_string(files("ocrsvc.batch").joinpath(REPORT).read_text("utf-8"))
+    with tempfile.TemporaryDirectory() as folder:
+        described, plan = open_known_run(destination, Path(folder))
+        with closing(plan), page_table(Path(folder) / "pages", _known_pages(destination, plan)) as table:
+            facts = _facts(destination, plan, table, load) | {"plan": plan, "run": described}
+    facts |= {"address": destination.address, "version": __version__, "now": time.time()}
     with destination.writing(REPORT) as output:
-        for piece in template.generate(
-            address=destination.address, settings=settings, now=_moment(time.time()), **facts
-        ):
+        for piece in template.generate(facts):
             output.write(piece.encode("utf-8", "replace"))
     return REPORT
 
 
-def read_page_table(plan: Plan, manifests: Iterable[Manifest]) -> PageTable:
-    """The table of these parts' pages."""
-    number_of = {"": 0}
-    pieces = [np.zeros(0, _COLUMNS)]
-    for manifest in manifests:
-        first = plan.pages_of(manifest.part).start
-        rows = np.zeros(len(manifest.pages), _COLUMNS)
-        for at, page in enumerate(manifest.pages):
-            # A name too many counts as none.
-            names = [number_of.setdefault(name, min(len(number_of), 0xFFFF)) for name in (page.error, page.worker)]
-            rows[at] = (first + at, page.attempts, page.at, page.seconds, page.confidence, page.lines, *names)
-        pieces.append(rows)
-    return PageTable(np.concatenate(pieces), list(number_of))
+def _known_pages(destination: Destination, plan: Plan) -> Iterator[tuple[int, PageFacts]]:
+    parts = [part for part in finished_parts(destination) if part < plan.parts]
+    for manifest in read_manifests(destination, parts):
+        yield from zip(plan.pages_of(manifest.part), manifest.pages, strict=False)
 
 
-class _Shown:
-    """Finds what is shown of single pages; holds the files and records of one part."""
-
-    def __init__(self, destination: Destination, plan: Plan, table: PageTable, load: Load) -> None:
-        self._destination, self._plan, self._table = destination, plan, table
-        self._pictures = PictureMaker(load)
-
-    def pages(self, rows: Iterable[int], *, with_pictures: bool = False) -> dict[int, dict[str, Any]]:
-        """Name, facts, text and perhaps a picture of the pages in these rows of the table."""
-        found: dict[int, dict[str, Any]] = {}
-        by_part: dict[int, list[int]] = {}
-        for row in rows:
-            by_part.setdefault(self._plan.part_of(int(self._table.rows[row]["page"])), []).append(row)
-        for part, some in by_part.items():
-            planned = self._plan.files_of(part)
-            files_of = {}
-            for row in some:
-                page = int(self._table.rows[row]["page"])
-                first, file = next(entry for entry in reversed(planned) if entry[0] <= page)
-                files_of[row] = page, file, file.pages[page - first]
-            heads = {record_head(file.name, number): page for page, file, number in files_of.values()}
-            records = self._records(part, heads)
-            for row, (page, file, number) in files_of.items():
-                facts = {name: self._table.rows[row][name].item() for name in ("attempts", "seconds", "lines")}
-                found[row] = facts | {
-                    "name": file.name if file.total == 1 else f"{file.name}, page {number}",
-                    "confidence": float(self._table.rows[row]["confidence"]),
-                    "text": _text_of(records.get(page, {})),
-                    "picture": self._pictures.make(file, number) if with_pictures else None,
-                }
-        return found
-
-    def _records(self, part: int, heads: Mapping[bytes, int]) -> dict[int, dict[str, Any]]:
-        """The records that begin so, of JSON Lines or of what is kept; the files may be another's by now."""
-        found: dict[int, dict[str, Any]] = {}
-        try:
-            for _, record, _ in read_kept(self._destination, part):
-                page = next((page for head, page in heads.items() if record.startswith(head)), None)
-                if page is not None:
-                    found[page] = orjson.loads(record)
-            for name in (f"{folder}pages-{part:05d}.jsonl" for folder in ("", "jsonl/")):
-                found |= self._lines(name, heads) or self._lines(f"{name}.gz", heads)
-        except (gzip.BadGzipFile, EOFError, zlib.error, orjson.JSONDecodeError):
-            pass
-        return found
-
-    def _lines(self, name: str, heads: Mapping[bytes, int]) -> dict[int, dict[str, Any]]:
-        found: dict[int, dict[str, Any]] = {}
-        try:
-            with closing(self._destination.open(name)) as file:
-                lines = gzip.GzipFile(fileobj=file) if name.endswith(".gz") else file
-                while len(found) < len(heads) and (line := lines.readline(_MOST_LINE_BYTES)):
-                    # Looked for by its first bytes: what is not wanted is not parsed.
-                    page = next((page for head, page in heads.items() if line.startswith(head)), None)
-                    if page is not None:
-                        found[page] = orjson.loads(line)
-        except FileNotFoundError:
-            pass
-        return found
-
-
-def _facts(plan: Plan, table: PageTable, shown: _Shown) -> dict[str, Any]:
+def _facts(destination: Destination, plan: Plan, table: Table, load: Load) -> dict[str, Any]:
     """What the template shows of the pages."""
-    rows = table.rows
-    done, failed = rows["error"] == 0, rows["error"] != 0
-    with_lines = done & (rows["lines"] > 0)
-    worked_s, began = _worked_s(rows), float((rows["at"] - rows["seconds"]).min(initial=np.inf))
-    lines = int(rows["lines"][done].sum())
-    left = plan.pages - len(rows)
-    state = f"Finished; {count_of(int(failed.sum()), 'page')} could not be read."
-    if left:
-        state = f"Not finished: {count_of(left, 'page')} of {plan.pages:,} are not in the output yet."
-    elif not failed.any():
-        state = "Finished; every page was read."
-    tries = int((rows["attempts"] > 1).sum())
-    pace = (rate_of(len(rows) / worked_s), f"{rate_of(lines / worked_s)} a second") if worked_s else ("–", "– a second")
-    totals = [
-        ("Pages read", f"{int(done.sum()):,}", f"of {plan.pages:,} in {count_of(plan.files, 'file')}"),
-        ("Failed", f"{int(failed.sum()):,}", f"{tries:,} tried again"),
-        ("Lines", f"{lines:,}", pace[1]),
-        ("Pages a second", pace[0], f"in {duration_of(worked_s)} of work"),
-        (
-            "Seconds of a page",
-            seconds_of(float(np.median(rows["seconds"][done]))) if done.any() else "–",
-            "at the median",
-        ),
-        ("Files", bytes_of(plan.bytes), "in the sources"),
-    ]
-    worst = (_first(rows["confidence"], with_lines), _first(-rows["seconds"], done))
-    pictured = shown.pages([*worst[0], *worst[1]], with_pictures=True)
-    titles = ("Least confident pages", "Slowest pages")
+    failures = table("SELECT error, count(*) FROM page WHERE error != '' GROUP BY 1 ORDER BY 2 DESC, 1")
+    counts = "count(*), total(attempts > 1), total(lines), min(at - seconds)"
+    [(known, tries, lines, began)] = table(f"SELECT {counts} FROM page")  # noqa: S608  constants
+    worst, pictures = "SELECT * FROM page WHERE error = ''", PictureMaker(load)
+    chosen = {
+        "Least confident pages": table(f"{worst} AND lines > 0 ORDER BY confidence, n LIMIT ?", MOST_PAGES),
+        "Slowest pages": table(f"{worst} ORDER BY seconds DESC, n LIMIT ?", MOST_PAGES),
+    }
+    workers = "SELECT worker, count(*), total(error != ''), total(lines), total(seconds) FROM page GROUP BY 1"
     return {
-        "state": state,
-        "began": _moment(began) if len(rows) else "",
-        "totals": totals,
-        "plots": _plots(rows, done, with_lines, began, worked_s),
-        "reasons": _reasons(table, shown),
-        "shown": [(title, [pictured[row] for row in some]) for title, some in zip(titles, worst, strict=True) if some],
-        "workers": _workers(table),
+        "known": known,
+        "failed": sum(count for _, count in failures),
+        "tries": tries,
+        "lines": lines,
+        "began": began,
+        "worked_s": worked_seconds(table),
+        "plots": list(plots_of(table)),
+        "reasons": [(*reason, _first_pages(destination, plan, table, reason[0])) for reason in failures[:MOST_REASONS]],
+        "shown": {title: [_shown(destination, plan, pictures, *row) for row in rows] for title, rows in chosen.items()},
+        "workers": table(f"{workers} ORDER BY 2 DESC, 1 LIMIT ?", MOST_WORKERS),
     }
 
 
-def _worked_s(rows: np.ndarray) -> float:
+def worked_seconds(table: Table) -> float:
     """Seconds in which pages came, pauses between commands left out."""
-    if not len(rows):
-        return 0.0
-    moments = np.sort(np.concatenate([rows["at"], rows["at"] - rows["seconds"]]))
-    gaps = np.diff(moments)
-    return max(float(gaps[gaps < _PAUSE_S].sum()), 1e-3)
+    moments = "SELECT at AS moment FROM page UNION ALL SELECT at - seconds FROM page"
+    gaps = f"SELECT moment - lag(moment) OVER (ORDER BY moment) AS gap FROM ({moments})"  # noqa: S608  constants
+    [(worked_s,)] = table(f"SELECT total(gap) FROM ({gaps}) WHERE gap < ?", _PAUSE_S)  # noqa: S608  constants
+    return max(float(worked_s), 1e-3)
 
 
-def _plots(rows: np.ndarray, done: np.ndarray, with_lines: np.ndarray, began: float, worked_s: float) -> list[Plot]:
+def plots_of(table: Table) -> Iterator[Plot]:
     """Those for which there is something to show."""
-    plots = []
-    if len(rows):
-        elapsed_s = max(float(rows["at"].max() - began), 1e-3)
-        edges = np.linspace(0.0, elapsed_s, max(1, min(MOST_BINS, int(elapsed_s))) + 1)
-        counts, failed = (np.histogram(rows["at"][which] - began, edges)[0].tolist() for which in (done, ~done))
-        width_s, fullest = edges[1], max(map(sum, zip(counts, failed, strict=True)))
-        text = (
-            f"{rate_of(len(rows) / worked_s)} pages/s in the mean of the time in which pages were read; each column is "
-            f"{duration_of(width_s)}."
-        )
-        ticks = ["0 s", duration_of(elapsed_s / 2), duration_of(elapsed_s)]
-        labels = [duration_of(edge) for edge in edges]
-        plots.append(
-            Plot("Pages over time", text, labels, counts, failed, ticks, f"{rate_of(fullest / width_s)} pages/s")
-        )
-    if done.any():
-        plots.append(_latency(np.maximum(rows["seconds"][done], 1e-3)))
-    if with_lines.any():
-        edges = np.linspace(0.0, 1.0, 21)
-        counts = np.histogram(np.clip(rows["confidence"][with_lines], 0, 1), edges)[0].tolist()
-        total, low, without = sum(counts), sum(counts[:16]), int(done.sum() - with_lines.sum())
-        text = (
-            f"The mean of its lines. {total - low:,} of {total:,} pages ({share_of(total - low, total)}) have 0.8 or "
-        )
-        text += f"more. {without:,} more have no lines." if without else "more."
-        labels = [f"{edge:.2f}" for edge in edges]
-        nothing = [0] * len(counts)
-        plots.append(
-            Plot("Confidence of a page", text, labels, counts, nothing, ["0", "0.5", "1"], f"{max(counts):,} pages")
-        )
-    return plots
+    [(known, began, ended)] = table("SELECT count(*), min(at - seconds), max(at) FROM page")
+    if known:
+        width_s = max((ended - began) / MOST_BINS, 1.0)
+        edges = [width_s * at for at in range(int((ended - began) / width_s) + 2)]
+        text = f"Each column is {duration_of(width_s)}; what failed stands on what was read."
+        yield Plot("Pages over time", text, _columns(table, f"at - {began!r}", "1", edges, duration_of))
+    seconds = [row[0] for row in table("SELECT seconds FROM page WHERE error = '' ORDER BY 1")]
+    if seconds:
+        half, most, slowest = (seconds_of(seconds[int(part * (len(seconds) - 1))]) for part in (0.5, 0.9, 1.0))
+        text = f"Half of the pages took up to {half}, nine of ten up to {most}, the slowest {slowest}, waits included."
+        first, last = (max(1, bisect_right(_SECONDS[:-1], seconds[at])) for at in (0, -1))
+        columns = _columns(table, "seconds", "error = ''", _SECONDS[first - 1 : last + 1], seconds_of)
+        yield Plot("Seconds of a page", text, columns)
+    columns = _columns(table, "confidence", "error = '' AND lines > 0", _CONFIDENCES, "{:.2f}".format)
+    if total := sum(read for _, read, _ in columns):
+        good = sum(read for _, read, _ in columns[16:])
+        text = f"The mean of its lines. {good:,} of {total:,} pages ({share_of(good, total)}) have 0.8 or more."
+        yield Plot("Confidence of a page", text, columns)
 
 
-def _latency(seconds: np.ndarray) -> Plot:
-    """Six bins for each factor of ten, an even number of them, so that one edge is in the middle."""
-    low = np.floor(6 * np.log10(float(seconds.min())))
-    high = max(low + 1, np.ceil(6 * np.log10(float(seconds.max())) + 1e-6))
-    edges = 10 ** (np.arange(low, high + (high - low) % 2 + 1) / 6)
-    counts = np.histogram(np.clip(seconds, edges[0], edges[-1]), edges)[0].tolist()
-    median, most, nearly_all, slowest = map(
-        seconds_of, [*np.quantile(seconds, (0.5, 0.9, 0.99)).tolist(), seconds.max()]
-    )
-    text = (
-        f"Half of the pages took up to {median}, nine of ten up to {most}, 99 % up to {nearly_all}; the slowest "
-        f"{slowest}. Waits for an engine are part of it."
-    )
-    labels = [seconds_of(edge) for edge in edges]
-    ticks = [labels[0], labels[len(labels) // 2], labels[-1]]
-    return Plot("Seconds of a page", text, labels, counts, [0] * len(counts), ticks, f"{max(counts):,} pages")
+def _columns(
+    table: Table, value: str, which: str, edges: Sequence[float], label: Callable[[float], str]
+) -> list[tuple[str, int, int]]:
+    """How many pages have a value between two edges; the first and the last column have also what is beyond."""
+    columns = [[0, 0] for _ in edges[1:]]
+    for number, is_failed in table(f"SELECT {value}, error != '' FROM page WHERE {which}"):  # noqa: S608  constants
+        columns[min(max(bisect_right(edges, number), 1), len(columns)) - 1][is_failed] += 1
+    ends = zip(edges, edges[1:], columns, strict=False)
+    return [(f"{label(begin)} to {label(end)}", read, failed) for begin, end, (read, failed) in ends]
 
 
-def _reasons(table: PageTable, shown: _Shown) -> list[dict[str, Any]]:
-    """The errors, the most frequent first, with the first pages of each."""
-    errors = table.rows["error"]
-    counted = Counter(errors[errors != 0].tolist()).most_common(MOST_REASONS)
-    first = {error: np.flatnonzero(errors == error)[:MOST_FILES].tolist() for error, _ in counted}
-    pages = shown.pages(row for rows in first.values() for row in rows)
-    failed, is_open = int((errors != 0).sum()), sum(map(len, first.values())) <= _MOST_OPEN
-    return [
-        {
-            "code": table.names[error],
-            "is_open": is_open,
-            "text": f"{count_of(count, 'page')}, {share_of(count, failed)} of those that failed",
-            "pages": [pages[row] for row in first[error]],
-            "more": count - len(first[error]),
-        }
-        for error, count in counted
-    ]
+def _first_pages(destination: Destination, plan: Plan, table: Table, error: str) -> list[tuple[str, str]]:
+    """Names of the first pages with an error, and what was wrong."""
+    pages = [n for (n,) in table("SELECT n FROM page WHERE error = ? ORDER BY n LIMIT ?", error, MOST_FILES)]
+    parts = dict.fromkeys(map(plan.part_of, pages))
+    kept = {n: record for part in parts for n, record, _ in read_kept(destination, part) if n in pages}
+    return [(_name_of(plan, n), orjson.loads(kept[n])["error"]["detail"] if n in kept else "") for n in pages]
 
 
-def _workers(table: PageTable) -> list[tuple[str, int, int, int, float]]:
-    """Those with most pages: name, pages, failures, lines, seconds."""
-    rows, most = table.rows, len(table.names)
-    pages = np.bincount(rows["worker"], minlength=most)
-    failed = np.bincount(rows["worker"], rows["error"] != 0, most)
-    lines, seconds = (np.bincount(rows["worker"], rows[name], most) for name in ("lines", "seconds"))
-    found = [
-        (table.names[at] or "not read by any", int(pages[at]), int(failed[at]), int(lines[at]), float(seconds[at]))
-        for at in np.flatnonzero(pages)
-    ]
-    return sorted(found, key=lambda row: (-row[1], row[0]))[:MOST_WORKERS]
+def _shown(destination: Destination, plan: Plan, pictures: PictureMaker, n: int, *facts: Any) -> dict[str, Any]:
+    """A page with its picture, and with its text if the output has JSON Lines."""
+    own = {"name": _name_of(plan, n), "picture": pictures.make(*plan.page(n)), "text": ""}
+    part = plan.part_of(n)
+    for folder in ("", "jsonl/"):
+        with (
+            suppress(FileNotFoundError, StopIteration, ValueError, KeyError),
+            closing(destination.open(f"{folder}pages-{part:05d}.jsonl")) as lines,
+        ):
+            line = next(islice(lines, n - plan.pages_of(part).start, None))
+            own["text"] = " ".join(orjson.loads(line)["text"].split())
+    return PageFacts(*facts)._asdict() | own
 
 
-def _first(keys: np.ndarray, which: np.ndarray) -> list[int]:
-    """The rows with the smallest keys, among these; equal ones in the order of the plan."""
-    rows = np.flatnonzero(which)
-    return [int(row) for row in rows[np.argsort(keys[rows], kind="stable")][:MOST_PAGES]]
+def _name_of(plan: Plan, n: int) -> str:
+    file, number = plan.page(n)
+    return file.name if file.total == 1 else f"{file.name}, page {number}"
 
 
 def _text(value: object) -> str:
@@ -350,13 +192,6 @@ def _text(value: object) -> str:
         shown = value if isinstance(value, str) else orjson.dumps(value).decode()
     shown = visible(without_secrets(shown))
     return shown if len(shown) <= _MOST_VALUE else f"{shown[:_MOST_VALUE]}…"
-
-
-def _text_of(record: Mapping[str, Any]) -> str:
-    """The beginning of what was read, or what was wrong; "" where the record is not there."""
-    error = record.get("error")
-    text = " ".join(str(error["detail"] if error else record.get("text", "")).split())
-    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT].rstrip()}…"
 
 
 def _moment(unix: float) -> str:

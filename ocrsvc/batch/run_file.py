@@ -1,21 +1,27 @@
-"""What a run was begun with (`_ocrsvc/run.json`): sources, options, formats, shards, reader and plan."""
+"""What a run was begun with, made once (`_ocrsvc/run.json`): sources, options, formats, shards, reader and plan."""
 
 from __future__ import annotations
 
+import os
 import secrets
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final, Self
 
 import orjson
 
 from ocrsvc import __version__
 from ocrsvc.batch.destination import Destination
-from ocrsvc.errors import DamagedLedger, RunChanged
+from ocrsvc.batch.pages import SourceFile
+from ocrsvc.batch.plan import Plan, digest_of, write_plan
+from ocrsvc.errors import BadOption, DamagedLedger, RunChanged
 
 RUN_FILE: Final = "_ocrsvc/run.json"
-FORMAT: Final = 3
-"""Of a run's folder. Earlier ones had a ledger."""
+FORMAT: Final = 4
+"""Of a run's folder. Earlier ones had a ledger, or other manifests."""
 _MOST_SHOWN: Final = 200
 
 
@@ -24,10 +30,7 @@ class RunDescription:
     """A run as its first command described it.
 
     Attributes:
-        sources: As the command named them.
-        options: How pages are read, by the native API's names.
-        outputs: Names of the output formats.
-        planning: What else chooses pages and parts: pages, sample, part_pages, shards and the like.
+        asked: All that must stay the same: sources, formats, how pages are read, what chooses pages and parts.
         reader: Engine, model, version and settings.
         plan, plan_digest: Name of the plan's file in the destination, and its SHA-256.
         id: Random; the same for all revisions.
@@ -35,10 +38,7 @@ class RunDescription:
         ocrsvc: Version that began it.
     """
 
-    sources: tuple[str, ...]
-    options: Mapping[str, Any]
-    outputs: tuple[str, ...]
-    planning: Mapping[str, Any]
+    asked: dict[str, Any]
     reader: Mapping[str, str] = field(default_factory=dict)
     plan: str = ""
     plan_digest: str = ""
@@ -46,11 +46,6 @@ class RunDescription:
     revision: int = 1
     ocrsvc: str = __version__
     format: int = FORMAT
-
-    def write(self, destination: Destination) -> bool:
-        """Have the run be this, unless another process has written this revision; returns whether it is."""
-        data = orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2)
-        return destination.create(_file_of(self.revision), data)
 
     @classmethod
     def read(cls, destination: Destination) -> Self | None:
@@ -62,10 +57,9 @@ class RunDescription:
 
     @classmethod
     def _read(cls, destination: Destination, revision: int) -> Self | None:
-        name = _file_of(revision)
-        where = f"{name} in {destination.address}"
+        where = f"{_file_of(revision)} in {destination.address}"
         try:
-            values = orjson.loads(destination.read(name))
+            values = orjson.loads(destination.read(_file_of(revision)))
         except FileNotFoundError:
             return None
         except orjson.JSONDecodeError as error:
@@ -75,17 +69,52 @@ class RunDescription:
                 f"{where} is of another version of ocrsvc, which this one cannot continue.",
                 "Continue with that version, or choose another destination: the output there stays valid.",
             )
-        values["sources"], values["outputs"] = tuple(values["sources"]), tuple(values["outputs"])
         return cls(**values)
 
-    def check_same(self, asked: RunDescription, address: str) -> None:
+    def planned(
+        self, destination: Destination, files: Iterable[SourceFile], folder: Path, after: Plan | None = None
+    ) -> Self | None:
+        """The run as it is written down with a plan of these files; None where another process was first.
+
+        The plan is drafted in `folder`. Behind the plan `after`, which stays, it is the next revision.
+        """
+        draft = folder / f"plan-{os.getpid()}.draft"
+        with closing(write_plan(draft, files, self.asked["part_pages"], after)) as plan:
+            if after is not None and plan.pages == after.pages:
+                draft.unlink()
+                return self
+        digest, revision = digest_of(draft), self.revision + (after is not None)
+        described = replace(self, plan=f"_ocrsvc/plan-{digest[:16]}.sqlite", plan_digest=digest, revision=revision)
+        with destination.writing(described.plan) as output, draft.open("rb") as file:
+            while piece := file.read(1 << 20):
+                output.write(piece)
+        draft.unlink()
+        data = orjson.dumps(asdict(described), option=orjson.OPT_INDENT_2)
+        if not destination.create(_file_of(described.revision), data):
+            return None
+        for name in destination.names("_ocrsvc"):
+            # Of processes that were not first, or died.
+            if name.startswith("plan-") and f"_ocrsvc/{name}" not in (described.plan, self.plan):
+                destination.delete(f"_ocrsvc/{name}")
+        return described
+
+    def open_plan(self, destination: Destination, folder: Path) -> Plan:
+        """The run's plan, copied into `folder` if need be. Raises DamagedLedger."""
+        try:
+            path = destination.local_copy(self.plan, folder)
+            if digest_of(path) == self.plan_digest:
+                return Plan(path)
+        except (FileNotFoundError, sqlite3.DatabaseError):
+            pass
+        raise DamagedLedger(f"The plan in {destination.address} is damaged.", "Choose another destination.")
+
+    def check_same(self, asked: dict[str, Any], address: str) -> None:
         """Raises RunChanged, naming what differs, if a command asks for something else than this run."""
-        had, wanted = self._choices(), asked._choices()
-        differing = [name for name in had | wanted if had.get(name) != wanted.get(name)]
+        differing = [name for name in self.asked | asked if self.asked.get(name) != asked.get(name)]
         if not differing:
             return
         began, now = (
-            ", ".join(f"{name} {_shown(choices.get(name))}" for name in differing) for choices in (had, wanted)
+            ", ".join(f"{name} {_shown(choices.get(name))}" for name in differing) for choices in (self.asked, asked)
         )
         remedy = "Repeat the first command to continue it, or choose another destination."
         if differing == ["shards"]:
@@ -100,16 +129,13 @@ class RunDescription:
                 "Use the same engine, model and settings, or choose another destination.",
             )
 
-    def _choices(self) -> dict[str, Any]:
-        """All that must stay the same, by name, with lists for tuples as in the file."""
-        sources = [_without_slash(source) for source in self.sources]
-        own: dict[str, Any] = {"sources": sources, "format": self.outputs, **self.planning, **self.options}
-        return dict(orjson.loads(orjson.dumps(own)))
 
-
-def _without_slash(source: str) -> str:
-    """A folder's name without the slash that shells add; an address differs by it."""
-    return source if "://" in source else source.rstrip("/") or source
+def open_known_run(destination: Destination, folder: Path) -> tuple[RunDescription, Plan]:
+    """The run in a destination and its plan, copied into `folder` if need be. Raises BadOption where there is none."""
+    described = RunDescription.read(destination)
+    if described is None:
+        raise BadOption(f"There is no batch run in {destination.address}.", "Name the folder of --out.")
+    return described, described.open_plan(destination, folder)
 
 
 def _file_of(revision: int) -> str:

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-import os
-import sqlite3
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from ocrsvc.batch.begun_pages import BegunPages
+import orjson
+
 from ocrsvc.batch.destination import Destination
-from ocrsvc.batch.outputs.output_formats import check_formats, open_writers
+from ocrsvc.batch.outputs.output_formats import check_formats
 from ocrsvc.batch.pages import PageReader
-from ocrsvc.batch.parts import Load, PartWriter, finished_parts, kept_parts, read_kept, read_manifests
-from ocrsvc.batch.plan import Plan, digest_of, write_plan
+from ocrsvc.batch.parts import (
+    UNFINISHED,
+    Load,
+    PartWriter,
+    finished_parts,
+    kept_parts,
+    read_kept,
+    read_manifests,
+)
+from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.progress import RunCounts
 from ocrsvc.batch.readers.open_reader import ClusterRequest, ReaderRequest, ServiceAccess, open_reader
-from ocrsvc.batch.run import Run
-from ocrsvc.batch.run_context import RunContext, RunSettings
+from ocrsvc.batch.run import Run, RunSettings
 from ocrsvc.batch.run_file import RunDescription
 from ocrsvc.batch.shard_lock import shard_lock, work_folder
 from ocrsvc.batch.sources.load_files import FileCache, SourceLoader
 from ocrsvc.batch.sources.plan_files import find_changes, find_new, find_sources
 from ocrsvc.batch.sources.source_files import PlanningCounts, SourceRequest
-from ocrsvc.batch.work_file import WorkFile
+from ocrsvc.batch.work_file import BegunPages, WorkFile
 from ocrsvc.client.request import Options
-from ocrsvc.errors import DamagedLedger, RunChanged
+from ocrsvc.errors import RunChanged
 
-UNFINISHED: Final = "unfinished/"
-"""Where parts are of which --limit has left some pages unread."""
 _JOIN_S: Final = 10.0
 
 
@@ -38,16 +43,8 @@ _JOIN_S: Final = 10.0
 class BatchRequest:
     """What a command asks for.
 
-    Attributes:
-        options: How pages are read.
-        outputs: Names of output formats.
-        on: Who reads.
-        part_pages: Pages after which a part ends.
-        environment: Of the settings OCRSVC_….
-        as_planned: Continue with the plan, whatever became of the sources since.
-        update: Plan the files that are new since, too.
-        work: Folder for what is not in the output yet; None chooses one.
-        take_over: Continue where another machine's process may still work.
+    `options` say how pages are read, `on` who reads. With `as_planned` the run goes on whatever became of the sources,
+    with `update` files that are new are planned, too, with `take_over` another machine's process may still work.
     """
 
     sources: SourceRequest
@@ -65,18 +62,22 @@ class BatchRequest:
     work: Path | None = None
     take_over: bool = False
 
-    def reader(self, load: Load) -> ReaderRequest:
-        """What is asked of a reader."""
-        return ReaderRequest(self.on, self.options, load, self.environment, self.cluster, self.services)
+    def reader(self, load: Load) -> PageReader:
+        """What reads, not started. Raises OcrsvcError."""
+        return open_reader(ReaderRequest(self.on, self.options, load, self.environment, self.cluster, self.services))
+
+    def asked(self) -> dict[str, Any]:
+        """What must stay the same in a run, with lists for tuples as in its file."""
+        # A folder's name has not the slash that shells add; an address differs by it.
+        sources = [name if "://" in name else name.rstrip("/") or name for name in self.sources.sources]
+        own = {"sources": sources, "format": self.outputs, "part_pages": self.part_pages, "shards": self.run.shards}
+        return dict(orjson.loads(orjson.dumps(own | self.sources.choice() | self.options)))
 
 
 @contextmanager
 def opened_reader(request: BatchRequest) -> Iterator[PageReader]:
     """The reader of a run, started. Raises OcrsvcError."""
-    with (
-        closing(SourceLoader(request.sources.most_file_bytes)) as load,
-        closing(open_reader(request.reader(load))) as reader,
-    ):
+    with closing(SourceLoader(request.sources.most_file_bytes)) as load, closing(request.reader(load)) as reader:
         reader.start()
         yield reader
 
@@ -92,184 +93,117 @@ def open_run(
     """
     check_formats(request.outputs, request.options)
     shard = f"{request.run.shard}-of-{request.run.shards}"
+    counts = PlanningCounts() if counts is None else counts
     with ExitStack() as stack:
         load = stack.enter_context(closing(SourceLoader(request.sources.most_file_bytes)))
         cache = FileCache(load, keeps_all=request.run.dedupe)
-        reader = open_reader(request.reader(cache.load))
-        runs: list[Run] = []
-        stack.callback(_join, runs)
+        reader = request.reader(cache.load)
+        threads: list[threading.Thread] = []
+        # They end once the reader is closed.
+        stack.callback(_join, threads)
         stack.callback(reader.close)
         described = RunDescription.read(destination)
+        # What the reader refuses is not written down as the options of a new run.
+        identity = {} if described else dict(reader.start())
+        folder = request.work or work_folder(destination)
+        folder.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(shard_lock(destination, shard, take_over=request.take_over))
         if described is None:
-            # What the reader refuses is not written down as the options of a new run.
-            identity = dict(reader.start())
-        folder = work_folder(destination, request.work)
-        stack.enter_context(shard_lock(destination, folder, shard, take_over=request.take_over))
-        counts = PlanningCounts() if counts is None else counts
-        if described is None:
-            described = _begin(destination, request, identity, folder, counts)
-            plan = _open_plan(destination, described, folder)
+            described = _begin(destination, RunDescription(request.asked(), identity), request, folder, counts)
         else:
-            described, plan = _continue(destination, request, described, folder, counts)
-            described.check_reader(identity := dict(reader.start()))
-        stack.callback(plan.close)
+            described = _continue(destination, described, request, folder, counts)
+        described.check_reader(identity or reader.start())
+        plan = stack.enter_context(closing(described.open_plan(destination, folder)))
         work = stack.enter_context(closing(WorkFile(folder / f"{shard}.sqlite", described.id)))
         begun = BegunPages(destination, shard, described.id)
-        context = _settle(destination, request, plan, work, begun, reader, cache.load, described)
-        run = Run(context, request.run, progress)
-        runs.append(run)
+        writer = PartWriter(destination, plan, work, request.outputs, cache.load, described.reader)
+        settled = _settle(request, plan, work, begun, destination, progress)
         try:
-            yield run
+            yield Run(request.run, plan, work, begun, reader, cache.load, writer, progress, threads, *settled)
         finally:
             with suppress(OSError):
                 begun.end()
-        if run.outcome.is_complete:
+        if progress.is_complete:
             work.remove()
 
 
-def _join(runs: list[Run]) -> None:
-    for run in runs:
-        run.join(_JOIN_S)
+def _join(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join(_JOIN_S)
 
 
 def _begin(
-    destination: Destination, request: BatchRequest, identity: dict[str, str], folder: Path, counts: PlanningCounts
+    destination: Destination, new: RunDescription, request: BatchRequest, folder: Path, counts: PlanningCounts
 ) -> RunDescription:
     """Plan a run; where another process has begun it meanwhile, its plan stands."""
-    asked = replace(_asked(request), reader=identity)
-    files = find_sources(request.sources, counts)
-    if _put_plan(destination, asked, write_plan(_draft(folder), files, request.part_pages)):
-        found = RunDescription.read(destination)
-        assert found is not None, "it was written"
-        return found
-    found = RunDescription.read(destination)
-    if found is None:
-        raise DamagedLedger(f"The run in {destination.address} has vanished.", "Repeat the command.")
-    found.check_same(asked, destination.address)
-    found.check_reader(identity)
-    return found
+    described = new.planned(destination, find_sources(request.sources, counts), folder)
+    described = described or RunDescription.read(destination)
+    assert described is not None, "another process has written it"
+    described.check_same(new.asked, destination.address)
+    return described
 
 
 def _continue(
-    destination: Destination, request: BatchRequest, described: RunDescription, folder: Path, counts: PlanningCounts
-) -> tuple[RunDescription, Plan]:
-    """The run with its plan, and with new files if those are asked for. Raises RunChanged where sources are others."""
-    described.check_same(_asked(request), destination.address)
-    plan = _open_plan(destination, described, folder)
-    if not request.as_planned:
-        changes = find_changes(plan.all_files(), request.sources)
-        if request.update:
-            changes.new = 0
-        changes.check_none(destination.address)
-    if not request.update:
-        return described, plan
-    new = find_new(plan.all_files(), request.sources, counts)
-    longer = write_plan(_draft(folder), new, request.part_pages, after=plan)
-    if longer.pages == plan.pages:
-        longer.path.unlink()
-        return described, plan
-    plan.close()
-    if not _put_plan(destination, replace(described, revision=described.revision + 1), longer, keep=described.plan):
+    destination: Destination, described: RunDescription, request: BatchRequest, folder: Path, counts: PlanningCounts
+) -> RunDescription:
+    """The run, with new files if those are asked for. Raises RunChanged where sources are others."""
+    described.check_same(request.asked(), destination.address)
+    with closing(described.open_plan(destination, folder)) as plan:
+        if not request.as_planned:
+            changes = find_changes(plan.all_files(), request.sources)
+            changes.new = 0 if request.update else changes.new
+            changes.check_none(destination.address)
+        if not request.update:
+            return described
+        new = find_new(plan.all_files(), request.sources, counts)
+        longer = described.planned(destination, new, folder, after=plan)
+    if longer is None:
         raise RunChanged(
             f"Another process has planned the new files of the run in {destination.address} meanwhile.",
             "Repeat the command without --update.",
         )
-    found = RunDescription.read(destination)
-    assert found is not None, "it was written"
-    return found, _open_plan(destination, found, folder)
-
-
-def _put_plan(destination: Destination, described: RunDescription, plan: Plan, keep: str = "") -> bool:
-    """Have a run go by a plan, unless another process was first; returns whether it does. Removes plans without use."""
-    plan.close()
-    digest = digest_of(plan.path)
-    name = f"_ocrsvc/plan-{digest[:16]}.sqlite"
-    with destination.writing(name) as output, plan.path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            output.write(piece)
-    plan.path.unlink()
-    is_first = replace(described, plan=name, plan_digest=digest).write(destination)
-    if is_first:
-        for other in destination.names("_ocrsvc"):
-            if other.startswith("plan-") and f"_ocrsvc/{other}" not in (name, keep):
-                destination.delete(f"_ocrsvc/{other}")
-    return is_first
-
-
-def _draft(folder: Path) -> Path:
-    return folder / f"plan-{os.getpid()}.draft"
-
-
-def _open_plan(destination: Destination, described: RunDescription, folder: Path) -> Plan:
-    try:
-        path = destination.local_copy(described.plan, folder)
-        if digest_of(path) == described.plan_digest:
-            return Plan(path)
-    except (FileNotFoundError, sqlite3.DatabaseError):
-        pass
-    raise DamagedLedger(f"The plan in {destination.address} is damaged.", "Choose another destination.")
-
-
-def _asked(request: BatchRequest) -> RunDescription:
-    planning = {"part_pages": request.part_pages, "shards": request.run.shards} | request.sources.choice()
-    return RunDescription(request.sources.sources, request.options, request.outputs, planning)
+    return longer
 
 
 def _settle(
-    destination: Destination,
-    request: BatchRequest,
-    plan: Plan,
-    work: WorkFile,
-    begun: BegunPages,
-    reader: PageReader,
-    load: Load,
-    described: RunDescription,
-) -> RunContext:
-    """Compare what is known with the output, which counts; open parts with failures again if that is asked for."""
+    request: BatchRequest, plan: Plan, work: WorkFile, begun: BegunPages, destination: Destination, counts: RunCounts
+) -> tuple[list[int], frozenset[int]]:
+    """Compare what is known with the output, which counts.
+
+    Gives the parts to be worked on, in order, and those of them that are in the output with failures to be tried again.
+    """
     own = range(request.run.shard, plan.parts, request.run.shards)
-    finished = sorted(set(finished_parts(destination)) & set(own))
-    done = failed = 0
-    reopened = set()
-    for manifest in read_manifests(destination, finished):
-        pages = plan.pages_of(manifest.part)
+    todo, reopened = set(own), set()
+    for manifest in read_manifests(destination, todo & set(finished_parts(destination))):
         if manifest.failed and request.retry_failed:
             reopened.add(manifest.part)
-            _take_kept(destination, manifest.part, pages, work)
-        else:
-            done += manifest.done
-            failed += sum(manifest.failed.values())
-            if not request.run.dedupe:
-                work.drop(pages)
-    parts = sorted(reopened | (set(own) - set(finished)))
-    for part in sorted((kept_parts(destination) & set(own)) - set(finished)):
-        # It was being written again.
-        _take_kept(destination, part, plan.pages_of(part), work)
-    for part in parts:
-        errors = work.errors(plan.pages_of(part))
-        if request.retry_failed:
-            again = [page for page, error in errors.items() if error]
-            work.forget(again)
-            begun.forget(again)
-            errors = {page: "" for page, error in errors.items() if not error}
-        bad = sum(map(bool, errors.values()))
-        failed += bad
-        done += len(errors) - bad
+            continue
+        todo.remove(manifest.part)
+        counts.done_before += manifest.done
+        counts.failed_before += sum(manifest.failed.values())
+        if not request.run.dedupe:
+            work.forget(plan.pages_of(manifest.part))
+    # Also those that were being written again.
+    for part in kept_parts(destination) & todo:
+        known = work.errors(plan.pages_of(part))
+        work.add_kept(row for row in read_kept(destination, part) if row[0] not in known)
+    for part in todo:
+        _count_known(request, work.errors(plan.pages_of(part)), work, begun, counts)
     work.commit()
+    counts.planned = sum(len(plan.pages_of(part)) for part in own)
     if request.run.shards == 1:
-        destination.delete_folder(UNFINISHED.rstrip("/"))
-    writers, unfinished = (
-        PartWriter(destination, plan, open_writers(request.outputs, described.reader, where), load, described.reader)
-        for where in ("", UNFINISHED)
-    )
-    counted = (_pages_in(plan, own), done, failed)
-    return RunContext(plan, work, begun, reader, load, writers, unfinished, parts, frozenset(reopened), counted)
+        destination.delete_folder(UNFINISHED)
+    return sorted(todo), frozenset(reopened)
 
 
-def _take_kept(destination: Destination, part: int, pages: range, work: WorkFile) -> None:
-    """Have the kept results of a part, where the work file has none. Raises DamagedLedger."""
-    known = work.errors(pages)
-    work.add_kept(row for row in read_kept(destination, part) if row[0] in pages and row[0] not in known)
-
-
-def _pages_in(plan: Plan, parts: Iterable[int]) -> int:
-    return sum(len(plan.pages_of(part)) for part in parts)
+def _count_known(
+    request: BatchRequest, errors: Mapping[int, str], work: WorkFile, begun: BegunPages, counts: RunCounts
+) -> None:
+    """Count the pages of a part in work that have a result, or forget those that are to be tried again."""
+    failed = [page for page, error in errors.items() if error]
+    counts.done_before += len(errors) - len(failed)
+    if request.retry_failed:
+        work.forget(failed)
+        begun.forget(failed)
+    else:
+        counts.failed_before += len(failed)

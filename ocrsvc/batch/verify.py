@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -18,12 +19,10 @@ from ocrsvc.batch.outputs.source_files import is_listing
 from ocrsvc.batch.pages import record_head
 from ocrsvc.batch.parts import Manifest, finished_parts, read_manifest
 from ocrsvc.batch.plan import Plan
-from ocrsvc.batch.run_file import RunDescription
-from ocrsvc.errors import BadOption
+from ocrsvc.batch.run_file import open_known_run
 
-_JSON_LINES: Final = re.compile(r"(.*/)?pages-\d+\.jsonl")
-_PART_FILE: Final = re.compile(r"((?:.*/)?pages-)(\d+)\..*")
-_NO_ERROR: Final = b'"error":null}'
+_PART_FILE: Final = re.compile(r"(?:.*/)?pages-(\d+)\.(.*)")
+_NO_ERROR: Final = b'"error":null}\n'
 _PIECE_BYTES: Final = 1 << 20
 
 
@@ -44,21 +43,13 @@ class Verification:
         return self.finished == self.parts
 
 
-def open_finished_plan(destination: Destination, folder: Path) -> tuple[RunDescription, Plan]:
-    """The run in a destination and its plan, copied into `folder` if need be. Raises BadOption where there is none."""
-    described = RunDescription.read(destination)
-    if described is None:
-        raise BadOption(f"There is no batch run in {destination.address}.", "Name the folder of --out.")
-    return described, Plan(destination.local_copy(described.plan, folder))
-
-
 def verify(destination: Destination) -> Verification:
     """Check the run in a destination; reads the whole output once. Raises BadOption, DamagedLedger and OSError."""
     with tempfile.TemporaryDirectory() as folder:
-        _, plan = open_finished_plan(destination, Path(folder))
+        _, plan = open_known_run(destination, Path(folder))
         with closing(plan):
             found = Verification(plan.pages, parts=plan.parts)
-            names: dict[str, None] = {}
+            names: set[str] = set()
             for part in finished_parts(destination):
                 if part >= plan.parts:
                     found.problems.append(f"Part {part} is not of this run.")
@@ -68,7 +59,7 @@ def verify(destination: Destination) -> Verification:
                 found.done += manifest.done
                 found.failed += sum(manifest.failed.values())
                 found.problems += _check_part(destination, plan, manifest)
-                names |= dict.fromkeys(manifest.files)
+                names.update(manifest.files)
             found.problems += _foreign_files(destination, plan, names)
             return found
 
@@ -84,7 +75,7 @@ def _check_part(destination: Destination, plan: Plan, manifest: Manifest) -> Ite
             for row in map(orjson.loads, destination.read(name).splitlines()):
                 if "file" in row and (problem := check_file(destination, row["file"], row["bytes"], row["sha256"])):
                     yield f"{name}: {problem}"
-        elif _JSON_LINES.fullmatch(name):
+        elif (match := _PART_FILE.fullmatch(name)) and match[2] == "jsonl":
             yield from (f"{name}: {problem}" for problem in _check_lines(destination, plan, manifest, name))
 
 
@@ -105,37 +96,28 @@ def check_file(destination: Destination, name: str, size: int, sha256: str) -> s
 
 def _check_lines(destination: Destination, plan: Plan, manifest: Manifest, name: str) -> Iterator[str]:
     """The first line of JSON Lines that is not the page that the plan has there, or not as the manifest says."""
-    expected = _expected_lines(plan, manifest)
     with closing(destination.open(name)) as file:
-        for number, line in enumerate(file, 1):
-            page = next(expected, None)
-            if page is None:
-                yield f"line {number} and those behind it are of no page of the plan."
-                return
-            head, is_read = page
-            if not line.startswith(head):
+        for number, (line, page) in enumerate(zip_longest(file, _expected_lines(plan, manifest)), 1):
+            head, is_read = page or (b"", False)
+            if page is None or line is None or not line.startswith(head):
                 yield f"line {number} is not {head.decode()}…, which is next in the plan."
                 return
-            if line.rstrip(b"\n").endswith(_NO_ERROR) is not is_read:
+            if line.endswith(_NO_ERROR) is not is_read:
                 yield f"line {number} and the manifest do not agree on whether the page was read."
                 return
-    if (page := next(expected, None)) is not None:
-        yield f"{page[0].decode()}… and what is behind it in the plan are missing."
 
 
 def _expected_lines(plan: Plan, manifest: Manifest) -> Iterator[tuple[bytes, bool]]:
     """How the line of each page begins, and whether it was read."""
-    first = plan.pages_of(manifest.part).start
-    for begin, file in plan.files_of(manifest.part):
-        for at, number in enumerate(file.pages):
-            yield record_head(file.name, number), not manifest.pages[begin + at - first].error
+    facts = iter(manifest.pages)
+    for _, file in plan.files_of(manifest.part):
+        for number in file.pages:
+            yield record_head(file.name, number), not next(facts).error
 
 
 def _foreign_files(destination: Destination, plan: Plan, names: Iterable[str]) -> Iterator[str]:
     """Files of the output that are of no part: who reads all files would read their pages, too."""
-    folders = {match[1].rpartition("/")[0] for match in map(_PART_FILE.fullmatch, names) if match}
-    for folder in sorted(folders):
+    for folder in sorted({name.rpartition("/")[0] for name in names if _PART_FILE.fullmatch(name)}):
         for name in destination.names(folder):
-            match = _PART_FILE.fullmatch(name)
-            if match is not None and int(match[2]) >= plan.parts:
+            if (match := _PART_FILE.fullmatch(name)) and int(match[1]) >= plan.parts:
                 yield f"{folder}/{name}".removeprefix("/") + " is of no part of this run."

@@ -1,4 +1,8 @@
-"""Results of pages whose parts are not in the output yet: one SQLite file on this machine, for one shard."""
+"""What is known of pages whose parts are not in the output yet: results on this machine, begun pages in the output.
+
+Results are in one SQLite file for each shard. The pages that are being read are noted where the output is: what kills
+this process is found by the next one, also on another machine.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,26 @@ import logging
 import os
 import re
 import sqlite3
+import time
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import orjson
+
+from ocrsvc.batch.destination import Destination
 from ocrsvc.batch.pages import PageResult
 
 LOGGER: Final = logging.getLogger("ocrsvc.batch")
 _NETWORK: Final = re.compile("nfs4?|cifs|smb3|smbfs|9p|ceph|lustre|glusterfs|beegfs|gpfs|afs|virtiofs|fuse[.].+")
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS run(id TEXT);
-CREATE TABLE IF NOT EXISTS page(n INTEGER PRIMARY KEY, error TEXT, record BLOB, crc INTEGER, attempts INTEGER, at REAL,
+CREATE TABLE IF NOT EXISTS page(n INTEGER PRIMARY KEY, record BLOB, crc INTEGER, error TEXT, attempts INTEGER, at REAL,
                                 seconds REAL, confidence REAL, lines INTEGER, worker TEXT);
 CREATE TABLE IF NOT EXISTS content(digest BLOB PRIMARY KEY, n INTEGER) WITHOUT ROWID;
 """
-
-
-class ResultLost(Exception):
-    """The result of a page is gone or damaged."""
+_SIDE_FILES: Final = ("", "-wal", "-shm", "-journal")
 
 
 class PageFacts(NamedTuple):
@@ -41,9 +45,9 @@ class PageFacts(NamedTuple):
 
 
 class WorkFile:
-    """Opens or begins the work of a run; for one thread. What belongs to another run is removed.
+    """Opens or begins the work of a run; what belongs to another run is removed.
 
-    A file that is damaged is set aside: its pages are read again.
+    One thread writes; `record` and `facts` are for any. A file that is damaged is set aside: its pages are read again.
     """
 
     def __init__(self, path: Path, run_id: str) -> None:
@@ -54,7 +58,7 @@ class WorkFile:
             if not _is_damage(error):
                 raise
             LOGGER.warning("%s is damaged (%s): pages of unfinished parts are read again", path, error)
-            for end in ("", "-wal", "-shm", "-journal"):
+            for end in _SIDE_FILES:
                 beside = path.with_name(path.name + end)
                 if beside.exists():
                     beside.replace(path.with_name(f"{path.name}.damaged{end}"))
@@ -62,18 +66,13 @@ class WorkFile:
 
     def add(self, result: PageResult, attempts: int, at: float) -> None:
         """Note a result; durable after the next commit. A page that was read stays read."""
-        kept = (result.index, result.error, result.record, _crc(result.index, result.error, result.record))
-        self._db.execute(
-            "INSERT INTO page VALUES (?,?,?,?,?,?,?,?,?,?) ON CONFLICT(n) DO UPDATE SET error=excluded.error, "
-            "record=excluded.record, crc=excluded.crc, attempts=excluded.attempts, at=excluded.at, "
-            "seconds=excluded.seconds, confidence=excluded.confidence, lines=excluded.lines, worker=excluded.worker "
-            "WHERE page.error != ''",
-            (*kept, attempts, at, result.seconds, result.confidence, result.lines, result.worker),
-        )
+        if self.errors(range(result.index, result.index + 1)).get(result.index) != "":
+            facts = (result.error, attempts, at, result.seconds, result.confidence, result.lines, result.worker)
+            self.add_kept([(result.index, result.record, PageFacts(*facts))])
 
     def add_kept(self, rows: Iterable[tuple[int, bytes, PageFacts]]) -> None:
         """Take over results of a part that is opened again."""
-        values = ((n, facts.error, record, _crc(n, facts.error, record), *facts[1:]) for n, record, facts in rows)
+        values = ((n, record, _crc(n, facts.error, record), *facts) for n, record, facts in rows)
         self._db.executemany("INSERT OR REPLACE INTO page VALUES (?,?,?,?,?,?,?,?,?,?)", values)
 
     def add_content(self, digest: bytes, first: int) -> None:
@@ -95,17 +94,20 @@ class WorkFile:
         return dict(rows.fetchall())
 
     def record(self, page: int) -> bytes | None:
-        """The record of a page that was read and is undamaged."""
-        row = self._db.execute("SELECT error, record, crc FROM page WHERE n = ?", (page,)).fetchone()
-        return row[1] if row and not row[0] and _crc(page, row[0], row[1]) == row[2] else None
+        """The record of a page that has a result, undamaged."""
+        row = self._db.execute("SELECT record, error, crc FROM page WHERE n = ?", (page,)).fetchone()
+        return row[0] if row and _crc(page, row[1], row[0]) == row[2] else None
+
+    def facts(self, pages: range) -> Iterator[tuple[int, PageFacts]]:
+        """What is known of each page of a range, in their order."""
+        columns = ", ".join(PageFacts._fields)
+        query = f"SELECT n, {columns} FROM page WHERE n >= ? AND n < ? ORDER BY n"  # noqa: S608  constants
+        for n, *rest in self._db.execute(query, (pages.start, pages.stop)).fetchall():
+            yield n, PageFacts(*rest)
 
     def forget(self, pages: Iterable[int]) -> None:
         """Forget the results of pages."""
         self._db.executemany("DELETE FROM page WHERE n = ?", ((page,) for page in pages))
-
-    def drop(self, pages: range) -> None:
-        """Forget the results of a part that is in the output."""
-        self._db.execute("DELETE FROM page WHERE n >= ? AND n < ?", (pages.start, pages.stop))
 
     def close(self) -> None:
         """Close the file with what was committed."""
@@ -114,12 +116,12 @@ class WorkFile:
     def remove(self) -> None:
         """Close the file, and remove it."""
         self.close()
-        for end in ("", "-wal", "-shm", "-journal"):
+        for end in _SIDE_FILES:
             self.path.with_name(self.path.name + end).unlink(missing_ok=True)
 
     def _open(self, run_id: str) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._db = sqlite3.connect(self.path, isolation_level=None, timeout=60)
+        # Python's SQLite takes one thread at a time: the thread that writes parts reads beside the run's.
+        self._db = sqlite3.connect(self.path, isolation_level=None, timeout=60, check_same_thread=False)
         try:
             self._begin(run_id)
         except BaseException:
@@ -130,42 +132,14 @@ class WorkFile:
         self._db.execute(f"PRAGMA journal_mode={'WAL' if is_local_disk(self.path.parent) else 'DELETE'}")
         self._db.executescript(f"PRAGMA synchronous=FULL; {_SCHEMA}")
         if (problem := self._db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-            raise _damage(problem)
-        known = self._db.execute("SELECT id FROM run").fetchone()
-        if known != (run_id,):
+            raise sqlite3.DatabaseError(problem)
+        if self._db.execute("SELECT id FROM run").fetchone() != (run_id,):
             self._db.executescript("DELETE FROM run; DELETE FROM page; DELETE FROM content;")
             self._db.execute("INSERT INTO run VALUES (?)", (run_id,))
         self._db.execute("BEGIN")
         # SQLite has no checksums of what it keeps: damage inside a row is found by nothing else.
         rows = self._db.execute("SELECT n, error, record, crc FROM page")
         self.forget([n for n, error, record, crc in rows if _crc(n, error, record) != crc])
-
-
-class WorkRecords:
-    """The results of a part for the thread that writes it; all of them were committed before."""
-
-    def __init__(self, path: Path, pages: range) -> None:
-        self._db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)
-        self._pages = pages
-
-    def record(self, page: int) -> bytes:
-        """The record of a page. Raises ResultLost."""
-        row = self._db.execute("SELECT error, record, crc FROM page WHERE n = ?", (page,)).fetchone()
-        if row is None or _crc(page, row[0], row[1]) != row[2]:
-            raise ResultLost
-        return bytes(row[1])
-
-    def facts(self) -> Iterator[tuple[int, PageFacts]]:
-        """What is known of each page, in their order."""
-        columns = "n, error, attempts, at, seconds, confidence, lines, worker"
-        with closing(self._db.cursor()) as cursor:
-            query = f"SELECT {columns} FROM page WHERE n >= ? AND n < ? ORDER BY n"  # noqa: S608  constants
-            for n, *rest in cursor.execute(query, (self._pages.start, self._pages.stop)):
-                yield n, PageFacts(*rest)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
 
 
 def is_local_disk(folder: Path) -> bool:
@@ -187,11 +161,62 @@ def _crc(n: int, error: str, record: Any) -> int:
 
 def _is_damage(error: sqlite3.Error) -> bool:
     """Whether the file is at fault, and not the room on the disk."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def _damage(problem: str) -> sqlite3.DatabaseError:
-    error = sqlite3.DatabaseError(problem)
-    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-    return error
+class Deaths(NamedTuple):
+    """Processes that died while they read a page: all, and those that read nothing else."""
+
+    all: int
+    alone: int
+
+
+class BegunPages:
+    """The note of one shard; for one thread. `deaths` has the pages over which processes died.
+
+    Where a note costs a request, pages are noted every few seconds, and suspects at once. Methods raise OSError.
+    """
+
+    def __init__(
+        self, destination: Destination, shard: str, run_id: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._destination, self._name = destination, f"_ocrsvc/begun/{shard}.json"
+        self._run_id, self._clock = run_id, clock
+        self._noted_s = -1e9
+        self.deaths = self._read()
+
+    def note(self, pages: Iterable[int], *, is_apart: bool = False) -> None:
+        """These pages, and no others, are being read from now on."""
+        if not is_apart and self._clock() - self._noted_s < self._destination.note_s:
+            return
+        self._noted_s = self._clock()
+        deaths = [[page, *counts] for page, counts in self.deaths.items()]
+        note = {"run": self._run_id, "begun": list(pages), "deaths": deaths}
+        self._destination.note(self._name, orjson.dumps(note))
+
+    def forget(self, pages: Iterable[int]) -> None:
+        """Count deaths over these pages anew."""
+        for page in pages:
+            self.deaths.pop(page, None)
+
+    def end(self) -> None:
+        """This process ends in order."""
+        if self.deaths:
+            self.note((), is_apart=True)
+        else:
+            self._destination.delete(self._name)
+
+    def _read(self) -> dict[int, Deaths]:
+        """What earlier processes noted; none where the note is cut off or of another run."""
+        try:
+            note: Any = orjson.loads(self._destination.read(self._name))
+            if note["run"] != self._run_id:
+                return {}
+            deaths = {page: Deaths(*counts) for page, *counts in note["deaths"]}
+            for page in note["begun"]:
+                had = deaths.get(page, Deaths(0, 0))
+                deaths[page] = Deaths(had.all + 1, had.alone + (len(note["begun"]) == 1))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return {}
+        return deaths

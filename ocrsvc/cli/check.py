@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 from ocrsvc import __version__
-from ocrsvc.access.api_keys import StoredKey
-from ocrsvc.access.open_store import open_store, path_of
+from ocrsvc.access.manage_keys import open_store, path_of
+from ocrsvc.cli.options import command, option
+from ocrsvc.connections.certificates import Certificates, in_utc
+from ocrsvc.connections.tls_files import files_of
 from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.errors import BadModel, EngineUnavailable, KeysUnavailable, OperatorError, SettingsError
 from ocrsvc.models.repository import ModelRepository
@@ -26,11 +27,7 @@ from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.cpu_quota import read_cpus
 from ocrsvc.system.thread_plan import device_for, is_installed, plan_for, set_library_environment
-from ocrsvc.tls.certificate import in_utc
-from ocrsvc.tls.certificates import Certificates
-from ocrsvc.tls.context import files_of
 
-HELP: Final = "say what is installed and which engines open here"
 _PACKAGES: Final = (
     *("flask", "gunicorn", "numpy", "opencv-python-headless", "pillow", "pydantic", "rapidocr", "onnx", "tr"),
     *("onnxruntime", "onnxruntime-gpu", "openvino", "cupy-cuda12x", "cupy-cuda13x"),
@@ -39,32 +36,24 @@ _PACKAGES: Final = (
 _OPEN_S: Final = 300.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `ocrsvc check`."""
-    parser.add_argument("--engine", help="open only this engine, inside this process")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Print the report.
-
-    Raises:
-        OperatorError: Two builds of ONNX Runtime are installed, or the engine that the settings name does not open.
-    """
-    if args.engine:
-        print(open_once(args.engine))
-        return 0
+@command("ocrsvc check", "ocrsvc check --engine ppocr")
+@option("--engine", metavar="NAME", help="Open only this engine, inside this process.")
+def check(engine: str | None) -> None:
+    """Say what is installed, which engines open here and why others do not, and the plan of threads."""
+    if engine:
+        print(_open_once(engine))
+        return
     settings = read_settings()
     for line in _describe_machine(settings):
         print(line, flush=True)
-    failures = {engine: _try_apart(engine) for engine in engines()}
+    opened = {name: _opens_apart(name) for name in engines()}
     check_runtimes(cpu=is_installed("onnxruntime"), gpu=is_installed("onnxruntime-gpu"))
-    if failures[settings.engine]:
+    if not opened[settings.engine]:
         raise EngineUnavailable(f"The engine {settings.engine}, which the settings name, does not open here.")
-    return 0
 
 
 def check_runtimes(*, cpu: bool, gpu: bool) -> None:
-    """Raises OperatorError when both builds of ONNX Runtime are installed: they overwrite each other's files."""
+    """Raises OperatorError when both builds of ONNX Runtime are installed."""
     if cpu and gpu:
         raise OperatorError(
             "onnxruntime AND onnxruntime-gpu are both installed: they overwrite each other's files, and "
@@ -73,37 +62,38 @@ def check_runtimes(*, cpu: bool, gpu: bool) -> None:
         )
 
 
-def open_once(engine: str) -> str:
+def _open_once(engine: str) -> str:
     """Open an engine and one handle, close them again, and say what it is. Raises EngineUnavailable."""
     # Before the numeric libraries load: they read the environment once.
     set_library_environment(os.environ)
     from ocrsvc.engines.open_engine import open_engine
 
     settings = read_settings(os.environ | {"OCRSVC_ENGINE": engine})
-    opened = open_engine(settings, plan_for(settings, workers=1))
-    try:
+    with closing(open_engine(settings, plan_for(settings, workers=1))) as opened:
         opened.open_handle().close()
         info = opened.describe()
-    finally:
-        opened.close()
     return f"{info.model} {info.version}, {info.device}, {info.precision}, {info.provider}"
 
 
-def _describe_machine(settings: Settings) -> list[str]:
+def _describe_machine(settings: Settings) -> Iterator[str]:
     """Versions, CPUs, GPU devices and the thread plan."""
-    gpus = sorted(file.name for file in Path("/dev").glob("nvidia[0-9]*"))
-    packages = [f"{name} {metadata.version(name)}" for name in _PACKAGES if is_installed(name)]
-    return [
-        f"ocrsvc {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}",
-        f"packages: {', '.join(packages)}",
-        f"plug-ins: {', '.join(_plugins()) or 'none'}",
-        f"cpus: {read_cpus():g} usable; gpus: {', '.join(gpus) or 'none'}",
-        f"engine: {settings.engine}, device: {settings.device} (plans for {device_for(settings)})",
-        f"plan: {plan_for(settings)}",
-        f"tls: {describe_tls(settings)}",
-        f"keys: {describe_keys(settings)}",
-        f"models: {describe_models(settings)}",
+    gpus = ", ".join(sorted(file.name for file in Path("/dev").glob("nvidia[0-9]*")))
+    registered = (("engine", engines()), ("adapter", adapters()), ("format", output_formats()))
+    plugins = [
+        f"{kind} {name} ({entry.package})"
+        for kind, entries in registered
+        for name, entry in entries.items()
+        if entry.package
     ]
+    yield f"ocrsvc {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    yield f"packages: {', '.join(f'{name} {metadata.version(name)}' for name in _PACKAGES if is_installed(name))}"
+    yield f"plug-ins: {', '.join(plugins) or 'none'}"
+    yield f"cpus: {read_cpus():g} usable; gpus: {gpus or 'none'}"
+    yield f"engine: {settings.engine}, device: {settings.device} (plans for {device_for(settings)})"
+    yield f"plan: {plan_for(settings)}"
+    yield f"tls: {describe_tls(settings)}"
+    yield f"keys: {describe_keys(settings)}"
+    yield f"models: {describe_models(settings)}"
 
 
 def describe_tls(settings: Settings) -> str:
@@ -120,15 +110,14 @@ def describe_keys(settings: Settings) -> str:
     """Where the API keys are and how many can be used, or why they cannot be read; makes no file."""
     if settings.keys is None:
         return "off"
-    address, path = without_passwords(settings.keys), path_of(settings.keys)
-    try:
-        # Where a service would make its file, and where it would refuse to.
-        known: Sequence[StoredKey] = (
-            [] if path is not None and not path.exists() and path.parent.is_dir() else _read_keys(settings.keys)
-        )
-    except (KeysUnavailable, SettingsError) as error:
-        return f"{address} cannot be used: {error.reason if isinstance(error, KeysUnavailable) else error}"
-    valid = sum(key.entry.is_valid(time.time()) for key in known)
+    address, path, valid = without_passwords(settings.keys), path_of(settings.keys), 0
+    # Where a service would make its file there is none to be read.
+    if path is None or path.exists() or not path.parent.is_dir():
+        try:
+            with closing(open_store(settings.keys)) as store:
+                valid = sum(key.entry.is_valid(time.time()) for key in store.keys())  # noqa: SIM118  a store is no dict
+        except (KeysUnavailable, SettingsError) as error:
+            return f"{address} cannot be used: {error.reason if isinstance(error, KeysUnavailable) else error}"
     return f"{address}, {valid} valid" if valid else f"{address}, none valid: see ocrsvc keys add"
 
 
@@ -146,41 +135,23 @@ def describe_models(settings: Settings) -> str:
     return f"{settings.models}, {said}: see ocrsvc models list"
 
 
-def _read_keys(address: str) -> Sequence[StoredKey]:
-    with closing(open_store(address)) as store:
-        return store.keys()
-
-
-def _plugins() -> Iterator[str]:
-    """What other packages add, each with the package and its version."""
-    yield from (f"engine {name} ({entry.package})" for name, entry in engines().items() if entry.package)
-    yield from (f"adapter {name} ({entry.package})" for name, entry in adapters().items() if entry.package)
-    yield from (f"format {name} ({entry.package})" for name, entry in output_formats().items() if entry.package)
-
-
-def _try_apart(engine: str) -> bool:
-    """Open an engine in a process of its own, since a closed library may take its process along; prints the outcome.
-
-    Returns:
-        Whether it failed.
-    """
-    command = [sys.executable, "-m", "ocrsvc", "check", "--engine", engine]
+def _opens_apart(engine: str) -> bool:
+    """Open an engine in a process of its own, which a closed library may take along; prints what came of it."""
+    asked = [sys.executable, "-m", "ocrsvc", "check", "--engine", engine]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_OPEN_S, check=False)  # noqa: S603
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=_OPEN_S, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
         print(f"  {engine}: does not open within {_OPEN_S:.0f} s", flush=True)
-        return True
+        return False
     print(f"  {engine}: {_outcome(done)}", flush=True)
-    return done.returncode != 0
+    return done.returncode == 0
 
 
 def _outcome(done: subprocess.CompletedProcess[str]) -> str:
-    """What became of an engine's process, in one line."""
     if done.returncode == 0:
         return f"opens ({done.stdout.strip().splitlines()[-1]})"
     if done.returncode < 0:
-        return (
-            f"kills its process (signal {-done.returncode}): its library or a model is damaged, or not for this machine"
-        )
+        why = "its library or a model is damaged, or not for this machine"
+        return f"kills its process (signal {-done.returncode}): {why}"
     reason = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
     return f"does not open: {reason[0].removeprefix('ocrsvc: ')}"

@@ -1,121 +1,108 @@
-"""`ocrsvc job`: documents that a service reads while nobody waits: left, asked for, fetched and deleted."""
+"""`ocrsvc job`: documents that a service reads in the background: submit, ask, fetch and delete."""
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import click
+
 from ocrsvc.batch.visible_text import visible
-from ocrsvc.cli.api_key import add_argument, read_key
-from ocrsvc.cli.output_file import STANDARD, check_output, writing
-from ocrsvc.cli.output_format import JSON, NDJSON, OTHER_NAMES, formats_for, is_zip
-from ocrsvc.cli.reading_options import add_reading_options, options_of
-from ocrsvc.cli.tls_arguments import add_tls_arguments
-from ocrsvc.client.response import Data
-from ocrsvc.errors import BadOption, OperatorError
+from ocrsvc.cli.options import FILE, Group, Reading, gathered, option, reading_options
+from ocrsvc.cli.output import JSON, NDJSON, OTHER_NAMES, STANDARD, check_output, formats_for, is_zip, writing
+from ocrsvc.cli.service import ACCESS, Access
+from ocrsvc.errors import BadOption
 
 if TYPE_CHECKING:
     from ocrsvc.client import Client
+    from ocrsvc.client.request import Options
 
-HELP: Final = "leave a document with a service that reads it while nobody waits, and fetch what it has read"
 _LONGEST_S: Final = 10.0**6
+_ID: Final = click.argument("job_id", metavar="ID", help="As `submit` has printed it.")
+_WAIT: Final = option("--wait", is_flag=True, help="Wait until it is done.")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `ocrsvc job`."""
-    steps = parser.add_subparsers(metavar="STEP", required=True)
-    submit = _add(steps, "submit", _submit, "leave a document; prints its id")
-    submit.add_argument("file", type=Path, metavar="FILE", help="PDF, TIFF or image")
-    submit.add_argument("--format", default="", metavar="FORMAT[,FORMAT…]", help="files to be made at the end, as pdf")
-    submit.add_argument("--callback", default="", metavar="URL", help="told when the job is done or has failed")
-    submit.add_argument("--wait", action="store_true", help="until it is done")
-    add_reading_options(submit)
-    _with_id(_add(steps, "status", _status, "print how a job is, as JSON"))
-    result = _with_id(_add(steps, "result", _result, "write a file of all pages"))
-    result.add_argument(
-        "--format", help="json, ndjson, pdf, text, md and others; by default what the name after -o ends in, else json"
-    )
-    result.add_argument("--wait", action="store_true", help="until it is done")
-    result.add_argument(
-        "-o", "--output", type=Path, default=STANDARD, metavar="FILE", help="- (default) is standard output"
-    )
-    _with_id(_add(steps, "cancel", _cancel, "delete a job"))
-    _add(steps, "list", _list, "print the newest jobs of the API key")
+def _client(url: str, **files: Path | None) -> Client:
+    """A client that is closed when the command ends. Raises OperatorError."""
+    client: Client = click.get_current_context().with_resource(Access(**files).client(url))
+    return client
 
 
-def run(args: argparse.Namespace) -> int:
-    """One step; 0, or raises OcrsvcError."""
-    try:
-        from ocrsvc.client import Client
-    except ModuleNotFoundError as error:
-        raise OperatorError(
-            f"ocrsvc job needs the package {error.name}.", "Install the extra ocrsvc[client]."
-        ) from error
-    own = None if args.cert is None else (args.cert, args.cert_key or args.cert)
-    with Client(args.url, api_key=read_key(args.key_file), ca=args.ca, certificate=own) as client:
-        args.step(client, args)
-    return 0
+_URL: Final = option("--url", section="Service", required=True, metavar="URL", help="Address of the service.")
+_service: Final = gathered("client", _client, _URL, *ACCESS)
 
 
-def _add(
-    steps: argparse._SubParsersAction[argparse.ArgumentParser],
-    name: str,
-    step: Callable[[Client, argparse.Namespace], object],
-    help_text: str,
-) -> argparse.ArgumentParser:
-    parser = steps.add_parser(name, help=help_text, description=f"{help_text[:1].upper()}{help_text[1:]}.")
-    parser.add_argument("--url", required=True, help="address of the service")
-    add_argument(parser)
-    add_tls_arguments(parser)
-    parser.set_defaults(step=step)
-    return parser
+@click.group(
+    cls=Group,
+    examples=(
+        "ocrsvc job submit book.pdf --url http://127.0.0.1:8000 --format pdf     prints an id",
+        "ocrsvc job status ID --url http://127.0.0.1:8000",
+        "ocrsvc job result ID --url http://127.0.0.1:8000 --wait -o book-text.pdf",
+    ),
+)
+def job() -> None:
+    """Have a service read a document in the background, and fetch the result."""
 
 
-def _with_id(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("id", metavar="ID", help="as submit has printed it")
-    return parser
+@job.command("submit", examples=("ocrsvc job submit book.pdf --url http://127.0.0.1:8000 --format pdf,md --wait",))
+@click.argument("file", type=FILE, help="PDF, TIFF or image.")
+@option("--format", "formats", default="", metavar="FORMAT[,FORMAT...]", help="Files to make at the end, such as pdf.")
+@option("--callback", default="", metavar="URL", help="Called when the job is done or has failed.")
+@_WAIT
+@_service
+@reading_options
+def _submit(client: Client, file: Path, formats: str, callback: str, *, wait: bool, reading: Reading) -> None:
+    """Submit a document, and print the job's id."""
+    wanted = [name for name in formats.split(",") if name]
+    options: Options = {**reading.options, "pages": reading.pages}
+    submitted = client.submit_job(file, formats=wanted, name=file.name, callback=callback, **options)
+    print(submitted.id, flush=True)
+    if wait:
+        submitted.wait(_LONGEST_S)
 
 
-def _submit(client: Client, args: argparse.Namespace) -> None:
-    formats = [name for name in args.format.split(",") if name]
-    options = {**options_of(args), "pages": args.pages}
-    job = client.submit_job(args.file, formats=formats, name=args.file.name, callback=args.callback, **options)
-    print(job.id, flush=True)
-    if args.wait:
-        job.wait(_LONGEST_S)
+@job.command("status", examples=("ocrsvc job status ID --url http://127.0.0.1:8000",))
+@_ID
+@_service
+def _status(client: Client, job_id: str) -> None:
+    """Print how a job is, as JSON."""
+    print(json.dumps(client.job(job_id).state().data, indent=2, ensure_ascii=False))
 
 
-def _status(client: Client, args: argparse.Namespace) -> None:
-    print(json.dumps(client.job(args.id).state().data, indent=2, ensure_ascii=False))
-
-
-def _result(client: Client, args: argparse.Namespace) -> None:
-    check_output(args.output, ())
-    if is_zip(args.output):
+@job.command("result", examples=("ocrsvc job result ID --url http://127.0.0.1:8000 --wait -o book-text.pdf",))
+@_ID
+@option("--format", "form", metavar="FORMAT", help="json, ndjson, pdf, text, md …; by default as -o ends, else json.")
+@_WAIT
+@option("-o", "--output", type=FILE, default=STANDARD, help="File to write, not standard output.")
+@_service
+def _result(client: Client, job_id: str, form: str | None, output: Path, *, wait: bool) -> None:
+    """Write a file of all pages."""
+    check_output(output)
+    if is_zip(output):
         raise BadOption("A result of a job is one file, and no zip.", "Fetch each format by itself.")
-    asked = None if args.format is None else (OTHER_NAMES.get(args.format, args.format),)
-    (name,) = formats_for(asked, args.output, default=JSON, lines=NDJSON)
-    job = client.job(args.id)
-    if args.wait:
-        job.wait(_LONGEST_S)
-    data = job.result(name)
-    with writing(args.output) as output:
-        output.write(data)
+    asked = None if form is None else (OTHER_NAMES.get(form, form),)
+    (name,) = formats_for(asked, output, default=JSON, lines=NDJSON)
+    found = client.job(job_id)
+    if wait:
+        found.wait(_LONGEST_S)
+    data = found.result(name)
+    with writing(output) as file:
+        file.write(data)
 
 
-def _cancel(client: Client, args: argparse.Namespace) -> None:
-    client.job(args.id).cancel()
+@job.command("cancel", examples=("ocrsvc job cancel ID --url http://127.0.0.1:8000",))
+@_ID
+@_service
+def _cancel(client: Client, job_id: str) -> None:
+    """Delete a job."""
+    client.job(job_id).cancel()
 
 
-def _list(client: Client, _args: argparse.Namespace) -> None:
-    for job in client.jobs(100):
-        print(_line_of(job.data))
-
-
-def _line_of(data: Data) -> str:
-    pages = data["pages"]
-    name = visible(str(data["name"]))
-    return f"{data['id']}  {data['state']:8}  {pages['done']}/{pages['total']}  {data['created_at']}  {name}"
+@job.command("list", examples=("ocrsvc job list --url http://127.0.0.1:8000 --key-file key",))
+@_service
+def _list(client: Client) -> None:
+    """Print the newest jobs of the API key."""
+    for data in (one.data for one in client.jobs(100)):
+        pages, name = data["pages"], visible(str(data["name"]))
+        print(f"{data['id']}  {data['state']:8}  {pages['done']}/{pages['total']}  {data['created_at']}  {name}")

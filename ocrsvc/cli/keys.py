@@ -2,63 +2,168 @@
 
 from __future__ import annotations
 
-import argparse
+import math
+import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, get_args
 
+import click
 import orjson
 
-from ocrsvc.access.api_keys import SCOPES, KeyEntry, StoredKey, entry_to_dict, state_of
+from ocrsvc.access.api_keys import SCOPES, KeyEntry, KeyPriority
 from ocrsvc.access.audit_log import AuditLog, audit_log_of, local_user
-from ocrsvc.access.key_store import KeyStore, Usage, period_of, usage_to_dict
-from ocrsvc.access.manage_keys import add_key, change_key, key_named, revoke_key, rotate_key
-from ocrsvc.access.open_store import open_store
-from ocrsvc.cli.key_options import add_limits, entry_of, seconds_of
-from ocrsvc.cli.table import table
+from ocrsvc.access.key_store import KeyStore, Usage, day_of, usage_to_dict
+from ocrsvc.access.manage_keys import add_key, change_key, key_named, open_store, revoke_key, rotate_key
+from ocrsvc.cli.options import Group, Number, gathered, option
+from ocrsvc.cli.output import table
 from ocrsvc.errors import KeysUnavailable, OperatorError
 from ocrsvc.jobs.callbacks import secret_of_key
+from ocrsvc.registry import adapters
 from ocrsvc.settings.load import read_settings
 
-HELP: Final = "add, list, change, revoke and rotate API keys"
-_SIGNING: Final = "callback-secret"
 _COLUMNS: Final = (
     *("name", "state", "scopes", "formats", "per second", "at once", "pages today", "this month"),
     *("priority", "cache", "ends"),
 )
+_NATIVE_API: Final = "api"
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_LONGEST_S: Final = 10 * 366 * 86_400
+_MOST: Final = 10**12
+
+Change = Callable[[KeyEntry, float], KeyEntry]
+"""Changes an entry at a moment in Unix seconds. Raises OperatorError."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the commands of `ocrsvc keys`."""
-    parser.description = "The API keys in the store that OCRSVC_KEYS names. A running service follows in half a second."
-    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
-    add = actions.add_parser("add", help="add a key, and print its secret once")
-    add_limits(add)
-    change = actions.add_parser("change", help="change what is given of a key; its secret stays")
-    add_limits(change)
-    listing = actions.add_parser("list", help="list the keys, and what is used of them")
-    listing.add_argument("--json", action="store_true", help="as JSON, one array")
-    revoke = actions.add_parser("revoke", help="end a key for good")
-    rotate = actions.add_parser("rotate", help="give a key a new secret, and print it once")
-    rotate.add_argument(
-        "--grace",
-        type=seconds_of,
-        default=0.0,
-        metavar="TIME",
-        help="how long the old secret is accepted still, such as 90s, 30m, 12h or 7d; by default not at all",
-    )
-    signing = actions.add_parser(
-        _SIGNING, help="print what signs callbacks of a key's jobs that name no secret of their own"
-    )
-    for named in (add, change, revoke, rotate, signing):
-        named.add_argument("name", help="name of the key")
+def _change(
+    scope: Sequence[str],
+    adapter: Sequence[str],
+    expires: str | None,
+    priority: str | None,
+    *,
+    may_cache: bool | None,
+    **limits: Any,
+) -> Change:
+    """What the options give; what they do not stays: of a new key the defaults, else what it has."""
+    given: dict[str, Any] = {"scopes": frozenset(scope) or None, "priority": priority, "may_cache": may_cache}
+    given = {name: value for name, value in given.items() if value is not None}
+    if adapter:
+        given["adapters"] = _adapters_of(adapter)
+    most = {name: None if number == "none" else number for name, number in limits.items() if number is not None}
+
+    def change(entry: KeyEntry, now_s: float) -> KeyEntry:
+        end: dict[str, Any] = {"expires_at": _end_of(expires, now_s)} if expires else {}
+        return replace(entry, limits=replace(entry.limits, **most), **given, **end)
+
+    return change
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do it, and say why the store does not answer, if it does not. Raises OperatorError."""
+def _adapters_of(names: Sequence[str]) -> frozenset[str] | None:
+    """The formats of these names; None for all. Raises OperatorError."""
+    known = ("all", _NATIVE_API, *adapters())
+    if wrong := set(names) - set(known):
+        raise OperatorError(f"--adapter is {min(wrong)[:40]!r}.", f"Accepted is {', '.join(known)}.")
+    return None if "all" in names else frozenset(names)
+
+
+def _end_of(text: str, now_s: float) -> float | None:
+    """When a key ends, in Unix seconds; a date is its beginning, by default by UTC. Raises OperatorError."""
+    if text == "never":
+        return None
+    try:
+        if (seconds := _seconds_of(text)) is not None:
+            end_s = now_s + seconds
+        else:
+            moment = datetime.fromisoformat(text)
+            end_s = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except ValueError as error:
+        raise OperatorError(f"--expires is {text[:40]!r}.", "Accepted is 90d, 12h, 2027-01-31, or never.") from error
+    if end_s <= now_s:
+        raise OperatorError(f"--expires is {text[:40]!r}, which is over.", "Name a time that is to come.")
+    return end_s
+
+
+def _seconds_of(text: str) -> float | None:
+    """Seconds of "90s", "30m", "12h" or "7d"; None for what is none, or longer than ten years."""
+    match = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    seconds = int(match[1]) * _UNITS_S[match[2]] if match else math.inf
+    return float(seconds) if seconds <= _LONGEST_S else None
+
+
+def _grace_of(_ctx: click.Context, _parameter: click.Parameter, text: str) -> float:
+    if (seconds := _seconds_of(text)) is None:
+        raise click.BadParameter(f"{text!r} is not 90s, 30m, 12h or 7d, up to ten years.")
+    return seconds
+
+
+_most: Final = partial(option, section="Limits", metavar="N|none")
+_COUNT: Final = Number(int, 1, _MOST, "a whole number above 0, or none", "none")
+_RATE: Final = Number(float, math.ulp(0.0), _MOST, "a number above 0, or none", "none")
+_FORMATS: Final = (
+    "A format it is for: a name in OCRSVC_DIALECTS, or api for the native one; all by default; repeatable."
+)
+
+_changes: Final = gathered(
+    "change",
+    _change,
+    option("--scope", multiple=True, type=click.Choice(SCOPES), help="What it is for; read by default; repeatable."),
+    option("--adapter", multiple=True, metavar="FORMAT", help=_FORMATS),
+    option("--priority", type=click.Choice(get_args(KeyPriority)), help="Its highest; interactive by default."),
+    option("--cache/--no-cache", "may_cache", default=None, help="Whether its pages may be kept; they may by default."),
+    option("--expires", metavar="WHEN", help="90d, 12h, or a date (2027-01-31, by UTC); never by default."),
+    _most("--requests-per-s", type=_RATE, help="Requests a second at most; none, the default, is no limit."),
+    _most("--concurrency", type=_COUNT, help="Requests under way at once at most."),
+    _most("--pages-a-day", type=_COUNT, help="Pages a day at most, by UTC."),
+    _most("--pages-a-month", type=_COUNT, help="Pages a month at most, by UTC."),
+)
+_NAME: Final = click.argument("name", help="Name of the key.")
+
+
+@click.group(
+    cls=Group,
+    examples=(
+        "export OCRSVC_KEYS=sqlite:/var/lib/ocrsvc/keys.sqlite",
+        "ocrsvc keys add acme --pages-a-day 1000 --expires 90d      prints its secret, once",
+        "ocrsvc keys list",
+        "ocrsvc keys rotate acme --grace 12h",
+    ),
+)
+def keys() -> None:
+    """Add, list, change, revoke and rotate API keys.
+
+    They are in the store that OCRSVC_KEYS names. A running service follows in half a second.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """The store of the keys, the log of what is done to them, and when the command began, in Unix seconds."""
+
+    store: KeyStore
+    log: AuditLog
+    now_s: float
+
+    def note(self, action: str, name: str, **facts: object) -> None:
+        """Write down what was done; after a secret was printed, which nothing brings back. Raises OperatorError."""
+        try:
+            self.log.write(local_user(), f"keys.{action}", self.now_s, name=name, **facts)
+        except OperatorError as error:
+            raise OperatorError(f"{error.detail} The keys were changed all the same.", error.remedy) from error
+
+    def note_entry(self, action: str, entry: KeyEntry) -> None:
+        """The same, with what the key may do now."""
+        facts = {name: value for name, value in entry.as_dict().items() if name not in {"name", "revoked_at"}}
+        self.note(action, entry.name, entry=facts)
+
+
+@contextmanager
+def _opened(*, changes: bool = True) -> Iterator[_Keys]:
+    """Raises OperatorError, also where what `changes` could not be written down, and KeysUnavailable."""
     settings = read_settings()
     if settings.keys is None:
         raise OperatorError(
@@ -69,93 +174,97 @@ def run(args: argparse.Namespace) -> int:
         try:
             # Before anything else, so that what is wrong with it is said first.
             store.version()
-            _ACTIONS[args.action](args, store, audit_log_of(settings))
+            log = audit_log_of(settings)
+            if changes:
+                log.check()
+            yield _Keys(store, log, time.time())
         except KeysUnavailable as error:
-            print(f"ocrsvc: {error.reason}", file=sys.stderr)
-            return error.exit_code
-    return 0
+            raise KeysUnavailable(error.reason, "") from error
 
 
-def _add(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
-    now_s = time.time()
-    entry = entry_of(args, KeyEntry(args.name, created_at=now_s), now_s)
-    log.check()
-    text = add_key(store, entry)
-    _print_secret(text)
-    _note(log, "keys.add", now_s, name=args.name, entry=_settled(entry))
+@keys.command("add", examples=("ocrsvc keys add acme --scope read --requests-per-s 5 --pages-a-month 20000",))
+@_NAME
+@_changes
+def _add(name: str, change: Change) -> None:
+    """Add a key, and print its secret once."""
+    with _opened() as opened:
+        entry = change(KeyEntry(name, created_at=opened.now_s), opened.now_s)
+        _print_secret(add_key(opened.store, entry))
+        opened.note_entry("add", entry)
 
 
-def _change(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
-    now_s = time.time()
-    key = key_named(store, args.name)
-    entry = entry_of(args, key.entry, now_s)
-    if entry == key.entry:
-        print(f"The key {args.name} is so already: nothing is changed.", file=sys.stderr)
+@keys.command("change", examples=("ocrsvc keys change acme --pages-a-month none --expires never",))
+@_NAME
+@_changes
+def _edit(name: str, change: Change) -> None:
+    """Change what is given of a key; its secret stays."""
+    with _opened() as opened:
+        key = key_named(opened.store, name)
+        entry = change(key.entry, opened.now_s)
+        if entry == key.entry:
+            print(f"The key {name} is so already: nothing is changed.", file=sys.stderr)
+            return
+        change_key(opened.store, key, entry)
+        opened.note_entry("change", entry)
+
+
+@keys.command("list", examples=("ocrsvc keys list", "ocrsvc keys list --json"))
+@option("--json", "as_json", is_flag=True, help="As JSON, one array.")
+def _list(*, as_json: bool) -> None:
+    """List the keys, and what is used of them."""
+    with _opened(changes=False) as opened:
+        day, known, now_s = day_of(opened.now_s), opened.store.keys(), opened.now_s
+        found = [(key, opened.store.usage(key.entry.name, day)) for key in known]
+    if as_json:
+        secrets = [[{"id": secret.id, "expires_at": secret.expires_at} for secret in key.secrets] for key, _ in found]
+        dicts = [usage_to_dict(key.entry, usage, now_s) for key, usage in found]
+        listed = [{**about, "secrets": own} for about, own in zip(dicts, secrets, strict=True)]
+        print(orjson.dumps(listed, option=orjson.OPT_INDENT_2).decode())
         return
-    log.check()
-    change_key(store, key, entry)
-    _note(log, "keys.change", now_s, name=args.name, entry=_settled(entry))
+    print("\n".join(table(_COLUMNS, [_row(key.entry, usage, now_s) for key, usage in found])))
 
 
-def _revoke(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
-    now_s = time.time()
-    log.check()
-    revoke_key(store, args.name, now_s)
-    _note(log, "keys.revoke", now_s, name=args.name)
+@keys.command("revoke", examples=("ocrsvc keys revoke acme",))
+@_NAME
+def _revoke(name: str) -> None:
+    """End a key for good."""
+    with _opened() as opened:
+        revoke_key(opened.store, name, opened.now_s)
+        opened.note("revoke", name)
 
 
-def _rotate(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
-    now_s = time.time()
-    log.check()
-    text = rotate_key(store, args.name, args.grace, now_s)
-    _print_secret(text)
-    _note(log, "keys.rotate", now_s, name=args.name, grace_s=args.grace)
+@keys.command("rotate", examples=("ocrsvc keys rotate acme --grace 12h",))
+@_NAME
+@option(
+    "--grace",
+    callback=_grace_of,
+    default="0s",
+    metavar="TIME",
+    help="How long the old secret is accepted still, such as 90s, 30m, 12h or 7d; by default not at all.",
+)
+def _rotate(name: str, grace: float) -> None:
+    """Give a key a new secret, and print it once."""
+    with _opened() as opened:
+        _print_secret(rotate_key(opened.store, name, grace, opened.now_s))
+        opened.note("rotate", name, grace_s=grace)
 
 
-def _callback_secret(args: argparse.Namespace, store: KeyStore, log: AuditLog) -> None:
+@keys.command("callback-secret", examples=("ocrsvc keys callback-secret acme",))
+@_NAME
+def _callback_secret(name: str) -> None:
+    """Print the secret that signs callbacks of a key's jobs.
+
+    Jobs that name a secret of their own are signed with that.
+    """
     service_secret = read_settings().callback_secret
     if service_secret is None:
         raise OperatorError(
             "OCRSVC_CALLBACK_SECRET is not set, from which the secret of a key's callbacks comes.",
             "Set it as for the service.",
         )
-    identity = key_named(store, args.name).entry.identity
-    log.check()
-    print(secret_of_key(service_secret.get_secret_value(), identity), flush=True)
-    log.write(local_user(), "keys.callback_secret", time.time(), name=args.name)
-
-
-def _list(args: argparse.Namespace, store: KeyStore, _log: AuditLog) -> None:
-    now_s = time.time()
-    period, known = period_of(now_s), store.keys()
-    keys = [(key, store.usage(key.entry.name, period)) for key in known]
-    if args.json:
-        print(orjson.dumps([_as_json(key, usage, now_s) for key, usage in keys], option=orjson.OPT_INDENT_2).decode())
-        return
-    for line in table(_COLUMNS, [_row(key.entry, usage, now_s) for key, usage in keys]):
-        print(line)
-
-
-_ACTIONS: Final = {
-    "add": _add,
-    "change": _change,
-    "list": _list,
-    "revoke": _revoke,
-    "rotate": _rotate,
-    _SIGNING: _callback_secret,
-}
-
-
-def _note(log: AuditLog, action: str, now_s: float, **facts: object) -> None:
-    """Write down what was done; after a secret was printed, which nothing brings back. Raises OperatorError."""
-    try:
-        log.write(local_user(), action, now_s, **facts)
-    except OperatorError as error:
-        raise OperatorError(f"{error.detail} The keys were changed all the same.", error.remedy) from error
-
-
-def _settled(entry: KeyEntry) -> Mapping[str, Any]:
-    return {name: value for name, value in entry_to_dict(entry).items() if name not in {"name", "revoked_at"}}
+    with _opened() as opened:
+        print(secret_of_key(service_secret, key_named(opened.store, name).entry.identity), flush=True)
+        opened.log.write(local_user(), "keys.callback_secret", opened.now_s, name=name)
 
 
 def _print_secret(text: str) -> None:
@@ -163,16 +272,11 @@ def _print_secret(text: str) -> None:
     print("This is the only time it is shown: the store keeps its hash.", file=sys.stderr)
 
 
-def _as_json(key: StoredKey, usage: Usage, now_s: float) -> Mapping[str, Any]:
-    secrets = [{"id": secret.id, "expires_at": secret.expires_at} for secret in key.secrets]
-    return {**usage_to_dict(key.entry, usage, now_s), "secrets": secrets}
-
-
 def _row(entry: KeyEntry, usage: Usage, now_s: float) -> Sequence[str]:
     limits = entry.limits
     return (
         entry.name,
-        state_of(entry, now_s),
+        entry.state(now_s),
         ",".join(sorted(entry.scopes, key=SCOPES.index)),
         "all" if entry.adapters is None else ",".join(sorted(entry.adapters)),
         "-" if limits.requests_per_s is None else f"{limits.requests_per_s:g}",

@@ -2,56 +2,43 @@
 
 from __future__ import annotations
 
-import argparse
+from functools import partial
 from typing import Final
 
+from ocrsvc.cli.options import check_at_most_one, command, option
 from ocrsvc.monitoring.objectives import ALERTS, DASHBOARD, REFERENCE, Objectives, fill_in
 from ocrsvc.telemetry.metrics import METRICS
 
-HELP: Final = "print the metrics of a service, alert rules for Prometheus, or a dashboard for Grafana"
 _USUAL: Final = Objectives()
+_objective: Final = partial(option, section="Objectives", type=float, show_default=True)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `ocrsvc metrics`."""
-    kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--markdown", action="store_true", help="print the reference of all metrics and alerts")
-    kinds.add_argument("--alerts", action="store_true", help="print recording and alert rules for Prometheus")
-    kinds.add_argument("--dashboard", action="store_true", help="print a dashboard for Grafana")
-    parser.add_argument(
-        "--availability",
-        type=float,
-        default=_USUAL.available,
-        metavar="SHARE",
-        help="objective: images answered, of those and the service's own failures (default %(default)s)",
-    )
-    parser.add_argument(
-        "--fast",
-        type=float,
-        default=_USUAL.fast,
-        metavar="SHARE",
-        help="objective: images read in time (default %(default)s)",
-    )
-    parser.add_argument(
-        "--fast-s",
-        type=float,
-        default=_USUAL.fast_s,
-        metavar="SECONDS",
-        help="which time that is, the upper end of a bucket (default %(default)s)",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    """Print; raises SettingsError for objectives that cannot be watched."""
-    objectives = Objectives(args.availability, args.fast, args.fast_s)
-    if args.alerts:
+@command(
+    "ocrsvc metrics",
+    "ocrsvc metrics --alerts --availability 0.999 > alerts.yml",
+    "ocrsvc metrics --dashboard > dashboard.json",
+)
+@option("--markdown", is_flag=True, help="Print the reference of all metrics and alerts.")
+@option("--alerts", is_flag=True, help="Print recording and alert rules for Prometheus.")
+@option("--dashboard", is_flag=True, help="Print a dashboard for Grafana.")
+@_objective(
+    "--availability",
+    default=_USUAL.available,
+    metavar="SHARE",
+    help="Images answered, of those and the service's own failures.",
+)
+@_objective("--fast", default=_USUAL.fast, metavar="SHARE", help="Images read in time.")
+@_objective("--fast-s", default=_USUAL.fast_s, metavar="SECONDS", help="Which time that is, the upper end of a bucket.")
+def metrics(*, markdown: bool, alerts: bool, dashboard: bool, availability: float, fast: float, fast_s: float) -> None:
+    """Print the metrics of a service, alert rules for Prometheus, or a dashboard for Grafana."""
+    check_at_most_one(markdown=markdown, alerts=alerts, dashboard=dashboard)
+    objectives = Objectives(availability, fast, fast_s)
+    if alerts:
         print(fill_in(ALERTS, objectives), end="")
-    elif args.dashboard:
+    elif dashboard:
         print(fill_in(DASHBOARD, objectives), end="")
-    elif args.markdown:
+    elif markdown:
         print(fill_in(REFERENCE, objectives), end="")
     else:
         width = max(len(metric.shown_name) for metric in METRICS)
-        for metric in METRICS:
-            print(f"{metric.shown_name:{width}}  {metric.shown_kind:9}  {metric.help}")
-    return 0
+        print("\n".join(f"{metric.shown_name:{width}}  {metric.shown_kind:9}  {metric.help}" for metric in METRICS))

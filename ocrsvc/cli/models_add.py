@@ -1,102 +1,113 @@
-"""`ocrsvc models add`: makes a version of PaddleOCR's, RapidOCR's, TurboOCR's or Tr's files; says what is missing."""
+"""`ocrsvc models add`, `encrypt` and `new-key`: versions made of files, and of other versions."""
 
 from __future__ import annotations
 
-import argparse
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
-from ocrsvc.cli.models_repository import repository_of
-from ocrsvc.engines.model.description import Description, Recognition, Tier
-from ocrsvc.engines.model.version import MOST_VERSION, NAME
+import click
+
+from ocrsvc.cli.models_repository import VERSION_NUMBER, named_version, repository_of, repository_option
+from ocrsvc.cli.options import FILE, command, gathered, option
+from ocrsvc.engines.model.description import Recognition, Tier
+from ocrsvc.engines.model.encryption import ModelKey, new_key
+from ocrsvc.engines.model.key_source import KEY_SETTINGS, read_model_key
+from ocrsvc.engines.model.version import MOST_VERSION, NAME, ModelVersion
 from ocrsvc.errors import OperatorError
 from ocrsvc.models.importers.source_files import NewModel, Wanted
-from ocrsvc.models.importers.write_version import write_version
+from ocrsvc.models.importers.write_version import encrypt_model, write_version
+from ocrsvc.models.repository import ModelRepository
+from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.settings import Settings
 
-HELP: Final = "add a model, or a version of one"
+
+def _name_of(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str:
+    if not NAME.fullmatch(text):
+        raise click.BadParameter(f"{text!r}: accepted are lower-case letters, digits, dots, hyphens, up to 64.")
+    return text
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `ocrsvc models add`."""
-    parser.add_argument("name", type=_name, metavar="NAME", help="of the model, in small letters")
-    parser.add_argument(
+def _recognizers_of(_ctx: click.Context, _parameter: click.Parameter, texts: Sequence[str]) -> list[tuple[str, Path]]:
+    for text in texts:
+        if not re.fullmatch("[^=]+=.+", text):
+            raise click.BadParameter(f"{text!r}: accepted is NAME=FILE, such as cyrillic=eslav_rec.onnx.")
+    return [(name, Path(file)) for name, _, file in (text.partition("=") for text in texts)]
+
+
+def _wanted(recognizer: Sequence[tuple[str, Path]], language: Sequence[str], **more: Any) -> Wanted:
+    if len(dict(recognizer)) < len(recognizer):
+        raise OperatorError("Two recognizers have the same name.", "Give each a name of its own.")
+    return Wanted(languages=list(language), recognizers=dict(recognizer), **more)
+
+
+_WANTED: Final = gathered(
+    "wanted",
+    _wanted,
+    click.argument(
         "sources",
-        nargs="+",
-        type=Path,
-        metavar="SOURCE",
-        help="files or folders: ONNX models with inference.yml or a dictionary, Tr's folder, or one with a model.toml",
-    )
-    parser.add_argument(
-        "--version", type=number_argument, metavar="N", help="its number; the next one that is free by default"
-    )
-    parser.add_argument("--tier", choices=get_args(Tier), help="how large it is; also chooses among several")
-    parser.add_argument(
+        nargs=-1,
+        required=True,
+        type=FILE,
+        metavar="SOURCE...",
+        help="ONNX models with inference.yml or a dictionary, Tr's folder, or one with a model.toml.",
+    ),
+    option("--tier", type=click.Choice(get_args(Tier)), help="How large it is; also chooses among several."),
+    option(
         "--language",
-        action="append",
-        default=[],
+        multiple=True,
         metavar="TAG",
-        help="that it reads, the likeliest first, such as zh; may be given several times; by default those that its "
-        "dictionary can write",
-    )
-    parser.add_argument(
+        help="That it reads, the likeliest first; may be repeated; by default those that its dictionary can write.",
+    ),
+    option(
         "--recognizer",
-        action="append",
-        default=[],
-        type=_recognizer,
+        multiple=True,
+        callback=_recognizers_of,
         metavar="NAME=FILE",
-        help="one more recognizer, for lines of another script; may be given several times",
-    )
-    parser.add_argument("--dictionary", type=Path, metavar="FILE", help="of the first recognizer, a character a line")
-    parser.add_argument("--licence", metavar="NAME", help="such as Apache-2.0; by default what lies beside it says")
-    parser.add_argument("--reference", type=Path, metavar="FOLDER", help="pages that it must read before it serves")
+        help="One more recognizer, for lines of another script; may be repeated.",
+    ),
+    option("--dictionary", type=FILE, help="Of the first recognizer, a character a line."),
+    option("--licence", metavar="NAME", help="Such as Apache-2.0; by default what lies beside it says."),
+    option("--reference", type=FILE, metavar="FOLDER", help="Pages that it must read before it serves."),
+)
 
 
-def run(args: argparse.Namespace, settings: Settings) -> int:
-    """Find the parts, write the version, and say what it is. Raises OperatorError, BadModel."""
+@command(
+    "ocrsvc models add mine det.onnx rec.onnx --dictionary characters.txt --language ru",
+    "ocrsvc models add server PP-OCRv5_server_det/ PP-OCRv5_server_rec/ --tier medium",
+)
+@repository_option
+@click.argument("name", callback=_name_of, help="Name of the model, in lower case.")
+@_WANTED
+@option("--version", type=VERSION_NUMBER, metavar="N", help="Its number; by default the next one that is free.")
+def add(settings: Settings, name: str, wanted: Wanted, version: int | None) -> None:
+    """Add a model, or a version of one.
+
+    Its files are PaddleOCR's, RapidOCR's, TurboOCR's or Tr's; what is missing is said.
+    """
     from ocrsvc.models.importers.find_model import find_model
 
     folder = repository_of(settings)
-    model = find_model(_wanted(args))
-    number = write_version(model, folder, args.name, args.version)
-    for line in _report(f"{args.name}/{number}", model):
-        print(line)
+    model = find_model(wanted)
+    number = write_version(model, folder, name, version)
+    print("\n".join(_report(f"{name}/{number}", model)))
     for note in model.notes:
         print(note, file=sys.stderr)
-    return 0
 
 
-def _wanted(args: argparse.Namespace) -> Wanted:
-    recognizers: Sequence[tuple[str, Path]] = args.recognizer
-    more: Mapping[str, Path] = dict(recognizers)
-    if len(more) < len(recognizers):
-        raise OperatorError("Two recognizers have the same name.", "Give each a name of its own.")
-    return Wanted(args.sources, args.tier, args.language, more, args.dictionary, args.licence, args.reference)
-
-
-def _report(version: str, model: NewModel) -> list[str]:
+def _report(version: str, model: NewModel) -> Iterator[str]:
     description = model.description
     said = [word for word in (description.title, description.tier, description.licence) if word]
-    lines = [f"{version}: {', '.join(said) or description.engine}"]
-    lines += _detector(description)
-    for part in description.recognition:
-        lines.append(f"  recognizer {part.name}: {_recognizer_in_words(part, model)}")
-    return lines
-
-
-def _detector(description: Description) -> list[str]:
-    part = description.detection
-    if part is None:
-        return []
-    thresholds = (
-        ("map", part.map_threshold),
-        ("box", part.box_threshold),
-        ("unclip", part.unclip_ratio),
-    )
-    said = ", ".join(f"{name} {value:g}" for name, value in thresholds if value is not None)
-    return [f"  detector: mean {_triple(part.mean)}, std {_triple(part.std)}; {said or 'the usual thresholds'}"]
+    yield f"{version}: {', '.join(said) or description.engine}"
+    if (part := description.detection) is not None:
+        thresholds = (("map", part.map_threshold), ("box", part.box_threshold), ("unclip", part.unclip_ratio))
+        known = ", ".join(f"{name} {value:g}" for name, value in thresholds if value is not None)
+        mean, std = ("/".join(f"{value:g}" for value in values) for values in (part.mean, part.std))
+        yield f"  detector: mean {mean}, std {std}; {known or 'the usual thresholds'}"
+    for recognizer in description.recognition:
+        yield f"  recognizer {recognizer.name}: {_recognizer_in_words(recognizer, model)}"
 
 
 def _recognizer_in_words(part: Recognition, model: NewModel) -> str:
@@ -108,25 +119,38 @@ def _recognizer_in_words(part: Recognition, model: NewModel) -> str:
     return f"{part.height_px} px; dictionary {where}{count}{space}; languages: {languages}"
 
 
-def _triple(values: Sequence[float]) -> str:
-    return "/".join(f"{value:g}" for value in values)
+@command("ocrsvc models encrypt mine/2", "ocrsvc models encrypt ./plain/mine/3 --to 7")
+@repository_option
+@click.argument("source", metavar="MODEL", help="NAME/VERSION, or the path of such a folder, such as ./plain/mine/3.")
+@option("--to", type=VERSION_NUMBER, metavar="N", help="Number of the encrypted version; by default the next one.")
+def encrypt(settings: Settings, source: str, to: int | None) -> None:
+    """Write an encrypted version of a plain one."""
+    folder, key = repository_of(settings), read_model_key(settings)
+    if key is None:
+        raise OperatorError(
+            "There is no key to encrypt with.",
+            f"Give one by {' or '.join(map(variable_of, KEY_SETTINGS))}; `ocrsvc models new-key` makes one.",
+        )
+    version = _source(source, folder, key)
+    number = write_version(encrypt_model(version, key), folder, version.name, to)
+    print(f"{version.name}/{number} is encrypted with the key {key.id}.")
+    print(f"The plain {version} is where it was, in {version.folder}.")
 
 
-def _name(text: str) -> str:
-    if not NAME.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r}: accepted are small letters, digits, dots, hyphens, up to 64")
-    return text
+def _source(text: str, repository: Path, key: ModelKey) -> ModelVersion:
+    """A version of the repository, or of another folder. Raises OperatorError."""
+    if not text.startswith((".", "/")):
+        return ModelRepository(repository, key).open(*named_version(text))
+    home, number = Path(text).resolve().parent, Path(text).resolve().name
+    if not NAME.fullmatch(home.name) or not number.isdecimal() or not 0 < int(number[:12]) <= MOST_VERSION:
+        raise OperatorError(f"{text} is no folder NAME/VERSION.", "Name the model's folder, and the version's.")
+    return ModelRepository(home.parent, key).open(home.name, int(number))
 
 
-def number_argument(text: str) -> int:
-    """The number of a version, for argparse."""
-    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:12]) <= MOST_VERSION:
-        raise argparse.ArgumentTypeError(f"{text!r}: accepted is a number from 1")
-    return int(text)
-
-
-def _recognizer(text: str) -> tuple[str, Path]:
-    name, sign, file = text.partition("=")
-    if not sign or not name or not file:
-        raise argparse.ArgumentTypeError(f"{text!r}: accepted is NAME=FILE, such as cyrillic=eslav_rec.onnx")
-    return name, Path(file)
+@command("(umask 077; ocrsvc models new-key > models.key)", name="new-key")
+@repository_option
+def new_model_key(settings: Settings) -> None:  # noqa: ARG001  every command of models takes the option
+    """Print a new key to encrypt models with; it is stored nowhere."""
+    key = new_key()
+    print(key.expose(), flush=True)
+    print(f"Its id is {key.id}. It is shown this once: without it, what it encrypts is lost.", file=sys.stderr)

@@ -1,21 +1,31 @@
-"""What the commands of `ocrsvc models` share: the repository that the settings name, and its control.
-
-What only they need is imported when they run: other commands, such as health checks, start without it.
-"""
+"""What the commands of `ocrsvc models` share: the repository that the settings name, its control, names of versions."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from ocrsvc.cli.options import FILE, Number, gathered, option
 from ocrsvc.engines.model.key_source import read_model_key
+from ocrsvc.engines.model.version import MOST_VERSION
 from ocrsvc.errors import OperatorError
 from ocrsvc.models.model_name import WantedModel, parse_wanted_model
+from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 
+# What only these commands need is imported when they run: others, such as health checks, start without it.
 if TYPE_CHECKING:
     from ocrsvc.models.model_control import ModelControl
     from ocrsvc.models.version_selection import VersionSelector
+
+
+VERSION_NUMBER: Final = Number(int, 1, MOST_VERSION, "a number from 1")
+repository_option: Final = gathered(
+    "settings",
+    lambda models: read_settings(os.environ | ({"OCRSVC_MODELS": str(models)} if models else {})),
+    option("--models", type=FILE, metavar="FOLDER", help="The repository; by default that of OCRSVC_MODELS."),
+)
 
 
 def repository_of(settings: Settings) -> Path:
@@ -38,8 +48,7 @@ def selector_of(control: ModelControl, settings: Settings) -> VersionSelector:
     """What a worker would find that has loaded everything that is available."""
     from ocrsvc.models.version_selection import VersionSelector
 
-    default = parse_wanted_model(settings.model)
-    return VersionSelector(control, default, lambda _version: True)
+    return VersionSelector(control, parse_wanted_model(settings.model), lambda _version: True)
 
 
 def named_version(text: str) -> tuple[str, int]:

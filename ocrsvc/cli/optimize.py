@@ -2,85 +2,71 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ocrsvc.cli.progress import show_progress
+import click
+
+from ocrsvc.cli.options import FILE, command, option
+from ocrsvc.cli.output import show_progress
 from ocrsvc.errors import CallerError, NothingSent, OperatorError
 from ocrsvc.settings.load import read_settings
+from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import device_for, set_library_environment
 
 if TYPE_CHECKING:
     from ocrsvc.engines.ppocr.runtime_comparison import Comparison, PageSamples
-    from ocrsvc.imaging.decode import PixelLimits
+    from ocrsvc.imaging.codecs.decode import PixelLimits
 
-HELP: Final = "choose the runtime and precision that win on this machine and your pages"
 _ENDINGS: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 _LINES_PER_STEP: Final = 25
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `ocrsvc optimize`."""
-    parser.add_argument(
-        "--pages",
-        nargs="+",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="image files like those that will be read, or folders of them; a few dozen are plenty",
-    )
-    parser.add_argument("--out", type=Path, help="folder to keep the choice in; that of OCRSVC_MODEL_CACHE if left out")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Read the pages, compare the runtimes, print the result, and store what is best.
-
-    Raises:
-        OperatorError: The engine is another one, or computes on a GPU, or settings name the runtime, or the choice
-            cannot be stored.
-        NothingSent: Too little text is on the pages, or there are none.
-    """
+@command("ocrsvc optimize --pages scans/", "ocrsvc optimize --pages a.png b.png c.png")
+@option("--pages", multiple=True, type=FILE, required=True, help="An image, or a folder of them.")
+@click.argument("more", nargs=-1, type=FILE, metavar="[FILE]...", help="More of them; a few dozen pages are plenty.")
+@option("--out", type=FILE, metavar="FOLDER", help="Where to keep the choice; by default in OCRSVC_MODEL_CACHE.")
+def optimize(pages: Sequence[Path], more: Sequence[Path], out: Path | None) -> None:
+    """Choose the runtime and precision that win on this machine and your pages, for the engine ppocr on CPUs."""
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
     set_library_environment(os.environ)
     from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
     from ocrsvc.engines.ppocr.runtime.session import SessionConfig
     from ocrsvc.engines.ppocr.runtime_comparison import PageSamples, table
-    from ocrsvc.imaging.decode import PixelLimits
+    from ocrsvc.imaging.codecs.decode import PixelLimits
 
     settings = read_settings()
-    if settings.engine != "ppocr":
-        raise OperatorError(f"OCRSVC_ENGINE={settings.engine} has no models to optimise.", "Set OCRSVC_ENGINE=ppocr.")
-    if settings.precision != "auto" or settings.provider not in ("auto", "cpu"):
-        raise OperatorError(
-            "OCRSVC_PRECISION or OCRSVC_PROVIDER names what the models are computed with, so there is no choice.",
-            "Leave both out.",
-        )
-    if device_for(settings) == "cuda":
-        raise OperatorError(
-            "The models compute on a GPU here, and the choice is one for CPUs.", "Set OCRSVC_DEVICE=cpu to make it."
-        )
-    folder = args.out or settings.model_cache or default_folder()
+    _check(settings)
+    folder = out or settings.model_cache or default_folder()
     if folder is None:
         raise OperatorError("There is no home to keep the choice in.", "Name a folder with --out.")
-    files = list(_files_in(args.pages))
-    pages = PageSamples(SessionConfig("cpu", 1, provider=settings.provider), ModelCache(folder))
-    compared = _compare(pages, files, PixelLimits(settings.max_pixels))
+    samples = PageSamples(SessionConfig("cpu", 1, provider=settings.provider), ModelCache(folder))
+    compared = _compare(samples, list(_files_in([*pages, *more])), PixelLimits(settings.max_pixels))
     print("\n".join(table(compared)))
-    choice = pages.choose(compared)
-    if not pages.save(choice):
-        raise OperatorError(
-            f"{folder} cannot be written to, so the choice is as it was.", "Name another folder with --out."
-        )
+    choice = samples.choose(compared)
+    if not samples.save(choice):
+        what = f"{folder} cannot be written to, so the choice is as it was."
+        raise OperatorError(what, "Name another folder with --out.")
     print(
         f"kept in {folder}: detection by {choice.detection}, recognition by {choice.recognition}, from the next start"
     )
-    if args.out is not None:
+    if out is not None:
         print(f"start with OCRSVC_MODEL_CACHE={folder}")
-    return 0
+
+
+def _check(settings: Settings) -> None:
+    """Raises OperatorError where there is nothing to choose."""
+    if settings.engine != "ppocr":
+        raise OperatorError(f"OCRSVC_ENGINE={settings.engine} has no models to optimise.", "Set OCRSVC_ENGINE=ppocr.")
+    if settings.precision != "auto" or settings.provider not in ("auto", "cpu"):
+        what = "OCRSVC_PRECISION or OCRSVC_PROVIDER names what the models are computed with, so there is no choice."
+        raise OperatorError(what, "Leave both out.")
+    if device_for(settings) == "cuda":
+        what = "The models compute on a GPU here, and the choice is one for CPUs."
+        raise OperatorError(what, "Set OCRSVC_DEVICE=cpu to make it.")
 
 
 def _files_in(paths: Sequence[Path]) -> Iterator[Path]:
@@ -92,19 +78,19 @@ def _files_in(paths: Sequence[Path]) -> Iterator[Path]:
             yield path
 
 
-def _compare(pages: PageSamples, files: Sequence[Path], limits: PixelLimits) -> list[Comparison]:
+def _compare(samples: PageSamples, files: Sequence[Path], limits: PixelLimits) -> list[Comparison]:
+    """Read the pages with each runtime. Raises NothingSent where too little text is on them."""
     from ocrsvc.engines.ppocr.runtime_comparison import FEWEST_CHARACTERS, count_characters
-    from ocrsvc.imaging.decode import decode
+    from ocrsvc.imaging.codecs.decode import decode
 
     for number, file in enumerate(files):
         show_progress(number, len(files), f"reading {file.name}")
         try:
-            pages.collect(decode(file.read_bytes(), limits, gray=False))
+            samples.collect(decode(file.read_bytes(), limits, gray=False))
         except (CallerError, OSError) as error:
             print(f"ocrsvc: {file} is left out: {error}", file=sys.stderr)
-    compared = pages.compare(_show_lines)
-    characters = count_characters(compared)
-    if characters < FEWEST_CHARACTERS:
+    compared = samples.compare(_show_lines)
+    if (characters := count_characters(compared)) < FEWEST_CHARACTERS:
         raise NothingSent(
             f"Only {characters} characters were read on {len(files)} files, too few to compare two models.",
             f"Name more pages with --pages, with {FEWEST_CHARACTERS} characters or more.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import time
@@ -11,14 +10,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ocrsvc.access.audit_log import audit_log_of, local_user
+from ocrsvc.cli.options import FILE, check_at_most_one, command, option
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.load import read_settings
 
-HELP: Final = "replace every worker of a running service, without a gap"
 _CHECK_S: Final = 0.1
-_TIMEOUT_S: Final = 600.0
 _TIMED_OUT: Final = 75
+_REMEDY: Final = "Name the process id of gunicorn's main process, the parent of the workers."
 
 
 class Process(NamedTuple):
@@ -28,58 +27,60 @@ class Process(NamedTuple):
     started: int
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `ocrsvc recycle`."""
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--pid", type=int, help="process id of the arbiter, gunicorn's main process")
-    which.add_argument("--pidfile", type=Path, help="its pid file; by default the one that OCRSVC_PIDFILE names")
-    parser.add_argument("--timeout", type=float, default=_TIMEOUT_S, help="seconds to wait; %(default)g by default")
+@command("ocrsvc recycle", "ocrsvc recycle --pid 4711 --timeout 120")
+@option("--pid", type=int, metavar="PID", help="Process id of the arbiter, gunicorn's main process.")
+@option("--pidfile", type=FILE, help="Its pid file; by default the one that OCRSVC_PIDFILE names.")
+@option("--timeout", type=float, default=600.0, metavar="SECONDS", help="How long to wait (600).")
+def recycle(pid: int | None, pidfile: Path | None, timeout: float) -> int:
+    """Replace every worker of a running service, successor first, and wait until the new ones serve.
 
-
-def run(args: argparse.Namespace) -> int:
-    """Ask every worker to be replaced, and print each that is.
-
-    Returns:
-        0 when all of them are replaced, 75 when some are not in time.
-
-    Raises:
-        OperatorError: There is no such service, it belongs to somebody else, or the audit log cannot be written.
+    It ends with 0 when all of them are replaced, and 75 when some are not in time.
     """
-    arbiter = find_arbiter(args.pid if args.pid is not None else _read_pidfile(args.pidfile))
+    check_at_most_one(pid=pid is not None, pidfile=pidfile)
+    arbiter = find_arbiter(pid if pid is not None else _read_pidfile(pidfile))
     old = workers_of(arbiter.pid)
     if not old:
-        raise OperatorError(
-            f"Process {arbiter.pid} has no worker that could be asked.",
-            "Is it this service? Its log says how it stands.",
-        )
+        what = f"Process {arbiter.pid} has no worker that could be asked."
+        raise OperatorError(what, "Is it this service? Its log says how it stands.")
     log = audit_log_of(read_settings())
     log.check()
     for worker in old:
         _ask(worker)
     log.write(local_user(), "workers.recycle", time.time(), arbiter=arbiter.pid, workers=len(old))
     print(f"asked {len(old)} workers of {arbiter.pid} for successors: {_pids(old)}", flush=True)
-    left = _wait(arbiter, old, time.monotonic() + args.timeout)
+    left = _wait(arbiter, old, time.monotonic() + timeout)
     if left:
-        print(
-            f"{len(old) - len(left)} of {len(old)} workers are replaced after {args.timeout:g} s; left: {_pids(left)}."
-        )
+        print(f"{len(old) - len(left)} of {len(old)} workers are replaced after {timeout:g} s; left: {_pids(left)}.")
         print("They serve on until their successors are ready; the service's log says what these wait for.")
         return _TIMED_OUT
     print(f"all {len(old)} workers are replaced")
     return 0
 
 
+def _read_pidfile(named: Path | None) -> int:
+    file = named or read_settings().pidfile
+    if file is None:
+        remedy = f"Give --pid or --pidfile, or set {variable_of('pidfile')} for the service and for this command."
+        raise OperatorError("Nothing says which service is meant.", remedy)
+    try:
+        return int(file.read_text(encoding="ascii"))
+    except OSError as error:
+        what = f"The pid file {file} cannot be read: {error.strerror}."
+        raise OperatorError(what, "Is the service running?") from error
+    except ValueError as error:
+        raise OperatorError(f"The pid file {file} does not hold a process id.", "Give --pid instead.") from error
+
+
 def find_arbiter(pid: int) -> Process:
     """The arbiter with this process id. Raises OperatorError when there is none, or it is something else."""
-    remedy = "Name the process id of gunicorn's main process, the parent of the workers."
     arbiter = _process(pid)
     if arbiter is None:
-        raise OperatorError(f"There is no process {pid}.", "Is the service running? " + remedy)
-    command = _read(pid, "cmdline").replace("\0", " ").strip()
-    if "gunicorn" not in command and "ocrsvc" not in command:
-        raise OperatorError(f"Process {pid} is no gunicorn: {command[:100]!r}.", remedy)
+        raise OperatorError(f"There is no process {pid}.", f"Is the service running? {_REMEDY}")
+    called = _read(pid, "cmdline").replace("\0", " ").strip()
+    if "gunicorn" not in called and "ocrsvc" not in called:
+        raise OperatorError(f"Process {pid} is no gunicorn: {called[:100]!r}.", _REMEDY)
     if not _catches(pid, signal.SIGHUP) or not _catches(pid, signal.SIGUSR2):
-        raise OperatorError(f"Process {pid} is not the arbiter of this service: {command[:100]!r}.", remedy)
+        raise OperatorError(f"Process {pid} is not the arbiter of this service: {called[:100]!r}.", _REMEDY)
     return arbiter
 
 
@@ -89,28 +90,8 @@ def workers_of(pid: int) -> frozenset[Process]:
     A child that catches SIGHUP has the arbiter's handlers still: it was forked just now, and is fresh anyway.
     """
     children = map(_process, map(int, _read(pid, f"task/{pid}/children").split()))
-    return frozenset(
-        child
-        for child in children
-        if child and _catches(child.pid, signal.SIGUSR2) and not _catches(child.pid, signal.SIGHUP)
-    )
-
-
-def _read_pidfile(named: Path | None) -> int:
-    file = named or read_settings().pidfile
-    if file is None:
-        raise OperatorError(
-            "Nothing says which service is meant.",
-            f"Give --pid or --pidfile, or set {variable_of('pidfile')} for the service and for this command.",
-        )
-    try:
-        return int(file.read_text(encoding="ascii"))
-    except OSError as error:
-        raise OperatorError(
-            f"The pid file {file} cannot be read: {error.strerror}.", "Is the service running?"
-        ) from error
-    except ValueError as error:
-        raise OperatorError(f"The pid file {file} does not hold a process id.", "Give --pid instead.") from error
+    catching = (child for child in children if child and _catches(child.pid, signal.SIGUSR2))
+    return frozenset(child for child in catching if not _catches(child.pid, signal.SIGHUP))
 
 
 def _ask(worker: Process) -> None:
@@ -119,9 +100,8 @@ def _ask(worker: Process) -> None:
     except ProcessLookupError:
         return
     except PermissionError as error:
-        raise OperatorError(
-            f"The worker {worker.pid} belongs to another user.", "Run this as the service's own user, or as root."
-        ) from error
+        what = f"The worker {worker.pid} belongs to another user."
+        raise OperatorError(what, "Run this as the service's own user, or as root.") from error
 
 
 def _wait(arbiter: Process, old: Collection[Process], end_s: float) -> frozenset[Process]:

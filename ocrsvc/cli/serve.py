@@ -1,4 +1,4 @@
-"""`ocrsvc serve`: starts gunicorn with the configuration that is inside the package."""
+"""`ocrsvc serve`: becomes gunicorn with the configuration that is inside the package."""
 
 from __future__ import annotations
 
@@ -6,23 +6,34 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
+
+import click
 
 import ocrsvc
+from ocrsvc.cli.options import command
 
-HELP: Final = "serve over HTTP; all further arguments are gunicorn's"
 _APPLICATION: Final = "ocrsvc.worker.hooks:build_app()"
 
 
-def run(flags: Sequence[str]) -> NoReturn:
-    """Become gunicorn: the process keeps its id, so that signals and exit codes are gunicorn's own.
+@command(
+    "ocrsvc serve",
+    "ocrsvc serve -b 0.0.0.0:80 -w 4",
+    "OCRSVC_WORKERS=2 ocrsvc serve",
+    # gunicorn reads all other options, and finds its own -h in a word such as -bhost:80.
+    context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
+)
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAG]...")
+def serve(flags: Sequence[str]) -> None:
+    """Serve over HTTP until a signal comes.
 
-    Args:
-        flags: gunicorn's own flags, such as `-b 0.0.0.0:80`; they win over the settings.
+    The settings are variables (`ocrsvc settings`, docs/settings.md). Flags are gunicorn's own, such as -b, -w and
+    --threads, which win over the settings; `gunicorn --help` lists them.
     """
     sys.stdout.flush()
-    command = command_line(flags)
-    os.execv(command[0], command)  # noqa: S606  no shell is wanted
+    line = command_line(flags)
+    # The process keeps its id, so that signals and exit codes are gunicorn's own.
+    os.execv(line[0], line)  # noqa: S606  no shell is wanted
 
 
 def command_line(flags: Sequence[str]) -> list[str]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+from ocrsvc.cli.options import FILE, command, option
 from ocrsvc.settings.describe import accepted, groups, help_of, unit_of, variable_of, without_passwords
+from ocrsvc.settings.group import Percentage
 from ocrsvc.settings.load import RawValue, check_settings, gather
 from ocrsvc.settings.settings import Settings, settings_class
-from ocrsvc.settings.types import Percentage
 from ocrsvc.system.thread_plan import ThreadPlan, plan_for
 
-HELP: Final = "print the settings that hold, and where each came from"
 _PREAMBLE: Final = """\
 # Settings
 
@@ -32,22 +31,18 @@ its cgroups, never the host's core count.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `ocrsvc settings`."""
-    parser.add_argument("--file", type=Path, help="TOML file to read instead of the one that OCRSVC_CONFIG names")
-    parser.add_argument("--markdown", action="store_true", help="print the reference of all settings instead")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Print the settings; raises SettingsError when they are wrong."""
-    if args.markdown:
+@command("ocrsvc settings", "ocrsvc settings --file ocrsvc.toml")
+@option("--file", type=FILE, help="TOML file to read instead of the one that OCRSVC_CONFIG names.")
+@option("--markdown", is_flag=True, help="Print the reference of all settings instead.")
+def settings(*, file: Path | None, markdown: bool) -> None:
+    """Print the settings in effect, and where each came from: environment, file, plan or default."""
+    if markdown:
         print(reference(), end="")
-        return 0
-    given = gather(file=args.file)
-    settings = check_settings(given)
-    for line in describe(settings, given, plan_for(settings)):
+        return
+    given = gather(file=file)
+    checked = check_settings(given)
+    for line in describe(checked, given, plan_for(checked)):
         print(line)
-    return 0
 
 
 def describe(settings: Settings, given: Mapping[str, RawValue], plan: ThreadPlan) -> Iterator[str]:
@@ -64,7 +59,9 @@ def describe(settings: Settings, given: Mapping[str, RawValue], plan: ThreadPlan
 
 def reference() -> str:
     """The text of docs/settings.md."""
-    return "\n".join([_PREAMBLE, *(_section(group.title, group.model_fields) for group in groups())])
+    return "\n".join(
+        [_PREAMBLE, *(_section(str(group.model_config["title"]), group.model_fields) for group in groups())]
+    )
 
 
 def _section(title: str, names: Iterable[str]) -> str:

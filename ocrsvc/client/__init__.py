@@ -1,6 +1,6 @@
 """The Python client of the service: `Client` waits for each answer, `AsyncClient` awaits it.
 
-They load when they are first used: what builds requests and reads answers is used without httpx, too.
+They load when they are first used, with httpx and no numeric library: what builds requests is used without it, too.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
 
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PATH: Final = "/v1/ocr"
+MODELS_PATH: Final = "/v1/ocr/models"
 TIMEOUT_HEADER: Final = "X-Request-Timeout"
 PRIORITY_HEADER: Final = "X-Priority"
 # Left over of the deadline for the response to arrive.
 _MARGIN: Final = 0.05
 _LONGEST_MARGIN_S: Final = 0.5
-_USER: Final = re.compile(r"(?<=//)[^\s]*@|\A[^/\s]*@")
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE: Final = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
 
 
 ImageInput: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | NDArray[np.uint8]"
@@ -31,6 +34,17 @@ ImageInput: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview
 
 Priority: TypeAlias = Literal["interactive", "batch"]
 """Whose turn it is when many wait: interactive requests go first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent: to a path of the service, with a query, a body, which may be empty, and headers of its own."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = field(default=b"", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Options(TypedDict, total=False):
@@ -65,23 +79,17 @@ class Options(TypedDict, total=False):
 def own_headers(
     headers: Mapping[str, str] | None, api_key: str | None, priority: Priority | None = None
 ) -> dict[str, str]:
-    """What goes with every request: the caller's own headers, and the key and the priority unless they have one.
+    """What goes with every request, in small letters: the caller's own headers, and key and priority where it has none.
 
-    Args:
-        headers: The caller's own.
-        api_key: The key; None takes what the environment holds, and an empty one is none.
-        priority: Of requests that do not name one as an option.
-
-    Raises:
-        BadOption: The key cannot be one.
+    A key that is None is what the environment holds; an empty one is none. Raises BadOption, without the values.
     """
-    sent = dict(headers or {})
-    if priority is not None and PRIORITY_HEADER.lower() not in map(str.lower, sent):
-        sent[PRIORITY_HEADER] = priority
+    for name, value in (headers or {}).items():
+        if not (_NAME.fullmatch(name) and _VALUE.fullmatch(value)):
+            raise BadOption(f"The header {name!r} cannot be sent.", "Use visible ASCII on one line.")
     key = (os.environ.get(API_KEY_VARIABLE, "") if api_key is None else api_key).strip()
-    if not key or "authorization" in map(str.lower, sent):
-        return sent
-    return {**sent, **key_header(key)}
+    made = {PRIORITY_HEADER: priority} if priority is not None else {}
+    sent = (made | key_header(key) if key else made) | dict(headers or {})
+    return {name.lower(): value for name, value in sent.items()}
 
 
 def key_header(key: str) -> dict[str, str]:
@@ -91,37 +99,16 @@ def key_header(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def address_of(url: str) -> str:
-    """The address itself, if requests can go there; raises BadOption."""
-    if not re.match(r"https?://[^/\s]", url):
-        raise BadOption(f"{without_user(url)!r} is not the address of a service.", "Write it as http://host:port.")
-    return url
-
-
-def without_user(text: str) -> str:
-    """A text without the users, passwords and queries of its addresses, which errors and logs must not show."""
-    return _USER.sub("***@", text.partition("?")[0])
-
-
 def body_of(picture: ImageInput) -> bytes:
-    """The bytes to send: those of the file, or the array as binary PNM.
-
-    Raises:
-        NothingSent: The file cannot be read.
-        BadOption: The array is not of a shape and dtype that is an image.
-    """
+    """The bytes to send: those of the file, or the array as binary PNM. Raises NothingSent, BadOption."""
     if isinstance(picture, bytes | bytearray | memoryview):
         return bytes(picture)
-    if isinstance(picture, str | os.PathLike):
-        return _read(Path(picture))
-    return _as_pnm(picture)
-
-
-def _read(file: Path) -> bytes:
+    if not isinstance(picture, str | os.PathLike):
+        return _as_pnm(picture)
     try:
-        return file.read_bytes()
+        return Path(picture).read_bytes()
     except OSError as error:
-        raise NothingSent(f"{file} cannot be read: {error.strerror}.", "Check its name and permissions.") from error
+        raise NothingSent(f"{picture} cannot be read: {error.strerror}.", "Check its name and permissions.") from error
 
 
 def _as_pnm(pixels: NDArray[np.uint8]) -> bytes:

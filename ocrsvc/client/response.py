@@ -1,136 +1,43 @@
-"""Parses a response of the native API: its pages and lines, or the error that it reports.
-
-Coordinates are pixels of the image as displayed (after its EXIF orientation), from the top left corner; angles are
-clockwise degrees; durations are seconds; confidences lie in [0, 1].
-"""
+"""Parses a response of the native API: its pages, in the units of `ocrsvc.records`, or the error that it reports."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeVar
 
-from ocrsvc import errors
-from ocrsvc.errors import CallerError, OcrsvcError, Refused, ServerError
+from ocrsvc import errors, records
+from ocrsvc.errors import CallerError, OcrsvcError, Refused, ServerError, Unreachable
+from ocrsvc.records import Barcode, Cell, Character, Line, MaskedPart, Region, Word
 
 _MOST_DIGITS: Final = 9
 _MOST_LETTERS: Final = 4000
+_MOST_PAGE_BYTES: Final = 1 << 28
 
-Point = tuple[float, float]
+T = TypeVar("T")
+
 Data = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Character:
-    """One character of a word, its confidence and its four corners."""
+class Table(records.Table):
+    """A table on a page, also as HTML and Markdown."""
 
-    text: str
-    confidence: float
-    box: tuple[Point, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """A region of a page: its type, such as "title", its confidence, and its lines (from 0)."""
-
-    type: str
-    confidence: float
-    box: tuple[Point, ...]
-    lines: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One cell of a table: its first row and column (from 0), how many it takes, its text, and its lines (from 0)."""
-
-    row: int
-    column: int
-    row_span: int
-    column_span: int
-    box: tuple[Point, ...]
-    text: str
-    lines: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table on a page: how many rows and columns it has, its cells row by row, and the whole as HTML and Markdown."""
-
-    box: tuple[Point, ...]
-    rows: int
-    columns: int
-    cells: tuple[Cell, ...]
     html: str
     markdown: str
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """One word of a line, its confidence, its four corners, and its characters, if they were asked for."""
-
-    text: str
-    confidence: float
-    box: tuple[Point, ...]
-    characters: tuple[Character, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of text.
-
-    Attributes:
-        text: What it says.
-        confidence: In [0, 1].
-        box: Its four corners, clockwise from where reading starts.
-        words: In the order of the text; None where they were not asked for, or where the engine knows none.
-        source: "text_layer" or "ocr" where the option `text_layer` was sent; empty where it was not.
-    """
-
-    text: str
-    confidence: float
-    box: tuple[Point, ...]
-    words: tuple[Word, ...] | None = None
-    source: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Barcode:
-    """A bar code or QR code on a page: its format, such as QRCode or EAN13, and what it says."""
-
-    type: str
-    text: str
-    box: tuple[Point, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MaskedPart:
-    """A part of a line that was replaced by stars: its kind, its line (from 0), its first sign and the one after it."""
-
-    kind: str
-    line: int
-    begin: int
-    end: int
-    box: tuple[Point, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Page:
-    """What was read on one page; `lines`, `tables` and `regions` are empty when they were not asked for.
+    """What was read on one page, with its number from 1, and the angle by which it was turned to be read.
 
-    Attributes:
-        number: From 1.
-        width, height: Pixels, the frame of all boxes.
-        angle: Clockwise degrees by which the page was turned to be read.
-        text: The lines' texts, joined by newlines.
-        lines: In reading order.
-        tables: From top to bottom.
-        regions: In reading order.
-        masked: In the order of the text; None where the option `mask` was not sent.
-        barcodes: From top to bottom; empty where they were not asked for.
+    Its text are the lines', joined by newlines. Lines and regions are in reading order, tables and bar codes from top
+    to bottom; what was not asked for is empty, and `masked` None.
     """
 
     number: int
@@ -144,6 +51,11 @@ class Page:
     masked: tuple[MaskedPart, ...] | None = None
     barcodes: tuple[Barcode, ...] = ()
 
+    def record(self) -> records.Page:
+        """The page as output formats take it."""
+        size = self.width, self.height, self.angle
+        return records.Page(*size, self.lines, self.number, self.tables, self.regions, self.masked, self.barcodes)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -152,7 +64,7 @@ class Answer:
     Attributes:
         id: Of the request, as in the service's log.
         pages: At least one, of a document those that were read.
-        failed: Of a document, the numbers of the pages that were not, with their errors.
+        failed: The numbers of the pages that were not, with their errors.
         pages_total: Pages that the document has, asked for or not.
         engine: Name, model, version, device, precision and provider.
         timing: decode_s, queue_s, engine_s and total_s; with timing="stages" also request_s.
@@ -176,35 +88,145 @@ class Answer:
         return "\n\f".join(page.text for page in self.pages)
 
 
-def answer_of(status: int, retry_after: str | None, body: bytes) -> Answer:
-    """The reading that an answer holds.
+@dataclass(frozen=True, slots=True)
+class StreamedPage:
+    """One page, as soon as it is read: its number in the file, from 1, and what is on it, or why it could not be read.
 
-    Args:
-        status: HTTP status.
-        retry_after: The header of that name.
-        body: What came.
-
-    Raises:
-        OcrsvcError: What the service says went wrong, in the class of its code; or ServerError for an answer that is
-            not the service's. The id of the request is a note on it.
+    `total` pages has the file, of which `wanted` are read.
     """
-    data = parsed(status, retry_after, body)
+
+    number: int
+    total: int
+    wanted: int
+    outcome: Page | OcrsvcError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVersion:
+    """One version of a model; `model="NAME/VERSION"` and `model="NAME:LABEL"` name it while it is AVAILABLE.
+
+    `engine` is None where it is damaged, `tier` where it is none of tiny, small and medium; languages are tags in small
+    letters, and `title` is for people.
+    """
+
+    name: str
+    version: int
+    state: Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
+    labels: tuple[str, ...]
+    engine: str | None
+    title: str
+    tier: str | None
+    languages: tuple[str, ...]
+    licence: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelList:
+    """The models of a service: the one that reads what names none, if it can be named, and every version."""
+
+    default: str | None
+    models: tuple[ModelVersion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What came: status, the header Retry-After, the whole body, and the address of the service that sent it."""
+
+    status: int
+    retry_after: str | None
+    body: bytes
+    url: str = ""
+
+    def content(self) -> bytes:
+        """The body; raises what the service says went wrong, in the class of its code."""
+        if self.status // 100 != 2:
+            raise error_of(self.status, self._object() or {}, self.retry_after)
+        return self.body
+
+    def data(self) -> Data:
+        """The JSON object that it holds. Raises as `content`, and ServerError where it is none."""
+        self.content()
+        if (data := self._object()) is None:
+            raise not_ours()
+        return data
+
+    def _object(self) -> Data | None:
+        try:
+            data = json.loads(self.body)
+        except ValueError:
+            return None
+        return data if isinstance(data, dict) else None
+
+
+def answer_of(response: Response) -> Answer:
+    """The reading that a response holds. Raises as `Response.data`; the id of the request is a note on the error."""
+    data = response.data()
+    with _reading_members():
+        outcomes = {int(page["page"]): outcome_of(page) for page in data["pages"]}
+        timing = dict(data["timing"])
+        return Answer(
+            str(data["id"]),
+            tuple(one for one in outcomes.values() if isinstance(one, Page)),
+            {number: one for number, one in outcomes.items() if isinstance(one, OcrsvcError)},
+            int(data.get("pages_total", len(outcomes))),
+            dict(data["engine"]),
+            timing,
+            data,
+            dict(timing.pop("stages", {})),
+        )
+
+
+def model_list_of(response: Response) -> ModelList:
+    """The models that an answer lists. Raises as `answer_of`."""
+    data = response.data()
+    with _reading_members():
+        versions = (
+            _part(ModelVersion, each, labels=tuple(each["labels"]), languages=tuple(each["languages"]))
+            for each in data["models"]
+        )
+        return ModelList(data["default"], tuple(versions))
+
+
+async def pages_of(pieces: AsyncIterator[bytes]) -> AsyncGenerator[StreamedPage, None]:
+    """The pages of an answer in NDJSON, each as soon as it is whole, from any pieces.
+
+    Raises OcrsvcError: what ended the answer before its last page; Unreachable where it was cut off.
+    """
+    rest: list[bytes] = []
+    async for piece in pieces:
+        first, *others = piece.split(b"\n")
+        rest.append(first)
+        for begun in others:
+            data = Response(200, None, b"".join(rest)).data()
+            rest = [begun]
+            if "end" in data:
+                return
+            yield _streamed(data)
+        if sum(map(len, rest)) > _MOST_PAGE_BYTES:
+            raise ServerError("A page of the answer is larger than any of this service.", "Check the address.")
+    raise Unreachable("The answer was cut off before its end.", "Ask for the pages that are missing.")
+
+
+def _streamed(data: Data) -> StreamedPage:
+    """Raises OcrsvcError."""
+    with _reading_members():
+        if "page" not in data:
+            raise error_of(int(data["error"].get("status", 500)), data["error"], None)
+        return StreamedPage(int(data["page"]), int(data["pages_total"]), int(data["pages_wanted"]), outcome_of(data))
+
+
+@contextmanager
+def _reading_members() -> Iterator[None]:
+    """Raises ServerError where a member is missing, or is another than the service's."""
     try:
-        return _answer(data)
+        yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ServerError("The answer is not one of this service.", "Check the address.") from error
+        raise not_ours() from error
 
 
-def parsed(status: int, retry_after: str | None, body: bytes) -> Data:
-    """The JSON object of an answer with status 200, empty for anything else than one. Raises as `answer_of`."""
-    try:
-        data = json.loads(body)
-    except ValueError:
-        data = None
-    data = data if isinstance(data, dict) else {}
-    if status != 200:
-        raise error_of(status, data, retry_after)
-    return data
+def not_ours() -> ServerError:
+    """The error of an answer that no service of this project gives."""
+    return ServerError("The answer is not one of this service.", "Check the address.")
 
 
 def error_of(status: int, data: Data, retry_after: str | None) -> OcrsvcError:
@@ -226,22 +248,16 @@ def retry_after_s(value: str | None) -> int:
         return int(value[:_MOST_DIGITS])
     try:
         moment = parsedate_to_datetime(value or "")
+        # Without a zone, a date of HTTP is in UTC.
+        left = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.now(UTC)
     except (ValueError, OverflowError):
         return 1
-    # Without a zone, a date of HTTP is in UTC.
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    try:
-        return max(0, math.ceil((moment - datetime.now(UTC)).total_seconds()))
-    except OverflowError:
-        return 1
+    return max(0, math.ceil(left.total_seconds()))
 
 
 def _by_status(status: int) -> type[OcrsvcError]:
-    if status in (429, 503):
-        return errors.TooManyAtOnce if status == 429 else Refused
-    if status == 504:
-        return errors.DeadlineExceeded
-    return CallerError if 400 <= status < 500 else ServerError
+    known = {429: errors.TooManyAtOnce, 503: Refused, 504: errors.DeadlineExceeded}
+    return known.get(status, CallerError if 400 <= status < 500 else ServerError)
 
 
 # A class that declares no code of its own has its parent's, which must stay its parent's.
@@ -252,48 +268,42 @@ _KINDS: Final[Mapping[str, type[OcrsvcError]]] = {
 } | {OcrsvcError.code: ServerError}
 
 
-def _answer(data: Data) -> Answer:
-    pages = tuple(page_of(page) for page in data["pages"] if "error" not in page)
-    problems = {int(page["page"]): page["error"] for page in data["pages"] if "error" in page}
-    failed = {number: error_of(int(problem.get("status", 500)), problem, None) for number, problem in problems.items()}
-    total = int(data.get("pages_total", len(pages) + len(failed)))
-    timing = dict(data["timing"])
-    stages = dict(timing.pop("stages", {}))
-    return Answer(str(data["id"]), pages, failed, total, dict(data["engine"]), timing, data, stages)
+def outcome_of(data: Data) -> Page | OcrsvcError:
+    """The page that an element of `pages` holds, or why it could not be read."""
+    problem = data.get("error")
+    return page_of(data) if problem is None else error_of(int(problem.get("status", 500)), problem, None)
 
 
 def page_of(data: Data) -> Page:
     """The page that an element of `pages` holds."""
-    lines = tuple(map(_line_of, data.get("lines", ())))
-    tables = tuple(map(_table_of, data.get("tables", ())))
-    regions = tuple(
-        Region(region["type"], region["confidence"], _box_of(region), tuple(region["lines"]))
-        for region in data.get("regions", ())
+    masked = data.get("masked")
+    return Page(
+        number=data["page"],
+        **{name: data[name] for name in ("width", "height", "angle", "text")},
+        lines=tuple(map(_line_of, data.get("lines", ()))),
+        tables=tuple(map(_table_of, data.get("tables", ()))),
+        regions=tuple(_part(Region, each, lines=tuple(each["lines"])) for each in data.get("regions", ())),
+        masked=None if masked is None else tuple(_part(MaskedPart, each) for each in masked),
+        barcodes=tuple(_part(Barcode, each) for each in data.get("barcodes", ())),
     )
-    size, masked = (data["width"], data["height"]), data.get("masked")
-    parts = None if masked is None else tuple(map(_masked_of, masked))
-    codes = tuple(Barcode(code["type"], code["text"], _box_of(code)) for code in data.get("barcodes", ()))
-    return Page(data["page"], *size, data["angle"], data["text"], lines, tables, regions, parts, codes)
-
-
-def _masked_of(data: Data) -> MaskedPart:
-    return MaskedPart(data["kind"], data["line"], data["begin"], data["end"], _box_of(data))
 
 
 def _table_of(data: Data) -> Table:
-    cells = tuple(Cell(**{**cell, "box": _box_of(cell), "lines": tuple(cell["lines"])}) for cell in data["cells"])
-    return Table(_box_of(data), data["rows"], data["columns"], cells, data["html"], data["markdown"])
+    cells = tuple(_part(Cell, each, lines=tuple(each["lines"])) for each in data["cells"])
+    return _part(Table, data, cells=cells)
 
 
 def _line_of(data: Data) -> Line:
-    words = tuple(map(_word_of, data["words"])) if "words" in data else None
-    return Line(data["text"], data["confidence"], _box_of(data), words, data.get("source", ""))
+    return _part(Line, data, words=tuple(map(_word_of, data["words"])) if "words" in data else None)
 
 
 def _word_of(data: Data) -> Word:
-    characters = (Character(each["text"], each["confidence"], _box_of(each)) for each in data.get("characters", ()))
-    return Word(data["text"], data["confidence"], _box_of(data), tuple(characters))
+    return _part(Word, data, characters=tuple(_part(Character, each) for each in data.get("characters", ())))
 
 
-def _box_of(data: Data) -> tuple[Point, ...]:
-    return tuple((x, y) for x, y in data["box"])
+def _part(kind: Callable[..., T], data: Data, **made: object) -> T:
+    """A record of the members that it has fields for; `made` are those that are made of them."""
+    members = {name: data[name] for name in kind.__dataclass_fields__ if name in data}  # type: ignore[attr-defined]
+    if "box" in members:
+        members["box"] = tuple((x, y) for x, y in data["box"])
+    return kind(**members | made)

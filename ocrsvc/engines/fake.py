@@ -22,7 +22,7 @@ from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Box, Character, Check, EngineTimes, Line, Page, Pixels, ReadOptions, ReadTask, Word
-from ocrsvc.settings.groups.engine_fake import FakeEngineSettings
+from ocrsvc.settings.engine import FakeEngineSettings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 SIZE_CONFIDENCE: Final = 1.0

@@ -10,9 +10,9 @@ from ocrsvc.engines.layout.layout_model import find_regions
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.barcodes import find_barcodes
+from ocrsvc.imaging.pdf.merging import merge_text, own_page, without_text
 from ocrsvc.imaging.regions import assign_lines
-from ocrsvc.imaging.tables import find_tables
-from ocrsvc.imaging.text_layer.merging import merge_text, own_page, without_text
+from ocrsvc.imaging.tables.find_tables import find_tables
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page, ReadTask
 

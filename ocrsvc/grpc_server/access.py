@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ocrsvc.access.api_keys import KeyEntry
+from ocrsvc.access.api_keys import KeyEntry, credential_of, id_of
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.access.key_routes import Routes
-from ocrsvc.access.key_secrets import credential_of, id_of
 from ocrsvc.grpc_server.method import Call, Method
 
 

@@ -16,7 +16,6 @@ from h2.errors import ErrorCodes
 from h2.events import DataReceived
 from h2.exceptions import ProtocolError
 
-from ocrsvc.access.api_keys import caller_of
 from ocrsvc.errors import OcrsvcError, QueueFull, Refused
 from ocrsvc.grpc_server import limits, messages
 from ocrsvc.grpc_server.call_metrics import CallRecord
@@ -24,7 +23,7 @@ from ocrsvc.grpc_server.http2 import FrameLimits, Sender, StallDetector
 from ocrsvc.grpc_server.messages import Answer, MessageReader, ReceivedMessage
 from ocrsvc.grpc_server.method import Call, CallFailed, Code, Method, failure_of
 from ocrsvc.grpc_server.server_state import Outcome, ServerState, outcome_of
-from ocrsvc.masking.kinds import HEADER, kinds_of_header
+from ocrsvc.masking.rules import HEADER, kinds_of_header
 from ocrsvc.serving.memory_budget import Budget, Share, network_of
 from ocrsvc.telemetry.trace_context import PARENT_HEADER, STATE_HEADER
 
@@ -354,7 +353,7 @@ class Calls:
         stream.record.key = key.name
         if not method.quick:
             stream.admit = partial(access.admitted, key.name, access.secret_id(sent), method)
-        return caller_of(key)
+        return key.caller
 
     @contextlib.contextmanager
     def _guarded(self, stream: Stream) -> Iterator[None]:

@@ -17,37 +17,32 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
+from pydantic import SecretStr
 
-from ocrsvc.errors import BadOption, OcrsvcError
-from ocrsvc.jobs.job import CALLBACK, Job, Record
-from ocrsvc.jobs.job_database import LOGGER, JobDatabase, storing
-from ocrsvc.jobs.job_status import STATES, job_status
-from ocrsvc.outgoing.policy import policy_of_callbacks
-from ocrsvc.outgoing.posting import post
+from ocrsvc.connections.fetching import post
+from ocrsvc.connections.policy import policy_of_callbacks
+from ocrsvc.errors import BadOption, ClientGone, OcrsvcError
+from ocrsvc.jobs.job import SECRET, STATES, Job, Record, job_status
+from ocrsvc.jobs.job_database import LOGGER, JobDatabase
+from ocrsvc.jobs.storage_threads import StorageThreads
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.loggable import loggable_error
 
-Post = Callable[[str, bytes, Mapping[str, str], Callable[[], object]], int]
-"""Posts a body with headers to a URL, calling the last argument meanwhile; the status. Raises OcrsvcError."""
-
-FIRST_PAUSE_S: Final = 5.0
-LONGEST_PAUSE_S: Final = 3600.0
+_FIRST_PAUSE_S: Final = 5.0
+_LONGEST_PAUSE_S: Final = 3600.0
 # Of a pause, added at most: jobs whose messages failed together are not sent again together.
 _JITTER: Final = 0.2
 # How many messages about expired jobs are kept, and how long.
-MOST_EXPIRED: Final = 1000
+_MOST_EXPIRED: Final = 1000
 _EXPIRED_S: Final = 86_400.0
-EXPIRED: Final = "expired"
-"""The state, in messages alone, of a job that went without being deleted by its owner."""
-
+# The state, in messages alone, of a job that went without being deleted by its owner.
+_EXPIRED: Final = "expired"
 _THREADS: Final = 8
 _MOST_OF_CALLER: Final = 2
-_POLL_S: Final = 1.0
-_LOG_INTERVAL_S: Final = 60.0
 _BASE64_PREFIX: Final = "whsec_"
 _FEWEST_CHARACTERS: Final = 16
 
@@ -72,18 +67,7 @@ DELETE FROM callback WHERE job_id IN (SELECT job_id FROM (
 ORDER BY place DESC LIMIT (SELECT max(0, count(*) - ?) FROM callback WHERE expired IS NOT NULL))"""
 
 
-@dataclass(frozen=True, slots=True)
-class Callback:
-    """The URL to which the end of a job is posted, and what signs it: "" is the secret of the API key."""
-
-    url: str
-    secret: str = ""
-
-
-# What callbacks may be, and what signs them
-
-
-def check_callback(callback: Callback, settings: Settings, key: str | None) -> None:
+def check_callback(url: str, secret: str, settings: Settings, key: str | None) -> None:
     """Raises BadOption where no callbacks are sent, or nothing signs this one; UrlRefused for a host not allowed."""
     policy = policy_of_callbacks(settings)
     if not policy.is_on:
@@ -91,25 +75,23 @@ def check_callback(callback: Callback, settings: Settings, key: str | None) -> N
             "This service sends no callbacks.",
             "Ask the operator to name your host in OCRSVC_CALLBACK_HOSTS, or ask for the job from time to time.",
         )
-    policy.check_url(callback.url)
-    if not callback.secret and (settings.callback_secret is None or key is None):
+    policy.check_url(url)
+    if not secret and (settings.callback_secret is None or key is None):
         raise BadOption("Nothing signs the callback.", "Send callback_secret, which both of you know.")
     try:
-        _signing_key(callback.secret)
+        _signing_key(secret)
     except ValueError as error:
         raise BadOption("The secret of the callback is not base64 after whsec_.") from error
-    if 0 < len(callback.secret) < _FEWEST_CHARACTERS:
+    if 0 < len(secret) < _FEWEST_CHARACTERS:
         raise BadOption(f"The secret of the callback has fewer than {_FEWEST_CHARACTERS} characters.")
 
 
-def secret_of_key(service_secret: str, identity: str | None) -> str:
-    """What signs callbacks of jobs that were left with this API key and name no secret; "" where nothing does.
-
-    Each key has another one, so that the holder of a key can have nothing sent that another one's receiver believes.
-    """
-    if not service_secret or identity is None:
+def secret_of_key(service_secret: SecretStr | None, identity: str | None) -> str:
+    """What signs callbacks of jobs that name no secret: another one for each API key, "" without."""
+    if service_secret is None or identity is None:
         return ""
-    derived = hmac.new(_signing_key(service_secret), b"ocrsvc callback of key " + identity.encode(), hashlib.sha256)
+    own = _signing_key(service_secret.get_secret_value())
+    derived = hmac.new(own, b"ocrsvc callback of key " + identity.encode(), hashlib.sha256)
     return _BASE64_PREFIX + base64.b64encode(derived.digest()).decode()
 
 
@@ -130,46 +112,22 @@ def _signing_key(secret: str) -> bytes:
     return secret.encode()
 
 
-# Rows in the database, in the store's own transactions
-
-
 def add_callback(connection: sqlite3.Connection, job: Job, record: Record) -> None:
-    """Enter the callback that lies in the folder of a job, unless it is there."""
-    try:
-        callback = Callback(**job.get(CALLBACK))
-        host = urlsplit(callback.url).hostname
-    except (OSError, TypeError, ValueError, AttributeError):
-        return
-    connection.execute(
-        "INSERT OR IGNORE INTO callback (job_id, caller, key, url, secret, host) VALUES (?, ?, ?, ?, ?, ?)",
-        (job.id, record.caller, record.key, callback.url, callback.secret, host or ""),
-    )
-
-
-def remove_callback(connection: sqlite3.Connection, job_id: str) -> None:
-    """Nothing is sent any more."""
-    connection.execute("DELETE FROM callback WHERE job_id = ?", [job_id])
+    """Enter the callback of a job whose secret lies in its folder, unless it is there."""
+    sql = "INSERT OR IGNORE INTO callback (job_id, caller, key, url, secret, host) VALUES (?, ?, ?, ?, ?, ?)"
+    with suppress(FileNotFoundError, ValueError):
+        secret, host = (job.folder / SECRET).read_text(encoding="utf-8"), urlsplit(record.callback).hostname or ""
+        connection.execute(sql, (job.id, record.caller, record.key, record.callback, secret, host))
 
 
 def leave_message(connection: sqlite3.Connection, job: Job, now_s: float) -> None:
     """A job expires: leave the message that says so, where its end is not delivered."""
-    waiting = "SELECT 1 FROM callback WHERE job_id = ? AND state = 'waiting'"
+    sql = """UPDATE callback SET expired = ?, expired_at_s = ?, due_at_s = 0, sending_until_s = 0
+    WHERE job_id = ? AND state = 'waiting'"""
     # What is damaged keeps no other job from going.
     with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
-        if connection.execute(waiting, [job.id]).fetchone():
-            sql = (
-                "UPDATE callback SET expired = ?, expired_at_s = ?, due_at_s = 0, sending_until_s = 0 WHERE job_id = ?"
-            )
-            connection.execute(sql, (_body_of(job, EXPIRED), now_s, job.id))
-            connection.execute(_DROP_MOST, [MOST_EXPIRED])
-            return
-    remove_callback(connection, job.id)
-
-
-def remove_old_messages(connection: sqlite3.Connection, now_s: float) -> None:
-    """Remove those of jobs that expired long ago, and callbacks of jobs that a failing disk has lost."""
-    connection.execute("DELETE FROM callback WHERE expired IS NULL AND job_id NOT IN (SELECT id FROM job)")
-    connection.execute("DELETE FROM callback WHERE expired_at_s < ?", [now_s - _EXPIRED_S])
+        connection.execute(sql, (_body_of(job, _EXPIRED), now_s, job.id))
+        connection.execute(_DROP_MOST, [_MOST_EXPIRED])
 
 
 def _body_of(job: Job, state: str) -> bytes:
@@ -177,15 +135,7 @@ def _body_of(job: Job, state: str) -> bytes:
     return orjson.dumps({"type": f"job.{state}", "timestamp": int(time.time()), "data": data})
 
 
-# Sending
-
-
-class Stopping(Exception):
-    """The thread is to end."""
-
-
-@dataclass(frozen=True, slots=True)
-class _DueCallback:
+class _Due(NamedTuple):
     """A callback that this process sends now; `expired` is the message of a job that has gone."""
 
     job_id: str
@@ -195,158 +145,96 @@ class _DueCallback:
     tries: int
     expired: bytes | None
 
+    def pause_s(self) -> float:
+        """Before the next try, when this one has failed."""
+        return min(_FIRST_PAUSE_S * 2.0**self.tries, _LONGEST_PAUSE_S)
+
 
 @dataclass
 class CallbackSender:
-    """Threads of a worker that send what is due; `start` and `stop` them.
-
-    A message is given up after `most_tries`, of which each may take `limit_s`. `secret` is the service's, from which
-    that of a key is derived; `note` is called with what became of a message.
-    """
+    """Sends what is due, in `threads`; `note` is called with what became of a message."""
 
     database: JobDatabase
-    post: Post
-    most_tries: int
-    secret: str = ""
-    limit_s: float = 10.0
+    settings: Settings
     note: Callable[[str], object] = bool
+    post: Callable[..., int] = post
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
-        self._quiet_until_s = 0.0
-        self._stopped = threading.Event()
-        self._threads = [threading.Thread(target=self._run, name="callbacks", daemon=True) for _ in range(_THREADS)]
-
-    def start(self) -> None:
-        """Begin."""
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self, timeout_s: float) -> None:
-        """Leave what was not sent to others."""
-        self._stopped.set()
-        until_s = time.monotonic() + timeout_s
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(max(0.0, until_s - time.monotonic()))
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                with storing():
-                    if self.send_next():
-                        continue
-            except Stopping:
-                return
-            except Exception as error:  # noqa: BLE001  a thread that ended would leave every later message unsent
-                self._report(error)
-            self._stopped.wait(_POLL_S)
+        self.threads = StorageThreads("callbacks", self.send_next, _THREADS, threading.Event())
 
     def send_next(self) -> bool:
-        """Send the message whose turn it is; False where none is due. Raises Stopping, QueueFull, OSError."""
-        due = self._claim()
-        if due is None:
+        """Send the message whose turn it is; False where none is due. Raises QueueFull, OSError."""
+        status = None
+        if (due := self._claim()) is None:
             return False
-        status, why = None, ""
         try:
             status = self._send(due)
-            why = "" if 200 <= status < 300 else f"It answered {status}."
-        except OcrsvcError as error:
-            why = str(error)
-        except Stopping:
+        except ClientGone:
+            # As if it had not been tried: others go on.
             self._change(due, tries=due.tries, due_at_s=0.0)
-            raise
+            return False
         except Exception as error:  # noqa: BLE001  it is a try, as any other failure
             if not (due.expired or self._job(due).is_there()):
                 # Where it has expired meanwhile, that is sent next.
                 return True
-            LOGGER.error("the callback of job %s cannot be sent", due.job_id, exc_info=loggable_error(error))
-            why = "Something went wrong here; it is in the service's log."
-        if not why:
+            if not isinstance(error, OcrsvcError):
+                LOGGER.error("the callback of job %s cannot be sent", due.job_id, exc_info=loggable_error(error))
+        if status is not None and 200 <= status < 300:
             self._end(due, "delivered", status)
-        elif due.tries + 1 >= self.most_tries:
+            return True
+        LOGGER.info("callback of job %s failed try=%s status=%s", due.job_id, due.tries + 1, status)
+        if due.tries + 1 >= self.settings.callback_tries:
             self._end(due, "given up", status)
         else:
-            pause_s = _pause_s(due) * (1 + _JITTER * random.random())  # noqa: S311  no secret
+            pause_s = due.pause_s() * (1 + _JITTER * random.random())  # noqa: S311  no secret
             self._change(due, due_at_s=self.clock() + pause_s, status=status)
             self.note("callback_failed")
-        if why:
-            LOGGER.info("callback of job %s failed try=%s status=%s", due.job_id, due.tries + 1, status)
         return True
 
-    def _claim(self) -> _DueCallback | None:
-        """What this process sends now. That is noted before: a disk without room would have it sent without end.
-
-        It stays so where the process ends: a try, with the next one due.
-        """
+    def _claim(self) -> _Due | None:
+        """What this process sends now: noted as a try before, which it stays where the process ends."""
         now_s = self.clock()
-        values = {"now_s": now_s, "far_s": now_s + 2 * LONGEST_PAUSE_S, "most_of_caller": _MOST_OF_CALLER}
+        values = {"now_s": now_s, "far_s": now_s + 2 * _LONGEST_PAUSE_S, "most_of_caller": _MOST_OF_CALLER}
         with self.database.transaction() as connection:
-            row = connection.execute(_NEXT, values).fetchone()
-            if row is None:
+            connection.execute("DELETE FROM callback WHERE expired_at_s < ?", [now_s - _EXPIRED_S])
+            if (row := connection.execute(_NEXT, values).fetchone()) is None:
                 return None
-            due, until_s = _DueCallback(*row), now_s + self.limit_s + FIRST_PAUSE_S
+            due, until_s = _Due(*row), now_s + self.settings.callback_s + _FIRST_PAUSE_S
             sql = """UPDATE callback SET tries = tries + 1, due_at_s = ?, sending_until_s = ?,
             turn = (SELECT max(turn) FROM callback) + 1 WHERE job_id = ?"""
-            connection.execute(sql, (max(until_s, now_s + _pause_s(due)), until_s, due.job_id))
+            connection.execute(sql, (max(until_s, now_s + due.pause_s()), until_s, due.job_id))
         return due
 
-    def _send(self, due: _DueCallback) -> int:
-        """The status of the answer. Raises what `post` raises, Stopping, and what a damaged or lost job raises."""
-        message_id, body = f"msg_{due.job_id}_{EXPIRED}", due.expired
+    def _send(self, due: _Due) -> int:
+        """The status of the answer. Raises what `post` raises, and what a damaged or lost job raises."""
+        message_id, body = f"msg_{due.job_id}_{_EXPIRED}", due.expired
         if body is None:
             job, message_id = self._job(due), f"msg_{due.job_id}"
-            body = _body_of(job, STATES[job.state()[0]])
-        secret = due.secret or secret_of_key(self.secret, due.key)
-        return self.post(due.url, body, headers_of(message_id, body, self.clock(), secret), self._check)
+            body = _body_of(job, STATES[job.progress().state])
+        secret = due.secret or secret_of_key(self.settings.callback_secret, due.key)
+        headers, policy = headers_of(message_id, body, self.clock(), secret), policy_of_callbacks(self.settings)
+        return self.post(due.url, body, headers, policy, self.settings.callback_s, self._check)
 
-    def _end(self, due: _DueCallback, state: str, status: int | None) -> None:
+    def _end(self, due: _Due, state: str, status: int | None) -> None:
         """It is not sent again. Of an expired job nothing is left then."""
         if due.expired:
-            with self.database.transaction() as connection:
-                remove_callback(connection, due.job_id)
+            self.database.rows("DELETE FROM callback WHERE job_id = ?", due.job_id)
         elif self._change(due, state=state, status=status, secret=""):
-            (self._job(due).folder / CALLBACK).unlink(missing_ok=True)
+            (self._job(due).folder / SECRET).unlink(missing_ok=True)
         self.note(f"callback_{state.replace(' ', '_')}")
 
-    def _change(self, due: _DueCallback, **values: object) -> bool:
+    def _change(self, due: _Due, **values: object) -> bool:
         """It is not being sent any more; False where the job has expired since, so that its row says more."""
         names = "".join(f"{name} = ?, " for name in values)
-        sql = f"UPDATE callback SET {names} sending_until_s = 0 WHERE job_id = ? AND (expired IS NULL) = ?"  # noqa: S608
-        with self.database.transaction() as connection:
-            return connection.execute(sql, (*values.values(), due.job_id, due.expired is None)).rowcount == 1
+        sql = f"""UPDATE callback SET {names} sending_until_s = 0
+        WHERE job_id = ? AND (expired IS NULL) = ? RETURNING 1"""  # noqa: S608  no input
+        return bool(self.database.rows(sql, *values.values(), due.job_id, due.expired is None))
 
-    def _job(self, due: _DueCallback) -> Job:
+    def _job(self, due: _Due) -> Job:
         return Job(self.database.folder / due.job_id, self.database)
 
     def _check(self) -> None:
-        """Raises Stopping."""
-        if self._stopped.is_set():
-            raise Stopping
-
-    def _report(self, error: Exception) -> None:
-        """What is wrong with the disk is logged now and then, not each time."""
-        now_s = time.monotonic()
-        if now_s >= self._quiet_until_s:
-            self._quiet_until_s = now_s + _LOG_INTERVAL_S
-            LOGGER.error("callbacks cannot be sent; tried again later: %s", loggable_error(error))
-
-
-def make_callback_sender(
-    database: JobDatabase, settings: Settings, note: Callable[[str], object]
-) -> CallbackSender | None:
-    """What sends the ends of jobs, as the settings say; None where no host is named."""
-    policy, limit_s = policy_of_callbacks(settings), settings.callback_s
-    if not policy.is_on:
-        return None
-
-    def send(url: str, body: bytes, headers: Mapping[str, str], check: Callable[[], object]) -> int:
-        return post(url, body, headers, policy, limit_s, check)
-
-    secret = settings.callback_secret.get_secret_value() if settings.callback_secret is not None else ""
-    return CallbackSender(database, send, settings.callback_tries, secret, limit_s, note)
-
-
-def _pause_s(due: _DueCallback) -> float:
-    """Before the next try, when this one has failed."""
-    return min(FIRST_PAUSE_S * 2.0**due.tries, LONGEST_PAUSE_S)
+        """Raises ClientGone."""
+        if self.threads.stopped.is_set():
+            raise ClientGone("This process ends.")

@@ -2,13 +2,13 @@
 
     file           what was sent
     job.json       what is asked, whose it is, and when it came
-    lock           held (flock) by the process that reads it, so that its death frees it
-    started        when reading began
+    lock           held (flock) by the process that reads it, so that its death frees it; as old as the first reading
     begun.json     the pages that are being read, and how often each was begun
-    pages.jsonl    what was read, a line a page, in order; with pages.index (see PageLog)
+    pages.jsonl    what was read, a line a page, in order
+    pages.index    where each of these lines ends, so that any is found without the others
     done.json      how it ended
     engine.json    which engine read it
-    callback.json  where its end is sent, until that is delivered or given up
+    secret         what signs the message to its callback, until that is delivered or given up
     out/           files made of the result
 
 Files are written beside their place and renamed.
@@ -19,10 +19,10 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from struct import Struct
@@ -30,124 +30,57 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from ocrsvc.errors import OcrsvcError
 from ocrsvc.jobs.job_database import JobDatabase
 
 State = Literal["waiting", "running", "success", "failure"]
-
-BEGUN: Final = "begun.json"
-CALLBACK: Final = "callback.json"
-DONE: Final = "done.json"
-ENGINE: Final = "engine.json"
-RECORD: Final = "job.json"
-LINES: Final = "pages.jsonl"
-INDEX: Final = "pages.index"
+# What the native API calls them, and where its jobs are.
+STATES: Final[dict[State, str]] = {"waiting": "waiting", "running": "running", "success": "done", "failure": "failed"}
+PATH: Final = "/v1/jobs"
+BEGUN, DONE, ENGINE, RECORD, SECRET = "begun.json", "done.json", "engine.json", "job.json", "secret"
+LINES, INDEX = "pages.jsonl", "pages.index"
 # Twice the place where the line ends, and 1 more for a page that could not be read.
 _ENTRY: Final = Struct("<Q")
+_MOST_FAILED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of a job from its arrival on, by the clock on the wall.
+    """Whose a job is, and what is asked of it.
 
-    `caller` shares the store, `key` is the identity of the API key that it was left with. `repeat` is a hash of the
-    Idempotency-Key, empty for none, and `content` of what the job is; `about` is what was asked, see intake.py.
-    Without a callback the status of a job needs no database.
+    `key` is the identity of the API key, `source` the adapter that took it in, `asked` what that remembers. Of the
+    `count` pages of the document these `numbers` are read. `repeat` is a hash of the Idempotency-Key, empty for none,
+    and `content` of what the job is; `callback` is a URL.
     """
 
     caller: str
-    key: str | None
-    pages: int
-    came_at_s: float
-    repeat: str
-    content: str
-    has_callback: bool
-    about: Mapping[str, Any]
+    key: str | None = None
+    source: str = ""
+    name: str = ""
+    count: int = 0
+    numbers: Sequence[int] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    formats: Sequence[str] = ()
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    repeat: str = ""
+    content: str = ""
+    callback: str = ""
+    came_at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """How a job ended: why, if it failed, with the code of the error, and when by the clock on the wall."""
+class Progress:
+    """How far a job is: why it failed, with the code of the error, and when it ended, by the clock on the wall."""
 
-    state: Literal["success", "failure"]
+    state: State
     why: str = ""
     code: str = ""
-    at_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class PageLog:
-    """The pages of the job in this folder: lines of JSON, and an index by which any is found without the others.
-
-    One process at a time appends, and any may read meanwhile. A line is written before its entry in the index, so that
-    what the index counts is there. Methods may raise OSError.
-    """
-
-    folder: Path
-
-    def count(self) -> int:
-        """How many pages are there; reads none."""
-        return len(self._entries())
-
-    def size_bytes(self, after: int = 0) -> int:
-        """Of the lines, without the first `after`; reads none."""
-        ends = [0, *(entry >> 1 for entry in self._entries())]
-        return ends[-1] - ends[min(after, len(ends) - 1)]
-
-    def failed(self) -> list[int]:
-        """The places, from 0, of the pages that could not be read."""
-        return [place for place, entry in enumerate(self._entries()) if entry & 1]
-
-    def read(self, after: int = 0, most: int | None = None) -> Iterator[Any]:
-        """The pages, in order and one at a time, without the first `after`; at most so many, or all that are there."""
-        ends = [0, *(entry >> 1 for entry in self._entries())]
-        if after + 1 < len(ends):
-            with (self.folder / LINES).open("rb") as lines:
-                lines.seek(ends[after])
-                there = len(ends) - 1 - after
-                yield from map(orjson.loads, islice(lines, there if most is None else min(there, most)))
-
-    def append(self, page: Mapping[str, object]) -> None:
-        """Add a page; only for the process that has claimed the job. One that holds "error" counts as failed."""
-        with (self.folder / LINES).open("ab") as lines:
-            lines.write(orjson.dumps(page) + b"\n")
-            lines.flush()
-            ends = lines.tell()
-        with (self.folder / INDEX).open("ab") as index:
-            index.write(_ENTRY.pack(ends << 1 | ("error" in page)))
-
-    def repair(self) -> None:
-        """Cut off what is no whole line, and count anew; only for the process that has claimed the job."""
-        entries, ends = b"", 0
-        with suppress(FileNotFoundError), (self.folder / LINES).open("r+b") as lines:
-            # A disk without power may leave anything in place of a line.
-            with suppress(ValueError):
-                for line in lines:
-                    if not line.endswith(b"}\n"):
-                        break
-                    is_failed = "error" in orjson.loads(line)
-                    ends += len(line)
-                    entries += _ENTRY.pack(ends << 1 | is_failed)
-            lines.truncate(ends)
-            (self.folder / f"{INDEX}.new").write_bytes(entries)
-            (self.folder / f"{INDEX}.new").rename(self.folder / INDEX)
-
-    def sync(self) -> None:
-        """Have what was appended survive a loss of power."""
-        for name in (LINES, INDEX):
-            with suppress(FileNotFoundError), (self.folder / name).open("rb") as file:
-                os.fsync(file.fileno())
-
-    def _entries(self) -> list[int]:
-        """All whole entries; a torn one at the end does not count."""
-        with suppress(FileNotFoundError):
-            data = (self.folder / INDEX).read_bytes()
-            return [entry for (entry,) in _ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size])]
-        return []
+    ended_at_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job; any method may raise FileNotFoundError once it was removed."""
+    """One job; any method may raise OSError, FileNotFoundError once it was removed."""
 
     folder: Path
     database: JobDatabase = field(compare=False)
@@ -157,86 +90,46 @@ class Job:
         """Random, and the only thing that a caller without a key needs to know."""
         return self.folder.name
 
-    @property
-    def log(self) -> PageLog:
-        """Its pages."""
-        return PageLog(self.folder)
-
     def record(self) -> Record:
-        """Whose it is, and when it came."""
+        """What is asked."""
         return Record(**self.get(RECORD))
-
-    def about(self) -> Any:
-        """What was asked; see intake.py."""
-        return self.record().about
 
     def data(self) -> bytes:
         """What was sent."""
         return (self.folder / "file").read_bytes()
 
-    def came_at_s(self) -> float:
-        """When it came, in seconds of the clock on the wall; for people."""
-        return self.record().came_at_s
-
     def started_at_s(self) -> float | None:
         """When reading began, by the clock on the wall; None before that."""
-        with suppress(FileNotFoundError):
-            return (self.folder / "started").stat().st_mtime
-        return None
-
-    def note_start(self) -> None:
-        """Reading begins, if it did not before."""
-        if self.started_at_s() is None:
-            (self.folder / "started").touch()
+        lock = self.folder / "lock"
+        return lock.stat().st_mtime if lock.exists() else None
 
     def is_there(self) -> bool:
-        """Whether it was not removed; False also where the disk fails. Raises nothing.
-
-        Engine threads ask, before each page: what `Path.exists` raises on a disk that fails would end them.
-        """
-        return os.path.exists(self.folder)  # noqa: PTH110  see above
+        """Whether it was not removed; False also where the disk fails."""
+        return os.path.exists(self.folder)  # noqa: PTH110  raises nothing, which would end engine threads
 
     def is_done(self) -> bool:
         """Whether nothing more will be read."""
         return (self.folder / DONE).exists()
 
-    def end(self) -> End | None:
-        """How it ended; None while it has not."""
+    def progress(self) -> Progress:
+        """How far it is."""
         with suppress(FileNotFoundError):
-            return End(**self.get(DONE))
-        return None
+            return Progress(**self.get(DONE))
+        return Progress("running" if (self.folder / BEGUN).exists() else "waiting")
 
-    def state(self) -> tuple[State, str]:
-        """How far it is, and for a failure why."""
-        if (end := self.end()) is not None:
-            return end.state, end.why
-        return ("running" if (self.folder / BEGUN).exists() else "waiting"), ""
-
-    def finish(self, state: Literal["success", "failure"], why: str = "", code: str = "") -> None:
+    def finish(self, error: OcrsvcError | None = None) -> None:
         """Nothing more will be read. What was read is on the disk before that is said."""
-        self._sync_pages()
-        self.put(DONE, asdict(End(state, why, code, time.time())))
+        self.note_progress()
+        progress = Progress("success") if error is None else Progress("failure", str(error), error.code)
+        self.put(DONE, replace(progress, ended_at_s=time.time()))
         self.note_progress()
 
     def note_progress(self) -> None:
         """Have what was read survive a loss of power, and its row say its size and whether it is done."""
-        self._sync_pages()
+        with suppress(FileNotFoundError):
+            self.database.sync(self.folder / LINES, self.folder / INDEX)
         sql = "UPDATE job SET bytes = ?, is_done = ? WHERE id = ?"
         self.database.rows(sql, size_of(self.folder), self.is_done(), self.id)
-
-    def callback(self) -> dict[str, Any] | None:
-        """How far sending its end has come; None for a job without a callback."""
-        names = ("url", "state", "tries", "status")
-        rows = self.database.rows(f"SELECT {', '.join(names)} FROM callback WHERE job_id = ?", self.id)  # noqa: S608
-        return dict(zip(names, rows[0], strict=True)) if rows else None
-
-    def pages(self) -> Iterator[Any]:
-        """What was written for each page, in order and one at a time."""
-        return self.log.read()
-
-    def release(self) -> None:
-        """Have it wait again, as after a full disk. Needs no space."""
-        (self.folder / BEGUN).unlink(missing_ok=True)
 
     @contextmanager
     def claim(self) -> Iterator[bool]:
@@ -247,8 +140,39 @@ class Job:
             except BlockingIOError:
                 yield False
                 return
-            self.log.repair()
+            self._repair_pages()
             yield True
+
+    def page_count(self) -> int:
+        """How many pages were read, or could not be; reads none."""
+        return len(self._entries())
+
+    def failed_pages(self) -> list[int]:
+        """The places, from 0, of the pages that could not be read."""
+        return [place for place, entry in enumerate(self._entries()) if entry & 1]
+
+    def pages_bytes(self, after: int = 0) -> int:
+        """The size of what was written for the pages, without the first `after`; reads none."""
+        ends = self._ends()
+        return ends[-1] - ends[min(after, len(ends) - 1)]
+
+    def pages(self, after: int = 0, most: int | None = None) -> Iterator[Any]:
+        """What was written for each page, in order and one at a time, without the first `after`."""
+        ends = self._ends()
+        if after + 1 < len(ends):
+            with (self.folder / LINES).open("rb") as lines:
+                lines.seek(ends[after])
+                yield from map(orjson.loads, islice(lines, len(ends[after + 1 :][:most])))
+
+    def append_page(self, page: Mapping[str, object]) -> None:
+        """Add a page; only for the process that has claimed the job. One that holds "error" counts as failed."""
+        with (self.folder / LINES).open("ab") as lines:
+            lines.write(orjson.dumps(page) + b"\n")
+            lines.flush()
+            entry = lines.tell() << 1 | ("error" in page)
+        # Afterwards: what the index counts is there.
+        with (self.folder / INDEX).open("ab") as index:
+            index.write(_ENTRY.pack(entry))
 
     def reported(self) -> int:
         """How many pages were returned to callers who ask only for what is new, by any worker."""
@@ -260,19 +184,6 @@ class Job:
         sql = "UPDATE job SET reported = ? WHERE id = ? AND reported = ? RETURNING id"
         return before == count or bool(self.database.rows(sql, count, self.id, before))
 
-    @contextmanager
-    def unfinished_file(self) -> Iterator[Path]:
-        """Where a file is made that is not shown yet, named after this process; what is left there is removed."""
-        path = self.folder / f".{os.getpid()}-{uuid.uuid4().hex}"
-        try:
-            yield path
-        finally:
-            path.unlink(missing_ok=True)
-
-    def unfinished_files(self) -> list[Path]:
-        """Those that processes make, or have left."""
-        return list(self.folder.glob(".*-*"))
-
     def result_path(self, name: str) -> Path | None:
         """Where a file lies that was made of the result; None for a name that none has, whatever stands in it."""
         return next((file for file in self.folder.glob("out/*") if file.name == name), None)
@@ -282,35 +193,76 @@ class Job:
         return orjson.loads((self.folder / name).read_bytes())
 
     def put(self, name: str, value: object, *, is_durable: bool = True) -> None:
-        """Write one of its files as JSON, as a whole or not at all; durable where the database is."""
-        is_synced = is_durable and self.database.is_durable
-        with self.unfinished_file() as beside:
-            beside.write_bytes(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
-            if is_synced:
-                sync(beside)
-            beside.rename(self.folder / name)
-        if is_synced:
-            sync(self.folder)
+        """Write one of its files as JSON; only for the process that has claimed the job."""
+        data = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+        write_whole(self.folder / name, data, self.database.sync if is_durable else bool)
 
-    def _sync_pages(self) -> None:
-        if self.database.is_durable:
-            self.log.sync()
+    def _repair_pages(self) -> None:
+        """Cut off what is no whole line, and make the index anew."""
+        entries, ends = b"", 0
+        with suppress(FileNotFoundError), (self.folder / LINES).open("r+b") as lines:
+            # A disk without power may leave anything in place of a line.
+            with suppress(ValueError):
+                for line in lines:
+                    if not line.endswith(b"}\n"):
+                        break
+                    is_failed = "error" in orjson.loads(line)
+                    ends += len(line)
+                    entries += _ENTRY.pack(ends << 1 | is_failed)
+            lines.truncate(ends)
+            write_whole(self.folder / INDEX, entries)
+
+    def _entries(self) -> list[int]:
+        """All whole entries of the index; a torn one at the end does not count."""
+        data = (self.folder / INDEX).read_bytes() if (self.folder / INDEX).exists() else b""
+        return [entry for (entry,) in _ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size])]
+
+    def _ends(self) -> list[int]:
+        return [0, *(entry >> 1 for entry in self._entries())]
 
 
-def sync(*paths: Path) -> None:
-    """Have files, or the names in folders, survive a loss of power. Raises OSError."""
-    for path in paths:
-        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+def job_status(job: Job) -> dict[str, Any]:
+    """How a job is, for the native API and callbacks. Raises FileNotFoundError once it was removed."""
+    record, progress, failed, where = job.record(), job.progress(), job.failed_pages(), f"{PATH}/{job.id}"
+    total = len(record.numbers)
+    status: dict[str, Any] = {
+        "id": job.id,
+        "state": STATES[progress.state],
+        "name": record.name,
+        "pages": {"total": total, "done": job.page_count(), "failed": len(failed), "in_document": record.count},
+        "failed_pages": [record.numbers[place] for place in failed[:_MOST_FAILED]],
+        "created_at": _moment(record.came_at_s),
+        "started_at": _moment(job.started_at_s()),
+        "finished_at": _moment(progress.ended_at_s),
+        "formats": record.formats,
+        "links": {"self": where, "pages": f"{where}/pages", "result": f"{where}/result"},
+    }
+    if progress.state == "failure":
+        status["error"] = {"code": progress.code, "detail": progress.why}
+    if record.callback:
+        rows = job.database.rows("SELECT state, tries, status FROM callback WHERE job_id = ?", job.id)
+        for state, tries, answered in rows:
+            status["callback"] = {"url": record.callback, "state": state, "tries": tries, "status": answered}
+    return status
+
+
+def write_whole(path: Path, data: bytes, sync: Callable[[Path], object] = bool) -> None:
+    """Write a file as a whole or not at all; for one process at a time."""
+    beside = path.with_name(f"{path.name}.new")
+    try:
+        beside.write_bytes(data)
+        sync(beside)
+        beside.rename(path)
+        sync(path.parent)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def size_of(folder: Path) -> int:
-    """The bytes of all files in a folder and below it; one that is renamed meanwhile may not count."""
-    size = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            size += path.stat().st_size if path.is_file() else 0
-    return size
+    """The bytes of all files in a folder and below it."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _moment(at_s: float | None) -> str | None:
+    """RFC 3339, by the clock on the wall."""
+    return None if at_s is None else datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")

@@ -7,13 +7,12 @@ database is missing or malformed. Each process opens it for itself, after the fo
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import sqlite3
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -22,26 +21,29 @@ from ocrsvc.errors import QueueFull, Refused
 
 LOGGER: Final = logging.getLogger("ocrsvc.jobs")
 NAME: Final = "jobs.sqlite"
-"""A link to the file."""
-
+# So begins the name of a file or of a job's folder that cannot be understood: it is kept for people, and unused.
 DAMAGED: Final = "damaged-"
-"""How the name of a file or of a job's folder begins that cannot be understood: it is kept for people, and unused."""
-
-# Ages are monotonic (came_s), with the clock on the wall (…_at_s) for people and over boots.
-_SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS job (
-        id TEXT PRIMARY KEY, caller TEXT NOT NULL, key TEXT, pages INTEGER NOT NULL,
-        bytes INTEGER NOT NULL, is_done INTEGER NOT NULL, came_s REAL NOT NULL, came_at_s REAL NOT NULL,
-        repeat TEXT NOT NULL, content TEXT NOT NULL, reported INTEGER NOT NULL DEFAULT 0)""",
-    """CREATE TABLE IF NOT EXISTS callback (
-        job_id TEXT PRIMARY KEY, caller TEXT NOT NULL, key TEXT, url TEXT NOT NULL, secret TEXT NOT NULL,
-        host TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'waiting', tries INTEGER NOT NULL DEFAULT 0, status INTEGER,
-        due_at_s REAL NOT NULL DEFAULT 0, sending_until_s REAL NOT NULL DEFAULT 0, turn INTEGER NOT NULL DEFAULT 0,
-        expired BLOB, expired_at_s REAL)""",
-    "CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value)",
-)
+# Ages are monotonic (came_s), with the clock on the wall (…_at_s) for people and over boots. Of a job that has gone
+# only the message stays that it expired.
+_SCHEMA: Final = """
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS job (
+    id TEXT PRIMARY KEY, caller TEXT NOT NULL, key TEXT, pages INTEGER NOT NULL,
+    bytes INTEGER NOT NULL, is_done INTEGER NOT NULL, came_s REAL NOT NULL, came_at_s REAL NOT NULL,
+    repeat TEXT NOT NULL, content TEXT NOT NULL, reported INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE IF NOT EXISTS callback (
+    job_id TEXT PRIMARY KEY, caller TEXT NOT NULL, key TEXT, url TEXT NOT NULL, secret TEXT NOT NULL,
+    host TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'waiting', tries INTEGER NOT NULL DEFAULT 0, status INTEGER,
+    due_at_s REAL NOT NULL DEFAULT 0, sending_until_s REAL NOT NULL DEFAULT 0, turn INTEGER NOT NULL DEFAULT 0,
+    expired BLOB, expired_at_s REAL);
+CREATE TRIGGER IF NOT EXISTS gone AFTER DELETE ON job BEGIN
+    DELETE FROM callback WHERE job_id = OLD.id AND expired IS NULL; END;
+CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value);
+COMMIT;
+"""
 _WAIT_S: Final = 5.0
 _RETRY_S: Final = 30
+_BUSY: Final = ("Other documents are being stored, and that takes long.", "Send it again later.", _RETRY_S)
 _LACKS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS)
 _ERRNO: Final = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_READONLY: errno.EROFS}
 
@@ -66,13 +68,10 @@ def storing() -> Iterator[None]:
 
 
 class JobDatabase:
-    """The file in one folder, for any thread of any process; every method may raise QueueFull and OSError.
+    """The file in one folder, for any thread of any process; every method may raise QueueFull and OSError."""
 
-    `fill` is called in a transaction when a process opens the file, which may be new.
-    """
-
-    def __init__(self, folder: Path, fill: Callable[[sqlite3.Connection], object], *, is_durable: bool = False) -> None:
-        self.folder, self.is_durable, self.wait_s, self._fill = folder, is_durable, _WAIT_S, fill
+    def __init__(self, folder: Path, *, is_durable: bool) -> None:
+        self.folder, self.wait_s, self._is_durable = folder, _WAIT_S, is_durable
         self._lock = threading.RLock()
         self._opened: tuple[int, Path, sqlite3.Connection] | None = None
 
@@ -84,15 +83,25 @@ class JobDatabase:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Nothing else writes within the block, which is committed at its end, or not at all."""
-        with self._connected() as connection, _transaction(connection):
+        with self._connected() as connection, connection:
+            connection.execute("BEGIN IMMEDIATE")
             yield connection
 
     def check(self) -> None:
-        """Set the file aside where any of it is malformed; for the service that has just opened the folder."""
+        """Set the file aside where any of it is malformed."""
         # What a query finds malformed is set aside with it.
         with suppress(QueueFull):
             if self.rows("PRAGMA quick_check(1)") != [("ok",)]:
                 self._set_aside()
+
+    def sync(self, *paths: Path) -> None:
+        """Have files, or the names in folders, survive a loss of power where the database does."""
+        for path in paths if self._is_durable else ():
+            opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
 
     def close(self) -> None:
         """Close this process's connection; the next call opens another."""
@@ -103,7 +112,7 @@ class JobDatabase:
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
         if not self._lock.acquire(timeout=self.wait_s):
-            raise _busy()
+            raise QueueFull(*_BUSY)
         try:
             yield self._connection()
         except sqlite3.Error as error:
@@ -113,18 +122,14 @@ class JobDatabase:
 
     def _connection(self) -> sqlite3.Connection:
         """This process's own, to the file that is there now: another process may have set one aside."""
-        path = self._path() or self._replace(None)
+        path = self._path()
         if self._opened is None or self._opened[:2] != (os.getpid(), path):
             self.close()
             connection = sqlite3.connect(path, timeout=self.wait_s, isolation_level=None, check_same_thread=False)
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(f"PRAGMA synchronous = {'FULL' if self.is_durable else 'OFF'}")
-            with _transaction(connection):
-                for statement in _SCHEMA:
-                    connection.execute(statement)
-                # What it asks of this database it asks by the same connection.
-                self._opened = os.getpid(), path, connection
-                self._fill(connection)
+            connection.execute(f"PRAGMA synchronous = {'FULL' if self._is_durable else 'OFF'}")
+            connection.executescript(_SCHEMA)
+            self._opened = os.getpid(), path, connection
         return self._opened[2]
 
     def _translated(self, error: sqlite3.Error) -> Exception:
@@ -133,53 +138,32 @@ class JobDatabase:
             self._set_aside()
             return QueueFull("The jobs' database is malformed, and is built anew.", "Send it again.", _RETRY_S)
         if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-            return _busy()
+            return QueueFull(*_BUSY)
         if (number := _ERRNO.get(code)) is not None:
             return OSError(number, os.strerror(number), str(self.folder / NAME))
         # No job fails for it: its reader goes on later.
         LOGGER.error("%s cannot be used: %s", NAME, error)
         return QueueFull("The jobs' database cannot be used now.", "Send it again later.", _RETRY_S)
 
+    def _path(self) -> Path:
+        """The file that the link names; without a link, one that is new."""
+        if not (self.folder / NAME).is_symlink():
+            with suppress(FileExistsError):
+                self._link(NAME)
+        return self.folder / (self.folder / NAME).readlink()
+
+    def _link(self, name: str) -> Path:
+        link = self.folder / name
+        link.symlink_to(f"jobs-{uuid.uuid4().hex}.sqlite")
+        return link
+
     def _set_aside(self) -> None:
-        """Keep the malformed file under another name; the next call makes a new one."""
-        old = self._opened[1] if self._opened is not None else self._path()
+        """Keep the malformed file under another name, unless another process has; the next call makes a new one."""
+        old = self._path() if self._opened is None else self._opened[1]
         self.close()
-        if old is not None and self._replace(old) != old:
+        if self._path() == old:
+            # With a new name, as processes that have the old one open delete its log, by name, when they close it.
+            self._link(f"{NAME}.{os.getpid()}").rename(self.folder / NAME)
             with suppress(FileNotFoundError):
                 old.rename(self.folder / f"{DAMAGED}{NAME}")
                 LOGGER.error("%s is malformed: it is kept as %s%s, and built anew", NAME, DAMAGED, NAME)
-
-    def _replace(self, old: Path | None) -> Path:
-        """Have the link name a new file in place of this one, unless another process has done so already.
-
-        Processes that still have the old one open delete its log, by name, when they close it.
-        """
-        with (self.folder / f"{NAME}.lock").open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if (path := self._path()) == old:
-                path, beside = self.folder / f"jobs-{uuid.uuid4().hex}.sqlite", self.folder / f"{NAME}.new"
-                beside.unlink(missing_ok=True)
-                beside.symlink_to(path.name)
-                beside.rename(self.folder / NAME)
-        return path or self._replace(None)
-
-    def _path(self) -> Path | None:
-        """The file that the link names now."""
-        with suppress(FileNotFoundError):
-            return self.folder / (self.folder / NAME).readlink()
-        return None
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-
-
-def _busy() -> QueueFull:
-    return QueueFull("Other documents are being stored, and that takes long.", "Send it again later.", _RETRY_S)

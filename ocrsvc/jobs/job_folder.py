@@ -11,45 +11,41 @@ import shutil
 import stat
 import tempfile
 import time
+import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from ocrsvc.errors import Refused, SettingsError
-from ocrsvc.jobs.job import sync
 from ocrsvc.jobs.job_database import LOGGER, storing
-from ocrsvc.jobs.job_store import CallerLimits, JobStore
+from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.settings.settings import Settings
 
 PREFIX: Final = "ocrsvc-tasks-"
 LASTING: Final = "ocrsvc-jobs"
-"""The name of the folder that lasts, in the one that OCRSVC_TASKS_DIR names."""
-
 _ALIVE: Final = ".alive"
 _FORMAT_FILE: Final = ".format"
-_FORMAT: Final = "2"
+_FORMAT: Final = "3"
 # Workers of a service whose arbiter was killed notice that within a second, and end.
 _WAIT_S: Final = 20.0
 _CHECK_S: Final = 0.1
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _REMEDY: Final = "Set OCRSVC_TASKS_DIR to a folder that the service may write to."
 
 
 def open_jobs(settings: Settings) -> JobStore:
-    """The job store of a service, for the arbiter before it forks. Raises SettingsError.
-
-    With OCRSVC_TASKS_DIR it lasts, and what an earlier service left in it is gone on with; without, it is removed when
-    the service ends.
-    """
+    """The job store of a service, with what an earlier one left in it; for the arbiter. Raises SettingsError."""
     jobs = JobStore(
-        make_folder() if settings.tasks_dir is None else open_folder(settings.tasks_dir),
+        make_folder() if settings.tasks_dir is None else open_folder(settings.tasks_dir / LASTING),
         settings.tasks_bytes,
         settings.tasks_s,
-        limits=CallerLimits(settings.jobs_waiting, settings.jobs_waiting_pages),
+        most_waiting=settings.jobs_waiting,
+        most_pages=settings.jobs_waiting_pages,
         is_durable=settings.tasks_dir is not None,
     )
     try:
         with storing():
-            jobs.open_again(boot_id())
+            jobs.sweep(_BOOT_ID.read_text(encoding="ascii") if _BOOT_ID.exists() else "")
     except Refused as error:
         LOGGER.error("jobs of an earlier service are put in order later: %s", error)
     except OSError as error:
@@ -61,87 +57,53 @@ def open_jobs(settings: Settings) -> JobStore:
     return jobs
 
 
-def open_folder(parent: Path, wait_s: float = _WAIT_S) -> Path:
-    """The folder in `parent` that lasts, once a service that had it before has ended.
-
-    Raises SettingsError where it cannot be used, another service uses it, or another version has written it.
-    """
-    folder = parent / LASTING
-    try:
-        folder.mkdir(0o700, exist_ok=True)
-        if not _is_own(folder):
-            raise SettingsError(f"{folder} is not a folder of this service's user.", _REMEDY)
-        folder.chmod(0o700)
-        _lock(folder, wait_s)
-        _check_format(folder)
-    except OSError as error:
-        raise SettingsError(f"The folder {folder} cannot be used: {error.strerror}.", _REMEDY) from error
-    return folder
-
-
 def make_folder(parent: Path | None = None) -> Path:
     """A new temporary folder; those of killed services are removed. Raises SettingsError."""
-    parent = parent or Path(tempfile.gettempdir())
+    parent, name = parent or Path(tempfile.gettempdir()), f"{PREFIX}{uuid.uuid4().hex}"
+    for left in parent.glob(f"{PREFIX}*/{_ALIVE}"):
+        with suppress(OSError, SettingsError):
+            _lock(left.parent, 0.0)
+            shutil.rmtree(left.parent, ignore_errors=True)
+    return open_folder(parent / f".{name}").rename(parent / name)
+
+
+def open_folder(folder: Path, wait_s: float = _WAIT_S) -> Path:
+    """The folder, for this service once another that had it has ended. Raises SettingsError."""
     try:
-        for left in parent.glob(f"{PREFIX}*"):
-            # No folder of another user, and no link.
-            with suppress(OSError, SettingsError):
-                if _is_own(left) and (left / _ALIVE).exists():
-                    _lock(left, 0.0)
-                    remove_folder(left)
-        made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=parent))
-        _lock(made, 0.0)
-        return made.rename(parent / made.name[1:])
+        folder.mkdir(0o700, exist_ok=True)
+        _lock(folder, wait_s)
+        folder.chmod(0o700)
+        file = folder / _FORMAT_FILE
+        # After a loss of power it may be empty.
+        if not file.exists() or not file.stat().st_size:
+            file.write_text(_FORMAT, encoding="ascii")
+        found = file.read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
-        raise SettingsError(f"No folder for documents can be made in {parent}: {error.strerror}.", _REMEDY) from error
-
-
-def remove_folder(folder: Path) -> None:
-    """Everything that is left, when the service ends."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def boot_id() -> str:
-    """The identity of this boot of the machine; empty where the system does not tell."""
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return ""
+        raise SettingsError(f"The folder {folder} cannot be used: {error.strerror}.", _REMEDY) from error
+    if found != _FORMAT:
+        raise SettingsError(
+            f"Another version of this service has written the jobs in {folder}: format {found[:20]!r}, not {_FORMAT}.",
+            "Have that version finish them and rename the folder, or give this one another with OCRSVC_TASKS_DIR.",
+        )
+    return folder
 
 
 def _lock(folder: Path, wait_s: float) -> None:
     """Others see by it that this process lives, or one that it forked: it is never closed. Raises SettingsError."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise SettingsError(f"{folder} is not a folder of this service's user.", _REMEDY)
     held, until_s = os.open(folder / _ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), time.monotonic() + wait_s
     while True:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if time.monotonic() < until_s:
-                time.sleep(_CHECK_S)
-                continue
-        os.close(held)
-        raise SettingsError(
-            f"Another service uses the folder {folder}, and no two may.",
-            "Give each service a folder of its own with OCRSVC_TASKS_DIR, or end the other one first.",
-        )
-
-
-def _check_format(folder: Path) -> None:
-    """Raises SettingsError for a folder of another version."""
-    path, beside = folder / _FORMAT_FILE, folder / f"{_FORMAT_FILE}.new"
-    if not path.exists():
-        beside.write_text(_FORMAT, encoding="ascii")
-        sync(beside)
-        beside.rename(path)
-    found = path.read_text(encoding="ascii", errors="replace").strip()
-    if found != _FORMAT:
-        raise SettingsError(
-            f"Another version of this service has written the jobs in {folder}: format {found[:20]!r}, not {_FORMAT}.",
-            "Have that version finish them and rename the folder, or give this one another with OCRSVC_TASKS_DIR.",
-        )
-
-
-def _is_own(folder: Path) -> bool:
-    """Whether it is a folder of this user's, and no link."""
-    found = folder.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+            if time.monotonic() >= until_s:
+                break
+            time.sleep(_CHECK_S)
+    os.close(held)
+    text = f"Another service uses the folder {folder}, and no two may."
+    raise SettingsError(
+        text, "Give each service a folder of its own with OCRSVC_TASKS_DIR, or end the other one first."
+    )

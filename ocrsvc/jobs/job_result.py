@@ -1,26 +1,24 @@
 """What was read of a job: its pages as records and as JSON, and files made of them, once each, in the store.
 
-A file is made where the job lies, page by page, so that memory holds one page of however many there are. The formats
-and the answer that a job was left for are made when its last page was read, with no client waiting; others when they
-are first asked for.
+A file is made page by page, so that memory holds one page of however many there are. The formats and the answer that a
+job was left for are made when its last page was read, with no client waiting; others when they are first asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import IO, Final
+from typing import Any, Final
 
 import orjson
 
-from ocrsvc.errors import BadOption
+from ocrsvc.errors import BadOption, CallerError
 from ocrsvc.formats.document import DocumentResult, Output, page_without_words, write_document
-from ocrsvc.formats.file_names import disposition_of, stem_of
 from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.formats.page_serialization import unpack_page
-from ocrsvc.jobs.job import ENGINE, Job
-from ocrsvc.jobs.job_options import unpack_options
+from ocrsvc.jobs.job import ENGINE, Job, Record
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Check, Page, ReadOptions
@@ -29,18 +27,11 @@ from ocrsvc.registry import adapters, output_formats, resolve
 JSON: Final = "json"
 NDJSON: Final = "ndjson"
 RESULT_FORMATS: Final = (JSON, NDJSON, *output_formats())
-"""What the result of a job can be had as."""
-
-NO_ENGINE: Final = EngineInfo("", "", "", "", "", "")
-"""Of a job of which no page was read."""
-
-_MEDIA_TYPES: Final = {JSON: "application/json", NDJSON: "application/x-ndjson"}
-_WRITTEN_BYTES: Final = 1 << 18
 ANSWER: Final = "answer"
-"""The name of the file that `make_answer` makes."""
+"""In place of a format: what the adapter that took the job in answers with."""
 
-MOST_S: Final = 3600.0
-"""For a file that nobody waits for."""
+# For a file that nobody waits for.
+_MOST_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +45,24 @@ class JobPages:
 
 
 def document_result(job: Job) -> DocumentResult:
-    """What the writers of `formats` take; for a job that is done. Raises FileNotFoundError once it is gone."""
-    numbers, failed = job.about()["numbers"], job.log.failed()
-    count = job.log.count() - len(failed)
-    missing = [numbers[place] for place in failed]
+    """What the writers of `formats` take; for a job that is done."""
+    numbers, failed = job.record().numbers, job.failed_pages()
+    count, missing = job.page_count() - len(failed), [numbers[place] for place in failed]
     return DocumentResult(job.data(), JobPages(job), count, engine_of(job), missing)
 
 
 def engine_of(job: Job) -> EngineInfo:
-    """Which engine read it; NO_ENGINE where no page was read yet."""
-    try:
-        return EngineInfo(**job.get(ENGINE))
-    except FileNotFoundError:
-        return NO_ENGINE
+    """Which engine read it; one without names where no page was read yet."""
+    is_known = (job.folder / ENGINE).exists()
+    return EngineInfo(**job.get(ENGINE)) if is_known else EngineInfo("", "", "", "", "", "")
 
 
 def page_dicts(job: Job, after: int = 0, most: int | None = None) -> Iterator[dict[str, object]]:
     """The pages of a job as the native API shows them, or why they could not be read, without the first `after`."""
-    about = job.about()
-    options, asked = unpack_options(about["options"]), about["asked"]
-    words, lines = asked.get("words", options.wants_words), asked.get("lines", True)
-    for row in job.log.read(after, most):
+    record = job.record()
+    options = unpack_options(record.options)
+    words, lines = record.asked.get("words", options.wants_words), record.asked.get("lines", True)
+    for row in job.pages(after, most):
         if "error" in row:
             yield {"page": row["number"], "error": {"code": row["code"], "detail": row["error"]}}
             continue
@@ -85,9 +73,8 @@ def page_dicts(job: Job, after: int = 0, most: int | None = None) -> Iterator[di
 def check_format(name: str, options: ReadOptions) -> None:
     """Raises BadOption for a format that there is not, or not of such a job."""
     if name not in RESULT_FORMATS:
-        raise BadOption(
-            f"There is no format {name[:40]!r} of a result.", f"The formats are: {', '.join(RESULT_FORMATS)}."
-        )
+        formats = ", ".join(RESULT_FORMATS)
+        raise BadOption(f"There is no format {name[:40]!r} of a result.", f"The formats are: {formats}.")
     if name == "pdf" and options.mask:
         raise BadOption(
             "No searchable PDF is made of a job with masks: what is masked would be seen on the document's pages.",
@@ -96,88 +83,46 @@ def check_format(name: str, options: ReadOptions) -> None:
         )
 
 
-def media_type_of(name: str) -> str:
-    """The Content-Type of a format."""
-    return _MEDIA_TYPES.get(name) or output_formats()[name].media_type
+def formats_made(record: Record) -> tuple[str, ...]:
+    """What is made before anybody asks: the formats that a job was left for, and ANSWER."""
+    return (*record.formats, *([ANSWER] if _answer_writer(record) else []))
 
 
-def file_name_of(name: str) -> str:
-    """Under which the file of a format lies among those that were made."""
-    return f"result{_suffix_of(name)}"
+def make_result(jobs: JobStore, job: Job, name: str, check: Check, limit_s: float = _MOST_S) -> Path:
+    """The file of a format, or ANSWER, made now unless it was before; raises what `check` does, asked now and then."""
+    return job.result_path(name) or jobs.make_file(job, name, partial(_write, job, name, limit_s, check))
 
 
-def disposition_of_result(job: Job, name: str) -> str:
-    """The header Content-Disposition of a format's file, which is named as the document. Raises FileNotFoundError."""
-    return disposition_of(f"{stem_of(job.about()['name'])}{_suffix_of(name)}")
+def unpack_options(packed: Mapping[str, Any]) -> ReadOptions:
+    """The options of a record. Raises CallerError for those of another version that this one does not know."""
+    if unknown := sorted(packed.keys() - {each.name for each in fields(ReadOptions)}):
+        raise CallerError(f"This version of the service does not know the options {', '.join(unknown)}.")
+    values: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in packed.items()}
+    return ReadOptions(**values)
 
 
-def _suffix_of(name: str) -> str:
-    return output_formats()[name].suffix if name in output_formats() else f".{name}"
-
-
-def find_result(job: Job, name: str) -> Path | None:
-    """The file of a format where it was made before. Raises BadOption, FileNotFoundError, as `make_result`."""
-    check_format(name, unpack_options(job.about()["options"]))
-    return job.result_path(file_name_of(name))
-
-
-def make_result(jobs: JobStore, job: Job, name: str, check: Check, limit_s: float = MOST_S) -> Path:
-    """The file of a format, made now unless it was before; for a job that is done, or about to be.
-
-    `check` is asked now and then, and ends it with what it raises; after `limit_s` it is not worth having. Raises as
-    `check_format`, `write_document` and `make_file`.
-    """
-    return find_result(job, name) or make_file(
-        jobs, job, file_name_of(name), lambda output: _write(job, name, output, limit_s, check)
-    )
-
-
-def has_answer(job: Job) -> bool:
-    """Whether the adapter that took it in answers with a file. Raises FileNotFoundError."""
-    return bool(_answer_writer(job))
-
-
-def find_answer(job: Job) -> Path | None:
-    """The file that `make_answer` made, where it was made before."""
-    return job.result_path(ANSWER)
-
-
-def make_answer(jobs: JobStore, job: Job, check: Check) -> Path:
-    """The file with which the job's adapter answers, made now unless it was before. Raises as its `job_answer`, too."""
-    return find_answer(job) or make_file(
-        jobs, job, ANSWER, lambda output: resolve(_answer_writer(job))(job, output, check)
-    )
-
-
-def _answer_writer(job: Job) -> str:
-    entry = adapters().get(job.about().get("source", ""))
+def _answer_writer(record: Record) -> str:
+    entry = adapters().get(record.source)
     return entry.job_answer if entry is not None else ""
 
 
-def make_file(jobs: JobStore, job: Job, name: str, write: Callable[[IO[bytes]], object]) -> Path:
-    """Make a file of a job's result, in place of one that has its name, as soon as it is whole.
-
-    Raises what `write` raises, QueueFull and OSError where there is no room, and FileNotFoundError for a deleted job.
-    """
-    # What processes left here that ended meanwhile may be as large as the document.
-    for left in job.unfinished_files():
-        if not Path("/proc", left.name[1:].partition("-")[0]).exists():
-            left.unlink(missing_ok=True)
-    with job.unfinished_file() as made:
-        with made.open("wb", buffering=_WRITTEN_BYTES) as output:
-            write(output)
-        return jobs.keep_result_file(job, made, name)
-
-
-def _write(job: Job, name: str, output: Output, limit_s: float, check: Check) -> None:
-    if name not in _MEDIA_TYPES:
+def _write(job: Job, name: str, limit_s: float, check: Check, output: Output) -> None:
+    if name == ANSWER:
+        resolve(_answer_writer(job.record()))(job, output, check)
+    elif name in output_formats():
         write_document(name, document_result(job), output, limit_s, check)
+    else:
+        for piece in _json_pieces(job, is_lines=name == NDJSON):
+            check()
+            output.write(piece)
+
+
+def _json_pieces(job: Job, *, is_lines: bool) -> Iterator[bytes]:
+    pages = map(orjson.dumps, page_dicts(job))
+    if is_lines:
+        yield from (page + b"\n" for page in pages)
         return
-    head = {"id": job.id, "engine": asdict(engine_of(job)), "pages_total": job.about()["count"]}
-    if name == JSON:
-        output.write(orjson.dumps(head)[:-1] + b',"pages":[')
-    for place, page in enumerate(page_dicts(job)):
-        check()
-        output.write(orjson.dumps(page) + b"\n" if name == NDJSON else b"," * bool(place) + orjson.dumps(page))
-    if name == JSON:
-        output.write(b"]}")
+    head = {"id": job.id, "engine": engine_of(job), "pages_total": job.record().count}
+    yield orjson.dumps(head)[:-1] + b',"pages":[' + next(pages, b"")
+    yield from (b"," + page for page in pages)
+    yield b"]}"

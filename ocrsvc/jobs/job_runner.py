@@ -7,13 +7,11 @@ worker leaves behind, because it was replaced or died, is continued by another o
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
 
@@ -24,140 +22,151 @@ from ocrsvc.formats.page_serialization import pack_page
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.jobs.job import BEGUN, ENGINE, Job
 from ocrsvc.jobs.job_database import LOGGER, StorageFull, storing
-from ocrsvc.jobs.job_options import unpack_options
-from ocrsvc.jobs.job_result import ANSWER, has_answer, make_answer, make_result
+from ocrsvc.jobs.job_result import formats_made, make_result, unpack_options
 from ocrsvc.jobs.job_store import JobStore
+from ocrsvc.jobs.storage_threads import POLL_S, StorageThreads
 from ocrsvc.models.loaded_models import Lease
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading
-from ocrsvc.serving.work_queue import NeverStarted, RequestContext, client_gone
+from ocrsvc.serving.work_queue import NeverStarted, RequestContext, client_gone, make_check
 from ocrsvc.telemetry.loggable import loggable_error
 
+# In place of the number of a page: the document is being opened. Below it are the files that are made of it.
 OPENING: Final = 0
-"""In place of the number of a page: the document is being opened. Below it are the files that are made of it."""
-
+# How often a page may be begun that is never finished: by then it is what ends the processes that read it.
 MOST_TRIES: Final = 3
-"""How often a page may be begun that is never finished: by then it is what ends the processes that read it."""
-
 # After a loss of power the pages of so many seconds may have to be read again.
 _SYNC_S: Final = 2.0
-_POLL_S: Final = 1.0
-_SWEEP_ROUNDS: Final = 60
-_FIRST_PAUSE_S: Final = 1.0
-_LONGEST_PAUSE_S: Final = 60.0
-_LOG_INTERVAL_S: Final = 60.0
-
-
-class BegunPages:
-    """Which pages of a claimed job are being read, and how often processes began each that did not come back.
-
-    With the one that ends them innocent ones are begun: a page that was begun before is read alone.
-    """
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._times: dict[int, int] = {}
-        # After a loss of power it may be empty.
-        with suppress(FileNotFoundError, ValueError):
-            self._times = {int(number): times for number, times in job.get(BEGUN).items()}
-
-    def times(self, number: int) -> int:
-        """How often the page was begun and never finished."""
-        return self._times.get(number, 0)
-
-    def begin(self, number: int) -> int:
-        """Note that a page is begun; how often it was before. Raises OSError."""
-        before = self.times(number)
-        self._note({number: before + 1})
-        return before
-
-    def end(self, number: int) -> None:
-        """What was begun came back. Raises OSError."""
-        self._note({number: 0})
-
-    def forget(self, *numbers: int) -> None:
-        """These were given up in good order, to be begun again: the last time does not count. Raises OSError."""
-        self._note({number: self.times(number) - 1 for number in numbers})
-
-    def _note(self, times: Mapping[int, int]) -> None:
-        self._times = {number: count for number, count in {**self._times, **times}.items() if count > 0}
-        # Not for a loss of power, which is no page's fault.
-        self._job.put(BEGUN, self._times, is_durable=False)
+_SWEEP_S: Final = 60.0
 
 
 @dataclass
-class JobReading:
-    """One job that this process has claimed, while it is read; used by one thread.
+class JobRunner:
+    """A `thread` that reads what waits, until this process `is_leaving`; to be stopped before the reader is.
 
-    A page may take `page_s`, its wait included. `context` says whether the job is still wanted, here; `gate` counts the
-    pages for the key that the document was left with, and `wait` is called while other requests come first.
+    A page may take `page_s`, its wait included; `gate` counts it for the key that the document was left with.
     """
 
-    job: Job
+    jobs: JobStore
     reader: Reader
     page_s: float
-    context: RequestContext
-    gate: AccessGate | None
-    wait: Callable[[], object]
+    is_leaving: Callable[[], bool]
+    gate: AccessGate | None = None
 
     def __post_init__(self) -> None:
-        self._about = self.job.about()
-        self._options = unpack_options(self._about["options"])
-        self._begun = BegunPages(self.job)
+        self._swept_s = time.monotonic()
+        self.thread = StorageThreads("documents", self.read_all, 1, self.jobs.added)
+
+    def read_all(self) -> bool:
+        """Read what waits, until this process is to end; False. Raises QueueFull, OSError."""
+        self.jobs.added.clear()
+        if time.monotonic() - self._swept_s >= _SWEEP_S:
+            self._swept_s = time.monotonic()
+            self.jobs.sweep()
+        for job in self.jobs.all("NOT is_done"):
+            if self.is_stopping():
+                break
+            with suppress(FileNotFoundError), job.claim() as is_ours:
+                if is_ours:
+                    self._read(job)
+        return False
+
+    def is_stopping(self) -> bool:
+        """Whether others are to go on."""
+        return self.thread.stopped.is_set() or self.is_leaving()
+
+    def _read(self, job: Job) -> None:
+        """Read what is left of a job; one that meets a full disk, also at its very end, is left to be gone on with."""
+        if job.is_done():
+            # Its reader died between the two.
+            job.note_progress()
+            return
+        try:
+            with storing():
+                error = self._outcome(job)
+                job.finish(error)
+                self.jobs.note("done" if error is None else "failed")
+        except StorageFull:
+            # It waits again, which needs no room.
+            (job.folder / BEGUN).unlink(missing_ok=True)
+            raise
+        except (ClientGone, Refused):
+            return
+
+    def _outcome(self, job: Job) -> OcrsvcError | None:
+        """Why the job has failed; None where it has not. Raises ClientGone, and Refused where it is gone on with."""
+        try:
+            with storing():
+                reading = JobReading(self, job)
+                reading.read()
+                reading.make_files()
+        except OcrsvcError as error:
+            if isinstance(error, ClientGone | Refused) and not isinstance(error, QuotaExceeded):
+                raise
+            return error
+        except Exception as error:
+            if not job.is_there():
+                raise client_gone() from error
+            LOGGER.error("a document cannot be read", exc_info=loggable_error(error))
+            return OcrsvcError("Something went wrong here; it is in the service's log.")
+        return None
+
+
+class JobReading:
+    """One job that this process has claimed, while it is read, with how often each page was begun and never ended.
+
+    With the page that ends processes innocent ones are begun: one that was begun before is read alone.
+    """
+
+    def __init__(self, runner: JobRunner, job: Job) -> None:
+        self._runner, self._reader, self._job, self._record = runner, runner.reader, job, job.record()
+        self._options = unpack_options(self._record.options)
+        self._context = RequestContext("batch", lambda: runner.is_stopping() or not job.is_there(), source="job")
         # Numbers of the pages on their way, with where each is counted.
         self._on_way: deque[tuple[int, Admission | None]] = deque()
         self._synced_s = time.monotonic()
-        self._knows_engine = False
+        self._begun: dict[int, int] = {}
+        # After a loss of power it may be empty.
+        with suppress(FileNotFoundError, ValueError):
+            self._begun = {int(number): times for number, times in job.get(BEGUN).items()}
 
     def read(self) -> None:
-        """Read what is left of it.
-
-        Raises:
-            ClientGone: This process ends, or the job was deleted.
-            KeyRefused, QuotaExceeded: The key of the document is not valid any more, or has no pages left.
-            OcrsvcError: The document cannot be opened, or no model reads it.
-            OSError: It cannot be written what was read.
-        """
-        self.job.note_start()
-        numbers: Sequence[int] = self._about["numbers"]
-        done = self.job.log.count()
-        if done == len(numbers):
+        """Read what is left of it. Raises ClientGone where this process ends or the job was deleted; OcrsvcError."""
+        numbers, job, page_s = self._record.numbers, self._job, self._runner.page_s
+        if job.page_count() == len(numbers):
             return
-        with (
-            self._opened() as document,
-            self.reader.one_version(self._options, self.page_s, self.context) as lease,
-        ):
-            while done < len(numbers):
-                self._read_some(document, numbers[done:], lease)
-                done = self.job.log.count()
-
-    @contextmanager
-    def _opened(self) -> Iterator[Document]:
-        """The document. Raises DeadlineExceeded where opening it is what ends the processes that do."""
-        if self._begun.times(OPENING) >= MOST_TRIES:
-            raise DeadlineExceeded(f"The document was begun to be opened {MOST_TRIES} times, and that never ended.")
-        self._begun.begin(OPENING)
         with ExitStack() as stack:
+            with self._trying(OPENING):
+                document = stack.enter_context(self._reader.open_document(job.data(), math.inf, self._context))
+            lease = stack.enter_context(self._reader.one_version(self._options, page_s, self._context))
+            while left := numbers[job.page_count() :]:
+                self._read_some(document, left, lease)
+
+    def make_files(self) -> None:
+        """What is made before anybody asks; who fetches a file that failed learns why."""
+        check = make_check(self._context, math.inf, time.monotonic)
+        for place, name in enumerate(formats_made(self._record)):
             try:
-                opening = self.reader.open_document(self.job.data(), math.inf, self.context)
-                document = stack.enter_context(opening)
-            finally:
-                self._begun.end(OPENING)
-            yield document
+                with self._trying(OPENING - 1 - place):
+                    make_result(self._runner.jobs, self._job, name, check)
+            except ClientGone:
+                raise
+            except OcrsvcError as error:
+                LOGGER.info("no file was made of job %s format=%s code=%s", self._job.id, name, error.code)
 
     def _read_some(self, document: Document, numbers: Sequence[int], lease: Lease) -> None:
         """The next of these pages, as many as there are until one has to be tried again."""
-        if self._begun.times(numbers[0]) >= MOST_TRIES:
+        if self._begun.get(numbers[0], 0) >= MOST_TRIES:
             why = f"The page was begun {MOST_TRIES} times and never finished, and is left out."
             self._write(numbers[0], {"error": why, "code": DeadlineExceeded.code})
             return
         # With what others died of, nothing else is begun.
-        some = list(takewhile(lambda number: not self._begun.times(number), numbers)) or [numbers[0]]
+        some = list(takewhile(lambda number: number not in self._begun, numbers)) or [numbers[0]]
         pages = (DocumentPage(document, number) for number in some)
-        reading = self.reader.read_ahead(pages, self._options, self.page_s, self._begin, lease)
         try:
-            with closing(reading) as outcomes:
-                for outcome in outcomes:
+            reading = self._reader.read_ahead(pages, self._options, self._runner.page_s, self._begin, lease)
+            with closing(reading):
+                for outcome in reading:
                     if not self._take(outcome):
                         return
         finally:
@@ -165,51 +174,48 @@ class JobReading:
 
     def _begin(self, page: DocumentPage) -> RequestContext:
         """A page is about to be begun, as part of this. Raises ClientGone, KeyRefused."""
-        if self.context.is_gone():
+        if self._context.is_gone():
             raise client_gone()
-        self._begun.begin(page.number)
-        self._on_way.append((page.number, None))
-        if self.gate is None or self._about.get("key") is None:
-            return self.context
-        pages = self.gate.resume(self._about["key"])
-        self._on_way[-1] = (page.number, pages)
-        return replace(self.context, pages=pages)
+        gate, key = self._runner.gate, self._record.key
+        pages = None if gate is None or key is None else gate.resume(key)
+        self._on_way.append((page.number, pages))
+        self._note_begun(1, page.number)
+        return self._context if pages is None else replace(self._context, pages=pages)
 
     def _take(self, outcome: Reading | OcrsvcError) -> bool:
         """Write what became of the page that was begun first; False when it is to be tried again. Raises as `read`."""
-        number, pages = self._on_way[0]
         if isinstance(outcome, KeyRefused | QuotaExceeded | ClientGone):
             raise outcome
         if isinstance(outcome, Refused | NeverStarted):
+            # Others come first.
             self._give_up()
-            self.wait()
+            self._runner.thread.stopped.wait(POLL_S)
             return False
-        if isinstance(outcome, DeadlineExceeded) and self._begun.times(number) < MOST_TRIES:
-            # A page that is too slow for us counts like one that ends us.
-            self._end_first()
-            return False
-        try:
-            if pages is not None and isinstance(outcome, Reading):
+        number, pages = self._on_way[0]
+        # A page that is too slow for us counts like one that ends us.
+        is_late = isinstance(outcome, DeadlineExceeded) and self._begun.get(number, 0) < MOST_TRIES
+        if pages is not None and isinstance(outcome, Reading):
+            try:
                 pages.settle(succeeded=True)
-        except Refused as refused:
-            return self._take(refused)
+            except Refused as refused:
+                return self._take(refused)
         self._end_first()
-        self._write(number, self._row(outcome))
-        return True
+        if not is_late:
+            self._write(number, self._row(outcome))
+        return not is_late
 
     def _row(self, outcome: Reading | OcrsvcError) -> dict[str, object]:
         if isinstance(outcome, OcrsvcError):
             return {"error": str(outcome), "code": outcome.code}
-        if not self._knows_engine:
-            self.job.put(ENGINE, asdict(outcome.engine))
-            self._knows_engine = True
+        if not (self._job.folder / ENGINE).exists():
+            self._job.put(ENGINE, outcome.engine)
         return {"page": pack_page(outcome.page), "took_s": outcome.timing.total_s, "at_s": time.time()}
 
     def _write(self, number: int, row: dict[str, object]) -> None:
-        self.job.log.append({"number": number, **row})
-        self._begun.end(number)
+        self._job.append_page({"number": number, **row})
+        self._note_begun(None, number)
         if time.monotonic() - self._synced_s >= _SYNC_S:
-            self.job.note_progress()
+            self._job.note_progress()
             self._synced_s = time.monotonic()
 
     def _end_first(self) -> None:
@@ -222,149 +228,29 @@ class JobReading:
         numbers = [number for number, _ in self._on_way]
         while self._on_way:
             self._end_first()
-        if numbers and self.job.is_there():
-            self._begun.forget(*numbers)
+        if numbers and self._job.is_there():
+            self._note_begun(-1, *numbers)
 
-
-@dataclass
-class JobRunner:
-    """A thread that reads what waits; `start` it when the reader is ready, and `stop` it before the reader is.
-
-    A page may take `page_s`, its wait included. `is_leaving` says whether this process is to end, so that others should
-    go on; `gate` counts the pages for the keys that the documents were left with.
-    """
-
-    jobs: JobStore
-    reader: Reader
-    page_s: float
-    is_leaving: Callable[[], bool]
-    gate: AccessGate | None = None
-
-    def __post_init__(self) -> None:
-        self._stopped = threading.Event()
-        self._pause_s = 0.0
-        self._quiet_until_s = 0.0
-        self._thread = threading.Thread(target=self._run, name="documents", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self, timeout_s: float) -> None:
-        """Leave the job that is under way to others."""
-        self._stopped.set()
-        self.jobs.added.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-
-    def read_all(self) -> None:
-        """Read what waits, until this process is to end."""
-        for job in self.jobs.waiting():
-            if self._is_stopping():
-                return
-            with suppress(FileNotFoundError), job.claim() as is_ours:
-                if is_ours:
-                    self._read(job)
-
-    def _is_stopping(self) -> bool:
-        return self._stopped.is_set() or self.is_leaving()
-
-    def _run(self) -> None:
-        rounds = 0
-        # An earlier service may have left some.
-        self.jobs.added.set()
-        while not self._is_stopping():
-            self.jobs.added.wait(_POLL_S)
-            self.jobs.added.clear()
-            rounds += 1
-            try:
-                with storing():
-                    if rounds % _SWEEP_ROUNDS == 0:
-                        self.jobs.sweep()
-                    self.read_all()
-                self._pause_s = 0.0
-            except Exception as error:  # noqa: BLE001  a thread that ended would leave every later document unread
-                self._pause(error)
-
-    def _pause(self, error: Exception) -> None:
-        """Try again later, and later each time; what is wrong with the disk is logged now and then, not each time."""
-        self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
-        now_s = time.monotonic()
-        if now_s >= self._quiet_until_s:
-            self._quiet_until_s = now_s + _LOG_INTERVAL_S
-            shown = loggable_error(error)
-            cause = None if isinstance(error, StorageFull) else shown
-            LOGGER.error("documents cannot be read; tried again later: %s", shown, exc_info=cause)
-        self._stopped.wait(self._pause_s)
-
-    def _read(self, job: Job) -> None:
-        """Read what is left of a job; one that meets a full disk, also at its very end, is left to be gone on with."""
-        if job.is_done():
-            # Its reader died between the two.
-            job.note_progress()
-            return
-        context = RequestContext("batch", lambda: self._is_stopping() or not job.is_there(), source="job")
+    @contextmanager
+    def _trying(self, number: int) -> Iterator[None]:
+        """What is no page is begun and ends with the block. Raises DeadlineExceeded where it never ended before."""
+        if self._begun.get(number, 0) >= MOST_TRIES:
+            raise DeadlineExceeded(f"This was begun {MOST_TRIES} times, and that never ended.")
+        self._note_begun(1, number)
+        ended: int | None = None
         try:
-            with storing():
-                error = self._read_pages(job, context)
-                if error is None:
-                    job.finish("success")
-                else:
-                    job.finish("failure", str(error), error.code)
-                self.jobs.note("done" if error is None else "failed")
-        except StorageFull:
-            job.release()
+            yield
+        except ClientGone:
+            ended = -1
             raise
-        except (ClientGone, Refused):
-            return
+        finally:
+            self._note_begun(ended, number)
 
-    def _read_pages(self, job: Job, context: RequestContext) -> OcrsvcError | None:
-        """Why the job has failed; None where it has not. Raises ClientGone, and Refused where it is gone on with."""
-        try:
-            with storing():
-                JobReading(job, self.reader, self.page_s, context, self.gate, self._give_way).read()
-                self._make_files(job, context)
-        except QuotaExceeded as error:
-            return error
-        except (ClientGone, Refused):
-            raise
-        except OcrsvcError as error:
-            return error
-        except Exception as error:
-            if not job.is_there():
-                raise client_gone() from error
-            LOGGER.error("a document cannot be read", exc_info=loggable_error(error))
-            return OcrsvcError("Something went wrong here; it is in the service's log.")
-        return None
-
-    def _make_files(self, job: Job, context: RequestContext) -> None:
-        """The formats that were asked for, and the adapter's answer; who fetches one that failed learns why."""
-
-        def check() -> None:
-            if context.is_gone():
-                raise client_gone()
-
-        begun = BegunPages(job)
-        makers: list[tuple[str, Callable[[], object]]] = [
-            (name, partial(make_result, self.jobs, job, name, check)) for name in job.about().get("formats", ())
-        ]
-        if has_answer(job):
-            makers.append((ANSWER, partial(make_answer, self.jobs, job, check)))
-        for place, (name, make) in enumerate(makers):
-            number = OPENING - 1 - place
-            if begun.times(number) >= MOST_TRIES:
-                LOGGER.error("no file was made of job %s format=%s: whoever makes it ends", job.id, name)
-                continue
-            begun.begin(number)
-            try:
-                make()
-            except ClientGone:
-                begun.forget(number)
-                raise
-            except OcrsvcError as error:
-                LOGGER.info("no file was made of job %s format=%s code=%s", job.id, name, error.code)
-            begun.end(number)
-
-    def _give_way(self) -> None:
-        """Others come first."""
-        self._stopped.wait(_POLL_S)
+    def _note_begun(self, more: int | None, *numbers: int) -> None:
+        """They are begun once more, or once less as that does not count; None: they came back. Raises OSError."""
+        for number in numbers:
+            times = self._begun.pop(number, 0)
+            if more is not None and times + more > 0:
+                self._begun[number] = times + more
+        # Not for a loss of power, which is no page's fault.
+        self._job.put(BEGUN, self._begun, is_durable=False)

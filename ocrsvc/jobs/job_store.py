@@ -4,9 +4,8 @@ A service has one folder (see job_folder.py): in it are a folder for each job (s
 renaming, and the database of what is known of all of them. The folder comes first and goes first: a death between the
 two leaves a folder without a row, which is given one, or a row without a folder, which is removed.
 
-Where the store is durable, a document that was accepted and a job that is said to be done are on the disk (fsync)
-before that is said. Pages survive the death of any process; after a loss of power those of the last moments may be
-read again, and each is there once in any case.
+Where the store is durable, a document that was accepted and a job that is done are on the disk (fsync) before that is
+said; after a loss of power pages of the last moments may be read again, and each is there once in any case.
 """
 
 from __future__ import annotations
@@ -19,18 +18,17 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Final
 
 import orjson
 
 from ocrsvc.errors import KeyReused, QueueFull, TooManyJobs
-from ocrsvc.jobs.callbacks import Callback, add_callback, leave_message, remove_callback, remove_old_messages
-from ocrsvc.jobs.eviction import Bounds, Need, Stored, displaced
-from ocrsvc.jobs.job import CALLBACK, RECORD, Job, Record, size_of, sync
+from ocrsvc.jobs.callbacks import add_callback, leave_message
+from ocrsvc.jobs.job import RECORD, SECRET, Job, Record, size_of
 from ocrsvc.jobs.job_database import DAMAGED, LOGGER, JobDatabase
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.telemetry import metrics
@@ -38,124 +36,124 @@ from ocrsvc.telemetry.metric import Metric
 
 MOST_JOBS: Final = 1000
 MOST_UPLOADS: Final = 200
+# How often `read_usage` is asked.
 USAGE_S: Final = 15.0
-"""How often `read_usage` is asked."""
-
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_BESIDE: Final = re.compile(r"\.([0-9]{1,9}-)?[0-9a-f]{32}")
+_BESIDE: Final = re.compile(r"\.([0-9]{1,9})-[0-9a-f]{32}")
 _RETRY_S: Final = 30
 _UPLOADS_PART: Final = 4
 _ADDED_AT_ONCE: Final = 2
 _ADDED_WAITING: Final = 32
+_WRITTEN_BYTES: Final = 1 << 18
+
+# When there is no space left, a caller's own finished documents go, the oldest first; then those of callers that hold
+# more than their share (finished ones first, then those that came last), but only for a caller who holds less. A caller
+# with nothing in store also displaces the oldest finished document of any other.
+_KEPT: Final = "WITH kept AS (SELECT * FROM job WHERE id NOT IN (SELECT value FROM json_each(:gone)))"
+_FITS: Final = """
+SELECT count(*) + (:document = '') <= :most_jobs AND total(bytes) + :size <= :most_bytes FROM kept"""
+# How many times its share of the jobs or of the bytes each caller holds, and the one in need with what it needs. By
+# `turn` 1 are its own finished documents, 2 and 3 those of the caller that holds most, 4 any that is finished.
+_NEXT: Final = """,
+  caller AS (SELECT caller FROM kept UNION SELECT :caller),
+  share AS (SELECT max(1, :most_jobs / count(*)) AS jobs, max(1, :most_bytes / count(*)) AS bytes FROM caller),
+  held AS (
+    SELECT caller, max(1.0 * count(*) / share.jobs, total(kept.bytes) / share.bytes) AS shares,
+      max(1.0 * (count(*) + (:document = '')) / share.jobs, (total(kept.bytes) + :size) / share.bytes) AS needed
+    FROM kept, share GROUP BY caller),
+  own AS (SELECT needed FROM held WHERE caller = :caller),
+  most AS (SELECT caller FROM held WHERE shares > 1 ORDER BY shares DESC, caller LIMIT 1),
+  turns AS (
+    SELECT id, came_s, CASE
+      WHEN caller = :caller AND is_done AND id != :document THEN 1
+      WHEN (SELECT needed > 1 FROM own) THEN NULL
+      WHEN caller IN most THEN 3 - is_done
+      WHEN is_done AND NOT EXISTS (SELECT * FROM own) AND NOT EXISTS (SELECT * FROM most) THEN 4
+      END AS turn
+    FROM kept)
+SELECT id FROM turns WHERE turn ORDER BY turn, CASE turn WHEN 3 THEN -came_s ELSE came_s END LIMIT 1"""
 
 
-@dataclass(frozen=True, slots=True)
-class CallerLimits:
-    """What one caller may have in the store that is not read yet: jobs, and pages of all of them together."""
-
-    jobs: int = MOST_JOBS
-    pages: int = 1 << 40
-
-
+@dataclass(eq=False)
 class JobStore:
     """The jobs in one folder, for any thread of any process; every method may raise QueueFull and OSError.
 
-    `most_bytes` and `most_jobs` are of all callers together, `limits` of each. A job is kept for `keep_s`, by a `clock`
-    of monotonic seconds, which no correction of the time of day moves; `wall` is the time of day.
-
-    Attributes:
-        added: Set when this process added a job.
-        adding: For requests that call `add`: threads that wait for the database are threads that others need.
-        note: Called with what became of jobs, and how callbacks went; see `metrics.JOBS`.
+    `most_bytes` and `most_jobs` are of all callers together; of what is not read yet each may have `most_waiting` jobs
+    and `most_pages`. `clock` is monotonic, `wall` the time of day. `note` is called with what became of jobs, `added`
+    set when this process added one. Requests take from `adding`: threads that wait here are threads that others need.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        most_bytes: int,
-        keep_s: float,
-        clock: Callable[[], float] = time.monotonic,
-        limits: CallerLimits | None = None,
-        *,
-        wall: Callable[[], float] = time.time,
-        is_durable: bool = False,
-        most_jobs: int = MOST_JOBS,
-    ) -> None:
-        self.folder, self.bounds, self.keep_s = folder, Bounds(most_jobs, most_bytes), keep_s
-        self.clock, self.wall, self._limits = clock, wall, limits or CallerLimits()
-        self.database = JobDatabase(folder, self._match_rows, is_durable=is_durable)
-        self.added = threading.Event()
-        self.note: Callable[[str], object] = bool
-        self.adding = Limiter(_ADDED_AT_ONCE, _ADDED_WAITING)
+    folder: Path
+    most_bytes: int
+    keep_s: float
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+    most_jobs: int = MOST_JOBS
+    most_waiting: int = MOST_JOBS
+    most_pages: int = 1 << 40
+    is_durable: bool = False
+    note: Callable[[str], object] = bool
+    added: threading.Event = field(default_factory=threading.Event)
+    adding: Limiter = field(default_factory=lambda: Limiter(_ADDED_AT_ONCE, _ADDED_WAITING))
+
+    @cached_property
+    def database(self) -> JobDatabase:
+        """What is known of all of them."""
+        return JobDatabase(self.folder, is_durable=self.is_durable)
 
     @cached_property
     def uploads(self) -> JobStore:
         """Keeps files that are uploaded to be read later (see uploaded_files.py), beside the jobs."""
-        folder, size = self.folder / "uploads", self.bounds.size // _UPLOADS_PART
-        return JobStore(folder, size, self.keep_s, self.clock, wall=self.wall, most_jobs=MOST_UPLOADS)
+        most_bytes, folder = self.most_bytes // _UPLOADS_PART, self.folder / "uploads"
+        return JobStore(folder, most_bytes, self.keep_s, self.clock, self.wall, MOST_UPLOADS)
 
-    def add(
-        self,
-        data: bytes,
-        about: Mapping[str, Any],
-        caller: str = "",
-        *,
-        pages: int = 1,
-        repeat: str = "",
-        content: str = "",
-        callback: Callback | None = None,
-    ) -> Job:
-        """Take in a document of a caller, for which others may have to go (see eviction.py).
-
-        For the arguments see `Record`; `key` is in `about`. A job with the same `repeat` and `content` is what comes
-        back. Raises TooManyJobs, KeyReused, QueueFull, and OSError; nothing is left of it then.
-        """
-        beside, folder = self.folder / f".{os.getpid()}-{uuid.uuid4().hex}", self.folder / str(uuid.uuid4())
-        record = Record(caller, about.get("key"), pages, self.wall(), repeat, content, callback is not None, about)
-        files = {RECORD: asdict(record)} | ({CALLBACK: asdict(callback)} if callback is not None else {})
-        try:
-            beside.mkdir(0o700)
+    def add(self, data: bytes, record: Record, secret: str = "") -> Job:
+        """Take in a document, or find the one with the same `repeat` and `content`. Raises TooManyJobs, KeyReused."""
+        record, folder = replace(record, came_at_s=self.wall()), self.folder / str(uuid.uuid4())
+        with self._beside() as beside:
             # Before the transaction: a large file takes long on a slow disk.
             (beside / "file").write_bytes(data)
-            for name, value in files.items():
-                (beside / name).write_bytes(orjson.dumps(value))
-            self._sync(*beside.iterdir(), beside)
-            with self.database.transaction() as connection:
-                # A process that died here may have left a job without a row, under the same Idempotency-Key.
-                self._match_rows(connection)
-                self._expire(connection)
-                if found := self._same(connection, record):
-                    shutil.rmtree(beside)
-                    return found
-                self._check_limits(connection, record)
-                self._make_room(connection, Need(caller, len(data)))
-                beside.rename(folder)
-                self._sync(self.folder)
-                job = self._insert(connection, folder, record)
-        except BaseException:
-            shutil.rmtree(beside, ignore_errors=True)
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+            (beside / RECORD).write_bytes(orjson.dumps(record))
+            if record.callback:
+                (beside / SECRET).write_text(secret, encoding="utf-8")
+            self.database.sync(*beside.iterdir(), beside)
+            try:
+                with self.database.transaction() as connection:
+                    # A process that died here may have left a job without a row, under the same Idempotency-Key.
+                    self._match_rows(connection)
+                    self._expire(connection)
+                    if found := self._same(connection, record):
+                        return found
+                    self._check_limits(connection, record)
+                    self._make_room(connection, record.caller, len(data))
+                    beside.rename(folder)
+                    self.database.sync(self.folder)
+                    job = self._insert(connection, self._job(folder.name), record)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
         self.added.set()
         self.note("accepted")
         return job
 
-    def keep_result_file(self, job: Job, made: Path, name: str) -> Path:
-        """Keep a file that was made of a job's result in its folder, under the conditions of `add`; where it lies."""
-        self._sync(made)
-        with self.database.transaction() as connection:
-            self._make_room(connection, Need(job.record().caller, made.stat().st_size, document=job.id))
-            (job.folder / "out").mkdir(exist_ok=True)
-            kept = made.rename(job.folder / "out" / name)
-            job.note_progress()
+    def make_file(self, job: Job, name: str, write: Callable[[IO[bytes]], object]) -> Path:
+        """Make a file of a job's result; where it lies. Raises as `write`, and FileNotFoundError for a deleted job."""
+        with self._beside() as beside:
+            made = beside / "file"
+            with made.open("wb", buffering=_WRITTEN_BYTES) as output:
+                write(output)
+            self.database.sync(made)
+            with self.database.transaction() as connection:
+                self._make_room(connection, job.record().caller, made.stat().st_size, job.id)
+                (job.folder / "out").mkdir(exist_ok=True)
+                kept = made.rename(job.folder / "out" / name)
+                job.note_progress()
         return kept
 
     def find(self, name: object) -> Job | None:
-        """The job with this id; None for any other text, and for what is no text."""
-        if isinstance(name, str) and _ID.fullmatch(name):
-            with suppress(FileNotFoundError):
-                (self.folder / name).stat()
-                return self._job(name)
+        """The job with this id; None for anything else."""
+        if isinstance(name, str) and _ID.fullmatch(name) and (self.folder / name).exists():
+            return self._job(name)
         return None
 
     def all(self, condition: str = "TRUE", *values: object) -> list[Job]:
@@ -163,108 +161,79 @@ class JobStore:
         sql = f"SELECT id FROM job WHERE {condition} ORDER BY came_s, id"  # noqa: S608  no input
         return [job for (name,) in self.database.rows(sql, *values) if (job := self._job(name)).is_there()]
 
-    def waiting(self) -> list[Job]:
-        """Those that are not done, the oldest first."""
-        return self.all("NOT is_done")
-
     def clear(self, job: Job, why: str = "deleted") -> None:
-        """Remove a job, also while it is read: its reader finds out by itself. `why` is noted.
-
-        An owner who has not deleted it is sent the message that it expired, where its end was not delivered.
-        """
+        """Remove a job, also while it is read; where its owner has not deleted it, its callback is told that."""
         with self.database.transaction() as connection:
-            self._remove(connection, job, why)
+            self._remove(connection, job.id, why)
 
-    def sweep(self) -> None:
-        """Remove what is too old, and what processes left that ended while they stored or removed something."""
-        self.database.check()
-        with self.database.transaction() as connection:
-            self._match_rows(connection)
-            self._expire(connection)
-            remove_old_messages(connection, self.wall())
+    def sweep(self, boot: str | None = None) -> None:
+        """Remove what is too old, and what ended processes left; with the `boot` of the machine, as it is opened."""
         for path in self._paths(_BESIDE):
-            pid = path.name[1:].rpartition("-")[0]
-            if not (pid and Path("/proc", pid).exists()):
+            if boot is not None or not Path("/proc", path.name[1:].partition("-")[0]).exists():
                 shutil.rmtree(path, ignore_errors=True)
-        if self.uploads.folder.exists():
-            self.uploads.sweep()
-
-    def open_again(self, boot: str) -> None:
-        """For the service that has just opened the folder, in this boot of the machine: what an earlier one left.
-
-        What it had not stored to the end is removed, what is damaged is set aside. The ages of jobs that came before
-        this boot are translated, once, by the clock on the wall: from then on no correction of it counts.
-        """
         self.database.check()
-        for path in self._paths(_BESIDE):
-            shutil.rmtree(path, ignore_errors=True)
         with self.database.transaction() as connection:
-            if connection.execute("SELECT 1 FROM fact WHERE name = 'boot' AND value = ?", [boot]).fetchone() is None:
-                now = (self.clock(), self.wall())
-                connection.execute("UPDATE job SET came_s = ? - max(0, ? - came_at_s)", now)
+            # Ages from before this boot are translated once; from then on no correction of the time of day counts.
+            if boot is not None and not connection.execute("SELECT 1 FROM fact WHERE value = ?", [boot]).fetchone():
+                connection.execute("UPDATE job SET came_s = ? - max(0, ? - came_at_s)", (self.clock(), self.wall()))
                 connection.execute("INSERT OR REPLACE INTO fact VALUES ('boot', ?)", [boot])
-            self._match_rows(connection, only_new=False)
-        for job in self.all():
-            for left in job.unfinished_files():
-                left.unlink(missing_ok=True)
+            self._match_rows(connection, only_new=boot is None)
+            self._expire(connection)
         if self.uploads.folder.exists():
-            self.uploads.open_again(boot)
+            self.uploads.sweep(boot)
 
     def _same(self, connection: sqlite3.Connection, record: Record) -> Job | None:
         """The job that was sent with the same Idempotency-Key. Raises KeyReused."""
         sql = "SELECT id, content FROM job WHERE repeat = ? AND repeat != ''"
         for name, content in connection.execute(sql, [record.repeat]):
-            if (job := self._job(name)).is_there():
-                if content == record.content:
-                    return job
-                text = "Another job was sent with this Idempotency-Key."
-                raise KeyReused(text, "Send each job with a key of its own.")
+            if content == record.content:
+                return self._job(name)
+            raise KeyReused("Another job was sent with this Idempotency-Key.", "Send each job with its own.")
         return None
 
     def _check_limits(self, connection: sqlite3.Connection, record: Record) -> None:
         """Raises TooManyJobs."""
         sql = "SELECT count(*), coalesce(sum(pages), 0) FROM job WHERE caller = ? AND NOT is_done"
         waiting, asked = connection.execute(sql, [record.caller]).fetchone()
-        if waiting >= self._limits.jobs or asked + record.pages > self._limits.pages:
+        asked += len(record.numbers)
+        if waiting >= self.most_waiting or asked > self.most_pages:
             raise TooManyJobs(
-                f"{waiting} documents of this caller wait already, and with this one {asked + record.pages} pages "
-                f"would; the limits are {self._limits.jobs} (OCRSVC_JOBS_WAITING) and {self._limits.pages} "
-                "(OCRSVC_JOBS_WAITING_PAGES).",
+                f"{waiting} documents of this caller wait already, and with this one {asked} pages would; the limits "
+                f"are {self.most_waiting} (OCRSVC_JOBS_WAITING) and {self.most_pages} (OCRSVC_JOBS_WAITING_PAGES).",
                 "Wait until some of them are read, or delete them.",
                 _RETRY_S,
             )
 
-    def _make_room(self, connection: sqlite3.Connection, need: Need) -> None:
+    def _make_room(self, connection: sqlite3.Connection, caller: str, size: int, document: str = "") -> None:
         """Remove what has to go. Raises QueueFull when that is not enough."""
-        rows = connection.execute("SELECT id, caller, bytes, came_s, is_done FROM job")
-        gone = displaced([Stored(*row) for row in rows], need, self.bounds)
+        asked = {"caller": caller, "size": size, "document": document, "most_jobs": self.most_jobs}
+        gone = displaced(connection, {**asked, "most_bytes": self.most_bytes})
         if gone is None:
             raise QueueFull(
-                f"{self.bounds.documents} documents, or {self.bounds.size} bytes of them (OCRSVC_TASKS_BYTES), are "
+                f"{self.most_jobs} documents, or {self.most_bytes} bytes of them (OCRSVC_TASKS_BYTES), are "
                 "kept already, and none of them has to make room for this caller.",
                 "Wait until those that you sent are done, or delete them.",
                 _RETRY_S,
             )
-        for each in gone:
-            self._remove(connection, self._job(each.id), "displaced")
+        for name in gone:
+            self._remove(connection, name, "displaced")
 
     def _expire(self, connection: sqlite3.Connection) -> None:
-        rows = connection.execute("SELECT id FROM job WHERE came_s < ?", [self.clock() - self.keep_s]).fetchall()
-        for (name,) in rows:
-            self._remove(connection, self._job(name), "expired")
+        sql = "SELECT id FROM job WHERE came_s < ?"
+        for (name,) in connection.execute(sql, [self.clock() - self.keep_s]).fetchall():
+            self._remove(connection, name, "expired")
 
-    def _remove(self, connection: sqlite3.Connection, job: Job, why: str) -> None:
-        """Unlink the files, then remove the row; another process may have done so before."""
-        if why == "deleted":
-            remove_callback(connection, job.id)
-        elif job.is_there():
+    def _remove(self, connection: sqlite3.Connection, name: str, why: str) -> None:
+        """Unlink the files before the row has gone for good; another process may have done so before."""
+        job = self._job(name)
+        if why != "deleted" and job.is_there():
             leave_message(connection, job, self.wall())
-        gone = self.folder / f".{uuid.uuid4().hex}"
+        gone = self._beside_path()
         with suppress(FileNotFoundError):
             job.folder.rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
             self.note(why)
-        connection.execute("DELETE FROM job WHERE id = ?", [job.id])
+        connection.execute("DELETE FROM job WHERE id = ?", [name])
 
     def _match_rows(self, connection: sqlite3.Connection, *, only_new: bool = True) -> None:
         """Give each folder its row, and remove rows without a folder."""
@@ -274,41 +243,58 @@ class JobStore:
                 continue
             try:
                 job = self._job(path.name)
-                job.end()
-                self._insert(connection, path, job.record())
+                job.progress()
+                self._insert(connection, job, job.record())
             except (FileNotFoundError, TypeError, ValueError):
                 LOGGER.error("%s is damaged: it is kept as %s%s, and not read", path.name, DAMAGED, path.name)
                 path.rename(self.folder / f"{DAMAGED}{path.name}")
                 connection.execute("DELETE FROM job WHERE id = ?", [path.name])
-        for name in known - {path.name for path in paths}:
-            connection.execute("DELETE FROM job WHERE id = ?", [name])
+        gone = known - {path.name for path in paths}
+        connection.executemany("DELETE FROM job WHERE id = ?", [(name,) for name in gone])
 
-    def _insert(self, connection: sqlite3.Connection, folder: Path, record: Record) -> Job:
+    def _insert(self, connection: sqlite3.Connection, job: Job, record: Record) -> Job:
         """Enter a job that lies in its folder, and its callback; a row that is there keeps its age."""
-        job, came_s = self._job(folder.name), self.clock() - max(0.0, self.wall() - record.came_at_s)
+        values = {"id": job.id, "pages": len(record.numbers), "bytes": size_of(job.folder), "is_done": job.is_done()}
+        came_s = self.clock() - max(0.0, self.wall() - record.came_at_s)
         connection.execute(
-            """INSERT INTO job VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)
+            """INSERT INTO job VALUES
+            (:id, :caller, :key, :pages, :bytes, :is_done, :came_s, :came_at_s, :repeat, :content, 0)
             ON CONFLICT (id) DO UPDATE SET bytes = excluded.bytes, is_done = excluded.is_done""",
-            (
-                *(job.id, record.caller, record.key, record.pages, size_of(folder), job.is_done()),
-                *(came_s, record.came_at_s, record.repeat, record.content),
-            ),
+            {**asdict(record), **values, "came_s": came_s},
         )
         add_callback(connection, job, record)
         return job
+
+    def _beside_path(self) -> Path:
+        """Of a folder for what is not shown yet, or not any more, named after this process."""
+        return self.folder / f".{os.getpid()}-{uuid.uuid4().hex}"
+
+    @contextmanager
+    def _beside(self) -> Iterator[Path]:
+        folder = self._beside_path()
+        folder.mkdir(0o700)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _job(self, name: str) -> Job:
         return Job(self.folder / name, self.database)
 
     def _paths(self, pattern: re.Pattern[str]) -> list[Path]:
-        with suppress(FileNotFoundError):
-            return [path for path in self.folder.iterdir() if pattern.fullmatch(path.name)]
-        return []
+        return [path for path in self.folder.iterdir() if pattern.fullmatch(path.name)]
 
-    def _sync(self, *paths: Path) -> None:
-        if self.database.is_durable:
-            for path in paths:
-                sync(path)
+
+def displaced(connection: sqlite3.Connection, asked: Mapping[str, object]) -> list[str] | None:
+    """What has to go for so many bytes of a caller, of a new document or the one that is named; None: it is no help."""
+    gone: list[str] = []
+    while True:
+        values = {**asked, "gone": orjson.dumps(gone).decode()}
+        if connection.execute(_KEPT + _FITS, values).fetchone()[0]:
+            return gone
+        if (row := connection.execute(_KEPT + _NEXT, values).fetchone()) is None:
+            return None
+        gone.extend(row)
 
 
 def read_usage(jobs: JobStore) -> Iterator[tuple[Metric, float]]:
@@ -318,5 +304,5 @@ def read_usage(jobs: JobStore) -> Iterator[tuple[Metric, float]]:
     yield metrics.TASKS, stored
     yield metrics.TASKS_WAITING, waiting
     yield metrics.TASKS_BYTES, size
-    yield metrics.TASKS_LIMIT, jobs.bounds.size
+    yield metrics.TASKS_LIMIT, jobs.most_bytes
     yield metrics.TASKS_DISK_FREE, disk.f_bavail * disk.f_frsize

@@ -5,9 +5,7 @@ Everything keeps its length, so that a place in the one text is the same place i
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
-
-from ocrsvc.records import MaskKind
+from typing import Final
 
 _FULL_WIDTH: Final = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 _SPACES: Final = dict.fromkeys([0x00A0, 0x202F, 0x205F, 0x3000, 0x0009, *range(0x2000, 0x200C)], " ")
@@ -17,21 +15,11 @@ _HALF_WIDTH: Final[dict[int, int | str]] = {**_FULL_WIDTH, **_SPACES, **_DASHES}
 # Recognizers read one for the other; which it was, only a check digit can say.
 _LETTERS_FOR_DIGITS: Final = str.maketrans("OoQDIil|ZzSsB", "0000111122558")
 
-SEPARATORS: Final = " -\n"
-"""What may stand between the digits of a number that is proven by its check digit."""
-
 DIGIT: Final = "[0-9OoQDIil|ZzSsB]"
 """A digit, or a letter that is read for one, in a pattern."""
 
-_NO_SEPARATORS: Final = str.maketrans("", "", SEPARATORS)
-
-
-class Span(NamedTuple):
-    """What a rule found in a text: its first place, the place after its last, and the kind of the rule."""
-
-    begin: int
-    end: int
-    kind: MaskKind
+# What may stand between the digits of a number that is proven by its check digit.
+_NO_SEPARATORS: Final = str.maketrans("", "", " -\n")
 
 
 def to_half_width(text: str) -> str:

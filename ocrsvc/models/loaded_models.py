@@ -7,25 +7,23 @@ which they were asked for; so a request that has waited for a version gets it be
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from ocrsvc.engines.contract import Engine, Handle
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import ModelUnavailable, NotReady, OcrsvcError
-from ocrsvc.models.loaded_version import EngineThreads, LoadedVersion, ModelMemory, key_of
+from ocrsvc.models.loaded_version import LoadedVersion, key_of
 from ocrsvc.models.version_loader import DRAIN_S, Entry, LoadState, VersionLoader, Waiter
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Check, no_check
 from ocrsvc.serving.work_queue import GONE_S
 from ocrsvc.telemetry.metric import Metric
-from ocrsvc.telemetry.metrics_store import WorkerMetrics
 from ocrsvc.telemetry.model_metrics import MODEL_LEASES, MODELS_BYTES, MODELS_LIMIT, MODELS_LOADED
 
+# Versions that are closed for good, and remembered, so that requests that meant them are resolved again.
 MOST_RETIRED: Final = 64
-"""Versions that are closed for good, and remembered, so that requests that meant them are resolved again."""
 
 
 class VersionRetired(Exception):
@@ -74,27 +72,7 @@ class Lease:
 
 
 class LoadedModels(VersionLoader):
-    """All methods may be called from any thread but an engine's, where they might wait.
-
-    Args:
-        open_engine: Called in the loading thread.
-        load_limit_s: How long engine threads may take to open their handles.
-        most_waiting: Requests that may wait for versions to be loaded at once.
-    """
-
-    def __init__(
-        self,
-        open_engine: Callable[[ModelVersion], Engine],
-        threads: EngineThreads,
-        memory: ModelMemory,
-        *,
-        load_limit_s: float = 600.0,
-        most_waiting: int = 64,
-        metrics: WorkerMetrics | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(open_engine, threads, memory, load_limit_s, metrics, clock)
-        self._most_waiting = most_waiting
+    """All methods may be called from any thread but an engine's, where they might wait."""
 
     def lease(
         self,
@@ -107,15 +85,9 @@ class LoadedModels(VersionLoader):
     ) -> Lease:
         """The right to read with a version, which is loaded first if it is not, waiting until `deadline` on the clock.
 
-        Args:
-            check: Called now and then while it waits; what it raises ends the waiting.
-            reload: Whether a version that was retired, and is closed, is loaded again; then it is retired no more.
-            has_other: Whether another version reads as well: half of the time is left for that.
-
-        Raises:
-            ModelUnavailable: It cannot be loaded, or too many wait already.
-            NotReady: It is not loaded by the deadline, or would not be; or this worker ends.
-            VersionRetired, LoadTakesLong: Without `reload`, and with `has_other`.
+        With `reload` a version that was retired is so no more, else VersionRetired is raised; where another one reads
+        as well, half of the time is left for that, and LoadTakesLong is raised. Raises ModelUnavailable where it cannot
+        be loaded or too many wait, NotReady where it is not by the deadline or this worker ends, and as `check`.
         """
         key = key_of(version)
         with self._changed:
@@ -136,10 +108,7 @@ class LoadedModels(VersionLoader):
         return Lease(self, entry)
 
     def preload(self, version: ModelVersion, deadline: float = math.inf) -> None:
-        """Have a version loaded, also one that was retired; returns when it is.
-
-        Raises OcrsvcError: what keeps it from being loaded, as the engine says it; NotReady at the deadline.
-        """
+        """Have a version loaded, also one that was retired; returns when it is. Raises what keeps it from that."""
         with self._changed:
             entry = self._entries.setdefault(key_of(version), Entry(version))
             # Something has changed since it failed or was retired.

@@ -20,24 +20,18 @@ from ocrsvc.serving.executor import Executor
 from ocrsvc.system.allocator import give_back
 from ocrsvc.system.memory import read_private_bytes
 
+# How long engine threads may take to come to closing their handles.
 CLOSE_S: Final = 10.0
-"""How long engine threads may take to come to closing their handles."""
-
+# Times the bytes of its files that a version is expected to take before it was ever loaded; measured in
+# docs/design/loaded-models.md.
 FILES_FACTOR: Final = 11
-"""Times the bytes of its files that a version is expected to take before it was ever loaded; measured in
-docs/design/loaded-models.md."""
-
+# Expected of any version at first.
 LEAST_BYTES: Final = 8 << 20
-"""Expected of any version at first."""
-
 _KEPT: Final = 3
-
+# Name, number and digest: a version whose files change is another one.
 VersionKey = tuple[str, int, str]
-"""Name, number and digest: a version whose files change is another one."""
-
-
+# The threads that read.
 EngineThreads = Executor[Any, Any]
-"""The threads that read."""
 
 
 @runtime_checkable
@@ -50,7 +44,7 @@ class MeasuredEngine(Protocol):
 
 
 class LoadedVersion:
-    """The engine of one version with its handles; made by `open_version_in`."""
+    """The engine of one version with its handles."""
 
     def __init__(self, version: ModelVersion, engine: Engine, threads: EngineThreads) -> None:
         self.version, self.engine = version, engine
@@ -64,9 +58,15 @@ class LoadedVersion:
     def open_handles(self, limit_s: float, *, beside_others: bool) -> None:
         """Open and warm a handle for each engine thread, in it; beside other versions here, where the engine allows it.
 
-        Raises OcrsvcError: what the engine says; EngineUnavailable when the threads, which may be busy or stuck, take
-        longer together than `limit_s`.
+        Nothing stays open when that fails. Raises what the engine says, EngineUnavailable after `limit_s`.
         """
+        try:
+            self._open_handles(limit_s, beside_others=beside_others)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_handles(self, limit_s: float, *, beside_others: bool) -> None:
         threads, traits = self._threads.idents(), self.engine.traits
         if traits.any_thread and beside_others:
             # Engine threads go on reading with them.
@@ -102,27 +102,6 @@ class LoadedVersion:
         handle.warm_up()
 
 
-def open_version_in(
-    threads: EngineThreads,
-    version: ModelVersion,
-    open_engine: Callable[[ModelVersion], Engine],
-    limit_s: float,
-    *,
-    beside_others: bool,
-) -> LoadedVersion:
-    """A version with a warm handle for each thread; nothing stays open when that fails.
-
-    Raises OcrsvcError: what the engine, or the version's files, say; see `LoadedVersion.open_handles`.
-    """
-    loaded = LoadedVersion(version, open_engine(version), threads)
-    try:
-        loaded.open_handles(limit_s, beside_others=beside_others)
-    except BaseException:
-        loaded.close()
-        raise
-    return loaded
-
-
 def _wait(futures: Sequence[Future[None]], end_s: float) -> None:
     """Raises the first failure, or EngineUnavailable at the end; what has not begun by then never will."""
     try:
@@ -136,10 +115,7 @@ def _wait(futures: Sequence[Future[None]], end_s: float) -> None:
 
 
 class _Taken(NamedTuple):
-    """Memory of one load once free memory was given back, and before that.
-
-    Loading leaves free memory behind, 95 MiB of it beside the 248 MiB of PP-OCRv6 small.
-    """
+    """Memory of one load once free memory was given back, and before that: 248 and 343 MiB of PP-OCRv6 small."""
 
     held_bytes: int
     most_bytes: int
@@ -202,10 +178,9 @@ class ModelMemory:
         return self._read_bytes()
 
     def measure(self, loaded: LoadedVersion, before_bytes: int) -> int:
-        """What a version that was just loaded takes; remembered.
+        """What a version that was just loaded takes, remembered: the median of its last loads, and at least its files.
 
-        Requests that were read meanwhile change the memory of this process, too: the median of the last loads counts,
-        and never less than the files hold.
+        Requests that were read meanwhile change the memory of this process, too.
         """
         key, engine = key_of(loaded.version), loaded.version.description.engine
         taken = self._taken(loaded, before_bytes)

@@ -24,19 +24,14 @@ from ocrsvc.models.repository import ModelRepository, Scan
 from ocrsvc.models.state import Generation, ModelState, StateStore
 
 LOGGER: Final = logging.getLogger("ocrsvc.models")
-
+# Held by the process that proves a version, with its digest as the note.
 PROOF_LOCK: Final = "proof.lock"
-"""Held by the process that proves a version, with its digest as the note."""
-
+# Seconds after which a worker looks at the state file again, when a request or the watcher asks.
 CHECK_S: Final = 0.1
-"""Seconds after which a worker looks at the state file again, when a request or the watcher asks."""
-
+# Seconds after which the repository is read again for a list: no client makes it be read without end.
 SCAN_S: Final = 0.5
-"""Seconds after which the repository is read again for a list: no client makes it be read without end."""
-
+# TensorFlow Serving's: waits for its proof; is proved; may serve; leaves; is not wanted, refused, or damaged.
 State = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
-"""TensorFlow Serving's: waits for its proof; is proved; may serve; leaves; is not wanted, refused, or damaged."""
-
 STATES: Final[tuple[State, ...]] = get_args(State)
 
 
@@ -59,10 +54,7 @@ class VersionStatus:
 
 @dataclass(frozen=True, slots=True)
 class ModelList:
-    """Every version that there is, ascending by name and number.
-
-    `default` is the model that reads what names none, as a request would name it; None where none can be named.
-    """
+    """Every version, ascending by name and number; `default` is None where no model can be named."""
 
     default: str | None
     versions: tuple[VersionStatus, ...]
@@ -81,13 +73,9 @@ class ModelList:
 class ModelControl:
     """The models of a repository as this process knows them; for any thread.
 
-    Args:
-        store: None without a repository, where there is nothing to decide.
-        is_loaded: Whether this worker has a version loaded; the command line has none.
-        goes_on: Wrong policies that were never right count as none: the start of the service has looked at them before.
-
-    Attributes:
-        loaded_versions: Loaded in this worker: they serve on when removed from the disk, until something replaces them.
+    Without a repository there is no store. What is in `loaded_versions` of this worker serves on when it is removed
+    from the disk, until something replaces it. With `goes_on` wrong policies that were never right count as none: the
+    start of the service has looked at them before.
     """
 
     def __init__(
@@ -120,10 +108,7 @@ class ModelControl:
         return self._store
 
     def catalogue(self) -> Catalogue:
-        """The repository as it was last read, with the state now, looking at its file at most every CHECK_S.
-
-        No request waits for the disk of the repository.
-        """
+        """The repository as last read, for which no request waits, with the state of at most CHECK_S ago."""
         now_s = self._clock()
         if self._store is None or now_s - self._checked_s < CHECK_S:
             return self._catalogue
@@ -173,18 +158,12 @@ class ModelControl:
         return ((0, 0, 0), ModelState()) if self._store is None else self._store.read_with_generation()
 
     def reread(self) -> Catalogue:
-        """The models now, the repository's file of policies read again. A bad one is logged, and the old ones stay.
-
-        Raises BadModel: the repository cannot be listed.
-        """
+        """The models now, the repository's file of policies read again; where it is wrong, the old ones stay."""
         self._policies = self._read_policies()
         return self.rescan()
 
     def status(self, name: str | None = None) -> list[VersionStatus]:
-        """Every version of one model, or of all, ascending by name and number; the disk as of a moment ago.
-
-        Raises UnknownModel; BadModel: the repository cannot be listed.
-        """
+        """Every version of one model, or of all, ascending by name and number. Raises UnknownModel, BadModel."""
         is_old = self._clock() - self._scanned_s >= SCAN_S
         catalogue = self.rescan() if is_old else self.latest()
         proving = "" if self._store is None else self._store.note_of(PROOF_LOCK)
@@ -213,10 +192,7 @@ class ModelControl:
         )
 
     def set_labels(self, name: str, labels: Mapping[str, int | None]) -> None:
-        """Set labels of a model, or take those away whose number is None.
-
-        Raises UnknownModel, also for a version that could not serve; BadOption for what is no label; OperatorError.
-        """
+        """Set labels of a model, or take those away whose number is None. Raises UnknownModel, BadOption."""
         model = self.rescan().models.get(name)
         accepted = {version.number for version in model.accepted} if model is not None else set()
         for label, number in labels.items():
@@ -231,10 +207,7 @@ class ModelControl:
         self._change(lambda state: state.updated(labels={**state.labels, name: {**state.labels.get(name, {}), **new}}))
 
     def apply_config(self, policies: Policies | None) -> None:
-        """Put policies in place of the repository's file, with its labels; None goes back to the file.
-
-        Explicit loads and unloads, and labels that were set before, are forgotten. Raises OperatorError.
-        """
+        """Put policies in place of the repository's file and of what was set before; None goes back to the file."""
         self._change(lambda state: state.updated(policies=policies, loads=frozenset(), unloads=frozenset(), labels={}))
 
     def _change(self, edit: Callable[[ModelState], ModelState]) -> None:
@@ -253,10 +226,7 @@ class ModelControl:
         raise UnknownModel(f"There is no model {wanted} in the repository.", damage)
 
     def _read_policies(self) -> Policies:
-        """The file's policies; where it is wrong, those from before: no worker fails to start for it.
-
-        Raises SettingsError: it is wrong, and was never right.
-        """
+        """The file's policies; where it is wrong, those from before. Raises SettingsError where it was never right."""
         if self._store is None or self.repository.folder is None:
             return Policies()
         last = self._last_read

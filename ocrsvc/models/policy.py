@@ -20,9 +20,8 @@ from ocrsvc.models.model_name import LABEL
 
 FILE: Final = "models.toml"
 TENSORFLOW_FILE: Final = "models.config"
+# The label of what reads requests that name neither version nor label, where it is set.
 STABLE: Final = "stable"
-"""The label of what reads requests that name neither version nor label, where it is set."""
-
 _MOST_BYTES: Final = 1 << 20
 
 

@@ -26,7 +26,6 @@ from ocrsvc.errors import OperatorError
 from ocrsvc.models.policy import Policies
 
 LOGGER: Final = logging.getLogger("ocrsvc.models")
-
 FILE: Final = "state.json"
 DAMAGED_FILE: Final = "state.json.damaged"
 MOST_VERDICTS: Final = 500
@@ -34,10 +33,8 @@ _LOCK: Final = "state.lock"
 _MOST_BYTES: Final = 1 << 22
 _LOCK_WAIT_S: Final = 5.0
 _LOCK_POLL_S: Final = 0.01
-
+# Time of the file's replacement (ns), its inode and its size; other values when it was replaced again.
 Generation = tuple[int, int, int]
-"""Time of the file's replacement (ns), its inode and its size; other values when it was replaced again."""
-
 _NONE: Final = (0, 0, 0)
 
 
@@ -46,14 +43,9 @@ class _Record(BaseModel):
 
 
 class Verdict(_Record):
-    """Whether a version may take traffic.
+    """Whether a version may take traffic, and why not, or what it was compared with; `at` is in Unix seconds.
 
-    Attributes:
-        reason: Why not, in a sentence; of an accepted one, what it was compared with.
-        figures: What was measured, by name, units in the names.
-        at: Unix seconds.
-        kind: What a refused version is refused for (proof/judgement.py); "" of an accepted one.
-        basis: What the refusal depends on; the version is tried again when that changes (proof/verdict_basis).
+    `kind` is of a refused version (proof/judgement.py), which is tried again when the `basis` of its refusal changes.
     """
 
     accepted: bool
@@ -65,15 +57,10 @@ class Verdict(_Record):
 
 
 class ModelState(_Record):
-    """All that is in the file.
+    """All that is in the file: verdicts by digest; labels by model, of which 0 takes the policy's away.
 
-    Attributes:
-        verdicts: By digest of the version.
-        labels: By model, the number of each label's version; they override the policy's, and 0 takes one away.
-        loads: NAME or NAME/VERSION, which are wanted whatever the policy says.
-        unloads: NAME or NAME/VERSION, which are not.
-        policies: What a client has set in place of the repository's file.
-        last_policies: The repository's file when it was right the last time; None where there was never one.
+    `loads` and `unloads` are NAME or NAME/VERSION, whatever the policy says; `policies` is what a client has set in
+    place of the repository's file, `last_policies` that file when it was right the last time.
     """
 
     verdicts: dict[str, Verdict] = {}
@@ -111,10 +98,7 @@ class StateStore:
         return found.st_mtime_ns, found.st_ino, found.st_size
 
     def read(self) -> ModelState:
-        """The state now; read only if the file was replaced. A damaged file counts as empty, and is logged once.
-
-        Where the file cannot be read now it is the state from before, and the file is tried again the next time.
-        """
+        """The state now; that from before where the file cannot be read, and empty where it is damaged."""
         return self.read_with_generation()[1]
 
     def read_with_generation(self) -> tuple[Generation, ModelState]:
@@ -130,10 +114,7 @@ class StateStore:
         return self._read
 
     def change(self, edit: Callable[[ModelState], ModelState]) -> ModelState:
-        """Replace the state by what `edit` makes of it, under the lock.
-
-        Raises OperatorError: the folder cannot be written to, or others hold the lock for five seconds.
-        """
+        """Replace the state by what `edit` makes of it, under the lock. Raises OperatorError, also after 5 s."""
         with self.locked(_LOCK, wait_s=_LOCK_WAIT_S) as is_ours:
             try:
                 if not is_ours:
@@ -156,10 +137,9 @@ class StateStore:
 
     @contextlib.contextmanager
     def locked(self, name: str, note: str = "", wait_s: float = 0.0) -> Iterator[bool]:
-        """Whether this process holds a lock of the machine's workers while the block lasts.
+        """Whether this process holds a lock of the machine's workers while the block lasts; see `note_of`.
 
-        The kernel releases it however the process ends. `note` is what `note_of` then says. Raises OperatorError: the
-        folder cannot be written to, or others could have put a verdict there.
+        Raises OperatorError where the folder cannot be written to, or others could have put a verdict there.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -236,10 +216,7 @@ class StateStore:
 
 
 def state_folder(repository: Path, chosen: Path | None) -> Path:
-    """The folder chosen, else one for the repository's path in the user's cache folder.
-
-    Raises OperatorError: none is chosen, and the user has no home.
-    """
+    """The folder chosen, else one for the repository's path in the user's cache folder. Raises OperatorError."""
     if chosen is not None:
         return chosen
     cache = default_folder()

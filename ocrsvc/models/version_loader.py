@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -16,7 +17,7 @@ from typing import Final
 from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import EngineFailed, EngineUnavailable, ModelUnavailable, NotReady, OcrsvcError
-from ocrsvc.models.loaded_version import EngineThreads, LoadedVersion, ModelMemory, VersionKey, open_version_in
+from ocrsvc.models.loaded_version import EngineThreads, LoadedVersion, ModelMemory, VersionKey
 from ocrsvc.models.model_name import without_paths
 from ocrsvc.serving.work_queue import GONE_S
 from ocrsvc.telemetry.metric import Metric
@@ -24,22 +25,20 @@ from ocrsvc.telemetry.metrics_store import WorkerMetrics
 from ocrsvc.telemetry.model_metrics import MODEL_LOAD_SECONDS, MODEL_LOADS, MODEL_UNLOADS
 
 LOG: Final = logging.getLogger("ocrsvc.models")
-
+# How long the requests of a version that is to make room are waited for, before it is left and another one tried.
 DRAIN_S: Final = 10.0
-"""How long the requests of a version that is to make room are waited for, before it is left and another one tried."""
+# They are waited for at least this long, however soon other requests would rather be read by that version.
 LEAST_DRAIN_S: Final = 2.0
-"""They are waited for at least this long, however soon other requests would rather be read by that version."""
+# A version stays for as long as its load took before it makes room for another, but no longer than this: whatever is
+# asked for, versions that push each other out take half of the time at most.
 MOST_STAY_S: Final = 10.0
-"""A version stays for as long as its load took before it makes room for another, but no longer than this: whatever is
-asked for, versions that push each other out take half of the time at most."""
+# How long a version may wait for room at most; then its requests are refused, and the next version has its turn.
 ROOM_S: Final = 30.0
-"""How long a version may wait for room at most; then its requests are refused, and the next version has its turn."""
+# Between two tries to load a version that could not be loaded.
 LONGEST_BACKOFF_S: Final = 60.0
-"""Between two tries to load a version that could not be loaded."""
+# Models that have series of their own in a worker; their names are an operator's.
 MOST_NAMES: Final = 32
-"""Models that have series of their own in a worker; their names are an operator's."""
 OTHERS: Final = "other"
-
 # As much of a name as a series has room for.
 _NAME_CHARACTERS: Final = 48
 
@@ -70,16 +69,9 @@ class Waiter:
 class Entry:
     """What is known of one version here; guarded by the lock of LoadedModels. Times are on its clock.
 
-    Attributes:
-        leases: Requests and pages that read with it now.
-        size_bytes: What it takes, or is expected to while it is being loaded; 0 while it is not loaded.
-        load_s: How long it took to load, the last time.
-        stays_until_s: Before, it makes no room for another version.
-        is_retired: It is closed when its last lease has ended.
-        is_replacing: It replaces a version that has left, whose requests all wait for it, however many.
-        is_late: Some of those who wait for it would rather have another version by now.
-        failure, failures: Why it could not be loaded the last time, and how many times in a row.
-        retry_at_s: It is not tried again before.
+    `size_bytes` is expected while it is being loaded; before `stays_until_s` it makes no room for another. One that is
+    retired is closed when its last lease has ended; one that replaces another that has left is waited for by all its
+    requests, however many; it is late when some of them would rather have another by now.
     """
 
     version: ModelVersion
@@ -124,9 +116,8 @@ class Entry:
 class VersionLoader:
     """Loads what is wanted and closes what was retired; the thread lives while there is something to do.
 
-    Attributes:
-        is_pinned: Whether a version stays loaded, however long it is not used.
-        guard: Each version is opened in a block of it; see `proof/verdicts.py`.
+    `open_engine` is called in it, and engine threads may take `load_limit_s` to open their handles; `most_waiting`
+    requests may wait at once. Each version is opened in a block of `guard`; one that `is_pinned` stays loaded.
     """
 
     def __init__(
@@ -134,10 +125,13 @@ class VersionLoader:
         open_engine: Callable[[ModelVersion], Engine],
         threads: EngineThreads,
         memory: ModelMemory,
-        load_limit_s: float,
-        metrics: WorkerMetrics | None,
-        clock: Callable[[], float],
+        *,
+        load_limit_s: float = 600.0,
+        most_waiting: int = 64,
+        metrics: WorkerMetrics | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._most_waiting = most_waiting
         self._open_engine, self._threads, self._memory = open_engine, threads, memory
         self._load_limit_s, self._metrics, self._clock = load_limit_s, metrics, clock
         self._names: set[str] = set()
@@ -227,9 +221,8 @@ class VersionLoader:
         before_bytes = memory.before()
         with self.guard(version):
             beside_others = any(one.loaded is not None for one in list(self._entries.values()))
-            loaded = open_version_in(
-                self._threads, version, self._open_engine, self._load_limit_s, beside_others=beside_others
-            )
+            loaded = LoadedVersion(version, self._open_engine(version), self._threads)
+            loaded.open_handles(self._load_limit_s, beside_others=beside_others)
         try:
             entry.size_bytes = size_bytes = memory.measure(loaded, before_bytes)
             memory.check(version)
@@ -240,10 +233,7 @@ class VersionLoader:
         entry.loaded = loaded
 
     def _make_room(self, entry: Entry, needed_bytes: int) -> None:
-        """Close the least recently used versions until there is room.
-
-        Raises OcrsvcError: EngineUnavailable, ModelUnavailable; NotReady when this worker ends.
-        """
+        """Close the least recently used versions until there is room. Raises OcrsvcError."""
         end_s = self._clock() + ROOM_S
         # What takes more than when it was loaded counts with that. Only this thread opens and closes versions.
         for one in list(self._entries.values()):

@@ -24,14 +24,13 @@ from ocrsvc.models.version_selection import VersionSelector, there_is
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Check, ReadOptions, no_check
 from ocrsvc.serving.crash_denylist import CrashDenylist
+from ocrsvc.settings.group import bytes_of
 from ocrsvc.settings.settings import Settings
-from ocrsvc.settings.types import bytes_of
 from ocrsvc.system.memory import read_memory_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
 
 LOG: Final = logging.getLogger("ocrsvc.models")
-
 _ALL: Final = "all"
 _DEFAULT: Final = "default"
 _MEMORY_SHARE: Final = 0.5
@@ -58,10 +57,7 @@ class WorkerModels:
         return self.selector.default
 
     def lease(self, options: ReadOptions, deadline: float = math.inf, check: Check = no_check) -> Lease:
-        """The right to read with the version that a request's options choose.
-
-        Raises OcrsvcError: UnknownModel where there is none; as LoadedModels.lease, and as `check`.
-        """
+        """The right to read with the version that a request's options choose. Raises UnknownModel, and as `check`."""
         for _ in range(_RESOLVED_AGAIN):
             # Another one may just have replaced it; or it came back into its place, and is not loaded yet.
             with suppress(VersionRetired, LoadTakesLong):
@@ -95,10 +91,7 @@ class WorkerModels:
         return sorted(others, key=lambda one: not self.loaded.is_loaded(one))
 
     def load_ahead(self) -> None:
-        """Load what reads requests that name no model, and what else is to be there from the beginning.
-
-        Raises OcrsvcError: what keeps the default model from being loaded. What is wrong with others is logged.
-        """
+        """Load the default model, and what else is to be there. Raises what keeps the former from being loaded."""
         default = self.default
         self.prove_until(default.name, lambda: self.selector.serving(default) is not None)
         failures = [failure for version in self._default_versions() if (failure := self._try_to_load(version))]
@@ -181,8 +174,7 @@ def open_worker_models(
 ) -> WorkerModels:
     """The models of the repository that the settings name, or the one model of an engine; nothing is loaded yet.
 
-    Raises OcrsvcError: BadModel: the repository cannot be listed; SettingsError: its policies are wrong; OperatorError:
-    there is no place for its state.
+    Raises BadModel, SettingsError for wrong policies, OperatorError where there is no place for the state.
     """
 
     def open_version(version: ModelVersion) -> Engine:

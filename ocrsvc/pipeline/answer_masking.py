@@ -19,11 +19,7 @@ LOGGED_LETTERS: Final = 2000
 
 
 class AnswerMasking:
-    """Masks pages by the rules of the settings; for any thread.
-
-    Args:
-        settings: Used are mask_patterns and log_text.
-    """
+    """Masks pages by the rules of the settings; for any thread."""
 
     def __init__(self, settings: Settings) -> None:
         self._all = make_rules(patterns=settings.mask_patterns)

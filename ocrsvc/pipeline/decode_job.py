@@ -1,4 +1,4 @@
-"""One page that is decoded ahead, or when an engine thread comes to it; and the handle of such a thread."""
+"""One page that is decoded ahead, or when an engine thread comes to it; and the handles of such a thread."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from typing import Final, cast
 
 from ocrsvc.engines.contract import EngineTraits, Handle
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.imaging.decode import decode_pixels
-from ocrsvc.imaging.encoded_image import EncodedImage
-from ocrsvc.imaging.engine_view import EngineView
-from ocrsvc.imaging.text_layer.merging import with_sources
+from ocrsvc.imaging.codecs.decode import decode_pixels
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage
+from ocrsvc.imaging.engine_input import EngineInput
+from ocrsvc.imaging.pdf.merging import with_sources
 from ocrsvc.pipeline.read_context import ReadRequest
 from ocrsvc.readings import Timing
 from ocrsvc.records import DecodedPage, FileTask, Image, OwnText, Page, ReadTask, Rotate, Task
+from ocrsvc.serving.executor import QueuePlace
 from ocrsvc.serving.request_guard import decoding_for
 from ocrsvc.serving.work_queue import Served
+from ocrsvc.telemetry.ledger import Segment
 
+MOST_BATCH: Final = 64
+"""Jobs that are read together at most, whatever an engine gains from."""
 _ROTATIONS: Final[dict[int, Rotate]] = {0: "0", 90: "90", 180: "180", 270: "270"}
 
 PageSource = EncodedImage | Image | bytes
@@ -28,18 +32,17 @@ bytes are in the account already; or the file as it came, for an engine that dec
 
 
 class DecodeJob:
-    """One page on its way to the engine; used by one thread at a time.
+    """One page of a request on its way to the engine; used by one thread at a time.
 
     Args:
-        request: What it is a page of.
-        traits: Of the engine.
         number: In its document, from 1.
         own: Text that the page has itself; None where that was not asked for.
+        key: In the result cache; empty without one.
         image_only: Only the decoded image is wanted, in colour.
 
     Attributes:
-        image_only: As given.
         held: The account of its pixels, which may be needed longer than the request waits.
+        place: In the queue, once it is there.
         source: None before it is opened, and when it was decoded.
         pixel_bytes: What the decoded image will hold here, by its header; of a file that is decoded elsewhere, what is
             copied.
@@ -57,12 +60,14 @@ class DecodeJob:
         traits: EngineTraits,
         number: int = 1,
         own: OwnText | None = None,
+        key: bytes = b"",
         *,
         image_only: bool = False,
     ) -> None:
-        self.request, self.traits, self.number, self.image_only = request, traits, number, image_only
+        self.request, self.traits, self.number, self.key, self.image_only = request, traits, number, key, image_only
         self.gray = traits.wants_gray and not image_only
         self.held = request.context.share.part()
+        self.place: QueuePlace[DecodeJob, Page] | None = None
         self.source: PageSource | None = None
         self.pixel_bytes = self.most_bytes = 0
         self.is_ahead, self.decode_s, self._began_s = False, 0.0, time.monotonic()
@@ -71,7 +76,7 @@ class DecodeJob:
         if own is not None and own.lines and options.rotate == "auto":
             # How the page stands is known.
             options = replace(options, rotate=_ROTATIONS[own.angle])
-        self._view = EngineView(options)
+        self._view = EngineInput(options)
         self._task: ReadTask | None = None
         self.lease = request.reading_lease.again()
 
@@ -87,9 +92,7 @@ class DecodeJob:
     def prepare(self) -> ReadTask:
         """Decode, unless that is done; apply a fixed turn and the largest side, which no engine needs to know about.
 
-        Raises:
-            BrokenImage: Cut off or damaged.
-            QueueFull, BodyTooLarge: There is no memory for it now, or never will be.
+        Raises BrokenImage; QueueFull or BodyTooLarge where there is no memory for it now, or never will be.
         """
         if self._task is None:
             began_s = time.perf_counter()
@@ -146,20 +149,53 @@ class DecodeJob:
         return image
 
 
-class DecodingHandle:
-    """An engine's handle that first decodes what was not decoded ahead; see serving.executor.ThreadHandle."""
+def phases_of(served: Served[Page], queued_s: float, *, decoded_ahead: bool) -> Sequence[Segment]:
+    """A page's stages on `time.monotonic`, from the queue to the engine's end.
 
-    def __init__(self, handle: Handle) -> None:
-        # A file for an engine that decodes by itself is only given to such an engine.
-        self._read = cast("Callable[[Sequence[Task]], list[Page | OcrsvcError]]", handle.read)
-        self.warm_up, self.close = handle.warm_up, handle.close
+    Unless it was decoded before it was queued, that was beside the engine, which began afterwards. An engine that does
+    not tell when it had the lines counts as reading them all the time.
+    """
+    began_s, times = queued_s + served.queue_s, served.answer.times
+    read_s = times.began_s if times is not None else began_s
+    found_s = times.found_s if times is not None else read_s
+    return (
+        Segment("wait", queued_s, began_s),
+        Segment("wait" if decoded_ahead else "decode", began_s, read_s),
+        Segment("detect", read_s, found_s),
+        Segment("recognise", found_s, began_s + served.run_s),
+    )
+
+
+class LeasedHandles:
+    """Reads in one engine thread with several versions of models, on one of which each job has a lease.
+
+    See serving.executor.ThreadHandle; `close` closes the handles of this thread, when it ends.
+    """
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self.close = close
+
+    def warm_up(self) -> None:
+        """Handles are warm before their version counts as loaded."""
 
     def read(self, jobs: Sequence[DecodeJob]) -> list[Page | OcrsvcError]:
-        """One page or error for each job; a damaged image fails alone."""
-        tasks = [_task_or_error(job) for job in jobs]
-        good = [task for task in tasks if not isinstance(task, OcrsvcError)]
-        pages = iter([page for _, page in zip(good, self._read(good) if good else [], strict=True)])
-        return [task if isinstance(task, OcrsvcError) else next(pages) for task in tasks]
+        """One page or error for each job, all of which are for one version."""
+        return read_jobs(jobs[0].lease.handle(), jobs)
+
+
+def may_join(first: DecodeJob, taken: int, other: DecodeJob) -> bool:
+    """Whether a job may be read with a number of others, the first of which is given."""
+    return taken < first.traits.best_batch and first.lease.version == other.lease.version
+
+
+def read_jobs(handle: Handle, jobs: Sequence[DecodeJob]) -> list[Page | OcrsvcError]:
+    """One page or error for each job, decoded first where that was not done ahead; a damaged image fails alone."""
+    tasks = [_task_or_error(job) for job in jobs]
+    good = [task for task in tasks if not isinstance(task, OcrsvcError)]
+    # A file for an engine that decodes by itself is only given to such an engine.
+    read = cast("Callable[[Sequence[Task]], list[Page | OcrsvcError]]", handle.read)
+    pages = iter([page for _, page in zip(good, read(good) if good else [], strict=True)])
+    return [task if isinstance(task, OcrsvcError) else next(pages) for task in tasks]
 
 
 def _task_or_error(job: DecodeJob) -> Task | OcrsvcError:

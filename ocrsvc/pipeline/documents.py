@@ -1,4 +1,4 @@
-"""Opens the files of a request as documents, and hands out the pages that are to be read."""
+"""Opens the files of a request as documents, and hands out the pages that are to be read, and their own text."""
 
 from __future__ import annotations
 
@@ -7,24 +7,20 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from ocrsvc.errors import ClientGone, OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage, chosen_pages, is_pdf, open_document
 from ocrsvc.imaging.page_ranges import Ranges
+from ocrsvc.imaging.pdf.own_text import OwnPage, needs_pixels, takes_own_text
 from ocrsvc.pipeline.read_context import ReadRequest
 from ocrsvc.readings import Reading
+from ocrsvc.records import Page
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.settings.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class FileRead:
-    """What was read of one file.
-
-    Attributes:
-        kind: For people: PDF, TIFF or image.
-        total: Pages that it has; 1 when it could not be opened.
-        pages: Those that were asked for, in order; each reading's page has its number in the file.
-    """
+    """What was read of a PDF, TIFF or image: the pages asked for, by number; it has 1 if it could not be opened."""
 
     kind: str
     total: int
@@ -43,14 +39,9 @@ class FileRead:
 
 @dataclass(frozen=True, slots=True)
 class PageRead:
-    """One page of a file, as soon as it is read.
+    """One page of a file, as soon as it is read or failed.
 
-    Attributes:
-        number: In the file, from 1; 1 where the file could not be opened.
-        total: Pages that the file has.
-        chosen: How many of them are read.
-        outcome: What was read, or why it was not.
-        file: Which of the request's files it is of, from 1.
+    It has its number in the file, which has `total` pages, of which `chosen` are read; files are counted from 1, too.
     """
 
     number: int
@@ -68,13 +59,7 @@ def numbered_pages(chosen: Sequence[tuple[str, int, Sequence[int]]]) -> Iterator
 
 
 class Documents:
-    """Opens documents for any thread: PDFs, which have a process each, a few at once.
-
-    Args:
-        settings: How many pages may be read, and how those of a PDF are drawn.
-        limits: What one page may have of pixels.
-        pdfs: How many may be open at once.
-    """
+    """Opens documents for any thread: PDFs, which have a process each, so many at once."""
 
     def __init__(self, settings: Settings, limits: PixelLimits, pdfs: int) -> None:
         self._settings, self._limits = settings, limits
@@ -102,10 +87,8 @@ class Documents:
     ) -> Generator[DocumentPage | OcrsvcError, None, None]:
         """The pages of all files, or the error of a file, one file open at a time; `close` it.
 
-        Args:
-            files, ranges, most: As for `Reader.read_files`.
-            request: Whose files they are.
-            chosen: Gets the kind and the total of each file (see FileRead), and the numbers of these pages.
+        Takes the files of `Reader.read_files`; `chosen` gets the kind and the total of each (see FileRead), and the
+        numbers of these pages.
         """
         allowed = self._settings.max_pages
         for file in files:
@@ -125,3 +108,20 @@ class Documents:
             except OcrsvcError as error:
                 chosen.append((kind, total, [1]))
                 yield error
+
+
+def find_own_page(page: DocumentPage, request: ReadRequest) -> OwnPage | None:
+    """The page's own text; None where it is not asked for, or an image has none. Raises as `Document.own_page`."""
+    if not takes_own_text(request.options):
+        return None
+    request.context.ledger.enter("decode")
+    with request.context.share.part() as held:
+        return page.document.own_page(page.number, request.options, request.check, held.take)
+
+
+def whole_page(own: OwnPage | None, number: int, request: ReadRequest) -> Page | None:
+    """The page with this number in its document, if its own text is all that is wanted of it."""
+    if own is None or not own.text.is_all or needs_pixels(request.options):
+        return None
+    request.context.ledger.enter("answer")
+    return Page(own.width, own.height, own.text.angle, own.text.lines, number)

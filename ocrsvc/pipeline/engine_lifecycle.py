@@ -10,8 +10,7 @@ from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.errors import NotReady, OperatorError
 from ocrsvc.models.model_control import ModelList
 from ocrsvc.models.worker_models import WorkerModels, open_worker_models
-from ocrsvc.pipeline.decode_job import DecodeJob
-from ocrsvc.pipeline.leased_handles import MOST_BATCH, LeasedHandles, may_join
+from ocrsvc.pipeline.decode_job import MOST_BATCH, DecodeJob, LeasedHandles, may_join
 from ocrsvc.pipeline.result_cache import ResultCache, open_result_cache
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page, ReadOptions
@@ -31,8 +30,6 @@ class EngineLifecycle:
     """Engine threads with their queue, the models that they read with, and a result cache. Made cheaply.
 
     Args:
-        settings: The effective settings.
-        plan: How many engine threads this process runs.
         engine_opener: Opens the one engine to read with; None leaves that to the models_opener.
         models_opener: Makes the models; by default those of the repository that the settings name, or the engine's own.
 

@@ -13,17 +13,9 @@ from ocrsvc.serving.work_queue import RequestContext, make_check
 
 
 def picture_maker(reader: Reader, file: bytes, deadline: float, context: RequestContext) -> PictureOf:
-    """What draws a page of a file, in the account of the request that waits for it.
+    """What draws a page of a document until a moment of `time.monotonic`, in the account of the request that waits.
 
-    Args:
-        reader: Decodes the page.
-        file: The whole document.
-        deadline: Until when it is worth having, on `time.monotonic`.
-        context: Of the request; its share holds the pixels while a page is drawn.
-
-    Returns:
-        A function from a page to its picture as a file. It raises DeadlineExceeded, ClientGone, QueueFull, and what
-        decoding raises.
+    It raises DeadlineExceeded, ClientGone, QueueFull, and what decoding raises.
     """
     check = make_check(context, deadline, time.monotonic)
 

@@ -13,23 +13,21 @@ from typing import Final
 
 from ocrsvc.engines.contract import Engine
 from ocrsvc.errors import ClientGone, DeadlineExceeded, OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.models.loaded_models import Lease
 from ocrsvc.pipeline.answer_masking import AnswerMasking
-from ocrsvc.pipeline.decode_job import DecodeJob
-from ocrsvc.pipeline.documents import Documents, FileRead, PageRead, numbered_pages
+from ocrsvc.pipeline.decode_job import DecodeJob, phases_of
+from ocrsvc.pipeline.documents import Documents, FileRead, PageRead, find_own_page, numbered_pages, whole_page
 from ocrsvc.pipeline.engine_lifecycle import EngineLifecycle, ModelsOpener
-from ocrsvc.pipeline.own_pages import find_own_page, whole_page
 from ocrsvc.pipeline.page_decoder import PageDecoder
-from ocrsvc.pipeline.page_phases import phases_of
-from ocrsvc.pipeline.read_ahead import Begun, QueuedPage, Source, read_ahead
+from ocrsvc.pipeline.read_ahead import Begun, Source, read_ahead
 from ocrsvc.pipeline.read_context import ReadRequest, make_read_request
 from ocrsvc.readings import Reading, Timing
 from ocrsvc.records import Image, OwnText, Page, ReadOptions
 from ocrsvc.serving.limiter import Limiter
-from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext
+from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Item, RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -77,13 +75,10 @@ class Reader(EngineLifecycle):
         context: RequestContext = DEFAULT_CONTEXT,
         lease: Lease | None = None,
     ) -> Reading:
-        """Read one image.
+        """Read one image file, or a page of an open document.
 
         Args:
-            data: The bytes of an image file, or a page of an open document.
-            options: What the request asks for.
             limit_s: Seconds from now within which the answer is worth having.
-            context: Its priority, and whether anybody still waits for it.
             lease: On the version that reads, from `one_version`; None leaves it to the options.
 
         Raises:
@@ -146,23 +141,22 @@ class Reader(EngineLifecycle):
 
     def _queue(
         self, page: DocumentPage, request: ReadRequest, key: bytes = b"", own: OwnText | None = None
-    ) -> QueuedPage:
+    ) -> Item[DecodeJob, Page]:
         """Admit first, then decode: a request that cannot be served costs no decoding."""
-        executor = self._running()
-        ledger = request.context.ledger
+        executor, ledger = self._running(), request.context.ledger
         ledger.enter("decode")
-        job = DecodeJob(request, request.reading_lease.engine.traits, page.number, own)
+        job = DecodeJob(request, request.reading_lease.engine.traits, page.number, own, key)
         try:
-            with executor.admit(request.context) as place:
+            with executor.admit(request.context) as job.place:
                 self._decoder.open(page, job, executor.queue.waiting_bytes)
-                item = place.submit(job, request.deadline, job.held.held_bytes or page.document.file_bytes)
+                item = job.place.submit(job, request.deadline, job.held.held_bytes or page.document.file_bytes)
         except BaseException:
             job.close()
             raise
         # Whatever becomes of it: read, too late, or given up before the engine came to it.
         item.future.add_done_callback(lambda _: job.close())
         ledger.enter("wait")
-        return QueuedPage(place, item, key)
+        return item
 
     def _finish(self, begun: Begun) -> Reading:
         """Wait for the engine's page, put it back into the frame of its image, and answer."""
@@ -170,17 +164,18 @@ class Reader(EngineLifecycle):
             raise begun
         if isinstance(begun, Reading):
             return begun
-        job, context = begun.item.work, begun.item.context
+        job, ledger = begun.work, begun.context.ledger
+        assert job.place is not None, "it is queued"
         try:
-            served = begun.place.wait(begun.item)
+            served = job.place.wait(begun)
         except ClientGone:
             LOGGER.info("dropped: its client has gone")
             raise
-        context.ledger.note_page(phases_of(served, begun.item.queued_at, decoded_ahead=job.is_ahead))
-        context.ledger.enter("answer")
+        ledger.note_page(phases_of(served, begun.queued_at, decoded_ahead=job.is_ahead))
+        ledger.enter("answer")
         page, timing = job.restore(served)
-        if self._result_cache is not None and begun.key:
-            self._result_cache.put(begun.key, page)
+        if self._result_cache is not None and job.key:
+            self._result_cache.put(job.key, page)
         return self._answer(self._masking.masked(page, job.request), timing, job.request)
 
     def _answer(self, page: Page, timing: Timing, request: ReadRequest, *, from_cache: bool = False) -> Reading:
@@ -195,9 +190,7 @@ class Reader(EngineLifecycle):
     ) -> list[Reading | OcrsvcError]:
         """Read several images, each answered apart, in the same order; all share one deadline.
 
-        Raises:
-            ClientGone: Nobody waits any more; what is still queued is dropped.
-            DeadlineExceeded: Some were not read in time.
+        Raises ClientGone where nobody waits any more, and DeadlineExceeded where some were not read in time.
         """
         with self._request(options, limit_s, context) as request:
             return self._outcomes(datas, request)
@@ -217,7 +210,6 @@ class Reader(EngineLifecycle):
 
         Args:
             files: Image files and documents; in place of one that is none, its error, which is passed on.
-            options, limit_s, context: As for `read`.
             ranges: The pages wanted of each file.
             most: Of a file with more, read the first so many; None makes an error of more than the settings allow.
             partial: At the deadline, give the pages that are read, and the error in place of the others.
@@ -338,15 +330,9 @@ class Reader(EngineLifecycle):
         limit_s: float = math.inf,
         context: RequestContext = DEFAULT_CONTEXT,
     ) -> Iterator[Image]:
-        """The image itself, in colour, under the same limits as `read`, in its block; for adapters that draw on it.
+        """The image of a page of a file, by default the first, in colour, in its block; for adapters that draw on it.
 
-        Args:
-            data: A file.
-            number: Of the page in it, from 1; None is the first.
-            limit_s, context: As for `read`.
-
-        Raises:
-            OcrsvcError: As for reading it.
+        Under the same limits as `read`, whose errors it raises.
         """
         executor = self._running()
         # Whoever waits for an engine needs an end to it.

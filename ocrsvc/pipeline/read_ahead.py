@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
 from ocrsvc.errors import ClientGone, OcrsvcError
@@ -12,7 +11,6 @@ from ocrsvc.imaging.document import DocumentPage
 from ocrsvc.pipeline.decode_job import DecodeJob
 from ocrsvc.readings import Reading
 from ocrsvc.records import Page
-from ocrsvc.serving.executor import QueuePlace
 from ocrsvc.serving.work_queue import Item
 
 Source = bytes | DocumentPage | OcrsvcError
@@ -22,21 +20,8 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedPage:
-    """A page in the queue, or with an engine thread.
-
-    Attributes:
-        key: In the result cache; empty without one.
-    """
-
-    place: QueuePlace[DecodeJob, Page]
-    item: Item[DecodeJob, Page]
-    key: bytes
-
-
-Begun = QueuedPage | Reading | OcrsvcError
-"""A page on its way, what the result cache had of it, or why it cannot be read."""
+Begun = Item[DecodeJob, Page] | Reading | OcrsvcError
+"""A page in the queue or with an engine thread, what the result cache had of it, or why it cannot be read."""
 
 
 def read_ahead(
@@ -47,13 +32,10 @@ def read_ahead(
     places: int,
     most_bytes: int,
 ) -> Iterator[Reading | OcrsvcError]:
-    """The reading or error of each page, in order.
+    """The reading or error of each page, in order; `begin` and `finish` raise ClientGone to end them all.
 
-    Args:
-        pages: Taken one by one, when they are begun.
-        begin, finish: Raise OcrsvcError where a page cannot be read, and ClientGone to end them all.
-        places: How many may be on their way, so that one request cannot fill the queue by itself.
-        most_bytes: None is begun while those before it need more.
+    So many places may be taken, so that one request cannot fill the queue by itself, and no page is begun while those
+    before it need more bytes.
     """
     begun: deque[Begun] = deque()
     try:
@@ -65,12 +47,12 @@ def read_ahead(
             yield _or_error(finish, begun.popleft())
     finally:
         for entry in begun:
-            if isinstance(entry, QueuedPage):
-                entry.place.give_up(entry.item)
+            if isinstance(entry, Item) and entry.work.place is not None:
+                entry.work.place.give_up(entry)
 
 
 def _held_bytes(begun: Iterable[Begun]) -> int:
-    return sum(entry.item.work.most_bytes for entry in begun if isinstance(entry, QueuedPage))
+    return sum(entry.work.most_bytes for entry in begun if isinstance(entry, Item))
 
 
 def _or_error(step: Callable[[*Ts], T], *args: *Ts) -> T | OcrsvcError:

@@ -26,9 +26,7 @@ class ResultCache:
     def key_of(self, page: DocumentPage, options: ReadOptions, engine: EngineInfo, digest: str = "") -> bytes:
         """Bytes that are the same only for the same page, options, engine and version of this service.
 
-        Args:
-            page, options, engine: What is read, how, and with what.
-            digest: Of the files of the model, whose version may be another one tomorrow; empty without OCRSVC_MODELS.
+        The digest is of the model's files, whose version may be another one tomorrow; empty without OCRSVC_MODELS.
         """
         known = (astuple(options), astuple(engine))
         if digest:

@@ -11,9 +11,8 @@ from typing import Any, Final, Literal, Union, get_args, get_origin
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from ocrsvc.settings.group import SettingsGroup
+from ocrsvc.settings.group import MemoryAmount, SettingsGroup
 from ocrsvc.settings.settings import settings_class
-from ocrsvc.settings.types import MemoryAmount
 
 PREFIX: Final = "OCRSVC_"
 
@@ -26,7 +25,7 @@ _API_KEY: Final = re.compile(r"\bocr_\w[\w-]*")
 def groups() -> Iterator[type[SettingsGroup]]:
     """The groups of settings, in the order of their fields in `settings_class()`."""
     for base in reversed(settings_class().__mro__):
-        if issubclass(base, SettingsGroup) and "title" in vars(base):
+        if SettingsGroup in base.__bases__:
             yield base
 
 
@@ -37,7 +36,8 @@ def variable_of(name: str) -> str:
 
 def unit_of(name: str) -> str:
     """The unit of a setting's number; empty when it has none."""
-    return _declared(name, "unit")
+    ending = name.rpartition("_")[2]
+    return _declared(name, "unit") or (ending if ending in {"s", "bytes"} else "")
 
 
 def help_of(name: str) -> str:
@@ -78,7 +78,6 @@ def _plain_type(field: FieldInfo) -> Any:
 
 
 def _describe_kind(name: str, kind: Any) -> str:
-    """The type in words."""
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(get_args(kind))
     if kind == MemoryAmount:
@@ -91,12 +90,7 @@ def _describe_kind(name: str, kind: Any) -> str:
 
 def _describe_bounds(field: FieldInfo) -> str:
     """The bounds in words, with a leading space; empty when there are none."""
-    words = []
-    for bound in field.metadata:
-        if hasattr(bound, "ge"):
-            words.append(f" from {bound.ge}")
-        elif hasattr(bound, "gt"):
-            words.append(f" above {bound.gt}")
-        elif hasattr(bound, "le"):
-            words.append(f" to {bound.le}" if words and words[0].startswith(" from") else f" up to {bound.le}")
-    return "".join(words)
+    names = ("ge", "gt", "le")
+    bounds = {name: getattr(bound, name) for name in names for bound in field.metadata if hasattr(bound, name)}
+    words = {"ge": " from {}", "gt": " above {}", "le": " to {}" if "ge" in bounds else " up to {}"}
+    return "".join(words[name].format(most) for name, most in bounds.items())

@@ -1,20 +1,28 @@
-"""The base class of a group of settings, and how a group declares one setting."""
+"""How a group declares its settings: the base class, one setting, and the types that several groups share."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, PlainSerializer
+
+_BYTE_UNITS: Final = {"": 1, "b": 1} | {
+    f"{prefix}{suffix}": base**power
+    for suffix, base in (("b", 1000), ("ib", 1024))
+    for power, prefix in enumerate("kmgt", start=1)
+}
 
 
 class SettingsGroup(BaseModel):
-    """Settings that belong together; frozen. `Settings` inherits from every group (`ocrsvc.settings.settings`)."""
+    """Settings that belong together; frozen. `Settings` inherits from every group (`ocrsvc.settings.settings`).
+
+    A group names its heading in the reference: `class TlsSettings(SettingsGroup, title="TLS")`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    title: ClassVar[str]
-    """The heading of the group in the reference."""
 
 
 def setting(
@@ -23,25 +31,66 @@ def setting(
     unit: str = "",
     *,
     accepted: str | Callable[[], str] = "",
-    ge: float | None = None,
-    gt: float | None = None,
+    between: tuple[float, float] | None = None,
     le: float | None = None,
 ) -> Any:
-    """The declaration of one setting.
+    """The declaration of one setting: its default, or a function that makes it, and one sentence of help.
 
-    Args:
-        default: The value when none is given, or a function that makes it.
-        description: One sentence of help.
-        unit: Of a number.
-        accepted: What is accepted, in words, where type and bounds do not say it; or a function that makes them.
-        ge, gt, le: Bounds of a number.
+    Names in _s and _bytes say their unit; `accepted` is for where type and bounds do not say it, in words or a
+    function that makes them; `between` are the least and the most number.
     """
-    extra: dict[str, Any] = {"unit": unit, "accepted": accepted}
+    ge, le = between or (None, le)
     return Field(
         **({"default_factory": default} if callable(default) else {"default": default}),
         description=description,
-        json_schema_extra=extra,
+        json_schema_extra={"unit": unit, "accepted": accepted},  # type: ignore[dict-item]
         ge=ge,
-        gt=gt,
         le=le,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Percentage:
+    """A part of a whole that is known only where it is used."""
+
+    percent: float
+
+    def __str__(self) -> str:
+        return f"{self.percent:g}%"
+
+
+def bytes_of(amount: int | Percentage | None, whole_bytes: int) -> int | None:
+    """Bytes of an amount of memory, given the whole that a percentage is of; None stays None."""
+    return round(amount.percent / 100 * whole_bytes) if isinstance(amount, Percentage) else amount
+
+
+def split_list(value: object, separator: str = ",") -> object:
+    """The parts of "a, b"; anything else as it is."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(separator) if part.strip())
+    return value
+
+
+def _parse_bytes(value: object) -> object:
+    """Whole bytes of "64MiB", "1GB" or "4096"; anything else comes back as it is, for pydantic to refuse."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", str(value).strip())
+    unit = _BYTE_UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        return value
+    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+
+
+def _parse_amount(value: object) -> object:
+    """A Percentage of "80%", above 0 and up to 100; else as `_parse_bytes`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", str(value).strip())
+    if match is None:
+        return _parse_bytes(value)
+    return Percentage(float(match[1])) if 0 < float(match[1]) <= 100 else value
+
+
+ByteCount = Annotated[int, BeforeValidator(_parse_bytes)]
+MemoryAmount = Annotated[
+    Annotated[int, Field(ge=0, le=2**50)] | Annotated[InstanceOf[Percentage], PlainSerializer(str)],
+    BeforeValidator(_parse_amount),
+]
+Names = Annotated[tuple[str, ...], BeforeValidator(split_list)]

@@ -19,13 +19,16 @@ from pydantic import ValidationError
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.api_key import API_KEY_VARIABLE
 from ocrsvc.settings.describe import PREFIX, accepted, is_secret, variable_of, without_passwords
-from ocrsvc.settings.replaced import REPLACED
 from ocrsvc.settings.settings import Settings, settings_class
 
 CONFIG_VARIABLE: Final = "OCRSVC_CONFIG"
 
 # What begins like a setting and is none.
 _OTHERS: Final = frozenset({CONFIG_VARIABLE, API_KEY_VARIABLE})
+
+_ONE_ACCOUNT: Final = "It counts everything that a request holds, its body and its waiting images together."
+REPLACED: Final = dict.fromkeys(("body_bytes", "queue_bytes"), ("request_memory_bytes", _ONE_ACCOUNT))
+"""Settings that earlier versions had: the one that does their work now, and how that differs."""
 
 Source = Literal["default", "file", "environment"]
 
@@ -41,14 +44,9 @@ class RawValue:
 
 
 def read_settings(environ: Mapping[str, str] | None = None, file: Path | None = None) -> Settings:
-    """The checked settings of this process.
+    """The checked settings of this process, by default of its own environment and of the file that OCRSVC_CONFIG names.
 
-    Args:
-        environ: Environment variables; None takes the process's own.
-        file: TOML file; None takes the one that OCRSVC_CONFIG names, if any.
-
-    Raises:
-        SettingsError: With every complaint at once, one a line: the name, its value, what is accepted.
+    Raises SettingsError with every complaint at once, one a line: the name, its value, what is accepted.
     """
     return check_settings(gather(environ, file))
 
@@ -72,11 +70,7 @@ def check_settings(given: Mapping[str, RawValue]) -> Settings:
 def gather(environ: Mapping[str, str] | None = None, file: Path | None = None) -> dict[str, RawValue]:
     """What the file and the environment give, unchecked, by setting name; the environment wins.
 
-    Args:
-        environ, file: As for `read_settings`.
-
-    Raises:
-        SettingsError: The file cannot be read or is not TOML.
+    Raises SettingsError when the file cannot be read or is not TOML.
     """
     environ = os.environ if environ is None else environ
     named = environ.get(CONFIG_VARIABLE)
@@ -86,7 +80,6 @@ def gather(environ: Mapping[str, str] | None = None, file: Path | None = None) -
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[RawValue]:
-    """What the OCRSVC_ variables give; empty ones give nothing."""
     for variable, value in environ.items():
         if variable.startswith(PREFIX) and variable not in _OTHERS and value != "":
             name = variable.removeprefix(PREFIX)
@@ -95,7 +88,6 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[RawValue]:
 
 
 def _from_file(file: Path) -> Iterator[RawValue]:
-    """What the TOML file gives; raises SettingsError when it cannot be read."""
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -111,9 +103,9 @@ def _from_file(file: Path) -> Iterator[RawValue]:
 def _unknown(item: RawValue) -> str:
     """The complaint about a name that is no setting, with what replaced it or the nearest one that is."""
     written = variable_of if item.source == "environment" else str
-    replacement = REPLACED.get(item.name)
-    if replacement is not None:
-        return f"{item.label} is no longer a setting: use {written(replacement.setting)}. {replacement.difference}"
+    if item.name in REPLACED:
+        replacement, difference = REPLACED[item.name]
+        return f"{item.label} is no longer a setting: use {written(replacement)}. {difference}"
     known = [*settings_class().model_fields, "config"]
     near = difflib.get_close_matches(item.name.lower(), known, n=1, cutoff=0.6)
     hint = f"did you mean {written(near[0])}?" if near else "`ocrsvc settings --markdown` lists those that exist."
@@ -123,6 +115,5 @@ def _unknown(item: RawValue) -> str:
 
 
 def _refusal(item: RawValue) -> str:
-    """The complaint about a value that a setting does not accept."""
     value = "***" if is_secret(item.name) else repr(without_passwords(str(item.value)))
     return f"{item.label} is {value}: accepted is {accepted(item.name)}."

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from gunicorn import glogging
 
-from ocrsvc.access.key_secrets import SECRETS_HIDDEN
+from ocrsvc.access.api_keys import hide_secrets
 from ocrsvc.telemetry.event_log import TARGETS, BackgroundHandler, JsonFormatter, ReadyStreamHandler, log_uncaught
 
 Form = Literal["text", "json"]
@@ -36,7 +36,7 @@ class LastingLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
 
     def setup(self, cfg: Any) -> None:
         """Read the configuration; after the start, what cannot be done leaves the handlers as they were."""
-        self.error_log.addFilter(SECRETS_HIDDEN)
+        self.error_log.addFilter(hide_secrets)
         logs = (self.error_log, self.access_log)
         before = [list(log.handlers) for log in logs]
         try:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ocrsvc.access.key_routes import routes_of
+from ocrsvc.access.key_routes import Routes
 from ocrsvc.access.page_counts import PageCounts
 from ocrsvc.engines.model.encryption import ModelKey
 from ocrsvc.jobs.job_store import JobStore
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from flask import Flask
 
     from ocrsvc.access.gate import AccessGate
-    from ocrsvc.http.head_check import HeadCheck
+    from ocrsvc.http.access import HeadCheck
     from ocrsvc.models.loaded_version import EngineThreads
     from ocrsvc.models.watcher import ModelWatcher
     from ocrsvc.models.worker_models import WorkerModels
@@ -144,11 +144,9 @@ class ServiceContext:
         if self.settings.keys is None or self.worker.gate is not None:
             return
         from ocrsvc.access.gate import AccessGate
-        from ocrsvc.access.open_store import open_store
+        from ocrsvc.access.manage_keys import open_store
 
-        counts = self.page_counts
-        store = open_store(self.settings.keys)
-        self.worker.gate = AccessGate(store, counts.service, counts=counts, slot=slot_number)
+        self.worker.gate = AccessGate(open_store(self.settings.keys), self.page_counts, slot_number)
         self.worker.gate.start()
         self.worker.closing.callback(self.worker.gate.stop)
 
@@ -191,10 +189,10 @@ class ServiceContext:
         """What the event loop asks before it receives a body; None where no key is wanted."""
         if self.worker.gate is None:
             return None
-        from ocrsvc.http.head_check import make_head_check
+        from ocrsvc.http.access import make_head_check
 
         return make_head_check(
-            self.worker.gate, routes_of(self.settings.dialects, has_models=self.settings.models is not None)
+            self.worker.gate, Routes(self.settings.dialects, has_models=self.settings.models is not None)
         )
 
     def _start_tracer(self) -> Tracer:

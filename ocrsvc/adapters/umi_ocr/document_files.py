@@ -13,17 +13,17 @@ from typing import IO, Any, Final, TypeVar
 
 import orjson
 
-from ocrsvc.adapters.umi_ocr.image_requests import ENGINE_FAILED, OK, Coded, to_answer
+from ocrsvc.adapters.umi_ocr.answers import ENGINE_FAILED, OK, Coded, to_answer
+from ocrsvc.adapters.umi_ocr.options import DocumentOptions
 from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.errors import BrokenImage
 from ocrsvc.formats.document import PictureOf, write_document
 from ocrsvc.formats.page_serialization import unpack_page
-from ocrsvc.jobs.job import Job
+from ocrsvc.jobs.job import Job, Record
 from ocrsvc.jobs.job_result import JobPages, document_result
 from ocrsvc.records import Check
 
 NOT_DONE, BAD_TYPES, UNKNOWN_TYPE, NOT_MADE = 201, 202, 203, 204
-
 
 ENDINGS: Final[Mapping[str, str]] = {
     "pdfLayered": ".layered.pdf",
@@ -44,13 +44,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """What files are made with.
+    """What files are made with: pages were drawn at `dpi`, and the files are worth having within `limit_s`.
 
-    Attributes:
-        dpi: Pixels to an inch at which pages were drawn.
-        limit_s: Seconds within which they are worth having.
-        check: Asked for each page; what it raises ends it.
-        picture_of: Draws a page with what is masked in black; None where nothing was to be masked.
+    `check` is asked for each page; `picture_of` draws one with what is masked in black, None where nothing is.
     """
 
     dpi: int
@@ -61,13 +57,7 @@ class Making:
 
 @dataclass(frozen=True, slots=True)
 class AskedFiles:
-    """The files that are asked for.
-
-    Attributes:
-        kinds: Of ENDINGS, each once.
-        ignores_blank: Whether pages without text are left out of texts.
-        stem: How their names begin.
-    """
+    """The files that are asked for, of ENDINGS; their names begin with `stem`, and texts may leave out blank pages."""
 
     kinds: tuple[str, ...]
     ignores_blank: bool
@@ -90,30 +80,22 @@ class AskedFiles:
 
 
 def asked_files(job: Job, sent: Mapping[str, Any]) -> AskedFiles:
-    """The files that a question asks for.
-
-    Raises:
-        Coded: The task is not done, or something else is asked for than the original makes.
-        FileNotFoundError: The task was cleared.
-    """
+    """The files that are asked for. Raises Coded where the task is not done, or the original makes no such files."""
     kinds = sent.get("file_types", [_LAYERED])
     ignores_blank = sent.get("ignore_blank", sent.get("ingore_blank", True))
-    if job.state()[0] != "success":
+    if job.progress().state != "success":
         raise Coded(NOT_DONE, f"{job.id} 任务尚未结束或处理失败，无法获取文件")
     if not isinstance(kinds, list) or not kinds or not isinstance(ignores_blank, bool):
         raise Coded(BAD_TYPES, "参数类型错误： file_types 必须为数组， ignore_blank 必须为布尔值")
     if unknown := [str(kind)[:40] for kind in kinds if not isinstance(kind, str) or kind not in ENDINGS]:
         raise Coded(UNKNOWN_TYPE, f"初始化输出器失败。{unknown[0]}: {', '.join(ENDINGS)}")
-    return AskedFiles(tuple(dict.fromkeys(kinds)), ignores_blank, f"[OCR]_{PurePath(job.about()['name']).stem}")
+    return AskedFiles(tuple(dict.fromkeys(kinds)), ignores_blank, f"[OCR]_{PurePath(job.record().name).stem}")
 
 
 def write_files(job: Job, asked: AskedFiles, making: Making, output: IO[bytes]) -> None:
     """Write the file, or an archive of several; memory holds one page of the task.
 
-    Raises:
-        Coded: The document cannot be written on.
-        DeadlineExceeded, ResourcesExhausted: As `write_document`.
-        FileNotFoundError: The task was cleared.
+    Raises Coded where the document cannot be written on, and as `write_document`.
     """
     if len(asked.kinds) == 1:
         _write_file(asked.kinds[0], job, making, output, ignores_blank=asked.ignores_blank)
@@ -128,7 +110,7 @@ def _write_file(kind: str, job: Job, making: Making, output: IO[bytes], *, ignor
     if kind == _LAYERED:
         _write_layered(job, making, output)
     elif kind == _ONE_LAYER:
-        count = job.log.count() - len(job.log.failed())
+        count = job.page_count() - len(job.failed_pages())
         write_text_pdf(_checked(JobPages(job), making.check), count, making.dpi, output)
     elif kind == "jsonl":
         for page in pages_of(job, making.check):
@@ -142,8 +124,8 @@ def pages_of(
     job: Job, check: Check, kind: str = "dict", after: int = 0, most: int | None = None
 ) -> Iterator[dict[str, Any]]:
     """The pages of a task as `page_of`, one at a time, from the one on that has `after` before it."""
-    about = job.about()
-    return (page_of(row, about, kind) for row in _checked(job.log.read(after, most), check))
+    record = job.record()
+    return (page_of(row, record, kind) for row in _checked(job.pages(after, most), check))
 
 
 def _checked(pages: Iterable[T], check: Check) -> Iterator[T]:
@@ -152,18 +134,17 @@ def _checked(pages: Iterable[T], check: Check) -> Iterator[T]:
         yield page
 
 
-def page_of(row: Mapping[str, Any], about: Mapping[str, Any], kind: str = "dict") -> dict[str, Any]:
+def page_of(row: Mapping[str, Any], record: Record, kind: str = "dict") -> dict[str, Any]:
     """What was read of one page in Umi-OCR's words; of `kind` text, its text as `data`."""
     number = row["number"]
-    called = f"{about['name']} - {number}"
+    called = f"{record.name} - {number}"
     named = {"page": number, "path": called, "fileName": called}
     if "error" in row:
         return {"code": ENGINE_FAILED, "data": row["error"], "score": 0, **named}
-    asked = dict(about["asked"])
-    first = from_front(asked.get("tbpu.ignoreRangeStart", 1), about["count"])
-    if not first <= number <= from_front(asked.get("tbpu.ignoreRangeEnd", -1), about["count"]):
-        asked.pop("tbpu.ignoreArea", None)
-    answer = to_answer(unpack_page(row["page"]), {**asked, "data.format": kind}, row["took_s"])
+    asked = DocumentOptions.model_validate(record.asked)
+    first, last = (from_front(edge, record.count) for edge in (asked.ignored_first, asked.ignored_last))
+    asked = asked.model_copy(update={"form": kind, "ignored": asked.ignored if first <= number <= last else ()})
+    answer = to_answer(unpack_page(row["page"]), asked, row["took_s"])
     return {**answer, "timestamp": row["at_s"], **named}
 
 
@@ -185,7 +166,7 @@ def _write_layered(job: Job, making: Making, output: IO[bytes]) -> None:
 
 
 def _write_txt(job: Job, pages: Iterable[Mapping[str, Any]], output: IO[bytes]) -> None:
-    came = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.came_at_s()))
+    came = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.record().came_at_s))
     output.write(f"{came}\n\n".encode())
     for page in pages:
         end = "\n" if page["code"] == OK else ""

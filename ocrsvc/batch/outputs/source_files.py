@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from tempfile import TemporaryFile
 from typing import Any, Final
@@ -11,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from ocrsvc.batch.destination import Destination, HashedFile, WrittenFile
-from ocrsvc.batch.outputs.output_formats import FileResults
+from ocrsvc.batch.outputs.output_formats import FileResults, WritePart
 from ocrsvc.batch.outputs.source_paths import source_path
 from ocrsvc.batch.visible_text import visible
 from ocrsvc.errors import BrokenImage, CallerError, SourceGone
@@ -34,56 +35,55 @@ WriteFile = Callable[[FileResults, HashedFile], object]
 """Writes the file of one source. Raises CallerError or SourceGone if there cannot be one, and OSError."""
 
 
-class SourceFiles:
-    """A file for each source any of whose pages is known, and a list for each part, which the manifest names.
+def open_source_files(name: str, folder: str, reader: Mapping[str, str]) -> WritePart:
+    """What writes searchable PDFs, or the format of this name in the registry."""
+    if name == "pdf":
+        return _SourceFiles(name, folder, ".pdf", _write_pdf)
+    form = text_formats()[name]
+    engine = EngineInfo(reader["engine"], reader["model"], reader["version"], "", "", "")
+    return _SourceFiles(name, folder, form.suffix, partial(_write_text, form, engine))
+
+
+def is_listing(name: str) -> bool:
+    """Whether a file of the output lists files of sources."""
+    return f"/{_LISTS}" in f"/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class _SourceFiles:
+    """A WritePart: a file for each source any of whose pages is known, and a list, which the manifest names.
 
     The list holds a line of JSON for each of these sources: `source`, and `file`, `bytes` and `sha256`, or `error`.
     """
 
-    def __init__(self, name: str, folder: str, ending: str, write_file: WriteFile) -> None:
-        self._name, self._folder, self._ending, self._write_file = name, folder, ending, write_file
+    name: str
+    folder: str
+    ending: str
+    write_file: WriteFile
 
-    def write(
+    def __call__(
         self, destination: Destination, part: int, files: Iterator[FileResults], *, replace: bool
-    ) -> list[WrittenFile]:
-        """As OutputWriter.write."""
-        name = f"{self._folder}{_LISTS}{self._name}-{part:05d}.jsonl"
+    ) -> WrittenFile:
+        name = f"{self.folder}{_LISTS}{self.name}-{part:05d}.jsonl"
         with destination.writing(name, replace=replace) as listing:
             for results in files:
                 if results.pages:
                     listing.write(orjson.dumps(self._write_source(destination, results, replace=replace)) + b"\n")
-        return [listing.written()]
+        return listing.written()
 
     def _write_source(self, destination: Destination, results: FileResults, *, replace: bool) -> dict[str, object]:
         """Write a source's file; gives its line in the list."""
         source = results.file.name
         try:
-            name = self._folder + source_path(source, self._ending)
+            name = self.folder + source_path(source, self.ending)
             with destination.writing(name, replace=replace) as output:
-                self._write_file(results, output)
+                self.write_file(results, output)
         except (CallerError, SourceGone) as error:
-            LOGGER.warning("%s has no file in the format %s: %s", visible(source), self._name, visible(str(error)))
+            LOGGER.warning("%s has no file in the format %s: %s", visible(source), self.name, visible(str(error)))
             what = {"code": error.code, "detail": error.detail, "remedy": error.remedy}
             return {"source": source, "error": what}
         written = output.written()
         return {"source": source, "file": written.name, "bytes": written.size, "sha256": written.sha256}
-
-
-def is_listing(name: str) -> bool:
-    """Whether a file of the output is such a list."""
-    return f"/{_LISTS}" in f"/{name}"
-
-
-def text_files(name: str, folder: str, reader: Mapping[str, str]) -> SourceFiles:
-    """What writes the format of this name in the registry."""
-    form = text_formats()[name]
-    engine = EngineInfo(reader["engine"], reader["model"], reader["version"], "", "", "")
-    return SourceFiles(name, folder, form.suffix, partial(_write_text, form, engine))
-
-
-def pdf_files(folder: str) -> SourceFiles:
-    """What writes searchable PDFs."""
-    return SourceFiles("pdf", folder, ".pdf", _write_pdf)
 
 
 def _write_text(form: OutputFormat, engine: EngineInfo, results: FileResults, output: HashedFile) -> None:

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from ocrsvc.batch.pages import PageGroup, PageResult, failure_of, result_of
+from ocrsvc.batch.readers.open_reader import ReaderRequest
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict
+from ocrsvc.http.options import read_options
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.work_queue import RequestContext
+from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import plan_for
 
@@ -20,12 +23,14 @@ RESULT_SETTINGS: Final = ("device", "precision", "provider", "imaging", "pdf_dpi
 """The settings that change what is read; a run is gone on with under the same ones."""
 PAGE_LIMIT_S: Final = 120.0
 """A page that takes longer has failed, unless OCRSVC_DEADLINE_S is set."""
+OWN_SETTINGS: Final = {"OCRSVC_MAX_PAGES": "100000"}
+"""The files are the operator's own, so all pages of them may be read."""
 _STOP_S: Final = 5.0
 _CONTEXT: Final = RequestContext(priority="batch")
 
 
 class LocalReader:
-    """The engine of these settings, with its threads."""
+    """The engine of these settings, with its threads; see PageReader."""
 
     def __init__(
         self,
@@ -85,3 +90,12 @@ class LocalReader:
     def close(self) -> None:
         """As PageReader.close."""
         self._reader.stop(_STOP_S)
+
+
+def open_local(request: ReaderRequest) -> LocalReader:
+    """The reader in this process, where a file that crashes the engine fails alone. Raises as `open_reader`."""
+    environment = {"OCRSVC_ISOLATION": "process"} | dict(request.environment) | OWN_SETTINGS
+    settings = read_settings(environment)
+    limit_s = settings.deadline_s if "OCRSVC_DEADLINE_S" in environment else PAGE_LIMIT_S
+    options = read_options(request.options.items()).read
+    return LocalReader(settings, options, lambda group: request.load(group.file), limit_s)

@@ -17,18 +17,14 @@ if TYPE_CHECKING:
 UNREACHABLE_S: Final = 10.0
 """How long services may be out of reach when the run begins."""
 RAY_ADDRESS: Final = "ray://"
-_HEDGE_SHARE: Final = 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccess:
-    """How services are asked.
+    """How services are asked: `api_key`, `ca` and `certificate` are those of `ocrsvc.client.Client`.
 
-    Attributes:
-        api_key: None takes what OCRSVC_API_KEY holds, if anything.
-        ca, certificate: As of `ocrsvc.client.Client`.
-        patience_s: How long the run waits for any of them to answer before it stops.
-        at_once: Groups that are under way at each of them, until it refuses one.
+    The run waits `patience_s` for any of them to answer before it stops; `at_once` groups are under way at each, until
+    it refuses one.
     """
 
     api_key: str | None = None
@@ -40,13 +36,10 @@ class ServiceAccess:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRequest:
-    """Actors that read, each with an engine of its own.
+    """Actors that read, each with an engine of its own; None is as many as the nodes have room for, also later ones.
 
-    Attributes:
-        actors: How many; None is as many as the nodes have room for, nodes that come later included.
-        cpus, gpus: Of each; may be fractions. CPUs are its engine threads.
-        options: Other options of Ray for them: memory, resources, label_selector, runtime_env, scheduling_strategy.
-        wait_s: Seconds without any actor after which the run is given up.
+    `cpus`, which are its engine threads, and `gpus` of each may be fractions; `options` are others of Ray's for them.
+    After `wait_s` seconds without any the run is given up.
     """
 
     actors: int | None = None
@@ -81,9 +74,13 @@ class ReaderRequest:
 def open_reader(request: ReaderRequest) -> PageReader:
     """The reader, not started. Raises BadOption and SettingsError."""
     if request.on == "local":
-        return _open_local(request)
+        from ocrsvc.batch.readers.local_reader import open_local
+
+        return open_local(request)
     if request.on == "ray" or request.on.startswith(RAY_ADDRESS):
-        return _open_ray(request)
+        from ocrsvc.batch.readers.ray_reader import open_ray
+
+        return open_ray(request)
     if re.match(r"(dns\+)?https?://", request.on):
         return _open_services(request)
     raise BadOption(
@@ -94,41 +91,19 @@ def open_reader(request: ReaderRequest) -> PageReader:
 
 def _open_services(request: ReaderRequest) -> PageReader:
     try:
-        from ocrsvc.client.balanced_services import open_services
+        from ocrsvc.batch.readers.service_reader import ServiceReader
+        from ocrsvc.client.client import Client
     except ModuleNotFoundError as error:
         raise OperatorError(f"--on needs the package {error.name}.", "Install the extra: ocrsvc[client].") from error
-    from ocrsvc.batch.readers.service_reader import ServiceReader
     from ocrsvc.client.balancing.rules import Rules
-    from ocrsvc.client.request import own_headers
-    from ocrsvc.tls.client_context import client_context
 
     access = request.services
-    tls = client_context(access.ca, *(access.certificate or ()))
-    rules = Rules(hedge_share=_HEDGE_SHARE, at_once=access.at_once, patience_s=UNREACHABLE_S)
-    services = open_services(request.on.split(","), own_headers(None, access.api_key, "batch"), tls, rules)
-    return ServiceReader(services, request.options, lambda group: request.load(group.file), access.patience_s)
-
-
-def _open_local(request: ReaderRequest) -> PageReader:
-    from ocrsvc.batch.readers.local_reader import PAGE_LIMIT_S, LocalReader
-    from ocrsvc.http.options import read_options
-    from ocrsvc.settings.load import read_settings
-
-    # The files are the operator's own, so all pages of them may be read; one that crashes the engine fails alone.
-    own = {"OCRSVC_ISOLATION": "process"} | dict(request.environment) | {"OCRSVC_MAX_PAGES": "100000"}
-    options = read_options(request.options.items()).read
-    settings = read_settings(own)
-    limit_s = settings.deadline_s if "OCRSVC_DEADLINE_S" in own else PAGE_LIMIT_S
-    return LocalReader(settings, options, lambda group: request.load(group.file), limit_s)
-
-
-def _open_ray(request: ReaderRequest) -> PageReader:
-    from ocrsvc.batch.readers.local_reader import PAGE_LIMIT_S
-    from ocrsvc.batch.readers.ray_reader import RayReader, settings_to_send
-    from ocrsvc.http.options import read_options
-    from ocrsvc.settings.load import check_settings
-
-    given = settings_to_send(request.environment, request.cluster)
-    options = read_options(request.options.items()).read
-    limit_s = check_settings(given).deadline_s if "OCRSVC_DEADLINE_S" in request.environment else PAGE_LIMIT_S
-    return RayReader(request.on, request.cluster, given, options, request.load, limit_s)
+    client = Client(
+        request.on.split(","),
+        api_key=access.api_key,
+        ca=access.ca,
+        certificate=access.certificate,
+        priority="batch",
+        rules=Rules(at_once=access.at_once, patience_s=UNREACHABLE_S),
+    )
+    return ServiceReader(client, request.options, lambda group: request.load(group.file), access.patience_s)

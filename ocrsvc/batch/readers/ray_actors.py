@@ -12,48 +12,39 @@ from typing import Any, Final
 
 from ocrsvc import __version__
 from ocrsvc.batch.readers.open_reader import ClusterRequest
-from ocrsvc.batch.readers.ray_page_actor import ActorRefused, ActorStarted
+from ocrsvc.batch.readers.ray_page_actor import ActorStarted
 from ocrsvc.errors import ClusterUnavailable, RunChanged
 
 LOGGER: Final = logging.getLogger("ocrsvc.batch")
 _REPORT_S: Final = 20.0
-_REPORT_PENDING_S: Final = 60.0
 _WITHDRAW_S: Final = 60.0
 _ASK_AGAIN_S: Final = 300.0
-_MOST_FAILED_STARTS: Final = 5
+_MOST_REFUSED: Final = 5
 _WAIT_S: Final = 1.0
 
 
 @dataclass(slots=True, eq=False)
 class Actor:
-    """An actor that is ready: Ray's handle, its host for people, its node's id, and the groups that it reads."""
+    """An actor: Ray's handle, since when, Ray's references to its place and its start, and what is known once it reads.
 
-    handle: Any
-    host: str
-    node: str
-    at_once: int
-    calls: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class StartingActor:
-    """An actor that is not ready yet: since when, and Ray's references to its place and to its start."""
+    `at_once` is how many groups it can read, `calls` how many it reads.
+    """
 
     handle: Any
     since_s: float
     placed: Any
     started: Any
     is_placed: bool = False
+    host: str = ""
+    node: str = ""
+    at_once: int = 0
+    calls: int = 0
 
 
 class ActorPool:
-    """Actors as many as the command asks for; `adapt` is for one thread, the rest for any.
+    """Actors as many as the command asks for, by Ray's handles that `make` gives.
 
-    Args:
-        ray: The module, connected.
-        request: What actors.
-        make: Makes an actor; gives Ray's handle.
-        clock: Seconds.
+    `adapt` is for one thread, the rest for any.
     """
 
     def __init__(
@@ -66,12 +57,10 @@ class ActorPool:
         self._alone = threading.Lock()
         self._reserved: Actor | None = None
         self._failure: BaseException | None = None
-        self._starting: list[StartingActor] = []
-        self._refused = self._failed_starts = 0
-        self._last_failure = self._computes_on = ""
-        self._none_since_s: float | None = clock()
-        self._failed_s = self._ask_again_s = 0.0
-        self._reported_s = clock()
+        self._starting: list[Actor] = []
+        self._refused, self._last_reason, self._computes_on = 0, "", ""
+        self._none_since_s = self._reported_s = clock()
+        self._refused_s = self._ask_again_s = 0.0
 
     @property
     def at_once(self) -> int:
@@ -113,6 +102,7 @@ class ActorPool:
             if actor not in self.actors:
                 return
             self.actors.remove(actor)
+            self._none_since_s = self._clock()
             self._changed.notify_all()
         LOGGER.warning("Actor %s has ended; its %d groups are read again. %s", actor.host, actor.calls, reason)
         self._kill(actor.handle)
@@ -125,8 +115,8 @@ class ActorPool:
 
     def end(self) -> None:
         """End all actors."""
-        for handle in [actor.handle for actor in self.actors] + [one.handle for one in self._starting]:
-            self._kill(handle)
+        for one in (*self.actors, *self._starting):
+            self._kill(one.handle)
 
     def adapt(self) -> None:
         """Take actors that are ready, start what is missing, withdraw what finds no room; called each second or so.
@@ -138,17 +128,13 @@ class ActorPool:
         now = self._clock()
         for _ in range(self._missing(now)):
             handle = self._make()
-            self._starting.append(StartingActor(handle, now, handle.node.remote(), handle.start.remote()))
-        pending = [one for one in self._starting if not one.is_placed]
+            self._starting.append(Actor(handle, now, handle.node.remote(), handle.start.remote()))
         if self._request.actors is None and self.actors:
             # A cluster that scales itself would grow for those without a place, which were not asked for.
-            for starting in [one for one in pending if now - one.since_s > _WITHDRAW_S]:
-                self._starting.remove(starting)
-                self._kill(starting.handle)
+            for late in [one for one in self._starting if not one.is_placed and now - one.since_s > _WITHDRAW_S]:
+                self._starting.remove(late)
+                self._kill(late.handle)
                 self._ask_again_s = now + _ASK_AGAIN_S
-        elif self.actors and now - self._reported_s > _REPORT_PENDING_S and pending:
-            self._reported_s = now
-            LOGGER.warning("%d of %d actors wait for room. %s", len(pending), self._request.actors, self._lack())
         self._check_any(now)
 
     def _free(self) -> Actor | None:
@@ -160,50 +146,55 @@ class ActorPool:
             self._reserved = min(self.actors, key=lambda actor: actor.calls, default=None)
         return self._reserved if self._reserved is not None and not self._reserved.calls else None
 
-    def _look_at(self, starting: StartingActor) -> None:
+    def _look_at(self, starting: Actor) -> None:
         """Whether an actor has a place, and has answered its start or ended instead."""
         starting.is_placed = starting.is_placed or bool(self._ray.wait([starting.placed], timeout=0)[0])
         if not self._ray.wait([starting.started], timeout=0)[0]:
             return
         self._starting.remove(starting)
         try:
-            answer = self._ray.get(starting.started)
+            answer: ActorStarted = self._ray.get(starting.started)
         except Exception as error:  # noqa: BLE001  whatever kept it from starting: it is counted, and reported
-            self._take_failure(starting, first_line(error))
+            self._refuse(starting, first_line(getattr(error, "cause", None) or error))
             return
-        if isinstance(answer, ActorRefused):
-            self._take_failure(starting, f"{answer.detail} {answer.remedy} ({answer.host})")
-        else:
+        if answer.ocrsvc == __version__ and self.identity in (None, answer.identity):
             self._take_ready(starting, answer)
+            return
+        theirs, ours = " ".join(answer.identity.values()), " ".join((self.identity or {}).values())
+        reason = (
+            f"Actor {answer.host} reads with {theirs} of ocrsvc {answer.ocrsvc}, and here it is {ours} {__version__}."
+        )
+        if self.identity is None:
+            raise RunChanged(reason, "Install the same version on every node.")
+        self._refuse(starting, reason)
 
     def _missing(self, now: float) -> int:
-        if self._failed_starts and now - self._failed_s < min(2.0**self._failed_starts, 60.0):
+        """How many actors to ask for; none for a while after one was refused."""
+        if self._refused and now - self._refused_s < min(2.0**self._refused, 60.0):
             return 0
         there = len(self.actors) + len(self._starting)
         if self._request.actors is not None:
-            return max(0, self._request.actors - self._refused - there)
+            return max(0, self._request.actors - there)
         if self._starting or now < self._ask_again_s:
             return 0
         most = sum(self._request.room_in(node["Resources"]) for node in self._ray.nodes() if node["Alive"])
-        room = min(self._request.room_in(self._ray.available_resources()), most - there) - self._refused
+        room = min(self._request.room_in(self._ray.available_resources()), most - there)
         return max(room, 0 if there else 1)
 
-    def _take_failure(self, starting: StartingActor, reason: str) -> None:
+    def _refuse(self, starting: Actor, reason: str) -> None:
+        """An actor has not started, or would read otherwise than the others."""
         self._kill(starting.handle)
-        self._failed_starts += 1
-        self._failed_s, self._last_failure = self._clock(), reason
-        LOGGER.warning("An actor could not be started: %s", reason)
+        self._refused += 1
+        self._refused_s, self._last_reason = self._clock(), reason
+        LOGGER.warning("An actor is not used: %s", reason)
         # The first actor shows whether the settings and the nodes will do; later ones may meet one bad node.
-        if not self.actors and (self.identity is None or self._failed_starts >= _MOST_FAILED_STARTS):
+        if not self.actors and (self.identity is None or self._refused >= _MOST_REFUSED):
             raise ClusterUnavailable(
                 f"No actor can be started: {reason}",
                 "Every node needs ocrsvc and its engine: see docs/batch_clusters.md.",
             )
 
-    def _take_ready(self, starting: StartingActor, answer: ActorStarted) -> None:
-        if answer.ocrsvc != __version__ or (self.identity is not None and answer.identity != self.identity):
-            self._refuse(starting, answer)
-            return
+    def _take_ready(self, starting: Actor, answer: ActorStarted) -> None:
         self._computes_on = self._computes_on or answer.computes_on
         if answer.computes_on != self._computes_on:
             LOGGER.warning(
@@ -211,40 +202,24 @@ class ActorPool:
                 "OCRSVC_DEVICE make them alike.",
                 *(answer.host, answer.computes_on, self._computes_on),
             )
-        self._failed_starts, self._none_since_s = 0, None
+        self._refused = 0
         with self._changed:
             self.identity = answer.identity
-            self.actors.append(Actor(starting.handle, answer.host, answer.node, answer.at_once))
+            starting.host, starting.node, starting.at_once = answer.host, answer.node, answer.at_once
+            self.actors.append(starting)
             self._changed.notify_all()
 
-    def _refuse(self, starting: StartingActor, answer: ActorStarted) -> None:
-        """An actor that would read otherwise than the others; the only one stops the run, a later one is left out."""
-        self._kill(starting.handle)
-        theirs = " ".join([*answer.identity.values(), "of ocrsvc", answer.ocrsvc])
-        ours = " ".join([*(self.identity or {}).values(), "of ocrsvc", __version__])
-        if self.identity is None:
-            raise RunChanged(
-                f"Actor {answer.host} reads with {theirs}, and this command is {ours}.",
-                "Install the same version on every node.",
-            )
-        self._refused += 1
-        LOGGER.warning("Actor %s is not used: it reads with %s, and the others with %s.", answer.host, theirs, ours)
-
     def _check_any(self, now: float) -> None:
-        """Report why nothing is read; raises ClusterUnavailable when it has been so for too long."""
-        if self.actors:
-            self._none_since_s = None
-            return
-        if self._none_since_s is None:
-            self._none_since_s = now
-        if now - self._none_since_s > self._request.wait_s:
+        """Report why actors are missing; raises ClusterUnavailable when there has been none for too long."""
+        if not self.actors and now - self._none_since_s > self._request.wait_s:
             raise ClusterUnavailable(
                 f"No actor was ready for {self._request.wait_s:g} s. {self._lack()}",
                 "Give actors less, or the cluster more; then the same command goes on.",
             )
-        if now - max(self._reported_s, self._none_since_s) > _REPORT_S:
+        is_short = not self.actors or any(not one.is_placed for one in self._starting)
+        if is_short and now - self._reported_s > _REPORT_S * (3 if self.actors else 1):
             self._reported_s = now
-            LOGGER.warning("Waiting for an actor. %s", self._lack())
+            LOGGER.warning("%d actors read, and %d wait. %s", len(self.actors), len(self._starting), self._lack())
 
     def _lack(self) -> str:
         """What is being started, or else what an actor needs, and what there is."""
@@ -257,7 +232,7 @@ class ActorPool:
         fits = any(self._request.room_in(node["Resources"]) for node in nodes)
         wanted = ", ".join(f"{amount:g} {name}" for name, amount in needs.items())
         text = f"Each needs {wanted}; the cluster has {found} on {len(nodes)} nodes."
-        return f"{text} {'' if fits else 'No node is large enough. '}{self._last_failure}".rstrip()
+        return f"{text} {'' if fits else 'No node is large enough. '}{self._last_reason}".rstrip()
 
     def _kill(self, handle: Any) -> None:
         try:
@@ -269,4 +244,4 @@ class ActorPool:
 def first_line(error: BaseException) -> str:
     """What Ray says of an error, in one line; its own errors go on for many."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines)[:250] or type(error).__name__
+    return " ".join(lines)[:600] or type(error).__name__

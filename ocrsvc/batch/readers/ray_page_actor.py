@@ -10,12 +10,23 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ocrsvc import __version__
-from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile
+from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile, failure_of
 from ocrsvc.batch.readers.local_reader import LocalReader
 from ocrsvc.errors import OcrsvcError, OperatorError
 from ocrsvc.records import ReadOptions
 from ocrsvc.settings.describe import is_secret
 from ocrsvc.settings.load import RawValue, check_settings, gather
+
+
+@dataclass(frozen=True, slots=True)
+class ActorArguments:
+    """What an actor is made of: settings without secrets, options, what loads files, and the command's folder."""
+
+    given: Mapping[str, RawValue]
+    options: ReadOptions
+    load: Callable[[SourceFile], bytes]
+    page_limit_s: float
+    folder: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,36 +41,12 @@ class ActorStarted:
     host: str
 
 
-@dataclass(frozen=True, slots=True)
-class ActorRefused:
-    """An actor cannot read: `detail` and `remedy` as of OcrsvcError."""
-
-    detail: str
-    remedy: str
-    host: str
-
-
-@dataclass(frozen=True, slots=True)
-class FileMissing:
-    """The file of a group cannot be read on the actor's node (Ray's id of it)."""
-
-    node: str
-
-
 class PageActor:
     """One engine with its threads; its methods run in several threads of Ray."""
 
-    def __init__(
-        self,
-        given: Mapping[str, RawValue],
-        options: ReadOptions,
-        load: Callable[[SourceFile], bytes],
-        page_limit_s: float,
-        folder: str,
-    ) -> None:
-        self._given, self._options, self._load = given, options, load
-        self._page_limit_s, self._folder = page_limit_s, folder
-        self._call = threading.local()
+    def __init__(self, arguments: ActorArguments) -> None:
+        self._arguments = arguments
+        self._file = threading.local()
         self._host = f"{socket.gethostname()}/{os.getpid()}"
         self._reader: LocalReader | None = None
 
@@ -69,37 +56,31 @@ class PageActor:
 
         return str(ray.get_runtime_context().get_node_id())
 
-    def start(self) -> ActorStarted | ActorRefused:
-        """Open the engine."""
+    def start(self) -> ActorStarted:
+        """Open the engine. Raises OcrsvcError, which Ray carries to the command."""
+        arguments = self._arguments
         with suppress(OSError):
-            os.chdir(self._folder)
-        try:
-            secrets = {name: value for name, value in gather(os.environ).items() if is_secret(name)}
-            settings = check_settings(secrets | dict(self._given))
-            self._reader = LocalReader(settings, self._options, self._bytes_of, self._page_limit_s)
-            identity = self._reader.start()
-        except OcrsvcError as error:
-            return ActorRefused(error.detail, error.remedy, self._host)
-        self._node = self.node()
-        at_once, computes_on = self._reader.at_once, self._reader.computes_on
-        return ActorStarted(identity, __version__, computes_on, at_once, self._node, self._host)
+            os.chdir(arguments.folder)
+        secrets = {name: value for name, value in gather(os.environ).items() if is_secret(name)}
+        settings = check_settings(secrets | dict(arguments.given))
+        reader = LocalReader(settings, arguments.options, lambda _: bytes(self._file.data), arguments.page_limit_s)
+        identity = reader.start()
+        self._reader = reader
+        return ActorStarted(identity, __version__, reader.computes_on, reader.at_once, self.node(), self._host)
 
-    def read(self, group: PageGroup, data: bytes | None) -> tuple[PageResult, ...] | FileMissing:
-        """The results of a group's pages."""
+    def read(self, group: PageGroup, data: bytes | None) -> tuple[PageResult, ...] | None:
+        """The results of a group's pages; `data` is the file, None where it is to be loaded here.
+
+        None where that fails: not there, not allowed, or without what its kind of address needs: another machine may
+        have it.
+        """
         assert self._reader is not None, "it was started"
-        self._call.data, self._call.is_missing = data, False
-        results = tuple(replace(result, worker=self._host) for result in self._reader.read(group))
-        self._call.data = None
-        return FileMissing(self._node) if self._call.is_missing else results
-
-    def _bytes_of(self, group: PageGroup) -> bytes:
-        """What came with the call of this thread, or what is found here."""
-        data: bytes | None = self._call.data
-        if data is not None:
-            return data
         try:
-            return self._load(group.file)
+            self._file.data = self._arguments.load(group.file) if data is None else data
         except OperatorError:
-            # Not there, not allowed, or without what its kind of address needs: another machine may have it.
-            self._call.is_missing = True
-            raise
+            return None
+        except OcrsvcError as error:
+            return tuple(failure_of(group, number, error, worker=self._host) for number in group.pages)
+        results = tuple(replace(result, worker=self._host) for result in self._reader.read(group))
+        self._file.data = b""
+        return results

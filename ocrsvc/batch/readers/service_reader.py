@@ -7,18 +7,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
-from urllib.parse import urlencode
+from typing import Annotated, Any, Final
 
 import orjson
+from pydantic import BaseModel, Field, ValidationError
 
 from ocrsvc.batch.pages import PageGroup, PageResult, failure_of, result_of
-from ocrsvc.client.balancing.changes import Left
-from ocrsvc.client.request import PATH, Options, headers_of, query_of
-from ocrsvc.client.response import Data, error_of
-from ocrsvc.client.several_services import SeveralServices
-from ocrsvc.client.transport.connection import Request, Response
-from ocrsvc.client.transport.runners import run
+from ocrsvc.client.client import Client
+from ocrsvc.client.request import PATH, Options, Request, query_of
+from ocrsvc.client.response import Data, Response, error_of
 from ocrsvc.errors import (
     DeadlineExceeded,
     KeyMissing,
@@ -33,36 +30,26 @@ from ocrsvc.errors import (
     ServicesGone,
     Unreachable,
 )
-from ocrsvc.imaging.decode import no_bytes
+from ocrsvc.imaging.codecs.decode import no_bytes
 
 PAGE_LIMIT_S: Final = 600.0
 """A page that takes longer has failed."""
-
 MOST_HELD_BYTES: Final = 1 << 28
 """Files that are on their way to services take so much memory at most, unless one alone is larger."""
-
 _BLANK_LIMIT_S: Final = 60.0
 _PAUSE_S: Final = 1.0
 # Services may have died over it by chance.
 _ROUNDS: Final = 2
 # No page is to blame for these, and waiting changes nothing.
 _STOPPING: Final = (KeyMissing, KeyRefused, ScopeMissing, QuotaExceeded)
+# Nothing came, or too late, or only refusals; what else comes is about the page.
+_NO_ANSWER: Final = (Unreachable, Refused, DeadlineExceeded)
 # A page without text, of 32x32 pixels: what reads it reads the others.
 _BLANK: Final = b"P5\n32 32\n255\n" + b"\xff" * 1024
 # What stands before services answers so when it reaches none.
 _OF_PROXIES: Final = (502, 503, 504)
-# Of the output's 32 bits.
-_MOST: Final = (1 << 31) - 1
-_CORNERS, _AXES = 4, 2
 # How many may be under way can change without any of them ending, as where names are looked up anew.
 _ASK_AGAIN_S: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    """Why no page of a group was read."""
-
-    error: OcrsvcError
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +59,19 @@ class Answered:
     data: Data
     url: str
 
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """Engine, model and version that have read."""
+        engine = self.data["engine"]
+        return {"engine": str(engine.get("name")), **{name: str(engine.get(name)) for name in ("model", "version")}}
+
 
 class ServiceReader:
-    """Services that all read with the same engine and model."""
+    """Services that all read with the same engine and model; see PageReader."""
 
     def __init__(
         self,
-        services: SeveralServices,
+        services: Client,
         options: Options,
         load: Callable[[PageGroup], bytes],
         patience_s: float,
@@ -89,13 +82,13 @@ class ServiceReader:
         self._query = query_of(options) | {"partial": "true"}
         self._patience_s, self._clock = patience_s, clock
         self._admission = GroupAdmission(MOST_HELD_BYTES, services.capacity)
-        self._closing = Left()
+        self._closing = threading.Event()
         self._identity: Mapping[str, str] = {}
         self._answered_s = clock()
 
     def start(self) -> Mapping[str, str]:
         """As PageReader.start: one of the services reads a blank page."""
-        self._identity = identity_of(self._read_blank())
+        self._identity = self._read_blank().identity
         return self._identity
 
     @property
@@ -115,11 +108,11 @@ class ServiceReader:
             answer = self._answer(group)
         seconds = (self._clock() - began_s) / len(group.pages)
         for number in group.pages:
-            page = answer.error if isinstance(answer, _Failed) else page_of(answer.data, number)
-            if isinstance(page, OcrsvcError):
+            if isinstance(answer, OcrsvcError):
+                yield failure_of(group, number, answer, seconds)
+            elif isinstance(page := page_of(answer.data, number), OcrsvcError):
                 yield failure_of(group, number, page, seconds)
             else:
-                assert isinstance(answer, Answered)
                 yield result_of(group, number, page, seconds, answer.url)
 
     def close(self) -> None:
@@ -127,26 +120,26 @@ class ServiceReader:
         self._closing.set()
         self._services.close()
 
-    def _answer(self, group: PageGroup) -> Answered | _Failed:
-        """A service's answer, or why there is none. Raises ServicesGone, RunChanged and OcrsvcError."""
+    def _answer(self, group: PageGroup) -> Answered | OcrsvcError:
+        """A service's answer, or why no page was read. Raises what stops the run."""
         try:
             body = self._load(group)
         except OcrsvcError as error:
-            return _Failed(error)
+            return error
         if not body:
             # A request without a body says nothing of the file, and what is said of it must be the same from all.
-            return _Failed(no_bytes())
+            return no_bytes()
         unanswered = 0
         while True:
             try:
-                answered = self._ask(body, self._query | pages_option(group), PAGE_LIMIT_S, len(group.pages))
+                answered = self._ask(body, self._query | pages_option(group), PAGE_LIMIT_S)
             except _STOPPING:
                 raise
             except OcrsvcError as error:
                 unanswered += self._is_left_unanswered(error)
-                if not _is_no_answer(error) or unanswered == _ROUNDS:
+                if not isinstance(error, _NO_ANSWER) or unanswered == _ROUNDS:
                     self._answered_s = self._clock()
-                    return _Failed(error)
+                    return error
                 self._wait(error)
             else:
                 self._check_same(answered)
@@ -154,7 +147,8 @@ class ServiceReader:
 
     def _is_left_unanswered(self, error: OcrsvcError) -> bool:
         """Whether services had the file and gave no answer, and then a blank page is read: that is the file's fault."""
-        if not _is_no_answer(error) or _is_elsewhere(error) or _is_elsewhere(error.__cause__):
+        never_had_it = any(isinstance(each, NotConnected | Refused) for each in (error, error.__cause__))
+        if never_had_it or not isinstance(error, _NO_ANSWER):
             return False
         try:
             self._read_blank()
@@ -173,39 +167,23 @@ class ServiceReader:
 
     def _check_same(self, answered: Answered) -> None:
         """Raises RunChanged where another engine or model has read than at the beginning."""
-        if (identity := identity_of(answered)) != self._identity:
+        if answered.identity != self._identity:
             raise RunChanged(
-                f"{answered.url} reads with {' '.join(identity.values())}, and this run was begun with "
+                f"{answered.url} reads with {' '.join(answered.identity.values())}, and this run was begun with "
                 f"{' '.join(self._identity.values())}.",
                 "Name services with the same engine and model.",
             )
 
     def _read_blank(self) -> Answered:
-        """Any service's reading of a blank page. Raises as `SeveralServices.ask`."""
-        # A part of the page need not be on this one.
+        """Any service's reading of a blank page, of which a region need not be part. Raises as `Client.ask`."""
         query = {name: value for name, value in self._query.items() if name != "region"}
-        return self._ask(_BLANK, query, _BLANK_LIMIT_S, 1)
+        return self._ask(_BLANK, query, _BLANK_LIMIT_S)
 
-    def _ask(self, body: bytes, query: Mapping[str, str], limit_s: float, parts: int) -> Answered:
-        """Raises as `SeveralServices.ask`."""
-        target = f"{PATH}?{urlencode(query)}"
-
-        def request(left_s: float) -> Request:
-            return Request("POST", target, self._services.headers | headers_of(left_s), body)
-
-        answered = run(self._services.ask(request, parse_answer, limit_s, parts), self._closing)
+    def _ask(self, body: bytes, query: Mapping[str, str], limit_s: float) -> Answered:
+        """Raises as `Client.ask`."""
+        answered = self._services.ask(Request("POST", PATH, query, body), parse_answer, limit_s)
         self._answered_s = self._clock()
         return answered
-
-
-def _is_no_answer(error: OcrsvcError) -> bool:
-    """Whether nothing came, or too late, or only refusals; what else comes is about the page."""
-    return isinstance(error, Unreachable | Refused | DeadlineExceeded)
-
-
-def _is_elsewhere(error: BaseException | None) -> bool:
-    """Whether what failed has nothing to do with what was sent."""
-    return isinstance(error, NotConnected | Refused)
 
 
 def pages_option(group: PageGroup) -> dict[str, str]:
@@ -225,7 +203,7 @@ class GroupAdmission:
 
     def __init__(self, most_bytes: int, most_at_once: Callable[[], int]) -> None:
         self._most_bytes, self._most_at_once = most_bytes, most_at_once
-        self._bytes = self._groups = 0
+        self._sizes: list[int] = []
         self._left = threading.Condition()
 
     @contextmanager
@@ -234,20 +212,17 @@ class GroupAdmission:
         with self._left:
             while not self._has_room(size_bytes):
                 self._left.wait(_ASK_AGAIN_S)
-            self._bytes += size_bytes
-            self._groups += 1
+            self._sizes.append(size_bytes)
         try:
             yield
         finally:
             with self._left:
-                self._bytes -= size_bytes
-                self._groups -= 1
+                self._sizes.remove(size_bytes)
                 self._left.notify_all()
 
     def _has_room(self, size_bytes: int) -> bool:
-        if not self._groups:
-            return True
-        return self._groups < self._most_at_once() and self._bytes + size_bytes <= self._most_bytes
+        has_place = len(self._sizes) < self._most_at_once() and sum(self._sizes) + size_bytes <= self._most_bytes
+        return has_place or not self._sizes
 
 
 def parse_answer(response: Response) -> Answered:
@@ -262,10 +237,39 @@ def parse_answer(response: Response) -> Answered:
     return Answered(data, response.url)
 
 
-def identity_of(answered: Answered) -> Mapping[str, str]:
-    """Engine, model and version that have read."""
-    engine = answered.data["engine"]
-    return {"engine": str(engine.get("name")), **{name: str(engine.get(name)) for name in ("model", "version")}}
+def _object_of(body: bytes) -> dict[str, Any]:
+    try:
+        data = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+# Of the output's 32 bits.
+_Whole = Annotated[int, Field(ge=0, lt=1 << 31)]
+_Corner = Annotated[list[float], Field(min_length=2, max_length=2)]
+
+
+class _Line(BaseModel, strict=True):
+    text: str
+    confidence: Annotated[float, Field(ge=0, le=1)]
+    box: Annotated[list[_Corner], Field(min_length=4, max_length=4)]
+    words: list[Any] | None = None
+    source: str = ""
+
+
+class _Page(BaseModel, strict=True):
+    """What every page has: what else came would end the run where its output is written."""
+
+    text: str
+    width: _Whole
+    height: _Whole
+    angle: _Whole
+    lines: list[_Line]
+    regions: list[Any] = []
+    tables: list[Any] = []
+    barcodes: list[Any] = []
+    masked: list[Any] = []
 
 
 def page_of(data: Data, number: int) -> Mapping[str, Any] | OcrsvcError:
@@ -274,51 +278,12 @@ def page_of(data: Data, number: int) -> Mapping[str, Any] | OcrsvcError:
     if page is None:
         return ServerError(f"The answer has no page {number}.", "Check that the service is of this version.")
     if "error" in page:
-        return _error_of(page["error"])
-    if not _is_page(page):
+        said = page["error"] if isinstance(page["error"], dict) else {}
+        status = said.get("status", 500)
+        return error_of(status if isinstance(status, int) else 500, said, None)
+    try:
+        _Page.model_validate(page)
+    except ValidationError:
         return ServerError(f"What the answer says of page {number} is no page.", "Check the address of the service.")
     found: Mapping[str, Any] = page
     return found
-
-
-def _error_of(said: object) -> OcrsvcError:
-    data = said if isinstance(said, dict) else {}
-    status = data.get("status", 500)
-    return error_of(status if isinstance(status, int) else 500, data, None)
-
-
-def _is_page(page: Data) -> bool:
-    """Whether it has what every page has: what else came would end the run where its output is written."""
-    lines = page.get("lines")
-    return (
-        isinstance(page.get("text"), str)
-        and all(type(page.get(name)) is int and 0 <= page[name] <= _MOST for name in ("width", "height", "angle"))
-        and isinstance(lines, list)
-        and all(map(_is_line, lines))
-        and all(isinstance(page.get(name, []), list) for name in ("regions", "tables", "barcodes", "masked"))
-    )
-
-
-def _is_line(line: object) -> bool:
-    if not isinstance(line, dict):
-        return False
-    confidence, box = line.get("confidence"), line.get("box")
-    return (
-        isinstance(line.get("text"), str)
-        and isinstance(confidence, float | int)
-        and 0 <= confidence <= 1
-        and isinstance(box, list)
-        and len(box) == _CORNERS
-        and all(isinstance(corner, list) and len(corner) == _AXES for corner in box)
-        and all(isinstance(place, float | int) for corner in box for place in corner)
-        and isinstance(line.get("words") or [], list)
-        and isinstance(line.get("source", ""), str)
-    )
-
-
-def _object_of(body: bytes) -> dict[str, Any]:
-    try:
-        data = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return {}
-    return data if isinstance(data, dict) else {}

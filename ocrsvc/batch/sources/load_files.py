@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from ocrsvc.batch.pages import SourceFile
@@ -15,19 +15,24 @@ from ocrsvc.batch.sources.find_files import look_at, open_file
 from ocrsvc.batch.sources.source_files import (
     DOCUMENTS,
     MOST_FILE_BYTES,
-    Archive,
     Locator,
     extension_of,
     read_fully,
     too_large,
 )
 from ocrsvc.batch.sources.tables import TableArchive, Tables
-from ocrsvc.batch.sources.tar_archive import PackedTarArchive, TarArchive
+from ocrsvc.batch.sources.tar_archive import TarArchive
 from ocrsvc.batch.sources.zip_archive import ZipArchive
 from ocrsvc.errors import BrokenArchive, CallerError, SourceGone
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import may_have_pages, open_document
 
+Archive = TarArchive | ZipArchive | TableArchive
+"""An archive or a table that is open; methods raise OSError and BrokenArchive.
+
+`members(archive)` gives what is in it, in its order, for one thread; what came before a failure stands. `load(place,
+most_bytes)` gives the bytes of a member to any thread, and raises BodyTooLarge, too.
+"""
 FAILURE: Final = "failure"
 """The kind of locator of what cannot be read: its place is the reason."""
 LINKED: Final = "linked"
@@ -40,18 +45,13 @@ _LIMITS: Final = PixelLimits(1 << 40)
 _DPI: Final = 100
 
 
-@dataclass(slots=True)
-class _Open:
-    archive: Archive
-    users: int = 0
-
-
 class SourceLoader:
     """Loads files, for any thread; can be pickled, and works in any process. `close` it."""
 
     def __init__(self, most_bytes: int = MOST_FILE_BYTES) -> None:
         self._most_bytes = most_bytes
-        self._open: OrderedDict[tuple[str, str, str], _Open] = OrderedDict()
+        # By kind, address and version, with how many threads use it; what was used last is last.
+        self._open: OrderedDict[tuple[str, str, str], tuple[Archive, int]] = OrderedDict()
         self._lock = threading.Lock()
         self._tables = Tables()
 
@@ -61,11 +61,8 @@ class SourceLoader:
     def __call__(self, file: SourceFile) -> bytes:
         """The bytes of a file.
 
-        Raises:
-            SourceGone: It cannot be read, or is no longer what was planned.
-            BrokenArchive: The archive that has it is damaged.
-            CallerError: It is too large, or a document that cannot be opened.
-            ResourcesExhausted: There is no process to open a document.
+        Raises SourceGone where it is no longer what was planned, BrokenArchive, CallerError where it is too large or a
+        document that cannot be opened, and ResourcesExhausted.
         """
         locator = Locator.of(file.locator)
         if locator.kind == FAILURE:
@@ -74,7 +71,7 @@ class SourceLoader:
         data = self.load(locator, file.name, file.version)
         # Where the name alone was known at planning, or counting failed, no page of a document may be lost.
         is_counted = file.total > 1 or (file.total == 1 and extension_of(file.name) in DOCUMENTS)
-        if not is_counted and may_have_pages(data) and (pages := count_pages(data)) != 1:
+        if not is_counted and (pages := count_pages(data)) != 1:
             raise SourceGone(
                 f"{file.name} is a document of {pages} pages, of which 1 is planned.",
                 "Let its name end in .pdf or .tif, and choose another destination for it.",
@@ -88,7 +85,7 @@ class SourceLoader:
             if version and now.version != version:
                 raise SourceGone("It has changed since the run was planned.", "Choose another destination for it.")
             if locator.kind not in {"", LINKED}:
-                with self._using(locator.kind, locator.address, now.version) as archive:
+                with self._using((locator.kind, locator.address, now.version)) as archive:
                     return archive.load(locator.place, self._most_bytes)
             if now.size > self._most_bytes:
                 raise too_large(now.size, self._most_bytes)
@@ -103,10 +100,8 @@ class SourceLoader:
 
     def open(self, kind: str, address: str, column: str | None = None) -> Archive:
         """The archive at an address, to be closed. Raises OSError, SourceGone and BrokenArchive."""
-        if kind == "tar":
-            return TarArchive(address)
-        if kind == "packed-tar":
-            return PackedTarArchive(address)
+        if kind in {"tar", "packed_tar"}:
+            return TarArchive(address, is_packed=kind == "packed_tar")
         return ZipArchive(address) if kind == "zip" else TableArchive(kind, address, column, self._tables)
 
     def close(self) -> None:
@@ -116,26 +111,23 @@ class SourceLoader:
         self._tables.close()
 
     @contextmanager
-    def _using(self, kind: str, address: str, version: str) -> Iterator[Archive]:
+    def _using(self, key: tuple[str, str, str]) -> Iterator[Archive]:
         """An archive that stays open meanwhile; those that were used longest ago are closed first."""
-        key = (kind, address, version)
         with self._lock:
-            if key not in self._open:
-                self._open[key] = _Open(self.open(kind, address))
+            archive, users = self._open.get(key) or (self.open(*key[:2]), 0)
+            self._open[key] = archive, users + 1
             self._open.move_to_end(key)
-            entry = self._open[key]
-            entry.users += 1
         try:
-            yield entry.archive
+            yield archive
         finally:
             with self._lock:
-                entry.users -= 1
+                self._open[key] = archive, self._open[key][1] - 1
                 self._close_idle(MOST_OPEN)
 
     def _close_idle(self, most: int) -> None:
-        idle = [key for key, entry in self._open.items() if not entry.users]
+        idle = [key for key, (_, users) in self._open.items() if not users]
         for key in idle[: max(0, len(self._open) - most)]:
-            self._open.pop(key).archive.close()
+            self._open.pop(key)[0].close()
 
 
 class FileCache:
@@ -152,20 +144,21 @@ class FileCache:
         self._files: OrderedDict[str, tuple[Future[bytes], int]] = OrderedDict()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _open_cache, (self._load, self._keeps_all, self._kept_bytes)
+        return partial(FileCache, self._load, keeps_all=self._keeps_all, kept_bytes=self._kept_bytes), ()
 
     def load(self, file: SourceFile) -> bytes:
         """The bytes of a file; a thread that asks while another loads it waits for that. Raises OcrsvcError."""
         if file.total == 1 and not self._keeps_all:
             return self._load(file)
         with self._lock:
-            found = self._files.get(file.locator)
-            future: Future[bytes] = found[0] if found else Future()
-            self._files[file.locator] = future, file.size
-            self._files.move_to_end(file.locator)
+            future, _ = found = self._files.pop(file.locator, None) or (Future[bytes](), file.size)
+            is_first = not (future.running() or future.done())
+            if is_first:
+                future.set_running_or_notify_cancel()
+            self._files[file.locator] = found
             while len(self._files) > 1 and sum(size for _, size in self._files.values()) > self._kept_bytes:
                 self._files.popitem(last=False)
-        if found is None:
+        if is_first:
             try:
                 future.set_result(self._load(file))
             except BaseException as error:  # noqa: BLE001  whatever waits for it raises it
@@ -173,10 +166,6 @@ class FileCache:
                     self._files.pop(file.locator, None)
                 future.set_exception(error)
         return future.result()
-
-
-def _open_cache(load: Callable[[SourceFile], bytes], keeps_all: bool, kept_bytes: int) -> FileCache:  # noqa: FBT001
-    return FileCache(load, keeps_all=keeps_all, kept_bytes=kept_bytes)
 
 
 def count_pages(data: bytes) -> int:

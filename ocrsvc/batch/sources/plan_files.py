@@ -8,277 +8,244 @@ from __future__ import annotations
 import heapq
 import os
 import re
-from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 from ocrsvc.batch.pages import SourceFile
 from ocrsvc.batch.plan import write_plan
-from ocrsvc.batch.sources.find_files import Found, find_all, is_local, look_at, open_file, pattern_expression
+from ocrsvc.batch.sources.find_files import (
+    find_all,
+    is_local,
+    linked_address,
+    look_at,
+    matches,
+    open_file,
+    problem_of_linked,
+)
 from ocrsvc.batch.sources.load_files import FAILURE, LINKED, SourceLoader, count_pages
 from ocrsvc.batch.sources.source_files import (
     DOCUMENTS,
     HEAD_BYTES,
-    FoundFile,
+    Found,
     Locator,
-    Member,
     PlanningCounts,
     SourceRequest,
-    archive_kind,
     extension_of,
-    is_image_head,
-    is_image_name,
-    kind_of,
 )
-from ocrsvc.batch.sources.tables import linked_address, problem_of_linked
 from ocrsvc.errors import BadOption, BrokenArchive, CallerError, RunChanged, SourceGone
-from ocrsvc.imaging.document import may_have_pages
+from ocrsvc.imaging.codecs.decode import FORMATS
+from ocrsvc.imaging.document import is_pdf, may_have_pages
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, choose, parse_ranges
 
+_IMAGES: Final = re.compile("jpe?g|jpe|jfif|a?png|webp|gif|bmp|dib|p[bgnp]m|avif|hei[cf]|jp2|jpx|jxl|pdf|tiff?")
+"""Also formats that are not read here: such a file fails, and says so, where skipping it would hide it."""
+_ARCHIVES: Final = re.compile(
+    r".*\.((?P<packed_tar>tar\.(gz|bz2|xz|zst)|tgz|tbz2?|txz|tzst)|(?P<tar>tar)|(?P<zip>zip|cbz)|(?P<parquet>parquet)|"
+    r"(?P<arrow>arrow|feather))",
+    re.DOTALL | re.IGNORECASE,
+)
 _FIRST: Final = range(1, 2)
 # Archives may say any size.
 _MOST_SIZE_BYTES: Final = 1 << 40
-_MOST_THREADS: Final = 8
-_AHEAD: Final = 4
-# Of documents that are counted at once; the child has each a second time.
-_MOST_COUNTED_BYTES: Final = 64 * 1024 * 1024
-_WHOLE: Final = 1 << 64
+# Each has a document of 64 MiB at most, and its child has it a second time.
+_MOST_THREADS: Final = 4
+_AHEAD: Final = 64
 _SAMPLE: Final = re.compile(r"(?P<share>\d{1,3}(\.\d{1,9})?)%|(?P<count>\d{1,12})")
 _MOST_EXAMPLES: Final = 3
 
 
 def find_sources(request: SourceRequest, counts: PlanningCounts) -> Iterator[SourceFile]:
-    """The files of all sources in the order of the output, with the pages to read.
-
-    Raises:
-        SourceGone: A source is not there.
-        BadOption: An option, a pattern or a list is wrong.
-    """
-    files = _planned(request, counts)
+    """The files of all sources in the order of the output, with the pages to read. Raises SourceGone and BadOption."""
+    files = _planned(request, counts, lambda _found: True)
     if request.sample is not None:
         files = _sampled(files, request.sample, request.seed, counts)
     yield from _in_order_of_names(files) if request.is_sorted else files
 
 
-def _planned(request: SourceRequest, counts: PlanningCounts) -> Iterator[SourceFile]:
+def _planned(
+    request: SourceRequest, counts: PlanningCounts, is_asked_for: Callable[[Found], bool]
+) -> Iterator[SourceFile]:
     with closing(_Planner(request, counts)) as planner:
-        for found, ranges, total in planner.count_ahead(find_all(request.sources, counts)):
-            yield from planner.plan(found, ranges, total)
+        files = ((found, ranges) for found, ranges in find_all(request.sources, counts) if is_asked_for(found))
+        yield from planner.plan_all(files)
 
 
 class _Planner:
     """Plans files, in one thread; `close` it. Raises BadOption."""
 
     def __init__(self, request: SourceRequest, counts: PlanningCounts) -> None:
-        self._counts, self._column, self._most_bytes = counts, request.column, request.most_file_bytes
+        self._request, self._counts = request, counts
         self._loader = SourceLoader(request.most_file_bytes)
         try:
             self._ranges = ALL if request.pages is None else parse_ranges(request.pages)
         except ValueError as error:
             raise BadOption(f"--pages is {request.pages!r}: accepted are {ACCEPTED}.") from error
-        self._include = [_name_expression(pattern) for pattern in request.include]
-        self._exclude = [_name_expression(pattern) for pattern in request.exclude]
 
     def close(self) -> None:
-        """Close what is open."""
         self._loader.close()
 
-    def count_ahead(self, files: Iterable[Found]) -> Iterator[tuple[FoundFile, Ranges | None, int | None]]:
-        """The files in their order, with the pages of those that are documents by their names."""
-        threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
-        waiting: deque[tuple[FoundFile, Ranges | None, Future[int] | None]] = deque()
+    def plan_all(self, files: Iterable[tuple[Found, Ranges | None]]) -> Iterator[SourceFile]:
+        """What is planned of files, in their order; some are counted at once that are documents by their names."""
+        rest, threads = iter(files), min(_MOST_THREADS, len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(threads, thread_name_prefix="batch-plan") as pool:
-            try:
-                for found, ranges in files:
-                    counted = None
-                    if not found.problem and extension_of(found.name) in DOCUMENTS:
-                        under_way = sum(other.size for other, _, pages in waiting if pages is not None)
-                        if under_way + found.size <= _MOST_COUNTED_BYTES:
-                            counted = pool.submit(self._count, Locator(found.address), found, found.name, found.size)
-                    waiting.append((found, ranges, counted))
-                    if len(waiting) > _AHEAD * threads:
-                        yield _counted(*waiting.popleft())
-                while waiting:
-                    yield _counted(*waiting.popleft())
-            finally:
-                pool.shutdown(cancel_futures=True)
+            while some := list(islice(rest, _AHEAD)):
+                for (found, ranges), total in zip(some, pool.map(self._count_named, some), strict=True):
+                    yield from self.plan(found, ranges, total)
 
-    def plan(self, found: FoundFile, ranges: Ranges | None, total: int | None = None) -> Iterator[SourceFile]:
+    def _count_named(self, item: tuple[Found, Ranges | None]) -> int | None:
+        found = item[0]
+        return self._count(found) if extension_of(found.name) in DOCUMENTS and not found.problem else None
+
+    def plan(self, found: Found, ranges: Ranges | None, total: int | None = None) -> Iterator[SourceFile]:
         """What is planned of a file: of its documents these pages, or those that the command asks for."""
         ranges = self._ranges if ranges is None else ranges
-        kind = archive_kind(found.name)
         if found.problem:
-            yield self._failure(found.name, found.address, found.problem, "")
-        elif kind:
+            yield self._failure(found)
+        elif archive := _ARCHIVES.fullmatch(found.name):
+            kind = next(kind for kind, end in archive.groupdict().items() if end)
             yield from self._plan_archive(found, kind, ranges)
-        elif self._is_wanted(found.name):
-            yield from self._plan_file(found, Locator(found.address), ranges, total)
+        else:
+            yield from self._plan(found, ranges, total)
 
-    def _plan_file(
-        self, found: FoundFile, locator: Locator, ranges: Ranges, total: int | None = None
-    ) -> Iterator[SourceFile]:
-        head = _read_head(found)
+    def _plan_archive(self, archive: Found, kind: str, ranges: Ranges) -> Iterator[SourceFile]:
+        """What is planned of what is in an archive or a table, and a page that fails where it ends early."""
+        try:
+            with closing(self._loader.open(kind, archive.locator.address, self._request.column)) as opened:
+                whole = replace(archive, locator=Locator(archive.locator.address, kind))
+                for member in opened.members(whole):
+                    yield from self._plan(self._linked(archive, member) if member.path else member, ranges, None)
+            return
+        except OSError as error:
+            detail = f"{archive.name} cannot be read: {error.strerror or error}."
+        except BrokenArchive as error:
+            detail = f"{archive.name}: {error.detail}"
+        self._counts.first_unreadable = self._counts.first_unreadable or detail.rstrip(".")
+        yield self._failure(replace(archive, problem=detail))
+
+    def _linked(self, table: Found, row: Found) -> Found:
+        """A file that a table names: it is called by its row, so that rows may name one file."""
+        address, is_trusted = linked_address(table.locator.address, row.path), self._request.column is not None
+        # A table that others made must not choose what else of this machine and its network is read.
+        if problem := problem_of_linked(table.locator.address, address, may_lead_away=is_trusted):
+            return replace(row, problem=f"{row.name}: {problem}")
+        if not is_trusted and is_local(address):
+            # A link that is changed later leads nowhere else.
+            address = str(Path(address).resolve())
+        found = Found(row.name, Locator(address, LINKED, table.locator.address), is_named=True)
+        try:
+            now = look_at(address)
+            return replace(found, size=now.size, version=now.version)
+        except OSError:
+            return found
+        except BadOption as error:
+            return replace(row, problem=f"{row.name}: {error.detail}")
+
+    def _plan(self, found: Found, ranges: Ranges, total: int | None) -> Iterator[SourceFile]:
+        """What is planned of a file, or of a member of an archive."""
+        if not self._is_wanted(found.locator.address if found.locator.kind == LINKED else found.name):
+            self._counts.left_out += 1
+            return
+        head = _read_head(found) if found.head is None and not found.problem else found.head or b""
         if head is None:
             # What cannot be read is not skipped: it may be an image. Its version is not known, nor compared.
             self._counts.unreadable += 1
-            yield SourceFile(found.name, locator.to_text(), "", 0, 0, _FIRST)
-        elif found.is_named or is_image_name(found.name) or is_image_head(head):
-            pages = self._count(locator, found, found.address, found.size, head) if total is None else total
-            yield from self._chosen(found.name, locator, found.version, found.size, pages, ranges)
+            yield SourceFile(found.name, found.locator.to_text(), "", 0, 0, _FIRST)
+        elif not (found.is_named or _is_image_name(found.name) or _is_image_head(head)):
+            extension = extension_of(found.name)
+            self._counts.skip(f".{extension[:16]}" if extension else "no extension")
+        elif found.problem:
+            yield self._failure(found)
         else:
-            self._counts.skip(kind_of(found.name))
+            yield from self._chosen(found, self._count(found, head) if total is None else total, ranges)
 
-    def _plan_archive(self, found: FoundFile, kind: str, ranges: Ranges) -> Iterator[SourceFile]:
-        try:
-            with closing(self._loader.open(kind, found.address, self._column)) as archive:
-                for member in archive.members():
-                    yield from self._plan_member(found, kind, member, ranges)
-        except OSError as error:
-            yield self._broken(found, f"{found.name} cannot be read: {error.strerror or error}.")
-        except BrokenArchive as error:
-            yield self._broken(found, f"{found.name}: {error.detail}")
-
-    def _plan_member(self, found: FoundFile, kind: str, member: Member, ranges: Ranges) -> Iterator[SourceFile]:
-        if member.path:
-            yield from self._plan_linked(found, member, ranges)
-            return
-        name, head = found.name + member.name, member.head or b""
-        if not self._is_wanted(name):
-            return
-        if not (member.is_image or is_image_name(name) or is_image_head(head)):
-            self._counts.skip(kind_of(member.name))
-        elif member.problem:
-            yield self._failure(name, found.address, f"{name}: {member.problem}", found.version)
-        else:
-            place = f"{member.place} {self._column or ''}" if kind in ("parquet", "arrow") else member.place
-            locator = Locator(found.address, kind, place)
-            total = self._count(locator, found, name, member.size, head)
-            yield from self._chosen(name, locator, found.version, member.size, total, ranges)
-
-    def _plan_linked(self, table: FoundFile, member: Member, ranges: Ranges) -> Iterator[SourceFile]:
-        """What is planned of a file that a table names: it is called by its row, so that rows may name one file."""
-        name, address = table.name + member.name, linked_address(table.address, member.path)
-        if not self._is_wanted(address):
-            return
-        # A table that others made must not choose what else of this machine and its network is read.
-        if problem := problem_of_linked(table.address, address, may_lead_away=self._column is not None):
-            yield self._failure(name, table.address, f"{name}: {problem}", table.version)
-            return
-        if self._column is None and is_local(address):
-            # A link that is changed later leads nowhere else.
-            address = str(Path(address).resolve())
-        locator = Locator(address, LINKED, table.address)
-        try:
-            now = look_at(address)
-        except OSError:
-            self._counts.unreadable += 1
-            yield SourceFile(name, locator.to_text(), "", 0, 0, _FIRST)
-            return
-        except BadOption as error:
-            yield self._failure(name, table.address, f"{name}: {error.detail}", table.version)
-            return
-        yield from self._plan_file(FoundFile(address, name, now.size, now.version, is_named=True), locator, ranges)
-
-    def _count(self, locator: Locator, found: FoundFile, name: str, size: int, head: bytes = b"") -> int:
+    def _count(self, found: Found, head: bytes = b"") -> int:
         """The pages of a file; 0 of a document that is too large or cannot be opened, which reading it will say."""
-        may_have = may_have_pages(head) if head else extension_of(name) in DOCUMENTS
-        if not may_have:
+        if not (may_have_pages(head) if head else extension_of(found.name) in DOCUMENTS):
             return 1
+        if found.size > self._request.most_file_bytes:
+            return 0
         try:
-            return count_pages(self._loader.load(locator, name, found.version)) if size <= self._most_bytes else 0
+            return count_pages(self._loader.load(found.locator, found.name, found.version))
         except (SourceGone, CallerError):
             return 0
 
-    def _chosen(
-        self, name: str, locator: Locator, version: str, size: int, total: int, ranges: Ranges
-    ) -> Iterator[SourceFile]:
-        is_first = not total or (total == 1 and ranges == ALL)
-        pages = _FIRST if is_first else choose(ranges, total)
+    def _chosen(self, found: Found, total: int, ranges: Ranges) -> Iterator[SourceFile]:
+        pages = choose(ranges, total) if total > 1 or (total and ranges != ALL) else _FIRST
         if pages:
             numbers = pages if isinstance(pages, range) else tuple(pages)
-            yield SourceFile(name, locator.to_text(), version, min(size, _MOST_SIZE_BYTES), total, numbers)
+            size = min(found.size, _MOST_SIZE_BYTES)
+            yield SourceFile(found.name, found.locator.to_text(), found.version, size, total, numbers)
         else:
             self._counts.without_pages += 1
 
-    def _broken(self, found: FoundFile, detail: str) -> SourceFile:
-        self._counts.first_unreadable = self._counts.first_unreadable or detail.rstrip(".")
-        return self._failure(found.name, found.address, detail, found.version)
-
-    def _failure(self, name: str, address: str, problem: str, version: str) -> SourceFile:
+    def _failure(self, found: Found) -> SourceFile:
         self._counts.unreadable += 1
-        return SourceFile(name, Locator(address, FAILURE, problem).to_text(), version, 0, 0, _FIRST)
+        locator = Locator(found.locator.address, FAILURE, found.problem)
+        return SourceFile(found.name, locator.to_text(), found.version, 0, 0, _FIRST)
 
     def _is_wanted(self, name: str) -> bool:
-        if any(expression.fullmatch(name) for expression in self._exclude) or (
-            self._include and not any(expression.fullmatch(name) for expression in self._include)
-        ):
-            self._counts.left_out += 1
-            return False
-        return True
+        include, exclude = self._request.include, self._request.exclude
+        is_included = not include or any(_matches_name(name, pattern) for pattern in include)
+        return is_included and not any(_matches_name(name, pattern) for pattern in exclude)
 
 
-def _counted(
-    found: FoundFile, ranges: Ranges | None, pages: Future[int] | None
-) -> tuple[FoundFile, Ranges | None, int | None]:
-    return found, ranges, None if pages is None else pages.result()
-
-
-def _name_expression(pattern: str) -> re.Pattern[str]:
+def _matches_name(name: str, pattern: str) -> bool:
     """A pattern without a slash is one of the name alone, wherever the file is."""
-    return pattern_expression(pattern if "/" in pattern else f"**/{pattern}")
+    return matches(name, pattern) if "/" in pattern else matches(name.rpartition("/")[2], pattern)
 
 
-def _read_head(found: FoundFile) -> bytes | None:
+def _is_image_name(name: str) -> bool:
+    return _IMAGES.fullmatch(extension_of(name)) is not None
+
+
+def _is_image_head(head: bytes) -> bool:
+    return is_pdf(head) or any(pattern.match(head) for pattern, _ in FORMATS)
+
+
+def _read_head(found: Found) -> bytes | None:
     """The first bytes of a file; none where they cost a request and its name says enough, None where unreadable."""
-    if not is_local(found.address) and is_image_name(found.address):
+    address = found.locator.address
+    if not found.version:
+        return None
+    if not is_local(address) and _is_image_name(address):
         return b""
     try:
-        with open_file(found.address) as file:
+        with open_file(address) as file:
             return file.read(HEAD_BYTES)
     except OSError:
         return None
 
 
 def _sampled(files: Iterable[SourceFile], text: str, seed: int, counts: PlanningCounts) -> Iterator[SourceFile]:
-    """The files with those pages that --sample takes, in the same order. Raises BadOption."""
+    """The files with those pages that --sample takes, in the same order; memory holds them. Raises BadOption."""
     match = _SAMPLE.fullmatch(text)
     share = float(match["share"]) / 100 if match and match["share"] else None
     if match is None or (share or 0) > 1 or not (share or int(match["count"] or 0)):
         raise BadOption(f"--sample is {text!r}: accepted are a number of pages from 1, or a share such as 2.5%.")
-    if share is not None:
-        yield from _below(files, round(share * _WHOLE), seed, counts)
-        return
-    # Which pages have the smallest hashes is known when all files were seen; these wait in a plan of their own.
-    with TemporaryDirectory() as folder:
-        smallest: list[int] = []
 
-        def noted() -> Iterator[SourceFile]:
-            for file in files:
-                for number in file.pages:
-                    value = -_hash(file.name, number, seed)
-                    if len(smallest) <= int(match["count"]):
-                        heapq.heappush(smallest, value)
-                    else:
-                        heapq.heappushpop(smallest, value)
-                yield file
+    def pages() -> Iterator[tuple[int, int, int, SourceFile]]:
+        for order, file in enumerate(files):
+            counts.not_sampled += len(file.pages)
+            yield from ((_hash(file.name, number, seed), order, number, file) for number in file.pages)
 
-        with closing(write_plan(Path(folder, "all"), noted(), 500)) as plan:
-            limit = -smallest[0] if len(smallest) > int(match["count"]) else _WHOLE
-            yield from _below(plan.all_files(), limit, seed, counts)
-
-
-def _below(files: Iterable[SourceFile], limit: int, seed: int, counts: PlanningCounts) -> Iterator[SourceFile]:
-    for file in files:
-        numbers = tuple(number for number in file.pages if _hash(file.name, number, seed) < limit)
-        counts.not_sampled += len(file.pages) - len(numbers)
-        if numbers:
-            yield file if len(numbers) == len(file.pages) else replace(file, pages=numbers)
+    if share is None:
+        chosen = iter(sorted(heapq.nsmallest(int(match["count"]), pages()), key=itemgetter(1, 2)))
+    else:
+        limit = round(share * (1 << 64))
+        chosen = (page for page in pages() if page[0] < limit)
+    for _, group in groupby(chosen, key=itemgetter(1)):
+        *_, (_, _, _, file) = taken = list(group)
+        counts.not_sampled -= len(taken)
+        is_whole = len(taken) == len(file.pages)
+        yield file if is_whole else replace(file, pages=tuple(number for _, _, number, _ in taken))
 
 
 def _hash(name: str, number: int, seed: int) -> int:
@@ -300,13 +267,6 @@ class SourceChanges:
     changed: int = 0
     examples: list[str] = field(default_factory=list)
 
-    def note(self, file: FoundFile, *, is_new: bool) -> None:
-        """Count a file that was not planned, or is another than was planned."""
-        self.new += is_new
-        self.changed += not is_new
-        if len(self.examples) < _MOST_EXAMPLES:
-            self.examples.append(file.name)
-
     def check_none(self, address: str) -> None:
         """Raises RunChanged, with the numbers, if there are any."""
         if not (self.new or self.missing or self.changed):
@@ -327,16 +287,18 @@ def find_changes(planned: Iterable[SourceFile], request: SourceRequest) -> Sourc
     Object stores, whose listing takes minutes, and standard input are left out: what is missing or has changed there
     fails when it is read. A sample is not asked for new files.
     """
-    known = _versions(planned, only_local=True)
+    known = {key: version for key, version, is_here in _versions(planned) if is_here}
     changes, counts = SourceChanges(), PlanningCounts()
     with closing(_Planner(request, counts)) as planner:
         for found, ranges in find_all(request.sources, counts, only_local=True):
-            key = hash(found.address)
-            if key in known:
-                if known.pop(key) not in (0, _version_key(found.version)):
-                    changes.note(found, is_new=False)
-            elif request.sample is None and next(planner.plan(found, ranges), None) is not None:
-                changes.note(found, is_new=True)
+            planned_version = known.pop(hash(found.locator.address), None)
+            is_new = planned_version is None
+            if is_new and (request.sample is not None or next(planner.plan(found, ranges), None) is None):
+                continue
+            if is_new or planned_version not in (0, hash(found.version)):
+                changes.new += is_new
+                changes.changed += not is_new
+                changes.examples += [found.name][: _MOST_EXAMPLES - len(changes.examples)]
     changes.missing = len(known)
     return changes
 
@@ -345,30 +307,16 @@ def find_new(planned: Iterable[SourceFile], request: SourceRequest, counts: Plan
     """What is planned of files that were not there before, wherever they are. Raises SourceGone and BadOption."""
     if request.sample is not None:
         raise BadOption("A sample cannot be updated.", "Leave --update out, or choose another destination.")
-
-    def new() -> Iterator[SourceFile]:
-        known = _versions(planned, only_local=False)
-        with closing(_Planner(request, counts)) as planner:
-            for found, ranges in find_all(request.sources, PlanningCounts()):
-                if hash(found.address) not in known:
-                    yield from planner.plan(found, ranges)
-
-    yield from _in_order_of_names(new()) if request.is_sorted else new()
+    known = {key for key, _, _ in _versions(planned)}
+    files = _planned(request, counts, lambda found: hash(found.locator.address) not in known)
+    yield from _in_order_of_names(files) if request.is_sorted else files
 
 
-def _versions(planned: Iterable[SourceFile], *, only_local: bool) -> dict[int, int]:
-    """Hashes of the addresses of a plan, and of the versions at them; 0 where that is unknown."""
-    known: dict[int, int] = {}
-    last = ""
+def _versions(planned: Iterable[SourceFile]) -> Iterator[tuple[int, int, bool]]:
+    """Of each file of a plan: hashes of address and version, 0 where that is unknown, and whether it is local."""
     for file in planned:
         locator = Locator.of(file.locator)
         is_linked = locator.kind == LINKED
         address = locator.place if is_linked else locator.address
-        if address != last and (not only_local or is_local(address)):
-            known[hash(address)] = 0 if is_linked else _version_key(file.version)
-        last = address
-    return known
-
-
-def _version_key(version: str) -> int:
-    return hash(version) or 1 if version else 0
+        is_known = bool(file.version) and not is_linked
+        yield hash(address), hash(file.version) if is_known else 0, is_local(address)

@@ -1,40 +1,27 @@
-"""What sources hold before it is planned: found files, members of archives, their names and places."""
+"""What is asked of sources, and what they hold before it is planned: files and members, their names and places."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any, BinaryIO, Final, Protocol, Self
-from urllib.parse import quote_from_bytes, unquote_to_bytes
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, BinaryIO, Final, Self
 
-from ocrsvc.errors import BodyTooLarge
-from ocrsvc.imaging.decode import FORMATS
-from ocrsvc.imaging.document import is_pdf
+from ocrsvc.errors import BodyTooLarge, BrokenArchive
 
 MOST_FILE_BYTES: Final = 64 * 1024 * 1024
 """What a file or a member may hold unless OCRSVC_MAX_BODY_BYTES says otherwise."""
+MOST_MEMBERS: Final = 500_000
+"""Of an archive: zipfile takes about 650 bytes for each."""
 HEAD_BYTES: Final = 64
 """What of a file says what it is."""
 DOCUMENTS: Final = frozenset({"pdf", "tif", "tiff"})
-_IMAGES: Final = re.compile("jpe?g|jpe|jfif|a?png|webp|gif|bmp|dib|p[bgnp]m|avif|hei[cf]|jp2|jpx|jxl")
-"""Also formats that are not read here: such a file fails, and says so, where skipping it would hide it."""
-_ARCHIVES: Final = dict.fromkeys(("tgz", "tbz", "tbz2", "txz", "tzst"), "packed-tar") | {
-    "tar": "tar",
-    "zip": "zip",
-    "cbz": "zip",
-    "parquet": "parquet",
-    "arrow": "arrow",
-    "feather": "arrow",
-}
 _MOST_KINDS: Final = 200
 _MOST_SHOWN: Final = 8
 # What looks as if it had been escaped here.
 _LOOKS_ESCAPED: Final = re.compile(r"\\x[89a-f][0-9a-f]")
-# No path and no URL holds it.
-_BETWEEN: Final = "\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,65 +50,8 @@ class SourceRequest:
     def choice(self) -> dict[str, Any]:
         """What chooses pages beside the sources, as far as it was given; it must stay the same during a run."""
         own = asdict(self)
-        for name in ("sources", "most_file_bytes"):
-            del own[name]
-        return {name: value for name, value in own.items() if value != SourceRequest.__dataclass_fields__[name].default}
-
-
-@dataclass(frozen=True, slots=True)
-class FoundFile:
-    """A file as its folder lists it; nothing of it was read.
-
-    Attributes:
-        address: Path or URL.
-        name: In the results: valid text.
-        version: Text that changes with its content; "" of what cannot be looked at.
-        is_named: Whether the source names it itself, so that it is planned whatever it is.
-        problem: Of a folder that cannot be listed: why.
-    """
-
-    address: str
-    name: str
-    size: int
-    version: str
-    is_named: bool = False
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A file in an archive, or an image in a table.
-
-    Attributes:
-        name: In results behind the archive's name, its separator included: "/a/b.png" or "#12".
-        place: What `Archive.load` needs to load it.
-        size: Bytes; 0 where that is not known.
-        head: Its first bytes; None where its name says what it is.
-        problem: Why it cannot be read.
-        is_image: Whether it is planned whatever it is.
-        path: Of the file that a table's row names.
-    """
-
-    name: str
-    place: str
-    size: int
-    head: bytes | None = None
-    problem: str = ""
-    is_image: bool = False
-    path: str = ""
-
-
-class Archive(Protocol):
-    """An archive or a table that is open. Its methods raise OSError and BrokenArchive."""
-
-    def members(self) -> Iterator[Member]:
-        """What is in it, in the archive's order; for one thread. What came before a failure stands."""
-
-    def load(self, place: str, most_bytes: int) -> bytes:
-        """The bytes of a member, for any thread. Raises BodyTooLarge, too."""
-
-    def close(self) -> None:
-        """Close the file."""
+        chosen = [each for each in fields(self) if each.name not in ("sources", "most_file_bytes")]
+        return {each.name: own[each.name] for each in chosen if own[each.name] != each.default}
 
 
 @dataclass(slots=True)
@@ -151,11 +81,10 @@ class PlanningCounts:
         sentences = [f"{count} {'files' if count > 1 else 'file'}: {what}" for count, what in counted if count]
         return sentences + ([f"{self.not_sampled} pages are not in the sample"] if self.not_sampled else [])
 
-    def skip(self, kind: str) -> None:
-        """Count a file that is not planned; the number of kinds is bounded, as names of files choose them."""
-        if kind not in self.skipped and len(self.skipped) >= _MOST_KINDS:
-            kind = "other kinds"
-        self.skipped[kind] += 1
+    def skip(self, kind: str, count: int = 1) -> None:
+        """Count files that are not planned; the number of kinds is bounded, as names of files choose them."""
+        is_known = kind in self.skipped or len(self.skipped) < _MOST_KINDS
+        self.skipped.update({kind if is_known else "other kinds": count} if count else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,19 +96,45 @@ class Locator:
     place: str = ""
 
     def to_text(self) -> str:
-        """As a plan holds it: a whole file is its address; a path that is not valid text is quoted."""
-        address = self.address
-        if not address.isascii() and address.encode(errors="replace").decode() != address:
-            address = _BETWEEN + quote_from_bytes(os.fsencode(address))
-        return f"{address}{_BETWEEN}{self.kind}{_BETWEEN}{self.place}" if self.kind else address
+        """As a plan holds it: a whole file is its address, where that is valid text, all else JSON."""
+        is_text = self.address.isascii() or self.address.encode(errors="replace").decode() == self.address
+        return self.address if is_text and not self.kind else json.dumps([self.address, self.kind, self.place])
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """The locator that `to_text` wrote."""
-        if text.startswith(_BETWEEN):
-            quoted, *rest = text[1:].split(_BETWEEN, 2)
-            return cls(os.fsdecode(unquote_to_bytes(quoted)), *rest)
-        return cls(*text.split(_BETWEEN, 2))
+        """The locator that `to_text` wrote; no address begins with a bracket."""
+        return cls(*json.loads(text)) if text.startswith("[") else cls(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file, a member of an archive or a row of a table, that may be planned.
+
+    Attributes:
+        name: In the results: valid text.
+        size: Bytes; 0 where that is not known.
+        version: Of the file: text that changes with its content; "" of what cannot be looked at.
+        head: The first bytes; None where they are to be read, "" where the name decides.
+        is_named: Whether it is planned whatever it is, as what a source names itself.
+        problem: Why it cannot be read.
+        path: Of the file that a table's row names.
+    """
+
+    name: str
+    locator: Locator
+    size: int = 0
+    version: str = ""
+    head: bytes | None = None
+    is_named: bool = False
+    problem: str = ""
+    path: str = ""
+
+    def member(self, name: str, place: str, size: int, head: bytes, problem: str, path: str = "") -> Found:
+        """What lies at a place of this archive; its name begins with what is between the names."""
+        own = self.name + name
+        locator = Locator(self.locator.address, self.locator.kind, place)
+        problem = f"{own}: {problem}" if problem else ""
+        return Found(own, locator, size, self.version, head, name.startswith("#"), problem, path)
 
 
 class MemberNames:
@@ -189,7 +144,12 @@ class MemberNames:
         self._times: dict[int, int] = {}
 
     def name(self, path: bytes) -> str:
-        """The name of the next member with this path; .. becomes __, and the second of one name is NAME#2."""
+        """The name of the next member with this path; .. becomes __, and the second of one name is NAME#2.
+
+        Raises BrokenArchive for too many members.
+        """
+        if len(self._times) >= MOST_MEMBERS:
+            raise too_many_members(f"more than {MOST_MEMBERS:,}")
         parts = (part for part in bytes_name(path).split("/") if part not in {"", "."})
         name = unique = "/" + "/".join("__" if part == ".." else part for part in parts)
         times = self._times.get(hash(name), 0)
@@ -203,9 +163,7 @@ class MemberNames:
 
 def path_name(path: str) -> str:
     """The name of a path of this machine, whose invalid bytes are surrogates as `os.fsdecode` makes them."""
-    if "\\" not in path and path.isascii():
-        return path
-    return bytes_name(os.fsencode(path))
+    return path if path.isascii() and "\\" not in path else bytes_name(os.fsencode(path))
 
 
 def bytes_name(name: bytes) -> str:
@@ -223,36 +181,16 @@ def extension_of(name: str) -> str:
     return extension.lower() if dot and stem else ""
 
 
-def is_image_name(name: str) -> bool:
-    """Whether a file is an image or a document by its name."""
-    extension = extension_of(name)
-    return extension in DOCUMENTS or _IMAGES.fullmatch(extension) is not None
-
-
-def is_image_head(head: bytes) -> bool:
-    """Whether a file is an image or a document by its first bytes."""
-    return is_pdf(head) or any(pattern.match(head) for pattern, _ in FORMATS)
-
-
-def kind_of(name: str) -> str:
-    """What a file that is not planned is counted as."""
-    extension = extension_of(name)
-    return f".{extension[:16]}" if extension else "no extension"
-
-
-def archive_kind(name: str) -> str:
-    """The kind of archive or table that a file is by its name; "" for none."""
-    stem, _, extension = name.lower().rpartition(".")
-    if extension in {"gz", "bz2", "xz", "zst"} and stem.endswith(".tar"):
-        return "packed-tar"
-    return _ARCHIVES.get(extension, "")
-
-
 def too_large(size: int, most_bytes: int) -> BodyTooLarge:
     """The error of a file or member that holds too much."""
     return BodyTooLarge(
         f"It has {size} bytes; the limit is {most_bytes} (OCRSVC_MAX_BODY_BYTES).", "Raise the limit, or split it."
     )
+
+
+def too_many_members(found: str) -> BrokenArchive:
+    """The error of an archive with too many members."""
+    return BrokenArchive(f"It has {found} members; at most {MOST_MEMBERS:,} are read: unpack it, and name its folder.")
 
 
 def read_fully(file: BinaryIO, size: int) -> bytes:

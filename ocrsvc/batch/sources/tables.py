@@ -1,38 +1,54 @@
-"""Parquet and Arrow files of images, read in one child process with a memory limit, whatever sizes they claim."""
+"""Parquet and Arrow files of images, read in one child process with a memory limit, whatever sizes they claim.
+
+The process is this file as a program. A request is a JSON object: `table` (kind, address, version, column), `row`, and
+`most_bytes` for the image in that row, or null for what is known of the rows from there on, none at the end. An answer
+is a JSON object: `error`, a class with its arguments, or `size`, which says how many bytes follow.
+"""
 
 from __future__ import annotations
 
 import os
-import posixpath
 import socket
+import sys
 import threading
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
-from pathlib import Path
+from itertools import accumulate
 from typing import Any, Final
 
 import orjson
 
-from ocrsvc.batch.sources.find_files import look_at
-from ocrsvc.batch.sources.source_files import Member
+from ocrsvc.batch.sources.find_files import look_at, open_file
+from ocrsvc.batch.sources.source_files import HEAD_BYTES, Found, too_large
 from ocrsvc.errors import BadOption, BodyTooLarge, BrokenArchive, OcrsvcError, SourceGone
+from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.system.child_process import Program
+from ocrsvc.system.sandbox.restrict import end_with_parent, limit_resources
 from ocrsvc.system.thread_plan import set_library_environment
 
 MEMORY_BYTES: Final = 400_000_000
 """A row of 64 MiB takes up to 260 MB while it is unpacked, Python and pyarrow 60 MB."""
-CHUNK_BYTES: Final = 64 * 1024
+_CHUNK_BYTES: Final = 64 * 1024
 """The most that one message holds: sockets that keep messages apart take 200 kB at most."""
-_PROGRAM: Final = "ocrsvc.batch.sources.table_program"
 _ANSWER_S: Final = 300.0
 # Other allocators of pyarrow's reserve more address space than the limit.
 _ENVIRONMENT: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
-_ERRORS: Final[dict[str, type[OcrsvcError]]] = {
-    kind.__name__: kind for kind in (BadOption, BodyTooLarge, BrokenArchive, SourceGone)
-}
-_OUTSIDE: Final = (
-    "It names a file outside the table's folder, which is read only where --column names the column with the paths."
-)
+_ERRORS: Final = {kind.__name__: kind for kind in (BadOption, BodyTooLarge, BrokenArchive, OSError, SourceGone)}
+_MOST_OPEN: Final = 4
+_OPEN_FILES: Final = 256
+_MOST_ROWS: Final = 1000
+_PATHS_AT_ONCE: Final = 16
+_BUFFER_BYTES: Final = 1024 * 1024
+_WINDOW_BYTES: Final = 24 * 1024 * 1024
+_FREE_ROWS: Final = 1_000_000
+"""That may be empty, or the same."""
+_IMAGES: Final = ("image", "img", "bytes", "content")
+_PATHS: Final = ("path", "image_path", "file_name", "file", "image")
+_BINARY: Final = ("binary", "large_binary", "binary_view")
+_TEXT: Final = ("string", "large_string", "string_view")
 
 
 class Tables:
@@ -42,45 +58,42 @@ class Tables:
         self._program: Program | None = None
         self._lock = threading.Lock()
 
-    def ask(self, request: dict[str, Any]) -> bytes:
-        """The data of its answer.
-
-        Raises:
-            OcrsvcError, OSError: As reading the table does.
-            BrokenArchive: The process has ended over it.
-        """
+    def ask(self, table: Sequence[str | None], row: int, most_bytes: int | None = None) -> bytes:
+        """What the process answers. Raises OcrsvcError and OSError as reading the table does."""
+        request = orjson.dumps({"table": table, "row": row, "most_bytes": most_bytes})
         with self._lock:
-            # It ends with the thread that started it, so one that has ended before it was asked is no table's fault.
-            may_try_again = self._program is not None and not request.get("next")
-            for _ in range(1 + may_try_again):
+            # It ends with the thread that started it: one that has ended before it was asked is no table's fault.
+            for _ in range(1 if self._program is None else 2):
                 try:
-                    return self._ask(request)
-                except _ProgramEnded:
+                    answer, data = self._ask(request)
+                except (ConnectionError, TimeoutError):
                     self._end()
-        limit = f"{MEMORY_BYTES // 1_000_000} MB"
-        raise BrokenArchive(f"Reading it takes more memory than {limit}, or 5 minutes, or crashes.", "Repair it.")
+                    continue
+                if "error" in answer:
+                    kind, *said = answer["error"]
+                    raise _ERRORS.get(kind, BrokenArchive)(*said)
+                return data
+        raise BrokenArchive(f"Reading it takes more than {MEMORY_BYTES // 1_000_000} MB or 5 minutes, or crashes.")
 
     def close(self) -> None:
         """End the process."""
         with self._lock:
             self._end()
 
-    def _ask(self, request: dict[str, Any]) -> bytes:
-        program = self._program = self._program or _start()
-        try:
-            program.wire.send(orjson.dumps(request))
-            answer = orjson.loads(_receive(program.wire))
-            data = bytearray()
-            while len(data) < answer.get("size", 0):
-                data += _receive(program.wire)
-        except OSError as error:
-            raise _ProgramEnded from error
-        if "os_error" in answer:
-            raise OSError(*answer["os_error"])
-        if "error" in answer:
-            name, detail, remedy = answer["error"]
-            raise _ERRORS.get(name, BrokenArchive)(detail, remedy)
-        return bytes(data)
+    def _ask(self, request: bytes) -> tuple[dict[str, Any], bytes]:
+        """The answer. Raises ConnectionError where the process has ended, and TimeoutError."""
+        if self._program is None:
+            environ = os.environ | _ENVIRONMENT
+            set_library_environment(environ)
+            self._program = Program(__name__, (os.getpid(),), environ=environ)
+            self._program.wire.settimeout(_ANSWER_S)
+        wire = self._program.wire
+        wire.send(request)
+        answer = orjson.loads(_received(wire))
+        data = bytearray()
+        while len(data) < answer.get("size", 0):
+            data += _received(wire)
+        return answer, bytes(data)
 
     def _end(self) -> None:
         if self._program is not None:
@@ -88,77 +101,227 @@ class Tables:
             self._program = None
 
 
+def _received(wire: socket.socket) -> bytes:
+    if not (message := wire.recv(_CHUNK_BYTES)):
+        raise ConnectionError
+    return message
+
+
 class TableArchive:
-    """A table; see Archive. Its members are called by their rows, from 0."""
+    """A table; see load_files.Archive. Its members are called by their rows, from 0."""
 
     def __init__(self, kind: str, address: str, column: str | None, tables: Tables) -> None:
         if find_spec("pyarrow") is None:
             raise SourceGone("Parquet and Arrow files need pyarrow.", "Install the extra: ocrsvc[parquet].")
-        self._tables = tables
+        self._tables, self._column = tables, column
         # A file that is replaced is another table.
-        self._open = [kind, address, look_at(address).version, column]
+        self._table = (kind, address, look_at(address).version)
 
-    def members(self) -> Iterator[Member]:
+    def members(self, archive: Found) -> Iterator[Found]:
         """As Archive.members.
 
         The column is read where it has paths, where its first image is a document, whose pages are to be counted, and
         where only its end says how many rows there are.
         """
-        begun = 0
-        while found := orjson.loads(self._tables.ask({"open": self._open, "next": begun})):
-            for place, size, head, path, problem in found:
-                known = None if head is None else head.encode("latin-1")
-                yield Member(f"#{begun}", place, size, known, problem, is_image=True, path=path)
-                begun += 1
+        row = 0
+        while found := orjson.loads(self._tables.ask((*self._table, self._column), row)):
+            for size, head, path, problem in found:
+                place = f"{row} {self._column or ''}"
+                yield archive.member(f"#{row}", place, size, head.encode("latin-1"), problem, path)
+                row += 1
 
     def load(self, place: str, most_bytes: int) -> bytes:
         """As Archive.load; the place is the row, and the column if one was named."""
         row, _, column = place.partition(" ")
-        opened = [*self._open[:3], column or None]
-        return self._tables.ask({"open": opened, "place": row, "most_bytes": most_bytes})
+        return self._tables.ask((*self._table, column or None), int(row), most_bytes)
 
     def close(self) -> None:
         """As Archive.close: the process closes what it has not used for long."""
 
 
-class _ProgramEnded(Exception):
-    """The process has ended, or is silent."""
+class _Table:
+    """In the process: a table with the column that holds images, or paths of them.
+
+    Rows are read one at a time: what one unpacks to is known only afterwards, as a dictionary may say each of its
+    values a thousand times. What was read last is kept, so that callers need not ask quite in order.
+    """
+
+    def __init__(self, kind: str, address: str, column: str | None) -> None:
+        self._file = open_file(address)
+        self._size = self._file.seek(0, os.SEEK_END)
+        self._is_parquet = kind == "parquet"
+        self._starts = [0]
+        schema = self._open_parquet() if self._is_parquet else self._open_arrow(None).schema
+        self._name, self._field, self._has_paths = _find_column(schema, column)
+        self._number = schema.get_field_index(self._name)
+        self._values: Iterator[Any] = iter(())
+        self._kept: deque[Any] = deque()
+        self._kept_bytes, self._next = 0, -1
+
+    def rows(self, begin: int) -> list[tuple[int, str, str, str]]:
+        """Size, head, path and problem of the rows from this one on until there are many; none at the end."""
+        if self._is_listed_unread:
+            total = self._starts[-1]
+            return [(self._size // total, "", "", "")] * min(_MOST_ROWS, total - begin)
+        found: list[tuple[int, str, str, str]] = []
+        try:
+            while len(found) < _MOST_ROWS and (value := self._value(begin + len(found))) is not None:
+                data = value.as_buffer() if value.is_valid else b""
+                if self._has_paths:
+                    path = bytes(data).decode()
+                    found.append((0, "", path, "" if path else "The row has no path."))
+                else:
+                    found.append((len(data), bytes(data[:HEAD_BYTES]).decode("latin-1"), "", ""))
+        except Exception:
+            # It comes again when the rows from there are asked for.
+            self._next = -1
+            if not found:
+                raise
+        return found
+
+    def image(self, row: int, most_bytes: int) -> bytes:
+        """The image in a row. Raises BrokenArchive, BodyTooLarge and what pyarrow raises."""
+        value = self._value(row)
+        if value is None or not value.is_valid:
+            raise BrokenArchive("The row has no image.", "Leave the row out.")
+        buffer = value.as_buffer()
+        if buffer.size > most_bytes:
+            raise too_large(buffer.size, most_bytes)
+        return buffer.to_pybytes()  # type: ignore[no-any-return]
+
+    @cached_property
+    def _is_listed_unread(self) -> bool:
+        """Whether the rows are listed by the table's own numbers: it has images, and the first is no document."""
+        if not self._is_parquet or self._has_paths:
+            return False
+        first = self._value(0) if self._starts[-1] else None
+        return first is None or not first.is_valid or not may_have_pages(bytes(first.as_buffer()[:HEAD_BYTES]))
+
+    def _value(self, row: int) -> Any:
+        """The value in a row; None behind the last."""
+        group = max(0, bisect_right(self._starts, row) - 1)
+        if row < self._next - len(self._kept) or self._starts[group] > self._next or self._next < 0:
+            self._values, self._next = self._read(group), self._starts[group]
+            self._kept.clear()
+            self._kept_bytes = 0
+        while self._next <= row:
+            if (value := next(self._values, None)) is None:
+                return None
+            self._kept.append(value)
+            self._next += 1
+            self._kept_bytes += _bytes_of(value)
+            while len(self._kept) > 1 and (self._kept_bytes > _WINDOW_BYTES or len(self._kept) > _MOST_ROWS):
+                self._kept_bytes -= _bytes_of(self._kept.popleft())
+        return self._kept[row - self._next]
+
+    def _read(self, group: int) -> Iterator[Any]:
+        """The values of the column, from a row group on; of an Arrow file, all."""
+        for array in self._read_parquet(group) if self._is_parquet else self._read_arrow():
+            yield from array.field(self._field) if self._field else array
+
+    def _open_parquet(self) -> Any:
+        """The schema. Raises BrokenArchive for more rows than bytes: 40 kB may hold 20 million rows of nothing."""
+        from pyarrow import parquet
+
+        # A column's pages one after another, and not whole chunks, which may have gigabytes.
+        self._parquet = parquet.ParquetFile(self._file, pre_buffer=False, buffer_size=_BUFFER_BYTES)
+        about = self._parquet.metadata
+        if not 0 <= about.num_rows <= max(_FREE_ROWS, self._size):
+            raise BrokenArchive(f"It says that it has {about.num_rows} rows in {self._size} bytes.")
+        groups = map(about.row_group, range(about.num_row_groups))
+        self._starts = list(accumulate((group.num_rows for group in groups), initial=0))
+        return self._parquet.schema_arrow
+
+    def _read_parquet(self, begin: int) -> Iterator[Any]:
+        at_once, path = _PATHS_AT_ONCE if self._has_paths else 1, ".".join(filter(None, (self._name, self._field)))
+        for group in range(begin, len(self._starts) - 1):
+            for batch in self._parquet.iter_batches(at_once, row_groups=[group], columns=[path], use_threads=False):
+                yield batch.column(0)
+
+    def _open_arrow(self, columns: list[int] | None) -> Any:
+        from pyarrow import ipc
+
+        self._file.seek(0)
+        is_file = self._file.read(6) == b"ARROW1"
+        self._file.seek(0)
+        options = ipc.IpcReadOptions(use_threads=False, included_fields=columns)
+        return (ipc.open_file if is_file else ipc.open_stream)(self._file, options=options)
+
+    def _read_arrow(self) -> Iterator[Any]:
+        opened = self._open_arrow([self._number])
+        is_file = hasattr(opened, "get_batch")
+        for batch in map(opened.get_batch, range(opened.num_record_batches)) if is_file else opened:
+            values = batch.column(0)
+            # Arrow does not look whether offsets are inside it, and would read any memory or crash.
+            values.validate(full=True)
+            yield values
 
 
-def linked_address(table: str, path: str) -> str:
-    """The address of a file that a table names: seen from its folder, or a whole path or URL."""
-    is_whole = "://" in path or path.startswith("/")
-    return path if is_whole else f"{table.rpartition('/')[0]}/{path}"
+def _bytes_of(value: Any) -> int:
+    return int(value.as_buffer().size) if value.is_valid else 0
 
 
-def problem_of_linked(table: str, address: str, *, may_lead_away: bool) -> str:
-    """Why a file that a table names is not read; "" where nothing is against it."""
-    if "\0" in address:
-        return "The path that it names has a NUL in it."
-    return "" if may_lead_away or _is_below(table.rpartition("/")[0], address) else _OUTSIDE
+def _find_column(schema: Any, wanted: str | None) -> tuple[str, str, bool]:
+    """Name of the column with images, its field if it is a struct, and whether it has paths. Raises BrokenArchive."""
+    by_likelihood = sorted(schema.names, key=lambda name: _IMAGES.index(name) if name in _IMAGES else len(_IMAGES))
+    for has_paths in (False, True):
+        for name in by_likelihood if wanted is None else [wanted]:
+            if schema.get_field_index(name) < 0 or (has_paths and wanted is None and name not in _PATHS):
+                continue
+            kind, field = schema.field(name).type, ""
+            if str(kind).startswith("struct"):
+                field = "path" if has_paths else "bytes"
+                if kind.get_field_index(field) < 0:
+                    continue
+                kind = kind.field(field).type
+            if str(kind) in (_TEXT if has_paths else _BINARY):
+                return name, field, has_paths
+    columns = ", ".join(f"{field.name} ({field.type})"[:80] for field in list(schema)[:20])
+    what = "column with images" if wanted is None else f"column {wanted} with images"
+    raise BrokenArchive(f"It has no {what}; its columns are {columns}.", "Name one with --column.")
 
 
-def _is_below(folder: str, address: str) -> bool:
-    """Whether a file is below a folder; on this machine where its links lead decides."""
-    scheme, _, rest = address.rpartition("://")
-    above, _, below = folder.rpartition("://")
-    if scheme != above:
-        return False
-    if not scheme:
-        return Path(rest).resolve().is_relative_to(Path(f"{below}/").resolve())
-    return posixpath.normpath(rest).startswith(f"{posixpath.normpath(below)}/")
+@lru_cache(maxsize=_MOST_OPEN)
+def _open_table(kind: str, address: str, _version: str, column: str | None) -> _Table:
+    return _Table(kind, address, column)
 
 
-def _start() -> Program:
-    environ = os.environ | _ENVIRONMENT
-    set_library_environment(environ)
-    program = Program(_PROGRAM, (os.getpid(), MEMORY_BYTES), environ=environ)
-    program.wire.settimeout(_ANSWER_S)
-    return program
+def _answer(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """An answer, and the data that follow it. Where something fails, tables are opened anew."""
+    row, most_bytes = request["row"], request["most_bytes"]
+    try:
+        table = _open_table(*request["table"])
+        data = orjson.dumps(table.rows(row)) if most_bytes is None else table.image(row, most_bytes)
+        return {"size": len(data)}, data
+    except Exception as error:  # noqa: BLE001  the parent says what becomes of it
+        failure = error
+    _open_table.cache_clear()
+    return {"error": _error_of(failure)}, b""
 
 
-def _receive(wire: socket.socket) -> bytes:
-    """Raises _ProgramEnded where there is no more, and OSError."""
-    if message := wire.recv(CHUNK_BYTES):
-        return message
-    raise _ProgramEnded
+def _error_of(error: Exception) -> list[Any]:
+    """Class and arguments of the error that the parent raises."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return ["OSError", error.errno, error.strerror]
+    if isinstance(error, MemoryError):
+        error = BrokenArchive(f"Reading it takes more memory than {MEMORY_BYTES // 1_000_000} MB.")
+    elif not isinstance(error, OcrsvcError):
+        # pyarrow says so what is wrong with the content.
+        error = BrokenArchive(f"The table is cut off or damaged: {str(error)[:200]}.")
+    return [type(error).__name__, error.detail, error.remedy]
+
+
+def main() -> None:
+    """Answer until the parent closes the connection."""
+    end_with_parent(int(sys.argv[1]))
+    limit_resources(MEMORY_BYTES, 0, _OPEN_FILES)
+    with socket.socket(fileno=0) as wire:
+        while request := wire.recv(_CHUNK_BYTES):
+            answer, data = _answer(orjson.loads(request))
+            wire.send(orjson.dumps(answer))
+            for at in range(0, len(data), _CHUNK_BYTES):
+                wire.send(data[at : at + _CHUNK_BYTES])
+
+
+if __name__ == "__main__":
+    main()

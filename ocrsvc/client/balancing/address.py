@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeGuard
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
-from ocrsvc.client.request import address_of, without_user
 from ocrsvc.errors import BadOption
 
 DNS_PREFIX: Final = "dns+"
 _PORTS: Final = {"http": 80, "https": 443}
+_AS: Final = "Write it as http://host:port."
+_USER: Final = re.compile(r"(?<=//)[^\s]*@|\A[^/\s]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +21,9 @@ class Address:
     """Where one service is.
 
     Attributes:
-        scheme: http or https.
         name: As the caller wrote it: in the header Host, and in the certificate.
         host: What is connected to: the name, or one IP address of it.
-        port: TCP.
+        is_looked_up: Whether it stands for a service at each address of its name.
         path: In front of every path of the service; empty, or begun by a slash and not ended by one.
     """
 
@@ -32,6 +32,7 @@ class Address:
     host: str
     port: int
     path: str = ""
+    is_looked_up: bool = False
 
     @property
     def url(self) -> str:
@@ -46,15 +47,7 @@ class Address:
 
     def at(self, host: str) -> Address:
         """The same service at one of the IP addresses of its name."""
-        return replace(self, host=host)
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """The services that a caller named: those with an address of their own, and names that are looked up."""
-
-    fixed: tuple[Address, ...]
-    names: tuple[Address, ...]
+        return replace(self, host=host, is_looked_up=False)
 
 
 def is_one(url: str | Sequence[str]) -> TypeGuard[str]:
@@ -62,44 +55,33 @@ def is_one(url: str | Sequence[str]) -> TypeGuard[str]:
     return isinstance(url, str) and not url.startswith(DNS_PREFIX)
 
 
-def services_of(urls: str | Sequence[str]) -> Services:
-    """The services of http://host:port and dns+http://name:port, each named once. Raises BadOption."""
+def services_of(urls: str | Sequence[str]) -> list[Address]:
+    """Those of http://host:port and dns+http://name:port, each once. Raises BadOption."""
     listed = [urls] if isinstance(urls, str) else list(urls)
     if not listed:
-        raise BadOption("No service is named.", "Write each as http://host:port.")
-    fixed = [_parsed(url) for url in listed if not url.startswith(DNS_PREFIX)]
-    names = [_parsed(url.removeprefix(DNS_PREFIX)) for url in listed if url.startswith(DNS_PREFIX)]
-    return Services(tuple(dict.fromkeys(fixed)), tuple(dict.fromkeys(names)))
+        raise BadOption("No service is named.", _AS)
+    return list(dict.fromkeys(map(_parsed, listed)))
 
 
-def is_ip(host: str) -> bool:
-    """Whether nothing need be looked up to connect there."""
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
+def without_user(text: str) -> str:
+    """A text without the users, passwords and queries of its addresses, which errors and logs must not show."""
+    return _USER.sub("***@", text.partition("?")[0])
 
 
-def _parsed(url: str) -> Address:
+def _parsed(text: str) -> Address:
     """Raises BadOption."""
+    url = text.removeprefix(DNS_PREFIX)
+    shown = repr(without_user(url))
+    if not re.match(r"https?://[^/\s]", url):
+        raise BadOption(f"{shown} is not the address of a service.", _AS)
     try:
-        parts = urlsplit(address_of(url))
-        return _address(url, parts, parts.port or _PORTS[parts.scheme])
+        parts = urlsplit(url)
+        port = parts.port or _PORTS[parts.scheme]
     except ValueError as error:
-        raise BadOption(
-            f"{without_user(url)!r} is not the address of a service: {without_user(str(error))}.",
-            "Write it as http://host:port.",
-        ) from error
-
-
-def _address(url: str, parts: SplitResult, port: int) -> Address:
+        raise BadOption(f"{shown} is not the address of a service: {without_user(str(error))}.", _AS) from error
     if not parts.hostname or parts.username is not None or parts.query or parts.fragment:
-        raise BadOption(
-            f"{without_user(url)!r} holds more than the address of a service.",
-            "Write it as http://host:port, with a path if need be.",
-        )
-    return Address(parts.scheme, parts.hostname, parts.hostname, port, parts.path.rstrip("/"))
+        raise BadOption(f"{shown} holds more than the address of a service.", f"{_AS} A path may follow.")
+    return Address(parts.scheme, parts.hostname, parts.hostname, port, parts.path.rstrip("/"), is_looked_up=url != text)
 
 
 def _bracketed(host: str) -> str:

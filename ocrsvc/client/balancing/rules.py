@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How a client deals with several services. Durations are seconds.
+    """How a client deals with services. Durations are seconds.
 
     Attributes:
         connect_s: How long one connection may take to come about.
@@ -19,10 +19,6 @@ class Rules:
         longest_ejection_s: Where that doubling ends.
         at_once: How many requests one service is thought to take at once, until it refuses one.
         refresh_s: How often names are looked up again.
-        hedge_share: Which share of the requests may be sent a second time, to another service, because the first takes
-            longer than `hedge_percentile` of those before; 0 is none.
-        hedge_percentile: In (0, 1).
-        hedge_first_s: What is too long before there were enough answers to tell.
     """
 
     connect_s: float = 2.0
@@ -32,6 +28,3 @@ class Rules:
     longest_ejection_s: float = 30.0
     at_once: int = 16
     refresh_s: float = 30.0
-    hedge_share: float = 0.0
-    hedge_percentile: float = 0.95
-    hedge_first_s: float = 10.0

@@ -32,8 +32,8 @@ from ocrsvc.engines.model.encryption import ModelKey
 from ocrsvc.engines.model.version import VersionName
 from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.errors import EngineFailed, OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits, decode_pixels, open_encoded_image
-from ocrsvc.imaging.engine_view import EngineView
+from ocrsvc.imaging.codecs.decode import PixelLimits, decode_pixels, open_encoded_image
+from ocrsvc.imaging.engine_input import EngineInput
 from ocrsvc.records import DecodedPage, FileTask, Image, Page, ReadOptions, ReadTask, Task
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.allocator import give_back
@@ -98,7 +98,7 @@ class FileReader:
         return [self._read_image(image, task, task.options, decode_s)]
 
     def _read_image(self, image: Image, task: FileTask, options: ReadOptions, decode_s: float) -> Page | OcrsvcError:
-        view = EngineView(options)
+        view = EngineInput(options)
         try:
             seen = view.apply(image)
         except OcrsvcError as error:

@@ -23,8 +23,8 @@ from ocrsvc.errors import BadModel, DeadlineExceeded, EngineFailed, EngineUnavai
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page, Task
 from ocrsvc.serving.crash_denylist import CrashDenylist
+from ocrsvc.settings.group import bytes_of
 from ocrsvc.settings.settings import Settings
-from ocrsvc.settings.types import bytes_of
 from ocrsvc.system.memory import read_memory_bytes, read_process_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
 

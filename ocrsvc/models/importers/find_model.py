@@ -22,7 +22,6 @@ TR_FILES: Final = ("libtr.so", "ctpn.bin", "crnn.bin")
 LICENCE_FILE: Final = "LICENSE"
 _IMAGES: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp", ".txt"})
 _TR_28: Final = "Its recogniser is the engine tr_crnn, which needs no repository: OCRSVC_ENGINE=tr_crnn."
-
 _LICENCES: Final = re.compile(r"(licen[cs]e|copying)(\.(md|txt))?", re.IGNORECASE)
 _README: Final = re.compile(r"readme\.md", re.IGNORECASE)
 _FRONT_MATTER: Final = re.compile(r"\A---\n(?:.*\n)*?license:\s*([A-Za-z0-9.+-]{2,40})\s*\n", re.MULTILINE)
@@ -46,10 +45,7 @@ class _Origin:
 
 
 def find_model(wanted: Wanted) -> NewModel:
-    """The model that the files make.
-
-    Raises BadModel: something is missing, damaged or ambiguous; the remedy names what would be accepted.
-    """
+    """The model that the files make. Raises BadModel where something is missing, damaged or ambiguous."""
     by_source = {source: files_of(source) for source in wanted.sources}
     files = [file for found in by_source.values() for file in found]
     origins = [_origin(source, found) for source, found in by_source.items()]

@@ -18,7 +18,6 @@ from ocrsvc.errors import BadModel
 
 DETECTORS: Final = "DBPostProcess"
 RECOGNIZERS: Final = "CTCLabelDecode"
-
 _DEEPEST: Final = 32
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SCALE: Final = 1 / 255

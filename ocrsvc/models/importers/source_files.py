@@ -13,11 +13,10 @@ from typing import BinaryIO, Final
 from ocrsvc.engines.model.description import Description
 from ocrsvc.errors import BadModel
 
+# Size limit of an ONNX model, or of any other file that is copied.
 MOST_MODEL_BYTES: Final = 1 << 30
-"""Size limit of an ONNX model, or of any other file that is copied."""
+# Size limit of a configuration, a dictionary or a licence.
 MOST_TEXT_BYTES: Final = 8 << 20
-"""Size limit of a configuration, a dictionary or a licence."""
-
 # What is looked at beside a file that is named by itself: configurations, dictionaries, licences.
 _BESIDE: Final = re.compile(r".*\.(?:ya?ml|txt|dict|keys|md)|LICEN[CS]E", re.IGNORECASE)
 _MOST_FILES: Final = 5000
@@ -74,10 +73,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the operator says of a model in some files and folders; what is left out is found.
-
-    `languages` and `dictionary` are of the first recognizer, `recognizers` more by name; `reference` has pages.
-    """
+    """What the operator says of a model; `languages` and `dictionary` are of the first recognizer."""
 
     sources: Sequence[Path]
     tier: str | None = None
@@ -90,10 +86,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class NewModel:
-    """A version that is to be written: files by their names in its folder, and sentences on what was found.
-
-    The description is its `model.toml`, unless `files` has one.
-    """
+    """A version that is to be written, with sentences on what was found; `files` may have the `model.toml` itself."""
 
     description: Description
     files: Mapping[str, SourceFile | bytes]
@@ -101,10 +94,7 @@ class NewModel:
 
 
 def files_of(source: Path) -> list[SourceFile]:
-    """A file, first, with the texts beside it; or the files in a folder, sorted by name.
-
-    Raises BadModel: there is no such file or folder, it holds too many files, or a link in it leads out of it.
-    """
+    """A file, first, with the texts beside it; or the files in a folder, sorted by name. Raises BadModel."""
     try:
         place = source.resolve(strict=True)
     except (OSError, RuntimeError) as error:

@@ -24,20 +24,17 @@ from ocrsvc.errors import BadModel, OperatorError
 from ocrsvc.models.importers.source_files import MOST_MODEL_BYTES, NewModel, SourceFile
 from ocrsvc.models.state import sync_folder
 
+# Prefix of a folder that is to become a version.
 ADDING: Final = ".adding-"
-"""Prefix of a folder that is to become a version."""
+# Prefix of a folder that was a version.
 REMOVING: Final = ".removing-"
-"""Prefix of a folder that was a version."""
 _CHUNK_BYTES: Final = 1 << 20
 _TRIES: Final = 20
 _TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 
 def write_version(model: NewModel, repository: Path, name: str, number: int | None = None) -> int:
-    """Write a version of a model, whole or not at all, and return its number; None takes the next one that is free.
-
-    Raises OperatorError: the number is taken, or the folder cannot be written to; BadModel: a file cannot be read.
-    """
+    """Write a version of a model, whole or not at all, and return its number. Raises OperatorError, BadModel."""
     home = repository / name
     staging = home / f"{ADDING}{uuid.uuid4().hex}"
     try:
@@ -69,11 +66,7 @@ def remove_version(folder: Path) -> None:
 
 
 def encrypt_model(version: ModelVersion, key: ModelKey) -> NewModel:
-    """The files of a plain version, compared with its manifest and encrypted together, all but its `model.toml`.
-
-    Raises BadModel: it is encrypted already, is damaged, or its engine opens files by their path; or the package that
-    encrypts is not installed.
-    """
+    """The files of a plain version, compared with its manifest and encrypted, all but `model.toml`. Raises BadModel."""
     if version.description.encryption is not None:
         raise BadModel(f"{version} is encrypted already.", "Take the plain version.")
     if paths := version.description.paths:
@@ -155,10 +148,7 @@ def _write(target: Path, content: SourceFile | bytes) -> None:
 
 
 def write_description(description: Description) -> str:
-    """The text of a `model.toml` that `parse_description` reads as this description; parts with all their entries.
-
-    The standard library only reads TOML.
-    """
+    """The text of a `model.toml` that `parse_description` reads as this; the standard library only reads TOML."""
     lines, tables = list[str](), list[str]()
     for name, field in Description.model_fields.items():
         # What is not said stays out, so that a better default holds one day.

@@ -23,16 +23,13 @@ _SLACK_BYTES: Final = 16 << 20
 _MIB: Final = 1 << 20
 _CJK: Final = "㐀-鿿豈-﫿぀-ヿ가-힯"
 _WORD: Final = re.compile(rf"[{_CJK}]|(?:(?![{_CJK}])[^\W_])+")
-
-
+# Why a version is refused: its files are not those of its manifest; a reference page is missing or unreadable; it does
+# not open; it fails on a page; it answers what no page can be; it reads too little; it is too slow; it takes too much
+# memory; its process crashed; it did not end in time.
 RefusalKind = Literal["files", "reference", "open", "failed", "nonsense", "text", "slow", "memory", "crash", "late"]
-"""Why a version is refused: its files are not those of its manifest; a reference page is missing or unreadable; it does
-not open; it fails on a page; it answers what no page can be; it reads too little; it is too slow; it takes too much
-memory; its process crashed; it did not end in time."""
-
+# Also: the version is not on the disk any more, or is another one by now; the machine did not let it be measured; its
+# process was killed. These say nothing of the version, unless it is killed again.
 FailureKind = RefusalKind | Literal["gone", "unknown", "killed"]
-"""Also: the version is not on the disk any more, or is another one by now; the machine did not let it be measured; its
-process was killed. These say nothing of the version, unless it is killed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +93,7 @@ def unpack(message: bytes) -> Measurement | Judgement:
 
 
 def judge(candidate: Measurement | Judgement, serving: Measurement | None, bounds: Reference) -> Judgement:
-    """Compare a version with the bounds of its description.
-
-    `serving` is the version that serves, with the same pages; None where there is none, or it cannot be measured.
-    """
+    """Compare a version with the bounds of its description, and with the version that serves, if there is one."""
     if isinstance(candidate, Judgement):
         return candidate
     f1, source = agreement(candidate, serving)
@@ -137,10 +131,7 @@ def agreement(candidate: Measurement, serving: Measurement | None) -> tuple[floa
 
 
 def words_f1(pairs: Iterable[tuple[str, str]]) -> float | None:
-    """The harmonic mean of precision and recall of the words of all pages, each the text wanted and the one read.
-
-    0 to 1; None where no word is wanted, and so nothing can be said.
-    """
+    """Of the words of all pages, each the text wanted and the one read; None where no word is wanted."""
     common = wanted_count = read_count = 0
     for wanted_text, read_text in pairs:
         wanted, read = _words_of(wanted_text), _words_of(read_text)

@@ -92,7 +92,7 @@ def _verify(version: ModelVersion) -> None:
 
 
 def _decode(settings: Settings, page: ReferencePage) -> Image:
-    from ocrsvc.imaging.decode import PixelLimits, decode
+    from ocrsvc.imaging.codecs.decode import PixelLimits, decode
 
     with _refusing("reference", f"The reference page {page.name} cannot be read: "):
         return decode(page.read(), PixelLimits(settings.max_pixels), gray=False)

@@ -18,8 +18,8 @@ import orjson
 
 from ocrsvc.engines.model.version import ModelVersion, VersionName
 from ocrsvc.models.proof.judgement import FailureKind, Judgement, Measurement, Stopped, judge, unpack
+from ocrsvc.settings.group import bytes_of
 from ocrsvc.settings.settings import Settings
-from ocrsvc.settings.types import bytes_of
 from ocrsvc.system.child_process import Program
 from ocrsvc.system.memory import read_memory_bytes, read_private_bytes
 from ocrsvc.system.sandbox.restrict import lower_priority

@@ -16,9 +16,8 @@ from ocrsvc.engines.model.files import read_file
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import BadModel
 
+# Name of a folder with the operator's pages, in the repository's folder or in that of a model.
 FOLDER: Final = "reference"
-"""Name of a folder with the operator's pages, in the repository's folder or in that of a model."""
-
 _MOST_PAGES: Final = 32
 _MOST_BYTES: Final = 64 << 20
 _IMAGES: Final = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
@@ -36,10 +35,7 @@ class ReferencePage:
 
 
 def find_reference_pages(repository: Path | None, version: ModelVersion) -> list[ReferencePage]:
-    """The pages for a version, at least one, the first 32 by name.
-
-    Raises BadModel: it names a folder of pages that has none, or a text has no image, or cannot be read.
-    """
+    """The pages for a version, at least one, the first 32 by name. Raises BadModel."""
     reference = version.description.reference
     # What else lies in its folder is not of the version.
     own = sorted(file for file in version.digests if file.startswith(f"{reference.folder}/"))

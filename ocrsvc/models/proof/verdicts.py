@@ -42,21 +42,15 @@ from ocrsvc.telemetry.metrics_store import WorkerMetrics
 from ocrsvc.telemetry.model_metrics import MODEL_PROOF_SECONDS, MODEL_REFUSALS
 
 LOGGER: Final = logging.getLogger("ocrsvc.models")
-
+# Characters: names in a model's files can be long.
 MOST_REASON: Final = 1000
-"""Characters: names in a model's files can be long."""
-
 _PROGRAMS: Final = ("onnxruntime", "onnxruntime-gpu", "openvino", "numpy", "opencv-python-headless", "rapidocr")
-
+# After which a version is tried again that the machine did not let be tried.
 RETRY_S: Final = 60.0
-"""After which a version is tried again that the machine did not let be tried."""
-
+# Proves a version beside the one that serves; see `prover.py`.
 Prove = Callable[[ModelVersion, ModelVersion | None], Judgement]
-"""Proves a version beside the one that serves; see `prover.py`."""
-
+# One may be chance: a worker that the kernel chose when memory ran out.
 MOST_CRASHES: Final = 3
-"""One may be chance: a worker that the kernel chose when memory ran out."""
-
 LOADS_FOLDER: Final = "loading"
 
 
@@ -119,10 +113,7 @@ class CandidateProver:
         return self._next(catalogue, name) is not None
 
     def run(self, name: str | None = None) -> None:
-        """Prove what there is of one model or of all, unless another worker does.
-
-        Raises OcrsvcError: the repository cannot be listed, or what was found not be kept.
-        """
+        """Prove what there is of one model or of all, unless another worker does. Raises OcrsvcError."""
         is_ours, catalogue = True, self._control.rescan()
         while is_ours and (candidate := self._next(catalogue, name)) is not None:
             with self._control.store.locked(PROOF_LOCK, candidate.digest) as is_ours:
@@ -162,20 +153,14 @@ class CandidateProver:
 
 
 class CrashGuard:
-    """Refuses a version that ends workers while they load it, though it has proved itself: no worker would live.
-
-    For any thread and process of a machine; `state` is the folder of the state file.
-    """
+    """Refuses a version that ends workers while they load it, though it has proved itself: no worker would live."""
 
     def __init__(self, state: Path, verdicts: Verdicts) -> None:
         self._folder, self._verdicts = state / LOADS_FOLDER, verdicts
 
     @contextlib.contextmanager
     def loading(self, version: ModelVersion) -> Iterator[None]:
-        """A version is being loaded while the block lasts.
-
-        Raises EngineUnavailable: processes have died of that before; the version is refused for all. OperatorError.
-        """
+        """A version is loaded within the block. Raises EngineUnavailable where it is refused: others died of that."""
         if version.is_built_in:
             yield
             return

@@ -8,18 +8,14 @@ from ocrsvc.registry import AdapterEntry, EngineEntry
 from ocrsvc.settings.group import SettingsGroup, setting
 
 
-class QrSettings(SettingsGroup):
+class QrSettings(SettingsGroup, title="Engine qr"):
     """How the engine reads."""
 
-    title = "Engine qr"
-
-    qr_min_side_px: int = setting(0, "Smallest side of a QR code that is read.", "pixels", ge=0, le=100_000)
+    qr_min_side_px: int = setting(0, "Smallest side of a QR code that is read.", "pixels", between=(0, 100_000))
 
 
-class CsvSettings(SettingsGroup):
+class CsvSettings(SettingsGroup, title="Adapter csv"):
     """How the adapter answers."""
-
-    title = "Adapter csv"
 
     csv_separator: Literal["comma", "semicolon", "tab"] = setting("comma", "What stands between two values of a row.")
 

@@ -1,0 +1,165 @@
+"""How commands ask a service: its address, an API key, certificates; by the client library, or a single GET."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import ssl
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import orjson
+
+from ocrsvc.cli.options import FILE, gathered, option
+from ocrsvc.client.request import key_header
+from ocrsvc.errors import OperatorError
+from ocrsvc.settings.api_key import API_KEY_VARIABLE
+from ocrsvc.settings.load import read_settings
+
+if TYPE_CHECKING:
+    from ocrsvc.client import Client
+
+_MOST_CHARACTERS: Final = 1000
+_ANSWER_S: Final = 10.0
+_UNIX: Final = "unix:"
+_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  what to ask when it listens on all
+_KEY_CODES: Final = {"key_missing", "key_refused", "scope_missing"}
+_SHOWN_BYTES: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The files of an API key, of authorities, and of this side's certificate; read when they are needed."""
+
+    key_file: Path | None = None
+    ca: Path | None = None
+    cert: Path | None = None
+    cert_key: Path | None = None
+
+    @property
+    def certificate(self) -> tuple[Path, Path] | None:
+        """The files of this side's certificate and of its key."""
+        return None if self.cert is None else (self.cert, self.cert_key or self.cert)
+
+    def client(self, addresses: str) -> Client:
+        """A client of the services at these addresses, with commas between. Raises OperatorError."""
+        try:
+            from ocrsvc.client import Client
+        except ModuleNotFoundError as error:
+            raise OperatorError(
+                f"The package {error.name} is missing.", "Install the extra: ocrsvc[client]."
+            ) from error
+        urls: str | list[str] = addresses.split(",") if "," in addresses else addresses
+        return Client(urls, api_key=read_key(self.key_file), ca=self.ca, certificate=self.certificate)
+
+    def find(self, url: str | None) -> tuple[str, ssl.SSLContext | None]:
+        """The address, by default of the settings' own service, and what to verify it with. Raises OperatorError."""
+        from ocrsvc.connections.client_context import client_context, context_of_own_service
+
+        context = client_context(self.ca, self.cert, self.cert_key)
+        if url is not None:
+            return url, context
+        settings = read_settings()
+        if settings.tls_certificate is None:
+            return address_of(settings.bind), context
+        if self.ca is None:
+            context = context_of_own_service(settings.tls_certificate, self.cert, self.cert_key)
+        return address_of(settings.bind, "https"), context
+
+
+_file: Final = partial(option, section="Service", type=FILE)
+_TLS: Final = (
+    _file("--ca", help="Authority of its certificate, in PEM."),
+    _file("--cert", help="Certificate of this side, in PEM."),
+    _file("--cert-key", help="Key of that certificate, in PEM; by default in the same file."),
+)
+_KEY: Final = _file("--key-file", help=f"Its API key, in a file; by default in the variable {API_KEY_VARIABLE}.")
+ACCESS: Final = (_KEY, *_TLS)
+tls_access: Final = gathered("access", Access, *_TLS)
+service_access: Final = gathered("access", Access, *ACCESS)
+
+
+def read_key(file: Path | None) -> str:
+    """The key in the file, or else in the environment; empty where there is none. Raises OperatorError."""
+    if file is None:
+        return os.environ.get(API_KEY_VARIABLE, "").strip()
+    try:
+        key = file.read_text(encoding="ascii").strip()
+    except OSError as error:
+        what = f"The key file {file} cannot be read: {error.strerror}."
+        raise OperatorError(what, "Check its name and permissions.") from error
+    except UnicodeDecodeError:
+        key = ""
+    if not key or len(key) > _MOST_CHARACTERS or len(key.split()) != 1:
+        raise OperatorError(f"{file} does not hold one key.", "Put the key into it as `ocrsvc keys add` printed it.")
+    return key
+
+
+def address_of(bind: str, scheme: str = "http") -> str:
+    """Where a service that listens on this address can be asked."""
+    if bind.startswith(_UNIX):
+        return bind
+    host, _, port = bind.rpartition(":")
+    host = _ANY_ADDRESS.get(host.strip("[]"), host.strip("[]"))
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def fetch(url: str, path: str, key: str = "", context: ssl.SSLContext | None = None) -> bytes:
+    """The body of a successful answer to a GET with this key, if any. Raises OperatorError, BadOption."""
+    connection = connect(url, _ANSWER_S, context)
+    try:
+        connection.request("GET", path, headers=key_header(key) if key else {})
+        response = connection.getresponse()
+        body = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise OperatorError(
+            f"{url} does not answer: {error}.",
+            "Is the service running, and is this its address? A certificate of an authority of your own needs --ca; a "
+            "service that asks for one of its clients' needs --cert.",
+        ) from error
+    finally:
+        connection.close()
+    if response.status != http.client.OK:
+        raise refusal_of(f"{url}{path}", response.status, body)
+    return body
+
+
+def connect(url: str, limit_s: float, context: ssl.SSLContext | None) -> http.client.HTTPConnection:
+    """A connection, over TLS verified by the context, or as the system does. Raises OperatorError."""
+    if url.startswith(_UNIX):
+        return _UnixConnection(url.removeprefix(_UNIX), limit_s)
+    parts = urlsplit(url if "//" in url else f"//{url}")
+    try:
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=limit_s, context=context)
+        return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=limit_s)
+    except ValueError as error:
+        raise OperatorError(f"{url} is not an address: {error}.", "Write http://host:port.") from error
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, limit_s: float) -> None:
+        super().__init__("localhost", timeout=limit_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def refusal_of(address: str, status: int, body: bytes) -> OperatorError:
+    """What the answer of this status says: the detail of the service's own problem, else the beginning of the text."""
+    remedy = "Is this its address, and http:// or https:// as it speaks? Its log says more."
+    try:
+        problem = orjson.loads(body)
+        said, remedy, code = str(problem["detail"]), problem.get("remedy") or remedy, problem.get("code")
+    except (orjson.JSONDecodeError, TypeError, KeyError):
+        said, code = " ".join(body[:_SHOWN_BYTES].decode("utf-8", "replace").split()), None
+    if code in _KEY_CODES:
+        remedy = f"Name a file with a key of the scope operate with --key-file, or set {API_KEY_VARIABLE}."
+    return OperatorError(f"{address} answers {status}{f': {said}' if said else '.'}", remedy)

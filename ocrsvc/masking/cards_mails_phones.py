@@ -1,0 +1,203 @@
+"""Payment cards, addresses of mail and telephone numbers. Each finder yields places in a text of half width."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Final
+
+from ocrsvc.masking.text_forms import DIGIT, to_digits, without_separators
+
+# Cards: ranges of their issuers, lengths, and the check digit of ISO 7812 (Luhn).
+_LEAST_CARD, _MOST_CARD = 13, 19
+
+# The first four digits, by the lengths of the whole: ISO/IEC 7812 as the networks have published them.
+_ISSUERS: Final = {
+    (13, 16, 19): "4000-4999",  # Visa
+    (14, 16): "3000-3059 3095-3095 3600-3699 3800-3999",  # Diners Club
+    (15,): "3400-3499 3700-3799",  # American Express
+    (16,): "2221-2720 5100-5599",  # Mastercard
+    # Mir; JCB; Discover; UnionPay; Discover and RuPay; UnionPay
+    (16, 17, 18, 19): "2200-2204 3528-3589 6011-6011 6200-6299 6440-6599 8100-8171",
+    (19,): "9558-9558",  # ICBC
+    tuple(range(13, 20)): "5018-5018 5020-5020 5038-5038 5893-5893 6304-6304 6759-6763",  # Maestro
+}
+_LENGTHS: Final = {
+    prefix: frozenset(lengths)
+    for lengths, ranges in _ISSUERS.items()
+    for ends in ranges.split()
+    for prefix in range(int(ends[:4]), int(ends[5:]) + 1)
+}
+_DOUBLED: Final = str.maketrans("0123456789", "0246813579")
+
+# A serial number has letters at its sides, but for the word before it: No, or Card.
+_RUN: Final = re.compile(
+    r"(?:(?<![0-9A-Za-z])|(?<=[Nn][Oo])|(?<=[Cc][Aa][Rr][Dd]))[0-9]+(?:[ \-\n]{1,2}[0-9]+)*(?![0-9A-Za-z])"
+)
+_GROUP: Final = re.compile("[0-9]+")
+_MISREAD_CARD: Final = re.compile(
+    rf"(?<![0-9A-Za-z])(?:{DIGIT}{{4}}[ \-]?){{3}}{DIGIT}{{4}}(?:[ \-]?{DIGIT}{{3}})?(?![0-9A-Za-z])"
+)
+
+
+def find_cards(text: str) -> Iterator[tuple[int, int]]:
+    """Where such numbers stand: solid, in the groups that are printed on cards, or with a space after each digit.
+
+    A number may go on in the next line. With one or two letters in place of digits, it is found solid or in fours.
+    """
+    for match in _RUN.finditer(text):
+        if match.end() - match.start() >= _LEAST_CARD:
+            yield from _cards_in_run([group.span() for group in _GROUP.finditer(text, *match.span())], text)
+    for match in _MISREAD_CARD.finditer(text):
+        number = without_separators(match[0])
+        letters = sum(not sign.isdecimal() for sign in number)
+        if 0 < letters <= 2 and is_card(to_digits(number)):
+            yield match.span()
+
+
+def _cards_in_run(groups: Sequence[tuple[int, int]], text: str) -> Iterator[tuple[int, int]]:
+    """The numbers of which some groups of digits, next to each other, are made; of several from one on, the longest."""
+    first = 0
+    while first < len(groups):
+        last = _last_of_card(groups[first : first + _MOST_CARD], text)
+        if last is not None:
+            yield groups[first][0], groups[first + last][1]
+            first += last
+        first += 1
+
+
+def _last_of_card(groups: Sequence[tuple[int, int]], text: str) -> int | None:
+    """The last group of the longest number that begins with the first; None where none does."""
+    begin = groups[0][0]
+    if text[begin] in "01" or groups[0][1] - begin > _MOST_CARD:
+        return None
+    sizes = [end - start for start, end in groups]
+    digits = without_separators(text[begin : groups[-1][1]])
+    for last, length in reversed(list(enumerate(accumulate(sizes)))):
+        if is_card(digits[:length]) and _are_printed(sizes[: last + 1]):
+            return last if text.count("\n", begin, groups[last][1]) < 2 else None
+    return None
+
+
+def _are_printed(sizes: Sequence[int]) -> bool:
+    """Whether groups of digits are as on a card: fours (of which OCR may lose the space between), 4-6-5, 6-13, ones."""
+    if all(size % 4 == 0 for size in sizes[:-1]) or all(size == 1 for size in sizes):
+        return True
+    return tuple(sizes) in {(4, 6, 5), (4, 6, 4), (6, 13), (6, 10)}
+
+
+def is_card(number: str) -> bool:
+    """Whether digits are such a number: of an issuer, as long as its are, with the right check digit."""
+    if len(number) not in _LENGTHS.get(int(number[:4]), ()):
+        return False
+    return sum(map(int, number[::-2] + number[-2::-2].translate(_DOUBLED))) % 10 == 0
+
+
+# Mail, with the single spaces that recognizers put around its marks.
+_LOCAL: Final = re.compile(r"[A-Za-z0-9._%+\-']{1,64}[ ]?\Z")
+_LABEL: Final = r"[A-Za-z0-9][A-Za-z0-9\-]{0,62}"
+_DOMAIN: Final = re.compile(rf"[ ]?(?:{_LABEL}[.]){{1,8}}[A-Za-z]{{2,24}}(?![A-Za-z0-9\-])")
+# A space beside the last point, or another mark that was read for it.
+_MISREAD_DOMAIN: Final = re.compile(
+    rf"[ ]?{_LABEL}[ ]?[.,\u3002\u00b7][ ]?(?:com|cn|net|org|edu|gov)(?:[.](?:cn|hk|tw|uk))?(?![A-Za-z0-9\-])"
+)
+
+
+def find_mails(text: str) -> Iterator[tuple[int, int]]:
+    """Where such addresses stand, in ASCII."""
+    for at in (mark.start() for mark in re.finditer("@", text)):
+        # As long as the parts of an address may be.
+        local = _LOCAL.search(text, max(0, at - 64), at)
+        window = (at + 1, min(len(text), at + 1 + 255))
+        domain = _DOMAIN.match(text, *window) or _MISREAD_DOMAIN.match(text, *window)
+        if local and domain:
+            yield local.start(), domain.end()
+
+
+# Telephones: Chinese mobile and landline, international, North American and British; none has a check digit.
+# Behind a dash it is part of a code or a serial number, but for a name in Chinese before that.
+_BEFORE: Final = r"(?:(?<=[Tt][Ee][Ll])|(?<=[\u4e00-\u9fff][_\-])|(?<=[\u4e00-\u9fff]--)|(?<![0-9A-Za-z._\-]))"
+_AFTER: Final = r"(?![0-9A-Za-z]|[.\-][0-9])"
+
+# Of the numbering plan of the Ministry of Industry and Information Technology.
+_CHINESE_AREAS: Final = (
+    "10|2[0-57-9]|3(?:1[0-9]|35|49|5[0-9]|7[0-79]|9[1-8])|4(?:1[0-9]|2[179]|3[1-9]|5[1-9]|6[4789]|7[0-9]|8[23])"
+    "|5(?:1[0-9]|2[37]|3[0-9]|43|46|5[0-9]|6[1-6]|7[0-9]|80|9[1-9])|6(?:3[1-5]|6[0238]|9[12])"
+    "|7(?:01|1[0-9]|2[248]|3[0145789]|4[3-6]|5[0-9]|6[0236-9]|7[0-9]|9[0-9])"
+    "|8(?:1[2367]|2[5-7]|3[0-9]|5[1-9]|7[0-9]|8[3678]|9[1-8])|9(?:0[1-36-9]|1[1-79]|3[0-9]|4[13]|5[1-5]|7[0-79]|9[0-9])"
+)
+_CHINESE_MOBILE: Final = (
+    r"(?:(?:\(?\+[ ]?|00|\()?86\)?[ \-]?)?"
+    r"1(?:[38][0-9]|4[5-9]|5[0-35-9]|6[2567]|7[0-8]|9[0-35-9])(?:[ \-]?[0-9]{4}[ \-]?[0-9]{4}|[ ][0-9]{3}[ ][0-9]{5})"
+)
+_SPREAD_MOBILE: Final = r"1[ ][3-9](?:[ ][0-9]){9}"
+_CHINESE_LANDLINE: Final = (
+    rf"(?:(?:\+|00)?86[ \-]?)?(?:\(0(?:{_CHINESE_AREAS})\)|0(?:{_CHINESE_AREAS}))[ \-]{{0,3}}"
+    r"[2-9][0-9]{2,3}[ \-]?[0-9]{4}"
+    r"(?:(?:-|[ ]?转[ ]?)[0-9]{1,6})?"
+)
+_CHINESE_SERVICE: Final = r"[48]00(?:-[0-9]{3}-[0-9]{4}|-[0-9]{4}-[0-9]{3}|-[0-9]{7}|[ ][0-9]{3}[ ][0-9]{4})"
+_EXCHANGE: Final = r"[2-9][0-9]{2}"
+_NORTH_AMERICAN: Final = (
+    rf"(?:1[ \-.])?(?:\({_EXCHANGE}\)[ \-.]?|{_EXCHANGE}(?P<mark>[\-.])){_EXCHANGE}(?(mark)(?P=mark)|[ \-.])[0-9]{{4}}"
+)
+_BRITISH: Final = (
+    r"(?:07[0-9]{3}[ \-]?(?:[0-9]{6}|[0-9]{3}[ \-][0-9]{3})|\(?02[03489]\)?[ \-]?[0-9]{4}[ \-]?[0-9]{4}"
+    r"|\(?01[0-9]1\)?[ \-][0-9]{3}[ \-]?[0-9]{4}|\(?01[0-9]{3}\)?[ \-][0-9]{3}[ \-]?[0-9]{2,3}"
+    r"|0[38][0-9]{2}[ \-][0-9]{3}[ \-]?[0-9]{3,4})"
+)
+_NATIONAL: Final = tuple(
+    re.compile(f"(?=[(+0-9]){_BEFORE}{shape}{_AFTER}")
+    for shape in (_CHINESE_MOBILE, _SPREAD_MOBILE, _CHINESE_LANDLINE, _CHINESE_SERVICE, _NORTH_AMERICAN, _BRITISH)
+)
+
+_INTERNATIONAL: Final = re.compile(
+    r"(?<![0-9A-Za-z+])\(?\+[ ]?"
+    r"(?P<number>[1-9][0-9]{0,2}\)?[ \-.]?(?:\([0-9]{1,5}\)[ \-]?)?[0-9](?:[ \-.]{0,2}[0-9]){5,13})(?![0-9A-Za-z])"
+)
+# Digits in all, where that is known: what follows after a space is another number.
+_MOST_DIGITS: Final = (("86", 13), ("44", 12), ("1", 11))
+# ITU-T E.164: of one and two digits; the others of three begin with what is left.
+_COUNTRIES: Final = re.compile(
+    "1|7|2(?:0|7|1[1-3678]|[23][0-9]|4[0-9]|5[0-8]|6[0-9]|9[0178])|3(?:[0-4]|6|9|5[0-9]|7[0-8]|8[0-9])"
+    "|4(?:[013-9]|2[013])|5(?:[1-8]|0[0-9]|9[0-9])|6(?:[0-6]|7[02-9]|8[0-35-9]|9[0-2])"
+    "|8(?:[1246]|5[02356]|80|86)|9(?:[0-58]|6[0-8]|7[0-7]|9[2-8])"
+)
+_NOT_DIGITS: Final = str.maketrans("", "", " -.()")
+
+_NAMED_PHONE: Final = re.compile(
+    r"(?:电话|手机|联系方式|传真|热线|座机|\b(?:telephone|tel|phone|mobile|mob|cell|fax|call|whatsapp)\b)"
+    r"(?:号码|号|no\b|number)?[^0-9+(\nA-Za-z]{0,12}"
+    r"(?P<number>[+(]?[0-9](?:[ \-.()]{0,3}[0-9]){6,14})(?![0-9A-Za-z])",
+    re.IGNORECASE,
+)
+_DAY: Final = "(?:0?[1-9]|[12][0-9]|3[01])"
+_DATE: Final = re.compile(
+    rf"(?:19|20)[0-9]{{2}}([ \-./]?)(?:0?[1-9]|1[0-2])\1{_DAY}|{_DAY}([ \-.]){_DAY}\2(?:19|20)[0-9]{{2}}\Z"
+)
+
+
+def find_phones(text: str) -> Iterator[tuple[int, int]]:
+    """Where such numbers stand: in a national shape, with a country's code, or after a word for telephone."""
+    for pattern in _NATIONAL:
+        for match in pattern.finditer(text):
+            yield match.span()
+    for match in _INTERNATIONAL.finditer(text):
+        number = _without_next(match["number"])
+        digits = number.translate(_NOT_DIGITS)
+        # ITU-T E.164.
+        if 8 <= len(digits) <= 15 and _COUNTRIES.match(digits):
+            yield match.start(), match.start("number") + len(number)
+    for match in _NAMED_PHONE.finditer(text):
+        if not _DATE.match(match["number"]):
+            yield match.span("number")
+
+
+def _without_next(number: str) -> str:
+    """A number without the one that follows it after a space."""
+    most = next((most for code, most in _MOST_DIGITS if number.startswith(code)), len(number))
+    places = [place for place, sign in enumerate(number) if sign.isdecimal()]
+    if len(places) <= most or places[most] == places[most - 1] + 1:
+        return number
+    return number[: places[most - 1] + 1]

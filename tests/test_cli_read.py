@@ -1,0 +1,245 @@
+"""`ocrsvc read`: text and JSON on stdout, documents that are there whole or not at all, and how far reading is."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pypdfium2
+import pytest
+from documents import GRAY, pdf, tiff
+from test_api_files import SETTINGS, client_with
+from werkzeug.serving import make_server
+
+from ocrsvc.cli import main
+from ocrsvc.cli.output import formats_for
+from ocrsvc.errors import BadOption
+
+
+@pytest.fixture(autouse=True)
+def _fake_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("OCRSVC_ENGINE", "fake")
+    # It is for a process that has loaded no library yet.
+    monkeypatch.setattr("ocrsvc.cli.read_files.set_library_environment", lambda _environ: None)
+    monkeypatch.chdir(tmp_path)
+    Path("a.pdf").write_bytes(pdf(GRAY, GRAY, size=(300, 72)))
+    Path("b.tif").write_bytes(tiff([200, 300]))
+    Path("junk.png").write_bytes(b"no image")
+    assert cv2.imwrite("c.png", np.full((40, 120), 255, np.uint8))
+
+
+def read(*arguments: str) -> int:
+    return main.run(["read", *arguments])
+
+
+def pages_of(file: str) -> list[list[str]]:
+    with pypdfium2.PdfDocument(file) as document:
+        return [page.get_textpage().get_text_range().split() for page in document]
+
+
+def test_a_bad_file_does_not_stop_the_others_and_gives_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert read("--no-unwarp", "junk.png", "c.png", "/nowhere.png", "c.png") == 65
+    printed = capsys.readouterr()
+    assert printed.out.count("==> c.png <==\n120x40\n") == 2
+    lines = printed.err.splitlines()
+    assert [line.split(": ")[:2] for line in lines] == [["ocrsvc", "junk.png"], ["ocrsvc", "/nowhere.png"]]
+
+
+@pytest.mark.parametrize(("flags", "words", "characters"), [([], 0, 0), (["--words"], 1, 0), (["--characters"], 1, 6)])
+def test_json_has_the_names_of_the_native_api(
+    flags: list[str], words: int, characters: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert read("c.png", "--json", *flags) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert set(answer) == {"file", "engine", "pages", "pages_total", "timing"}
+    (page,) = answer["pages"]
+    assert set(page) == {"page", "width", "height", "angle", "text", "lines"}
+    assert (page["width"], page["height"]) == (120, 40)
+    found = page["lines"][0].get("words", [])
+    assert (len(found), sum(len(word.get("characters", [])) for word in found)) == (words, characters)
+
+
+def test_all_files_are_one_document_without_the_pages_that_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    broken = pdf(GRAY, GRAY, GRAY, size=(200, 72)).replace(b"14 0 obj\n<< /Type /Page", b"14 0 obj\n<< /Type /Pagg")
+    Path("broken.pdf").write_bytes(broken)
+    assert read("--format", "tsv", "--pages", "1,3-", "c.png", "/nowhere.png", "broken.pdf", "c.png") == 65
+    printed = capsys.readouterr()
+    rows = [row.split("\t") for row in printed.out.splitlines()]
+    assert [row[1] for row in rows if row[0] == "1"] == ["1", "2", "4"]
+    assert [line.split(": ")[1] for line in printed.err.splitlines()] == ["/nowhere.png", "broken.pdf, page 3"]
+
+
+def test_a_searchable_pdf_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert read("a.pdf", "--format", "pdf", "-o", "made.pdf") == 0
+    assert capsys.readouterr() == ("", "")
+    assert [len(words) for words in pages_of("made.pdf")] == [2, 2]
+    assert read("b.tif", "junk.png", "b.tif", "--format", "pdf", "-o", "made.pdf") == 65
+    assert [len(words) for words in pages_of("made.pdf")] == [2, 2, 2, 2]
+    assert capsys.readouterr().err.startswith("ocrsvc: junk.png: ")
+
+
+def test_several_formats_are_written_as_a_zip() -> None:
+    assert read("a.pdf", "--format", "md,json,txt", "-o", "made.zip") == 0
+    with zipfile.ZipFile("made.zip") as packed:
+        assert packed.namelist() == ["a.md", "a.json", "a.txt"]
+        assert b"words" not in packed.read("a.json")
+        assert packed.read("a.md").decode().count("<!-- page") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("a.pdf", "--format", "pdf", "-o", "a.pdf"),
+        ("b.tif", "a.pdf", "--format", "pdf", "-o", "link.pdf"),
+        ("a.pdf", "--format", "md", "-o", "nowhere/made.md"),
+        ("a.pdf", "--format", "md", "-o", "."),
+        ("a.pdf", "b.tif", "--format", "pdf", "-o", "made.pdf"),
+        ("a.pdf", "--format", "pdf", "--mask", "phone", "-o", "made.pdf"),
+        ("junk.png", "--format", "pdf", "-o", "made.pdf"),
+    ],
+)
+def test_nothing_is_written_where_something_is_wrong(arguments: tuple[str, ...]) -> None:
+    os.link("a.pdf", "link.pdf")
+    before = {file: file.read_bytes() for file in Path().iterdir()}
+    assert read(*arguments) == 65
+    assert {file: file.read_bytes() for file in Path().iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("--format", "pdf,md", "-o", "made.md"), "Write -o made.zip, or only --format md."),
+        (("--format", "json,pdf", "-o", "made.PDF"), "Write -o made.zip, or only --format pdf."),
+        (("--format", "md", "-o", "made.pdf"), "Let the name end in .md or .markdown, or ask for --format pdf."),
+        (("--format", "alto", "-o", "made.json"), "Let the name end in .alto.xml or .xml, or ask for --format json."),
+        (("--json", "-o", "made.txt"), "Let the name end in .json or .jsonl or .ndjson, or ask for --format text."),
+        (("-o", "made.zip"), "Name them, such as --format pdf,md."),
+    ],
+)
+def test_a_name_that_ends_as_another_format_is_refused_before_anything_is_read(
+    arguments: tuple[str, ...], remedy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ocrsvc.cli.read.read_in_this_process", None)
+    assert read("a.pdf", *arguments) == 65
+    assert remedy in capsys.readouterr().err
+    assert not list(Path().glob("made*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "begin"),
+    [
+        ("made.md", b""),
+        ("made.pdf", b"%PDF-"),
+        ("made.HTML", b"<?xml"),
+        ("made.xml", b"<?xml"),
+        ("made.jsonl", b'{"file":"a.pdf"'),
+        ("made.tsv", b"level\t"),
+        ("made", b""),
+        ("made.log", b""),
+    ],
+)
+def test_the_name_says_the_format_where_none_is_named(name: str, begin: bytes) -> None:
+    assert read("a.pdf", "-o", name) == 0
+    assert Path(name).read_bytes().startswith(begin)
+    assert (b"<!-- page 2 -->" in Path(name).read_bytes()) == (name == "made.md")
+    assert (b"\f" in Path(name).read_bytes()) == (name in {"made", "made.log"})
+
+
+def test_a_name_of_a_zip_is_one_of_a_single_file_too() -> None:
+    assert read("a.pdf", "--format", "md", "-o", "made.zip") == 0
+    with zipfile.ZipFile("made.zip") as packed:
+        assert packed.namelist() == ["a.md"]
+
+
+def test_a_pdf_from_standard_input_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocrsvc.cli.read_files.standard_input", Path("a.pdf").read_bytes)
+    assert read("-", "b.tif", "--format", "pdf", "-o", "made.pdf") == 65
+    assert not Path("made.pdf").exists()
+
+
+def test_what_is_there_stays_until_the_new_file_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("made.md").write_text("old")
+    Path("made.md").chmod(0o640)
+
+    def fail(*_arguments: object, **_more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ocrsvc.cli.read.write_documents", fail)
+        assert read("a.pdf", "--format", "md", "-o", "made.md") == 78
+    assert (Path("made.md").read_text(), len(list(Path().iterdir()))) == ("old", 5)
+    assert read("a.pdf", "--format", "md", "-o", "made.md") == 0
+    assert (Path("made.md").read_text() != "old", Path("made.md").stat().st_mode & 0o777) == (True, 0o640)
+
+
+def test_a_pdf_can_go_into_a_pipe_but_not_to_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert read("a.pdf", "--format", "pdf", "-o", "-") == 0
+    assert capfdbinary.readouterr().out.startswith(b"%PDF-")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert read("a.pdf", "--format", "pdf") == 65
+
+
+def test_a_terminal_shows_how_many_pages_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", shown)
+    assert read("a.pdf", "--format", "md", "-o", "made.md") == 0
+    assert [row.split("] ")[1].split()[0] for row in shown.getvalue().splitlines()] == ["1/2", "2/2"]
+
+
+@pytest.mark.parametrize("formats", ["xml", "pdf,", ""])
+def test_a_format_that_is_not_known_is_named(formats: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert read("a.pdf", "--format", formats) == 2
+    assert "is not one of json, text, tsv, hocr, alto, md, pdf" in capsys.readouterr().err
+
+
+def test_what_a_service_has_read_becomes_the_same_files() -> None:
+    with client_with(SETTINGS) as client:
+        server = make_server("127.0.0.1", 0, client.application, threaded=True)
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            url = f"http://127.0.0.1:{server.port}"
+            assert read("a.pdf", "--url", url, "--format", "pdf,md", "-o", "made.zip") == 0
+        finally:
+            server.shutdown()
+            serving.join()
+            server.server_close()
+        with zipfile.ZipFile("made.zip") as packed:
+            packed.extractall()
+        own = client.post("/v1/ocr?format=md", data=Path("a.pdf").read_bytes())
+        assert Path("a.md").read_bytes() == own.data
+        assert [len(words) for words in pages_of("a.pdf")] == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("asked", "name", "expected"),
+    [
+        (None, "a.pdf", "pdf"),
+        (None, "a.ndjson", "ndjson"),
+        (None, "a.json", "json"),
+        (None, "-", "json"),
+        ("ndjson", "a.jsonl", "ndjson"),
+        ("md", "a", "md"),
+    ],
+)
+def test_the_result_of_a_job_is_what_its_name_says(asked: str | None, name: str, expected: str) -> None:
+    assert formats_for((asked,) if asked else None, Path(name), "json", "ndjson") == (expected,)
+    with pytest.raises(BadOption, match=r"Let the name end in \.json, or ask for --format ndjson"):
+        formats_for(("json",), Path("a.jsonl"), "json", "ndjson")
+
+
+@pytest.mark.parametrize("wrong", [["-o", "made.pdf", "--format", "json"], ["-o", "made.zip", "--format", "pdf"]])
+def test_a_result_under_the_name_of_another_format_is_not_fetched(wrong: list[str]) -> None:
+    # Nobody is there to be asked.
+    assert main.run(["job", "result", "x", "--url", "http://127.0.0.1:9", *wrong]) == 65
+    assert not list(Path().glob("made*"))
