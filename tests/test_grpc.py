@@ -13,7 +13,6 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -23,10 +22,14 @@ import numpy as np
 import pytest
 from google.protobuf import any_pb2, json_format, text_format
 from grpc_support import (
+    ANSWER,
     MESSAGES,
+    PATIENCE_S,
     UNLIMITED,
     V2,
+    Gate,
     calling,
+    gated,
     infer_request,
     known_model,
     model_over,
@@ -46,7 +49,6 @@ from web_support import CONFIDENCE, TEXT, DeafReader, KnownEngine, as_base64, js
 from ocrsvc.app import create_app
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError, QueueFull
 from ocrsvc.grpc_server.call import Calls
-from ocrsvc.grpc_server.method import Call, Method
 from ocrsvc.grpc_services import make_services
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadTask
@@ -56,11 +58,8 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 GOLDEN = Path(os.environ.get("OCRSVC_SHARED", ROOT.parent / "shared")) / "wire" / "golden"
 INFER = V2 + "ModelInfer"
-ANSWER = "inference.ModelInferResponse"
 SEEN = "64x32 auto True False None"
 PIPELINE = "baidu.paddle_serving.pipeline_serving."
-# Long enough for the slowest machine; nothing waits for it that goes right.
-PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -419,35 +418,6 @@ def test_paddle_serving_tells_errors_in_the_answer(channel: grpc.Channel, fields
     assert not response.value
 
 
-class Gate:
-    """A method that answers when it is told to, and remembers its calls."""
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self.began = threading.Semaphore(0)
-        self.open = threading.Event()
-
-    def __call__(self, request: Any, call: Call) -> Any:
-        self.calls.append(call)
-        self.began.release()
-        assert self.open.wait(PATIENCE_S)
-        return request
-
-    def method(self, *, streaming: bool = False) -> dict[str, Method]:
-        return {"/t/Echo": Method(MESSAGES[ANSWER], self, streaming=streaming)}
-
-
-@contextmanager
-def gated(*, streaming: bool = False, **how: Any) -> Iterator[tuple[Gate, grpc.Channel]]:
-    """A server of the method, and a channel to it."""
-    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
-    with (
-        serving(gate.method(streaming=streaming), listener, **how),
-        calling(listener.getsockname()[1], UNLIMITED) as channel,
-    ):
-        yield gate, channel
-
-
 def echo(channel: grpc.Channel) -> Any:
     return unary(channel, "/t/Echo", ANSWER)
 
@@ -455,16 +425,6 @@ def echo(channel: grpc.Channel) -> Any:
 def echo_all(channel: grpc.Channel, requests: Iterable[Any]) -> Any:
     stream = channel.stream_stream("/t/Echo", lambda sent: sent.SerializeToString(), MESSAGES[ANSWER].FromString)
     return stream(iter(requests), timeout=PATIENCE_S)
-
-
-def test_a_call_that_is_cancelled_is_known_to_be() -> None:
-    with gated() as (gate, channel):
-        call = echo(channel).future(MESSAGES[ANSWER](id="1"))
-        assert gate.began.acquire(timeout=PATIENCE_S)
-        call.cancel()
-        assert gate.calls[0].gone.wait(PATIENCE_S)
-        gate.open.set()
-        assert echo(channel)(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S).id == "2"
 
 
 class HeldEngine(KnownEngine):
@@ -544,15 +504,6 @@ def test_what_goes_wrong_in_a_turn_of_a_connection_ends_that_one_alone(
         gate.open.set()
         assert echo(other)(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S).id == "2"
     assert "A connection failed" in caplog.text
-
-
-def test_a_stream_waits_where_calls_are_refused() -> None:
-    with gated(streaming=True, threads=1) as (gate, channel):
-        requests = [[MESSAGES[ANSWER](id=f"{name}{number}") for number in range(3)] for name in "ab"]
-        streams = [echo_all(channel, sent) for sent in requests]
-        assert gate.began.acquire(timeout=PATIENCE_S)
-        gate.open.set()
-        assert [[answer.id for answer in stream] for stream in streams] == [["a0", "a1", "a2"], ["b0", "b1", "b2"]]
 
 
 class NoFiles(socket.socket):
