@@ -34,7 +34,7 @@ from ocrsvc.formats.pdf.page_image import page_image
 from ocrsvc.formats.pdf.text_lines import text_of
 from ocrsvc.grpc_server.method import Call
 from ocrsvc.grpc_services import make_services
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.masking.mask_page import mask_page, place_of
 from ocrsvc.masking.rules import kinds_of_header, make_rules, parse_kinds

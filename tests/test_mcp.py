@@ -25,11 +25,11 @@ from support import ROOT, Server, run_server
 from web_support import TEXT, KnownEngine, as_base64, picture
 
 from ocrsvc.cli.main import run
+from ocrsvc.connections.policy import OutgoingPolicy
 from ocrsvc.mcp_server.page_sources import EnginePages, PageResult
 from ocrsvc.mcp_server.server import DocumentText, Limits, cut, make_server, shown
 from ocrsvc.mcp_server.sources import Sources
 from ocrsvc.mcp_server.streamable_http import MOST_SESSIONS
-from ocrsvc.outgoing.policy import OutgoingPolicy
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page
 from ocrsvc.settings.settings import Settings

@@ -16,6 +16,8 @@ from typing import Final
 from ocrsvc import __version__
 from ocrsvc.access.manage_keys import open_store, path_of
 from ocrsvc.cli.options import command, option
+from ocrsvc.connections.certificates import Certificates, in_utc
+from ocrsvc.connections.tls_files import files_of
 from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.errors import BadModel, EngineUnavailable, KeysUnavailable, OperatorError, SettingsError
 from ocrsvc.models.repository import ModelRepository
@@ -25,9 +27,6 @@ from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.cpu_quota import read_cpus
 from ocrsvc.system.thread_plan import device_for, is_installed, plan_for, set_library_environment
-from ocrsvc.tls.certificate import in_utc
-from ocrsvc.tls.certificates import Certificates
-from ocrsvc.tls.context import files_of
 
 _PACKAGES: Final = (
     *("flask", "gunicorn", "numpy", "opencv-python-headless", "pillow", "pydantic", "rapidocr", "onnx", "tr"),
@@ -67,7 +66,7 @@ def _open_once(engine: str) -> str:
     """Open an engine and one handle, close them again, and say what it is. Raises EngineUnavailable."""
     # Before the numeric libraries load: they read the environment once.
     set_library_environment(os.environ)
-    from ocrsvc.engines.opening import open_engine
+    from ocrsvc.engines.open_engine import open_engine
 
     settings = read_settings(os.environ | {"OCRSVC_ENGINE": engine})
     with closing(open_engine(settings, plan_for(settings, workers=1))) as opened:

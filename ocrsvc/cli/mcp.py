@@ -85,8 +85,8 @@ def mcp(  # noqa: PLR0913  a command's options are its arguments
 
 
 def _sources(folders: Sequence[Path], most_bytes: int) -> Sources:
+    from ocrsvc.connections.policy import policy_of_files
     from ocrsvc.mcp_server.sources import Sources
-    from ocrsvc.outgoing.policy import policy_of_files
 
     if wrong := [folder for folder in folders if not folder.is_dir()]:
         raise OperatorError(f"{wrong[0]} is no folder.", "Name one that is there with --folder.")

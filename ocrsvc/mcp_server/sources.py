@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ocrsvc.connections.fetching import fetch_file
+from ocrsvc.connections.policy import OutgoingPolicy
 from ocrsvc.errors import BadOption, BodyTooLarge, NothingSent
-from ocrsvc.imaging.base64text import decode_base64
-from ocrsvc.outgoing.fetching import fetch_file
-from ocrsvc.outgoing.policy import OutgoingPolicy
+from ocrsvc.http.base64text import decode_base64
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Searchable PDF: the pages of a PDF with invisible text over them, or a page for each image.
 
-Text is laid over a PDF in a child process with limits of memory and time, for the reasons in `ocrsvc.imaging.pdf`.
+Text is laid over a PDF in a child process with limits of memory and time, as in `ocrsvc.imaging.pdf.open_pdf`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ocrsvc.formats.document import DocumentResult, Output, PictureOf
 from ocrsvc.formats.pdf.image_pdf import ImagePdf
 from ocrsvc.formats.pdf.page_image import page_image
 from ocrsvc.formats.pdf.text_lines import PageText, text_of
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
+from ocrsvc.imaging.codecs.tiff_pages import find_pages
 from ocrsvc.imaging.document import is_pdf, may_have_pages
-from ocrsvc.imaging.tiff_pages import find_pages
 from ocrsvc.records import Page
 from ocrsvc.system.child_process import Check, ChildFailed, ChildLate, ChildProcess
 
