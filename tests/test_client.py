@@ -215,21 +215,25 @@ def test_a_list_of_models_has_every_member_of_each_version() -> None:
         model_list_of(Response(200, None, b'{"models": ["ocr"]}'))
 
 
-def read_many(url: str, pictures: Iterable[ImageInput], at_once: int) -> list[Outcome]:
-    with Client(url, timeout_s=60) as client:
+def read_many(
+    url: str | list[str], pictures: Iterable[ImageInput], at_once: int = 3, timeout_s: float = 60.0
+) -> list[Outcome]:
+    with Client(url, timeout_s=timeout_s) as client:
         return list(client.read_many(pictures, at_once=at_once))
 
 
-def read_many_later(url: str, pictures: Iterable[ImageInput], at_once: int) -> list[Outcome]:
+def read_many_later(
+    url: str | list[str], pictures: Iterable[ImageInput], at_once: int = 3, timeout_s: float = 60.0
+) -> list[Outcome]:
     async def main() -> list[Outcome]:
-        async with AsyncClient(url, timeout_s=60) as client:
+        async with AsyncClient(url, timeout_s=timeout_s) as client:
             return [outcome async for outcome in client.read_many(pictures, at_once=at_once)]
 
     return asyncio.run(main())
 
 
 both_ways = pytest.mark.parametrize("read", [read_many, read_many_later])
-ReadMany = Callable[[str, Iterable[ImageInput], int], list[Outcome]]
+ReadMany = Callable[..., list[Outcome]]
 
 
 @both_ways

@@ -59,6 +59,7 @@ from ocrsvc.system.thread_plan import ThreadPlan
 GOLDEN = Path(os.environ.get("OCRSVC_SHARED", ROOT.parent / "shared")) / "wire" / "golden"
 INFER = V2 + "ModelInfer"
 SEEN = "64x32 auto True False None"
+TFS = "tensorflow.serving."
 PIPELINE = "baidu.paddle_serving.pipeline_serving."
 
 
@@ -306,7 +307,7 @@ def test_what_is_wrong_in_paddlexs_json_is_reported_in_its_envelope(channel: grp
 def predict_request(
     *images: bytes, name: str = "ocr", dtype: int = 7, size: int | None = None, inputs: Sequence[str] = ("image",)
 ) -> Any:
-    request = MESSAGES["tensorflow.serving.PredictRequest"]()
+    request = MESSAGES[TFS + "PredictRequest"]()
     request.model_spec.name = name
     request.model_spec.signature_name = "serving_default"
     for each in inputs:
@@ -317,13 +318,13 @@ def predict_request(
     return request
 
 
-def predict(channel: grpc.Channel, request: Any) -> Any:
-    call = unary(channel, "/tensorflow.serving.PredictionService/Predict", "tensorflow.serving.PredictResponse")
+def tfs(channel: grpc.Channel, method: str, request: Any, service: str = "PredictionService") -> Any:
+    call = unary(channel, f"/{TFS}{service}/{method}", f"{TFS}{method}Response")
     return call(request, timeout=PATIENCE_S)
 
 
 def test_tensorflow_servings_clients_are_answered(channel: grpc.Channel) -> None:
-    response = predict(channel, predict_request(picture(), picture()))
+    response = tfs(channel, "Predict", predict_request(picture(), picture()))
     assert response.model_spec.version.value == 1
     assert [text.decode() for text in response.outputs["texts"].string_val] == [TEXT, SEEN] * 2
     assert [dim.size for dim in response.outputs["boxes"].tensor_shape.dim] == [2, 2, 4, 2]
@@ -334,11 +335,11 @@ def test_tensorflow_servings_clients_are_answered(channel: grpc.Channel) -> None
 def test_tensorflow_servings_output_filter_counts(channel: grpc.Channel) -> None:
     request = predict_request(picture())
     request.output_filter.append("text")
-    assert list(predict(channel, request).outputs) == ["text"]
+    assert list(tfs(channel, "Predict", request).outputs) == ["text"]
 
 
 def test_an_empty_element_is_an_empty_page_to_tensorflow_servings_clients(channel: grpc.Channel) -> None:
-    outputs = predict(channel, predict_request(b"", picture())).outputs
+    outputs = tfs(channel, "Predict", predict_request(b"", picture())).outputs
     assert list(outputs["counts"].int_val) == [0, 2]
     assert [text.decode() for text in outputs["texts"].string_val] == ["", "", TEXT, SEEN]
 
@@ -351,12 +352,9 @@ def test_an_output_that_is_named_again_and_again_is_answered_once(channel: grpc.
 
 
 def test_tensorflow_servings_model_describes_itself(channel: grpc.Channel) -> None:
-    request = MESSAGES["tensorflow.serving.GetModelMetadataRequest"](metadata_field=["signature_def"])
+    request = MESSAGES[TFS + "GetModelMetadataRequest"](metadata_field=["signature_def"])
     request.model_spec.name = "ocr"
-    call = unary(
-        channel, "/tensorflow.serving.PredictionService/GetModelMetadata", "tensorflow.serving.GetModelMetadataResponse"
-    )
-    packed: any_pb2.Any = call(request, timeout=PATIENCE_S).metadata["signature_def"]
+    packed: any_pb2.Any = tfs(channel, "GetModelMetadata", request).metadata["signature_def"]
     assert packed.type_url == "type.googleapis.com/tensorflow.serving.SignatureDefMap"
     signatures = MESSAGES["tensorflow.serving.SignatureDefMap"].FromString(packed.value)
     signature = signatures.signature_def["serving_default"]
@@ -365,15 +363,12 @@ def test_tensorflow_servings_model_describes_itself(channel: grpc.Channel) -> No
 
 
 def test_tensorflow_servings_model_has_a_status(channel: grpc.Channel) -> None:
-    call = unary(
-        channel, "/tensorflow.serving.ModelService/GetModelStatus", "tensorflow.serving.GetModelStatusResponse"
-    )
-    request = MESSAGES["tensorflow.serving.GetModelStatusRequest"]()
+    request = MESSAGES[TFS + "GetModelStatusRequest"]()
     request.model_spec.name = "ocr"
-    served = call(request, timeout=PATIENCE_S).model_version_status[0]
+    served = tfs(channel, "GetModelStatus", request, "ModelService").model_version_status[0]
     assert (served.version, served.state, served.status.error_code) == (1, 30, 0)
     request.model_spec.version_label = "beta"
-    assert code_of(lambda: call(request, timeout=PATIENCE_S)) is grpc.StatusCode.NOT_FOUND
+    assert code_of(lambda: tfs(channel, "GetModelStatus", request, "ModelService")) is grpc.StatusCode.NOT_FOUND
 
 
 @pytest.mark.parametrize(
@@ -387,7 +382,7 @@ def test_tensorflow_servings_model_has_a_status(channel: grpc.Channel) -> None:
     ],
 )
 def test_a_wrong_prediction_request_is_reported(channel: grpc.Channel, request_: Any, code: grpc.StatusCode) -> None:
-    assert code_of(lambda: predict(channel, request_)) is code
+    assert code_of(lambda: tfs(channel, "Predict", request_)) is code
 
 
 def pipeline(channel: grpc.Channel, **fields: Any) -> Any:
@@ -720,11 +715,16 @@ def text_fields(line: str, name: str) -> str:
     return re.sub(r"^\w+ ", "", line) if line.startswith(name) else ""
 
 
-def test_the_calls_that_perf_analyzer_made_are_answered(channel: grpc.Channel) -> None:
-    file = GOLDEN / "perf_analyzer_grpc.txt"
+def recorded(name: str) -> list[str]:
+    """The lines of a recording."""
+    file = GOLDEN / name
     if not file.is_file():
         pytest.skip(f"the recording {file} is not at hand; OCRSVC_SHARED names the folder that holds wire/golden")
-    lines = [line for line in file.read_text().splitlines() if line and line != "up"]
+    return [line for line in file.read_text().splitlines() if line and line != "up"]
+
+
+def test_the_calls_that_perf_analyzer_made_are_answered(channel: grpc.Channel) -> None:
+    lines = recorded("perf_analyzer_grpc.txt")
     names = [line.split()[0] for line in lines]
     assert names == ["ModelMetadata", "ModelConfig", "ServerMetadata", "ModelStatistics", "ModelInfer"]
     for line, name in zip(lines[:4], names, strict=False):
@@ -738,23 +738,15 @@ def test_the_calls_that_perf_analyzer_made_are_answered(channel: grpc.Channel) -
 
 
 def test_the_calls_that_perf_analyzer_made_for_tensorflow_serving_are_answered(channel: grpc.Channel) -> None:
-    file = GOLDEN / "perf_analyzer_tfs.txt"
-    if not file.is_file():
-        pytest.skip(f"the recording {file} is not at hand; OCRSVC_SHARED names the folder that holds wire/golden")
-    metadata, predicted = [line for line in file.read_text().splitlines() if line and line != "up"]
-    request = text_format.Parse(
-        text_fields(metadata, "GetModelMetadata"), MESSAGES["tensorflow.serving.GetModelMetadataRequest"]()
-    )
-    call = unary(
-        channel, "/tensorflow.serving.PredictionService/GetModelMetadata", "tensorflow.serving.GetModelMetadataResponse"
-    )
-    assert call(request, timeout=PATIENCE_S).model_spec.name == "ocr"
+    metadata, predicted = recorded("perf_analyzer_tfs.txt")
+    request = text_format.Parse(text_fields(metadata, "GetModelMetadata"), MESSAGES[TFS + "GetModelMetadataRequest"]())
+    assert tfs(channel, "GetModelMetadata", request).model_spec.name == "ocr"
     # It sends no image at all.
-    empty = text_format.Parse(text_fields(predicted, "Predict"), MESSAGES["tensorflow.serving.PredictRequest"]())
-    outputs = predict(channel, empty).outputs
+    empty = text_format.Parse(text_fields(predicted, "Predict"), MESSAGES[TFS + "PredictRequest"]())
+    outputs = tfs(channel, "Predict", empty).outputs
     assert (outputs["counts"].int_val, outputs["text"].string_val) == ([0], [b""])
     empty.inputs["image"].string_val.append(picture())
-    assert predict(channel, empty).outputs["counts"].int_val == [2]
+    assert tfs(channel, "Predict", empty).outputs["counts"].int_val == [2]
 
 
 def call_on_and_on(port: int, options: Any, enough: threading.Event, failures: list[str]) -> None:
