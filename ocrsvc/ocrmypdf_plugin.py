@@ -12,7 +12,6 @@ import os
 import shutil
 from argparse import ArgumentParser
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -77,13 +76,13 @@ class OcrsvcEngine(OcrEngine):
     @staticmethod
     def get_orientation(input_file: Path, options: Any) -> OrientationConfidence:
         """How the page was turned."""
-        angle, confidence = orientation_of(read_image(input_file, choice_of(options)))
+        angle, confidence = orientation_of(read_image(input_file, options))
         return OrientationConfidence(angle=angle, confidence=confidence)
 
     @staticmethod
     def get_deskew(input_file: Path, options: Any) -> float:
         """By how much the page leans."""
-        return skew_of(read_image(input_file, choice_of(options)))
+        return skew_of(read_image(input_file, options))
 
     @staticmethod
     def supports_generate_ocr() -> bool:
@@ -93,20 +92,20 @@ class OcrsvcEngine(OcrEngine):
     @staticmethod
     def generate_ocr(input_file: Path, options: Any, page_number: int = 0) -> tuple[OcrElement, str]:
         """The tree of elements of a page, and its text."""
-        page = read_image(input_file, choice_of(options))
+        page = read_image(input_file, options)
         return to_tree(page, _dpi_of(input_file), page_number), _text_of(page)
 
     @staticmethod
     def generate_hocr(input_file: Path, output_hocr: Path, output_text: Path, options: Any) -> None:
         """Write the page as hOCR."""
-        page = read_image(input_file, choice_of(options))
+        page = read_image(input_file, options)
         output_hocr.write_text("".join(text_parts(output_formats()["hocr"], [page], 1, _ENGINE)), encoding="utf-8")
         output_text.write_text(_text_of(page), encoding="utf-8")
 
     @staticmethod
     def generate_pdf(input_file: Path, output_pdf: Path, output_text: Path, options: Any) -> None:
         """Write the text of the page, and nothing that is seen, on a page of its size."""
-        page, laid = read_image(input_file, choice_of(options)), io.BytesIO()
+        page, laid = read_image(input_file, options), io.BytesIO()
         blank = DocumentResult(_blank_pdf(page, _dpi_of(input_file)), [page], 1, _ENGINE)
         try:
             write_document("pdf", blank, laid, _PAGE_S, no_check)
@@ -150,29 +149,13 @@ def get_ocr_engine(options: Any) -> OcrEngine | None:
     return OcrsvcEngine() if getattr(options, "ocr_engine", "auto") == "auto" else None
 
 
-def choice_of(options: Any) -> ReaderChoice:
-    """What the options say of who reads."""
+def read_image(image: Path, options: Any) -> Page:
+    """What is on an image, with words, read by whom the options name. Raises an exception of OCRmyPDF."""
     url, key_file, lang = (str(getattr(options, f"ocrsvc_{name}", None) or "") for name in ("url", "key_file", "lang"))
-    return ReaderChoice(url, key_file, lang, int(getattr(options, "jobs", None) or 1))
-
-
-@dataclass(frozen=True, slots=True)
-class ReaderChoice:
-    """Who reads: a service at this URL, or several with commas between, else an engine in each of so many processes.
-
-    The language of the text is for who has models to choose from; each engine takes its share of the processor.
-    """
-
-    url: str = ""
-    key_file: str = ""
-    lang: str = ""
-    jobs: int = 1
-
-
-def read_image(image: Path, choice: ReaderChoice) -> Page:
-    """What is on an image, with words. Raises an exception of OCRmyPDF."""
     try:
-        return _reader(choice)(image.read_bytes())
+        if url:
+            return _service_reader(url, key_file, lang or None)(image.read_bytes())
+        return _engine_reader(int(getattr(options, "jobs", None) or 1), lang or None)(image.read_bytes())
     except OcrsvcError as error:
         raise raised_as(error) from error
 
@@ -183,22 +166,17 @@ def raised_as(error: OcrsvcError) -> exceptions.ExitCodeException:
 
 
 @cache
-def _reader(choice: ReaderChoice) -> Callable[[bytes], Page]:
-    """What reads, opened when it is first needed. Raises OcrsvcError."""
-    return _service_reader(choice) if choice.url else _engine_reader(choice)
-
-
-def _service_reader(choice: ReaderChoice) -> Callable[[bytes], Page]:
+def _service_reader(url: str, key_file: str, lang: str | None) -> Callable[[bytes], Page]:
+    """A service reads, or several with commas between their addresses. Raises OcrsvcError."""
     try:
         from ocrsvc.client.client import Client
     except ModuleNotFoundError as error:
         raise OperatorError(
             f"A service needs the package {error.name}.", "Install the extra: ocrsvc[client]."
         ) from error
-    urls: str | list[str] = choice.url.split(",") if "," in choice.url else choice.url
-    client = Client(urls, timeout_s=_PAGE_S, api_key=_key(choice.key_file))
+    client = Client(url.split(",") if "," in url else url, timeout_s=_PAGE_S, api_key=_key(key_file))
     atexit.register(client.close)
-    return lambda image: client.read(image, words=True, lang=choice.lang or None).pages[0].record()
+    return lambda image: client.read(image, words=True, lang=lang).pages[0].record()
 
 
 def _key(file: str) -> str | None:
@@ -211,16 +189,17 @@ def _key(file: str) -> str | None:
         raise OperatorError(f"The key file {file} cannot be read.", "Check its name and permissions.") from error
 
 
-def _engine_reader(choice: ReaderChoice) -> Callable[[bytes], Page]:
+@cache
+def _engine_reader(jobs: int, lang: str | None) -> Callable[[bytes], Page]:
+    """An engine in this process, which is one of so many and takes its share of the processor. Raises OcrsvcError."""
     set_library_environment(os.environ)
     from ocrsvc.pipeline.read import Reader
 
     settings = read_settings(os.environ)
-    reader = Reader(settings, plan_for(settings, workers=max(1, choice.jobs)))
+    reader = Reader(settings, plan_for(settings, workers=max(1, jobs)))
     reader.start()
     atexit.register(reader.stop, _STOP_S)
-    options = ReadOptions(words=True, lang=choice.lang or None)
-    return lambda image: reader.read(image, options, _PAGE_S).page
+    return lambda image: reader.read(image, ReadOptions(words=True, lang=lang), _PAGE_S).page
 
 
 def _text_of(page: Page) -> str:
