@@ -211,10 +211,14 @@ PLAIN = as_base64(picture())
     [
         ({"data": b""}, 400, "not JSON"),
         ({"data": b"[1]"}, 400, "not an object"),
-        ({"json": {}}, 400, "'inputs' is missing"),
+        ({"json": {}}, 400, "inputs: Field required"),
         ({"json": {"inputs": []}}, 400, "expected 1 inputs but got 0"),
-        ({"json": {"inputs": [1]}}, 400, "not an object"),
-        ({"json": {"inputs": [image_input(name=3, data=[PLAIN])]}}, 400, "'name' is missing"),
+        ({"json": {"inputs": [1]}}, 400, "inputs.0: Input should be an object"),
+        (
+            {"json": {"inputs": [image_input(name=3, data=[PLAIN])]}},
+            400,
+            "inputs.0.name: Input should be a valid string",
+        ),
         (
             {"json": {"inputs": [image_input(name="input_0", data=[PLAIN])]}},
             400,

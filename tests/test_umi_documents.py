@@ -26,8 +26,8 @@ from json_structure import differences
 from support import Server, run_server, wait_until
 from web_support import TEXT, KnownEngine, json_of, picture
 
+from ocrsvc.adapters.umi_ocr.answers import parse_document_options
 from ocrsvc.adapters.umi_ocr.documents import name_of, numbers_of
-from ocrsvc.adapters.umi_ocr.options import parse_document_options
 from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.app import create_app
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, QueueFull, SettingsError
