@@ -180,10 +180,10 @@ def test_what_a_body_unpacks_to_counts_as_held_in_memory(encoding: str, pack_bod
     with running_app(Settings(request_memory_bytes=2 << 20, max_body_bytes=1 << 20)) as app:
         response = app.test_client().post(INFER, data=body, headers={"Content-Encoding": encoding})
         assert response.status_code == 413
-    with running_app(Settings(request_memory_bytes=4 << 20, max_body_bytes=4 << 20)) as app:
+    with running_app(Settings(request_memory_bytes=16 << 20, max_body_bytes=16 << 20)) as app:
         client, headers = app.test_client(), {"Content-Encoding": encoding}
         assert client.post(INFER, data=body, headers=headers).status_code == 400
-        larger = pack_body(b" " * (4 << 20))
+        larger = pack_body(b" " * (16 << 20))
         refused = client.post(INFER, data=larger, headers=headers)
         assert (refused.status_code, "OCRSVC_REQUEST_MEMORY_BYTES" in json_of(refused)["error"]) == (413, True)
         # What was taken is given back.

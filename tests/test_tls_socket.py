@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from tls_support import Authority
 
+from ocrsvc.connections.handshakes import Handshakes
+from ocrsvc.connections.tls_files import HTTP, TlsFiles, make_context
+from ocrsvc.connections.tls_socket import HANDSHAKE_BYTES, MOST_UNSENT_BYTES, NotTls, TlsSocket
 from ocrsvc.telemetry.metrics import TLS_HANDSHAKES
 from ocrsvc.telemetry.metrics_store import MetricsStore
-from ocrsvc.tls.context import HTTP, TlsFiles, make_context
-from ocrsvc.tls.handshakes import Handshakes
-from ocrsvc.tls.tls_socket import HANDSHAKE_BYTES, MOST_UNSENT_BYTES, NotTls, TlsSocket
 
 
 class Client:

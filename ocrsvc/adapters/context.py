@@ -10,6 +10,7 @@ from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
+from ocrsvc.connections.fetching import FetchedFile
 from ocrsvc.errors import BadOption
 from ocrsvc.grpc_server.method import Methods
 from ocrsvc.grpc_server.protobuf import Messages
@@ -17,7 +18,6 @@ from ocrsvc.http.request import request
 from ocrsvc.http.responses import read_pages
 from ocrsvc.http.url_files import UrlFiles
 from ocrsvc.jobs.job_store import JobStore
-from ocrsvc.outgoing.fetching import FetchedFile
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading

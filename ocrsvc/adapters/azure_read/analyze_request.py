@@ -11,9 +11,9 @@ from pydantic.alias_generators import to_camel
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.request_values import Listed, RequestValues
 from ocrsvc.errors import NothingSent
+from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import is_url
-from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, parse_ranges
 from ocrsvc.records import ReadOptions
 

@@ -14,10 +14,10 @@ from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.request_values import NotServed, RequestValues, parse_values
 from ocrsvc.engines.model.languages import AUTO, parse_language
 from ocrsvc.errors import BadOption, BodyTooLarge, CallerError, NothingSent
+from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.json_body import parse_any_json
 from ocrsvc.http.parsed_body import Content
-from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.records import ReadOptions, TextLayer
 

@@ -13,10 +13,10 @@ from ocrsvc.adapters.mistral.files import find_file, stored_data
 from ocrsvc.adapters.mistral.uploaded_files import UploadedFiles
 from ocrsvc.adapters.request_values import RequestValues
 from ocrsvc.errors import BadOption, NothingSent
+from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import is_url
-from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.records import ReadOptions
 

@@ -15,11 +15,11 @@ from flask import Blueprint, Response
 from ocrsvc.adapters.answer_values import placed_texts
 from ocrsvc.adapters.context import AdapterContext, make_blueprint
 from ocrsvc.errors import CallerError, NothingSent
+from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, is_reported_in_a_200, is_wrong_path
-from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.records import Page
 from ocrsvc.serving.memory_budget import Share
 

@@ -12,10 +12,10 @@ from pydantic_core import PydanticCustomError
 
 from ocrsvc.adapters.request_values import NotServed
 from ocrsvc.errors import BadOption, CallerError
+from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.parsed_body import is_image
 from ocrsvc.http.responses import clamp_side_px, is_url, rotate_option
-from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.memory_budget import Share

@@ -27,11 +27,11 @@ from ocrsvc.adapters.model_protocols.tensors import (
     image_of,
 )
 from ocrsvc.errors import CallerError, UnknownModel
+from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE
-from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.models.model_control import VersionStatus
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.memory_budget import Share

@@ -22,8 +22,7 @@ from ocrsvc.adapters.turboocr.parameters import (
 )
 from ocrsvc.adapters.turboocr.pixels import MAX_SIDE_PX, check_size, read_size, to_image_file
 from ocrsvc.errors import NothingSent, NotReady
-from ocrsvc.http.body_parser import limited_parsing
-from ocrsvc.http.parsed_body import MAX_IMAGES
+from ocrsvc.http.parsed_body import MAX_IMAGES, limited_parsing
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, read_images
 from ocrsvc.readings import Reading

@@ -24,7 +24,7 @@ from ocrsvc.batch.sources.tables import TableArchive, Tables
 from ocrsvc.batch.sources.tar_archive import TarArchive
 from ocrsvc.batch.sources.zip_archive import ZipArchive
 from ocrsvc.errors import BrokenArchive, CallerError, SourceGone
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import may_have_pages, open_document
 
 Archive = TarArchive | ZipArchive | TableArchive
