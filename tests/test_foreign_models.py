@@ -9,7 +9,7 @@ import pytest
 from models_support import make_fake_version
 
 from ocrsvc.adapters.ocr_space.http import LANGUAGES, read_options
-from ocrsvc.adapters.umi_ocr.options import OPTIONS, language_choices, options_for, parse_image_options
+from ocrsvc.adapters.umi_ocr.answers import OPTIONS, language_choices, options_for, parse_image_options
 from ocrsvc.engines.model.languages import AUTO, is_tag
 from ocrsvc.errors import BadOption
 from ocrsvc.http.parsed_body import Content
