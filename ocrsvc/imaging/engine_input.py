@@ -15,13 +15,9 @@ from ocrsvc.records import Image, OwnText, Page, Pixels, ReadOptions, Rectangle
 
 
 class EngineInput:
-    """How an image becomes what the engine sees, and the engine's page the image's.
+    """How an image becomes what the engine sees, and the engine's page the image's, by what a request asks for.
 
-    Args:
-        options: What a request asks for: `region`, a fixed `rotate`, `max_side`.
-
-    Attributes:
-        makes_copy: Whether what the engine sees is another array than the image's.
+    `makes_copy` says whether what the engine sees is another array than the image's.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -87,8 +83,6 @@ def clip_region(region: Rectangle, page_width: int, page_height: int) -> Rectang
     """The part of a rectangle that lies on a page of so many pixels. Raises BadOption where there is none."""
     x, y, width, height = region
     if x >= page_width or y >= page_height:
-        raise BadOption(
-            f"The region {x},{y},{width},{height} lies outside the page of {page_width} x {page_height} pixels.",
-            "Give x, y, width and height in pixels of the page as displayed.",
-        )
+        problem = f"The region {x},{y},{width},{height} lies outside the page of {page_width} x {page_height} pixels."
+        raise BadOption(problem, "Give x, y, width and height in pixels of the page as displayed.")
     return x, y, min(width, page_width - x), min(height, page_height - y)

@@ -18,18 +18,12 @@ Samples = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """A file whose header is read and whose pixels are not.
+    """A file, by its header: the format's lower-case name, and the pixels that the decoder will hold, before any turn.
 
-    Attributes:
-        format: Lower-case name of the file format, such as "jpeg".
-        width, height: Pixels that the decoder will have to hold, before any turn.
-        read: Decodes the pixels, in the calling thread; if it is given True, colour may be left out where that is
-            cheaper. Raises BrokenImage.
-        orientation: EXIF orientation that is still to be applied, 1 to 8.
-        gray: The header says that there is no colour.
-        bytes_per_pixel: What decoding holds at most for each pixel, the flat image included, for a gray image and for
-            one in colour. OpenCV's answer to Python is a copy: it holds all samples twice for a moment.
-        copied_bytes: Of the file, while it is decoded.
+    `read` decodes the pixels, given True perhaps without colour; raises BrokenImage. `orientation` is EXIF's and still
+    to be applied; `gray` says that there is no colour. Decoding holds `bytes_per_pixel` at most, the flat image
+    included, for a gray image and for one in colour (OpenCV's answer to Python is a copy: it holds all samples twice
+    for a moment), and `copied_bytes` of the file.
     """
 
     format: str

@@ -1,4 +1,4 @@
-"""Converts samples of any depth, with or without transparency, to the 8-bit gray or BGR that engines read."""
+"""Converts samples of any depth, with or without transparency, to the upright 8-bit gray or BGR that engines read."""
 
 from __future__ import annotations
 
@@ -19,6 +19,25 @@ OPAQUE = 255
 
 BAND_PIXELS: Final = 1 << 18
 """Pixels that are worked on at once, so that what is made on the way does not grow with the page."""
+
+# A mirrored image is mirrored left to right first and turned clockwise afterwards.
+_MIRRORED: Final = frozenset({2, 4, 5, 7})
+_TURNS: Final = {
+    3: cv2.ROTATE_180,
+    4: cv2.ROTATE_180,
+    6: cv2.ROTATE_90_CLOCKWISE,
+    7: cv2.ROTATE_90_CLOCKWISE,
+    5: cv2.ROTATE_90_COUNTERCLOCKWISE,
+    8: cv2.ROTATE_90_COUNTERCLOCKWISE,
+}
+
+
+def turn_upright(pixels: Pixels, orientation: int) -> Pixels:
+    """The image as its EXIF orientation means it: `pixels` itself for 1, else a turned or mirrored copy."""
+    if orientation in _MIRRORED:
+        pixels = _u8(cv2.flip(pixels, 1))
+    turn = _TURNS.get(orientation)
+    return pixels if turn is None else _u8(cv2.rotate(pixels, turn))
 
 
 def bands(height: int, width: int) -> Iterator[slice]:
@@ -62,8 +81,7 @@ def _finite(values: NDArray[Any]) -> NDArray[np.float32]:
 
 def _empty(samples: Samples, *, gray: bool) -> Pixels:
     """Room for the flat page."""
-    sides = samples.shape[:2]
-    return np.empty(sides if gray or samples.ndim == 2 else (*sides, 3), np.uint8)
+    return np.empty(samples.shape[:2] if gray or samples.ndim == 2 else (*samples.shape[:2], 3), np.uint8)
 
 
 def _to_8_bits(samples: Samples) -> Pixels:
@@ -84,17 +102,16 @@ def _composite(bgra: Samples, *, gray: bool) -> Pixels:
         flat[rows] = colour
     if is_opaque:
         return flat
+
+    def bands_on_black() -> Iterator[Pixels]:
+        return (_over_black(*_split_alpha(bgra[rows], gray=gray)) for rows in bands(*bgra.shape[:2]))
+
     contrast = _contrast(flat[rows] for rows in bands(*flat.shape[:2]))
-    if contrast >= FLAT_LEVELS or _contrast(_bands_on_black(bgra, gray=gray)) <= 2 * contrast:
+    if contrast >= FLAT_LEVELS or _contrast(bands_on_black()) <= 2 * contrast:
         return flat
-    for rows, on_black in zip(bands(*bgra.shape[:2]), _bands_on_black(bgra, gray=gray), strict=True):
+    for rows, on_black in zip(bands(*bgra.shape[:2]), bands_on_black(), strict=True):
         flat[rows] = on_black
     return flat
-
-
-def _bands_on_black(bgra: Samples, *, gray: bool) -> Iterator[Pixels]:
-    """The page over black, band by band."""
-    return (_over_black(*_split_alpha(bgra[rows], gray=gray)) for rows in bands(*bgra.shape[:2]))
 
 
 def _split_alpha(bgra: Samples, *, gray: bool) -> tuple[Pixels, Pixels]:

@@ -8,26 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from ocrsvc.imaging.pdf.copied_text import CopiedText, PageCharacters, PageFrame, page_characters
-from ocrsvc.imaging.pdf.ink import edges_of, find_seen, rest_share
 from ocrsvc.imaging.pdf.lines import find_lines, is_blank
 from ocrsvc.imaging.pdf.own_lines import PlacedLines, make_lines, order_of, page_angle, place_lines
-from ocrsvc.imaging.pdf.page_rules import PageRules
+from ocrsvc.imaging.pdf.page_look import edges_of, find_seen, rest_share, rule_finder
 from ocrsvc.imaging.pdf.soundness import bad_characters, is_sound, wrong_fonts
 from ocrsvc.records import OwnText, ReadOptions, Rectangle
 
 MOST_REST: Final = {"auto": 0.005, "merge": 0.0}
 """The share of a page with own text that may be taken by something else, and yet nothing else is read."""
 
-MOST_CHARACTERS: Final = 50_000
-"""Of a page whose own text is taken; the densest pages of newspapers have 30,000."""
+MOST_CHARACTERS: Final = 50_000  # of a page whose own text is taken; the densest pages of newspapers have 30,000
 
-CHARACTER_BYTES: Final = 600
-"""What one character takes while lines are made of all."""
+CHARACTER_BYTES: Final = 600  # what one character takes while lines are made of all
 
 _SAME_PLACE: Final = 0.15  # ems between a character and the same one printed again
 _SAME_LINE: Final = 0.6  # of the smaller of two boxes with the same text
@@ -54,11 +52,9 @@ def needs_pixels(options: ReadOptions) -> bool:
 
 
 def own_text(copied: CopiedText, options: ReadOptions) -> OwnText:
-    """What of a page's text is taken.
+    """What of a page's text is taken, by `text_layer` ("auto", "only" or "merge"), in the region of the options.
 
-    Args:
-        copied: Its characters, with a small drawing unless the option is "only".
-        options: `text_layer` is "auto", "only" or "merge"; `region`, `rotate`, and how lines are to be described.
+    The characters come with a small drawing unless the option is "only".
     """
     region, everything = options.region, page_characters(copied)
     if options.text_layer == "only":
@@ -69,7 +65,7 @@ def own_text(copied: CopiedText, options: ReadOptions) -> OwnText:
     characters = _once(_on_page(shown, copied.frame, region))
     bad = bad_characters(characters) | wrong_fonts(characters)
     drawing = copied.drawing()
-    lines = find_lines(characters, PageRules(drawing, copied.frame))
+    lines = find_lines(characters, partial(rule_finder, drawing, copied.frame))
     placed = place_lines(characters, [line for line in lines if is_sound(line, bad)])
     edges = edges_of(drawing)
     seen = find_seen(edges, placed.quads, copied.frame)
@@ -108,7 +104,7 @@ def _once(characters: PageCharacters) -> PageCharacters:
 def _described(placed: PlacedLines, kept: Sequence[int], options: ReadOptions, *, is_all: bool) -> OwnText:
     """Records of these lines in reading order, no line twice."""
     chosen = _different(placed, kept)
-    lines, quads = placed.of(chosen)
+    lines, quads = [placed.lines[one] for one in chosen], placed.quads[chosen]
     angle = page_angle(lines, quads) if options.rotate == "auto" else int(options.rotate)
     order = order_of([line.text for line in lines], quads, angle)
     return OwnText(make_lines(placed, [chosen[one] for one in order], options), angle, is_all)

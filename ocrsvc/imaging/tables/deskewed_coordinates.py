@@ -78,8 +78,8 @@ def deskewed_coordinates(width: int, height: int, angle: int, quads: Points) -> 
     rotation = scale * np.array([[cos, sin], [-sin, cos]]) @ turn
     moved = corners @ rotation.T
     matrix = np.concatenate([rotation, -moved.min(axis=0)[:, None]], axis=1)
-    size = np.maximum(1, np.ceil(np.ptp(moved, axis=0)).astype(int)).tolist()
-    return DeskewedCoordinates(*size, scale, matrix, is_turned=True)
+    level_width, level_height = np.maximum(1, np.ceil(np.ptp(moved, axis=0)).astype(int)).tolist()
+    return DeskewedCoordinates(level_width, level_height, scale, matrix, is_turned=True)
 
 
 def _scaled(width: int, height: int, scale: float) -> tuple[int, int]:
