@@ -21,6 +21,7 @@ from support import ROOT, clean_environment
 from ocrsvc.cli.check import check_runtimes
 from ocrsvc.cli.main import ocrsvc as ocrsvc_commands
 from ocrsvc.cli.main import run
+from ocrsvc.cli.options import Command
 from ocrsvc.cli.serve import command_line
 from ocrsvc.errors import OperatorError
 
@@ -176,7 +177,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 @pytest.mark.parametrize(("name", "command"), list(commands()))
-def test_every_command_and_option_says_what_it_is_for(
+def test_every_command_has_examples_and_each_option_says_what_it_is_for(
     name: str, command: click.Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*name.split(), "--help"]) == 0
@@ -185,6 +186,9 @@ def test_every_command_and_option_says_what_it_is_for(
     # gunicorn's own help has the flags of `serve`.
     assert [each.name for each in parameters if not each.help] == (["flags"] if name == "serve" else [])
     assert command.help
+    assert isinstance(command, Command)
+    assert all("ocrsvc" in example or "OCRSVC" in example for example in command.examples)
+    assert command.examples
 
 
 def test_a_shell_completes_commands_and_options(

@@ -31,7 +31,7 @@ from ocrsvc import errors
 from ocrsvc.client import AsyncClient, Client
 from ocrsvc.client.client import Outcome
 from ocrsvc.client.request import MODELS_PATH, ImageInput, Options, body_of, headers_of, query_of
-from ocrsvc.client.response import Answer, ModelList, Response, answer_of, model_list_of, retry_after_s
+from ocrsvc.client.response import Answer, Response, answer_of, model_list_of, retry_after_s
 from ocrsvc.engines.model.version import BUILT_IN_DESCRIPTION
 from ocrsvc.http.options import OPTIONS
 
@@ -193,16 +193,6 @@ def test_the_client_knows_every_option_of_the_api() -> None:
     assert set(get_type_hints(Options)) == set(OPTIONS) - {"format"}
 
 
-def test_the_models_of_a_service_are_listed(server: Server) -> None:
-    async def asked() -> ModelList:
-        async with AsyncClient(server.url) as client:
-            return await client.models()
-
-    with Client(server.url) as client:
-        # The fake engine reads with a model that has no name.
-        assert client.models() == asyncio.run(asked()) == ModelList(None, ())
-
-
 def test_a_model_of_several_reads_and_one_that_is_not_there_is_refused(tmp_path: Path) -> None:
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_ISOLATION": "process", **make_several(tmp_path)}
     with run_server(env) as server, Client(server.url) as client:
@@ -300,20 +290,6 @@ def test_more_requests_than_places_all_get_their_answers(busy: Server, read: Rea
     assert first_lines(read(busy.url, map(page_of, range(20, 30)), 10)) == [f"{width}x20" for width in range(20, 30)]
 
 
-def test_nothing_fails_while_a_worker_is_replaced() -> None:
-    env = {"OCRSVC_WORKERS": "1", "OCRSVC_MAX_REQUESTS": "25", "OCRSVC_FAKE_LATENCY_S": "0.01"}
-    with run_server(env) as server, Client(server.url) as client:
-        stop = time.monotonic() + 60
-
-        def pictures() -> Iterator[bytes]:
-            while "RECYCLED" not in server.log and time.monotonic() < stop:
-                yield PAGE
-
-        kinds = {type(outcome) for outcome in client.read_many(pictures(), at_once=4)}
-        assert "RECYCLED" in server.log
-    assert kinds == {Answer}
-
-
 @pytest.mark.parametrize(("status", "code"), [(429, "too_many_at_once"), (503, "queue_full"), (503, "not_ready")])
 def test_a_refusal_is_tried_again_when_it_says(status: int, code: str) -> None:
     with scripted(problem(status, code, Retry_After="1"), GOOD) as (url, seen), Client(url) as client:
@@ -336,14 +312,6 @@ def test_a_connection_that_breaks_before_the_answer_is_made_anew() -> None:
     with scripted(None, None, GOOD) as (url, seen), Client(url) as client:
         assert client.read(PAGE).text == "hello"
     assert len(seen) == 3
-
-
-def test_a_connection_that_always_breaks_is_given_up(free_port: int) -> None:
-    with (
-        Client(f"http://127.0.0.1:{free_port}") as client,
-        pytest.raises(errors.Unreachable, match="cannot be reached"),
-    ):
-        client.read(PAGE)
 
 
 def test_the_service_is_told_how_long_the_answer_is_worth_waiting_for() -> None:
@@ -390,12 +358,6 @@ def test_what_the_caller_did_wrong_is_not_tried_again(server: Server) -> None:
         assert len(seen) == 1
     with Client(server.url) as client, pytest.raises(errors.UnsupportedImage, match="plain text"):
         client.read(b"text")
-
-
-@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://x", "http://"])
-def test_what_is_no_address_is_refused_at_once(url: str) -> None:
-    with pytest.raises(errors.BadOption, match="is not the address"):
-        Client(url)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,16 @@ def test_addresses_are_parsed_each_once_and_names_apart() -> None:
 
 @pytest.mark.parametrize(
     "urls",
-    [[], [""], ["a:8000"], ["http://a:8000", "ftp://b"], ["http://a:port"], ["http://a/?x=1"], ["http://me:secret@a"]],
+    [
+        [],
+        [""],
+        ["a:8000"],
+        ["http://"],
+        ["http://a:8000", "ftp://b"],
+        ["http://a:port"],
+        ["http://a/?x=1"],
+        ["http://me:secret@a"],
+    ],
 )
 def test_what_is_no_address_of_a_service_is_refused(urls: list[str]) -> None:
     with pytest.raises(errors.BadOption):

@@ -120,8 +120,8 @@ def test_an_import_that_descends_is_fine() -> None:
     assert climbing("ocrsvc.pipeline.read", source) == []
 
 
-# What the protocols that serve models have in common lies below them.
-COMMON = {"context", "model_protocols"}
+# What several formats have in common lies below them.
+COMMON = {"answer_values", "context", "model_protocols", "request_values", "stored_documents"}
 # Clients of PaddleX send its JSON in a tensor of KServe v2; KServe v1 is the REST API of TensorFlow Serving.
 SHARED = {"kserve": {"paddlex", "tfserving"}}
 

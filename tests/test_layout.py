@@ -12,9 +12,8 @@ import pytest
 from numpy.typing import NDArray
 from table_pages import Sheet, draw_paragraph, draw_table, finish
 
-from ocrsvc.engines.layout.layout_model import TYPES, LayoutModel
-from ocrsvc.engines.layout.picodet import REACH, STRIDES_PX, decode
-from ocrsvc.engines.opening import open_engine_in_process
+from ocrsvc.engines.layout.layout_model import REACH, STRIDES_PX, TYPES, LayoutModel, decode
+from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.errors import ClientGone, EngineFailed
 from ocrsvc.imaging.geometry import restore_page, turn
 from ocrsvc.imaging.regions import FoundRegion, assign_lines

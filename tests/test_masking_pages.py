@@ -24,7 +24,7 @@ from web_support import INFO, KnownEngine, as_base64, json_of, picture
 from ocrsvc.adapters.trwebocr.tr_rects import shrink_page
 from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.app import create_app
-from ocrsvc.cli.reading_options import reading_options
+from ocrsvc.cli.options import reading_options
 from ocrsvc.client.response import Response, answer_of
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.formats.document import text_parts

@@ -27,8 +27,7 @@ from web_support import TEXT, KnownEngine, as_base64, picture
 from ocrsvc.cli.main import run
 from ocrsvc.connections.policy import OutgoingPolicy
 from ocrsvc.mcp_server.page_sources import EnginePages, PageResult
-from ocrsvc.mcp_server.results import DocumentText, cut, shown
-from ocrsvc.mcp_server.server import Limits, make_server
+from ocrsvc.mcp_server.server import DocumentText, Limits, cut, make_server, shown
 from ocrsvc.mcp_server.sources import Sources
 from ocrsvc.mcp_server.streamable_http import MOST_SESSIONS
 from ocrsvc.pipeline.read import Reader
@@ -191,7 +190,7 @@ def test_a_call_that_is_cancelled_ends_within_a_page(sources: Sources) -> None:
 
     class Endless:
         def pages(self, *asked: Any, **_more: Any) -> Generator[PageResult, None, None]:
-            is_gone = asked[3]
+            is_gone = asked[1]
             try:
                 while not is_gone():
                     yield PageResult(1, 9, 9, Page(1, 1, 0, ()))

@@ -20,9 +20,8 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, WITH_LOGI
 from ocrsvc.engines.ppocr.runtime import openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
-from ocrsvc.engines.ppocr.runtime.open_model import open_model
-from ocrsvc.engines.ppocr.runtime.open_openvino import open_openvino
-from ocrsvc.engines.ppocr.runtime.openvino_recognizer import STEPS, OpenVinoRecognizer
+from ocrsvc.engines.ppocr.runtime.open_model import open_model, open_openvino
+from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, OpenVinoRecognizer
 from ocrsvc.engines.ppocr.runtime.runtimes import BF16, FP32, RuntimeChoice
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime_proof import prove_runtimes

@@ -17,10 +17,8 @@ import pytest
 import trustme
 from outgoing_support import local_policy, open_policy, redirect, response, serving
 
-from ocrsvc.connections.fetching import FetchedFile, fetch_file
-from ocrsvc.connections.policy import OutgoingPolicy, look_up, policy_of_callbacks, policy_of_files
-from ocrsvc.connections.posting import post
-from ocrsvc.connections.public_addresses import is_public
+from ocrsvc.connections.fetching import FetchedFile, fetch_file, post
+from ocrsvc.connections.policy import OutgoingPolicy, is_public, look_up, policy_of_callbacks, policy_of_files
 from ocrsvc.connections.url import parse_url
 from ocrsvc.errors import BodyTooLarge, ClientGone, DeadlineExceeded, OcrsvcError, QueueFull, UrlRefused, UrlUnavailable
 from ocrsvc.settings.load import read_settings

@@ -17,7 +17,7 @@ from ocrsvc.batch.readers.open_reader import ClusterRequest
 from ocrsvc.batch.readers.ray_actors import Actor, ActorPool
 from ocrsvc.batch.readers.ray_page_actor import ActorArguments, ActorStarted
 from ocrsvc.batch.readers.ray_reader import RayReader, check_listens, settings_to_send
-from ocrsvc.cli.batch_options import actor_options_of
+from ocrsvc.cli.batch import actor_options_of
 from ocrsvc.errors import BadOption, ClusterUnavailable, RunChanged, SourceGone
 from ocrsvc.records import ReadOptions
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table_pages import KINDS, DrawnPage, TrueCell, draw_page
 
-from ocrsvc.engines.opening import open_engine_in_process
+from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.errors import ClientGone, DeadlineExceeded
 from ocrsvc.formats.markup import to_html, to_markdown
 from ocrsvc.imaging.geometry import as_box, restore_page, turn, turn_points

@@ -9,9 +9,8 @@ import pytest
 
 from ocrsvc.engines.line_recognizer import LineText, Path
 from ocrsvc.engines.model.description import Direction
-from ocrsvc.engines.ppocr.pipeline.logical_order import in_logical_order
 from ocrsvc.engines.ppocr.pipeline.page import read_page
-from ocrsvc.engines.ppocr.pipeline.words import words_of
+from ocrsvc.engines.ppocr.pipeline.words import in_logical_order, words_of
 from ocrsvc.imaging.bidirectional_text import logical_order, visual_order
 from ocrsvc.imaging.geometry import Quad
 from ocrsvc.imaging.outline import Outline

@@ -17,8 +17,7 @@ from web_support import picture, running_app
 
 from ocrsvc.client.response import Response, answer_of
 from ocrsvc.engines.contract import EngineTraits
-from ocrsvc.engines.isolated.messages import pack_tasks, unpack_tasks
-from ocrsvc.engines.isolated.shared_area import SharedArea
+from ocrsvc.engines.isolated.messages import SharedArea, pack_tasks, unpack_tasks
 from ocrsvc.engines.page_analysis import AnalysingEngine
 from ocrsvc.errors import BadOption, BrokenImage, OcrsvcError
 from ocrsvc.formats.page_serialization import pack_page, unpack_page

@@ -30,7 +30,7 @@ from web_support import picture
 
 from ocrsvc.access.api_keys import KeyEntry
 from ocrsvc.access.manage_keys import add_key, open_store
-from ocrsvc.cli import tune_trial
+from ocrsvc.cli import tune
 from ocrsvc.cli.main import run
 from ocrsvc.cli.service import fetch
 from ocrsvc.client.client import Client
@@ -175,7 +175,7 @@ def test_the_service_of_the_settings_is_known_by_its_certificate(
 
 
 def test_a_measured_service_may_be_one_over_tls(server: Server) -> None:
-    answered_s = tune_trial.send(server.url, tune_trial.Load([picture()], clients=2, seconds=0.0), until_s=0.0)[0]
+    answered_s = tune.send(server.url, tune.Load([picture()], clients=2, seconds=0.0), until_s=0.0)[0]
     assert len(answered_s) == 2
     assert None not in answered_s
 

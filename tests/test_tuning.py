@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,13 +15,15 @@ from support import ROOT, clean_environment
 
 from ocrsvc.cli.main import run
 from ocrsvc.cli.tune import (
+    Load,
+    Measurement,
+    SettingValues,
     batches,
     choose,
     precisions,
     to_toml,
     workers_and_threads,
 )
-from ocrsvc.cli.tune_trial import Load, Measurement, SettingValues
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.settings import Settings
 
@@ -95,7 +97,7 @@ def test_a_run_measures_every_choice_and_writes_settings_that_start(tmp_path: Pa
 def test_a_choice_that_does_not_start_loses_nothing_that_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def measure(_command: Sequence[str], knobs: SettingValues, _load: Load, _environ: Mapping[str, str]) -> Measurement:
+    def measure(knobs: SettingValues, _load: Load, _environ: Mapping[str, str]) -> Measurement:
         if knobs.get("precision") == "fp16":
             raise OperatorError("It does not start.", "Try `ocrsvc check`.")
         return Measurement(knobs, 9.0 if "precision" in knobs else 1.0, 1.0, 1.0, MB)

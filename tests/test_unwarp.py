@@ -16,9 +16,9 @@ from support import page_handle
 
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.engines.ppocr.pipeline.mask_pieces import LastMask
+from ocrsvc.engines.ppocr.pipeline.line_field import LastMask
+from ocrsvc.engines.ppocr.pipeline.page_grid import UnwarpingModel
 from ocrsvc.engines.ppocr.pipeline.unwarp import read_unwarped
-from ocrsvc.engines.ppocr.runtime.unwarping_model import UnwarpingModel
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.http.options import read_options
 from ocrsvc.imaging.geometry import Quad, turn

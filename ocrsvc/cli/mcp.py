@@ -10,9 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import click
-
-from ocrsvc.cli.options import COUNT, FILE, Command, check_at_most_one, option
+from ocrsvc.cli.options import COUNT, FILE, check_at_most_one, command, option
 from ocrsvc.cli.service import Access, read_key, service_access
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.load import read_settings
@@ -26,13 +24,10 @@ _http: Final = partial(option, section="Over HTTP")
 _most: Final = partial(option, section="Limits", type=COUNT, metavar="N", show_default=True)
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        "ocrsvc mcp --folder ~/scans",
-        "ocrsvc mcp --url http://127.0.0.1:8000",
-        "ocrsvc mcp --http 127.0.0.1:8765 --token-file token --folder ~/scans",
-    ),
+@command(
+    "ocrsvc mcp --folder ~/scans",
+    "ocrsvc mcp --url http://127.0.0.1:8000",
+    "ocrsvc mcp --http 127.0.0.1:8765 --token-file token --folder ~/scans",
 )
 @_http("--http", metavar="HOST:PORT", help="Serve streamable HTTP there, at /mcp, not standard input and output.")
 @_http("--token-file", type=FILE, help="A token that clients must send.")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ocrsvc.cli.options import FILE, Command, option
-from ocrsvc.cli.terminal import show_progress
+from ocrsvc.cli.options import FILE, command, option
+from ocrsvc.cli.output import show_progress
 from ocrsvc.errors import CallerError, NothingSent, OperatorError
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
@@ -25,7 +25,7 @@ _ENDINGS: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".
 _LINES_PER_STEP: Final = 25
 
 
-@click.command(cls=Command, examples=("ocrsvc optimize --pages scans/", "ocrsvc optimize --pages a.png b.png c.png"))
+@command("ocrsvc optimize --pages scans/", "ocrsvc optimize --pages a.png b.png c.png")
 @option("--pages", multiple=True, type=FILE, required=True, help="An image, or a folder of them.")
 @click.argument("more", nargs=-1, type=FILE, metavar="[FILE]...", help="More of them; a few dozen pages are plenty.")
 @option("--out", type=FILE, metavar="FOLDER", help="Where to keep the choice; by default in OCRSVC_MODEL_CACHE.")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
-from ocrsvc.connections.public_addresses import embedded_addresses, is_own, is_public
 from ocrsvc.connections.url import PORTS, IpAddress, Url, parse_url
 from ocrsvc.errors import UrlRefused
 from ocrsvc.settings.settings import Settings
@@ -19,6 +18,21 @@ REDIRECTS: Final = 3
 
 Network = IPv4Network | IPv6Network
 LookUp = Callable[[str], "list[IpAddress]"]
+
+# By IANA's registries of special-purpose addresses; older Pythons' own tables lack some. The last one is public by the
+# registry; Azure's virtual machines get their secrets from it.
+_NOT_PUBLIC_V4: Final = """
+    0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24
+    192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3 168.63.129.16/32
+"""
+# With Teredo and 6to4, which lead to IPv4 addresses; both are gone (RFC 7526).
+_NOT_PUBLIC_V6: Final = "2001::/23 2001:db8::/32 2002::/16 3fff::/20"
+_NOT_PUBLIC: Final = tuple(map(ip_network, f"{_NOT_PUBLIC_V4} {_NOT_PUBLIC_V6}".split()))
+_GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
+# The last 32 bits are an IPv4 address, that a router connects to (RFC 6052).
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+_V4_BITS: Final = (1 << 32) - 1
+_DISCARD_PORT: Final = 9
 
 
 def look_up(host: str) -> list[IpAddress]:
@@ -36,20 +50,14 @@ def public_authorities() -> ssl.SSLContext:
 
 @dataclass(frozen=True, slots=True)
 class HostPattern:
-    """Hosts of an allow-list.
-
-    Attributes:
-        host: A name or an address; `*` is every host.
-        with_subdomains: Whether the names below it are meant, instead of itself.
-        port: The only port; 0 is any, None that of the scheme.
-    """
+    """Hosts of an allow-list: `*` is every host; port 0 is any, None that of the scheme."""
 
     host: str
     with_subdomains: bool = False
     port: int | None = None
 
     def matches(self, url: Url) -> bool:
-        """Whether it is one of these hosts, at a port of them."""
+        """Whether it is one of these hosts, at a port of them; of subdomains, the names below."""
         port = PORTS[url.scheme] if self.port is None else self.port or url.port
         if port != url.port:
             return False
@@ -99,10 +107,43 @@ class OutgoingPolicy:
 
     def allows(self, address: IpAddress) -> bool:
         """Whether it may be connected to: it is public and not this machine's, or in a private network."""
-        ways = (address, *embedded_addresses(address))
+        ways = (address, *_embedded(address))
         if any(way in network for way in ways for network in self.private):
             return True
-        return is_public(address) and not any(is_own(way) for way in ways)
+        return is_public(address) and not any(map(_is_own, ways))
+
+
+def is_public(address: IpAddress) -> bool:
+    """Whether it is of the Internet; what an IPv6 address embeds counts for it. Says nothing of this machine's own."""
+    embedded = next(_embedded(address), None)
+    if embedded is not None:
+        return is_public(embedded)
+    if not address.is_global or address.is_multicast or address.is_reserved:
+        return False
+    is_unicast = isinstance(address, IPv4Address) or address in _GLOBAL_UNICAST
+    return is_unicast and not any(address in network for network in _NOT_PUBLIC)
+
+
+def _embedded(address: IpAddress) -> Iterator[IPv4Address]:
+    """The IPv4 address that a mapped or NAT64 address leads to; none for any other."""
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is not None:
+            yield address.ipv4_mapped
+        elif address in _NAT64:
+            yield IPv4Address(int(address) & _V4_BITS)
+
+
+def _is_own(address: IpAddress) -> bool:
+    """Whether this machine has the address: then it is also the one that the kernel would send from. Sends nothing."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(address), _DISCARD_PORT))
+            own: str = probe.getsockname()[0]
+    except OSError:
+        # No way leads there.
+        return False
+    return own.partition("%")[0] == str(address)
 
 
 def parse_pattern(text: str) -> HostPattern:
@@ -117,19 +158,11 @@ def parse_pattern(text: str) -> HostPattern:
 
 def policy_of_files(settings: Settings) -> OutgoingPolicy:
     """For files that callers name by URL."""
-    return OutgoingPolicy(
-        tuple(map(parse_pattern, settings.url_hosts)),
-        tuple(map(ip_network, settings.url_private)),
-        settings.url_bytes,
-        settings.url_s,
-    )
+    hosts, private = tuple(map(parse_pattern, settings.url_hosts)), tuple(map(ip_network, settings.url_private))
+    return OutgoingPolicy(hosts, private, settings.url_bytes, settings.url_s)
 
 
 def policy_of_callbacks(settings: Settings) -> OutgoingPolicy:
     """For callbacks of jobs, of whose answers the status alone is read."""
-    return OutgoingPolicy(
-        tuple(map(parse_pattern, settings.callback_hosts)),
-        tuple(map(ip_network, settings.callback_private)),
-        most_bytes=0,
-        most_s=settings.callback_s,
-    )
+    hosts = tuple(map(parse_pattern, settings.callback_hosts))
+    return OutgoingPolicy(hosts, tuple(map(ip_network, settings.callback_private)), 0, settings.callback_s)

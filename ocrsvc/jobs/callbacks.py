@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 import orjson
 from pydantic import SecretStr
 
+from ocrsvc.connections.fetching import post
 from ocrsvc.connections.policy import policy_of_callbacks
-from ocrsvc.connections.posting import post
 from ocrsvc.errors import BadOption, ClientGone, OcrsvcError
 from ocrsvc.jobs.job import SECRET, STATES, Job, Record, job_status
 from ocrsvc.jobs.job_database import LOGGER, JobDatabase

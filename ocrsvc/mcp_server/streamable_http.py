@@ -44,13 +44,9 @@ def listen(host: str, port: int, token: str) -> socket.socket:
 
 
 def serve(server: MCPServer, listener: socket.socket, token: str, most_bytes: int) -> None:
-    """Serve until a signal ends it.
+    """Serve until a signal ends it, to clients that send `Authorization: Bearer TOKEN` where there is a token.
 
-    Args:
-        server: With its tools.
-        listener: From `listen`.
-        token: That clients send as `Authorization: Bearer TOKEN`; empty for none.
-        most_bytes: The largest file that a request may hold as base64.
+    `most_bytes` is the largest file that a request may hold as base64.
     """
     host = listener.getsockname()[0]
     app: App = server.streamable_http_app(
@@ -60,9 +56,8 @@ def serve(server: MCPServer, listener: socket.socket, token: str, most_bytes: in
         max_sessions=MOST_SESSIONS,
         session_idle_timeout=IDLE_S,
     )
-    config = uvicorn.Config(
-        TokenCheck(app, token) if token else app, log_config=None, timeout_graceful_shutdown=_STOP_S, ws="none"
-    )
+    checked = TokenCheck(app, token) if token else app
+    config = uvicorn.Config(checked, log_config=None, timeout_graceful_shutdown=_STOP_S, ws="none")
     uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -10,13 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from ocrmypdf.exceptions import (
-    BadArgsError,
-    ExitCodeException,
-    InputFileError,
-    MissingDependencyError,
-    SubprocessOutputError,
-)
+from ocrmypdf import exceptions
+from ocrmypdf.exceptions import ExitCodeException
 
 from ocrsvc.errors import BadOption, CallerError, OcrsvcError, OperatorError
 from ocrsvc.records import Page, ReadOptions
@@ -26,23 +21,20 @@ from ocrsvc.system.thread_plan import plan_for, set_library_environment
 PAGE_S: Final = 600.0
 _STOP_S: Final = 5.0
 
-# The first that fits; whatever else there is failed while it read.
+# The first that fits.
 _RAISED: Final[tuple[tuple[type[OcrsvcError], type[ExitCodeException]], ...]] = (
-    (OperatorError, MissingDependencyError),
-    (BadOption, BadArgsError),
-    (CallerError, InputFileError),
+    (OperatorError, exceptions.MissingDependencyError),
+    (BadOption, exceptions.BadArgsError),
+    (CallerError, exceptions.InputFileError),
+    (OcrsvcError, exceptions.SubprocessOutputError),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderChoice:
-    """Who reads.
+    """Who reads: a service at this URL, or several with commas between, else an engine in each of so many processes.
 
-    Attributes:
-        url: Of a service, or of several with commas between; empty for an engine in each process.
-        key_file: Holds the service's API key; empty for none.
-        lang: The language of the text, where the service has models to choose from; empty for its own choice.
-        jobs: Processes that read at once: each engine takes its share of the processor.
+    The language of the text is for who has models to choose from; each engine takes its share of the processor.
     """
 
     url: str = ""
@@ -61,8 +53,7 @@ def read_image(image: Path, choice: ReaderChoice) -> Page:
 
 def raised_as(error: OcrsvcError) -> ExitCodeException:
     """The same failure in OCRmyPDF's terms, with the sentence."""
-    kind = next((kind for own, kind in _RAISED if isinstance(error, own)), SubprocessOutputError)
-    return kind(f"ocrsvc: {error}")
+    return next(kind for own, kind in _RAISED if isinstance(error, own))(f"ocrsvc: {error}")
 
 
 @cache

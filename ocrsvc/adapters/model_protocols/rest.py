@@ -12,8 +12,8 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from ocrsvc.adapters.model_protocols.tensors import NotOffered
 from ocrsvc.errors import BodyTooLarge, CallerError, NotReady
-from ocrsvc.http.body_parser import limited_parsing
 from ocrsvc.http.error_responses import failure_of
+from ocrsvc.http.parsed_body import limited_parsing
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json
 from ocrsvc.serving.decompression import Damaged, TooLarge, decompress

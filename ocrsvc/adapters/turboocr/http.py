@@ -34,8 +34,7 @@ from ocrsvc.adapters.turboocr.parameters import (
 from ocrsvc.adapters.turboocr.pixels import check_size, read_size, to_image_file
 from ocrsvc.adapters.turboocr.streaming import respond_by_page
 from ocrsvc.errors import NothingSent, NotReady
-from ocrsvc.http.body_parser import limited_parsing
-from ocrsvc.http.parsed_body import Content
+from ocrsvc.http.parsed_body import Content, limited_parsing
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, read_images
 from ocrsvc.pipeline.read import Reader

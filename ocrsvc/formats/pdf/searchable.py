@@ -54,12 +54,9 @@ def write_searchable_pdf(result: DocumentResult, output: Output, limit_s: float,
 
 
 def lay_over_pages(file: BinaryIO, texts: Iterable[PageText], output: Output, limit_s: float, check: Check) -> None:
-    """Write a PDF with these texts over its pages; other pages, and a PDF without texts, stay as they are.
+    """Write a PDF, which has a file descriptor, with these texts over its pages, in any order; raises as a `Writer`.
 
-    Args:
-        file: The PDF, with a file descriptor.
-        texts: Of pages, in any order.
-        output, limit_s, check: As of a `Writer`, which raises the same.
+    Other pages, and a PDF without texts, stay as they are.
     """
     stop_s = time.monotonic() + limit_s
     with TemporaryFile() as text, TemporaryFile() as laid:
@@ -112,8 +109,7 @@ def write_images(results: Iterable[DocumentResult], output: Output, limit_s: flo
 def add_pictures(pdf: ImagePdf, file: bytes, pages: Iterable[NumberedText], check: Check) -> CallerError | None:
     """A page for each of an image file's, with its text; blank for what cannot be shown.
 
-    Returns:
-        Why the last of them cannot be shown, if none of them can.
+    Returns why the last of them cannot be shown, if none of them can.
     """
     directories = find_pages(file) if may_have_pages(file) else []
     shown, failure = 0, None

@@ -78,8 +78,8 @@ def deskewed_coordinates(width: int, height: int, angle: int, quads: Points) -> 
     rotation = scale * np.array([[cos, sin], [-sin, cos]]) @ turn
     moved = corners @ rotation.T
     matrix = np.concatenate([rotation, -moved.min(axis=0)[:, None]], axis=1)
-    level_width, level_height = np.maximum(1, np.ceil(np.ptp(moved, axis=0)).astype(int)).tolist()
-    return DeskewedCoordinates(level_width, level_height, scale, matrix, is_turned=True)
+    new_width, new_height = np.maximum(1, np.ceil(np.ptp(moved, axis=0)).astype(int)).tolist()
+    return DeskewedCoordinates(new_width, new_height, scale, matrix, is_turned=True)
 
 
 def _scaled(width: int, height: int, scale: float) -> tuple[int, int]:
