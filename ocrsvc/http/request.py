@@ -44,9 +44,9 @@ class Request(flask.Request):
     """Flask's request, and what this service knows of it. Used by the thread that serves it; `context` by any.
 
     Its head was there at `began_s`, and a thread took it at `taken_s`, on `time.monotonic`. `received` is its body by
-    our event loop, None under another server. `pages` counts what is read for its key, None where nothing is. `failures`
-    are what its response reports: its own failure, or those of single images. `stream_code` is what ended a response in
-    pieces, empty where nothing did.
+    our event loop, None under another server. `pages` counts what is read for its key, None where nothing is.
+    `failures` are what its response reports: its own failure, or those of single images. `stream_code` is what ended a
+    response in pieces, empty where nothing did.
     """
 
     def __init__(self, environ: Environ, settings: Settings, memory: Budget | None = None) -> None:
