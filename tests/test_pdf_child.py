@@ -136,24 +136,21 @@ def test_it_may_misbehave_at_any_time_and_the_next_page_is_drawn_by_another(
                 drawn(document)
 
 
+UNREASONABLE = [
+    ({"open": "pages -1"}, BrokenImage),
+    ({"size": "points -1 10"}, BrokenImage),
+    ({"size": "points 1e14 1e14"}, ImageTooLarge),
+    ({"draw": "large_image 1e14 -1e14"}, ImageTooLarge),
+    ({"draw": "damaged_page 1e14"}, BrokenImage),
+]
+
+
 @pytest.mark.usefixtures("_double")
-@pytest.mark.parametrize(
-    ("replies", "error"),
-    [
-        ({"open": "pages -1"}, BrokenImage),
-        ({"size": "points -1 10"}, BrokenImage),
-        ({"size": "points 1e14 1e14"}, ImageTooLarge),
-        ({"draw": "large_image 1e14 -1e14"}, ImageTooLarge),
-        ({"draw": "damaged_page 1e14"}, BrokenImage),
-    ],
-)
+@pytest.mark.parametrize(("replies", "error"), UNREASONABLE)
 def test_numbers_beyond_reason_are_held_against_the_limits(replies: dict[str, str], error: type[OcrsvcError]) -> None:
     with pytest.raises(error), open_pdf(file_that(**replies)) as document:
         drawn(document)
-
-
-@pytest.mark.usefixtures("_double")
-def test_no_more_pages_are_believed_than_a_list_of_them_can_hold() -> None:
+    # No more pages are believed than a list of them can hold.
     with open_pdf(file_that(open="pages 1e14")) as document:
         assert document.count < 10_000_000
 
@@ -241,20 +238,15 @@ def failing(code: int, calls: int, real: Callable[..., Any]) -> Callable[..., An
     return call
 
 
-@pytest.mark.parametrize(
-    ("where", "calls", "code"),
-    [
-        ((os, "memfd_create"), 0, errno.EMFILE),
-        ((os, "memfd_create"), 1, errno.EMFILE),
-        ((os, "write"), 0, errno.ENOSPC),
-        ((fcntl, "fcntl"), 1, errno.EPERM),
-        ((socket, "socketpair"), 0, errno.ENFILE),
-        ((subprocess, "Popen"), 0, errno.EAGAIN),
-        ((subprocess, "Popen"), 0, errno.ENOMEM),
-        ((os, "ftruncate"), 0, errno.ENOMEM),
-        ((mmap, "mmap"), 0, errno.ENOMEM),
-    ],
-)
+REFUSALS = [
+    *[((os, "memfd_create"), calls, errno.EMFILE) for calls in (0, 1)],
+    *[((subprocess, "Popen"), 0, code) for code in (errno.EAGAIN, errno.ENOMEM)],
+    *[((os, "write"), 0, errno.ENOSPC), ((os, "ftruncate"), 0, errno.ENOMEM), ((mmap, "mmap"), 0, errno.ENOMEM)],
+    *[((fcntl, "fcntl"), 1, errno.EPERM), ((socket, "socketpair"), 0, errno.ENFILE)],
+]
+
+
+@pytest.mark.parametrize(("where", "calls", "code"), REFUSALS)
 def test_what_the_system_refuses_is_answered_so_and_nothing_is_left(
     where: tuple[Any, str], calls: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,21 +324,18 @@ def test_a_program_whose_parent_is_gone_already_ends_before_it_begins() -> None:
         assert ours.recv(MESSAGE_BYTES) == b""
 
 
-@pytest.mark.parametrize(
-    "request_", [b"1 " + b"9" * MESSAGE_BYTES, b"1 unknown", b"open", b"\xff", b"1 size", b"1 size 1 2 3", b"x open"]
-)
-def test_a_program_that_is_asked_nonsense_ends(request_: bytes) -> None:
-    with program(os.getpid(), 1 << 30, 0) as (process, ours):
-        assert ours.recv(MESSAGE_BYTES).startswith(b"ready ")
-        ours.send(request_)
-        process.wait(30)
+NONSENSE = [b"1 " + b"9" * MESSAGE_BYTES, b"1 unknown", b"open", b"\xff", b"1 size", b"1 size 1 2 3", b"x open"]
 
 
-def test_a_program_ends_when_its_parent_closes_the_connection() -> None:
+@pytest.mark.parametrize("request_", [*NONSENSE, None])
+def test_a_program_ends_when_it_is_asked_nonsense_or_its_parent_closes_the_connection(request_: bytes | None) -> None:
     with program(os.getpid(), 1 << 30, 0) as (process, ours):
         assert ours.recv(MESSAGE_BYTES).startswith(b"ready ")
-        ours.close()
-        assert process.wait(30) == 0
+        if request_ is None:
+            ours.close()
+        else:
+            ours.send(request_)
+        assert (process.wait(30) == 0) or request_ is not None
 
 
 def test_a_program_is_late_by_its_own_clock_too() -> None:
@@ -393,18 +382,16 @@ def has_ended(process: int) -> bool:
 # What it is held to
 
 
-def test_a_pdf_s_process_gives_up_what_this_kernel_lets_it(started: list[subprocess.Popen[bytes]]) -> None:
+def test_a_pdf_s_process_gives_up_what_this_kernel_lets_it_and_lets_others_go_first(
+    started: list[subprocess.Popen[bytes]],
+) -> None:
     with open_pdf(pdf(GRAY)):
         lines = Path(f"/proc/{started[0].pid}/status").read_text("ascii").splitlines()
+        assert os.getpriority(os.PRIO_PROCESS, started[0].pid) > os.getpriority(os.PRIO_PROCESS, 0)
     held = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     if "Seccomp" not in held:
         pytest.skip("this kernel has no seccomp")
     assert (held["Seccomp"], held["NoNewPrivs"], held["Threads"]) == ("2", "1", "1")
-
-
-def test_a_pdf_s_process_lets_others_go_first(started: list[subprocess.Popen[bytes]]) -> None:
-    with open_pdf(pdf(GRAY)):
-        assert os.getpriority(os.PRIO_PROCESS, started[0].pid) > os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def test_others_go_first_while_it_still_loads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,27 @@ No engine needs to know about any of the three.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from ocrsvc.errors import BadOption
 from ocrsvc.imaging.geometry import Quads, map_boxes, move_page, restore_page, shrink, turn, turn_points
 from ocrsvc.records import Image, OwnText, Page, Pixels, ReadOptions, Rectangle
+
+REGION_ACCEPTED: Final = "x,y,width,height in whole pixels, such as 10,20,300,40, with a width and height of at least 1"
+_REGION: Final = re.compile("(0|[1-9][0-9]{0,8}),(0|[1-9][0-9]{0,8}),([1-9][0-9]{0,8}),([1-9][0-9]{0,8})")
+
+
+def parse_region(text: str) -> Rectangle:
+    """The rectangle in text such as "10,20,300,40". Raises ValueError."""
+    match = _REGION.fullmatch(",".join(part.strip() for part in text.split(",", 4)))
+    if match is None:
+        raise ValueError(text)
+    x, y, width, height = map(int, match.groups())
+    return x, y, width, height
 
 
 class EngineInput:

@@ -9,8 +9,7 @@ from functools import partial
 import cv2
 import numpy as np
 
-from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, broken, decode_with_opencv
-from ocrsvc.imaging.codecs.pixel_depth import bands
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, bands, broken, decode_with_opencv
 from ocrsvc.imaging.codecs.tiff_directories import read_orientation
 
 BMP_HEADER_AT = 14

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 
 from ocrsvc.errors import BrokenImage, ImageTooLarge, UnsupportedImage
 from ocrsvc.imaging.codecs.bmp_pnm_webp import open_bmp, open_pnm, open_webp
-from ocrsvc.imaging.codecs.encoded_image import EncodedImage, broken
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage, broken, flatten, turn_upright
 from ocrsvc.imaging.codecs.gif_and_tiff import open_gif, open_tiff
 from ocrsvc.imaging.codecs.jpeg import open_jpeg
-from ocrsvc.imaging.codecs.pixel_depth import flatten, turn_upright
 from ocrsvc.imaging.codecs.png import open_png
 from ocrsvc.records import Image
 

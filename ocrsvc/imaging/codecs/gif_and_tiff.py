@@ -19,8 +19,7 @@ from PIL.Image import Image as PillowImage
 from PIL.TiffImagePlugin import TiffImageFile
 
 from ocrsvc.errors import ImageTooLarge
-from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, broken
-from ocrsvc.imaging.codecs.pixel_depth import bands, stretch
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, bands, broken, stretch
 from ocrsvc.imaging.codecs.tiff_directories import begin_with
 
 PHOTOMETRIC, ORIENTATION, TILE_WIDTH, TILE_LENGTH = 262, 274, 322, 323

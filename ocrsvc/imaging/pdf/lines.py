@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.bidirectional_text import logical_order
 from ocrsvc.imaging.pdf.columns import part_columns
 from ocrsvc.imaging.pdf.copied_text import Flags, PageCharacters
 from ocrsvc.imaging.pdf.page_look import RuleFinder
@@ -32,7 +31,7 @@ from ocrsvc.imaging.pdf.runs import (
     join_runs,
     read_level,
 )
-from ocrsvc.imaging.text_direction import MOSTLY, RIGHT_TO_LEFT
+from ocrsvc.imaging.text_direction import MOSTLY, RIGHT_TO_LEFT, logical_order
 
 # pdfium gives them for a hyphen at the end of a line, whose word goes on in the next.
 HYPHENS: Final = (0x2, 0xAD, 0xFFFE)
