@@ -82,10 +82,13 @@ def stored(page: Pillow.Image) -> NDArray[np.uint8]:
     return pixels if pixels.ndim == 2 else pixels[..., ::-1]
 
 
-COMPRESSED = [("TIFF", {"compression": kind}) for kind in ("tiff_lzw", "tiff_deflate", "packbits")]
+COMPRESSED: list[tuple[str, dict[str, Any]]] = [
+    ("TIFF", {"compression": kind}) for kind in ("tiff_lzw", "tiff_deflate", "packbits")
+]
 LOSSLESS: list[tuple[Callable[[], Pillow.Image], str, dict[str, Any]]] = [
     *((colour_page, name, {}) for name in ("PNG", "BMP", "TIFF", "PPM", "GIF")),
-    *((colour_page, name, options) for name, options in [("WEBP", {"lossless": True}), *COMPRESSED]),
+    *((colour_page, name, options) for name, options in COMPRESSED),
+    (colour_page, "WEBP", {"lossless": True}),
     *((black_and_white_page, name, {}) for name in ("PNG", "BMP", "TIFF", "PPM", "GIF")),
     (black_and_white_page, "TIFF", {"compression": "group4"}),
     *((lambda: colour_page().quantize(4), name, {}) for name in ("PNG", "BMP", "TIFF", "GIF")),

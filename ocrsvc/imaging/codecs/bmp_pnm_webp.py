@@ -17,8 +17,7 @@ OS2_HEADER_BYTES = 12
 
 WEBP_CHUNKS_AT = 12
 MAX_CHUNKS = 10_000
-SIDE_MASK = 0x3FFF
-"""A frame's width and height have 14 bits."""
+SIDE_MASK = 0x3FFF  # a frame's width and height have 14 bits
 
 GAP = rb"(?:[ \t\r\n]|#[^\r\n]*[\r\n])+"
 NUMBER = rb"(\d{1,10})"

@@ -10,7 +10,7 @@ import ctypes
 from ctypes import c_int, c_uint, c_void_p
 from typing import Any, Final
 
-from ocrsvc.imaging.pdf.page_objects import COVER_NUMBERS, MOST_COVERS, look_at_objects
+from ocrsvc.imaging.pdf.page_objects import COVER_NUMBERS, MOST_COVERS, displayed, look_at_objects
 
 CHARACTER_NUMBERS: Final = 9
 """Of a character, as doubles: left, right, bottom and top of its ink, and its origin, in the page's own points; its
@@ -23,7 +23,7 @@ UNMAPPED, ADDED = 1, 2
 _DOUBLE_BYTES: Final = 8
 _BLANK: Final = 0x20
 _DEVICE_SCALE: Final = 16
-_LONG_POINTS: Final = 1000
+_LONG_POINTS: Final = 1000.0
 
 
 def room_bytes(count: int) -> int:
@@ -60,19 +60,13 @@ class CharacterCopier:
 
     def to_pixels(self, width: int, height: int) -> tuple[float, ...]:
         """Six numbers that turn points into pixels of the page as it is drawn: x = a x + c y + e, y = b x + d y + f."""
-        x, y = self._device_point(width, height, 0, 0)
-        ends = (self._device_point(width, height, *end) for end in ((_LONG_POINTS, 0), (0, _LONG_POINTS)))
+        points = ((0.0, 0.0), (_LONG_POINTS, 0.0), (0.0, _LONG_POINTS))
+        (x, y), *ends = (displayed(self._pdfium, self._page, (width, height), at, _DEVICE_SCALE) for at in points)
         return (
             *(side for right, down in ends for side in ((right - x) / _LONG_POINTS, (down - y) / _LONG_POINTS)),
             x,
             y,
         )
-
-    def _device_point(self, width: int, height: int, x: int, y: int) -> tuple[float, float]:
-        across, down = c_int(), c_int()
-        size = (0, 0, width * _DEVICE_SCALE, height * _DEVICE_SCALE, 0)
-        self._pdfium.FPDF_PageToDevice(self._page, *size, float(x), float(y), across, down)
-        return across.value / _DEVICE_SCALE, down.value / _DEVICE_SCALE
 
     def _copy_characters(self, numbers: Any) -> dict[int, int]:
         """Copies all characters; the first one of each text object, by its address."""

@@ -26,7 +26,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 from ocrsvc.imaging.pdf.characters import CharacterCopier, room_bytes
-from ocrsvc.imaging.pdf.page_objects import objects_of
+from ocrsvc.imaging.pdf.page_objects import displayed, objects_of
 from ocrsvc.system.child_program import RequestFailed, apply_limits, pack, serve
 
 _X11_FONTS: Final = "/usr/share/X11/fonts"
@@ -36,8 +36,7 @@ FONT_FOLDERS: Final = ("/usr/share/fonts", "/usr/local/share/fonts", f"{_X11_FON
 _BYTES_PER_PIXEL: Final = 4
 _LARGEST_SIDE: Final = 1e9
 _POINTS_PER_INCH: Final = 72
-_UNITS: Final = 1 << 20
-"""Of a page's width and height, in which places on it are asked for: pdfium gives whole numbers."""
+_UNITS: Final = 1 << 20  # of a page's width and height, in which places on it are asked for
 _LEAST_SHARE: Final = 0.5  # of the page's width and height, that an image takes for the page to be that image
 _LEVEL: Final = 0.01  # of an image's side, how much it may rise and still be level
 _LOOK_PX: Final = 16
@@ -170,26 +169,18 @@ class _Drawer:
         image, matrix = self._only_image(page), self._pdfium.FS_MATRIX()
         if image is None or not self._pdfium.FPDFPageObj_GetMatrix(image, matrix):
             return 0.0, 0.0
-        size = self._pixel_size(image)
-        if size is None:
-            return 0.0, 0.0
-        left, top = self._place(page, matrix.e, matrix.f)
-        # Its lower and its left edge, as shares of the page's width and height.
-        sides = [(matrix.e + matrix.a, matrix.f + matrix.b), (matrix.e + matrix.c, matrix.f + matrix.d)]
-        (ax, ay), (bx, by) = ((abs(x - left), abs(y - top)) for x, y in (self._place(page, *side) for side in sides))
-        width, height = size
+        # Its corner, and the ends of its lower and its left edge, as shares of the page's width and height.
+        points = [(matrix.e, matrix.f), (matrix.e + matrix.a, matrix.f + matrix.b)]
+        points.append((matrix.e + matrix.c, matrix.f + matrix.d))
+        (left, top), *ends = (displayed(self._pdfium, page, (1, 1), point, _UNITS) for point in points)
+        (ax, ay), (bx, by) = ((abs(x - left), abs(y - top)) for x, y in ends)
+        width, height = self._pixel_size(image)
         if ax < ay:
             # The page is displayed on its side.
             (ax, ay), (bx, by), (width, height) = (bx, by), (ax, ay), (height, width)
         if min(ax, by) < _LEAST_SHARE or max(ay, bx) > _LEVEL * min(ax, by):
             return 0.0, 0.0
         return width / ax, height / by
-
-    def _place(self, page: Any, x: float, y: float) -> tuple[float, float]:
-        """Where a point is on the page as displayed, as shares of its width and height."""
-        across, down = ctypes.c_int(), ctypes.c_int()
-        self._pdfium.FPDF_PageToDevice(page, 0, 0, _UNITS, _UNITS, 0, x, y, across, down)
-        return across.value / _UNITS, down.value / _UNITS
 
     def _is_opaque(self, page: Any) -> bool:
         """Whether what the page shows covers the ground wherever it is drawn, as an image without a mask does."""
@@ -203,24 +194,18 @@ class _Drawer:
     def _check_images(self, page: Any, most_pixels: int) -> None:
         """Raises RequestFailed: a few bytes can declare an image that takes gigabytes to unpack."""
         for item, kind, *_ in objects_of(self._pdfium, page):
-            size = self._pixel_size(item) if kind == self._pdfium.FPDF_PAGEOBJ_IMAGE else None
-            if size is not None and size[0] * size[1] > most_pixels:
-                raise RequestFailed("large_image", *size)
+            width, height = self._pixel_size(item) if kind == self._pdfium.FPDF_PAGEOBJ_IMAGE else (0, 0)
+            if width * height > most_pixels:
+                raise RequestFailed("large_image", width, height)
 
-    def _pixel_size(self, image: Any) -> tuple[int, int] | None:
+    def _pixel_size(self, image: Any) -> tuple[int, int]:
+        """0 0 where it is not known."""
         width, height = ctypes.c_uint(), ctypes.c_uint()
-        known = self._pdfium.FPDFImageObj_GetImagePixelSize(image, width, height)
-        return (width.value, height.value) if known else None
+        self._pdfium.FPDFImageObj_GetImagePixelSize(image, width, height)
+        return width.value, height.value
 
     def _draw_on(
-        self,
-        page: Any,
-        canvas: mmap.mmap,
-        at: int,
-        size: tuple[int, int],
-        *,
-        gray: bool = False,
-        exact: bool = False,
+        self, page: Any, canvas: mmap.mmap, at: int, size: tuple[int, int], *, gray: bool = False, exact: bool = False
     ) -> None:
         """Draw the page on white, so many bytes behind the canvas's first."""
         pdfium, (width, height) = self._pdfium, size

@@ -55,7 +55,11 @@ class TextLine:
     texts: Sequence[str]
     blanks: Sequence[bool]
     degrees: int
-    text: str
+
+    @property
+    def text(self) -> str:
+        """What it says."""
+        return "".join([" " + text if blank else text for text, blank in zip(self.texts, self.blanks, strict=True)])
 
 
 def is_blank(codes: NDArray[np.uint32]) -> Flags:
@@ -174,7 +178,7 @@ def _as_they_stand(level: Level, runs: Runs, numbers: Sequence[int]) -> tuple[In
 def _line(characters: PageCharacters, members: Indices, blanks: list[bool], degrees: int) -> TextLine:
     texts = [_text_of(code) for code in characters.codes[members].tolist()]
     blanks[0] = False
-    return TextLine(members, texts, blanks, degrees, _joined_text(texts, blanks))
+    return TextLine(members, texts, blanks, degrees)
 
 
 def _turned(line: TextLine) -> TextLine:
@@ -189,11 +193,7 @@ def _turned(line: TextLine) -> TextLine:
     kept = [at for at, place in enumerate(places) if place >= 0]
     texts = [found[at] for at in kept]
     blanks = [at > 0 and places[at - 1] < 0 and number > 0 for number, at in enumerate(kept)]
-    return TextLine(line.members[[places[at] for at in kept]], texts, blanks, line.degrees, _joined_text(texts, blanks))
-
-
-def _joined_text(texts: Sequence[str], blanks: Sequence[bool]) -> str:
-    return "".join([" " + text if blank else text for text, blank in zip(texts, blanks, strict=True)])
+    return TextLine(line.members[[places[at] for at in kept]], texts, blanks, line.degrees)
 
 
 @cache

@@ -12,34 +12,24 @@ from numpy.typing import NDArray
 from ocrsvc.imaging.pdf.copied_text import Flags, Numbers, PageFrame
 from ocrsvc.records import Pixels, Rectangle
 
-LOOK_DPI: Final = 50
-"""At which a page is drawn for this look: text of 6 points is 4 pixels high."""
+LOOK_DPI: Final = 50  # at which a page is drawn for this look: text of 6 points is 4 pixels high
 
-_EDGE: Final = 40
-"""The least difference of neighbouring pixels, of 255, that counts as ink."""
-_SEEN: Final = 8
-"""The least difference within a line's box that shows that something is written there."""
-_RULE_PX: Final = 25
-"""Straight edges of half an inch and more are rules, frames and bars: no text."""
+_EDGE: Final = 40  # the least difference of neighbouring pixels, of 255, that counts as ink
+_SEEN: Final = 8  # the least difference within a line's box that shows that something is written there
+_RULE_PX: Final = 25  # straight edges of half an inch and more are rules, frames and bars: no text
 _THICK_PX: Final = 5
 _JOINED_PX: Final = 7
 _LEAST_SIDES_PX: Final = (5, 4)
 """Text of 5 points has more; the ends of a bar of a chart are as thick as their outline."""
-_LEAST_SHARE: Final = 0.2
-"""Ink in the frame of a piece of text or of a picture; curves and outlines have less."""
+_LEAST_SHARE: Final = 0.2  # ink in the frame of a piece of text or of a picture; curves and outlines have less
 
 
-_STEP: Final = 12
-"""The least difference of a rule from the ground, of 255: a hairline of light gray has it at 50 dpi."""
-_ABOVE, _BELOW = 0.85, 0.28
-"""Ems of a rule above and below the baseline: more than any letter or bracket has."""
-_NEAR_PX: Final = 3
-"""On each side of a rule, within which the ground is seen."""
+_STEP: Final = 12  # the least difference of a rule from the ground, of 255: a hairline of light gray has it at 50 dpi
+_ABOVE, _BELOW = 0.85, 0.28  # ems of a rule above and below the baseline: more than any letter or bracket has
+_NEAR_PX: Final = 3  # on each side of a rule, within which the ground is seen
 _LEAST_PX: Final = 3  # of a drawing
-_SAMPLES: Final = 12
-"""Rows at which a column is looked at, from above a line to below it."""
-_MOST_PX: Final = 64
-"""Of a white that is looked at from its left side on."""
+_SAMPLES: Final = 12  # rows at which a column is looked at, from above a line to below it
+_MOST_PX: Final = 64  # of a white that is looked at from its left side on
 
 RuleFinder = Callable[[Numbers, Numbers, Numbers, Numbers], tuple[Flags, Flags]]
 """Says for each white, by its left and right side, baseline and font size, whether a rule crosses the line in it, and

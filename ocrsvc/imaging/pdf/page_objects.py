@@ -40,6 +40,16 @@ class PageObject(NamedTuple):
     clip: Frame
 
 
+def displayed(
+    pdfium: Any, page: Any, size: tuple[int, int], point: tuple[float, float], scale: int
+) -> tuple[float, float]:
+    """Where a point is on the page as displayed in this size; pdfium gives whole numbers, here scaled."""
+    across, down = ctypes.c_int(), ctypes.c_int()
+    width, height = size
+    pdfium.FPDF_PageToDevice(page, 0, 0, width * scale, height * scale, 0, *point, across, down)
+    return across.value / scale, down.value / scale
+
+
 def objects_of(pdfium: Any, page: Any, most: float = float("inf")) -> Iterator[PageObject]:
     """The objects of a page in the order in which they are drawn; `most` of them, forms counted, are looked at."""
     count = pdfium.FPDFPage_CountObjects(page)
