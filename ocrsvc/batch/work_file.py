@@ -55,7 +55,9 @@ class WorkFile:
         try:
             self._open(run_id)
         except sqlite3.DatabaseError as error:
-            if not _is_damage(error):
+            # The file is at fault, and not the room on the disk.
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+            if code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                 raise
             LOGGER.warning("%s is damaged (%s): pages of unfinished parts are read again", path, error)
             for end in _SIDE_FILES:
@@ -157,12 +159,6 @@ def is_local_disk(folder: Path) -> bool:
 def _crc(n: int, error: str, record: Any) -> int:
     known = record if isinstance(record, bytes) else b""
     return zlib.crc32(known, zlib.crc32(f"{n} {error}".encode()))
-
-
-def _is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file is at fault, and not the room on the disk."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class Deaths(NamedTuple):

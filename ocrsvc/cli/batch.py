@@ -82,7 +82,7 @@ def _failures_named(destination: Destination) -> Iterator[None]:
 
 def _read(destination: Destination, args: SimpleNamespace) -> int:
     """Plan or go on, read, and say how it went."""
-    from ocrsvc.batch.progress_display import showing
+    from ocrsvc.batch.progress import showing
     from ocrsvc.batch.sources.source_files import PlanningCounts
     from ocrsvc.batch.start import open_run
     from ocrsvc.cli.batch_summary import make_report_at_end, summary_of
@@ -96,7 +96,7 @@ def _read(destination: Destination, args: SimpleNamespace) -> int:
         for sentence in counts.to_sentences():
             print(visible(f"ocrsvc: {sentence}"), file=sys.stderr)
         outcome = work.execute()
-    for sentence in summary_of(outcome, destination.address, outcome.elapsed_s, args.shard):
+    for sentence in summary_of(outcome, destination.address, outcome.clock() - outcome.began_s, args.shard):
         print(f"ocrsvc: {sentence}", file=sys.stderr)
     if not args.no_report:
         make_report_at_end(destination)

@@ -8,20 +8,17 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS
-from ocrsvc.batch.readers.open_reader import ClusterRequest, ServiceAccess
+from ocrsvc.batch.request import BatchRequest, ClusterRequest, ServiceAccess, SourceRequest
 from ocrsvc.cli.options import AMOUNT, COUNT, FILE, Number, option
 from ocrsvc.cli.reading_options import reading_options
 from ocrsvc.cli.service import read_key, service_access
 from ocrsvc.errors import BadOption
 from ocrsvc.settings.load import read_settings
-
-if TYPE_CHECKING:
-    from ocrsvc.batch.start import BatchRequest
 
 _AT_ONCE: Final = Number(int, 1, 1000, "a whole number from 1 to 1000")
 _MACHINES: Final = Number(int, 1, 1_000_000, "a whole number from 1 to 1000000")
@@ -29,6 +26,11 @@ _MODES: Final = ("--dry-run", "--verify", "--report")
 # What has an option of its own, or is the run's to say.
 _OWN: Final = (
     *("num_cpus", "num_gpus", "max_restarts", "max_task_retries", "max_concurrency", "name", "lifetime", "namespace"),
+)
+
+# Options that are fields of the request.
+_AS_GIVEN: Final = (
+    *("part_pages", "attempts", "limit", "dedupe", "retry_failed", "as_planned", "update", "take_over", "work"),
 )
 
 _source: Final = partial(option, section="Sources")
@@ -127,10 +129,6 @@ def check_modes(args: SimpleNamespace) -> None:
 
 def request_of(args: SimpleNamespace) -> BatchRequest:
     """What the options ask for. Raises BadOption, SettingsError, OperatorError."""
-    from ocrsvc.batch.run import RunSettings
-    from ocrsvc.batch.sources.source_files import SourceRequest
-    from ocrsvc.batch.start import BatchRequest
-
     shard, shards = shard_of(args.shard)
     access, actor_options = args.access, actor_options_of(args.actor_options)
     chosen = args.reading.pages, args.column, args.include, args.exclude, args.sample, args.seed, args.sorted
@@ -139,16 +137,13 @@ def request_of(args: SimpleNamespace) -> BatchRequest:
         args.reading.options,
         tuple(args.format.split(",")),
         args.on,
-        args.part_pages,
-        args.retry_failed,
-        RunSettings(args.attempts, shard, shards, args.limit, args.dedupe, args.keep_going),
         dict(os.environ),
-        as_planned=args.as_planned,
+        shard=shard,
+        shards=shards,
+        keeps_going=args.keep_going,
         cluster=ClusterRequest(args.actors, args.cpus_per_actor, args.gpus_per_actor, actor_options, args.actor_wait),
         services=ServiceAccess(read_key(access.key_file), access.ca, access.certificate, args.patience, args.at_once),
-        update=args.update,
-        work=args.work,
-        take_over=args.take_over,
+        **{name: getattr(args, name) for name in _AS_GIVEN},
     )
 
 

@@ -87,27 +87,24 @@ class _SourceFiles:
 
 
 def _write_text(form: OutputFormat, engine: EngineInfo, results: FileResults, output: HashedFile) -> None:
-    for part in text_parts(form, _pages_of(results), len(results.pages), engine):
+    """The pages, one at a time; one that has failed is empty."""
+    pages = (_page_of(number, orjson.loads(results.record(number))) for number in results.pages)
+    for part in text_parts(form, pages, len(results.pages), engine):
         output.write(part.encode(errors="replace"))
 
 
-def _pages_of(results: FileResults) -> Iterator[Page]:
-    """The pages, one at a time; one that has failed is empty."""
-    for number in results.pages:
-        yield _page_of(number, orjson.loads(results.record(number)))
-
-
 def _page_of(number: int, record: Mapping[str, Any]) -> Page:
-    lines = tuple(map(_line_of, record["lines"]))
-    return Page(record.get("width", 0), record.get("height", 0), record.get("angle", 0), lines, number)
+    """The page of a record, with words where it has some; formats have no place for characters."""
+    lines = [
+        Line(line["text"], line["confidence"], _box_of(line), _words_of(line), line.get("source"))
+        for line in record["lines"]
+    ]
+    return Page(record.get("width", 0), record.get("height", 0), record.get("angle", 0), tuple(lines), number)
 
 
-def _line_of(line: Mapping[str, Any]) -> Line:
-    """A line of a record, and its words where it has some; formats have no place for characters."""
-    words = None
-    if "words" in line:
-        words = tuple(Word(word["text"], word["confidence"], _box_of(word)) for word in line["words"])
-    return Line(line["text"], line["confidence"], _box_of(line), words, line.get("source"))
+def _words_of(line: Mapping[str, Any]) -> tuple[Word, ...] | None:
+    words = line.get("words")
+    return None if words is None else tuple(Word(word["text"], word["confidence"], _box_of(word)) for word in words)
 
 
 def _box_of(text: Mapping[str, Any]) -> Box:

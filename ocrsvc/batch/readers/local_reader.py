@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from ocrsvc.batch.pages import PageGroup, PageResult, failure_of, result_of
-from ocrsvc.batch.readers.open_reader import ReaderRequest
+from ocrsvc.batch.pages import Load, PageGroup, PageResult, failure_of, result_of
+from ocrsvc.batch.request import BatchRequest
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.http.options import read_options
@@ -31,6 +31,8 @@ _CONTEXT: Final = RequestContext(priority="batch")
 
 class LocalReader:
     """The engine of these settings, with its threads; see PageReader."""
+
+    is_elsewhere = False
 
     def __init__(
         self,
@@ -63,11 +65,6 @@ class LocalReader:
         """As PageReader.at_once: one more than engine threads, so that the next page is decoded meanwhile."""
         return self._plan.engine_threads + 1
 
-    @property
-    def is_elsewhere(self) -> bool:
-        """As PageReader.is_elsewhere: pages are decoded here, and children share this host's memory."""
-        return False
-
     def read(self, group: PageGroup) -> Iterator[PageResult]:
         """As PageReader.read."""
         try:
@@ -92,10 +89,10 @@ class LocalReader:
         self._reader.stop(_STOP_S)
 
 
-def open_local(request: ReaderRequest) -> LocalReader:
+def open_local(request: BatchRequest, load: Load) -> LocalReader:
     """The reader in this process, where a file that crashes the engine fails alone. Raises as `open_reader`."""
     environment = {"OCRSVC_ISOLATION": "process"} | dict(request.environment) | OWN_SETTINGS
     settings = read_settings(environment)
     limit_s = settings.deadline_s if "OCRSVC_DEADLINE_S" in environment else PAGE_LIMIT_S
     options = read_options(request.options.items()).read
-    return LocalReader(settings, options, lambda group: request.load(group.file), limit_s)
+    return LocalReader(settings, options, lambda group: load(group.file), limit_s)
