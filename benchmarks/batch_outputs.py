@@ -33,7 +33,7 @@ from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, FileResults, open
 from ocrsvc.batch.pages import SourceFile
 from ocrsvc.formats.pdf.image_pdf import ImagePdf
 from ocrsvc.formats.pdf.page_image import page_image
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 
 READER = {"engine": "truth", "model": "corpus", "version": "1"}
 # Chinese characters and punctuation one by one, everything else by blanks.

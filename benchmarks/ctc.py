@@ -48,7 +48,7 @@ def several(work: Callable[[], object], runs: int = 5) -> Spent:
 
 def main() -> int:
     """Run once; 1 when a goal is missed by processor time, which others on the machine do not add to."""
-    from ocrsvc.engines.ppocr.pipeline.ctc_beam_search import beam_search, prune
+    from ocrsvc.engines.ppocr.pipeline.ctc import beam_search, prune
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--lines", type=int, default=128)

@@ -137,7 +137,7 @@ def record_runs(way: Way, images: Sequence[bytes]) -> list[Run]:
     from ocrsvc.engines.ppocr.runtime.model_cache import default_folder
     from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
     from ocrsvc.engines.ppocr.runtime.session import Session, SessionConfig
-    from ocrsvc.imaging.decode import PixelLimits, decode
+    from ocrsvc.imaging.codecs.decode import PixelLimits, decode
     from ocrsvc.records import ReadTask
 
     runs: list[Run] = []

@@ -45,7 +45,7 @@ def measure_calls(request: Request, rounds: int) -> dict[str, Pair]:
     The child's processor time is not in the second.
     """
     sys.path.insert(0, str(ROOT))
-    from ocrsvc.engines.opening import open_engine
+    from ocrsvc.engines.open_engine import open_engine
     from ocrsvc.records import Image, ReadTask
     from ocrsvc.settings.settings import Settings
     from ocrsvc.system.thread_plan import ThreadPlan

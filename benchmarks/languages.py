@@ -44,8 +44,8 @@ from ocrsvc.engines.model.version import DETECTION, RECOGNITION, ModelVersion, b
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.several_recognizers import SURE
-from ocrsvc.engines.ppocr.runtime.dictionary import read_dictionary
 from ocrsvc.engines.ppocr.runtime.model_parts import read_parts
+from ocrsvc.engines.ppocr.runtime.models import read_dictionary
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.models.importers.dictionaries import languages_of, letters_of_languages
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask

@@ -25,10 +25,10 @@ from bench.results import write_result
 from bench.service import ROOT
 
 from ocrsvc.engines.contract import Engine
-from ocrsvc.engines.isolated.decoding import FileReader
+from ocrsvc.engines.isolated.child_main import FileReader
 from ocrsvc.engines.model.version import ModelVersion
-from ocrsvc.engines.opening import open_engine_in_process
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.engines.open_engine import open_engine_in_process
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.models.repository import ModelRepository
 from ocrsvc.records import FileTask, Page, ReadOptions, no_check
 from ocrsvc.settings.load import read_settings

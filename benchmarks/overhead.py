@@ -90,7 +90,7 @@ def parts_ms(data: bytes) -> tuple[float, float]:
     """Processor milliseconds of decoding an image as the service does for the fake engine, and of its checksum."""
     sys.path.insert(0, str(ROOT))
     from ocrsvc.engines.fake import hash_text
-    from ocrsvc.imaging.decode import PixelLimits, decode
+    from ocrsvc.imaging.codecs.decode import PixelLimits, decode
 
     limits = PixelLimits(50_000_000)
     pixels = decode(data, limits, gray=False).pixels

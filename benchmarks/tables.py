@@ -19,7 +19,7 @@ from pathlib import Path
 
 import cv2
 
-from ocrsvc.imaging.tables import find_tables
+from ocrsvc.imaging.tables.find_tables import find_tables
 from ocrsvc.records import Image, Page, ReadTask, Table, no_check
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -60,13 +60,10 @@ def no_check() -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """One decoded page image, upright as displayed (its EXIF orientation is already applied).
+    """One decoded page image, C-contiguous, upright as displayed; its format is as "jpeg".
 
-    Attributes:
-        pixels: C-contiguous.
-        format: Lower-case name of the file format, such as "jpeg".
-        frame: Width and height of the page in the pixels in which requests and answers place things on it, where it was
-            drawn at another resolution; None where these are its own pixels.
+    The frame is the page's size in the pixels in which requests and answers place things on it, where it was drawn at
+    another resolution; None where these are its own pixels.
     """
 
     pixels: Pixels
@@ -166,10 +163,8 @@ class ModelChoice:
 class ReadTask:
     """One image and what is asked of it: what the queue holds and an engine reads.
 
-    Attributes:
-        deadline: Monotonic seconds from which nobody waits for the answer.
-        check: The engine calls it between passes over the image and between lines.
-        own: Text that the page has already, in the frame of the image; None where that was not asked for.
+    From the deadline on, in monotonic seconds, nobody waits for the answer. The engine calls the check between passes
+    over the image and between lines. `own` is text that the page has already, in the frame of the image, if asked for.
     """
 
     image: Image
@@ -333,18 +328,11 @@ class EngineTimes:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What was read on one page.
+    """What was read on one page: its lines and regions in reading order, tables and bar codes from top to bottom.
 
-    Attributes:
-        width, height: Pixels of the image as displayed, the frame of all boxes.
-        angle: Clockwise degrees (0, 90, 180, 270) by which the page was turned to be read.
-        lines: In reading order.
-        number: From 1, within the document.
-        tables: From top to bottom; found only if the options ask for them.
-        regions: In reading order, every line in one of them; found only if the options ask for the layout.
-        masked: What was masked, in the order of the text; None where nothing was to be.
-        barcodes: From top to bottom; found only if the options ask for them.
-        times: Of the engine that read it just now, if it tells them; not of a page that was kept.
+    Its size is that of the image as displayed, the frame of all boxes; the angle is the clockwise turn, 0, 90, 180 or
+    270, by which it was read; its number in the document is from 1. Every line is in one of the regions, if these were
+    asked for. `masked` is None where nothing was to be masked; `times` are of the engine that read it just now.
     """
 
     width: int

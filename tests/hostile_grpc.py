@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from itertools import chain
 from typing import Final
 
 from hpack import Encoder
@@ -36,7 +37,7 @@ def fields(path: str, *more: tuple[str, str]) -> bytes:
 
 def greeting(*settings: tuple[int, int]) -> bytes:
     """What a client begins with."""
-    return PREFACE + frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", *setting) for setting in settings))
+    return PREFACE + settings_frame(*settings)
 
 
 def begin(stream: int, path: str = INFER, *more: tuple[str, str]) -> bytes:
@@ -49,233 +50,127 @@ def numbers(count: int) -> range:
     return range(1, 2 * count + 1, 2)
 
 
-def repeated(first: bytes, again: bytes, times: int) -> Iterator[bytes]:
+def repeated(again: bytes, times: int, first: bytes = b"") -> Iterator[bytes]:
     """A beginning, and the same frames again and again, many in a piece."""
-    yield greeting() + first
     a_piece = max(1, _PIECE_BYTES // len(again))
-    for _ in range(0, times, a_piece):
-        yield again * a_piece
+    return chain([greeting() + first], (again * a_piece for _ in range(0, times, a_piece)))
 
 
-def continuations() -> Iterator[bytes]:
-    """64 MB of a header block that does not end."""
-    return repeated(frame(HEADERS, 0, 1, fields(INFER)), frame(CONTINUATION, 0, 1, bytes(_PIECE_BYTES)), 1 << 12)
+def after(first: bytes, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """A beginning, and what follows."""
+    return chain([greeting() + first], pieces)
 
 
-def large_continuations() -> Iterator[bytes]:
-    """The same, each frame of a megabyte."""
-    yield greeting() + frame(HEADERS, 0, 1, fields(INFER))
-    for _ in range(64):
-        yield frame(CONTINUATION, 0, 1, bytes(1 << 20))
+def calls(again: Callable[[int], bytes], streams: range = range(1, 40_000, 2)) -> Iterator[bytes]:
+    """Calls that are begun, each with the frames that follow its headers, a hundred in a piece."""
+    pieces = (streams[at : at + _STREAMS] for at in range(0, len(streams), _STREAMS))
+    return after(b"", (b"".join(begin(number) + again(number) for number in piece) for piece in pieces))
 
 
-def small_continuations() -> Iterator[bytes]:
-    """A header block in pieces of a byte."""
-    return repeated(frame(HEADERS, 0, 1, fields(INFER)), frame(CONTINUATION, 0, 1, b"\x82"), 100_000)
+def settings_frame(*pairs: tuple[int, int]) -> bytes:
+    """What sets these settings."""
+    return frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", *pair) for pair in pairs))
 
 
-def empty_continuations() -> Iterator[bytes]:
-    """A header block in pieces of nothing."""
-    return repeated(frame(HEADERS, 0, 1, fields(INFER)), frame(CONTINUATION, 0, 1), 100_000)
+def window_frame(stream: int, size: int) -> bytes:
+    """What opens a window further."""
+    return frame(WINDOW, 0, stream, struct.pack(">I", size))
 
 
-def large_frame() -> Iterator[bytes]:
-    """A frame of 16 MB."""
-    yield greeting() + begin(1) + b"\xff\xff\xff\0\0\0\0\0\1"
-    for _ in range(256):
-        yield bytes(1 << 16)
-
-
-def large_ping() -> Iterator[bytes]:
-    """A frame of 16 MB whose kind has 8 bytes."""
-    yield greeting() + b"\xff\xff\xff\6\0\0\0\0\0"
-    for _ in range(256):
-        yield bytes(1 << 16)
-
-
-def half_a_frame() -> Iterator[bytes]:
-    """A frame that does not end."""
-    yield greeting() + begin(1) + b"\0\x80\0\0\0\0\0\0\1" + bytes(30_000)
-
-
-def settings_flood() -> Iterator[bytes]:
-    """Settings that change and are acknowledged, for ever."""
-    one, other = (frame(SETTINGS, 0, 0, struct.pack(">HI", 4, size)) for size in (100, 65535))
-    return repeated(b"", one + other, 100_000)
-
-
-def table_sizes() -> Iterator[bytes]:
-    """Sizes of the header table, the largest first."""
-    one, other = (frame(SETTINGS, 0, 0, struct.pack(">HI", 1, size)) for size in (2**32 - 1, 0))
-    return repeated(b"", one + other, 100_000)
-
-
-def unknown_settings() -> Iterator[bytes]:
-    """All 65,536 settings that there can be."""
-    yield greeting()
-    for first in range(100, 65_000, 80):
-        yield frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", number, 1) for number in range(first, first + 80)))
-
-
-def ping_flood() -> Iterator[bytes]:
-    """Each is to be answered."""
-    return repeated(b"", frame(PING, 0, 0, b"12345678"), 200_000)
-
-
-def priority_flood() -> Iterator[bytes]:
-    """Of streams that do not exist."""
-    return repeated(b"", frame(PRIORITY, 0, 3, struct.pack(">IB", 0, 16)), 200_000)
-
-
-def window_flood() -> Iterator[bytes]:
-    """The connection's window grows by a byte at a time."""
-    return repeated(b"", frame(WINDOW, 0, 0, struct.pack(">I", 1)), 200_000)
-
-
-def unknown_frames() -> Iterator[bytes]:
-    """Of a kind that is to be ignored."""
-    return repeated(b"", frame(99, 0, 0, b"x"), 200_000)
-
-
-def empty_data() -> Iterator[bytes]:
-    """A body of no bytes in many frames."""
-    return repeated(begin(1), frame(DATA, 0, 1), 200_000)
-
-
-def padding() -> Iterator[bytes]:
-    """A body that is all padding."""
-    return repeated(begin(1), frame(DATA, PADDED, 1, b"\xff" + bytes(255)), 50_000)
+def live_calls(window: int) -> Iterator[bytes]:
+    """Health checks on all streams, whose answers find windows of this size."""
+    sent = (begin(number, LIVE) + frame(DATA, END_STREAM, number, bytes(5)) for number in numbers(_STREAMS))
+    return iter([greeting((4, window)), b"".join(sent)])
 
 
 def small_data() -> Iterator[bytes]:
     """A body in frames of a byte."""
-    return repeated(begin(1) + frame(DATA, 0, 1, b"\0\0\x10\0\0"), frame(DATA, 0, 1, b"x"), 100_000)
-
-
-def rapid_reset() -> Iterator[bytes]:
-    """Calls that are taken back as soon as they are begun."""
-    yield greeting()
-    for first in range(1, 40_000, 200):
-        yield b"".join(
-            begin(number) + frame(RESET, 0, number, struct.pack(">I", 8)) for number in range(first, first + 200, 2)
-        )
-
-
-def resets_by_the_server() -> Iterator[bytes]:
-    """Calls that make the server reset them: their windows grow too large."""
-    yield greeting()
-    for first in range(1, 40_000, 200):
-        yield b"".join(
-            begin(number) + frame(WINDOW, 0, number, struct.pack(">I", 2**31 - 1))
-            for number in range(first, first + 200, 2)
-        )
-
-
-def trailers() -> Iterator[bytes]:
-    """A call with headers of 30 kB behind its body, again and again."""
-    yield greeting()
-    block = bytes(Encoder().encode([(f"x-{number}", "y" * 250) for number in range(80)]))
-    for number in numbers(_STREAMS):
-        yield begin(number) + frame(HEADERS, END_HEADERS | END_STREAM, number, block)
+    return repeated(frame(DATA, 0, 1, b"x"), 100_000, begin(1) + frame(DATA, 0, 1, b"\0\0\x10\0\0"))
 
 
 def large_metadata() -> Iterator[bytes]:
     """All streams open, each with 30 kB of headers in Huffman's code."""
-    yield greeting()
-    for number in numbers(_STREAMS):
-        yield begin(number, INFER, ("x", "y" * 10_000), ("z", "y" * 10_000), ("grpc-timeout", "1" * 9_000))
-
-
-def header_bomb() -> Iterator[bytes]:
-    """One header of 4 kB in the table, meant by a byte each time."""
-    block = fields(INFER, ("bomb", "x" * 4000))
-    yield greeting() + frame(HEADERS, END_HEADERS, 1, block)
-    for number in numbers(_STREAMS)[1:]:
-        yield frame(HEADERS, END_HEADERS, number, b"\xbe" * 16_000)
-
-
-def small_headers() -> Iterator[bytes]:
-    """As many headers as a block has room for."""
-    yield greeting()
-    for number in numbers(_STREAMS):
-        yield frame(HEADERS, END_HEADERS, number, fields(INFER) + b"\0\1x\0" * 7000)
-
-
-def beginnings() -> Iterator[bytes]:
-    """All streams open, each with the beginning of a large message."""
-    yield greeting() + b"".join(begin(number) for number in numbers(_STREAMS))
-    for number in numbers(_STREAMS):
-        yield frame(DATA, 0, number, struct.pack(">BI", 0, 1 << 25) + b"x" * 100)
-
-
-def large_messages() -> Iterator[bytes]:
-    """4 MB each of messages that do not end, as much as the windows let through."""
-    yield greeting()
-    for number in numbers(2):
-        yield begin(number) + frame(DATA, 0, number, struct.pack(">BI", 0, 1 << 25))
-        for _ in range(255):
-            yield frame(DATA, 0, number, bytes(_PIECE_BYTES))
+    more = (("x", "y" * 10_000), ("z", "y" * 10_000), ("grpc-timeout", "1" * 9_000))
+    return after(b"", (begin(number, INFER, *more) for number in numbers(_STREAMS)))
 
 
 def small_messages() -> Iterator[bytes]:
     """Two megabytes of empty messages, for a method that takes many."""
-    yield greeting() + begin(1, STREAM_INFER)
-    for _ in range(128):
-        yield frame(DATA, 0, 1, bytes(_PIECE_BYTES // 5 * 5))
+    return after(begin(1, STREAM_INFER), [frame(DATA, 0, 1, bytes(_PIECE_BYTES // 5 * 5))] * 128)
 
 
-def answers_nobody_takes() -> Iterator[bytes]:
-    """Calls whose answers have no window, and their client does not care."""
-    yield greeting((4, 0))
-    yield b"".join(begin(number, LIVE) + frame(DATA, END_STREAM, number, bytes(5)) for number in numbers(_STREAMS))
-
-
-def window_of_a_byte() -> Iterator[bytes]:
-    """Calls whose answers are taken a byte at a time."""
-    yield greeting((4, 1))
-    yield b"".join(begin(number, LIVE) + frame(DATA, END_STREAM, number, bytes(5)) for number in numbers(_STREAMS))
-    for _ in range(10):
-        yield b"".join(frame(WINDOW, 0, number, struct.pack(">I", 1)) for number in numbers(_STREAMS))
-
+_TRAILERS: Final = bytes(Encoder().encode([(f"x-{number}", "y" * 250) for number in range(80)]))
+_BLOCK: Final = frame(HEADERS, 0, 1, fields(INFER))
+"""Headers that do not end."""
 
 ENDED: Final[Mapping[str, Conversation]] = {
-    make.__name__: make
-    for make in (
-        continuations,
-        large_continuations,
-        small_continuations,
-        empty_continuations,
-        large_frame,
-        large_ping,
-        settings_flood,
-        table_sizes,
-        unknown_settings,
-        ping_flood,
-        priority_flood,
-        window_flood,
-        unknown_frames,
-        empty_data,
-        padding,
-        small_data,
-        rapid_reset,
-        resets_by_the_server,
-        trailers,
-        large_metadata,
-        header_bomb,
-        small_headers,
-    )
+    # 64 MB of a header block that does not end; in frames of a megabyte; in pieces of a byte, and of nothing.
+    "continuations": lambda: repeated(frame(CONTINUATION, 0, 1, bytes(_PIECE_BYTES)), 1 << 12, _BLOCK),
+    "large_continuations": lambda: after(_BLOCK, (frame(CONTINUATION, 0, 1, bytes(1 << 20)) for _ in range(64))),
+    "small_continuations": lambda: repeated(frame(CONTINUATION, 0, 1, b"\x82"), 100_000, _BLOCK),
+    "empty_continuations": lambda: repeated(frame(CONTINUATION, 0, 1), 100_000, _BLOCK),
+    # A frame of 16 MB; and one whose kind has 8 bytes.
+    "large_frame": lambda: after(begin(1) + b"\xff\xff\xff\0\0\0\0\0\1", (bytes(1 << 16) for _ in range(256))),
+    "large_ping": lambda: after(b"\xff\xff\xff\6\0\0\0\0\0", (bytes(1 << 16) for _ in range(256))),
+    # Settings that change and are acknowledged, for ever; sizes of the header table; and all settings that can be.
+    "settings_flood": lambda: repeated(settings_frame((4, 100)) + settings_frame((4, 65535)), 100_000),
+    "table_sizes": lambda: repeated(settings_frame((1, 2**32 - 1)) + settings_frame((1, 0)), 100_000),
+    "unknown_settings": lambda: after(
+        b"", (settings_frame(*((number, 1) for number in range(at, at + 80))) for at in range(100, 65_000, 80))
+    ),
+    # Each is to be answered.
+    "ping_flood": lambda: repeated(frame(PING, 0, 0, b"12345678"), 200_000),
+    # Of streams that do not exist.
+    "priority_flood": lambda: repeated(frame(PRIORITY, 0, 3, struct.pack(">IB", 0, 16)), 200_000),
+    # The connection's window grows by a byte at a time.
+    "window_flood": lambda: repeated(window_frame(0, 1), 200_000),
+    # Of a kind that is to be ignored.
+    "unknown_frames": lambda: repeated(frame(99, 0, 0, b"x"), 200_000),
+    # A body of no bytes in many frames, one that is all padding, and one in frames of a byte.
+    "empty_data": lambda: repeated(frame(DATA, 0, 1), 200_000, begin(1)),
+    "padding": lambda: repeated(frame(DATA, PADDED, 1, b"\xff" + bytes(255)), 50_000, begin(1)),
+    "small_data": small_data,
+    # Calls that are taken back as soon as they are begun; and those that make the server reset them.
+    "rapid_reset": lambda: calls(lambda number: frame(RESET, 0, number, struct.pack(">I", 8))),
+    "resets_by_the_server": lambda: calls(lambda number: window_frame(number, 2**31 - 1)),
+    # Calls with headers of 30 kB behind their bodies; with 30 kB of them in Huffman's code.
+    "trailers": lambda: calls(
+        lambda number: frame(HEADERS, END_HEADERS | END_STREAM, number, _TRAILERS), numbers(_STREAMS)
+    ),
+    "large_metadata": large_metadata,
+    # One header of 4 kB in the table, meant by a byte each time; and as many headers as a block has room for.
+    "header_bomb": lambda: after(
+        frame(HEADERS, END_HEADERS, 1, fields(INFER, ("bomb", "x" * 4000))),
+        (frame(HEADERS, END_HEADERS, number, b"\xbe" * 16_000) for number in numbers(_STREAMS)[1:]),
+    ),
+    "small_headers": lambda: after(
+        b"",
+        (frame(HEADERS, END_HEADERS, number, fields(INFER) + b"\0\1x\0" * 7000) for number in numbers(_STREAMS)),
+    ),
 }
 """Those whose connection is ended for them."""
 
 SERVED: Final[Mapping[str, Conversation]] = {
-    make.__name__: make
-    for make in (
-        half_a_frame,
-        beginnings,
-        large_messages,
-        small_messages,
-        answers_nobody_takes,
-        window_of_a_byte,
-    )
+    # A frame that does not end.
+    "half_a_frame": lambda: iter([greeting() + begin(1) + b"\0\x80\0\0\0\0\0\0\1" + bytes(30_000)]),
+    # All streams open, each with the beginning of a large message; and 4 MB each of messages that do not end.
+    "beginnings": lambda: after(
+        b"".join(begin(number) for number in numbers(_STREAMS)),
+        (frame(DATA, 0, number, struct.pack(">BI", 0, 1 << 25) + b"x" * 100) for number in numbers(_STREAMS)),
+    ),
+    "large_messages": lambda: after(
+        b"",
+        chain.from_iterable(
+            [begin(number) + frame(DATA, 0, number, struct.pack(">BI", 0, 1 << 25))]
+            + [frame(DATA, 0, number, bytes(_PIECE_BYTES))] * 255
+            for number in numbers(2)
+        ),
+    ),
+    "small_messages": small_messages,
+    # Calls whose answers have no window, and their client does not care; and those taken a byte at a time.
+    "answers_nobody_takes": lambda: live_calls(0),
+    "window_of_a_byte": lambda: chain(
+        live_calls(1), [b"".join(window_frame(number, 1) for number in numbers(_STREAMS))] * 10
+    ),
 }
 """Those who only hold what they have sent, or whose calls alone are refused."""

@@ -11,9 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from ocrsvc.engines.isolated.child_pool import ChildPool
-from ocrsvc.engines.isolated.handle import IsolatedHandle
-from ocrsvc.engines.isolated.spawner import Spawner
+from ocrsvc.engines.isolated.child import Spawner
+from ocrsvc.engines.isolated.engine import ChildPool, IsolatedHandle
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.serving.crash_denylist import CrashDenylist

@@ -11,7 +11,7 @@ from web_support import picture
 
 from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.model.version import ModelVersion
-from ocrsvc.engines.opening import open_engine_in_process
+from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.models.loaded_models import LoadedModels
 from ocrsvc.models.loaded_version import EngineThreads, ModelMemory

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from ipaddress import ip_network
 
-from ocrsvc.outgoing.policy import OutgoingPolicy, parse_pattern
+from ocrsvc.connections.policy import OutgoingPolicy, parse_pattern
 
 Answer = Callable[[socket.socket, bytes], object]
 LOOPBACK = (ip_network("127.0.0.0/8"),)

@@ -23,20 +23,17 @@ from gunicorn.config import Config
 from gunicorn.errors import HaltServer
 from gunicorn.pidfile import Pidfile
 
-from ocrsvc.engines.isolated.child_pool import ChildPool
-from ocrsvc.engines.isolated.handle import IsolatedHandle
+from ocrsvc.engines.isolated.engine import ChildPool, IsolatedHandle
 from ocrsvc.errors import EngineFailed, EngineUnavailable
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.serving.requests_in_flight import InFlightTable
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.worker_table import State, WorkerTable
-from ocrsvc.worker import arbiter as arbiter_module
-from ocrsvc.worker.arbiter import LastingArbiter, take_over
+from ocrsvc.worker import gunicorn_internals
 from ocrsvc.worker.boot import _is_final
-from ocrsvc.worker.gunicorn_worker import RecyclingWorker
+from ocrsvc.worker.gunicorn_internals import LastingArbiter, PidFile, RecyclingWorker, remove_stale, take_over
 from ocrsvc.worker.hung_requests import HungRequests
 from ocrsvc.worker.logger import LastingLogger
-from ocrsvc.worker.pidfile import PidFile, remove_stale
 from ocrsvc.worker.replacement_controller import ReplacementController
 
 
@@ -128,8 +125,8 @@ def test_a_worker_that_did_not_hear_that_it_should_end_is_told_again(monkeypatch
 
     monkeypatch.setattr(server, "kill_worker", kill)
     monkeypatch.setattr(server, "reap_workers", lambda: None)
-    monkeypatch.setattr(arbiter_module, "_SIGNAL_AGAIN_S", 0.01)
-    monkeypatch.setattr(arbiter_module, "_STOP_CHECK_S", 0.01)
+    monkeypatch.setattr(gunicorn_internals, "_SIGNAL_AGAIN_S", 0.01)
+    monkeypatch.setattr(gunicorn_internals, "_STOP_CHECK_S", 0.01)
     server.stop()
     assert sent == [(11, signal.SIGTERM), (12, signal.SIGTERM), (11, signal.SIGTERM)]
 

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocrsvc.errors import BadBase64, NothingSent, OcrsvcError
-from ocrsvc.imaging import base64text, percent
-from ocrsvc.imaging.base64text import decode_base64
+from ocrsvc.http.base64text import decode_base64
 
 SHARED = Path(os.environ.get("OCRSVC_SHARED", Path(__file__).parents[2] / "shared"))
 
@@ -95,7 +94,7 @@ WRONG = {
     "iVBO你好": "'你' at position 4,",
     "iVB=Rw0K": "'=' at position 3,",
     "AA==AAAA": "'=' at position 2,",
-    "iVBO%zzw0K": "'%' at position 4,",
+    "iVBO%zzw0K": "percent escapes",
     "data:image/png;base64,iV.O": r"'\.' at position 24,",
     "iVBO\x00w0K": r"'\\x00' at position 4,",
     "iVBOR": "5 letters",
@@ -116,47 +115,6 @@ def test_what_is_wrong_is_named(text: str, complaint: str) -> None:
 def test_no_text_raises_anything_else(text: str) -> None:
     with suppress(NothingSent, BadBase64):
         assert decode_base64(text)
-
-
-BITS = (
-    *(
-        b"A",
-        b"QUJD",
-        b"+",
-        b"-_",
-        b"=",
-        b" ",
-        b"   ",
-        b"\n",
-        b"\r\n",
-        b"\t",
-        b"!",
-        b"\xff",
-        b"A" * 12 + b"\n",
-        b"AAAA ",
-    ),
-    *(b"%", b"%4", b"%2B", b"%25", b"%0A", b"%%41", b"%zz", b"data:image/png;base64,", b"data:,"),
-)
-BITS_OF_A_TEXT = st.lists(st.tuples(st.sampled_from(BITS), st.integers(1, 9)).map(lambda bit: bit[0] * bit[1]))
-
-
-def outcome(text: str | bytes | memoryview) -> object:
-    try:
-        return decode_base64(text)
-    except OcrsvcError as error:
-        return error.detail
-
-
-@given(bits=BITS_OF_A_TEXT, step=st.integers(4, 40))
-def test_where_slices_of_a_text_end_makes_no_difference(bits: list[bytes], step: int) -> None:
-    text = b"".join(bits)
-    kinds = (text, memoryview(text), text.decode("latin-1"))
-    whole = [outcome(kind) for kind in kinds]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(percent, "STEP_BYTES", step)
-        patched.setattr(percent, "WHOLE_BYTES", 0)
-        patched.setattr(base64text, "STEP_BYTES", step)
-        assert [outcome(kind) for kind in kinds] == whole
 
 
 def files() -> list[tuple[str, list[int]]]:

@@ -14,8 +14,7 @@ import pytest
 import yaml
 from support import ROOT, wait_until
 
-from ocrsvc.cli.batch import batch
-from ocrsvc.cli.batch_options import shard_of
+from ocrsvc.cli.batch import batch, shard_of
 from ocrsvc.errors import BadOption, RunChanged, SettingsError, SourceGone
 
 SLURM = ROOT / "deploy" / "slurm" / "ocrsvc-batch.sbatch"

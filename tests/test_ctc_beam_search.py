@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.pipeline.ctc_beam_search import Steps, beam_search, pad, prune
+from ocrsvc.engines.ppocr.pipeline.ctc import Steps, beam_search, pad, prune
 from ocrsvc.errors import DeadlineExceeded
 
 Table = NDArray[np.float64]

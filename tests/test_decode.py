@@ -25,7 +25,7 @@ from PIL import Image as Pillow
 from PIL import TiffImagePlugin
 
 from ocrsvc.errors import BrokenImage, ImageTooLarge, OcrsvcError, UnsupportedImage
-from ocrsvc.imaging.decode import PixelLimits, decode, open_encoded_image
+from ocrsvc.imaging.codecs.decode import PixelLimits, decode, open_encoded_image
 
 LIMITS = PixelLimits(50_000_000, {"gif": 20_000_000, "webp": 30_000_000, "tiff": 40_000_000})
 SHARED = Path(os.environ.get("OCRSVC_SHARED", Path(__file__).parents[2] / "shared"))
@@ -510,7 +510,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 MEASURE = """
 import resource, sys
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits, decode, open_encoded_image
+from ocrsvc.imaging.codecs.decode import PixelLimits, decode, open_encoded_image
 data, limits = sys.stdin.buffer.read(), PixelLimits(50_000_000)
 before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

@@ -12,7 +12,7 @@ import pytest
 
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import BrokenImage, OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits, open_encoded_image
+from ocrsvc.imaging.codecs.decode import PixelLimits, open_encoded_image
 from ocrsvc.models.loaded_models import Lease
 from ocrsvc.pipeline.decode_job import DecodeJob, read_jobs
 from ocrsvc.pipeline.read_context import make_read_request

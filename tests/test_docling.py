@@ -20,7 +20,7 @@ from outgoing_support import response, serving
 from support import wait_until
 from web_support import TEXT, KnownEngine, as_base64, json_of, picture, running_app
 
-from ocrsvc.adapters.docling.conversion import as_members, from_members, parse_conversion, values_of_form
+from ocrsvc.adapters.docling.conversion import Conversion, parse_conversion, values_of_form
 from ocrsvc.app import create_app
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
@@ -278,8 +278,8 @@ def test_a_task_takes_one_document(place: Place) -> None:
 def test_options_are_the_same_after_they_were_kept_with_a_task() -> None:
     fields = [("to_formats", b"json"), ("to_formats", b"md"), ("ocr_lang", b'["en", "de"]'), ("page_range", b"[1,2]")]
     asked = parse_conversion(values_of_form(fields), "zip")
-    assert (asked.to_formats, asked.lang, asked.last) == (("json", "md"), "auto", 2)
-    assert from_members(json.loads(json.dumps(as_members(asked)))) == asked
+    assert (asked.to_formats, asked.lang, asked.pages) == (("json", "md"), "auto", (1, 2))
+    assert Conversion.model_validate(json.loads(asked.model_dump_json(exclude_none=True))) == asked
 
 
 def test_the_time_of_a_request_is_that_of_all_its_documents(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

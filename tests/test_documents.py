@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from web_support import KnownEngine, as_base64, json_of, picture, running_app, texts
 
 from ocrsvc.errors import BrokenImage, CallerError, DeadlineExceeded, QueueFull
-from ocrsvc.imaging import pdf as pdf_room
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
+from ocrsvc.imaging.codecs.tiff_pages import begin_with, find_pages
 from ocrsvc.imaging.document import open_document
 from ocrsvc.imaging.page_ranges import choose, parse_ranges
-from ocrsvc.imaging.pdf import Pdf, size_px
-from ocrsvc.imaging.tiff_pages import begin_with, find_pages
+from ocrsvc.imaging.pdf import open_pdf as pdf_room
+from ocrsvc.imaging.pdf.open_pdf import Pdf, size_px
 from ocrsvc.pipeline.documents import Documents
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.pipeline.read_context import make_read_request

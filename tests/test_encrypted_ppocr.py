@@ -11,7 +11,7 @@ from support import ROOT
 
 from ocrsvc.engines.model.encryption import ModelKey
 from ocrsvc.engines.model.version import DETECTION, RECOGNITION, ModelVersion, built_in_model
-from ocrsvc.engines.opening import open_engine_in_process
+from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.models.importers.source_files import NewModel
 from ocrsvc.models.importers.write_version import encrypt_model, write_version
 from ocrsvc.models.repository import ModelRepository

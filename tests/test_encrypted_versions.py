@@ -21,7 +21,7 @@ from ocrsvc.engines.model import encryption
 from ocrsvc.engines.model.encryption import ModelKey, new_key
 from ocrsvc.engines.model.files import write_manifest
 from ocrsvc.engines.model.version import ModelVersion
-from ocrsvc.engines.opening import open_engine
+from ocrsvc.engines.open_engine import open_engine
 from ocrsvc.errors import BadModel, SettingsError
 from ocrsvc.models.importers.write_version import encrypt_model, write_version
 from ocrsvc.models.proof.prover import Prover

@@ -10,8 +10,7 @@ from models_support import make_fake, make_version
 
 from ocrsvc.engines.model.files import write_manifest
 from ocrsvc.engines.model.version import ModelVersion, built_in_model
-from ocrsvc.engines.model_settings import own_settings, settings_of_model
-from ocrsvc.engines.opening import open_engine
+from ocrsvc.engines.open_engine import open_engine, own_settings, settings_of_model
 from ocrsvc.errors import BadModel
 from ocrsvc.registry import engines
 from ocrsvc.settings.settings import Settings, settings_class

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 from models_support import make_fake_version
 
-from ocrsvc.adapters.ocr_space.http import _options
-from ocrsvc.adapters.ocr_space.languages import LANGUAGES
-from ocrsvc.adapters.umi_ocr.image_requests import OPTIONS, options_for, to_read_options
-from ocrsvc.adapters.umi_ocr.languages import language_choices
+from ocrsvc.adapters.ocr_space.http import LANGUAGES, read_options
+from ocrsvc.adapters.umi_ocr.options import OPTIONS, language_choices, options_for, parse_image_options
 from ocrsvc.engines.model.languages import AUTO, is_tag
 from ocrsvc.errors import BadOption
 from ocrsvc.http.parsed_body import Content
@@ -36,7 +34,7 @@ def listed(tmp_path: Path) -> ModelList:
 
 
 def asked_of_ocr_space(language: str, *, has_models: bool) -> str | None:
-    return _options(Content(fields=(("language", language),)), has_models=has_models).lang
+    return read_options(Content(fields=(("language", language),)), has_models=has_models).lang
 
 
 def test_the_languages_of_ocr_space_are_tags() -> None:
@@ -47,7 +45,7 @@ def test_the_languages_of_ocr_space_are_tags() -> None:
 
 def test_without_a_repository_no_language_decides_anything() -> None:
     assert asked_of_ocr_space("rus", has_models=False) is None
-    assert to_read_options({"ocr.language": ["what", "ever"]}, has_models=False).lang is None
+    assert parse_image_options({"ocr.language": ["what", "ever"]}).read_options(has_models=False).lang is None
 
 
 def test_umi_ocr_lists_the_languages_that_are_read_and_the_models_that_serve(listed: ModelList) -> None:
@@ -67,7 +65,7 @@ def test_umi_ocr_lists_the_languages_that_are_read_and_the_models_that_serve(lis
 
 def test_every_value_that_umi_ocr_lists_can_be_sent(listed: ModelList) -> None:
     for value, _title in language_choices(listed):
-        asked = to_read_options({"ocr.language": value}, has_models=True)
+        asked = parse_image_options({"ocr.language": value}).read_options(has_models=True)
         assert (asked.model or asked.lang or "") in {"zh", "en", "ru", "th", "east", "east:canary", "north"}
 
 
@@ -87,14 +85,12 @@ def test_a_repository_without_languages_or_models_leaves_the_options_as_they_are
     ],
 )
 def test_umi_ocr_s_language_asks_for(sent: str | None, wanted: dict[str, str]) -> None:
-    asked = to_read_options({} if sent is None else {"ocr.language": sent}, has_models=True)
+    asked = parse_image_options({} if sent is None else {"ocr.language": sent}).read_options(has_models=True)
     named = {name: value for name in ("model", "tier", "lang") if (value := dataclasses.asdict(asked)[name])}
     assert named == wanted
 
 
-@pytest.mark.parametrize(
-    "sent", ["", "en", "models/../../etc/passwd", "rotate=90", "model=", "lang=klingon", 7, ["en"]]
-)
+@pytest.mark.parametrize("sent", ["en", "models/../../etc/passwd", "rotate=90", "model=", "lang=klingon", 7, ["en"]])
 def test_a_value_that_umi_ocr_does_not_list_is_refused(sent: object) -> None:
     with pytest.raises(BadOption):
-        to_read_options({"ocr.language": sent}, has_models=True)
+        parse_image_options({"ocr.language": sent}).read_options(has_models=True)

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.gpu.probability_map import CERTAIN, pack_map, unpack_map
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import lines_from_map, lines_from_mask
-from ocrsvc.engines.ppocr.pipeline.map_thresholds import MAP_THRESHOLD
+from ocrsvc.engines.ppocr.gpu.page_reader import CERTAIN, pack_map, unpack_map
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, lines_from_map, lines_from_mask
 
 Patch = tuple[int, int, int, int, float]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend
 from ocrsvc.engines.ppocr.gpu.crops import crop_lines
-from ocrsvc.engines.ppocr.gpu.probability_map import pack_map
+from ocrsvc.engines.ppocr.gpu.page_reader import pack_map
 from ocrsvc.engines.ppocr.gpu.resize import detector_input
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS

@@ -21,8 +21,7 @@ from ocrsvc.system.gpu_devices import find_gpus, least_loaded_gpu, pin_gpu
 from ocrsvc.system.thread_plan import device_for, gpus_for, plan
 from ocrsvc.telemetry.worker_table import Granted, Head, Reason, Snapshot, State, WorkerTable
 from ocrsvc.worker import boot
-from ocrsvc.worker.replacement_controller import ReplacementController
-from ocrsvc.worker.replacement_policy import next_grant
+from ocrsvc.worker.replacement_controller import ReplacementController, next_grant
 from ocrsvc.worker.service_context import ServiceContext
 
 UUID, PART = "GPU-0de00000-0000-0000-0000-000000000001", "MIG-0de00000-0000-0000-0000-000000000002"

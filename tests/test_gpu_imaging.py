@@ -29,14 +29,11 @@ from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.gpu import arrays
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, CupyBackend, find_backend
 from ocrsvc.engines.ppocr.gpu.crops import crop_lines, samples
-from ocrsvc.engines.ppocr.gpu.page_reader import MOST_SAMPLES
-from ocrsvc.engines.ppocr.gpu.probability_map import CERTAIN, pack_map, unpack_map
+from ocrsvc.engines.ppocr.gpu.page_reader import CERTAIN, MOST_SAMPLES, drawn_pages, find_fault, pack_map, unpack_map
 from ocrsvc.engines.ppocr.gpu.resize import detector_input, resize
-from ocrsvc.engines.ppocr.gpu.self_test import drawn_pages, find_fault
 from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import lines_from_map, lines_from_mask
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, lines_from_map, lines_from_mask
 from ocrsvc.engines.ppocr.pipeline.detector import SIDES_PX
-from ocrsvc.engines.ppocr.pipeline.map_thresholds import MAP_THRESHOLD
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, to_tensor
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import BUCKETS_PX, BatchRunner
@@ -201,7 +198,7 @@ def engine() -> Iterator[PpocrEngine]:
 
 def in_memory(engine: PpocrEngine) -> PageHandle:
     """The same models, with pixels prepared in memory."""
-    return PageHandle(engine._detector, engine._scripts[0].readers, engine._shared_threads)
+    return PageHandle(engine._detector, engine._scripts, engine._shared_threads)
 
 
 def read(handle: PageHandle, pixels: Pixels, options: ReadOptions | None = None) -> Page:
@@ -308,8 +305,8 @@ def test_a_page_for_which_the_gpu_has_no_room_is_prepared_in_memory(
 ) -> None:
     viewer = engine._gpu_pipeline
     assert viewer is not None
-    full = type(viewer)(Full(), viewer.detector, viewer.recognizers)
-    handle = PageHandle(engine._detector, engine._scripts[0].readers, engine._shared_threads, gpu_pipeline=full)
+    full = type(viewer)(Full(), viewer.detector, viewer.scripts)
+    handle = PageHandle(engine._detector, engine._scripts, engine._shared_threads, gpu_pipeline=full)
     assert read(handle, load(PAGES / "line.png")).text == "The library closes at 15:00 today."
     assert "no room for a page of 600 x 50 pixels (out of memory" in caplog.text
 

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -22,10 +22,14 @@ import numpy as np
 import pytest
 from google.protobuf import any_pb2, json_format, text_format
 from grpc_support import (
+    ANSWER,
     MESSAGES,
+    PATIENCE_S,
     UNLIMITED,
     V2,
+    Gate,
     calling,
+    gated,
     infer_request,
     known_model,
     model_over,
@@ -45,7 +49,6 @@ from web_support import CONFIDENCE, TEXT, DeafReader, KnownEngine, as_base64, js
 from ocrsvc.app import create_app
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError, QueueFull
 from ocrsvc.grpc_server.call import Calls
-from ocrsvc.grpc_server.method import Call, Method
 from ocrsvc.grpc_services import make_services
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadTask
@@ -55,11 +58,9 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 GOLDEN = Path(os.environ.get("OCRSVC_SHARED", ROOT.parent / "shared")) / "wire" / "golden"
 INFER = V2 + "ModelInfer"
-ANSWER = "inference.ModelInferResponse"
 SEEN = "64x32 auto True False None"
+TFS = "tensorflow.serving."
 PIPELINE = "baidu.paddle_serving.pipeline_serving."
-# Long enough for the slowest machine; nothing waits for it that goes right.
-PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -158,15 +159,6 @@ def test_the_service_and_its_model_describe_themselves_as_over_http(channel: grp
     )
 
 
-def test_statistics_grow(channel: grpc.Channel) -> None:
-    def images() -> int:
-        return int(v2(channel, "ModelStatistics", {"name": "ocr"}).model_stats[0].inference_stats.queue.count)
-
-    before = images()
-    infer(channel, infer_request(picture()))
-    assert images() == before + 1
-
-
 def test_the_health_check_of_grpc_itself_is_answered(channel: grpc.Channel) -> None:
     check = unary(channel, "/grpc.health.v1.Health/Check", "grpc.health.v1.HealthCheckResponse")
     request = MESSAGES["grpc.health.v1.HealthCheckRequest"]
@@ -183,16 +175,9 @@ def wrong_input(**changes: Any) -> Any:
     return request
 
 
-def with_two_inputs() -> Any:
-    request = infer_request(picture())
-    request.inputs.add(name="image")
-    return request
-
-
-def with_a_classification() -> Any:
-    request = infer_request(picture())
-    request.outputs.add(name="text").parameters["classification"].int64_param = 3
-    return request
+def merged(text: str) -> Any:
+    """A right request, with more of it as text."""
+    return text_format.Merge(text, infer_request(picture()))
 
 
 @pytest.mark.parametrize(
@@ -203,8 +188,11 @@ def with_a_classification() -> Any:
         (wrong_input(model_version="x"), grpc.StatusCode.INVALID_ARGUMENT),
         (wrong_input(name="images"), grpc.StatusCode.INVALID_ARGUMENT),
         (wrong_input(datatype="UINT8"), grpc.StatusCode.INVALID_ARGUMENT),
-        (with_two_inputs(), grpc.StatusCode.INVALID_ARGUMENT),
-        (with_a_classification(), grpc.StatusCode.UNIMPLEMENTED),
+        (merged("inputs {name: 'image'}"), grpc.StatusCode.INVALID_ARGUMENT),
+        (
+            merged("outputs {name: 'text' parameters {key: 'classification' value {int64_param: 3}}}"),
+            grpc.StatusCode.UNIMPLEMENTED,
+        ),
         (infer_request(b"no image"), grpc.StatusCode.INVALID_ARGUMENT),
         (infer_request(picture(), rotate="45"), grpc.StatusCode.INVALID_ARGUMENT),
         (infer_request(picture(), timeout="soon"), grpc.StatusCode.INVALID_ARGUMENT),
@@ -316,24 +304,27 @@ def test_what_is_wrong_in_paddlexs_json_is_reported_in_its_envelope(channel: grp
     assert '"errorCode":422' in strings(raw_outputs(response)["output"])[0]
 
 
-def predict_request(*images: bytes, name: str = "ocr") -> Any:
-    request = MESSAGES["tensorflow.serving.PredictRequest"]()
+def predict_request(
+    *images: bytes, name: str = "ocr", dtype: int = 7, size: int | None = None, inputs: Sequence[str] = ("image",)
+) -> Any:
+    request = MESSAGES[TFS + "PredictRequest"]()
     request.model_spec.name = name
     request.model_spec.signature_name = "serving_default"
-    tensor = request.inputs["image"]
-    tensor.dtype = 7
-    tensor.tensor_shape.dim.add(size=len(images))
-    tensor.string_val.extend(images)
+    for each in inputs:
+        tensor = request.inputs[each]
+        tensor.dtype = dtype
+        tensor.tensor_shape.dim.add(size=len(images) if size is None else size)
+        tensor.string_val.extend(images)
     return request
 
 
-def predict(channel: grpc.Channel, request: Any) -> Any:
-    call = unary(channel, "/tensorflow.serving.PredictionService/Predict", "tensorflow.serving.PredictResponse")
+def tfs(channel: grpc.Channel, method: str, request: Any, service: str = "PredictionService") -> Any:
+    call = unary(channel, f"/{TFS}{service}/{method}", f"{TFS}{method}Response")
     return call(request, timeout=PATIENCE_S)
 
 
 def test_tensorflow_servings_clients_are_answered(channel: grpc.Channel) -> None:
-    response = predict(channel, predict_request(picture(), picture()))
+    response = tfs(channel, "Predict", predict_request(picture(), picture()))
     assert response.model_spec.version.value == 1
     assert [text.decode() for text in response.outputs["texts"].string_val] == [TEXT, SEEN] * 2
     assert [dim.size for dim in response.outputs["boxes"].tensor_shape.dim] == [2, 2, 4, 2]
@@ -344,11 +335,11 @@ def test_tensorflow_servings_clients_are_answered(channel: grpc.Channel) -> None
 def test_tensorflow_servings_output_filter_counts(channel: grpc.Channel) -> None:
     request = predict_request(picture())
     request.output_filter.append("text")
-    assert list(predict(channel, request).outputs) == ["text"]
+    assert list(tfs(channel, "Predict", request).outputs) == ["text"]
 
 
 def test_an_empty_element_is_an_empty_page_to_tensorflow_servings_clients(channel: grpc.Channel) -> None:
-    outputs = predict(channel, predict_request(b"", picture())).outputs
+    outputs = tfs(channel, "Predict", predict_request(b"", picture())).outputs
     assert list(outputs["counts"].int_val) == [0, 2]
     assert [text.decode() for text in outputs["texts"].string_val] == ["", "", TEXT, SEEN]
 
@@ -361,12 +352,9 @@ def test_an_output_that_is_named_again_and_again_is_answered_once(channel: grpc.
 
 
 def test_tensorflow_servings_model_describes_itself(channel: grpc.Channel) -> None:
-    request = MESSAGES["tensorflow.serving.GetModelMetadataRequest"](metadata_field=["signature_def"])
+    request = MESSAGES[TFS + "GetModelMetadataRequest"](metadata_field=["signature_def"])
     request.model_spec.name = "ocr"
-    call = unary(
-        channel, "/tensorflow.serving.PredictionService/GetModelMetadata", "tensorflow.serving.GetModelMetadataResponse"
-    )
-    packed: any_pb2.Any = call(request, timeout=PATIENCE_S).metadata["signature_def"]
+    packed: any_pb2.Any = tfs(channel, "GetModelMetadata", request).metadata["signature_def"]
     assert packed.type_url == "type.googleapis.com/tensorflow.serving.SignatureDefMap"
     signatures = MESSAGES["tensorflow.serving.SignatureDefMap"].FromString(packed.value)
     signature = signatures.signature_def["serving_default"]
@@ -375,47 +363,26 @@ def test_tensorflow_servings_model_describes_itself(channel: grpc.Channel) -> No
 
 
 def test_tensorflow_servings_model_has_a_status(channel: grpc.Channel) -> None:
-    call = unary(
-        channel, "/tensorflow.serving.ModelService/GetModelStatus", "tensorflow.serving.GetModelStatusResponse"
-    )
-    request = MESSAGES["tensorflow.serving.GetModelStatusRequest"]()
+    request = MESSAGES[TFS + "GetModelStatusRequest"]()
     request.model_spec.name = "ocr"
-    served = call(request, timeout=PATIENCE_S).model_version_status[0]
+    served = tfs(channel, "GetModelStatus", request, "ModelService").model_version_status[0]
     assert (served.version, served.state, served.status.error_code) == (1, 30, 0)
     request.model_spec.version_label = "beta"
-    assert code_of(lambda: call(request, timeout=PATIENCE_S)) is grpc.StatusCode.NOT_FOUND
-
-
-def mislabelled() -> Any:
-    request = predict_request(picture())
-    request.inputs["images"].CopyFrom(request.inputs["image"])
-    return request
-
-
-def misshapen() -> Any:
-    request = predict_request(picture())
-    request.inputs["image"].tensor_shape.dim[0].size = 2
-    return request
-
-
-def mistyped() -> Any:
-    request = predict_request(picture())
-    request.inputs["image"].dtype = 1
-    return request
+    assert code_of(lambda: tfs(channel, "GetModelStatus", request, "ModelService")) is grpc.StatusCode.NOT_FOUND
 
 
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
         (predict_request(picture(), name="no"), grpc.StatusCode.NOT_FOUND),
-        (mislabelled(), grpc.StatusCode.INVALID_ARGUMENT),
-        (misshapen(), grpc.StatusCode.INVALID_ARGUMENT),
-        (mistyped(), grpc.StatusCode.INVALID_ARGUMENT),
+        (predict_request(picture(), inputs=("image", "images")), grpc.StatusCode.INVALID_ARGUMENT),
+        (predict_request(picture(), size=2), grpc.StatusCode.INVALID_ARGUMENT),
+        (predict_request(picture(), dtype=1), grpc.StatusCode.INVALID_ARGUMENT),
         (predict_request(b"no image"), grpc.StatusCode.INVALID_ARGUMENT),
     ],
 )
 def test_a_wrong_prediction_request_is_reported(channel: grpc.Channel, request_: Any, code: grpc.StatusCode) -> None:
-    assert code_of(lambda: predict(channel, request_)) is code
+    assert code_of(lambda: tfs(channel, "Predict", request_)) is code
 
 
 def pipeline(channel: grpc.Channel, **fields: Any) -> Any:
@@ -446,37 +413,13 @@ def test_paddle_serving_tells_errors_in_the_answer(channel: grpc.Channel, fields
     assert not response.value
 
 
-class Gate:
-    """A method that answers when it is told to, and remembers its calls."""
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self.began = threading.Semaphore(0)
-        self.open = threading.Event()
-
-    def __call__(self, request: Any, call: Call) -> Any:
-        self.calls.append(call)
-        self.began.release()
-        assert self.open.wait(PATIENCE_S)
-        return request
-
-    def method(self, *, streaming: bool = False) -> dict[str, Method]:
-        return {"/t/Echo": Method(MESSAGES[ANSWER], self, streaming=streaming)}
-
-
 def echo(channel: grpc.Channel) -> Any:
     return unary(channel, "/t/Echo", ANSWER)
 
 
-def test_a_call_that_is_cancelled_is_known_to_be() -> None:
-    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
-    with serving(gate.method(), listener), calling(listener.getsockname()[1]) as channel:
-        call = echo(channel).future(MESSAGES[ANSWER](id="1"))
-        assert gate.began.acquire(timeout=PATIENCE_S)
-        call.cancel()
-        assert gate.calls[0].gone.wait(PATIENCE_S)
-        gate.open.set()
-        assert echo(channel)(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S).id == "2"
+def echo_all(channel: grpc.Channel, requests: Iterable[Any]) -> Any:
+    stream = channel.stream_stream("/t/Echo", lambda sent: sent.SerializeToString(), MESSAGES[ANSWER].FromString)
+    return stream(iter(requests), timeout=PATIENCE_S)
 
 
 class HeldEngine(KnownEngine):
@@ -528,17 +471,6 @@ def test_a_client_that_vanishes_is_known_to_be_gone() -> None:
         gate.open.set()
 
 
-def test_more_calls_than_threads_are_refused_at_once() -> None:
-    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
-    with serving(gate.method(), listener, threads=1), calling(listener.getsockname()[1]) as channel:
-        first = echo(channel).future(MESSAGES[ANSWER](id="1"))
-        assert gate.began.acquire(timeout=PATIENCE_S)
-        code = code_of(lambda: echo(channel)(MESSAGES[ANSWER](), timeout=PATIENCE_S))
-        assert code is grpc.StatusCode.UNAVAILABLE
-        gate.open.set()
-        assert first.result(PATIENCE_S).id == "1"
-
-
 UNSHARED = [("grpc.use_local_subchannel_pool", 1)]
 
 
@@ -567,36 +499,6 @@ def test_what_goes_wrong_in_a_turn_of_a_connection_ends_that_one_alone(
         gate.open.set()
         assert echo(other)(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S).id == "2"
     assert "A connection failed" in caplog.text
-
-
-def test_a_stream_waits_where_calls_are_refused() -> None:
-    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
-    with serving(gate.method(streaming=True), listener, threads=1), calling(listener.getsockname()[1]) as channel:
-        echo_all = channel.stream_stream(
-            "/t/Echo", lambda message: message.SerializeToString(), MESSAGES[ANSWER].FromString
-        )
-        requests = [[MESSAGES[ANSWER](id=f"{name}{number}") for number in range(3)] for name in "ab"]
-        streams = [echo_all(iter(sent), timeout=PATIENCE_S) for sent in requests]
-        assert gate.began.acquire(timeout=PATIENCE_S)
-        gate.open.set()
-        assert [[answer.id for answer in stream] for stream in streams] == [["a0", "a1", "a2"], ["b0", "b1", "b2"]]
-
-
-def test_calls_of_one_address_are_limited_in_number() -> None:
-    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
-    with (
-        serving(
-            gate.method(), listener, shared=make_shared_limits(memory_bytes=0, most_bytes=1 << 26, caller_requests=1)
-        ),
-        calling(listener.getsockname()[1]) as channel,
-    ):
-        first = echo(channel).future(MESSAGES[ANSWER](id="1"))
-        assert gate.began.acquire(timeout=PATIENCE_S)
-        code = code_of(lambda: echo(channel)(MESSAGES[ANSWER](), timeout=PATIENCE_S))
-        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        gate.open.set()
-        assert first.result(PATIENCE_S).id == "1"
-        assert echo(channel)(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S).id == "2"
 
 
 class NoFiles(socket.socket):
@@ -643,9 +545,8 @@ def test_adapters_that_are_off_have_no_service(dialects: tuple[str, ...], servic
 
 
 def test_large_answers_wait_for_flow_control() -> None:
-    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
-    gate.open.set()
-    with serving(gate.method(), listener), calling(listener.getsockname()[1], UNLIMITED) as channel:
+    with gated() as (gate, channel):
+        gate.open.set()
         large = MESSAGES[ANSWER](id="x" * (6 << 20))
         answers = [echo(channel).future(large, timeout=PATIENCE_S) for _ in range(3)]
         assert all(answer.result() == large for answer in answers)
@@ -676,9 +577,7 @@ def test_a_stream_that_is_silent_does_not_keep_a_server_that_leaves() -> None:
         asked.wait(PATIENCE_S)
 
     with serving(gate.method(streaming=True), listener) as server, calling(listener.getsockname()[1]) as channel:
-        stream = channel.stream_stream(
-            "/t/Echo", lambda message: message.SerializeToString(), MESSAGES[ANSWER].FromString
-        )(requests())
+        stream = echo_all(channel, requests())
         assert next(stream).id == "1"
         server.drain()
         assert code_of(lambda: next(stream)) is grpc.StatusCode.UNAVAILABLE
@@ -816,11 +715,16 @@ def text_fields(line: str, name: str) -> str:
     return re.sub(r"^\w+ ", "", line) if line.startswith(name) else ""
 
 
-def test_the_calls_that_perf_analyzer_made_are_answered(channel: grpc.Channel) -> None:
-    file = GOLDEN / "perf_analyzer_grpc.txt"
+def recorded(name: str) -> list[str]:
+    """The lines of a recording."""
+    file = GOLDEN / name
     if not file.is_file():
         pytest.skip(f"the recording {file} is not at hand; OCRSVC_SHARED names the folder that holds wire/golden")
-    lines = [line for line in file.read_text().splitlines() if line and line != "up"]
+    return [line for line in file.read_text().splitlines() if line and line != "up"]
+
+
+def test_the_calls_that_perf_analyzer_made_are_answered(channel: grpc.Channel) -> None:
+    lines = recorded("perf_analyzer_grpc.txt")
     names = [line.split()[0] for line in lines]
     assert names == ["ModelMetadata", "ModelConfig", "ServerMetadata", "ModelStatistics", "ModelInfer"]
     for line, name in zip(lines[:4], names, strict=False):
@@ -834,23 +738,15 @@ def test_the_calls_that_perf_analyzer_made_are_answered(channel: grpc.Channel) -
 
 
 def test_the_calls_that_perf_analyzer_made_for_tensorflow_serving_are_answered(channel: grpc.Channel) -> None:
-    file = GOLDEN / "perf_analyzer_tfs.txt"
-    if not file.is_file():
-        pytest.skip(f"the recording {file} is not at hand; OCRSVC_SHARED names the folder that holds wire/golden")
-    metadata, predicted = [line for line in file.read_text().splitlines() if line and line != "up"]
-    request = text_format.Parse(
-        text_fields(metadata, "GetModelMetadata"), MESSAGES["tensorflow.serving.GetModelMetadataRequest"]()
-    )
-    call = unary(
-        channel, "/tensorflow.serving.PredictionService/GetModelMetadata", "tensorflow.serving.GetModelMetadataResponse"
-    )
-    assert call(request, timeout=PATIENCE_S).model_spec.name == "ocr"
+    metadata, predicted = recorded("perf_analyzer_tfs.txt")
+    request = text_format.Parse(text_fields(metadata, "GetModelMetadata"), MESSAGES[TFS + "GetModelMetadataRequest"]())
+    assert tfs(channel, "GetModelMetadata", request).model_spec.name == "ocr"
     # It sends no image at all.
-    empty = text_format.Parse(text_fields(predicted, "Predict"), MESSAGES["tensorflow.serving.PredictRequest"]())
-    outputs = predict(channel, empty).outputs
+    empty = text_format.Parse(text_fields(predicted, "Predict"), MESSAGES[TFS + "PredictRequest"]())
+    outputs = tfs(channel, "Predict", empty).outputs
     assert (outputs["counts"].int_val, outputs["text"].string_val) == ([0], [b""])
     empty.inputs["image"].string_val.append(picture())
-    assert predict(channel, empty).outputs["counts"].int_val == [2]
+    assert tfs(channel, "Predict", empty).outputs["counts"].int_val == [2]
 
 
 def call_on_and_on(port: int, options: Any, enough: threading.Event, failures: list[str]) -> None:
@@ -925,19 +821,21 @@ def test_a_call_under_way_is_counted_and_is_answered_when_the_service_is_stopped
 
 
 def test_one_caller_has_its_cap_over_grpc_and_http_together() -> None:
-    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
     limits = make_shared_limits(memory_bytes=1 << 20, most_bytes=1 << 20, caller_requests=1)
     reader = cast(Reader, DeafReader(QueueFull("Busy.")))
     client = create_app(Settings(caller_requests=1), reader, limits=limits).test_client()
-    with serving(gate.method(), listener, shared=limits), calling(listener.getsockname()[1]) as channel:
+    with gated(shared=limits) as (gate, channel):
         call = echo(channel).future(MESSAGES[ANSWER](id="1"))
         assert gate.began.acquire(timeout=PATIENCE_S)
+        code = code_of(lambda: echo(channel)(MESSAGES[ANSWER](), timeout=PATIENCE_S))
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert client.post("/v1/ocr", data=picture()).status_code == 429
         assert limits.memory.held_bytes > 0
         gate.open.set()
         assert call.result().id == "1"
         wait_until(lambda: len(limits.callers) == 0)
         assert client.post("/v1/ocr", data=picture()).status_code == 503
+        assert echo(channel)(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S).id == "2"
 
 
 def test_an_address_that_is_taken_stops_the_start(free_port: int) -> None:

@@ -27,10 +27,8 @@ import gunicorn.workers.gthread
 import gunicorn.workers.workertmp
 import pytest
 
-from ocrsvc.worker.arbiter import LastingArbiter
-from ocrsvc.worker.gunicorn_worker import RecyclingWorker
+from ocrsvc.worker.gunicorn_internals import LastingArbiter, PidFile, RecyclingWorker
 from ocrsvc.worker.logger import LastingLogger
-from ocrsvc.worker.pidfile import PidFile
 
 KNOWN = Path(__file__).with_name("gunicorn.json")
 OURS = (RecyclingWorker, LastingArbiter, LastingLogger, PidFile)

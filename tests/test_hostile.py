@@ -23,19 +23,19 @@ from hostile_texts import FORMS, HEADER_VALUES, JSON_VALUES, MULTIPARTS, QUERIES
 from support import Server, reserved_port, run_server
 from web_support import running_app
 
+from ocrsvc.connections.url import MAX_URL_CHARS, parse_url
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.grpc_server.messages import escaped, timeout_s
 from ocrsvc.grpc_server.method import CallFailed
+from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import parse_decimal
 from ocrsvc.http.multipart import split_parts
 from ocrsvc.http.options import read_options
 from ocrsvc.http.parsed_body import is_image
 from ocrsvc.http.request import Request, allowed_s, parse_priority
-from ocrsvc.imaging.base64text import decode_base64
-from ocrsvc.imaging.decode import PixelLimits, open_encoded_image
+from ocrsvc.imaging.codecs.decode import PixelLimits, open_encoded_image
 from ocrsvc.imaging.document import is_pdf, may_have_pages, open_document
 from ocrsvc.imaging.page_ranges import parse_ranges
-from ocrsvc.outgoing.url import MAX_URL_CHARS, parse_url
 from ocrsvc.registry import adapters
 from ocrsvc.settings.settings import Settings
 

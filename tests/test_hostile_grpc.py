@@ -85,9 +85,9 @@ class Client:
         return found
 
 
-def converse(service: Service, make: Conversation, *, ended: bool) -> tuple[list[Client], int, float]:
+def converse(service: Service, name: str, make: Conversation, *, ended: bool) -> tuple[list[Client], int, float]:
     """Many conversations at once: the clients, the most memory, and the longest time for a health check."""
-    count = CONNECTIONS if make.__name__ in MEMORY else FEW_CONNECTIONS
+    count = CONNECTIONS if name in MEMORY else FEW_CONNECTIONS
     clients = [Client(service.port, make()) for _ in range(count)]
     peak_bytes, longest_s, looked_s, enough_s = 0, 0.0, 0.0, time.monotonic() + PATIENCE_S
     with calling(service.port, [("grpc.use_local_subchannel_pool", 1)]) as channel:
@@ -105,8 +105,8 @@ def converse(service: Service, make: Conversation, *, ended: bool) -> tuple[list
     return clients, peak_bytes, longest_s
 
 
-def check(service: Service, make: Conversation, *, ended: bool) -> list[Client]:
-    clients, peak_bytes, longest_s = converse(service, make, ended=ended)
+def check(service: Service, name: str, make: Conversation, *, ended: bool) -> list[Client]:
+    clients, peak_bytes, longest_s = converse(service, name, make, ended=ended)
     try:
         assert peak_bytes - service.idle_bytes <= MOST_GROWTH_BYTES
         assert longest_s <= HEALTHY_S
@@ -121,11 +121,11 @@ def check(service: Service, make: Conversation, *, ended: bool) -> list[Client]:
 
 @pytest.mark.parametrize("name", ENDED)
 def test_what_floods_or_never_ends_is_cut_off_and_takes_no_memory(service: Service, name: str) -> None:
-    clients = check(service, ENDED[name], ended=True)
+    clients = check(service, name, ENDED[name], ended=True)
     # A goodbye may be lost behind what its client still sends; not all of them.
     assert set().union(*(client.goodbyes() for client in clients)) & {CALM, TOO_LARGE}
 
 
 @pytest.mark.parametrize("name", SERVED)
 def test_what_is_held_is_bounded_and_given_back(service: Service, name: str) -> None:
-    check(service, SERVED[name], ended=False)
+    check(service, name, SERVED[name], ended=False)

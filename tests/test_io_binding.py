@@ -18,8 +18,7 @@ from onnx import TensorProto, helper
 
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.runtime.io_binding import GpuContext, open_gpu_context, run_bound
-from ocrsvc.engines.ppocr.runtime.session import ProfileSession, Session, SessionConfig
-from ocrsvc.engines.ppocr.runtime.session_pool import SessionPool
+from ocrsvc.engines.ppocr.runtime.session import ProfileSession, Session, SessionConfig, SessionPool
 from ocrsvc.errors import EngineFailed
 
 

@@ -18,9 +18,8 @@ from isolation_support import PLAN, a_task, crc, denylist_of, opened_handle, sta
 from PIL import Image as Pillow
 from support import ROOT, run_server
 
-from ocrsvc.engines.isolated.messages import unpack_answers
-from ocrsvc.engines.isolated.shared_area import SharedArea
-from ocrsvc.engines.isolated.spawner import Spawner
+from ocrsvc.engines.isolated.child import Spawner
+from ocrsvc.engines.isolated.messages import SharedArea, unpack_answers
 from ocrsvc.errors import BrokenImage, ImageCrashesEngine, ImageTooLarge, OcrsvcError, UnsupportedImage
 from ocrsvc.formats.page_serialization import InvalidData
 from ocrsvc.imaging.page_ranges import ALL

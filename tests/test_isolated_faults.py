@@ -37,10 +37,9 @@ from isolation_support import (
 from support import wait_until
 
 from ocrsvc.engines.isolated import child
-from ocrsvc.engines.isolated.engine import IsolatedEngine
-from ocrsvc.engines.isolated.handle import IsolatedHandle
-from ocrsvc.engines.isolated.spawner import Spawner
-from ocrsvc.engines.opening import open_engine
+from ocrsvc.engines.isolated.child import Spawner
+from ocrsvc.engines.isolated.engine import IsolatedEngine, IsolatedHandle
+from ocrsvc.engines.open_engine import open_engine
 from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, EngineUnavailable
 from ocrsvc.records import FileTask, Pixels, Task
 from ocrsvc.serving.work_queue import client_gone

@@ -35,11 +35,10 @@ from isolation_support import (
 from support import ROOT, clean_environment, wait_until
 
 from ocrsvc.engines.contract import Engine
-from ocrsvc.engines.isolated.child_pool import ChildPool
-from ocrsvc.engines.isolated.messages import pack_answers, pack_tasks, unpack_answers, unpack_tasks
-from ocrsvc.engines.isolated.shared_area import SharedArea
-from ocrsvc.engines.isolated.spawner import Spawner
-from ocrsvc.engines.opening import open_engine, open_engine_in_process
+from ocrsvc.engines.isolated.child import Spawner
+from ocrsvc.engines.isolated.engine import ChildPool
+from ocrsvc.engines.isolated.messages import SharedArea, pack_answers, pack_tasks, unpack_answers, unpack_tasks
+from ocrsvc.engines.open_engine import open_engine, open_engine_in_process
 from ocrsvc.errors import (
     BrokenImage,
     DeadlineExceeded,
@@ -436,7 +435,7 @@ def test_an_answer_that_lies_nowhere_is_not_believed(place: object) -> None:
 HOLDER = """
 import sys, time
 import numpy as np
-from ocrsvc.engines.opening import open_engine
+from ocrsvc.engines.open_engine import open_engine
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.records import Image, ReadTask
 from ocrsvc.settings.settings import Settings

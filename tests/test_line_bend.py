@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from curved_pages import HEIGHT, MARGIN, WIDTH, bent, flat_page
 
-from ocrsvc.engines.ppocr.pipeline.line_field import LineField, fit_field
-from ocrsvc.engines.ppocr.pipeline.mask_pieces import LastMask, find_pieces
+from ocrsvc.engines.ppocr.pipeline.line_field import LastMask, LineField, find_pieces, fit_field
 from ocrsvc.records import Pixels
 
 SAG_PX = 60.0

@@ -5,32 +5,34 @@ from __future__ import annotations
 import gzip
 import math
 import time
-import tracemalloc
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from pydantic.alias_generators import to_camel
 from web_support import running_app
 
 from ocrsvc.adapters.kserve import v2_http
 from ocrsvc.adapters.ocr_space import http as ocr_space_http
 from ocrsvc.adapters.paddle_serving import http as paddle_serving_http
-from ocrsvc.adapters.paddlex.members import MEMBERS, parse_members
+from ocrsvc.adapters.paddlex.members import Members, file_of, parse_members
 from ocrsvc.adapters.rapidocr_api import http as rapidocr_api_http
 from ocrsvc.adapters.tfserving import http as tfserving
-from ocrsvc.adapters.umi_ocr import image_requests as umi_ocr
+from ocrsvc.adapters.tfserving.servables import check_signature
+from ocrsvc.adapters.umi_ocr import answers as umi_ocr
+from ocrsvc.adapters.umi_ocr.options import DocumentOptions, parse_document_options, parse_image_options
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, OcrsvcError
-from ocrsvc.http.body_parser import limited_parsing, parse_body
+from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.multipart import split_parts
 from ocrsvc.http.options import OPTIONS, read_options
-from ocrsvc.http.parsed_body import Content
-from ocrsvc.imaging.base64text import decode_base64
+from ocrsvc.http.parsed_body import Content, limited_parsing, parse_body
+from ocrsvc.http.percent_encoding import unquote_plus
 from ocrsvc.imaging.page_ranges import parse_ranges
-from ocrsvc.imaging.percent import unquote
 from ocrsvc.records import Line, Page
 from ocrsvc.registry import adapters
 from ocrsvc.serving.decompression import Damaged, decompress
@@ -44,6 +46,7 @@ SIZE: Final = 1_000_000
 # On a quiet machine each takes less than 50 ms.
 MOST_S: Final = 0.25
 QUICK_S: Final = 0.02
+UMI_OPTIONS: Final = [str(about.alias) for about in DocumentOptions.model_fields.values()]
 FORM, JSON = "application/x-www-form-urlencoded", "application/json"
 
 UNITS: Final[Mapping[str, bytes]] = {
@@ -147,12 +150,15 @@ def options(value: str | bytes) -> None:
 def foreign_options(text: bytes) -> None:
     word, sent = text.decode("utf-8", "replace"), fields(text)
     each(
-        lambda: ocr_space_http._options(sent, has_models=True),
+        lambda: ocr_space_http.read_options(sent, has_models=True),
         lambda: rapidocr_api_http._options(sent),
-        lambda: paddle_serving_http.to_pairs(Content(fields=(("key", [word]), ("value", [word])))),
-        *(lambda name=name: umi_ocr.check_options({name: word}) for name in umi_ocr.CHECKS),
-        *(lambda name=name: parse_members({"file": "QUJD", name: word}, share()) for name in MEMBERS),
-        lambda: tfserving.check_signature(word),
+        lambda: paddle_serving_http.to_lists(Content(fields=(("key", [word]), ("value", [word])))),
+        *(
+            lambda name=about.alias: parse_document_options({name: word})
+            for about in DocumentOptions.model_fields.values()
+        ),
+        *(lambda name=name: parse_members({"file": "QUJD", to_camel(name): word}) for name in Members.model_fields),
+        lambda: check_signature(word),
         lambda: parse_ranges(word),
         lambda: as_text(text),
     )
@@ -179,7 +185,7 @@ def kserve_binary(text: bytes) -> object:
 KSERVE: Final = '{"inputs":[{"name":"image","datatype":"BYTES","shape":[1],"data":%s}]}'
 PARSERS: Final[Mapping[str, Parse]] = {
     "base64": decode_base64,
-    "urlencoded text": unquote,
+    "urlencoded text": unquote_plus,
     "urlencoded form": lambda text: images(b"image=" + text, FORM),
     "names of an urlencoded form": lambda text: images(b"a=" + text + b"&" + text + b"=1", FORM),
     "JSON text": within_json('{"image":"', '"}')(lambda body: images(body, JSON)),
@@ -205,7 +211,7 @@ PARSERS: Final[Mapping[str, Parse]] = {
     "TensorFlow Serving list": within_json('{"instances":[', "1]}")(
         lambda body: tfserving._read_request(body, share())
     ),
-    "PaddleX file": within_json('{"file":"', '"}')(lambda body: parse_members(members(body), share())),
+    "PaddleX file": within_json('{"file":"', '"}')(lambda body: file_of(parse_members(members(body)), share())),
     "gzip": lambda text: unpacked(gzip.compress(text, 1)),
     "no gzip": unpacked,
 }
@@ -296,24 +302,27 @@ BODIES: Final[Mapping[str, tuple[bytes, str]]] = {
 }
 
 
+def resident_bytes(name: str) -> int:
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status[name].split()[0]) << 10
+
+
 @pytest.mark.parametrize("name", BODIES)
 def test_no_body_becomes_more_than_a_small_multiple_of_itself(name: str) -> None:
     body, content_type = BODIES[name]
     account = Share(Budget(5 * BODY))
-    tracemalloc.start()
-    try:
-        with suppress(OcrsvcError):
-            images(body, content_type, account)
-        peak_bytes = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    # Of memory that is reserved and not written, as parsers do, nothing is held. This resets the peak.
+    Path("/proc/self/clear_refs").write_text("5")
+    before_bytes = resident_bytes("VmRSS")
+    with suppress(OcrsvcError):
+        images(body, content_type, account)
     # Small ones, and what a slice of a text becomes, are not counted.
-    assert peak_bytes < 4 * BODY + (16 << 20)
+    assert resident_bytes("VmHWM") - before_bytes < 4 * BODY + (16 << 20)
 
 
 @pytest.mark.parametrize(
     ("content_type", "before", "after", "times"),
-    [(JSON, b'{"image":"', b'"}', 2.0), (FORM, b"image=", b"", 2.0)],
+    [(JSON, b'{"image":"', b'"}', 3.0), (FORM, b"image=", b"", 2.0)],
 )
 def test_what_a_body_becomes_is_asked_for_before_it_is_made(
     content_type: str, before: bytes, after: bytes, times: float
@@ -382,7 +391,10 @@ def test_areas_to_be_ignored_cost_little_however_many_there_are() -> None:
 
     def ignore() -> None:
         some, everything = areas, [*areas, [[0, 0], [9, 9]]]
-        assert umi_ocr.to_answer(page, {"tbpu.ignoreArea": some}, 0.0)["code"] == umi_ocr.OK
-        assert umi_ocr.to_answer(page, {"tbpu.ignoreArea": everything}, 0.0)["code"] == umi_ocr.NO_TEXT
+        assert umi_ocr.to_answer(page, parse_image_options({"tbpu.ignoreArea": some}), 0.0)["code"] == umi_ocr.OK
+        assert (
+            umi_ocr.to_answer(page, parse_image_options({"tbpu.ignoreArea": everything}), 0.0)["code"]
+            == umi_ocr.NO_TEXT
+        )
 
     assert best_seconds(ignore) < MOST_S

@@ -24,7 +24,7 @@ from web_support import INFO, KnownEngine, as_base64, json_of, picture
 from ocrsvc.adapters.trwebocr.tr_rects import shrink_page
 from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.app import create_app
-from ocrsvc.cli.reading_options import reading_options
+from ocrsvc.cli.options import reading_options
 from ocrsvc.client.response import Response, answer_of
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.formats.document import text_parts
@@ -34,7 +34,7 @@ from ocrsvc.formats.pdf.page_image import page_image
 from ocrsvc.formats.pdf.text_lines import text_of
 from ocrsvc.grpc_server.method import Call
 from ocrsvc.grpc_services import make_services
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.masking.mask_page import mask_page, place_of
 from ocrsvc.masking.rules import kinds_of_header, make_rules, parse_kinds

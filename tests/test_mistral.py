@@ -14,8 +14,7 @@ from flask.testing import FlaskClient
 from keys_support import Keys, bearer, keys_in
 from web_support import TEXT, as_base64, json_of, picture, running_app
 
-from ocrsvc.adapters.mistral.signed_urls import EXPIRES, SIGNATURE, SignatureRefused, file_id_of, query_of
-from ocrsvc.adapters.mistral.uploaded_files import UploadedFiles
+from ocrsvc.adapters.mistral.uploaded_files import EXPIRES, SIGNATURE, SignatureRefused, UploadedFiles
 from ocrsvc.errors import BodyTooLarge
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.settings.settings import Settings
@@ -266,25 +265,25 @@ def test_a_signed_url_holds_as_long_as_it_says_and_no_longer_than_its_file(tmp_p
     clock = Clock()
     files = files_in(tmp_path / "files", clock, 2 * 3600)
     file = files.add(b"x", "a", "caller", None)
-    short, long = (f"http://x/v1/files/{file.id}/content?{query_of(files, file, hours)}" for hours in (1, 100))
-    assert file_id_of(short, files) == file_id_of(long, files) == file.id
+    short, long = (f"http://x/v1/files/{file.id}/content?{files.signed_query(file, hours)}" for hours in (1, 100))
+    assert files.signed_id(short) == files.signed_id(long) == file.id
     # Another process knows the same secret, a service in another folder does not.
-    assert file_id_of(short, files_in(tmp_path / "files", clock)) == file.id
+    assert files_in(tmp_path / "files", clock).signed_id(short) == file.id
     with pytest.raises(SignatureRefused):
-        file_id_of(short, files_in(tmp_path / "others", clock))
+        files_in(tmp_path / "others", clock).signed_id(short)
     clock.now_s += 3600
     with pytest.raises(SignatureRefused):
-        file_id_of(short, files)
-    assert file_id_of(long, files) == file.id
+        files.signed_id(short)
+    assert files.signed_id(long) == file.id
     clock.now_s += 3600
     with pytest.raises(SignatureRefused):
-        file_id_of(long, files)
+        files.signed_id(long)
     assert files.find(file.id) is None
 
 
 @pytest.mark.parametrize("url", ["http://x/a", f"http://x/b?{SIGNATURE}=1", f"http://[?{SIGNATURE}", "x" * 9999])
 def test_other_urls_are_not_taken_for_signed_ones(tmp_path: Path, url: str) -> None:
-    assert file_id_of(url, files_in(tmp_path, Clock())) is None
+    assert files_in(tmp_path, Clock()).signed_id(url) is None
 
 
 def test_files_are_bounded_shared_between_callers_and_removed_when_they_are_old(tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from models_support import make_fake, make_version
 
-from ocrsvc.engines.isolated.model_name import ModelName
 from ocrsvc.engines.model.description import Reference
-from ocrsvc.engines.model.version import ModelVersion
+from ocrsvc.engines.model.version import ModelVersion, VersionName
 from ocrsvc.errors import BadModel
 from ocrsvc.models.proof.judgement import (
     Judgement,
@@ -158,7 +157,7 @@ def test_pages_come_from_the_version_then_from_the_operator_then_from_us(tmp_pat
     assert (page.name, page.wanted, page.read()) == ("own.png", "text", png())
     own = make_version(tmp_path, "fake", 2, 'engine = "fake"\n', {"reference/of_it.png": png()})
     assert [page.name for page in find_reference_pages(tmp_path, own)] == ["reference/of_it.png"]
-    assert ModelName.of(own).open(tmp_path) == own
+    assert VersionName.of(own).find(tmp_path) == own
 
 
 @pytest.mark.parametrize(

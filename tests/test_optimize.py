@@ -22,7 +22,6 @@ from ocrsvc.engines.ppocr.graph.quantize import quantize, round_weights
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime import openvino_session
-from ocrsvc.engines.ppocr.runtime.cached_models import make_int8
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
@@ -127,7 +126,7 @@ def test_edits_do_not_depend_on_the_direction(one: str, other: str) -> None:
 def store(tmp_path_factory: pytest.TempPathFactory) -> ModelCache:
     """Holds a recognizer in eight bits."""
     store = ModelCache(tmp_path_factory.mktemp("models"))
-    make_int8(built_in_part(RECOGNITION), SessionConfig("cpu"), store)
+    open_model(built_in_part(RECOGNITION), SessionConfig("cpu", precision="int8"), store)
     return store
 
 
@@ -137,7 +136,7 @@ def test_the_cached_recognizer_decides_as_the_new_one_and_nearly_as_in_single_pr
     kept = open_model(built_in_part(RECOGNITION), SessionConfig("cpu", precision="int8"), store)
     single = open_model(built_in_part(RECOGNITION), SessionConfig("cpu", precision="fp32"), store)
     assert (kept.precision, single.precision) == ("int8", "fp32")
-    new = make_int8(built_in_part(RECOGNITION), SessionConfig("cpu"))
+    new = open_model(built_in_part(RECOGNITION), SessionConfig("cpu", precision="int8"))
     assert np.array_equal(kept.run(tensor, ["logits"])[0], new.run(tensor, ["logits"])[0])
     (eight, _), (expected, sure) = kept.run(tensor, OUTPUTS), single.run(tensor, OUTPUTS)
     assert (eight == expected).mean() > 0.9

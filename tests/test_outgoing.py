@@ -17,12 +17,10 @@ import pytest
 import trustme
 from outgoing_support import local_policy, open_policy, redirect, response, serving
 
+from ocrsvc.connections.fetching import FetchedFile, fetch_file, post
+from ocrsvc.connections.policy import OutgoingPolicy, is_public, look_up, policy_of_callbacks, policy_of_files
+from ocrsvc.connections.url import parse_url
 from ocrsvc.errors import BodyTooLarge, ClientGone, DeadlineExceeded, OcrsvcError, QueueFull, UrlRefused, UrlUnavailable
-from ocrsvc.outgoing.fetching import FetchedFile, fetch_file
-from ocrsvc.outgoing.policy import OutgoingPolicy, look_up, policy_of_callbacks, policy_of_files
-from ocrsvc.outgoing.posting import post
-from ocrsvc.outgoing.public_addresses import is_public
-from ocrsvc.outgoing.url import parse_url
 from ocrsvc.settings.load import read_settings
 
 PUBLIC = ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "2a00:1450:4001::1", "64:ff9b::8.8.8.8", "::ffff:8.8.8.8"]
@@ -212,7 +210,7 @@ def test_a_name_of_which_one_address_is_not_public_is_not_connected_to(addresses
 
 def test_an_address_of_this_machine_is_not_connected_to_although_it_is_public(monkeypatch: pytest.MonkeyPatch) -> None:
     # No machine of the tests has a public address: one of its own is taken for public instead.
-    monkeypatch.setattr("ocrsvc.outgoing.policy.is_public", lambda _address: True)
+    monkeypatch.setattr("ocrsvc.connections.policy.is_public", lambda _address: True)
     with serving(response(b"secret")) as server, pytest.raises(UrlUnavailable):
         fetch_file(server.url, open_policy(), 60)
     assert server.heads == []
@@ -240,7 +238,7 @@ def test_one_answer_for_private_hosts_that_are_open_closed_or_unknown() -> None:
 
 
 def test_the_operator_is_told_the_host_and_never_the_rest_of_the_url(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "ocrsvc.outgoing"), pytest.raises(UrlUnavailable):
+    with caplog.at_level(logging.INFO, "ocrsvc.connections"), pytest.raises(UrlUnavailable):
         fetch_file("http://127.0.0.1:1/secret?token=secret", open_policy(), 60)
     assert "host=127.0.0.1" in caplog.text
     assert "secret" not in caplog.text

@@ -30,10 +30,10 @@ from test_umi_documents import READ
 from web_support import KnownEngine, json_of, running_app
 
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, ImageTooLarge, OcrsvcError, ResourcesExhausted
-from ocrsvc.imaging import pdf as pdf_room
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import open_document
-from ocrsvc.imaging.pdf import Pdf
+from ocrsvc.imaging.pdf import open_pdf as pdf_room
+from ocrsvc.imaging.pdf.open_pdf import Pdf
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.settings.settings import Settings
@@ -307,7 +307,7 @@ def test_a_refusal_is_answered_as_one_over_http(monkeypatch: pytest.MonkeyPatch)
 
 
 @contextmanager
-def program(*arguments: int, name: str = "ocrsvc.imaging.pdf_child") -> Iterator[tuple[Any, socket.socket]]:
+def program(*arguments: int, name: str = "ocrsvc.imaging.pdf.child") -> Iterator[tuple[Any, socket.socket]]:
     """A PDF's program that this test speaks with itself."""
     file, canvas = (open_memory("test", data) for data in (pdf(GRAY), b""))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -371,7 +371,7 @@ def test_a_program_is_late_by_its_own_clock_too() -> None:
 
 def test_a_program_is_gone_when_the_process_that_started_it_is_killed() -> None:
     source = (
-        "import sys, time; from ocrsvc.imaging import pdf; pdf._PROGRAM = 'doubles.pdf_program'; "
+        "import sys, time; from ocrsvc.imaging.pdf import open_pdf as pdf; pdf._PROGRAM = 'doubles.pdf_program'; "
         f"document = pdf.Pdf({file_that()!r}, 1000, bool); print(document._child._program.process.pid, flush=True); "
         "time.sleep(60)"
     )
@@ -426,7 +426,7 @@ def test_others_go_first_while_it_still_loads(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_pdf_s_process_loads_nothing_but_pdfium_s_own_functions() -> None:
-    program = "import sys; from ocrsvc.imaging.pdf_child import load_pdfium; load_pdfium(); print(*sys.modules)"
+    program = "import sys; from ocrsvc.imaging.pdf.child import load_pdfium; load_pdfium(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout.split()
     assert "pypdfium2_raw.bindings" in loaded
     assert {"pypdfium2", "inspect", "logging"}.isdisjoint(loaded)

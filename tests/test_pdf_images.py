@@ -16,8 +16,8 @@ from pikepdf import Array, Dictionary, Name, Stream
 from web_support import json_of, running_app
 
 from ocrsvc.errors import BadOption, ImageTooLarge
-from ocrsvc.imaging.engine_view import EngineView
-from ocrsvc.imaging.pdf import Pdf, image_size_px
+from ocrsvc.imaging.engine_input import EngineInput
+from ocrsvc.imaging.pdf.open_pdf import Pdf, image_size_px
 from ocrsvc.records import Box, Image, Line, Page, Pixels, ReadOptions
 from ocrsvc.settings.settings import Settings
 
@@ -194,7 +194,7 @@ def test_an_image_of_too_many_pixels_is_refused_before_it_is_unpacked() -> None:
 
 
 def test_boxes_and_regions_are_in_the_pixels_of_the_page_as_all_pages_are_drawn() -> None:
-    view = EngineView(ReadOptions(region=(50, 20, 100, 40)))
+    view = EngineInput(ReadOptions(region=(50, 20, 100, 40)))
     seen = view.apply(Image(np.zeros((300, 600), np.uint8), "pdf", (200, 100)))
     assert (seen.width, seen.height) == (300, 120)
     box: Box = ((0, 0), (300, 0), (300, 120), (0, 120))
@@ -204,10 +204,10 @@ def test_boxes_and_regions_are_in_the_pixels_of_the_page_as_all_pages_are_drawn(
 
 
 def test_a_region_at_the_edge_of_a_page_has_a_pixel_at_least() -> None:
-    view = EngineView(ReadOptions(region=(199, 99, 9, 9)))
+    view = EngineInput(ReadOptions(region=(199, 99, 9, 9)))
     assert view.apply(Image(np.zeros((30, 60), np.uint8), "pdf", (200, 100))).pixels.size == 1
     with pytest.raises(BadOption):
-        EngineView(ReadOptions(region=(200, 0, 9, 9))).apply(Image(np.zeros((30, 60), np.uint8), "pdf", (200, 100)))
+        EngineInput(ReadOptions(region=(200, 0, 9, 9))).apply(Image(np.zeros((30, 60), np.uint8), "pdf", (200, 100)))
 
 
 @pytest.mark.parametrize("dpi", [150, 300])

@@ -20,13 +20,12 @@ from models_support import make_version
 from ocrsvc.engines.contract import Handle
 from ocrsvc.engines.model.description import Detection
 from ocrsvc.engines.model.version import ModelVersion
-from ocrsvc.engines.opening import open_engine
+from ocrsvc.engines.open_engine import open_engine
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend
 from ocrsvc.engines.ppocr.gpu.crops import crop_lines
 from ocrsvc.engines.ppocr.gpu.resize import detector_input
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import lines_from_map
-from ocrsvc.engines.ppocr.pipeline.map_thresholds import USUAL_THRESHOLDS, Thresholds, thresholds_of
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import USUAL_THRESHOLDS, Thresholds, lines_from_map, thresholds_of
 from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat, model_input, to_tensor
 from ocrsvc.engines.ppocr.runtime import models, openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache

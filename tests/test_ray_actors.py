@@ -16,7 +16,7 @@ from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile, failure_of
 from ocrsvc.batch.readers.ray_actors import Actor, ActorArguments, ActorPool, ActorStarted, room_in
 from ocrsvc.batch.readers.ray_reader import RayReader, check_listens, settings_to_send
 from ocrsvc.batch.request import ClusterRequest
-from ocrsvc.cli.batch_options import actor_options_of
+from ocrsvc.cli.batch import actor_options_of
 from ocrsvc.errors import BadOption, ClusterUnavailable, RunChanged, SourceGone
 from ocrsvc.records import ReadOptions
 

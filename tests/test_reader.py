@@ -27,8 +27,8 @@ from ocrsvc.errors import (
     QueueFull,
     UnsupportedImage,
 )
-from ocrsvc.imaging.decode import decode_pixels
-from ocrsvc.imaging.encoded_image import EncodedImage
+from ocrsvc.imaging.codecs.decode import decode_pixels
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage
 from ocrsvc.pipeline.page_decoder import _take
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.pipeline.read_context import make_read_request

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import signal
 from collections.abc import Callable
@@ -16,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ocrsvc.telemetry.worker_table import NOBODY, Granted, Head, Reason, Snapshot, State, WorkerEntry, WorkerTable
-from ocrsvc.worker.replacement_controller import ReplacementController
-from ocrsvc.worker.replacement_policy import backoff_s, is_next_to_load, next_grant
+from ocrsvc.worker.replacement_controller import ReplacementController, backoff_s, is_next_to_load, next_grant
 
 BASE = 3
 
@@ -145,7 +143,7 @@ class Processes:
 
     def _fork(self) -> None:
         self._pid += 1
-        worker = SimpleNamespace(pid=self._pid, cfg=self.cfg, tmp=io.BytesIO())
+        worker = SimpleNamespace(pid=self._pid, cfg=self.cfg)
         self.controller.before_fork(worker)
         if self.refusing:
             self.controller.fork_refused(self, BlockingIOError(11, "try again"))
@@ -527,13 +525,12 @@ def test_a_worker_of_which_nobody_told_that_it_ended_leaves_no_slot_behind() -> 
 def test_a_heartbeat_counts_from_the_limit_of_the_boot_on_and_after_a_standstill_from_its_end() -> None:
     now_s = 100.0
     controller = ReplacementController(WorkerTable(), clock=lambda: now_s)
-    worker: Any = SimpleNamespace(tmp=io.BytesIO())
+    worker: Any = SimpleNamespace()
     controller.before_fork(worker, boot_limit_s=600.0)
-    assert worker.tmp.last_update() == 700.0
+    entry = controller.worker_table.entry(worker.slot_number)
+    assert entry.alive_s == 700.0
     controller.reset_heartbeats()
-    assert worker.tmp.last_update() == 700.0
-    worker.tmp.notify()
-    assert worker.tmp.last_update() == 100.0
-    now_s = 150.0
+    assert entry.alive_s == 700.0
+    entry.alive_s, now_s = 100.0, 150.0
     controller.reset_heartbeats()
-    assert worker.tmp.last_update() == 150.0
+    assert entry.alive_s == 150.0

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import re
 import select
-import selectors
 import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
-from typing import Any, cast
+from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -29,10 +30,11 @@ from ocrsvc.registry import adapters
 from ocrsvc.serving.memory_budget import Budget
 from ocrsvc.telemetry.worker_table import WorkerTable
 from ocrsvc.worker import request_threads
-from ocrsvc.worker.accept_yield import FairThreadWorker
-from ocrsvc.worker.connection import RequestLimits
-from ocrsvc.worker.event_loop import HEAD_BYTES, HEAD_S
-from ocrsvc.worker.quick_paths import quick_paths
+from ocrsvc.worker.connection import Connection, RequestLimits
+from ocrsvc.worker.event_loop import HEAD_BYTES, HEAD_S, EventLoop
+from ocrsvc.worker.gunicorn_internals import HeadParser
+from ocrsvc.worker.load_sharing import LoadSharing
+from ocrsvc.worker.request_threads import quick_paths
 
 _ANSWER_S = 30.0
 _PROMPT_S = 8.0
@@ -55,32 +57,38 @@ def described(request: Any) -> Described:
     return request.method, request.uri, request.headers, request.body.read()
 
 
-class Loop(FairThreadWorker):
-    """The event loop without its threads: a request is parsed where a pool thread would get it."""
+class Loop(EventLoop):
+    """The event loop without its threads: a request is looked at where a pool thread would get it."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(1, 1, [], None, 30, config, logging.getLogger("test"))
-        self.poller = selectors.DefaultSelector()
-        self.ready: list[Any] = []
-        self.worker_table, self.slot_number = WorkerTable(), 0
+        self.ready: list[Connection] = []
+        self.table = WorkerTable()
+        self.load = LoadSharing(self.table, 0, config.threads)
+        parser, limits = partial(HeadParser, config), RequestLimits(Budget(1 << 30))
+        super().__init__(config, logging.getLogger("test"), [], self.load, limits, parser, lambda _: True)
 
-    def enqueue_req(self, conn: Any) -> None:
+    def enqueue(self, conn: Connection) -> None:
         self.ready.append(conn)
-        self._count(1)
+        self.load.count(1)
 
-    def turn(self) -> None:
-        """What is readable now."""
-        for key, _ in self.poller.select(0):
-            key.data(key.fileobj)
+    def turn(self, timeout_s: float = 0.0) -> None:
+        super().turn(timeout_s)
 
-    def parse(self, conn: Any) -> Described:
-        """What a pool thread would see; a receive that would make it wait fails at once."""
-        conn.sock.settimeout(0)
-        return described(next(conn.parser))
+    def close(self) -> None:
+        for conn in [*self._waiting, *self.kept, *self.ready]:
+            conn.close()
+        self._poller.close()
+        self.threads.shutdown(wait=True)
+
+    def parse(self, conn: Connection) -> Described:
+        """What a pool thread would see."""
+        if conn.head.error is not None:
+            raise conn.head.error
+        return described(conn.head.request)
 
 
-def kept() -> Future[object]:
-    done: Future[object] = Future()
+def kept() -> Future[bool]:
+    done: Future[bool] = Future()
     done.set_result(True)
     return done
 
@@ -88,17 +96,13 @@ def kept() -> Future[object]:
 @contextmanager
 def loop_with_a_client() -> Iterator[tuple[Loop, socket.socket]]:
     loop = Loop(Config())
-    with closing(loop.poller), closing(loop.tmp), socket.create_server(("127.0.0.1", 0)) as listener:
+    with closing(loop), socket.create_server(("127.0.0.1", 0)) as listener:
         client = socket.create_connection(listener.getsockname())
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.setblocking(False)
         with client:
             loop.accept(listener)
             yield loop, client
-        for key in list(loop.poller.get_map().values()):
-            cast(socket.socket, key.fileobj).close()
-        for conn in loop.ready:
-            conn.close()
 
 
 def reach(loop: Loop, client: socket.socket, piece: bytes) -> None:
@@ -123,7 +127,7 @@ def test_requests_mean_the_same_wherever_they_are_cut(sent: list[bytes], data: s
             while loop.ready:
                 conn = loop.ready.pop()
                 seen.append(loop.parse(conn))
-                loop.finish_request(conn, kept())
+                loop.finish(conn, kept())
                 loop.turn()
     assert seen == expected
 
@@ -168,14 +172,14 @@ def test_a_client_that_leaves_before_its_head_is_whole_is_forgotten(sent: bytes)
         reach(loop, client, sent)
         client.shutdown(socket.SHUT_WR)
         loop.turn()
-        assert (loop.nr_conns, len(loop._waiting)) == (0, 0)
+        assert (loop.connections, len(loop._waiting)) == (0, 0)
 
 
 def test_a_head_that_never_ends_is_refused_and_not_kept() -> None:
     with loop_with_a_client() as (loop, client):
         while not any(conn.close_s for conn in loop._waiting):
             reach(loop, client, b"x" * 8000)
-            assert sum(len(conn.head) for conn in loop._waiting) <= HEAD_BYTES
+            assert sum(len(conn.received) for conn in loop._waiting) <= HEAD_BYTES
         assert not loop.ready
         assert client.recv(1000).startswith(b"HTTP/1.1 431 ")
 
@@ -297,13 +301,13 @@ def test_an_answer_that_is_taken_too_slowly_is_cut_off() -> None:
         reach(loop, client, GET)
         conn = loop.ready.pop()
         conn.unsent.append(memoryview(bytes(64 << 20)))
-        loop.finish_request(conn, kept())
+        loop.finish(conn, kept())
         loop.turn()
         assert conn in loop._waiting
         # What has gone into the kernels' buffers is little for a day.
         conn.pace.began_s -= 86_400
-        loop.murder_pending()
-        assert (loop.nr_conns, len(loop._waiting), len(conn.unsent)) == (0, 0, 0)
+        loop.check_limits(conn, time.monotonic())
+        assert (loop.connections, len(loop._waiting), len(conn.unsent)) == (0, 0, 0)
 
 
 def test_a_client_that_reads_steadily_and_slowly_gets_everything_however_much_the_kernel_holds() -> None:
@@ -311,7 +315,7 @@ def test_a_client_that_reads_steadily_and_slowly_gets_everything_however_much_th
         reach(loop, client, GET)
         conn = loop.ready.pop()
         conn.unsent.append(memoryview(bytes(8 << 20)))
-        loop.finish_request(conn, kept())
+        loop.finish(conn, kept())
         taken, now_s, end_s = 0, time.monotonic(), time.monotonic() + _ANSWER_S
         while taken < 8 << 20 and time.monotonic() < end_s:
             loop.turn()
@@ -320,8 +324,8 @@ def test_a_client_that_reads_steadily_and_slowly_gets_everything_however_much_th
                 # 25 kB a second, as the loop's clock would have it.
                 taken, now_s = taken + got, now_s + got / 25_000
             if conn.unsent:
-                loop._check_limits(conn, now_s)
-        assert (taken, loop.nr_conns) == (8 << 20, 1)
+                loop.check_limits(conn, now_s)
+        assert (taken, loop.connections) == (8 << 20, 1)
 
 
 @pytest.mark.parametrize("waiting", ["head", "kept"])
@@ -334,13 +338,12 @@ def test_a_connection_that_the_poller_refuses_is_forgotten_once(waiting: str, mo
             raise OSError(errno.ENOSPC, "no watches")
 
         with monkeypatch.context() as refusing:
-            refusing.setattr(loop.poller, "register", refuse)
+            refusing.setattr(loop._poller, "register", refuse)
             conn.ahead = b"GET / HT" if waiting == "head" else b""
-            loop.finish_request(conn, kept())
-        assert (loop.nr_conns, len(loop._waiting), len(loop.keepalived_conns)) == (0, 0, 0)
-        loop.murder_pending()
-        loop.murder_keepalived(force=True)
-        assert loop.nr_conns == 0
+            loop.finish(conn, kept())
+        assert (loop.connections, len(loop._waiting), len(loop.kept)) == (0, 0, 0)
+        loop.end_late(math.inf)
+        assert loop.connections == 0
 
 
 def test_a_request_s_memory_is_free_again_when_its_answer_has_left_and_not_before() -> None:
@@ -349,16 +352,17 @@ def test_a_request_s_memory_is_free_again_when_its_answer_has_left_and_not_befor
         reach(loop, client, REQUESTS[1])
         conn = loop.ready.pop()
         loop.parse(conn)
+        assert conn.body is not None
         conn.body.share.take(32 << 20)
         conn.unsent.append(memoryview(bytes(32 << 20)))
-        loop.finish_request(conn, kept())
+        loop.finish(conn, kept())
         assert loop.limits.memory.held_bytes >= 32 << 20
         left = 32 << 20
         while left:
             loop.turn()
             left -= len(client.recv(1 << 20))
         loop.turn()
-        assert (loop.limits.memory.held_bytes, loop.nr_conns) == (0, 1)
+        assert (loop.limits.memory.held_bytes, loop.connections) == (0, 1)
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), RuntimeError("can't start new thread")])

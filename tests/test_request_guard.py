@@ -25,7 +25,7 @@ from web_support import KnownEngine, picture
 from ocrsvc.app import create_app
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import BrokenImage, RequestStopsWorker
-from ocrsvc.imaging.decode import PixelLimits, open_encoded_image
+from ocrsvc.imaging.codecs.decode import PixelLimits, open_encoded_image
 from ocrsvc.models.loaded_models import Lease
 from ocrsvc.pipeline import decode_job
 from ocrsvc.pipeline.read import Reader

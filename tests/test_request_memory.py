@@ -21,7 +21,7 @@ from ocrsvc.app import create_app
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, QueueFull
 from ocrsvc.formats.drawing import draw_page
 from ocrsvc.http.admission import memory_of_requests
-from ocrsvc.imaging.decode import PixelLimits, decode_pixels, open_encoded_image
+from ocrsvc.imaging.codecs.decode import PixelLimits, decode_pixels, open_encoded_image
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading
 from ocrsvc.records import Box, Line, Page, ReadOptions, ReadTask

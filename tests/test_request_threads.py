@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from gunicorn.config import Config
@@ -19,7 +19,7 @@ from test_request_framing import Loop
 from ocrsvc.serving.caller_turns import CallerTurns
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker.connection import caller_of
-from ocrsvc.worker.request_threads import Beginnings, RequestThreads
+from ocrsvc.worker.request_threads import RequestThreads, StartLimiter
 
 FOR_EVER_S = 1e9
 
@@ -50,50 +50,51 @@ def test_a_caller_with_many_requests_has_one_in_front_of_each_other_caller_s() -
 
 def test_so_many_begin_at_once_and_one_more_when_one_ends_or_is_settled() -> None:
     clock = Clock()
-    beginnings = Beginnings(2, 0.005, clock)
-    first, _ = beginnings.begin(), beginnings.begin()
-    assert beginnings.left_s() == pytest.approx(0.005)
-    beginnings.end(first)
-    assert beginnings.left_s() == 0
-    beginnings.begin()
+    starts = StartLimiter(2, 0.005, clock)
+    first, _ = starts.begin(), starts.begin()
+    assert starts.left_s() == pytest.approx(0.005)
+    starts.end(first)
+    assert starts.left_s() == 0
+    starts.begin()
     clock.now_s += 0.004
-    assert beginnings.left_s() == pytest.approx(0.001)
+    assert starts.left_s() == pytest.approx(0.001)
     clock.now_s += 0.001
-    assert beginnings.left_s() == 0
+    assert starts.left_s() == 0
     # It was over for the others when it was settled.
-    beginnings.end(first)
-    assert beginnings.left_s() == 0
+    starts.end(first)
+    assert starts.left_s() == 0
 
 
 def test_while_the_loop_works_one_begins_at_a_time() -> None:
-    beginnings = Beginnings(3, 0.005, Clock())
-    beginnings.hold_back()
-    only = beginnings.begin()
-    assert beginnings.left_s() > 0
-    beginnings.let_go()
-    assert beginnings.left_s() == 0
-    beginnings.hold_back()
-    beginnings.end(only)
-    assert beginnings.left_s() == 0
+    starts = StartLimiter(3, 0.005, Clock())
+    starts.throttle()
+    only = starts.begin()
+    assert starts.left_s() > 0
+    starts.release()
+    assert starts.left_s() == 0
+    starts.throttle()
+    starts.end(only)
+    assert starts.left_s() == 0
 
 
 def test_who_waits_while_the_loop_works_begins_when_it_lets_go() -> None:
-    beginnings = Beginnings(3, FOR_EVER_S)
-    beginnings.hold_back()
-    beginnings.begin()
+    starts = StartLimiter(3, FOR_EVER_S)
+    starts.throttle()
+    starts.begin()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(beginnings.begin)
+        waiting = pool.submit(starts.begin)
         # However late it looks, it is not left waiting.
         while not waiting.done():
-            beginnings.hold_back()
-            beginnings.let_go()
+            starts.throttle()
+            starts.release()
         assert waiting.result()
 
 
 @contextmanager
 def request_threads(threads: int) -> Iterator[RequestThreads]:
-    with ThreadPoolExecutor(threads) as pool:
-        yield RequestThreads(pool, Beginnings(1, FOR_EVER_S))
+    running = RequestThreads(threads, StartLimiter(1, FOR_EVER_S))
+    yield running
+    running.shutdown(wait=True)
 
 
 def test_one_caller_s_crowd_is_overtaken_by_another_s_request_also_when_threads_are_idle() -> None:
@@ -125,14 +126,12 @@ def test_what_a_request_raises_is_its_own_result_and_the_next_one_begins() -> No
 def crowd(count: int, other: State = State.FREE, in_flight: int = 0) -> Iterator[tuple[Loop, socket.socket]]:
     """A loop in front of connections that wait to be accepted, and a sibling of its worker."""
     loop = Loop(Config())
-    entry = loop.worker_table.entry(1)
-    entry.state, entry.in_flight, loop.worker_table.head.high = other, in_flight, 2
-    with closing(loop.poller), closing(loop.tmp), socket.create_server(("127.0.0.1", 0), backlog=count) as listener:
+    entry = loop.table.entry(1)
+    entry.state, entry.in_flight, loop.table.head.high = other, in_flight, 2
+    with closing(loop), socket.create_server(("127.0.0.1", 0), backlog=count) as listener:
         listener.setblocking(False)
         clients = [socket.create_connection(listener.getsockname()) for _ in range(count)]
         yield loop, listener
-        for key in list(loop.poller.get_map().values()):
-            cast(socket.socket, key.fileobj).close()
         for client in clients:
             client.close()
 
@@ -141,24 +140,24 @@ def crowd(count: int, other: State = State.FREE, in_flight: int = 0) -> Iterator
 def test_a_crowd_is_accepted_in_one_turn_where_no_sibling_has_less_to_do(other: State, in_flight: int) -> None:
     with crowd(30, other, in_flight) as (loop, listener):
         loop.accept(listener)
-        assert loop.nr_conns == 30
+        assert loop.connections == 30
 
 
 def test_with_a_sibling_that_has_less_to_do_one_is_accepted_in_a_turn() -> None:
     with crowd(5, State.READY) as (loop, listener):
         loop.accept(listener)
-        assert loop.nr_conns == 1
+        assert loop.connections == 1
 
 
 def test_a_busy_worker_leaves_what_waits_to_a_sibling_but_never_twice_in_a_row() -> None:
     with crowd(5, State.READY) as (loop, listener):
-        loop.engine_threads, loop._in_flight = 1, 10
+        loop.load.count(10)
         loop.accept(listener)
-        assert loop.nr_conns == 0
+        assert loop.connections == 0
         # The pause is over.
         loop._yield_end_s = time.monotonic()
         loop.accept(listener)
-        assert loop.nr_conns == 1
+        assert loop.connections == 1
 
 
 def test_connections_that_cannot_be_accepted_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
@@ -173,9 +172,9 @@ def test_connections_that_cannot_be_accepted_are_logged_once_in_a_while(caplog: 
 
 def test_no_more_are_accepted_than_a_worker_may_have() -> None:
     with crowd(9) as (loop, listener):
-        loop.worker_connections = 7
+        loop._cfg.set("worker_connections", 7)
         loop.accept(listener)
-        assert loop.nr_conns == 7
+        assert loop.connections == 7
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,7 @@ from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.runtime import openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
-from ocrsvc.engines.ppocr.runtime.open_model import open_model
-from ocrsvc.engines.ppocr.runtime.open_openvino import open_openvino
+from ocrsvc.engines.ppocr.runtime.open_model import open_model, open_openvino
 from ocrsvc.engines.ppocr.runtime.openvino_session import OpenVinoSession
 from ocrsvc.engines.ppocr.runtime.providers import CPU, CUDA
 from ocrsvc.engines.ppocr.runtime.runtimes import (
@@ -48,7 +47,6 @@ from ocrsvc.engines.ppocr.runtime_proof import (
     choose_runtime,
     outline_fault,
     text_fault,
-    text_fault_of_other,
     time_in_turn,
 )
 from ocrsvc.errors import EngineUnavailable
@@ -78,7 +76,10 @@ def test_the_quickest_that_reads_alike_is_chosen_where_it_is_clearly_quicker(
     int8: tuple[float, bool], bf16: tuple[float, bool], chosen: Runtime
 ) -> None:
     tried = [(FP32, 1.0, True), (INT8, *int8), (BF16, *bf16)]
-    assert quickest([Proof(runtime, (0.2 * s, 0.8 * s), alike) for runtime, s, alike in tried]) == chosen
+    assert (
+        quickest([Proof(runtime, (0.2 * s, 0.8 * s), "" if alike else "other lines") for runtime, s, alike in tried])
+        == chosen
+    )
 
 
 @pytest.mark.parametrize(
@@ -259,7 +260,9 @@ def test_lines_must_be_read_alike_and_as_surely(text: str, confidence: float, fa
 def test_other_models_are_judged_without_spaces_and_by_their_confidence_on_the_whole(
     read: list[tuple[str, float]], fault: str
 ) -> None:
-    said = text_fault_of_other([LineText("No.17", 0.97), LineText("one", 0.99)], [LineText(*line) for line in read])
+    said = text_fault(
+        [LineText("No.17", 0.97), LineText("one", 0.99)], [LineText(*line) for line in read], is_own_page=False
+    )
     assert fault in said
     assert bool(said) is bool(fault)
 
@@ -269,7 +272,7 @@ def test_a_recognizer_for_which_the_page_has_too_little_to_read_computes_in_sing
     runner = open_model(part, SessionConfig("cpu"))
     proofs = runtime_proof.prove_recognition(part, {FP32: runner, INT8: runner}, crops)
     assert quickest(proofs) == FP32
-    assert "too little of its script" in proofs[1].detail
+    assert "too little of its script" in proofs[1].fault
 
 
 def test_a_candidate_that_does_not_open_is_left_out_and_single_precision_is_not(
@@ -307,8 +310,8 @@ def test_a_candidate_whose_runs_fail_is_out_and_the_start_goes_on() -> None:
     )
     broken: Any = Broken()
     single, other = runtime_proof.prove_detection({FP32: works, BF16: broken}, page)
-    assert (single.reads_alike, other.reads_alike) == (True, False)
-    assert "could not create a primitive" in other.detail
+    assert single.fault == ""
+    assert "could not create a primitive" in other.fault
     assert quickest([single, other]) == FP32
     with pytest.raises(RuntimeError):
         runtime_proof.prove_detection({FP32: broken, BF16: works}, page)

@@ -23,8 +23,8 @@ from ocrsvc.errors import BrokenImage
 from ocrsvc.formats.pdf.image_pdf import ImagePdf
 from ocrsvc.formats.pdf.page_image import page_image
 from ocrsvc.formats.pdf.text_lines import text_of
-from ocrsvc.imaging.decode import PixelLimits, decode
-from ocrsvc.imaging.resolution import read_resolution
+from ocrsvc.imaging.codecs.decode import PixelLimits, decode
+from ocrsvc.imaging.codecs.resolution import read_resolution
 from ocrsvc.records import Box, Line, Page, Word
 
 PAGES = Path(__file__).parent / "pages"

@@ -15,8 +15,7 @@ from support import page_handle
 
 from ocrsvc.engines.line_recognizer import LineText, Path, ScriptGaps
 from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.engines.ppocr.pipeline.script_gaps import blank_columns, measure_gaps
-from ocrsvc.engines.ppocr.pipeline.spaces import decide_spaces
+from ocrsvc.engines.ppocr.pipeline.spaces import blank_columns, decide_spaces, measure_gaps
 from ocrsvc.imaging.geometry import Quad
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask, Spaces
 

@@ -14,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table_pages import KINDS, DrawnPage, TrueCell, draw_page
 
-from ocrsvc.engines.opening import open_engine_in_process
+from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.errors import ClientGone, DeadlineExceeded
 from ocrsvc.formats.markup import to_html, to_markdown
 from ocrsvc.imaging.geometry import as_box, restore_page, turn, turn_points
-from ocrsvc.imaging.open_grids import spans_of_row
-from ocrsvc.imaging.partly_ruled import find_stacked_grids
-from ocrsvc.imaging.row_runs import TextBlock
-from ocrsvc.imaging.tables import find_tables
+from ocrsvc.imaging.tables.find_tables import find_tables
+from ocrsvc.imaging.tables.partly_ruled import find_stacked_grids
+from ocrsvc.imaging.tables.text_grid import TextBlock, spans_of_rows
 from ocrsvc.records import Box, Cell, Image, Line, Page, Pixels, ReadOptions, ReadTask, Table, no_check
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -118,8 +117,9 @@ def test_the_cells_cover_the_grid_once() -> None:
 def test_cells_of_a_row_whose_pieces_overlap_cover_it_once_in_any_order() -> None:
     columns = [(x * 10.0, x * 10.0 + 8) for x in range(6)]
     pieces = [(22.0, 0.0, 56.0, 9.0), (11.0, 10.0, 37.0, 19.0)]
-    spans = [(span.column, span.columns) for span in spans_of_row(0, pieces, columns)]
-    assert spans == [(span.column, span.columns) for span in spans_of_row(0, pieces[::-1], columns)] == [(0, 1), (1, 5)]
+    for row in ([0, 1], [1, 0]):
+        spans = spans_of_rows(TextBlock(pieces, row, 9.0), [row], columns)
+        assert [(span.column, span.columns) for span in spans] == [(0, 1), (1, 5)]
 
 
 def test_lines_without_text_are_no_table() -> None:

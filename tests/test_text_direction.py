@@ -9,13 +9,12 @@ import pytest
 
 from ocrsvc.engines.line_recognizer import LineText, Path
 from ocrsvc.engines.model.description import Direction
-from ocrsvc.engines.ppocr.pipeline.logical_order import in_logical_order
 from ocrsvc.engines.ppocr.pipeline.page import read_page
-from ocrsvc.engines.ppocr.pipeline.words import words_of
+from ocrsvc.engines.ppocr.pipeline.words import in_logical_order, words_of
 from ocrsvc.imaging.bidirectional_text import logical_order, visual_order
 from ocrsvc.imaging.geometry import Quad
-from ocrsvc.imaging.line_pieces import divide_lines, join_pieces
 from ocrsvc.imaging.outline import Outline
+from ocrsvc.imaging.tables.line_pieces import divide_lines, join_pieces
 from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.records import Image, Page, ReadOptions, ReadTask, no_check
 

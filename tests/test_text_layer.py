@@ -17,17 +17,16 @@ from web_support import picture, running_app
 
 from ocrsvc.client.response import Response, answer_of
 from ocrsvc.engines.contract import EngineTraits
-from ocrsvc.engines.isolated.messages import pack_tasks, unpack_tasks
-from ocrsvc.engines.isolated.shared_area import SharedArea
+from ocrsvc.engines.isolated.messages import SharedArea, pack_tasks, unpack_tasks
 from ocrsvc.engines.page_analysis import AnalysingEngine
 from ocrsvc.errors import BadOption, BrokenImage, OcrsvcError
 from ocrsvc.formats.page_serialization import pack_page, unpack_page
 from ocrsvc.formats.pdf.text_lines import text_of
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import open_document
-from ocrsvc.imaging.pdf import Pdf
-from ocrsvc.imaging.text_layer.merging import merge_text
-from ocrsvc.imaging.text_layer.own_text import OwnPage
+from ocrsvc.imaging.pdf.merging import merge_text
+from ocrsvc.imaging.pdf.open_pdf import Pdf
+from ocrsvc.imaging.pdf.own_text import OwnPage
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Image, Line, OwnText, Page, ReadOptions, ReadTask

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from text_layer_pages import mapped, page_pdf, text
 
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import open_document
 from ocrsvc.records import ReadOptions
 

@@ -8,7 +8,7 @@ import pytest
 from documents import stream
 from text_layer_pages import page_pdf, text, with_image
 
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import open_document
 from ocrsvc.records import ReadOptions
 

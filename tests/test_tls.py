@@ -17,17 +17,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tls_support import RSA, Authority
 
 from ocrsvc.cli.check import describe_tls
+from ocrsvc.connections import certificates as certificates_module
+from ocrsvc.connections.certificates import Certificates, connect_in_memory, key_of, keys_by_name, names_of
+from ocrsvc.connections.client_context import client_context, context_of_own_service
+from ocrsvc.connections.tls_files import HTTP, TlsFiles, files_of, make_context
 from ocrsvc.errors import OperatorError, SettingsError
 from ocrsvc.settings.load import read_settings
 from ocrsvc.telemetry.metrics import TLS_NOT_AFTER, TLS_READS
 from ocrsvc.telemetry.metrics_store import MetricsStore
 from ocrsvc.telemetry.worker_table import WorkerTable
-from ocrsvc.tls import certificates as certificates_module
-from ocrsvc.tls.certificate import connect_in_memory
-from ocrsvc.tls.certificates import Certificates
-from ocrsvc.tls.client_context import client_context, context_of_own_service
-from ocrsvc.tls.client_names import key_of, keys_by_name, names_of
-from ocrsvc.tls.context import HTTP, TlsFiles, files_of, make_context
 from ocrsvc.worker.certificate_watch import CertificateWatch, follow, open_certificates
 
 _DAY_S = 86400

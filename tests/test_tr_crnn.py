@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.tr_crnn.binding import CrnnLibrary, Steps
-from ocrsvc.engines.tr_crnn.lines import MOST_WIDTH_PER_HEIGHT, TrCrnnLineReader, decode, prepare
+from ocrsvc.engines.tr_crnn.engine import MOST_WIDTH_PER_HEIGHT, TrCrnnLineReader, decode, prepare
 from ocrsvc.errors import EngineFailed, EngineUnavailable
 from ocrsvc.records import Pixels
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import ROOT, clean_environment
+from support import ROOT, ocrsvc
 
 from ocrsvc.cli.main import run
 from ocrsvc.cli.tune import (
+    Load,
+    Measurement,
+    SettingValues,
     batches,
     choose,
     precisions,
     to_toml,
     workers_and_threads,
 )
-from ocrsvc.cli.tune_trial import Load, Measurement, SettingValues
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.settings import Settings
 
@@ -66,17 +68,8 @@ def test_the_settings_file_holds_what_was_chosen_and_tells_what_was_measured() -
 def tune(
     tmp_path: Path, *flags: str, page: str = str(ROOT / "tests" / "pages" / "line.png"), **env: str
 ) -> subprocess.CompletedProcess[str]:
-    out = str(tmp_path / "tuned.toml")
-    command = [sys.executable, "-m", "ocrsvc", "tune", page, "--seconds", "0.3", "--clients", "4", "--out", out, *flags]
-    return subprocess.run(
-        command,
-        cwd=ROOT,
-        env=clean_environment({"OCRSVC_ENGINE": "fake", **env}),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    few = ("--seconds", "0.3", "--clients", "4", "--out", tmp_path / "tuned.toml")
+    return ocrsvc("tune", page, *few, *flags, **env)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -95,7 +88,7 @@ def test_a_run_measures_every_choice_and_writes_settings_that_start(tmp_path: Pa
 def test_a_choice_that_does_not_start_loses_nothing_that_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def measure(_command: Sequence[str], knobs: SettingValues, _load: Load, _environ: Mapping[str, str]) -> Measurement:
+    def measure(knobs: SettingValues, _load: Load, _environ: Mapping[str, str]) -> Measurement:
         if knobs.get("precision") == "fp16":
             raise OperatorError("It does not start.", "Try `ocrsvc check`.")
         return Measurement(knobs, 9.0 if "precision" in knobs else 1.0, 1.0, 1.0, MB)

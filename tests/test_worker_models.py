@@ -17,7 +17,7 @@ from web_support import picture
 from ocrsvc.engines.contract import Engine, EngineTraits
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import BadModel, NotReady, UnknownModel
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.models.loaded_models import LoadedModels
 from ocrsvc.models.loaded_version import ModelMemory
@@ -34,7 +34,7 @@ from ocrsvc.system.memory import read_memory_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.metrics_store import MetricsStore
 from ocrsvc.telemetry.model_metrics import MODEL_LEASES, MODELS_BYTES, MODELS_LIMIT, MODELS_LOADED
-from ocrsvc.worker.memory_limits import ModelsInProcess
+from ocrsvc.worker.watch import ModelsInProcess
 
 PLAN = ThreadPlan(1, 4, 1)
 FAR_S = 30.0
@@ -166,7 +166,7 @@ def test_a_budget_is_bytes_or_a_share(given: str, expected: int) -> None:
 
 @pytest.mark.parametrize("named", ["A", "a/0", "a,b/x", "a b"])
 def test_a_name_that_no_model_can_have_is_refused(named: str) -> None:
-    with pytest.raises(ValueError, match="no name of a model"):
+    with pytest.raises(ValueError, match="models_load"):
         Settings.model_validate({"models_load": named})
 
 
@@ -175,7 +175,7 @@ def test_what_is_loaded_later_counts_as_added(tmp_path: Path, open_models: Opene
     models = open_models(*versions, model="a", models_memory="100MiB")
     models.load_ahead()
     ready_bytes = models.loaded.held_bytes()
-    in_process = ModelsInProcess(models.loaded, ready_bytes)
+    in_process = ModelsInProcess(models.loaded)
     assert (in_process.added_bytes(), in_process.room_bytes) == (0, 100 * MIB - ready_bytes)
     with leased(models, model="b"):
         assert in_process.added_bytes() == pytest.approx(20 * MIB, rel=0.1)

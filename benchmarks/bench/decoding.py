@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits, decode, decode_pixels
+from ocrsvc.imaging.codecs.decode import PixelLimits, decode, decode_pixels
 from ocrsvc.imaging.document import Document, chosen_pages, open_document
 from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.models.model_control import ModelList

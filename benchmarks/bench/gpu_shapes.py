@@ -16,8 +16,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from ocrsvc.engines.ppocr.runtime.model_parts import Kind
-    from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-    from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
+    from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
 
 Shape = tuple[int, int, int, int]
 

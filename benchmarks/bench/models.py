@@ -20,7 +20,7 @@ os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
 sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
-    from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
+    from ocrsvc.engines.ppocr.runtime.session import ModelRunner
 
 Tensor = NDArray[np.float32]
 
@@ -59,10 +59,11 @@ class Models:
         from ocrsvc.engines.ppocr.pipeline.detector import Detector
         from ocrsvc.engines.ppocr.pipeline.recognition_batches import SingleLineRunner
         from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer
-        from ocrsvc.engines.ppocr.runtime.dictionary import read_dictionary
+        from ocrsvc.engines.ppocr.pipeline.several_recognizers import Script
         from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part
+        from ocrsvc.engines.ppocr.runtime.models import read_dictionary
         from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
-        from ocrsvc.imaging.decode import PixelLimits, decode
+        from ocrsvc.imaging.codecs.decode import PixelLimits, decode
         from ocrsvc.records import ReadTask
 
         found = Inputs()
@@ -70,7 +71,7 @@ class Models:
         runs = SingleLineRunner(_recording(self.recognition, lambda: found.recognition), shared_threads)
         recognizer = Recognizer(runs, read_dictionary(built_in_part(RECOGNITION), self.recognition.metadata))
         detector = Detector(_recording(self.detection, lambda: found.detection))
-        handle = PageHandle(detector, {"greedy": recognizer}, shared_threads)
+        handle = PageHandle(detector, [Script({"greedy": recognizer})], shared_threads)
         every: list[Inputs] = []
         for data in images:
             found = Inputs()

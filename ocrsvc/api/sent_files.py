@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from ocrsvc.connections.fetching import FetchedFile
 from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.field_values import as_text
 from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.url_files import UrlFiles
-from ocrsvc.outgoing.fetching import FetchedFile
 
 IMAGE_FIELDS: Final = ("file", "files", "image", "images", "img")
 URL_FIELD: Final = "url"

@@ -14,9 +14,9 @@ import numpy as np
 
 from ocrsvc.batch.pages import Load, SourceFile
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits, decode_pixels
+from ocrsvc.imaging.codecs.decode import PixelLimits, decode_pixels
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage
 from ocrsvc.imaging.document import open_document
-from ocrsvc.imaging.encoded_image import EncodedImage
 from ocrsvc.records import Image
 
 SIDE_PX: Final = 360

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from ocrsvc.client.request import Options
+if TYPE_CHECKING:
+    from ocrsvc.client.request import Options
 
 RAY_ADDRESS: Final = "ray://"
 MOST_FILE_BYTES: Final = 64 * 1024 * 1024

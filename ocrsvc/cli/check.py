@@ -13,11 +13,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-import click
-
 from ocrsvc import __version__
 from ocrsvc.access.manage_keys import open_store, path_of
-from ocrsvc.cli.options import Command, option
+from ocrsvc.cli.options import command, option
+from ocrsvc.connections.certificates import Certificates, in_utc
+from ocrsvc.connections.tls_files import files_of
 from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.errors import BadModel, EngineUnavailable, KeysUnavailable, OperatorError, SettingsError
 from ocrsvc.models.repository import ModelRepository
@@ -27,9 +27,6 @@ from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.cpu_quota import read_cpus
 from ocrsvc.system.thread_plan import device_for, is_installed, plan_for, set_library_environment
-from ocrsvc.tls.certificate import in_utc
-from ocrsvc.tls.certificates import Certificates
-from ocrsvc.tls.context import files_of
 
 _PACKAGES: Final = (
     *("flask", "gunicorn", "numpy", "opencv-python-headless", "pillow", "pydantic", "rapidocr", "onnx", "tr"),
@@ -39,17 +36,17 @@ _PACKAGES: Final = (
 _OPEN_S: Final = 300.0
 
 
-@click.command(cls=Command, examples=("ocrsvc check", "ocrsvc check --engine ppocr"))
+@command("ocrsvc check", "ocrsvc check --engine ppocr")
 @option("--engine", metavar="NAME", help="Open only this engine, inside this process.")
 def check(engine: str | None) -> None:
     """Say what is installed, which engines open here and why others do not, and the plan of threads."""
     if engine:
-        print(open_once(engine))
+        print(_open_once(engine))
         return
     settings = read_settings()
     for line in _describe_machine(settings):
         print(line, flush=True)
-    opened = {name: _try_apart(name) for name in engines()}
+    opened = {name: _opens_apart(name) for name in engines()}
     check_runtimes(cpu=is_installed("onnxruntime"), gpu=is_installed("onnxruntime-gpu"))
     if not opened[settings.engine]:
         raise EngineUnavailable(f"The engine {settings.engine}, which the settings name, does not open here.")
@@ -65,11 +62,11 @@ def check_runtimes(*, cpu: bool, gpu: bool) -> None:
         )
 
 
-def open_once(engine: str) -> str:
+def _open_once(engine: str) -> str:
     """Open an engine and one handle, close them again, and say what it is. Raises EngineUnavailable."""
     # Before the numeric libraries load: they read the environment once.
     set_library_environment(os.environ)
-    from ocrsvc.engines.opening import open_engine
+    from ocrsvc.engines.open_engine import open_engine
 
     settings = read_settings(os.environ | {"OCRSVC_ENGINE": engine})
     with closing(open_engine(settings, plan_for(settings, workers=1))) as opened:
@@ -81,9 +78,13 @@ def open_once(engine: str) -> str:
 def _describe_machine(settings: Settings) -> Iterator[str]:
     """Versions, CPUs, GPU devices and the thread plan."""
     gpus = ", ".join(sorted(file.name for file in Path("/dev").glob("nvidia[0-9]*")))
-    plugins = [f"engine {name} ({entry.package})" for name, entry in engines().items() if entry.package]
-    plugins += [f"adapter {name} ({entry.package})" for name, entry in adapters().items() if entry.package]
-    plugins += [f"format {name} ({entry.package})" for name, entry in output_formats().items() if entry.package]
+    registered = (("engine", engines()), ("adapter", adapters()), ("format", output_formats()))
+    plugins = [
+        f"{kind} {name} ({entry.package})"
+        for kind, entries in registered
+        for name, entry in entries.items()
+        if entry.package
+    ]
     yield f"ocrsvc {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     yield f"packages: {', '.join(f'{name} {metadata.version(name)}' for name in _PACKAGES if is_installed(name))}"
     yield f"plug-ins: {', '.join(plugins) or 'none'}"
@@ -134,11 +135,11 @@ def describe_models(settings: Settings) -> str:
     return f"{settings.models}, {said}: see ocrsvc models list"
 
 
-def _try_apart(engine: str) -> bool:
+def _opens_apart(engine: str) -> bool:
     """Open an engine in a process of its own, which a closed library may take along; prints what came of it."""
-    command = [sys.executable, "-m", "ocrsvc", "check", "--engine", engine]
+    asked = [sys.executable, "-m", "ocrsvc", "check", "--engine", engine]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_OPEN_S, check=False)  # noqa: S603
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=_OPEN_S, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
         print(f"  {engine}: does not open within {_OPEN_S:.0f} s", flush=True)
         return False
@@ -147,7 +148,6 @@ def _try_apart(engine: str) -> bool:
 
 
 def _outcome(done: subprocess.CompletedProcess[str]) -> str:
-    """What became of an engine's process, in one line."""
     if done.returncode == 0:
         return f"opens ({done.stdout.strip().splitlines()[-1]})"
     if done.returncode < 0:

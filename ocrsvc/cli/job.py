@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from ocrsvc.batch.visible_text import visible
-from ocrsvc.cli.options import FILE, Group, gathered, option
+from ocrsvc.cli.options import FILE, Group, Reading, gathered, option, reading_options
 from ocrsvc.cli.output import JSON, NDJSON, OTHER_NAMES, STANDARD, check_output, formats_for, is_zip, writing
-from ocrsvc.cli.reading_options import Reading, reading_options
 from ocrsvc.cli.service import ACCESS, Access
 from ocrsvc.errors import BadOption
 
@@ -63,7 +62,7 @@ def _submit(client: Client, file: Path, formats: str, callback: str, *, wait: bo
         submitted.wait(_LONGEST_S)
 
 
-@job.command("status")
+@job.command("status", examples=("ocrsvc job status ID --url http://127.0.0.1:8000",))
 @_ID
 @_service
 def _status(client: Client, job_id: str) -> None:
@@ -71,7 +70,7 @@ def _status(client: Client, job_id: str) -> None:
     print(json.dumps(client.job(job_id).state().data, indent=2, ensure_ascii=False))
 
 
-@job.command("result")
+@job.command("result", examples=("ocrsvc job result ID --url http://127.0.0.1:8000 --wait -o book-text.pdf",))
 @_ID
 @option("--format", "form", metavar="FORMAT", help="json, ndjson, pdf, text, md …; by default as -o ends, else json.")
 @_WAIT
@@ -92,7 +91,7 @@ def _result(client: Client, job_id: str, form: str | None, output: Path, *, wait
         file.write(data)
 
 
-@job.command("cancel")
+@job.command("cancel", examples=("ocrsvc job cancel ID --url http://127.0.0.1:8000",))
 @_ID
 @_service
 def _cancel(client: Client, job_id: str) -> None:
@@ -100,7 +99,7 @@ def _cancel(client: Client, job_id: str) -> None:
     client.job(job_id).cancel()
 
 
-@job.command("list")
+@job.command("list", examples=("ocrsvc job list --url http://127.0.0.1:8000 --key-file key",))
 @_service
 def _list(client: Client) -> None:
     """Print the newest jobs of the API key."""

@@ -6,22 +6,22 @@ import math
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, get_args
 
 import click
 import orjson
 
 from ocrsvc.access.api_keys import SCOPES, KeyEntry, KeyPriority
-from ocrsvc.access.audit_log import AuditLog, audit_log_of, local_user
+from ocrsvc.access.audit_log import audit_log_of, local_user
 from ocrsvc.access.key_store import KeyStore, Usage, day_of, usage_to_dict
 from ocrsvc.access.manage_keys import add_key, change_key, key_named, open_store, revoke_key, rotate_key
 from ocrsvc.cli.options import Group, Number, gathered, option
-from ocrsvc.cli.terminal import table
+from ocrsvc.cli.output import table
 from ocrsvc.errors import KeysUnavailable, OperatorError
 from ocrsvc.jobs.callbacks import secret_of_key
 from ocrsvc.registry import adapters
@@ -36,26 +36,31 @@ _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LONGEST_S: Final = 10 * 366 * 86_400
 _MOST: Final = 10**12
 
+Change = Callable[[KeyEntry, float], KeyEntry]
+"""Changes an entry at a moment in Unix seconds. Raises OperatorError."""
 
-class _Change(NamedTuple):
+
+def _change(
+    scope: Sequence[str],
+    adapter: Sequence[str],
+    expires: str | None,
+    priority: str | None,
+    *,
+    may_cache: bool | None,
+    **limits: Any,
+) -> Change:
     """What the options give; what they do not stays: of a new key the defaults, else what it has."""
+    given: dict[str, Any] = {"scopes": frozenset(scope) or None, "priority": priority, "may_cache": may_cache}
+    given = {name: value for name, value in given.items() if value is not None}
+    if adapter:
+        given["adapters"] = _adapters_of(adapter)
+    most = {name: None if number == "none" else number for name, number in limits.items() if number is not None}
 
-    limits: Mapping[str, Any]
-    entry: Mapping[str, Any]
-    expires: str | None
+    def change(entry: KeyEntry, now_s: float) -> KeyEntry:
+        end: dict[str, Any] = {"expires_at": _end_of(expires, now_s)} if expires else {}
+        return replace(entry, limits=replace(entry.limits, **most), **given, **end)
 
-    def apply(self, entry: KeyEntry, now_s: float) -> KeyEntry:
-        """The entry with it. Raises OperatorError."""
-        end: dict[str, Any] = {"expires_at": _end_of(self.expires, now_s)} if self.expires else {}
-        return replace(entry, limits=replace(entry.limits, **self.limits), **self.entry, **end)
-
-
-def _change(scope: Sequence[str], adapter: Sequence[str], expires: str | None, **more: Any) -> _Change:
-    entry = {name: more.pop(name) for name in ("priority", "may_cache")} | {"scopes": frozenset(scope) or None}
-    given = {name: value for name, value in entry.items() if value is not None}
-    formats = {"adapters": _adapters_of(adapter)} if adapter else {}
-    limits = {name: None if number == "none" else number for name, number in more.items() if number is not None}
-    return _Change(limits, given | formats, expires)
+    return change
 
 
 def _adapters_of(names: Sequence[str]) -> frozenset[str] | None:
@@ -99,20 +104,15 @@ def _grace_of(_ctx: click.Context, _parameter: click.Parameter, text: str) -> fl
 _most: Final = partial(option, section="Limits", metavar="N|none")
 _COUNT: Final = Number(int, 1, _MOST, "a whole number above 0, or none", "none")
 _RATE: Final = Number(float, math.ulp(0.0), _MOST, "a number above 0, or none", "none")
+_FORMATS: Final = (
+    "A format it is for: a name in OCRSVC_DIALECTS, or api for the native one; all by default; repeatable."
+)
 
 _changes: Final = gathered(
     "change",
     _change,
-    option(
-        "--scope", multiple=True, type=click.Choice(SCOPES), help="What it is for; may be repeated; read by default."
-    ),
-    option(
-        "--adapter",
-        multiple=True,
-        metavar="FORMAT",
-        help="A format it is for, by its name in OCRSVC_DIALECTS, or api for the native API; may be repeated; all by "
-        "default.",
-    ),
+    option("--scope", multiple=True, type=click.Choice(SCOPES), help="What it is for; read by default; repeatable."),
+    option("--adapter", multiple=True, metavar="FORMAT", help=_FORMATS),
     option("--priority", type=click.Choice(get_args(KeyPriority)), help="Its highest; interactive by default."),
     option("--cache/--no-cache", "may_cache", default=None, help="Whether its pages may be kept; they may by default."),
     option("--expires", metavar="WHEN", help="90d, 12h, or a date (2027-01-31, by UTC); never by default."),
@@ -141,61 +141,73 @@ def keys() -> None:
 
 
 @contextmanager
-def _opened() -> Iterator[tuple[KeyStore, AuditLog]]:
-    """The store of the keys, and the log of what is done to them. Raises OperatorError, KeysUnavailable."""
-    settings = read_settings()
-    if settings.keys is None:
+def _opened() -> Iterator[KeyStore]:
+    """The store of the keys. Raises OperatorError, KeysUnavailable."""
+    address = read_settings().keys
+    if address is None:
         raise OperatorError(
             "Nothing says where the keys are stored.",
             "Set OCRSVC_KEYS for the service and for this command, such as sqlite:/var/lib/ocrsvc/keys.sqlite.",
         )
-    with closing(open_store(settings.keys)) as store:
+    with closing(open_store(address)) as store:
         try:
             # Before anything else, so that what is wrong with it is said first.
             store.version()
-            yield store, audit_log_of(settings)
+            yield store
         except KeysUnavailable as error:
             raise KeysUnavailable(error.reason, "") from error
+
+
+@contextmanager
+def _audited(action: str, name: str) -> Iterator[tuple[KeyStore, float, dict[str, object]]]:
+    """The store, the time, and what is written to the audit log at the end, unless the block is left by an exception.
+
+    A secret that was printed by then is valid, whatever becomes of the log. Raises OperatorError, KeysUnavailable.
+    """
+    facts: dict[str, object] = {"name": name}
+    with _opened() as store:
+        log, now_s = audit_log_of(read_settings()), time.time()
+        log.check()
+        yield store, now_s, facts
+        try:
+            log.write(local_user(), f"keys.{action}", now_s, **facts)
+        except OperatorError as error:
+            raise OperatorError(f"{error.detail} It was done all the same.", error.remedy) from error
 
 
 @keys.command("add", examples=("ocrsvc keys add acme --scope read --requests-per-s 5 --pages-a-month 20000",))
 @_NAME
 @_changes
-def _add(name: str, change: _Change) -> None:
+def _add(name: str, change: Change) -> None:
     """Add a key, and print its secret once."""
-    now_s = time.time()
-    with _opened() as (store, log):
-        entry = change.apply(KeyEntry(name, created_at=now_s), now_s)
-        log.check()
+    with _audited("add", name) as (store, now_s, facts):
+        entry = change(KeyEntry(name, created_at=now_s), now_s)
         _print_secret(add_key(store, entry))
-        _note(log, "keys.add", now_s, name=name, entry=_settled(entry))
+        facts["entry"] = _settled(entry)
 
 
 @keys.command("change", examples=("ocrsvc keys change acme --pages-a-month none --expires never",))
 @_NAME
 @_changes
-def _edit(name: str, change: _Change) -> None:
+def _edit(name: str, change: Change) -> None:
     """Change what is given of a key; its secret stays."""
-    now_s = time.time()
-    with _opened() as (store, log):
+    with _audited("change", name) as (store, now_s, facts):
         key = key_named(store, name)
-        entry = change.apply(key.entry, now_s)
+        entry = change(key.entry, now_s)
         if entry == key.entry:
             print(f"The key {name} is so already: nothing is changed.", file=sys.stderr)
-            return
-        log.check()
+            raise click.exceptions.Exit
         change_key(store, key, entry)
-        _note(log, "keys.change", now_s, name=name, entry=_settled(entry))
+        facts["entry"] = _settled(entry)
 
 
-@keys.command("list")
+@keys.command("list", examples=("ocrsvc keys list", "ocrsvc keys list --json"))
 @option("--json", "as_json", is_flag=True, help="As JSON, one array.")
 def _list(*, as_json: bool) -> None:
     """List the keys, and what is used of them."""
     now_s = time.time()
-    with _opened() as (store, _log):
-        day, known = day_of(now_s), store.keys()
-        found = [(key, store.usage(key.entry.name, day)) for key in known]
+    with _opened() as store:
+        found = [(key, store.usage(key.entry.name, day_of(now_s))) for key in store.keys()]  # noqa: SIM118  no dict
     if as_json:
         secrets = [[{"id": secret.id, "expires_at": secret.expires_at} for secret in key.secrets] for key, _ in found]
         dicts = [usage_to_dict(key.entry, usage, now_s) for key, usage in found]
@@ -205,15 +217,12 @@ def _list(*, as_json: bool) -> None:
     print("\n".join(table(_COLUMNS, [_row(key.entry, usage, now_s) for key, usage in found])))
 
 
-@keys.command("revoke")
+@keys.command("revoke", examples=("ocrsvc keys revoke acme",))
 @_NAME
 def _revoke(name: str) -> None:
     """End a key for good."""
-    now_s = time.time()
-    with _opened() as (store, log):
-        log.check()
+    with _audited("revoke", name) as (store, now_s, _):
         revoke_key(store, name, now_s)
-        _note(log, "keys.revoke", now_s, name=name)
 
 
 @keys.command("rotate", examples=("ocrsvc keys rotate acme --grace 12h",))
@@ -227,14 +236,12 @@ def _revoke(name: str) -> None:
 )
 def _rotate(name: str, grace: float) -> None:
     """Give a key a new secret, and print it once."""
-    now_s = time.time()
-    with _opened() as (store, log):
-        log.check()
+    with _audited("rotate", name) as (store, now_s, facts):
         _print_secret(rotate_key(store, name, grace, now_s))
-        _note(log, "keys.rotate", now_s, name=name, grace_s=grace)
+        facts["grace_s"] = grace
 
 
-@keys.command("callback-secret")
+@keys.command("callback-secret", examples=("ocrsvc keys callback-secret acme",))
 @_NAME
 def _callback_secret(name: str) -> None:
     """Print the secret that signs callbacks of a key's jobs.
@@ -242,27 +249,16 @@ def _callback_secret(name: str) -> None:
     Jobs that name a secret of their own are signed with that.
     """
     service_secret = read_settings().callback_secret
-    with _opened() as (store, log):
-        if service_secret is None:
-            raise OperatorError(
-                "OCRSVC_CALLBACK_SECRET is not set, from which the secret of a key's callbacks comes.",
-                "Set it as for the service.",
-            )
-        identity = key_named(store, name).entry.identity
-        log.check()
-        print(secret_of_key(service_secret, identity), flush=True)
-        log.write(local_user(), "keys.callback_secret", time.time(), name=name)
+    if service_secret is None:
+        raise OperatorError(
+            "OCRSVC_CALLBACK_SECRET is not set, from which the secret of a key's callbacks comes.",
+            "Set it as for the service.",
+        )
+    with _audited("callback_secret", name) as (store, _, _):
+        print(secret_of_key(service_secret, key_named(store, name).entry.identity), flush=True)
 
 
-def _note(log: AuditLog, action: str, now_s: float, **facts: object) -> None:
-    """Write down what was done; after a secret was printed, which nothing brings back. Raises OperatorError."""
-    try:
-        log.write(local_user(), action, now_s, **facts)
-    except OperatorError as error:
-        raise OperatorError(f"{error.detail} The keys were changed all the same.", error.remedy) from error
-
-
-def _settled(entry: KeyEntry) -> Mapping[str, Any]:
+def _settled(entry: KeyEntry) -> dict[str, Any]:
     return {name: value for name, value in entry.as_dict().items() if name not in {"name", "revoked_at"}}
 
 

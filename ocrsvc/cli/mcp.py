@@ -10,9 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import click
-
-from ocrsvc.cli.options import COUNT, FILE, Command, check_at_most_one, option
+from ocrsvc.cli.options import COUNT, FILE, check_at_most_one, command, option
 from ocrsvc.cli.service import Access, read_key, service_access
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.load import read_settings
@@ -26,13 +24,10 @@ _http: Final = partial(option, section="Over HTTP")
 _most: Final = partial(option, section="Limits", type=COUNT, metavar="N", show_default=True)
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        "ocrsvc mcp --folder ~/scans",
-        "ocrsvc mcp --url http://127.0.0.1:8000",
-        "ocrsvc mcp --http 127.0.0.1:8765 --token-file token --folder ~/scans",
-    ),
+@command(
+    "ocrsvc mcp --folder ~/scans",
+    "ocrsvc mcp --url http://127.0.0.1:8000",
+    "ocrsvc mcp --http 127.0.0.1:8765 --token-file token --folder ~/scans",
 )
 @_http("--http", metavar="HOST:PORT", help="Serve streamable HTTP there, at /mcp, not standard input and output.")
 @_http("--token-file", type=FILE, help="A token that clients must send.")
@@ -90,8 +85,8 @@ def mcp(  # noqa: PLR0913  a command's options are its arguments
 
 
 def _sources(folders: Sequence[Path], most_bytes: int) -> Sources:
+    from ocrsvc.connections.policy import policy_of_files
     from ocrsvc.mcp_server.sources import Sources
-    from ocrsvc.outgoing.policy import policy_of_files
 
     if wrong := [folder for folder in folders if not folder.is_dir()]:
         raise OperatorError(f"{wrong[0]} is no folder.", "Name one that is there with --folder.")

@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-import click
-
-from ocrsvc.cli.options import Command, check_at_most_one, option
+from ocrsvc.cli.options import check_at_most_one, command, option
 from ocrsvc.monitoring.objectives import ALERTS, DASHBOARD, REFERENCE, Objectives, fill_in
 from ocrsvc.telemetry.metrics import METRICS
 
@@ -15,13 +13,10 @@ _USUAL: Final = Objectives()
 _objective: Final = partial(option, section="Objectives", type=float, show_default=True)
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        "ocrsvc metrics",
-        "ocrsvc metrics --alerts --availability 0.999 > alerts.yml",
-        "ocrsvc metrics --dashboard > dashboard.json",
-    ),
+@command(
+    "ocrsvc metrics",
+    "ocrsvc metrics --alerts --availability 0.999 > alerts.yml",
+    "ocrsvc metrics --dashboard > dashboard.json",
 )
 @option("--markdown", is_flag=True, help="Print the reference of all metrics and alerts.")
 @option("--alerts", is_flag=True, help="Print recording and alert rules for Prometheus.")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+import orjson
 
 from ocrsvc.cli.models_add import add, encrypt, new_model_key
-from ocrsvc.cli.models_list import list_models
 from ocrsvc.cli.models_repository import (
     control_of,
     named_model,
@@ -20,17 +21,29 @@ from ocrsvc.cli.models_repository import (
     selector_of,
 )
 from ocrsvc.cli.options import Group, option
-from ocrsvc.engines.model.version import built_in_model
+from ocrsvc.cli.output import table
+from ocrsvc.cli.service import Access, service_access
+from ocrsvc.engines.model.version import ModelVersion, built_in_model
 from ocrsvc.errors import OperatorError, UnknownModel
 from ocrsvc.models.importers.write_version import ADDING, REMOVING, remove_version
+from ocrsvc.models.model_control import VersionStatus
 from ocrsvc.models.model_name import WantedModel
 from ocrsvc.models.proof.judgement import Judgement
 from ocrsvc.models.repository import ModelRepository
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import plan_for
 
+if TYPE_CHECKING:
+    from ocrsvc.models.model_control import ModelControl
+    from ocrsvc.models.version_selection import VersionSelector
+
 _FAULTY: Final = 65
 _NONE: Final = "none"
+_SEE_LIST: Final = "See `ocrsvc models list`."
+_COLUMNS: Final = ("model", "state", "labels", "tier", "languages", "size", "engine", "licence", "source")
+_EXPLAINED: Final = frozenset({"refused", "bad", "copying"})
+"""States that an operator has to do something about."""
+_MOST_LANGUAGES: Final = 5
 _MODEL: Final = click.argument("model", metavar="NAME[/VERSION]", help="The model, or one version of it.")
 _VERSION: Final = click.argument("version", metavar="NAME/VERSION", help="The version.")
 
@@ -52,14 +65,109 @@ def models() -> None:
     """
 
 
-models.add_command(list_models)
+@models.command("list", examples=("ocrsvc models list", "ocrsvc models list --url http://127.0.0.1:8000 --json"))
+@repository_option
+@option("--json", "as_json", is_flag=True, help="As JSON, one array.")
+@option("--url", section="Service", metavar="URL", help="A service whose models are listed, not those in a folder.")
+@service_access
+def _list(settings: Settings, url: str | None, access: Access, *, as_json: bool) -> None:
+    """List the models and their versions."""
+    found = _of_service(url, access) if url else _of_repository(settings)
+    entries = sorted(found, key=lambda entry: (entry["name"], entry["version"]))
+    if as_json:
+        print(orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode())
+        return
+    print("\n".join(table(_COLUMNS, [_row(entry) for entry in entries])))
+    for entry in entries:
+        if entry["reason"] and entry["state"] in _EXPLAINED:
+            print(f"{_name(entry)}: {entry['reason']}")
+
+
+def _of_service(url: str, access: Access) -> Iterator[Mapping[str, Any]]:
+    """As a running service tells its clients, without what it keeps to itself. Raises OcrsvcError."""
+    with access.client(url) as client:
+        listed = client.models()
+    yield from (asdict(one) | {"state": one.state.lower(), "reason": ""} for one in listed.models)
+
+
+def _of_repository(settings: Settings) -> Iterator[Mapping[str, Any]]:
+    if settings.models is None:
+        yield _entry("ppocr", 1, "serving", version=built_in_model())
+        return
+    control = control_of(settings)
+    selector = selector_of(control, settings)
+    for one in control.status():
+        entry = _entry(one.name, one.number, _state(one, control, selector), one.reason, one.labels, one.version)
+        yield entry | ({"figures": dict(one.figures)} if one.figures else {})
+    for name, number in ModelRepository(settings.models).incomplete():
+        yield _entry(name, number, "copying", "It has no SHA256SUMS yet: it is still being copied.")
+
+
+def _state(status: VersionStatus, control: ModelControl, selector: VersionSelector) -> str:
+    """In one word; the protocols' own states say less."""
+    if status.version is None:
+        return "bad"
+    if status.state == "AVAILABLE":
+        return "serving" if selector.serving(WantedModel(status.name)) == status.version else "available"
+    if status.state in ("START", "LOADING"):
+        return "waiting"
+    catalogue = control.catalogue()
+    verdict = catalogue.verdict(status.version)
+    if verdict is not None and not verdict.accepted:
+        return "refused"
+    return "unloaded" if {status.name, str(status.version)} & catalogue.state.unloads else "unwanted"
+
+
+def _entry(
+    name: str,
+    number: int,
+    state: str,
+    reason: str = "",
+    labels: Sequence[str] = (),
+    version: ModelVersion | None = None,
+) -> dict[str, Any]:
+    about = {"name": name, "version": number, "state": state, "reason": reason, "labels": list(labels)}
+    if version is None:
+        return about
+    described = version.description
+    # Of the built-in model the files that it names, since its wheel holds others, too.
+    files = [version.folder / file for file in version.digests or described.files]
+    return {
+        **about,
+        **{member: getattr(described, member) for member in ("title", "tier", "engine", "licence", "source")},
+        "languages": list(described.languages),
+        "size_bytes": sum(file.stat().st_size for file in files if file.is_file()),
+        "digest": version.digest,
+        "is_encrypted": described.encryption is not None,
+    }
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    """Of a version; a whole model, whose folder cannot be listed, has the number 0."""
+    return f"{entry['name']}/{entry['version']}" if entry["version"] else entry["name"]
+
+
+def _row(entry: Mapping[str, Any]) -> Sequence[str]:
+    size, languages = entry.get("size_bytes"), entry.get("languages", ())
+    more = [f"+{len(languages) - _MOST_LANGUAGES}"] if len(languages) > _MOST_LANGUAGES else []
+    return (
+        _name(entry),
+        entry["state"],
+        " ".join(entry["labels"]) or "-",
+        entry.get("tier") or "-",
+        " ".join([*languages[:_MOST_LANGUAGES], *more]) or "-",
+        "-" if size is None else f"{size / 1e6:.1f} MB",
+        *(entry.get(name) or "-" for name in ("engine", "licence", "source")),
+    )
+
+
 models.add_command(add)
 
 
-@models.command()
+@models.command("check", examples=("ocrsvc models check", "ocrsvc models check mine/2"))
 @repository_option
 @click.argument("model", required=False, metavar="[NAME[/VERSION]]", help="What to check; everything by default.")
-def check(settings: Settings, model: str | None) -> int:
+def _check(settings: Settings, model: str | None) -> int:
     """Verify, open and try versions, and say what is wrong with them.
 
     Each is opened in a process of its own and reads its reference pages. It ends with 65 if anything is wrong.
@@ -72,7 +180,7 @@ def check(settings: Settings, model: str | None) -> int:
     if chosen is not None and chosen.number is not None:
         found = [one for one in found if one.number == chosen.number]
     if not found:
-        raise UnknownModel(f"There is no {chosen} that could be checked.", "See `ocrsvc models list`.")
+        raise UnknownModel(f"There is no {chosen} that could be checked.", _SEE_LIST)
     code = 0
     for one in found:
         judged = Judgement("open", one.reason) if one.version is None else prover.prove(one.version, None)
@@ -87,17 +195,16 @@ def unfinished(folder: Path) -> Iterator[str]:
     """What has been begun, and may never be ended; it is nothing that a service would read."""
     for name, number in ModelRepository(folder).incomplete():
         yield f"{name}/{number}: still being copied: it has no SHA256SUMS yet."
-    for beginning in (ADDING, REMOVING):
-        for left in sorted(folder.glob(f"*/{beginning}*")):
-            yield f"{left.relative_to(folder)}: a command is at it, or was ended before its end. Then remove it."
+    for left in sorted([*folder.glob(f"*/{ADDING}*"), *folder.glob(f"*/{REMOVING}*")]):
+        yield f"{left.relative_to(folder)}: a command is at it, or was ended before its end. Then remove it."
 
 
-@models.command(examples=("ocrsvc models label mine stable 2", "ocrsvc models label mine canary none"))
+@models.command("label", examples=("ocrsvc models label mine stable 2", "ocrsvc models label mine canary none"))
 @repository_option
 @click.argument("name", help="Name of the model.")
 @click.argument("label", help="Its label.")
 @click.argument("version", help=f"Number of the version, or {_NONE} to take the label away.")
-def label(settings: Settings, name: str, label: str, version: str) -> None:
+def _label(settings: Settings, name: str, label: str, version: str) -> None:
     """Set a label, such as stable or canary."""
     control = control_of(settings)
     if version == _NONE:
@@ -110,45 +217,45 @@ def label(settings: Settings, name: str, label: str, version: str) -> None:
     print(f"{name}:{label} is {name}/{int(version)}.")
 
 
-@models.command()
+@models.command("load", examples=("ocrsvc models load mine/1",))
 @repository_option
 @_MODEL
-def load(settings: Settings, model: str) -> None:
+def _load(settings: Settings, model: str) -> None:
     """Have a model or version serve that the policy does not want."""
     wanted = named_model(model)
     control_of(settings).load(wanted.name, wanted.number)
     print(f"{wanted} is wanted, and serves as soon as it has proved itself.")
 
 
-@models.command()
+@models.command("unload", examples=("ocrsvc models unload mine/1",))
 @repository_option
 @_MODEL
-def unload(settings: Settings, model: str) -> None:
+def _unload(settings: Settings, model: str) -> None:
     """Have a model or version serve no more."""
     wanted = named_model(model)
     control_of(settings).unload(wanted.name, wanted.number)
     print(f"{wanted} serves no more requests.")
 
 
-@models.command()
+@models.command("forget", examples=("ocrsvc models forget mine/2",))
 @repository_option
 @_VERSION
-def forget(settings: Settings, version: str) -> None:
+def _forget(settings: Settings, version: str) -> None:
     """Forget what was found of a version, so that it is tried anew."""
     control, (name, number) = control_of(settings), named_version(version)
     found = [one.version for one in control.status() if (one.name, one.number) == (name, number)]
     if not found or found[0] is None:
-        raise UnknownModel(f"There is no {name}/{number} that could be tried.", "See `ocrsvc models list`.")
+        raise UnknownModel(f"There is no {name}/{number} that could be tried.", _SEE_LIST)
     control.store.forget_verdict(found[0].digest)
     print(f"{name}/{number} is tried anew, as if it had just been added.")
 
 
-@models.command()
+@models.command("remove", examples=("ocrsvc models remove mine/1 --yes",))
 @repository_option
 @_VERSION
 @option("--yes", is_flag=True, help="Do not ask.")
 @option("--force", is_flag=True, help="Also if requests are read by it, or a label names it.")
-def remove(settings: Settings, version: str, *, yes: bool, force: bool) -> int:
+def _remove(settings: Settings, version: str, *, yes: bool, force: bool) -> int:
     """Remove a version.
 
     It asks first, and ends with 1 if the answer is no.
@@ -158,7 +265,7 @@ def remove(settings: Settings, version: str, *, yes: bool, force: bool) -> int:
     if (name, number) == (built_in_model().name, built_in_model().number):
         raise OperatorError(f"{name}/{number} is the built-in model.", "OCRSVC_MODEL names another one to read with.")
     if not folder.is_dir():
-        raise OperatorError(f"There is no {name}/{number} in {settings.models}.", "See `ocrsvc models list`.")
+        raise OperatorError(f"There is no {name}/{number} in {settings.models}.", _SEE_LIST)
     if not force:
         _check_free(settings, name, number)
     if not yes and not _ask(folder):
@@ -175,13 +282,13 @@ def _check_free(settings: Settings, name: str, number: int) -> None:
     labels = [one.labels for one in control.status() if (one.name, one.number) == (name, number)]
     uses = [f"the label {label} names it" for label in next(iter(labels), ())]
     selector = selector_of(control, settings)
-    for wanted in (WantedModel(name), selector.default):
+    for wanted in dict.fromkeys((WantedModel(name), selector.default)):
         serving = selector.serving(wanted)
         if serving is not None and (serving.name, serving.number) == (name, number):
             uses.append(f"it reads requests for {wanted}")
     if uses:
         raise OperatorError(
-            f"{name}/{number} is in use: {', '.join(dict.fromkeys(uses))}.",
+            f"{name}/{number} is in use: {', '.join(uses)}.",
             "Have another version serve first (ocrsvc models label, load or unload), or say --force.",
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Final, get_args
 import click
 
 from ocrsvc.cli.models_repository import VERSION_NUMBER, named_version, repository_of, repository_option
-from ocrsvc.cli.options import FILE, Command, gathered, option
+from ocrsvc.cli.options import FILE, command, gathered, option
 from ocrsvc.engines.model.description import Recognition, Tier
 from ocrsvc.engines.model.encryption import ModelKey, new_key
 from ocrsvc.engines.model.key_source import KEY_SETTINGS, read_model_key
@@ -30,13 +31,10 @@ def _name_of(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str
 
 
 def _recognizers_of(_ctx: click.Context, _parameter: click.Parameter, texts: Sequence[str]) -> list[tuple[str, Path]]:
-    pairs = [text.partition("=") for text in texts]
-    for name, equals, file in pairs:
-        if not name or not file:
-            raise click.BadParameter(
-                f"{name + equals + file!r}: accepted is NAME=FILE, such as cyrillic=eslav_rec.onnx."
-            )
-    return [(name, Path(file)) for name, _, file in pairs]
+    for text in texts:
+        if not re.fullmatch("[^=]+=.+", text):
+            raise click.BadParameter(f"{text!r}: accepted is NAME=FILE, such as cyrillic=eslav_rec.onnx.")
+    return [(name, Path(file)) for name, _, file in (text.partition("=") for text in texts)]
 
 
 def _wanted(recognizer: Sequence[tuple[str, Path]], language: Sequence[str], **more: Any) -> Wanted:
@@ -45,12 +43,16 @@ def _wanted(recognizer: Sequence[tuple[str, Path]], language: Sequence[str], **m
     return Wanted(languages=list(language), recognizers=dict(recognizer), **more)
 
 
-_SOURCES: Final = "ONNX models with inference.yml or a dictionary, Tr's folder, or one with a model.toml."
 _WANTED: Final = gathered(
     "wanted",
     _wanted,
     click.argument(
-        "sources", nargs=-1, required=True, type=FILE, metavar="SOURCE...", help=f"Files, folders: {_SOURCES}"
+        "sources",
+        nargs=-1,
+        required=True,
+        type=FILE,
+        metavar="SOURCE...",
+        help="ONNX models with inference.yml or a dictionary, Tr's folder, or one with a model.toml.",
     ),
     option("--tier", type=click.Choice(get_args(Tier)), help="How large it is; also chooses among several."),
     option(
@@ -72,12 +74,9 @@ _WANTED: Final = gathered(
 )
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        "ocrsvc models add mine det.onnx rec.onnx --dictionary characters.txt --language ru",
-        "ocrsvc models add server PP-OCRv5_server_det/ PP-OCRv5_server_rec/ --tier medium",
-    ),
+@command(
+    "ocrsvc models add mine det.onnx rec.onnx --dictionary characters.txt --language ru",
+    "ocrsvc models add server PP-OCRv5_server_det/ PP-OCRv5_server_rec/ --tier medium",
 )
 @repository_option
 @click.argument("name", callback=_name_of, help="Name of the model, in lower case.")
@@ -116,12 +115,11 @@ def _recognizer_in_words(part: Recognition, model: NewModel) -> str:
     content = None if part.dictionary is None else model.files[part.dictionary]
     count = f", {content.count(chr(10).encode())} characters" if isinstance(content, bytes) else ""
     space = ", then a space" if part.adds_space else ""
-    return (
-        f"{part.height_px} px; dictionary {where}{count}{space}; languages: {' '.join(part.languages) or 'none known'}"
-    )
+    languages = " ".join(part.languages) or "none known"
+    return f"{part.height_px} px; dictionary {where}{count}{space}; languages: {languages}"
 
 
-@click.command(cls=Command, examples=("ocrsvc models encrypt mine/2", "ocrsvc models encrypt ./plain/mine/3 --to 7"))
+@command("ocrsvc models encrypt mine/2", "ocrsvc models encrypt ./plain/mine/3 --to 7")
 @repository_option
 @click.argument("source", metavar="MODEL", help="NAME/VERSION, or the path of such a folder, such as ./plain/mine/3.")
 @option("--to", type=VERSION_NUMBER, metavar="N", help="Number of the encrypted version; by default the next one.")
@@ -149,7 +147,7 @@ def _source(text: str, repository: Path, key: ModelKey) -> ModelVersion:
     return ModelRepository(home.parent, key).open(home.name, int(number))
 
 
-@click.command("new-key", cls=Command)
+@command("(umask 077; ocrsvc models new-key > models.key)", name="new-key")
 @repository_option
 def new_model_key(settings: Settings) -> None:  # noqa: ARG001  every command of models takes the option
     """Print a new key to encrypt models with; it is stored nowhere."""

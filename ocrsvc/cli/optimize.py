@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ocrsvc.cli.options import FILE, Command, option
-from ocrsvc.cli.terminal import show_progress
+from ocrsvc.cli.options import FILE, command, option
+from ocrsvc.cli.output import show_progress
 from ocrsvc.errors import CallerError, NothingSent, OperatorError
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
@@ -19,13 +19,13 @@ from ocrsvc.system.thread_plan import device_for, set_library_environment
 
 if TYPE_CHECKING:
     from ocrsvc.engines.ppocr.runtime_comparison import Comparison, PageSamples
-    from ocrsvc.imaging.decode import PixelLimits
+    from ocrsvc.imaging.codecs.decode import PixelLimits
 
 _ENDINGS: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 _LINES_PER_STEP: Final = 25
 
 
-@click.command(cls=Command, examples=("ocrsvc optimize --pages scans/", "ocrsvc optimize --pages a.png b.png c.png"))
+@command("ocrsvc optimize --pages scans/", "ocrsvc optimize --pages a.png b.png c.png")
 @option("--pages", multiple=True, type=FILE, required=True, help="An image, or a folder of them.")
 @click.argument("more", nargs=-1, type=FILE, metavar="[FILE]...", help="More of them; a few dozen pages are plenty.")
 @option("--out", type=FILE, metavar="FOLDER", help="Where to keep the choice; by default in OCRSVC_MODEL_CACHE.")
@@ -36,7 +36,7 @@ def optimize(pages: Sequence[Path], more: Sequence[Path], out: Path | None) -> N
     from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
     from ocrsvc.engines.ppocr.runtime.session import SessionConfig
     from ocrsvc.engines.ppocr.runtime_comparison import PageSamples, table
-    from ocrsvc.imaging.decode import PixelLimits
+    from ocrsvc.imaging.codecs.decode import PixelLimits
 
     settings = read_settings()
     _check(settings)
@@ -81,7 +81,7 @@ def _files_in(paths: Sequence[Path]) -> Iterator[Path]:
 def _compare(samples: PageSamples, files: Sequence[Path], limits: PixelLimits) -> list[Comparison]:
     """Read the pages with each runtime. Raises NothingSent where too little text is on them."""
     from ocrsvc.engines.ppocr.runtime_comparison import FEWEST_CHARACTERS, count_characters
-    from ocrsvc.imaging.decode import decode
+    from ocrsvc.imaging.codecs.decode import decode
 
     for number, file in enumerate(files):
         show_progress(number, len(files), f"reading {file.name}")

@@ -1,14 +1,17 @@
-"""Commands and options of the command line: help by sections with examples, options of several commands, numbers."""
+"""Commands and options of the command line: help by sections with examples, numbers, and how pages are read."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from functools import wraps
+from contextlib import suppress
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
+
+if TYPE_CHECKING:
+    from ocrsvc.client.request import Options
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -56,6 +59,11 @@ class _Option(click.Option):
         self.section = section
 
 
+def command(*examples: str, **more: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command as `click.command` declares it, with examples."""
+    return click.command(cls=Command, examples=examples, **more)
+
+
 def option(*names: str, **more: Any) -> Decorator:
     """An option as `click.option` declares it; `section` is the heading under which the help has it."""
     return click.option(*names, cls=_Option, **more)
@@ -95,23 +103,87 @@ class Number(click.ParamType[Any]):
 
     name = "number"
 
-    def __init__(self, kind: type[int | float], least: float, most: float, accepted: str, word: str = "") -> None:
-        self._kind, self._least, self._most, self._accepted, self._word = kind, least, most, accepted, word
+    def __init__(
+        self, kind: type[int | float], least: float, most: float, accepted: str = "", word: str | None = None
+    ) -> None:
+        self._kind, self._least, self._most, self._word = kind, least, most, word
+        self._accepted = accepted or f"a whole number from {least} to {most}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number, or the word as it is. Raises BadParameter."""
         if value == self._word:
             return value
-        try:
-            number = self._kind(value)
-        except ValueError:
-            number = math.nan
-        if not self._least <= number <= self._most:
-            self.fail(f"{value!r} is not {self._accepted}.", param, ctx)
-        return number
+        with suppress(ValueError):
+            if self._least <= (number := self._kind(value)) <= self._most:
+                return number
+        return self.fail(f"{value!r} is not {self._accepted}.", param, ctx)
 
 
 FILE: Final = click.Path(path_type=Path)
 FILE.name = "file"
 COUNT: Final = Number(int, 1, 10**18, "a whole number above 0")
 AMOUNT: Final = Number(float, 0, 1e9, "a number from 0")
+
+
+class Reading(NamedTuple):
+    """Which pages of documents are read, all of them by default, and how, in the names of a service's options."""
+
+    pages: str | None
+    options: Options
+
+
+def _reading(pages: str | None, *, segmented: bool, **options: Any) -> Reading:
+    return Reading(pages, {**options, "words": "segmented" if segmented else options["words"]})  # type: ignore[typeddict-item]
+
+
+_how: Final = partial(option, section="What is read")
+_flag: Final = partial(_how, is_flag=True, flag_value=False, default=True)
+_found: Final = partial(option, section="What is found besides the text", is_flag=True)
+
+
+def _choice(name: str, choices: str, said: str) -> Decorator:
+    """An option of which the first of these words is the default."""
+    words = choices.split()
+    return _how(name, type=click.Choice(words), default=words[0], help=said)
+
+
+reading_options: Final = gathered(
+    "reading",
+    _reading,
+    _how("--pages", metavar="PAGES", help="Pages of documents, such as 1-3,7 or 5-; all by default."),
+    _how("--region", metavar="X,Y,WIDTH,HEIGHT", help="The part of each page that is read, in pixels."),
+    _how("--lang", metavar="TAG", help="Language of the text, such as zh or en; auto chooses by line."),
+    _how("--model", metavar="MODEL", help="Model that reads: NAME, NAME/VERSION or NAME:LABEL; see docs/models.md."),
+    _how("--tier", type=click.Choice(["tiny", "small", "medium"]), help="How large a model reads."),
+    _choice(
+        "--rotate", "auto 0 90 180 270", "Clockwise turn that makes the page upright; auto, the default, finds it."
+    ),
+    _flag("--line", "detect", help="Each image is one line: detect nothing."),
+    _flag("--no-unwarp", "unwarp", help="Read curved pages as they are."),
+    _choice(
+        "--spaces",
+        "auto model visible",
+        "Spaces between Chinese and Latin: by the gaps of the whole page (auto, the default), as the model alone reads "
+        "them, or wherever a gap is seen.",
+    ),
+    _choice(
+        "--text-layer",
+        "ignore auto only merge",
+        "The text that a page of a PDF has itself: nothing of it (ignore, the default), what is sound of it, nothing "
+        "else, or it and whatever else stands on the page; see docs/text_layer.md.",
+    ),
+    _how("--mask", metavar="KIND[,...]", help="What becomes stars: id, phone, card, mail, own; see docs/masking.md."),
+    _found("--words", help="Words of each line, in JSON; Chinese by character."),
+    _found("--segmented", help="The same, with Chinese words by a dictionary."),
+    _found("--characters", help="Characters of each word, too."),
+    _found("--layout", help="Regions, such as titles and figures; JSON has them."),
+    _found("--tables", help="Tables; JSON has them."),
+    _found(
+        "--barcodes",
+        type=click.Choice(["true", "only"]),
+        is_flag=False,
+        flag_value="true",
+        metavar="[only]",
+        help="Bar codes and QR codes, or only them and no text; JSON has them.",
+    ),
+)

@@ -1,4 +1,4 @@
-"""Files that commands write: their formats, by --format and by the name after -o; there whole, or not at all."""
+"""What commands write: tables and progress on a terminal, and files, by format, that are there whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import sys
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -24,12 +25,34 @@ STANDARD: Final = Path("-")
 _ZIP: Final = ".zip"
 _JSONS: Final = {".json": JSON, ".jsonl": NDJSON, ".ndjson": NDJSON}
 _OTHER_ENDINGS: Final = {".markdown": "md", ".xml": "alto", ".html": "hocr", ".htm": "hocr"}
-_FORMATS: Final[Mapping[str, str]] = {
-    **{form.suffix: name for name, form in output_formats().items()},
-    **_JSONS,
-    **_OTHER_ENDINGS,
-}
-"""By the end of a name, in lower case."""
+_ENDINGS: Final = {form.suffix: name for name, form in output_formats().items()} | _JSONS | _OTHER_ENDINGS
+"""Formats by the end of a name, in lower case."""
+_WIDE: Final = frozenset("WF")
+_BAR: Final = 24
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, to_right: bool = False) -> Iterator[str]:
+    """The lines of a table with its heads; `to_right` says that all columns but the first are figures."""
+    widths = [max(map(_width, column)) for column in zip(columns, *rows, strict=True)]
+    for row in (columns, *rows):
+        cells = []
+        for at, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            blanks = " " * (width - _width(cell))
+            cells.append(blanks + cell if to_right and at else cell + blanks)
+        yield "  ".join(cells).rstrip()
+
+
+def _width(text: str) -> int:
+    """In columns of a terminal, where Chinese takes two."""
+    return sum(2 if unicodedata.east_asian_width(character) in _WIDE else 1 for character in text)
+
+
+def show_progress(done: int, count: int, doing: str = "") -> None:
+    """A bar on a terminal, a line elsewhere."""
+    filled = _BAR * done // max(1, count)
+    end = "\r" if sys.stderr.isatty() and done < count else "\n"
+    sys.stderr.write(f"[{'#' * filled}{'.' * (_BAR - filled)}] {done}/{count} {doing:60}{end}")
+    sys.stderr.flush()
 
 
 def formats_for(asked: tuple[str, ...] | None, output: Path, default: str = TEXT, lines: str = JSON) -> tuple[str, ...]:
@@ -38,22 +61,25 @@ def formats_for(asked: tuple[str, ...] | None, output: Path, default: str = TEXT
     `default` is for a name without a known end, and `lines` is the format of JSON on lines. Raises BadOption where the
     name ends as another format does, or as a zip without saying of what.
     """
-    ending = _ending_of(output)
-    formats = {end: lines if name == NDJSON else name for end, name in _FORMATS.items()}
-    named = formats.get(ending)
+    formats = {end: lines if name == NDJSON else name for end, name in _ENDINGS.items()}
+    named = formats.get(_ending_of(output))
     if asked is None:
-        if ending == _ZIP:
+        if is_zip(output):
             raise BadOption(f"{output} is a zip of formats that are not named.", "Name them, such as --format pdf,md.")
         return (named or default,)
     if named is None or asked == (named,):
         return asked
+    raise _mismatch(asked, output, named, formats)
+
+
+def _mismatch(asked: Sequence[str], output: Path, named: str, formats: Mapping[str, str]) -> BadOption:
     if len(asked) > 1:
-        raise BadOption(
+        return BadOption(
             f"Several formats are written as a zip, and {output} is no name of one.",
             f"Write -o {output.with_suffix(_ZIP)}, or only --format {named}.",
         )
     fitting = " or ".join(end for end, name in formats.items() if name == asked[0])
-    raise BadOption(
+    return BadOption(
         f"{output} is a name for --format {named}, and --format {asked[0]} is asked for.",
         f"Let the name end in {fitting}, or ask for --format {named}.",
     )
@@ -66,7 +92,7 @@ def is_zip(output: Path) -> bool:
 
 def _ending_of(output: Path) -> str:
     name = output.name.lower()
-    return next((ending for ending in (_ZIP, *_FORMATS) if name.endswith(ending)), "")
+    return next((ending for ending in (_ZIP, *_ENDINGS) if name.endswith(ending)), "")
 
 
 def check_output(output: Path, sources: Sequence[Path] = ()) -> None:
@@ -85,21 +111,24 @@ def writing(output: Path) -> Iterator[IO[bytes]]:
 
     What is there already is replaced at once; a pipe or device is written to. Raises OperatorError.
     """
+    is_device = output == STANDARD or (output.exists() and not output.is_file())
     try:
-        if output == STANDARD or (output.exists() and not output.is_file()):
-            with TemporaryFile() as file:
-                yield file
-                file.seek(0)
-                with nullcontext(sys.stdout.buffer) if output == STANDARD else output.open("wb") as device:
-                    shutil.copyfileobj(file, device)
-                    device.flush()
-        else:
-            with _beside(Path(os.path.realpath(output))) as file:
-                yield file
+        with _copied_to(output) if is_device else _beside(Path(os.path.realpath(output))) as file:
+            yield file
     except BrokenPipeError:
         raise
     except OSError as error:
         raise OperatorError(f"{output} cannot be written: {error.strerror}.", "Name another file.") from error
+
+
+@contextmanager
+def _copied_to(output: Path) -> Iterator[IO[bytes]]:
+    with TemporaryFile() as file:
+        yield file
+        file.seek(0)
+        with nullcontext(sys.stdout.buffer) if output == STANDARD else output.open("wb") as device:
+            shutil.copyfileobj(file, device)
+            device.flush()
 
 
 @contextmanager

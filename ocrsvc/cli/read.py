@@ -10,12 +10,21 @@ from typing import Any, Final
 import click
 
 from ocrsvc.batch.visible_text import visible
-from ocrsvc.cli.options import FILE, Command, check_at_most_one, option
-from ocrsvc.cli.output import JSON, OTHER_NAMES, PDF, STANDARD, TEXT, check_output, formats_for, is_zip, writing
+from ocrsvc.cli.options import FILE, Reading, check_at_most_one, command, option, reading_options
+from ocrsvc.cli.output import (
+    JSON,
+    OTHER_NAMES,
+    PDF,
+    STANDARD,
+    TEXT,
+    check_output,
+    formats_for,
+    is_zip,
+    show_progress,
+    writing,
+)
 from ocrsvc.cli.read_files import Answered, is_pdf, json_line, read_by_service, read_in_this_process, write_documents
-from ocrsvc.cli.reading_options import Reading, reading_options
 from ocrsvc.cli.service import Access, service_access
-from ocrsvc.cli.terminal import show_progress
 from ocrsvc.client.response import Answer
 from ocrsvc.errors import BadOption, KeyMissing
 from ocrsvc.registry import needs_of, output_formats
@@ -36,15 +45,12 @@ def _formats_of(_ctx: click.Context, _parameter: click.Parameter, value: Any) ->
     return names
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        "ocrsvc read page.png",
-        "ocrsvc read scan.pdf --pages 1-3 --json",
-        "ocrsvc read scan.pdf -o searchable.pdf",
-        "ocrsvc read *.jpg --format pdf,md -o all.zip",
-        "ocrsvc read page.png --url http://127.0.0.1:8000",
-    ),
+@command(
+    "ocrsvc read page.png",
+    "ocrsvc read scan.pdf --pages 1-3 --json",
+    "ocrsvc read scan.pdf -o searchable.pdf",
+    "ocrsvc read *.jpg --format pdf,md -o all.zip",
+    "ocrsvc read page.png --url http://127.0.0.1:8000",
 )
 @click.argument(
     "files", nargs=-1, required=True, type=FILE, metavar="FILE...", help="Image, PDF or TIFF; - is standard input."

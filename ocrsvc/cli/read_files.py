@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -189,19 +189,6 @@ def _result_of(file: Path, answer: Answer, *, with_file: bool) -> NamedResult:
     data = load(file) if with_file else b""
     if not isinstance(data, bytes):
         raise data
-    pages = [_to_record(page) for page in answer.pages]
+    pages = [page.record() for page in answer.pages]
     result = DocumentResult(data, pages, len(pages), EngineInfo(**answer.engine), list(answer.failed))
     return NamedResult("" if file == STANDARD else file.name, result)
-
-
-def _to_record(value: Any) -> Any:
-    """What the client has of a page, as the record of the same name and members that output formats take."""
-    from ocrsvc import records
-
-    if isinstance(value, tuple):
-        return tuple(map(_to_record, value))
-    if not is_dataclass(value):
-        return value
-    record = getattr(records, type(value).__name__)
-    names = [member.name for member in fields(record) if hasattr(value, member.name)]
-    return record(**{name: _to_record(getattr(value, name)) for name in names})

@@ -9,10 +9,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import click
-
 from ocrsvc.access.audit_log import audit_log_of, local_user
-from ocrsvc.cli.options import FILE, Command, check_at_most_one, option
+from ocrsvc.cli.options import FILE, check_at_most_one, command, option
 from ocrsvc.errors import OperatorError
 from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.load import read_settings
@@ -29,7 +27,7 @@ class Process(NamedTuple):
     started: int
 
 
-@click.command(cls=Command, examples=("ocrsvc recycle", "ocrsvc recycle --pid 4711 --timeout 120"))
+@command("ocrsvc recycle", "ocrsvc recycle --pid 4711 --timeout 120")
 @option("--pid", type=int, metavar="PID", help="Process id of the arbiter, gunicorn's main process.")
 @option("--pidfile", type=FILE, help="Its pid file; by default the one that OCRSVC_PIDFILE names.")
 @option("--timeout", type=float, default=600.0, metavar="SECONDS", help="How long to wait (600).")
@@ -78,11 +76,11 @@ def find_arbiter(pid: int) -> Process:
     arbiter = _process(pid)
     if arbiter is None:
         raise OperatorError(f"There is no process {pid}.", f"Is the service running? {_REMEDY}")
-    command = _read(pid, "cmdline").replace("\0", " ").strip()
-    if "gunicorn" not in command and "ocrsvc" not in command:
-        raise OperatorError(f"Process {pid} is no gunicorn: {command[:100]!r}.", _REMEDY)
+    called = _read(pid, "cmdline").replace("\0", " ").strip()
+    if "gunicorn" not in called and "ocrsvc" not in called:
+        raise OperatorError(f"Process {pid} is no gunicorn: {called[:100]!r}.", _REMEDY)
     if not _catches(pid, signal.SIGHUP) or not _catches(pid, signal.SIGUSR2):
-        raise OperatorError(f"Process {pid} is not the arbiter of this service: {command[:100]!r}.", _REMEDY)
+        raise OperatorError(f"Process {pid} is not the arbiter of this service: {called[:100]!r}.", _REMEDY)
     return arbiter
 
 

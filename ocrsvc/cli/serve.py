@@ -11,16 +11,17 @@ from typing import Final
 import click
 
 import ocrsvc
-from ocrsvc.cli.options import Command
+from ocrsvc.cli.options import command
 
 _APPLICATION: Final = "ocrsvc.worker.hooks:build_app()"
 
 
-@click.command(
-    cls=Command,
+@command(
+    "ocrsvc serve",
+    "ocrsvc serve -b 0.0.0.0:80 -w 4",
+    "OCRSVC_WORKERS=2 ocrsvc serve",
     # gunicorn reads all other options, and finds its own -h in a word such as -bhost:80.
     context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
-    examples=("ocrsvc serve", "ocrsvc serve -b 0.0.0.0:80 -w 4", "OCRSVC_WORKERS=2 ocrsvc serve"),
 )
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[FLAG]...")
 def serve(flags: Sequence[str]) -> None:
@@ -30,9 +31,9 @@ def serve(flags: Sequence[str]) -> None:
     --threads, which win over the settings; `gunicorn --help` lists them.
     """
     sys.stdout.flush()
-    command = command_line(flags)
+    line = command_line(flags)
     # The process keeps its id, so that signals and exit codes are gunicorn's own.
-    os.execv(command[0], command)  # noqa: S606  no shell is wanted
+    os.execv(line[0], line)  # noqa: S606  no shell is wanted
 
 
 def command_line(flags: Sequence[str]) -> list[str]:

@@ -58,7 +58,7 @@ class Access:
 
     def find(self, url: str | None) -> tuple[str, ssl.SSLContext | None]:
         """The address, by default of the settings' own service, and what to verify it with. Raises OperatorError."""
-        from ocrsvc.tls.client_context import client_context, context_of_own_service
+        from ocrsvc.connections.client_context import client_context, context_of_own_service
 
         context = client_context(self.ca, self.cert, self.cert_key)
         if url is not None:
@@ -147,7 +147,6 @@ class _UnixConnection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Open the socket."""
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)

@@ -7,9 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-import click
-
-from ocrsvc.cli.options import FILE, Command, option
+from ocrsvc.cli.options import FILE, command, option
 from ocrsvc.settings.describe import accepted, groups, help_of, unit_of, variable_of, without_passwords
 from ocrsvc.settings.group import Percentage
 from ocrsvc.settings.load import RawValue, check_settings, gather
@@ -33,7 +31,7 @@ its cgroups, never the host's core count.
 """
 
 
-@click.command(cls=Command, examples=("ocrsvc settings", "ocrsvc settings --file ocrsvc.toml"))
+@command("ocrsvc settings", "ocrsvc settings --file ocrsvc.toml")
 @option("--file", type=FILE, help="TOML file to read instead of the one that OCRSVC_CONFIG names.")
 @option("--markdown", is_flag=True, help="Print the reference of all settings instead.")
 def settings(*, file: Path | None, markdown: bool) -> None:

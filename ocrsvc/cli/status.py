@@ -8,9 +8,9 @@ from typing import Any, Final
 import click
 import orjson
 
-from ocrsvc.cli.options import Command
+from ocrsvc.cli.options import command
+from ocrsvc.cli.output import table
 from ocrsvc.cli.service import Access, fetch, read_key, service_access, tls_access
-from ocrsvc.cli.terminal import table
 
 Node = Mapping[str, Any]
 Samples = Sequence[tuple[str, Mapping[str, str], float]]
@@ -19,14 +19,15 @@ _COLUMNS: Final = ("slot", "pid", "state", "reason", "requests", "in_flight", "r
 _MOST_ERRORS: Final = 5
 _LAST: Final = 12
 """Points of the history in a minute."""
-_ADDRESS: Final = "http://host:port, https://host:port or unix:path; by default where OCRSVC_BIND listens."
-
-
-@click.command(
-    cls=Command,
-    examples=("ocrsvc health", "ocrsvc health http://127.0.0.1:8000", "ocrsvc health unix:/run/ocrsvc.sock"),
+_URL: Final = click.argument(
+    "url",
+    required=False,
+    help="http://host:port, https://host:port or unix:path; by default where OCRSVC_BIND listens.",
 )
-@click.argument("url", required=False, help=_ADDRESS)
+
+
+@command("ocrsvc health", "ocrsvc health http://127.0.0.1:8000", "ocrsvc health unix:/run/ocrsvc.sock")
+@_URL
 @tls_access
 def health(url: str | None, access: Access) -> None:
     """End with 0 when a running service is ready, for the health checks of containers."""
@@ -34,22 +35,18 @@ def health(url: str | None, access: Access) -> None:
     print(fetch(url, "/readyz", context=context).decode().strip())
 
 
-@click.command(
-    cls=Command,
-    examples=("ocrsvc status", "ocrsvc status https://ocr.example --ca ca.pem --key-file operator.key"),
-)
-@click.argument("url", required=False, help=_ADDRESS)
+@command("ocrsvc status", "ocrsvc status https://ocr.example --ca ca.pem --key-file operator.key")
+@_URL
 @service_access
 def status(url: str | None, access: Access) -> None:
     """Print the workers and the main numbers of a running service."""
     (url, context), key = access.find(url), read_key(access.key_file)
     overview = orjson.loads(fetch(url, "/ops/overview", key, context))
-    numbers = describe_numbers(parse(fetch(url, "/metrics", key, context).decode()))
-    print("\n".join([*describe_workers(overview), "", *numbers, *describe_overview(overview)]))
+    numbers = _describe_numbers(_parse(fetch(url, "/metrics", key, context).decode()))
+    print("\n".join([*_describe_workers(overview), "", *numbers, *describe_overview(overview)]))
 
 
-def describe_workers(answer: Node) -> Iterator[str]:
-    """A table of the workers, one line each."""
+def _describe_workers(answer: Node) -> Iterator[str]:
     yield f"arbiter {answer['arbiter_pid'] or 'unknown'}, {len(answer['workers'])} workers"
     yield from table(_COLUMNS, [[_cell(worker[column]) for column in _COLUMNS] for worker in answer["workers"]])
 
@@ -58,7 +55,7 @@ def _cell(value: object) -> str:
     return "-" if value is None else f"{value:.1f}" if isinstance(value, float) else str(value)
 
 
-def parse(text: str) -> Samples:
+def _parse(text: str) -> Samples:
     """Name, labels and value of each sample in Prometheus' text format."""
     from prometheus_client.parser import text_string_to_metric_families
 
@@ -69,8 +66,7 @@ def parse(text: str) -> Samples:
     ]
 
 
-def describe_numbers(samples: Samples) -> Iterator[str]:
-    """The main numbers, one line each."""
+def _describe_numbers(samples: Samples) -> Iterator[str]:
     yield f"requests    {_by(samples, 'ocrsvc_requests_total', 'code')}"
     yield f"refused     {_by(samples, 'ocrsvc_refused_total', 'reason')}"
     yield f"in flight   {_sum(samples, 'ocrsvc_in_flight_requests'):.0f}"

@@ -22,8 +22,8 @@ from ocrsvc.client.balancing.name_lookup import NameLookup
 from ocrsvc.client.balancing.rules import Rules
 from ocrsvc.client.request import Priority, Request, headers_of, own_headers
 from ocrsvc.client.response import Response, StreamedPage, pages_of
+from ocrsvc.connections.client_context import client_context
 from ocrsvc.errors import NotConnected, OcrsvcError, ServerError, Unreachable
-from ocrsvc.tls.client_context import client_context
 
 T = TypeVar("T")
 

@@ -17,22 +17,16 @@ from ocrsvc.records import Page, ReadTask
 
 @dataclass(frozen=True, slots=True)
 class EngineTraits:
-    """How the executor should use an engine.
+    """How the executor should use an engine."""
 
-    Attributes:
-        serial_open: Handles must be opened one after the other (Tr 2.8 aborts the process otherwise).
-        best_batch: Most images that one `read` call gains from; 1 means that batching buys nothing.
-        wants_gray: The engine reads gray images, so colour need not be decoded at all.
-        decodes: Image files are decoded where the engine runs, in another process: its handles take FileTasks as well,
-            and answer each with a DecodedPage.
-        any_thread: A handle may be opened, warmed up and closed in another thread than the one that reads with it,
-            though never used by two at once: what loads a model while others read holds up no engine thread then.
-    """
-
-    serial_open: bool = False
-    best_batch: int = 1
-    wants_gray: bool = False
+    serial_open: bool = False  # handles must be opened one after the other (Tr 2.8 aborts the process otherwise)
+    best_batch: int = 1  # most images that one `read` call gains from; 1 means that batching buys nothing
+    wants_gray: bool = False  # the engine reads gray images, so colour need not be decoded at all
+    # image files are decoded where the engine runs, in another process: its handles take FileTasks as well, and answer
+    # each with a DecodedPage
     decodes: bool = False
+    # a handle may be opened, warmed up and closed in another thread than the one that reads with it, though never used
+    # by two at once: what loads a model while others read holds up no engine thread then
     any_thread: bool = False
 
 

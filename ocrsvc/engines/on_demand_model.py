@@ -14,20 +14,14 @@ from numpy.typing import NDArray
 from ocrsvc.errors import EngineFailed
 from ocrsvc.records import Check, no_check
 
-_CHECK_S: Final = 0.1
-"""How long a page waits for its turn before it asks whether it is still wanted."""
+_CHECK_S: Final = 0.1  # how long a page waits for its turn before it asks whether it is still wanted
 
 
 class OnDemandModel:
-    """A model that most processes never need; safe to share between threads, which take turns.
+    """A model of one input that most processes never need; safe to share between threads, which take turns.
 
     One run at a time keeps what runs need from growing with the number of threads. A run has one thread, so that a page
-    reads the same alone and among others.
-
-    Args:
-        file: The model, which has one input.
-        request_option: What asks for it, as a message names it.
-        session_options: Of ONNX Runtime's session, besides those that all such models have.
+    reads the same alone and among others. `request_option` is what asks for it, as a message names it.
     """
 
     def __init__(
@@ -40,14 +34,9 @@ class OnDemandModel:
         self._turn = threading.Lock()
 
     def run(self, tensor: NDArray[np.float32], check: Check = no_check) -> list[Any]:
-        """All outputs for one input, the first axis of each left out.
+        """All outputs for one (1, 3, H, W) input, the first axis of each left out; `check` is called while it waits.
 
-        Args:
-            tensor: (1, 3, H, W), as the model wants it.
-            check: Called before the run, and while it waits for its turn.
-
-        Raises:
-            EngineFailed: ONNX Runtime is not installed.
+        Raises EngineFailed: ONNX Runtime is not installed.
         """
         check()
         while not self._turn.acquire(timeout=_CHECK_S):

@@ -46,7 +46,6 @@ _MARKED: Final = re.compile(
 _ENDED: Final = re.compile(r"[.!?:;。！？：；…”’\"」』)）]\s*$")
 _OPEN_END: Final = re.compile(r"[,;，；、。.!]$")
 _WORD: Final = re.compile(r"[a-z]")
-_LETTERS: Final = re.compile(r"[^\W\d_]")
 _NOT_PRINTED: Final[frozenset[RegionType]] = frozenset({"header", "footer"})
 _CJK: Final = re.compile("[\u2e80-\u9fff\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff]")
 _HYPHENS: Final = "-\u00ad\u2010"
@@ -60,14 +59,9 @@ _DENSE: Final = re.compile(
 
 @dataclass(slots=True)
 class Block:
-    """A heading, a paragraph, an item of a list, or a table.
+    """A heading with its level from 1, a paragraph, an item of a list, or a table.
 
-    Attributes:
-        kind: Which of these.
-        numbers: Its lines' places in the page's list.
-        lines: Their texts; empty for a table.
-        level: Of a heading, from 1.
-        table: Of a table.
+    `numbers` are its lines' places in the page's list, and `lines` their texts, of which a table has none.
     """
 
     kind: Kind
@@ -93,12 +87,9 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A line on the upright page.
+    """A line on the upright page, with its place in the page's list, and the region it is in, -1 for none.
 
-    Attributes:
-        number: Its place in the page's list.
-        size: The height of its box, in pixels.
-        ratio: The size of its letters, relative to the running text.
+    `size` is the height of its box, in pixels, and `ratio` the size of its letters, relative to the running text.
     """
 
     number: int
@@ -242,11 +233,8 @@ def _is_below(one: _Placed, other: _Placed) -> bool:
     wide = min(one.right, other.right) - max(one.left, other.left)
     least = _OVERLAP * min(one.right - one.left, other.right - other.left)
     size = max(one.size, other.size)
-    return (
-        wide > least
-        and other.top > one.top + 0.3 * min(one.size, other.size)
-        and other.top - one.bottom < _MOST_GAP * size
-    )
+    is_lower = other.top > one.top + 0.3 * min(one.size, other.size)
+    return wide > least and is_lower and other.top - one.bottom < _MOST_GAP * size
 
 
 def _column_of(lines: Sequence[_Placed]) -> _Column:
@@ -280,7 +268,7 @@ def _level_of(line: _Placed, regions: Sequence[Region]) -> int:
             level = parts
     if line.region >= 0 and regions[line.region].confidence > 0:
         return (level or 3) if regions[line.region].type == "title" else 0
-    return level if len(_LETTERS.findall(line.text)) > 1 else 0
+    return level if len(_LETTER.findall(line.text)) > 1 else 0
 
 
 def _flows_on(before: _Placed, line: _Placed, column: _Column) -> bool:

@@ -37,16 +37,10 @@ PictureOf = Callable[[Page], bytes]
 
 @dataclass(frozen=True, slots=True)
 class DocumentResult:
-    """One document and the pages of it that were read.
+    """One document, the whole file that was sent, and the pages of it that were read, in order.
 
-    Attributes:
-        file: The whole file that was sent: a PDF, a TIFF or another image.
-        pages: In order, each with its number in the file; iterated once for each file that is made.
-        count: How many pages these are.
-        engine: What read them.
-        failed: Numbers of the requested pages that could not be read. A searchable PDF shows them without text.
-        picture_of: Draws pages that must not be shown as they are, because something on them is masked; else None.
-        dpi: Resolution of what `picture_of` draws, in pixels an inch.
+    Pages are iterated once for each file that is made; those that failed a searchable PDF shows without text.
+    `picture_of` draws pages that must not be shown as they are, because something on them is masked, at `dpi`.
     """
 
     file: bytes
@@ -72,14 +66,11 @@ class NamedResult:
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """A file that can be written: its name, which is safe to save under, its Content-Type, and what writes it.
-
-    `write` takes the output, seconds and a check, and raises as `write_document`.
-    """
+    """A file that can be written: its name, safe to save under, its Content-Type, and a `write_document` of it."""
 
     name: str
     media_type: str
-    write: Callable[[Output, float, Check], None]
+    write: Callable[[Output, float, Check], object]
 
 
 def options_for(formats: Iterable[str], options: ReadOptions) -> ReadOptions:
@@ -91,13 +82,8 @@ def options_for(formats: Iterable[str], options: ReadOptions) -> ReadOptions:
 def write_document(name: str, result: DocumentResult, output: Output, limit_s: float, check: Check) -> None:
     """Write a document in an output format, within `limit_s` seconds; `check` is called now and then.
 
-    Memory holds one page of the output at a time, beside the file that was sent.
-
-    Raises:
-        BrokenImage: The file that was sent cannot be written on.
-        DeadlineExceeded: It takes longer.
-        ResourcesExhausted: There is no process or memory for it.
-        OSError: From the output.
+    Memory holds one page of the output at a time, beside the file that was sent. Raises BrokenImage where that cannot
+    be written on, DeadlineExceeded, ResourcesExhausted, and OSError from the output.
     """
     form = output_formats()[name]
     if form.writer:
@@ -119,13 +105,8 @@ def files_of(
     """The files of these formats, of one or more documents.
 
     Several documents become one file of each format, their pages numbered through. Searchable PDF joins images only;
-    with a PDF among the documents each gets a file of its own.
-
-    Args:
-        formats: Names of output formats, or "json".
-        documents: At least one, in the order in which they were sent.
-        as_json: Makes the file of the format "json".
-        words: Whether text formats contain the words of lines; searchable PDF always does.
+    with a PDF among the documents each gets a file of its own. `as_json` makes the file of the format "json"; `words`
+    says whether text formats contain the words of lines, as searchable PDF always does.
     """
     stem = _stem_of(documents)
     in_lines = documents if words else [replace(one, result=_without_words(one.result)) for one in documents]
@@ -164,7 +145,7 @@ def _files_of(
     name: str, stem: str, documents: Sequence[NamedResult], as_json: Callable[[], bytes]
 ) -> Iterator[OutputFile]:
     if name == JSON:
-        yield OutputFile(f"{stem}.json", JSON_TYPE, lambda output, _limit_s, _check: _write_all(output, as_json()))
+        yield OutputFile(f"{stem}.json", JSON_TYPE, lambda output, _limit_s, _check: output.write(as_json()))
         return
     form = output_formats()[name]
     results = [document.result for document in documents]
@@ -214,7 +195,3 @@ def _write_images(results: Sequence[DocumentResult], output: Output, limit_s: fl
     from ocrsvc.formats.pdf.searchable import write_images
 
     write_images(results, output, limit_s, check)
-
-
-def _write_all(output: Output, data: bytes) -> None:
-    output.write(data)

@@ -19,11 +19,7 @@ _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def stem_of(sent: str) -> str:
-    """The name of a sent file without folders and its ending, as a name for what is made of it.
-
-    Args:
-        sent: As the client named it; "" gives "document".
-    """
+    """The name of a sent file without folders and its ending, as a name for what is made of it; "document" for none."""
     name = unicodedata.normalize("NFC", _PATH_SIGNS.split(sent[-_READ_CHARACTERS:])[-1])
     seen = "".join(sign for sign in name if unicodedata.category(sign) not in _UNSEEN)
     stem, dot, ending = seen.rpartition(".")

@@ -27,14 +27,10 @@ _OUR_FAULT: Final = frozenset({Code.DEADLINE_EXCEEDED, Code.UNIMPLEMENTED, Code.
 
 @dataclass(slots=True)
 class CallRecord:
-    """What is known of one call while it is under way.
+    """What is known of one call while it is under way; its code is CANCELLED until it has its status.
 
-    Attributes:
-        name: Service and method, if they exist: unlike `path`, it has nothing else that a caller may write.
-        id: The client's own, if it sent one that may be logged; else a new one.
-        is_timed: Whether its seconds are counted; a stream's are how long the client kept it open.
-        code: How it ends; CANCELLED until it has its status.
-        key: Name of its API key; empty where none is required.
+    `name` is service and method, if they exist, and nothing else that a caller may write, as in `path`; `id` is the
+    client's own, if it may be logged. The seconds of a stream, how long the client kept it open, are not timed.
     """
 
     adapter: str

@@ -24,16 +24,10 @@ LOGGER: Final = logging.getLogger("ocrsvc.rpc")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """What a method knows of a call.
+    """What a method knows of a call, whose answer must be there at `deadline`, in monotonic seconds.
 
-    Attributes:
-        deadline: Monotonic seconds at which the answer must be there.
-        gone: Set once the client has cancelled the call or disconnected.
-        priority: The highest that it may have.
-        client_name: Name of the key that the client's verified TLS certificate stands for.
-        address: The peer's; empty on a Unix socket.
-        is_forwarded: Whether a proxy says that the peer is not the caller.
-        key: Name of its API key; empty where none is required.
+    `gone` is set once the client has cancelled it or disconnected. `client_name` is the key that its verified TLS
+    certificate stands for, `key` the one that admitted it; `address` is the peer's, empty on a Unix socket.
     """
 
     deadline: float
@@ -61,17 +55,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of a service.
+    """A method of a service, by the class of its requests and what answers one, which raises OcrsvcError or CallFailed.
 
-    Attributes:
-        request: Class of its request messages.
-        answer: Makes the response to one request message, also in a stream. Raises OcrsvcError or CallFailed. Runs in
-            a pool thread, or in the loop if `quick`.
-        quick: Whether the answer needs neither the engine nor time.
-        streaming: Whether a call has any number of requests, and a response to each in the same order.
-        adapter: Name of the API adapter that its calls are counted under.
-        scope: What an API key must allow for it.
-        error_fields: Trailers beside the status of a call that fails with this error.
+    It answers in a pool thread, or in the loop if it is `quick`: it needs neither the engine nor time. A `streaming`
+    method answers any number of requests in their order. Calls count under `adapter`, and their API keys must allow
+    `scope`; `error_fields` are trailers beside the status of a failed one.
     """
 
     request: Any

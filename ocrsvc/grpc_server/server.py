@@ -18,15 +18,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ocrsvc.connections import tls_socket
+from ocrsvc.connections.handshakes import Handshakes
+from ocrsvc.connections.tls_socket import TlsSocket
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.grpc_server import limits
 from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.http2 import StallDetector
 from ocrsvc.grpc_server.server_state import ServerState
 from ocrsvc.serving.memory_budget import Share
-from ocrsvc.tls import tls_socket
-from ocrsvc.tls.handshakes import Handshakes
-from ocrsvc.tls.tls_socket import TlsSocket
 
 
 @dataclass(eq=False)

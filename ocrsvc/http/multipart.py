@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from werkzeug.datastructures import Headers
@@ -12,7 +13,6 @@ from werkzeug.http import parse_options_header
 from werkzeug.sansio.multipart import Data, Event, Field, File, MultipartDecoder, NeedData, State
 
 from ocrsvc.errors import BodyTooLarge, CallerError
-from ocrsvc.http.parsed_body import Part
 
 MAX_PARTS: Final = 1000
 MAX_HEADER_BYTES: Final = 8192
@@ -31,6 +31,18 @@ _ENDS: Final = {
     State.PREAMBLE: "the boundary that Content-Type names does not occur in it",
     State.PART: "one of its parts has no end of headers",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a form.
+
+    The file name is the client's, used to name answers only; None for a field that is no file.
+    """
+
+    name: str
+    filename: str | None
+    data: bytes
 
 
 class _Decoder(MultipartDecoder):
@@ -52,16 +64,7 @@ class _Decoder(MultipartDecoder):
 
 
 def split_parts(body: bytes, content_type: str) -> list[Part]:
-    """The parts of a body, in order.
-
-    Args:
-        body: The whole body.
-        content_type: The header, which carries the boundary.
-
-    Raises:
-        CallerError: The body is not what the header says.
-        BodyTooLarge: More than MAX_PARTS parts.
-    """
+    """The parts of a whole body, in order; the header has the boundary. Raises CallerError, BodyTooLarge."""
     decoder = _Decoder(_boundary(content_type), 2 * _STEP_BYTES, max_parts=MAX_PARTS)
     parts: list[Part] = []
     data = io.BytesIO()

@@ -1,53 +1,50 @@
-"""What a request carries: its fields, its files, and the images in them.
+"""What a request carries: a form, a JSON object, or the image itself; its fields, its files, and the images in them.
 
 Knows no endpoint: each adapter names the fields that it reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import re
+import threading
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 from ocrsvc.errors import BadBase64, BodyTooLarge, CallerError, NothingSent, OcrsvcError
+from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import as_text, parse_flag
-from ocrsvc.imaging.base64text import decode_base64
-from ocrsvc.imaging.decode import FORMATS
+from ocrsvc.http.json_body import BOM, parse_json
+from ocrsvc.http.multipart import MAX_PARTS, Part, split_parts
+from ocrsvc.http.percent_encoding import unquote_plus
+from ocrsvc.imaging.codecs.decode import FORMATS
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.serving.memory_budget import Share, unlimited
+from ocrsvc.serving.request_guard import waiting
+from ocrsvc.serving.work_queue import deadline_passed
+
+Fields = tuple[tuple[str, object], ...]
 
 MAX_IMAGES: Final = 1000
 
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One part of a form.
-
-    Attributes:
-        name: Name of the field.
-        filename: The client's name of the file, used to name answers only; None for a field that is no file.
-        data: The content, as sent.
-    """
-
-    name: str
-    filename: str | None
-    data: bytes
+_FORM: Final = re.compile(rb"[\w.\-\[\]%+]{1,64}=")
+_LARGE_BYTES: Final = 1 << 20
+_LARGE_BODY_PERMITS: Final = threading.Semaphore(2)
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What one request carries.
+    """What one request carries: `raw` is a body that is the image itself, `files` are parts of a form with a file name.
 
-    Attributes:
-        raw: The body, when it is the image itself.
-        files: Parts of a form that have a file name.
-        fields: Names and values from the query string, then from the body: str, bytes, or what JSON knows.
-        share: The request's account of memory.
+    The values of `fields`, from the query string and then from the body, are str, bytes, or what JSON knows; `share` is
+    the request's account of memory.
     """
 
     raw: bytes | None = None
     files: tuple[Part, ...] = ()
-    fields: tuple[tuple[str, object], ...] = ()
+    fields: Fields = ()
     share: Share = field(default_factory=unlimited, compare=False)
 
     @property
@@ -78,17 +75,10 @@ class Content:
         return image
 
     def images(self, file_fields: Collection[str], text_fields: Collection[str]) -> list[bytes | OcrsvcError]:
-        """The images in order, files before text; in place of base64 that cannot be decoded, its error.
+        """The images in order, files before base64 text; in place of text that cannot be decoded, its error.
 
-        Args:
-            file_fields: Names under which files are read.
-            text_fields: Names under which base64 text is read; bytes that are an image are taken as they are.
-
-        Raises:
-            NothingSent: There is no image.
-            CallerError: A field holds something other than text.
-            BodyTooLarge: There are more than MAX_IMAGES, or they need more memory than there may ever be.
-            QueueFull: Other requests hold the memory that they need.
+        In a field of text, bytes that are an image are taken as they are. Raises NothingSent, CallerError for a field
+        that is no text, BodyTooLarge for more than MAX_IMAGES or for memory, and QueueFull.
         """
         images: list[bytes | OcrsvcError] = [] if self.raw is None else [self.raw]
         images += [part.data for part in self.files if part.name in file_fields and part.data]
@@ -115,9 +105,78 @@ class Content:
         )
 
 
+def parse_body(body: bytes, content_type: str, query: Fields, share: Share, deadline: float) -> Content:
+    """What a request carries; its body is counted in the share.
+
+    The bytes decide before the Content-Type does: many clients label an image, or JSON, as a form.
+
+    Raises:
+        BodyTooLarge: It has too many parts, or would need more memory than there may ever be.
+        QueueFull: Other requests hold the memory that it needs.
+        DeadlineExceeded: Other large bodies were parsed until the deadline, on `time.monotonic`.
+        CallerError: It is not the form or JSON that it should be.
+    """
+    mimetype = content_type.partition(";")[0].strip().lower()
+    if not body:
+        return Content(fields=query, share=share)
+    if mimetype.startswith("multipart/"):
+        with limited_parsing(share, len(body), deadline):
+            share.take(len(body))
+            parts = split_parts(body, content_type)
+        texts = tuple((part.name, part.data) for part in parts if part.filename is None)
+        return Content(None, tuple(part for part in parts if part.filename is not None), query + texts, share)
+    if mimetype.startswith("image/") or mimetype == "application/octet-stream" or is_image(body):
+        return Content(body, fields=query, share=share)
+    if mimetype.endswith("json") or body[:64].lstrip(BOM + b" \t\r\n").startswith(b"{"):
+        with limited_parsing(share, len(body), deadline):
+            return Content(fields=query + tuple(parse_json(body, share).items()), share=share)
+    if mimetype == "application/x-www-form-urlencoded" and _FORM.match(body):
+        with limited_parsing(share, len(body), deadline):
+            share.take(len(body))
+            return Content(fields=query + tuple(_parse_form(body)), share=share)
+    return Content(body, fields=query, share=share)
+
+
+@contextmanager
+def limited_parsing(share: Share, size_bytes: int, deadline: float) -> Iterator[None]:
+    """Permission to parse a body, of which nothing is left when the block ends: its bytes are given back then.
+
+    Small bodies need none. Of large ones few are parsed at once: all threads of a process share one interpreter.
+    Raises DeadlineExceeded where there was none before the deadline, on `time.monotonic`.
+    """
+    if size_bytes <= _LARGE_BYTES:
+        yield
+    else:
+        with waiting():
+            left_s = max(0.0, deadline - time.monotonic())
+            is_permitted = _LARGE_BODY_PERMITS.acquire(timeout=min(left_s, threading.TIMEOUT_MAX))
+        if not is_permitted:
+            raise deadline_passed()
+        try:
+            yield
+        finally:
+            _LARGE_BODY_PERMITS.release()
+    share.give_back(size_bytes)
+
+
 def is_image(data: bytes | memoryview) -> bool:
     """Whether the first bytes belong to a format that is read, of an image or a document."""
     return any(pattern.match(data) for pattern, _ in FORMATS) or is_pdf(data)
+
+
+def _parse_form(body: bytes) -> Iterator[tuple[str, bytes]]:
+    """Names and values of an urlencoded body. Raises BodyTooLarge for more than MAX_PARTS of them."""
+    at = 0
+    for _ in range(MAX_PARTS + 1):
+        end = body.find(b"&", at)
+        end = len(body) if end < 0 else end
+        if end > at:
+            name, _, value = body[at:end].partition(b"=")
+            yield as_text(unquote_plus(name)), unquote_plus(value)
+        if end == len(body):
+            return
+        at = end + 1
+    raise BodyTooLarge(f"The form has more than {MAX_PARTS} fields.", "Send several requests.")
 
 
 def _texts(name: str, value: object) -> list[str | bytes]:

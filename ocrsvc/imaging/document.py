@@ -14,16 +14,16 @@ from hashlib import blake2b
 from typing import Final
 
 from ocrsvc.errors import BadOption, BrokenImage, TooManyPages, UnsupportedImage
-from ocrsvc.imaging.decode import FORMATS, SUPPORTED, PixelLimits, check_size, open_encoded_image
-from ocrsvc.imaging.encoded_image import EncodedImage
-from ocrsvc.imaging.engine_view import clip_region
-from ocrsvc.imaging.gif_and_tiff import open_tiff
+from ocrsvc.imaging.codecs.decode import FORMATS, SUPPORTED, PixelLimits, check_size, open_encoded_image
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage
+from ocrsvc.imaging.codecs.gif_and_tiff import open_tiff
+from ocrsvc.imaging.codecs.tiff_pages import begin_with, find_pages
+from ocrsvc.imaging.engine_input import clip_region
 from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
-from ocrsvc.imaging.pdf import Pdf
-from ocrsvc.imaging.text_layer.copied_text import PageFrame
-from ocrsvc.imaging.text_layer.ink import look_frame
-from ocrsvc.imaging.text_layer.own_text import CHARACTER_BYTES, MOST_CHARACTERS, OwnPage, own_text
-from ocrsvc.imaging.tiff_pages import begin_with, find_pages
+from ocrsvc.imaging.pdf.copied_text import PageFrame
+from ocrsvc.imaging.pdf.ink import look_frame
+from ocrsvc.imaging.pdf.open_pdf import Pdf
+from ocrsvc.imaging.pdf.own_text import CHARACTER_BYTES, MOST_CHARACTERS, OwnPage, own_text
 from ocrsvc.records import Image, OwnText, ReadOptions
 from ocrsvc.system.child_process import Check
 
@@ -58,8 +58,8 @@ class Document:
         """One page, from 1: to be decoded, with its header checked against the limits, or, of a PDF, drawn.
 
         `take` is asked for the pixels that are drawn. With `to_read`, a page of a PDF that is one image is drawn at
-        that image's own resolution: enlarged or shrunk, it reads worse. Raises what `ocrsvc.imaging.decode` raises, and
-        what `check` and `take` do.
+        that image's own resolution: enlarged or shrunk, it reads worse. Raises what `codecs.decode`, `check`
+        and `take` raise.
         """
         del number, gray, check, take, to_read
         return open_encoded_image(self._data, self._limits)

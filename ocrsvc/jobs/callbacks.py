@@ -23,12 +23,12 @@ from urllib.parse import urlsplit
 import orjson
 from pydantic import SecretStr
 
+from ocrsvc.connections.fetching import post
+from ocrsvc.connections.policy import policy_of_callbacks
 from ocrsvc.errors import BadOption, ClientGone, OcrsvcError
 from ocrsvc.jobs.job import SECRET, STATES, Job, Record, job_status
 from ocrsvc.jobs.job_database import LOGGER, JobDatabase
 from ocrsvc.jobs.storage_threads import StorageThreads
-from ocrsvc.outgoing.policy import policy_of_callbacks
-from ocrsvc.outgoing.posting import post
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.loggable import loggable_error
 

@@ -20,6 +20,18 @@ from ocrsvc.serving.work_queue import RequestContext
 # A service gets the whole file for each; so much is lost when nobody waits any more.
 PAGES_TOGETHER: Final = 4
 PAGE_S: Final = 300.0
+_STOP_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class PagesWanted:
+    """The pages of a file that are asked for, of which the first so many are read; words and tables, if wanted."""
+
+    data: bytes
+    ranges: Ranges
+    most: int
+    words: bool = False
+    tables: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,55 +44,37 @@ class PageResult:
     outcome: Page | OcrsvcError
 
 
+Pages = Generator[PageResult, None, None]
+
+
 class PageSource(Protocol):
     """Reads the pages of files; for any thread."""
 
-    def pages(
-        self, data: bytes, ranges: Ranges, most: int, is_gone: Callable[[], bool], *, words: bool, tables: bool
-    ) -> Generator[PageResult, None, None]:
-        """The pages of a file in order, each as soon as it is read.
+    def pages(self, wanted: PagesWanted, is_gone: Callable[[], bool]) -> Pages:
+        """The pages in order, each as soon as it is read, until `is_gone` says that nobody waits.
 
-        Args:
-            data: The file.
-            ranges: Which are asked for.
-            most: Of these the first so many are read.
-            is_gone: Whether nobody waits any more.
-            words: Whether lines are to have words.
-            tables: Whether tables are found.
-
-        Raises:
-            OcrsvcError: The file cannot be read at all.
+        Raises OcrsvcError: the file cannot be read at all.
         """
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Stop the engine, or close the connections."""
 
 
 class EnginePages:
-    """An engine in this process, opened when it is first needed.
-
-    Args:
-        open_reader: Gives a reader that is warm.
-    """
+    """An engine in this process, opened when it is first needed: `open_reader` gives a reader that is warm."""
 
     def __init__(self, open_reader: Callable[[], Reader]) -> None:
         self._open_reader = open_reader
         self._opening = threading.Lock()
         self._reader: Reader | None = None
 
-    def _opened(self) -> Reader:
-        with self._opening:
-            if self._reader is None:
-                self._reader = self._open_reader()
-            return self._reader
-
-    def pages(
-        self, data: bytes, ranges: Ranges, most: int, is_gone: Callable[[], bool], *, words: bool, tables: bool
-    ) -> Generator[PageResult, None, None]:
+    def pages(self, wanted: PagesWanted, is_gone: Callable[[], bool]) -> Pages:
         """See PageSource."""
-        options, context = ReadOptions(words=words, tables=tables), RequestContext(is_gone=is_gone)
-        limit_s = PAGE_S * most
-        with closing(self._opened().read_by_page(data, options, limit_s, context, ranges, most)) as pages:
+        with self._opening:
+            reader = self._reader = self._reader or self._open_reader()
+        options, context = ReadOptions(words=wanted.words, tables=wanted.tables), RequestContext(is_gone=is_gone)
+        limit_s = PAGE_S * wanted.most
+        with closing(reader.read_by_page(wanted.data, options, limit_s, context, wanted.ranges, wanted.most)) as pages:
             for page in pages:
                 outcome = page.outcome.page if isinstance(page.outcome, Reading) else page.outcome
                 yield PageResult(page.number, page.total, page.chosen, outcome)
@@ -89,42 +83,30 @@ class EnginePages:
         """Stop the engine."""
         with self._opening:
             if self._reader is not None:
-                self._reader.stop(5.0)
+                self._reader.stop(_STOP_S)
 
 
 class ServicePages:
-    """A service.
-
-    Args:
-        client: Asks it; closed with this.
-    """
+    """A service, which the client asks; it is closed with this."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self.close = client.close
 
-    def pages(
-        self, data: bytes, ranges: Ranges, most: int, is_gone: Callable[[], bool], *, words: bool, tables: bool
-    ) -> Generator[PageResult, None, None]:
+    def pages(self, wanted: PagesWanted, is_gone: Callable[[], bool]) -> Pages:
         """See PageSource."""
-        numbers: Sequence[int] = [min(first for first, _ in ranges)]
-        chosen = total = None
+        numbers: Sequence[int] = [min(first for first, _ in wanted.ranges)]
+        chosen: Sequence[int] | None = None
         while numbers and not is_gone():
-            pages = ",".join(map(str, numbers)) if may_have_pages(data) else None
-            answer = self._client.read(data, timeout_s=PAGE_S, pages=pages, words=words, tables=tables)
-            if chosen is None:
-                total = answer.pages_total
-                chosen = choose(ranges, total)[:most]
+            pages = ",".join(map(str, numbers)) if may_have_pages(wanted.data) else None
+            answer = self._client.read(
+                wanted.data, timeout_s=PAGE_S, pages=pages, words=wanted.words, tables=wanted.tables
+            )
+            chosen = chosen or choose(wanted.ranges, answer.pages_total)[: wanted.most]
             by_number = {page.number: page.record() for page in answer.pages}
             for number in numbers:
-                outcome = by_number.get(number) or answer.failed.get(number) or _lost(number)
-                yield PageResult(number, answer.pages_total, len(chosen), outcome)
+                outcome = by_number.get(number) or answer.failed.get(number)
+                lost = BrokenImage(f"The service answered nothing for page {number}.")
+                yield PageResult(number, answer.pages_total, len(chosen), outcome or lost)
             done = chosen.index(numbers[-1]) + 1
             numbers = chosen[done : done + PAGES_TOGETHER]
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
-
-
-def _lost(number: int) -> OcrsvcError:
-    return BrokenImage(f"The service answered nothing for page {number}.")

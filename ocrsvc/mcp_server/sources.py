@@ -8,21 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ocrsvc.connections.fetching import fetch_file
+from ocrsvc.connections.policy import OutgoingPolicy
 from ocrsvc.errors import BadOption, BodyTooLarge, NothingSent
-from ocrsvc.imaging.base64text import decode_base64
-from ocrsvc.outgoing.fetching import fetch_file
-from ocrsvc.outgoing.policy import OutgoingPolicy
+from ocrsvc.http.base64text import decode_base64
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What may be read.
+    """What may be read: files in these folders, links out of them excepted, and addresses that `policy` allows.
 
-    Attributes:
-        folders: In which files may be, whole and without symbolic links in them; none for no paths at all.
-        most_bytes: The largest file.
-        policy: Which addresses are asked.
-        limit_s: Seconds that fetching one may take.
+    `limit_s` is how long fetching from an address may take.
     """
 
     folders: Sequence[Path]
@@ -33,11 +29,8 @@ class Sources:
     def load(self, path: str, base64: str, url: str) -> bytes:
         """The bytes of the one that is not empty.
 
-        Raises:
-            BadOption: There is not exactly one, or the path leads out of the folders.
-            NothingSent: There is no such file, or it is no file.
-            BodyTooLarge: It is larger than is read.
-            OcrsvcError: As `decode_base64` and `fetch_file`.
+        Raises BadOption (not exactly one, or a path out of the folders), NothingSent, BodyTooLarge, and as
+        `decode_base64` and `fetch_file`.
         """
         if sum(map(bool, (path, base64, url))) != 1:
             raise BadOption("Exactly one of path, base64 and url is to be given.")
@@ -55,32 +48,22 @@ class Sources:
         """A file of a folder. What was opened is checked, not the name, which others may change meanwhile."""
         try:
             # A pipe would wait for a writer.
-            opened = os.open(self._full_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            full = Path(os.path.realpath(self.folders[0] / path if self.folders else Path(path)))
+            self._check_within(full, path)
+            opened = os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "its name holds a null"
             raise NothingSent(f"{path[:200]} cannot be read: {reason}.", "Check its name.") from error
         try:
-            self._check_opened(opened, path)
+            self._check_within(Path(os.path.realpath(f"/proc/self/fd/{opened}")), path)
+            if not stat.S_ISREG(os.fstat(opened).st_mode):
+                raise NothingSent(f"{path[:200]} is no file.")
             with os.fdopen(opened, "rb", closefd=False) as file:
                 data = file.read(self.most_bytes + 1)
         finally:
             os.close(opened)
         self._check_size(len(data))
         return data
-
-    def _check_opened(self, opened: int, path: str) -> None:
-        """Raises BadOption, NothingSent, BodyTooLarge."""
-        self._check_within(Path(os.path.realpath(f"/proc/self/fd/{opened}")), path)
-        status = os.fstat(opened)
-        if not stat.S_ISREG(status.st_mode):
-            raise NothingSent(f"{path[:200]} is no file.")
-        self._check_size(status.st_size)
-
-    def _full_path(self, path: str) -> Path:
-        """The path, held against the folders before anything is opened. Raises BadOption, ValueError."""
-        full = Path(os.path.realpath(self.folders[0] / path if self.folders else Path(path)))
-        self._check_within(full, path)
-        return full
 
     def _check_within(self, full: Path, path: str) -> None:
         if not any(full.is_relative_to(folder.resolve()) for folder in self.folders):

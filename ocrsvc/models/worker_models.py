@@ -11,7 +11,7 @@ from typing import Final
 from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.model.encryption import ModelKey
 from ocrsvc.engines.model.version import ModelVersion
-from ocrsvc.engines.opening import open_engine
+from ocrsvc.engines.open_engine import open_engine
 from ocrsvc.errors import ModelUnavailable, NotReady, OcrsvcError, UnknownModel
 from ocrsvc.models.loaded_models import Lease, LoadedModels, LoadTakesLong, VersionRetired
 from ocrsvc.models.loaded_version import EngineThreads, ModelMemory

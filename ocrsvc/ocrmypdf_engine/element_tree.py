@@ -22,13 +22,7 @@ _FEW_LETTERS: Final = 4
 
 
 def to_tree(page: Page, dpi: float, number: int) -> OcrElement:
-    """The page as OCRmyPDF draws it.
-
-    Args:
-        page: What was read.
-        dpi: Pixels to an inch of its image.
-        number: Of the page in the document, from 0.
-    """
+    """The page as OCRmyPDF draws it, with pixels to an inch, and its number in the document, from 0."""
     lines = [_to_line(placed) for placed in place_lines(page) if placed.placed.text]
     box = BoundingBox(left=0, top=0, right=page.width, bottom=page.height)
     paragraphs = [OcrElement(OcrClass.PARAGRAPH, bbox=box, children=lines)] if lines else []
@@ -64,7 +58,7 @@ def _to_line(placed: PlacedLine) -> OcrElement:
     direction: Literal["ltr", "rtl"] = "rtl" if runs_from_right_to_left(line.text) else "ltr"
     return OcrElement(
         OcrClass.LINE,
-        bbox=_box(line),
+        bbox=_box([line]),
         confidence=line.confidence,
         children=list(_words(placed)),
         direction=direction,
@@ -93,15 +87,14 @@ def _words(placed: PlacedLine) -> Iterator[OcrElement]:
 
 
 def _to_word(parts: Sequence[PlacedText]) -> OcrElement:
-    box = BoundingBox(
+    text, confidence = "".join(part.text for part in parts), min(part.confidence for part in parts)
+    return OcrElement(OcrClass.WORD, bbox=_box(parts), text=text, confidence=confidence)
+
+
+def _box(parts: Sequence[PlacedText]) -> BoundingBox:
+    return BoundingBox(
         left=min(part.left for part in parts),
         top=min(part.top for part in parts),
         right=max(part.right for part in parts),
         bottom=max(part.bottom for part in parts),
     )
-    text, confidence = "".join(part.text for part in parts), min(part.confidence for part in parts)
-    return OcrElement(OcrClass.WORD, bbox=box, text=text, confidence=confidence)
-
-
-def _box(placed: PlacedText) -> BoundingBox:
-    return BoundingBox(left=placed.left, top=placed.top, right=placed.right, bottom=placed.bottom)

@@ -10,10 +10,10 @@ from typing import Final, cast
 
 from ocrsvc.engines.contract import EngineTraits, Handle
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.imaging.decode import decode_pixels
-from ocrsvc.imaging.encoded_image import EncodedImage
-from ocrsvc.imaging.engine_view import EngineView
-from ocrsvc.imaging.text_layer.merging import with_sources
+from ocrsvc.imaging.codecs.decode import decode_pixels
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage
+from ocrsvc.imaging.engine_input import EngineInput
+from ocrsvc.imaging.pdf.merging import with_sources
 from ocrsvc.pipeline.read_context import ReadRequest
 from ocrsvc.readings import Timing
 from ocrsvc.records import DecodedPage, FileTask, Image, OwnText, Page, ReadTask, Rotate, Task
@@ -76,7 +76,7 @@ class DecodeJob:
         if own is not None and own.lines and options.rotate == "auto":
             # How the page stands is known.
             options = replace(options, rotate=_ROTATIONS[own.angle])
-        self._view = EngineView(options)
+        self._view = EngineInput(options)
         self._task: ReadTask | None = None
         self.lease = request.reading_lease.again()
 

@@ -7,10 +7,10 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from ocrsvc.errors import ClientGone, OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage, chosen_pages, is_pdf, open_document
 from ocrsvc.imaging.page_ranges import Ranges
-from ocrsvc.imaging.text_layer.own_text import OwnPage, needs_pixels, takes_own_text
+from ocrsvc.imaging.pdf.own_text import OwnPage, needs_pixels, takes_own_text
 from ocrsvc.pipeline.read_context import ReadRequest
 from ocrsvc.readings import Reading
 from ocrsvc.records import Page

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
 
-from ocrsvc.imaging.decode import PixelLimits, open_without_pillow
+from ocrsvc.imaging.codecs.decode import PixelLimits, open_without_pillow
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage
 from ocrsvc.imaging.document import DocumentPage
-from ocrsvc.imaging.encoded_image import EncodedImage
 from ocrsvc.pipeline.decode_job import DecodeJob, PageSource
 from ocrsvc.pipeline.read_context import ReadRequest
 from ocrsvc.records import DecodedPage, Image, Page

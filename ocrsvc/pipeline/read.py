@@ -13,7 +13,7 @@ from typing import Final
 
 from ocrsvc.engines.contract import Engine
 from ocrsvc.errors import ClientGone, DeadlineExceeded, OcrsvcError
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.models.loaded_models import Lease

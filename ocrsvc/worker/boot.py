@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ocrsvc.access.key_routes import Routes
+from ocrsvc.connections.handshakes import Handshakes
 from ocrsvc.errors import OcrsvcError, OperatorError
 from ocrsvc.system.allocator import limit_arenas
 from ocrsvc.system.core_dumps import forbid_core_dumps
@@ -27,16 +28,15 @@ from ocrsvc.system.thread_plan import device_for
 from ocrsvc.telemetry.metrics import JOBS, LINES_DROPPED, STUCK, WAITING
 from ocrsvc.telemetry.metrics_store import Sampler
 from ocrsvc.telemetry.worker_table import Head, State
-from ocrsvc.tls.handshakes import Handshakes
 from ocrsvc.worker.certificate_watch import follow
 from ocrsvc.worker.connection import RequestLimits
-from ocrsvc.worker.gunicorn_worker import RecyclingWorker, Watched
+from ocrsvc.worker.gunicorn_internals import RecyclingWorker
 from ocrsvc.worker.logger import log_in_background
-from ocrsvc.worker.memory_limits import ModelsInProcess, gpu_bounds, rss_bounds
-from ocrsvc.worker.quick_paths import quick_paths
-from ocrsvc.worker.replacement_limits import Limits
-from ocrsvc.worker.replacement_policy import BOOT_FAILED, is_next_to_load
+from ocrsvc.worker.replacement_controller import BOOT_FAILED, is_next_to_load
+from ocrsvc.worker.replacement_limits import Limits, gpu_bounds, rss_bounds
+from ocrsvc.worker.request_threads import quick_paths
 from ocrsvc.worker.service_context import ServiceContext
+from ocrsvc.worker.watch import ModelsInProcess, Watch, end_with_arbiter
 
 if TYPE_CHECKING:
     # It needs numpy, which must not come into the arbiter.
@@ -68,7 +68,7 @@ def prepare(service: ServiceContext, worker: RecyclingWorker) -> None:
     sys.setswitchinterval(_SWITCH_S)
     _take_gpu(service, worker)
     with _ending_at_failure(worker, service.controller.worker_table.head):
-        worker.guard()
+        end_with_arbiter(worker)
         plan = service.plan(worker.cfg.workers, worker.cfg.threads)
         service.start_gate(worker.slot_number)
         _limit_requests(service, worker)
@@ -205,7 +205,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
 
     def count(change: int) -> None:
         worker.nr += max(0, change)
-        worker.count_beside(change)
+        worker.load.count_beside(change)
 
     settings, own, certificates = service.settings, service.worker, service.certificate_watch.certificates
     gate, routes = own.gate, Routes(settings.dialects, has_models=settings.models is not None)
@@ -255,7 +255,7 @@ def _note_ready(
     entry.rss_bytes = read_rss_bytes()
     loaded = reader.worker_models.loaded
     # Child processes hold theirs themselves.
-    models = None if settings.isolation == "process" else ModelsInProcess(loaded, loaded.held_bytes())
+    models = None if settings.isolation == "process" else ModelsInProcess(loaded)
     limits = Limits(
         max_requests=worker.most_requests,
         max_age_s=settings.max_age_s,
@@ -268,8 +268,8 @@ def _note_ready(
     boot_s = entry.ready_s - entry.forked_s - waited_s
     on_check = _begin_tls(service, worker)
     # While a thread that is refused still ends this worker.
-    watched = Watched(limits, entry.rss_bytes, entry.gpu_bytes, boot_s, gauge, reader.stuck_threads, on_check, models)
-    worker.watch(watched)
+    stuck = reader.stuck_threads
+    Watch(worker, limits, entry.rss_bytes, entry.gpu_bytes, boot_s, gauge, stuck, on_check, models).start()
     head.ever_ready, head.boot_failures, head.backoff_until_s = 1, 0, 0.0
     # SIGTERM may have come meanwhile.
     if entry.state != State.DRAINING:
@@ -282,7 +282,7 @@ def _begin_tls(service: ServiceContext, worker: RecyclingWorker) -> Callable[[],
     certificates, log = service.certificate_watch.certificates, worker.log.error_log
     if certificates is None:
         return bool
-    worker.handshakes = _handshakes(service, lambda: certificates.current.http)
+    worker.loop.handshakes = _handshakes(service, lambda: certificates.current.http)
     on_check = partial(follow, certificates, service.controller.worker_table.head, log)
     # Others may have come since the fork.
     on_check()

@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from ocrsvc.connections.certificates import Certificates, in_utc
+from ocrsvc.connections.tls_files import files_of
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics import TLS_NOT_AFTER, TLS_READS
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
 from ocrsvc.telemetry.worker_table import Head
-from ocrsvc.tls.certificate import in_utc
-from ocrsvc.tls.certificates import Certificates
-from ocrsvc.tls.context import files_of
 
 _DAY_S: Final = 86400.0
 # A warning comes so early, or in the last part of a shorter time; then each day.

@@ -12,7 +12,7 @@ from ocrsvc.errors import SettingsError
 from ocrsvc.registry import adapters
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
-from ocrsvc.worker.gunicorn_worker import RecyclingWorker
+from ocrsvc.worker.gunicorn_internals import RecyclingWorker
 
 # Clients reuse idle connections for up to a minute; a server that closes earlier races with their next request. A
 # worker that stops waits less, see event_loop.STOP_LINGER_S.
@@ -38,7 +38,7 @@ def configuration(settings: Settings, plan: ThreadPlan) -> Mapping[str, object]:
         "bind": addresses(settings),
         "workers": plan.workers,
         "threads": plan.threads,
-        "worker_class": "ocrsvc.worker.gunicorn_worker.RecyclingWorker",
+        "worker_class": "ocrsvc.worker.gunicorn_internals.RecyclingWorker",
         "logger_class": f"ocrsvc.worker.logger.{'JsonLogger' if settings.log_format == 'json' else 'LastingLogger'}",
         "worker_connections": max(1000, 2 * plan.threads),
         "backlog": 2048,
@@ -64,7 +64,7 @@ def addresses(settings: Settings) -> list[str]:
 
 
 def _tls(settings: Settings) -> Mapping[str, object]:
-    """By this gunicorn sees that requests come over TLS, and no more; tls_connections.py does it."""
+    """By this gunicorn sees that requests come over TLS, and no more; the event loop does it."""
     return {} if settings.tls_certificate is None else {"certfile": str(settings.tls_certificate)}
 
 

@@ -11,22 +11,18 @@ import sys
 import termios
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, BinaryIO, Final
 
-from gunicorn.http.body import ChunkedReader, LengthReader
-from gunicorn.http.errors import InvalidHeader
-from gunicorn.http.parser import RequestParser
-from gunicorn.workers import gthread
-
+from ocrsvc.connections.tls_socket import TlsSocket
 from ocrsvc.errors import ClientGone
-from ocrsvc.http.head_check import HeadCheck
+from ocrsvc.http.access import HeadCheck
 from ocrsvc.http.received_body import Pace, ReceivedBody
 from ocrsvc.serving.memory_budget import Budget, Share, network_of
-from ocrsvc.tls.tls_socket import TlsSocket
-from ocrsvc.worker.quick_paths import is_quick
+from ocrsvc.worker.request_threads import is_quick
 
 UNSENT_BYTES: Final = 1 << 17
 """What the kernel takes of an answer before the network does: an ordinary one whole, and of a large one no megabytes,
@@ -48,8 +44,6 @@ class RequestLimits:
 
     Attributes:
         memory: For all of them together.
-        most_body_bytes: The largest body.
-        deadline_s: The longest time for a whole request.
         quick_paths: Those that the reserved threads answer.
         check_head: Says why a body is not even received; None where everybody is served.
         caller_header: The field in which the nearest proxy names the caller; empty for none.
@@ -63,47 +57,32 @@ class RequestLimits:
     caller_header: str = ""
 
 
-class ParsedHead:
-    """gunicorn's parser, which gets whole heads from the event loop and never reads a socket itself.
+@dataclass(slots=True)
+class Head:
+    """A head as gunicorn's parser has read it.
 
-    Args:
-        cfg: gunicorn's configuration.
-        client: The client's address.
+    Attributes:
+        request: gunicorn's; None where the head is wrong.
+        error: What is wrong with it.
+        rest: What came behind it.
+        body_bytes: Of the body that it announces; None for chunks.
+        expects_continue: Whether the client sends that only after an answer.
     """
 
-    def __init__(self, cfg: Any, client: Any) -> None:
-        self._parser = RequestParser(cfg, iter(()), client)
-        self._request: Any = None
-        self._error: BaseException | None = None
-
-    def parse(self, head: bytes) -> tuple[Any, bytes]:
-        """The request, None where it is wrong, and what follows its head."""
-        self._parser.unreader.unread(head)
-        self._error = None
-        try:
-            self._request = next(self._parser)
-            _check_host(self._request)
-        except Exception as error:  # noqa: BLE001  gunicorn answers it, in the request's thread
-            self._request, self._error = None, error
-        return self._request, self._parser.unreader.take_buffered()
-
-    def __next__(self) -> Any:
-        """The request. Raises what was wrong with its head."""
-        if self._error is not None:
-            raise self._error
-        return self._request
-
-    def finish_body(self, deadline: float | None = None) -> bool:  # noqa: ARG002  gunicorn's signature
-        """Whether the next request can follow: the whole body is here already, or the connection closes."""
-        return True
+    request: Any = None
+    error: BaseException | None = None
+    rest: bytes = b""
+    body_bytes: int | None = 0
+    expects_continue: bool = False
 
 
-class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
-    """gunicorn's connection, and what the event loop knows of it.
+class Connection:
+    """What the event loop knows of a connection.
 
     Attributes:
         tls: The socket, where it speaks TLS.
-        head: What has come of the head of the next request.
+        head: The last one that was whole.
+        received: What has come of the head of the next request.
         ahead: What has come behind the request that is being answered.
         body: That request's body; None where its head is wrong.
         caller: Who takes turns with others for a thread: the address, or what a proxy says it is.
@@ -113,27 +92,24 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
         sent_bytes: What it has taken, since the answer's thread left it to the loop.
         pace: How quickly the client takes that.
         is_kept: Whether the next request may come on it, by the request's thread.
+        limit_s: When its handshake, its head or its rest is over, monotonic.
         close_s, close_bytes: While it closes: until when, and how much of what is still sent is thrown away.
     """
 
-    def __init__(self, cfg: Any, sock: Any, client: Any, server: Any) -> None:
-        super().__init__(cfg, sock, client, server)
-        self.parser = ParsedHead(cfg, client)
-        self.initialized = True
+    def __init__(self, sock: Any, client: Any, server: Any, parse: Callable[[bytes], Head]) -> None:
+        sock.setblocking(False)
         with suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        self.sock, self.client, self.server, self._parse = sock, client, server, parse
         self.tls = sock if isinstance(sock, TlsSocket) else None
-        self.head = bytearray()
-        self.ahead = b""
+        self.head, self.received, self.ahead = Head(), bytearray(), b""
         self.body: ReceivedBody | None = None
-        self.caller = ""
-        self.is_quick = True
+        self.caller, self.is_quick = "", True
         self.unsent: deque[memoryview] = deque()
         self.file: FilePart | None = None
-        self.sent_bytes = 0
-        self.pace = Pace(0.0, 0.0)
+        self.sent_bytes, self.pace = 0, Pace(0.0, 0.0)
         self.is_kept = False
-        self.close_s = 0.0
+        self.limit_s = self.close_s = 0.0
         self.close_bytes = 0
 
     @property
@@ -153,26 +129,31 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
 
     def parse_head(self, limits: RequestLimits) -> None:
         """The head is whole: make the body that it announces, with what has come of it."""
-        request, rest = self.parser.parse(bytes(self.head))
-        self.head, self.is_quick = bytearray(), True
+        self.head = head = self._parse(bytes(self.received))
+        self.received, self.is_quick, request = bytearray(), True, head.request
         if request is None:
             return
         self.caller = caller_of(request, self.client, limits.caller_header)
-        length = _body_length(request)
-        self.is_quick = length == 0 and is_quick(request.method, request.path, limits.quick_paths)
+        self.is_quick = head.body_bytes == 0 and is_quick(request.method, request.path, limits.quick_paths)
         end_s = time.monotonic() + _seconds(request, limits.deadline_s)
-        self.body = ReceivedBody(self.sock, request, length, limits.most_body_bytes, Share(limits.memory), end_s)
+        share = Share(limits.memory)
+        self.body = ReceivedBody(self.sock, request, head.body_bytes, limits.most_body_bytes, share, end_s)
         request.body = self.body
         if self.tls is not None:
             self.body.client_name = self.tls.client_name
-        self.ahead = rest if length == 0 else self.body.feed(rest)
-        if limits.check_head is not None and _is_worth_a_check(self.body, request):
+        self.ahead = head.rest if head.body_bytes == 0 else self.body.feed(head.rest)
+        if limits.check_head is not None and self._is_worth_a_check(self.body):
             self.body.refuse(limits.check_head(request, self.body.client_name))
-        if request._expected_100_continue and not self.body.settled:  # noqa: SLF001  pinned by a test
+        if head.expects_continue and not self.body.settled:
             with suppress(OSError):
                 self.sock.send(_CONTINUE)
-        # gunicorn would send it when the body is here.
-        request._expected_100_continue = False  # noqa: SLF001
+
+    def _is_worth_a_check(self, body: ReceivedBody) -> bool:
+        """Whether to look at a key before the rest of the body comes; for a small one the connection would be lost."""
+        left_bytes = body.wanted_bytes
+        is_small = left_bytes is not None and left_bytes <= SMALL_BODY_BYTES
+        # Who asks first sends nothing before the answer.
+        return not body.settled and (not is_small or self.head.expects_continue)
 
     def send_more(self, most_bytes: int) -> None:
         """Send what the kernel takes of the answer, at most so much and a piece. Raises OSError."""
@@ -215,14 +196,15 @@ class Connection(gthread.TConn):  # type: ignore[misc]  # gunicorn has no types
             self.body.share.release()
             self.body = None
 
+    def close(self) -> None:
+        """Close it at once."""
+        self.forget_request()
+        with suppress(OSError):
+            self.sock.close()
+
 
 class FilePart:
-    """The rest of a file that is the body of an answer, read in pieces as the client takes them.
-
-    Args:
-        descriptor: Of the file; this has one of its own.
-        at, count: From where, and how many bytes of it.
-    """
+    """The rest of a file that is the body of an answer, read in pieces as the client takes them."""
 
     def __init__(self, descriptor: int, at: int, count: int) -> None:
         self._descriptor = os.dup(descriptor)
@@ -238,7 +220,7 @@ class FilePart:
         return memoryview(piece)
 
     def close(self) -> None:
-        """Close the descriptor. Called once."""
+        """Close the descriptor, which is its own. Called once."""
         os.close(self._descriptor)
 
 
@@ -253,8 +235,8 @@ class Sender:
         file: The file whose rest follows that; None where the answer is none.
     """
 
-    def __init__(self, sock: socket.socket, tls: TlsSocket | None = None) -> None:
-        self._sock, self._tls = sock, tls
+    def __init__(self, sock: Any) -> None:
+        self._sock, self._tls = sock, sock if isinstance(sock, TlsSocket) else None
         self._head: bytes | None = None
         self.unsent: deque[memoryview] = deque()
         self.file: FilePart | None = None
@@ -313,51 +295,15 @@ class Sender:
                 return
             sent -= len(piece)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
-
-
-class ErrorSender:
-    """The socket for errors that gunicorn answers itself: adds the header that every answer has."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-
-    def sendall(self, data: bytes) -> None:
-        """Send the whole answer. Raises OSError."""
-        self._sock.sendall(data.replace(b"\r\n", b"\r\nX-Content-Type-Options: nosniff\r\n", 1))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
-
-
-def _is_worth_a_check(body: ReceivedBody, request: Any) -> bool:
-    """Whether to look at a key before the rest of the body comes; for a small one the connection would be lost."""
-    left_bytes = body.wanted_bytes
-    is_small = left_bytes is not None and left_bytes <= SMALL_BODY_BYTES
-    # Who asks first sends nothing before the answer.
-    return not body.settled and (not is_small or request._expected_100_continue)  # noqa: SLF001  pinned by a test
-
 
 def caller_of(request: Any, client: Any, header: str) -> str:
     """Who sends it, as `http.request.Request.caller` has it where there are no keys; empty over a Unix socket.
 
-    Args:
-        request: gunicorn's, of which the head is known.
-        client: The address that the connection comes from.
-        header: The field in which the nearest proxy names the caller; empty for none.
+    The header is the field in which the nearest proxy names the caller; empty for none.
     """
     sent = [value for name, value in request.headers if name == header.upper()] if header else []
     named: str = sent[-1].rpartition(",")[2].strip() if sent else ""
     return named or (network_of(client[0]) if isinstance(client, tuple) else "")
-
-
-def _body_length(request: Any) -> int | None:
-    """Bytes of the body by the head; None for chunks."""
-    reader = request.body.reader
-    if isinstance(reader, ChunkedReader):
-        return None
-    return int(reader.length) if isinstance(reader, LengthReader) else 0
 
 
 def _seconds(request: Any, deadline_s: float) -> float:
@@ -367,9 +313,3 @@ def _seconds(request: Any, deadline_s: float) -> float:
             with suppress(ValueError):
                 return min(deadline_s, max(0.0, float(value[:40])))
     return deadline_s
-
-
-def _check_host(request: Any) -> None:
-    """Raises InvalidHeader without the header that RFC 9112 section 3.2 wants."""
-    if request.version >= (1, 1) and all(name != "HOST" for name, _ in request.headers):
-        raise InvalidHeader("HOST is missing", req=request)

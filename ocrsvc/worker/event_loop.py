@@ -1,38 +1,38 @@
 """The event loop of a worker, which waits for its connections so that no thread has to.
 
-gunicorn's gthread gives a thread to a connection from its first byte on. Here the loop receives heads and bodies, sends
-what the kernel did not take of a response, and lingers over connections that close (RFC 9112 section 9.6); each of
-these is a state of the connection in the poller, with limits in time, rate and memory. A thread gets a request when it
-is whole.
-
-Everything here runs on the loop's thread, except `handle_request` and what gunicorn itself calls in the pool.
+gunicorn's gthread gives a thread to a connection from its first byte on. Here the loop goes on with TLS handshakes,
+receives heads and bodies, sends what the kernel did not take of a response, and lingers over connections that close
+(RFC 9112 section 9.6); each of these is a state of the connection in the poller, with limits in time, rate and memory.
+A thread gets a request when it is whole. What is not accepted stays in the kernel's queue, where any worker may take
+it. Everything here runs on the loop's thread, except `balance`, `stop` and `_call`.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import selectors
 import socket
-import sys
 import time
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from types import SimpleNamespace
+from queue import SimpleQueue
 from typing import Any, Final
 
-from gunicorn.workers import gthread
-
+from ocrsvc.connections.handshakes import Handshakes
+from ocrsvc.connections.tls_socket import NotTls
 from ocrsvc.http.received_body import READER_STALL_S, Pace
-from ocrsvc.serving.memory_budget import Budget
 from ocrsvc.telemetry.loggable import loggable_error
-from ocrsvc.worker.connection import Connection, ErrorSender, RequestLimits, Sender
-from ocrsvc.worker.request_threads import RequestThreads, start_pool
+from ocrsvc.worker.connection import Connection, Head, RequestLimits
+from ocrsvc.worker.load_sharing import LoadSharing
+from ocrsvc.worker.request_threads import RequestThreads
 
 HEAD_S: Final = 10.0
-"""How long the head of a request may take to arrive: the first one counts from the connection on, so that silent
-connections are closed too, later ones from their first byte on."""
+"""How long the head of a request may take to arrive, and a handshake: the first one counts from the connection on, so
+that silent connections are closed too, later ones from their first byte on."""
 
 CROWDED_HEAD_S: Final = 1.0
 """The same while a worker holds as many connections as it may: those that wait for a head are closed for others."""
@@ -48,6 +48,7 @@ Well below the 10 s after which container runtimes kill what they have asked to 
 SCARCE_SHARE: Final = 0.75
 """The share of the memory for requests from which on slow clients have stricter limits."""
 
+_TURN_S: Final = 1.0
 _CHECK_S: Final = 0.25
 _CLOSE_S: Final = 2.0
 # A client that still sends is listened to for a while, so that the reset does not cost it our answer.
@@ -58,217 +59,264 @@ _HEAD_PIECE_BYTES: Final = 8192
 # The end of a head, or a line that ends as no line of a head may: the parser refuses that at once.
 _HEAD_END: Final = re.compile(rb"\r\n\r\n|(?<!\r)\n")
 _HEAD_END_BYTES: Final = 4
-_EMPTY: Final = b"Connection: close\r\nX-Content-Type-Options: nosniff\r\nContent-Length: 0\r\n\r\n"
-_TOO_LATE: Final = b"HTTP/1.1 408 Request Timeout\r\n" + _EMPTY
-_TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\n" + _EMPTY
-_RESERVED_THREADS: Final = 2
+# Accepting fails for as long as descriptors are missing: tried again so often, logged so often.
+_PAUSE_S: Final = 0.1
+_LOG_INTERVAL_S: Final = 10.0
+# How long new connections are left to an idle sibling; then they are accepted all the same.
+_YIELD_S: Final = 0.02
+# Of a crowd everybody is seen soon, whoever came last, and what was accepted before is not left alone for long.
+_AT_ONCE: Final = 64
+
+_NO_SNIFF: Final = b"Connection: close\r\nX-Content-Type-Options: nosniff\r\n"
+_TOO_LATE: Final = b"HTTP/1.1 408 Request Timeout\r\n" + _NO_SNIFF + b"Content-Length: 0\r\n\r\n"
+_TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\n" + _NO_SNIFF + b"Content-Length: 0\r\n\r\n"
+_TLS_ONLY: Final = b"This port speaks TLS: ask it by https://.\n"
+_NOT_TLS: Final = b"HTTP/1.1 400 Bad Request\r\n%sContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s" % (
+    *(_NO_SNIFF, len(_TLS_ONLY)),
+    _TLS_ONLY,
+)
 
 
-class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
-    """gthread whose loop never waits, and whose threads never wait for a client.
+class EventLoop:
+    """See the module.
+
+    Args:
+        cfg, log: gunicorn's.
+        listeners: Where connections come from.
+        load: What this worker has in flight, and its siblings.
+        limits: What requests may take.
+        parser: Makes, for the address of a client, what parses its heads.
+        answer: Answers a request in one of the threads; whether the next one may come on its connection.
 
     Attributes:
-        limits: What requests may take.
+        handshakes: Those of HTTP connections, but for Unix sockets; None where HTTP is plain.
+        connections: How many there are.
+        kept: Those that wait between two requests, the one that waits longest first.
+        takes_rest: Whether it takes what waits to be accepted when it stops: no sibling will.
+        threads: Where requests are answered.
     """
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.limits = RequestLimits(Budget(sys.maxsize))
+    def __init__(
+        self,
+        cfg: Any,
+        log: Any,
+        listeners: list[Any],
+        load: LoadSharing,
+        limits: RequestLimits,
+        parser: Callable[[Any], Callable[[bytes], Head]],
+        answer: Callable[[Connection], bool],
+    ) -> None:
+        self._cfg, self._log, self._listeners, self._load, self.limits = cfg, log, listeners, load, limits
+        self._parser, self._answer = parser, answer
+        self.handshakes: Handshakes | None = None
+        self.connections, self.kept = 0, deque[Connection]()
+        self.is_stopping = self.takes_rest = self._is_accepting = False
+        self._linger_s = min(float(cfg.keepalive), STOP_LINGER_S)
+        self._yield_end_s = self._quiet_until_s = self._checked_s = 0.0
         # Those in the poller, but for kept ones between two requests.
         self._waiting: set[Connection] = set()
-        self._reserved: ThreadPoolExecutor | None = None
-        self._request_threads: RequestThreads
-        self._checked_s = 0.0
+        self._poller = selectors.DefaultSelector()
+        self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poller.register(wake, selectors.EVENT_READ, self._run_calls)
+        for listener in listeners:
+            listener.setblocking(False)
+        self.threads = RequestThreads(cfg.threads)
 
-    def init_process(self) -> None:
-        """Worker, after the fork: serve until it is stopped."""
-        gthread.STOP_KEEPALIVE_LINGER = min(float(self.cfg.keepalive), STOP_LINGER_S)
-        # However many requests wait for the engine: health checks and operators find a thread.
-        self._reserved = start_pool(_RESERVED_THREADS, "reserved")
-        super().init_process()
+    def run(self, notify: Callable[[], object]) -> None:
+        """Serve until `stop`; then answer what is there, for the graceful timeout at most. Calls `notify` each turn."""
+        while not self.is_stopping:
+            notify()
+            self._set_accepting(self.connections < self._cfg.worker_connections)
+            self.turn(_TURN_S)
+        self._end_accepting()
+        end_s = time.monotonic() + self._cfg.graceful_timeout
+        while self.connections and time.monotonic() < end_s:
+            notify()
+            self.turn(_CHECK_S)
+        self.threads.shutdown()
 
-    def get_thread_pool(self) -> ThreadPoolExecutor:
-        """The threads of requests."""
-        pool = start_pool(self.cfg.threads, "request")
-        self._request_threads = RequestThreads(pool)
-        return pool
+    def stop(self) -> None:
+        """Any thread, or a signal's handler: accept nothing more, answer what is there, close the connections."""
+        self.is_stopping = True
+        self._call(lambda: None)
 
-    def begin_connection(self, sock: socket.socket, client: Any, server: Any) -> None:
-        """Wait for the head of a new connection's first request."""
-        conn = Connection(self.cfg, sock, client, server)
-        self.nr_conns += 1
-        self._guarded(conn, self._begin_head)
-
-    def enqueue_req(self, conn: Any) -> None:
-        """Give a request that is whole to a thread; one that is known to be quick to those that are reserved."""
-        if conn.is_quick and self._reserved is not None:
-            done = self._reserved.submit(self.handle, conn)
-        else:
-            done = self._request_threads.add(conn.caller, partial(self.handle, conn))
-        done.add_done_callback(lambda future: self.method_queue.defer(self.finish_request, conn, future))
-
-    def handle_request(self, req: Any, conn: Any) -> bool:
-        """Pool thread: answer; what the client does not take at once is left to the loop."""
-        sender = Sender(conn.sock, conn.tls)
-        if conn.body is not None:
-            conn.body.push = sender.push
-        try:
-            keep = super().handle_request(req, SimpleNamespace(sock=sender, client=conn.client, server=conn.server))
-            sender.flush()
-        finally:
-            conn.unsent, conn.file = sender.unsent, sender.file
-        return bool(keep)
-
-    def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
-        """Pool thread: answer what never reached the application, such as a head that is wrong."""
-        super().handle_error(req, ErrorSender(client), addr, exc)
-
-    def finish_request(self, conn: Any, done: Future[object]) -> None:
-        """Send the rest of the answer, and then keep the connection or begin to close it."""
-        conn.is_kept = not done.cancelled() and done.exception() is None and bool(done.result())
-        self._guarded(conn, self._go_on_sending if conn.is_sending else self._end_answer)
-
-    def _go_on_sending(self, conn: Connection) -> None:
-        now_s = time.monotonic()
-        conn.sock.setblocking(False)
-        conn.pace, conn.sent_bytes = Pace(now_s, now_s), 0
-        self._listen(conn, self._on_writable, selectors.EVENT_WRITE)
-
-    def _on_writable(self, conn: Connection) -> None:
-        """The kernel takes more of an answer."""
-        try:
-            conn.send_more(_SEND_BYTES)
-        except OSError:
-            self._drop(conn)
-            return
-        if not conn.is_sending:
-            self._stop_listening(conn)
-            self._end_answer(conn)
-
-    def _end_answer(self, conn: Connection) -> None:
-        """The client has its answer."""
-        conn.forget_request()
-        if not conn.is_kept:
-            self._begin_close(conn)
-            return
-        conn.sock.setblocking(False)
-        # Some clients end a body with an empty line that does not belong to it (RFC 9112 section 2.2).
-        conn.ahead = conn.ahead.removeprefix(b"\r\n")
-        if conn.ahead:
-            # A client that does not wait for its answers: the rest of its next request may be a while.
-            self._begin_head(conn)
-        elif conn.tls is not None and conn.tls.at_end:
-            # Its goodbye was read with the request, and no poller reports it again.
-            self._begin_close(conn)
-        else:
-            self._keep_alive(conn)
-
-    def _keep_alive(self, conn: Connection) -> None:
-        """Wait for the next request on a connection; when the worker stops, not for long."""
-        conn.set_timeout()
-        if not self.alive:
-            conn.timeout = min(conn.timeout, time.monotonic() + gthread.STOP_KEEPALIVE_LINGER)
-        self.poller.register(conn.sock, selectors.EVENT_READ, lambda _: self._guarded(conn, self._on_keepalive))
-        self.keepalived_conns.append(conn)
-
-    def _on_keepalive(self, conn: Connection) -> None:
-        """A kept connection begins its next request, or ends."""
-        self.poller.unregister(conn.sock)
-        self.keepalived_conns.remove(conn)
-        self._begin_head(conn)
-
-    @property
-    def _is_crowded(self) -> bool:
-        return bool(self.nr_conns >= self.worker_connections)
-
-    def murder_pending(self) -> None:
-        """End what is over its time limit: heads, silent connections, slow bodies and readers, long closes."""
-        now_s = time.monotonic()
-        if now_s - self._checked_s < _CHECK_S and self.alive:
-            return
-        self._checked_s = now_s
-        for conn in list(self._waiting):
-            self._guarded(conn, lambda conn: self._check_limits(conn, now_s))
-        self._close_idle(now_s)
-
-    def _check_limits(self, conn: Connection, now_s: float) -> None:
-        memory = self.limits.memory
-        scarce = self._is_crowded or memory.held_bytes > SCARCE_SHARE * memory.total_bytes
-        if conn.is_sending and not conn.close_s:
-            conn.note_taken(now_s)
-            if conn.pace.is_too_slow(now_s, scarce=scarce, stall_s=READER_STALL_S):
-                self.log.info("Cut off a client that takes its answer too slowly: %s", conn.client)
-                conn.cut_off()
-                self._drop(conn)
-        elif conn.body is not None:
-            conn.body.check_pace(now_s, scarce=scarce)
-            if conn.body.settled:
-                self._end_body(conn)
-        elif conn.close_s:
-            if conn.close_s <= now_s:
-                self._drop(conn)
-        elif conn.timeout <= now_s + (HEAD_S - CROWDED_HEAD_S if self._is_crowded else 0):
-            self._end_head(conn)
-
-    def _end_head(self, conn: Connection) -> None:
-        """A head is late, or none has begun."""
-        if conn.head:
-            self._refuse(conn, _TOO_LATE)
-        else:
-            self._drop(conn)
-
-    def _close_idle(self, now_s: float) -> None:
-        """With as many connections as there may be, close those that are kept and idle."""
-        while self.keepalived_conns and self._is_crowded:
-            conn = self.keepalived_conns[0]
-            if conn.timeout - self.cfg.keepalive + CROWDED_HEAD_S > now_s:
-                return
-            self.keepalived_conns.popleft()
-            self.poller.unregister(conn.sock)
-            self._drop(conn)
-
-    def wait_for_and_dispatch_events(self, timeout: float) -> None:
-        """As gunicorn's, but not longer than until something here is due, and threads of requests come second."""
-        self._request_threads.start()
-        events = self.poller.select(min(timeout, _CHECK_S) if self._waiting else timeout)
-        self._request_threads.hold_back()
+    def turn(self, timeout_s: float) -> None:
+        """Wait for what is to be done, but not longer than until something here is due; threads come second."""
+        if self.handshakes is not None:
+            self.handshakes.begin_turn()
+        timeout_s = min(timeout_s, _CHECK_S) if self._waiting else timeout_s
+        if (left_s := self._yield_end_s - time.monotonic()) > 0:
+            timeout_s = min(timeout_s, left_s)
+        self.threads.start()
+        events = self._poller.select(timeout_s)
+        self.threads.throttle()
         for key, _ in events:
             key.data(key.fileobj)
-        if not self.alive:
+        if self.is_stopping:
             # This may have been the last turn.
-            self._request_threads.start()
+            self.threads.start()
+        self.end_late(time.monotonic())
 
-    def _cap_keepalive(self, deadline: float) -> None:
-        """Stopping: neither kept nor silent connections are waited for longer than this."""
-        super()._cap_keepalive(deadline)
-        for conn in self._waiting:
-            conn.timeout = min(conn.timeout, deadline)
+    def _call(self, act: Callable[[], object]) -> None:
+        """Any thread: have the loop's thread do something."""
+        self._calls.put(act)
+        # Where the pipe is full, the loop is woken already.
+        with suppress(OSError):
+            os.write(self._waker, b"x")
+
+    def _run_calls(self, wake: int) -> None:
+        os.read(wake, 4096)
+        for _ in range(self._calls.qsize()):
+            self._calls.get()()
+
+    # Accepting.
+
+    def accept(self, listener: Any) -> None:
+        """Take the connections that wait, or leave them; no more than one where a sibling has less to do."""
+        for accepted in range(1, _AT_ONCE + 1):
+            if (accepted > 1 and self.is_stopping) or self._begins_yield():
+                return
+            try:
+                self._begin_connection(listener, *listener.accept())
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause_accepting(error)
+                return
+            if self._is_crowded or not self._load.may_accept_another(accepted):
+                return
+
+    def _begin_connection(self, listener: Any, sock: socket.socket, client: Any) -> None:
+        """Wait for the head of a new connection's first request, or for the first message of its TLS."""
+        handshakes = None if sock.family == socket.AF_UNIX else self.handshakes
+        wire = sock if handshakes is None else handshakes.begin(sock)
+        conn = Connection(wire, client, listener.getsockname(), self._parser(client))
+        self.connections += 1
+        self._guarded(conn, self._begin_head if handshakes is None else self._begin_handshake)
+
+    def _begins_yield(self) -> bool:
+        """Whether to leave what is there to a less busy sibling for a moment; never twice in a row: nobody starves."""
+        now_s = time.monotonic()
+        if now_s < self._yield_end_s + _YIELD_S or not self._load.is_busier():
+            return False
+        self._yield_end_s = now_s + _YIELD_S
+        self._set_accepting(enabled=False)
+        return True
+
+    def _pause_accepting(self, error: OSError) -> None:
+        """No descriptors, no memory: what waits stays in the kernel's queue for a moment, and the rest is served on."""
+        now_s = time.monotonic()
+        if now_s >= self._quiet_until_s:
+            self._quiet_until_s = now_s + _LOG_INTERVAL_S
+            self._log.error("No connection can be accepted: %s. Raise the limit of open files (ulimit -n).", error)
+        self._yield_end_s = now_s + _PAUSE_S
+        self._set_accepting(enabled=False)
+
+    def _set_accepting(self, enabled: bool) -> None:  # noqa: FBT001  what it is set to
+        """Accept connections or leave them in the kernel's queue; each turn asks for them again."""
+        enabled = enabled and time.monotonic() >= self._yield_end_s
+        if enabled == self._is_accepting:
+            return
+        self._is_accepting = enabled
+        try:
+            for listener in self._listeners if enabled else ():
+                self._poller.register(listener, selectors.EVENT_READ, self.accept)
+        except OSError as error:
+            self._pause_accepting(error)
+        if not enabled:
+            for listener in self._listeners:
+                # Of those that were to be registered, one was refused.
+                with suppress(KeyError, ValueError):
+                    self._poller.unregister(listener)
+
+    def _end_accepting(self) -> None:
+        """Stopping: what comes from now on is refused at once, and kept or silent connections are not waited for long.
+
+        The last that close a listener reset what is connected and was not accepted: it is accepted before.
+        """
+        self._set_accepting(enabled=False)
+        listeners, self._listeners = list(self._listeners), []
+        for listener in listeners:
+            if self.takes_rest:
+                self._accept_rest(listener)
+            listener.close()
+        end_s = time.monotonic() + self._linger_s
+        for conn in (*self.kept, *self._waiting):
+            conn.limit_s = min(conn.limit_s, end_s)
+
+    def _accept_rest(self, listener: Any) -> None:
+        for _ in range(self._cfg.backlog):
+            try:
+                self._begin_connection(listener, *listener.accept())
+            except ConnectionAbortedError:
+                continue
+            except OSError:
+                return
+
+    def balance(self, request: Any) -> None:
+        """Pool thread, before a request: ask its client to connect anew when others wait, or a sibling has less to do.
+
+        Kept connections stay with their worker for ever otherwise, however busy it is and however idle the next.
+        """
+        if not self._load.waits:
+            return
+        # Connections that wait to be accepted, as far as the kernel reports them (Linux, TCP).
+        is_full = self._load.in_threads >= self._cfg.threads
+        others_wait = is_full and any(listener.get_backlog() > 0 for listener in self._listeners)
+        if others_wait or self._load.is_busier():
+            request.force_close()
+
+    # One connection: from its handshake to its head, body, answer and close.
 
     def _guarded(self, conn: Connection, act: Callable[[Connection], None]) -> None:
         """Act on a connection; whatever goes wrong ends this one alone, and never the loop."""
         try:
             act(conn)
-        except Exception as error:
-            self.log.error("A connection failed", exc_info=loggable_error(error))
+        except Exception as error:  # noqa: BLE001  whatever it is
+            self._log.error("A connection failed", exc_info=loggable_error(error))
             self._drop(conn)
 
     def _listen(self, conn: Connection, act: Callable[[Connection], None], event: int = selectors.EVENT_READ) -> None:
         """Act whenever the connection can be read, or written, instead of what was done then before."""
-        change = self.poller.modify if conn in self._waiting else self.poller.register
+        change = self._poller.modify if conn in self._waiting else self._poller.register
         change(conn.sock, event, lambda _sock: self._guarded(conn, act))
         self._waiting.add(conn)
 
     def _stop_listening(self, conn: Connection) -> None:
         if conn in self._waiting:
             self._waiting.remove(conn)
-            self.poller.unregister(conn.sock)
+            self._poller.unregister(conn.sock)
+
+    def _wait_for_head(self, conn: Connection, act: Callable[[Connection], None]) -> None:
+        conn.limit_s = time.monotonic() + (self._linger_s if self.is_stopping else HEAD_S)
+        self._listen(conn, act)
+
+    def _begin_handshake(self, conn: Connection) -> None:
+        self._wait_for_head(conn, self._on_handshake)
+
+    def _on_handshake(self, conn: Connection) -> None:
+        """More of a handshake is there, or its client has gone."""
+        assert self.handshakes is not None, "only with TLS"
+        assert conn.tls is not None, "only with TLS"
+        try:
+            is_over = self.handshakes.go_on(conn.tls, conn.client)
+        except NotTls:
+            with suppress(OSError):
+                conn.tls.send_plain(_NOT_TLS)
+            self._begin_close(conn)
+        except OSError:
+            # It waits until the client has read why.
+            self._begin_close(conn)
+        else:
+            if is_over:
+                self._begin_head(conn)
 
     def _begin_head(self, conn: Connection) -> None:
         """Receive the head of a request, of which some may have come; most have come whole."""
-        conn.head, conn.ahead = bytearray(conn.ahead), b""
-        conn.timeout = time.monotonic() + (HEAD_S if self.alive else gthread.STOP_KEEPALIVE_LINGER)
-        self._listen(conn, self._on_head)
-        if _HEAD_END.search(conn.head):
+        conn.received, conn.ahead = bytearray(conn.ahead), b""
+        self._wait_for_head(conn, self._on_head)
+        if _HEAD_END.search(conn.received):
             self._start(conn)
         else:
             self._on_head(conn)
@@ -278,13 +326,13 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
         piece = conn.receive(_HEAD_PIECE_BYTES)
         if piece is None:
             return
-        searched = max(0, len(conn.head) - _HEAD_END_BYTES + 1)
-        conn.head += piece
+        searched = max(0, len(conn.received) - _HEAD_END_BYTES + 1)
+        conn.received += piece
         if not piece:
             self._drop(conn)
-        elif _HEAD_END.search(conn.head, searched):
+        elif _HEAD_END.search(conn.received, searched):
             self._start(conn)
-        elif len(conn.head) > HEAD_BYTES:
+        elif len(conn.received) > HEAD_BYTES:
             self._refuse(conn, _TOO_LONG)
 
     def _start(self, conn: Connection) -> None:
@@ -312,30 +360,83 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
     def _end_body(self, conn: Connection) -> None:
         """The request is whole, or its body will never be."""
         self._stop_listening(conn)
-        self.enqueue_req(conn)
+        self.enqueue(conn)
+
+    def enqueue(self, conn: Connection) -> None:
+        """Give a request that is whole to a thread; one that is known to be quick to those that are reserved."""
+        self._load.count(1)
+        answer = partial(self._answer, conn)
+        done = self.threads.add_quick(answer) if conn.is_quick else self.threads.add(conn.caller, answer)
+        done.add_done_callback(lambda future: self._call(partial(self.finish, conn, future)))
+
+    def finish(self, conn: Connection, done: Future[bool]) -> None:
+        """A thread has answered: send the rest of the answer, and then keep the connection or begin to close it."""
+        self._load.count(-1)
+        conn.is_kept = not done.cancelled() and done.exception() is None and done.result()
+        self._guarded(conn, self._go_on_sending if conn.is_sending else self._end_answer)
+
+    def _go_on_sending(self, conn: Connection) -> None:
+        now_s = time.monotonic()
+        conn.pace, conn.sent_bytes = Pace(now_s, now_s), 0
+        self._listen(conn, self._on_writable, selectors.EVENT_WRITE)
+
+    def _on_writable(self, conn: Connection) -> None:
+        """The kernel takes more of an answer."""
+        try:
+            conn.send_more(_SEND_BYTES)
+        except OSError:
+            self._drop(conn)
+            return
+        if not conn.is_sending:
+            self._stop_listening(conn)
+            self._end_answer(conn)
+
+    def _end_answer(self, conn: Connection) -> None:
+        """The client has its answer."""
+        conn.forget_request()
+        # Some clients end a body with an empty line that does not belong to it (RFC 9112 section 2.2).
+        conn.ahead = conn.ahead.removeprefix(b"\r\n")
+        # A TLS client's goodbye may have been read with the request, and no poller reports it again.
+        if not conn.is_kept or (not conn.ahead and conn.tls is not None and conn.tls.at_end):
+            self._begin_close(conn)
+        elif conn.ahead:
+            # A client that does not wait for its answers: the rest of its next request may be a while.
+            self._begin_head(conn)
+        else:
+            self._keep(conn)
+
+    def _keep(self, conn: Connection) -> None:
+        """Wait for the next request on a connection; when the worker stops, not for long."""
+        conn.limit_s = time.monotonic() + (self._linger_s if self.is_stopping else self._cfg.keepalive)
+        self._poller.register(conn.sock, selectors.EVENT_READ, lambda _: self._guarded(conn, self._on_kept))
+        self.kept.append(conn)
+
+    def _on_kept(self, conn: Connection) -> None:
+        """A kept connection begins its next request, or ends."""
+        self._poller.unregister(conn.sock)
+        self.kept.remove(conn)
+        self._begin_head(conn)
 
     def _refuse(self, conn: Connection, answer: bytes) -> None:
         """Answer a head that will not be parsed, and close."""
-        self.log.debug("Refused a head of %s bytes from %s", len(conn.head), conn.client)
+        self._log.debug("Refused a head of %s bytes from %s", len(conn.received), conn.client)
         with suppress(OSError):
             conn.sock.send(answer)
         self._begin_close(conn)
 
     def _begin_close(self, conn: Connection) -> None:
         """Shut down sending, and read until the client closes, so that it can read all of its answer."""
-        conn.head, conn.ahead = bytearray(), b""
+        conn.received, conn.ahead = bytearray(), b""
         conn.close_s, conn.close_bytes = conn.close_s or time.monotonic() + _CLOSE_S, _CLOSE_BYTES
         try:
-            conn.sock.setblocking(False)
             conn.sock.shutdown(socket.SHUT_WR)
         except BlockingIOError:
             # TLS has a goodbye of its own, which waits for the kernel.
             self._listen(conn, self._begin_close, selectors.EVENT_WRITE)
-            return
         except OSError:
             self._drop(conn)
-            return
-        self._listen(conn, self._on_closing)
+        else:
+            self._listen(conn, self._on_closing)
 
     def _on_closing(self, conn: Connection) -> None:
         """Throw away what a client sends after our last answer."""
@@ -349,6 +450,58 @@ class EventLoopWorker(gthread.ThreadWorker):  # type: ignore[misc]  # gunicorn h
     def _drop(self, conn: Connection) -> None:
         """Close at once, whatever the connection is about."""
         self._stop_listening(conn)
-        conn.forget_request()
-        self.nr_conns -= 1
+        if self.handshakes is not None and conn.tls is not None:
+            self.handshakes.note_end(conn.tls)
+        self.connections -= 1
         conn.close()
+
+    # Limits in time and rate.
+
+    @property
+    def _is_crowded(self) -> bool:
+        return bool(self.connections >= self._cfg.worker_connections)
+
+    def end_late(self, now_s: float) -> None:
+        """End what is over its limit: handshakes, heads, silent connections, slow bodies and readers, long closes."""
+        self._close_idle(now_s)
+        if now_s - self._checked_s < _CHECK_S and not self.is_stopping:
+            return
+        self._checked_s = now_s
+        for conn in list(self._waiting):
+            self._guarded(conn, lambda conn: self.check_limits(conn, now_s))
+
+    def check_limits(self, conn: Connection, now_s: float) -> None:
+        """End what this connection is about, if that takes too long or too much."""
+        memory = self.limits.memory
+        scarce = self._is_crowded or memory.held_bytes > SCARCE_SHARE * memory.total_bytes
+        if conn.is_sending and not conn.close_s:
+            conn.note_taken(now_s)
+            if conn.pace.is_too_slow(now_s, scarce=scarce, stall_s=READER_STALL_S):
+                self._log.info("Cut off a client that takes its answer too slowly: %s", conn.client)
+                conn.cut_off()
+                self._drop(conn)
+        elif conn.body is not None:
+            conn.body.check_pace(now_s, scarce=scarce)
+            if conn.body.settled:
+                self._end_body(conn)
+        elif conn.close_s:
+            if conn.close_s <= now_s:
+                self._drop(conn)
+        elif conn.limit_s <= now_s + (HEAD_S - CROWDED_HEAD_S if self._is_crowded else 0):
+            # A head is late, or none has begun.
+            if conn.received:
+                self._refuse(conn, _TOO_LATE)
+            else:
+                self._drop(conn)
+
+    def _close_idle(self, now_s: float) -> None:
+        """Close kept connections at their limit, and soon while there are as many connections as there may be."""
+        while self.kept:
+            conn = self.kept[0]
+            early_s = self._cfg.keepalive - CROWDED_HEAD_S if self._is_crowded else 0.0
+            if conn.limit_s - early_s > now_s:
+                return
+            self.kept.popleft()
+            with suppress(KeyError, ValueError):
+                self._poller.unregister(conn.sock)
+            self._drop(conn)

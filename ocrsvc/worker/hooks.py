@@ -23,6 +23,7 @@ import ocrsvc
 from ocrsvc import __version__
 from ocrsvc.access.audit_log import audit_log_of
 from ocrsvc.access.manage_keys import check_store, settle_rest
+from ocrsvc.connections.certificates import Certificates
 from ocrsvc.errors import OcrsvcError, OperatorError, SettingsError
 from ocrsvc.jobs.job_folder import open_jobs
 from ocrsvc.settings.load import read_settings
@@ -32,16 +33,13 @@ from ocrsvc.telemetry.loggable import loggable_path
 from ocrsvc.telemetry.metrics import BOOT_FAILURES, LINES_DROPPED
 from ocrsvc.telemetry.tracing import check_tracing
 from ocrsvc.telemetry.worker_table import State
-from ocrsvc.tls.certificates import Certificates
 from ocrsvc.worker import boot
-from ocrsvc.worker.arbiter import LastingArbiter, take_over
 from ocrsvc.worker.certificate_watch import open_certificates
 from ocrsvc.worker.config import check_server, configuration
 from ocrsvc.worker.grpc_socket import address_of, listen
-from ocrsvc.worker.gunicorn_worker import RecyclingWorker
+from ocrsvc.worker.gunicorn_internals import LastingArbiter, RecyclingWorker, remove_stale, take_over
 from ocrsvc.worker.logger import count_lost_lines
 from ocrsvc.worker.model_key import open_model_key, without_key
-from ocrsvc.worker.pidfile import remove_stale
 from ocrsvc.worker.service_context import ServiceContext
 
 if TYPE_CHECKING:
@@ -251,7 +249,7 @@ def post_worker_init(worker: RecyclingWorker) -> None:
 def pre_request(worker: RecyclingWorker, request: Any) -> None:
     """Worker, in the thread of each request, before it."""
     worker.log.debug("%s %s", request.method, loggable_path(request.path))
-    worker.balance(request)
+    worker.loop.balance(request)
 
 
 def worker_exit(_server: LastingArbiter, worker: RecyclingWorker) -> None:

@@ -11,22 +11,22 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from gunicorn.errors import HaltServer
 
 from ocrsvc.system.gpu_devices import least_loaded_gpu
-from ocrsvc.telemetry.worker_table import NOBODY, Granted, Reason, Snapshot, State, WorkerEntry, WorkerTable
-from ocrsvc.worker.replacement_policy import (
-    BOOT_ERROR,
-    LONGEST_BACKOFF_S,
-    backoff_s,
-    next_grant,
-    wanted_workers,
-)
+from ocrsvc.telemetry.worker_table import NOBODY, SLOTS, Granted, Head, Reason, Snapshot, State, WorkerTable
 
-if TYPE_CHECKING:
-    from ocrsvc.worker.arbiter import LastingArbiter
+BOOT_ERROR: Final = 3
+"""Exit code of the service that never had a worker that was ready; gunicorn's own WORKER_BOOT_ERROR."""
+
+BOOT_FAILED: Final = 70
+"""Exit code of a worker that could not boot, while others did: gunicorn takes it for any other death, and goes on."""
+
+_FIRST_BACKOFF_S: Final = 1.0
+LONGEST_BACKOFF_S: Final = 60.0
+"""Between two tries to start a worker."""
 
 # Beyond the graceful timeout: gunicorn's own loop ends there, and the engine is closed after it.
 _KILL_AFTER_S: Final = 5.0
@@ -37,30 +37,54 @@ _ALONE_BACKOFF_S: Final = 4.0
 _CHANGED_AT_RELOAD: Final = ("workers", "graceful_timeout")
 
 
-class Heartbeat:
-    """When a worker was last alive, in its entry; instead of the file that gunicorn asks for the same.
+def wanted_workers(base: int, workers: Sequence[Snapshot]) -> int:
+    """How many processes there should be now: the base, and one more for each granted successor."""
+    return min(base + sum(worker.granted is Granted.SUCCESSOR for worker in workers), SLOTS)
 
-    A file is born with the wall clock's time and compared with the monotonic clock, and cannot be touched on a disk
-    that has become read-only.
+
+def next_grant(head: Head, workers: Sequence[Snapshot], now_s: float) -> tuple[Snapshot, Granted] | None:
+    """The worker that is replaced now, and how; None while anything else is under way.
+
+    The one with the most pressing reason, and of those the one that has wanted it longest.
+
+    One at a time: nobody is granted while a worker loads or drains, while another grant holds, or while a worker that
+    died is still to be forked again, because each of these holds, or will hold, a model of its own. So whoever goes
+    first, because two models do not fit, leaves the rest of the base behind, all of them ready.
     """
+    unsettled = any(worker.granted or worker.state in (State.BOOTING, State.DRAINING) for worker in workers)
+    waiting = [worker for worker in workers if worker.wants]
+    if unsettled or not waiting or len(workers) < head.base or now_s < head.backoff_until_s:
+        return None
+    chosen = min(waiting, key=lambda worker: (-worker.reason.pressure, worker.wanted_s))
+    granted = _admit(head, [worker for worker in workers if worker.gpu == chosen.gpu])
+    return (chosen, granted) if granted else None
 
-    def __init__(self, entry: WorkerEntry, worker: Any, clock: Callable[[], float]) -> None:
-        self._entry, self._worker, self._clock = entry, worker, clock
 
-    def last_update(self) -> float:
-        """Arbiter: when the worker was last alive, monotonic seconds."""
-        return float(self._entry.alive_s)
+def _admit(head: Head, workers: Sequence[Snapshot]) -> Granted:
+    """Whether one more model, and the largest step so far, fits on their GPU; NOTHING until it was read again."""
+    seen = [worker for worker in workers if worker.state is State.READY and worker.gpu_read_s]
+    fresh = [worker for worker in seen if worker.gpu_read_s > head.exited_s]
+    if not seen:
+        return Granted.SUCCESSOR
+    if not fresh:
+        return Granted.NOTHING
+    needed_bytes = head.gpu_footprint_bytes + max(worker.gpu_max_step_bytes for worker in seen)
+    fits = needed_bytes <= min(worker.gpu_free_bytes for worker in fresh)
+    return Granted.SUCCESSOR if fits else Granted.DRAIN_FIRST
 
-    def notify(self) -> None:
-        """Worker: alive now."""
-        self._entry.alive_s = self._clock()
 
-    def fileno(self) -> int:
-        """A descriptor that gunicorn closes on exec; there is no file, and the listener is closed then anyway."""
-        return int(self._worker.sockets[0].fileno())
+def is_next_to_load(own: int, workers: Sequence[Snapshot]) -> bool:
+    """Whether the worker with the entry `own` is the first of those that load; on GPUs they load one after the other.
 
-    def close(self) -> None:
-        """Nothing is open."""
+    On several GPUs too: they keep the same engines of TensorRT in the same folder, and find what the first has built.
+    """
+    loading = [worker for worker in workers if worker.state is State.BOOTING]
+    return own == min(loading, key=lambda worker: (worker.forked_s, worker.slot)).slot if loading else True
+
+
+def backoff_s(failures: int) -> float:
+    """Seconds before the next try after so many failed boots in a row: 1, 2, 4, … 60."""
+    return min(_FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 16), LONGEST_BACKOFF_S)
 
 
 class ReplacementController:
@@ -74,7 +98,7 @@ class ReplacementController:
         # All that were ever used, so that a number means the same GPU after a reload with others.
         self._gpus: list[str] = []
 
-    def count_changed(self, arbiter: LastingArbiter, count: int, before: int | None) -> None:
+    def count_changed(self, arbiter: Any, count: int, before: int | None) -> None:
         """gunicorn wants another number of workers: at the start that is the base, later it is put right again."""
         if before is None:
             self.worker_table.head.base = count
@@ -90,8 +114,6 @@ class ReplacementController:
         entry = self.worker_table.entry(worker.slot_number)
         entry.alive_s = self._clock() + boot_limit_s
         entry.gpu = self._gpu_for(worker.slot_number, gpus)
-        worker.tmp.close()
-        worker.tmp = Heartbeat(entry, worker, self._clock)
         for snapshot in self.worker_table.live():
             if snapshot.granted is Granted.SUCCESSOR and snapshot.successor == NOBODY and snapshot.state is State.READY:
                 self.worker_table.entry(snapshot.slot).successor = worker.slot_number
@@ -104,7 +126,7 @@ class ReplacementController:
         """
         return self._is_hopeless() or self._clock() < self.worker_table.head.backoff_until_s
 
-    def fork_refused(self, arbiter: LastingArbiter, error: Exception) -> None:
+    def fork_refused(self, arbiter: Any, error: Exception) -> None:
         """A worker could not be forked: nobody waits for it any more, and the next try is later."""
         self._free_missing(arbiter)
         wait_s = self._back_off()
@@ -140,7 +162,7 @@ class ReplacementController:
         self.restore_config(worker.cfg)
         self.worker_table.entry(worker.slot_number).pid = os.getpid()
 
-    def run_once(self, arbiter: LastingArbiter) -> None:
+    def run_once(self, arbiter: Any) -> None:
         """On each turn of the arbiter's loop: grant, count, and kill what drains for too long. Idempotent."""
         self.restore_config(arbiter.cfg)
         self._free_missing(arbiter)
@@ -153,7 +175,7 @@ class ReplacementController:
         for snapshot in workers:
             self._kill_if_stuck(arbiter, snapshot)
 
-    def after_exit(self, arbiter: LastingArbiter, worker: Any) -> None:
+    def after_exit(self, arbiter: Any, worker: Any) -> None:
         """A worker was reaped: free its entry, and take back the grant if it was a successor that never served."""
         entry = self.worker_table.entry(worker.slot_number)
         if entry.state == State.BOOTING:
@@ -171,7 +193,7 @@ class ReplacementController:
         self._shorten_back_off()
         self._give_up_if_hopeless()
 
-    def reload(self, arbiter: LastingArbiter) -> None:
+    def reload(self, arbiter: Any) -> None:
         """SIGHUP: every worker wants a successor, one after the other.
 
         gunicorn goes on to fork `cfg.workers` new workers at once, to end the old ones before those have loaded, and to
@@ -188,7 +210,7 @@ class ReplacementController:
             if snapshot.state is not State.DRAINING and not entry.reason:
                 entry.wanted_s, entry.reason = self._clock(), Reason.RELOAD
 
-    def _grant(self, arbiter: LastingArbiter, worker: Snapshot, granted: Granted) -> None:
+    def _grant(self, arbiter: Any, worker: Snapshot, granted: Granted) -> None:
         head, reason = self.worker_table.head, worker.reason.name.lower()
         self.worker_table.entry(worker.slot).granted = granted
         if granted is Granted.SUCCESSOR:
@@ -204,7 +226,7 @@ class ReplacementController:
             *(worker.pid, reason, head.gpu_footprint_bytes, worker.gpu_free_bytes, alone),
         )
 
-    def _set_count(self, arbiter: LastingArbiter) -> None:
+    def _set_count(self, arbiter: Any) -> None:
         count = wanted_workers(self.worker_table.head.base, self.worker_table.live())
         if arbiter.num_workers != count:
             arbiter.num_workers = count
@@ -242,14 +264,14 @@ class ReplacementController:
         serves = any(worker.state is State.READY for worker in self.worker_table.live())
         return LONGEST_BACKOFF_S if serves else _ALONE_BACKOFF_S
 
-    def _free_missing(self, arbiter: LastingArbiter) -> None:
+    def _free_missing(self, arbiter: Any) -> None:
         """Free the entries of workers that were never forked, or whose end was not reported."""
         places = {worker.slot_number for worker in arbiter.WORKERS.values()}
         for snapshot in self.worker_table.live():
             if snapshot.slot not in places:
                 self._free(snapshot.slot)
 
-    def _note_failed_boot(self, arbiter: LastingArbiter, worker: Any) -> None:
+    def _note_failed_boot(self, arbiter: Any, worker: Any) -> None:
         wait_s = self._back_off()
         arbiter.log.error(
             "Worker %s died before it was ready, as did the %s before it; the next one loads in %.0f s. "
@@ -283,7 +305,7 @@ class ReplacementController:
                 entry = self.worker_table.entry(snapshot.slot)
                 entry.successor, entry.granted = NOBODY, Granted.NOTHING
 
-    def _kill_if_stuck(self, arbiter: LastingArbiter, snapshot: Snapshot) -> None:
+    def _kill_if_stuck(self, arbiter: Any, snapshot: Snapshot) -> None:
         limit_s = arbiter.cfg.graceful_timeout + _KILL_AFTER_S
         if snapshot.state is not State.DRAINING or self._clock() - snapshot.drained_s <= limit_s:
             return

@@ -1,13 +1,20 @@
-"""Whether a worker is replaced, and why, decided from readings and limits; knows no clock and no process."""
+"""Whether a worker is replaced, and why, decided from readings and limits; and these, from what a warm worker holds."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from ocrsvc.telemetry.worker_table import Reason
+from ocrsvc.settings.describe import variable_of
+from ocrsvc.settings.group import bytes_of
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.gpu import GpuMemoryReader
+from ocrsvc.system.memory import read_memory_bytes
+from ocrsvc.telemetry.worker_table import Reason, WorkerEntry
 
 # Of the machine's memory; the rest is for the arbiter, the page cache and other processes.
 _SOFT_SHARE: Final = 0.8
@@ -103,6 +110,13 @@ def reason_to_replace(readings: Readings, limits: Limits) -> Reason:
     return next((reason for reason, holds in rules if holds), Reason.NONE)
 
 
+def request_replacement(entry: WorkerEntry, reason: Reason) -> None:
+    """Record why a worker should be replaced; the first reason stands, except for a more urgent one."""
+    if reason.pressure > Reason(entry.reason).pressure:
+        entry.wanted_s = entry.wanted_s or time.monotonic()
+        entry.reason = reason
+
+
 def _is_over(usage: Usage, limit_bytes: int) -> bool:
     return 0 < limit_bytes <= usage.now_bytes
 
@@ -131,17 +145,11 @@ def calibrate(
     workers: int,
     reserved_bytes: int = 0,
 ) -> Bounds:
-    """The limits of one of several workers for its resident memory.
+    """The limits of one of several workers for its resident memory, of which it may hold `reserved_bytes` besides.
 
     All workers at their limit and one successor after its warm-up fill 80 % (soft) or 90 % (hard) of the memory. A
     limit that the worker has reached already when it starts to serve cannot be kept by replacing it, and is left off.
-
-    Args:
-        soft, hard: What the operator set, in bytes; 0 is none, None asks for a calibrated limit.
-        footprint_bytes: Resident memory after warm-up.
-        memory_bytes: What the machine or the container has.
-        workers: How many share it, without the successor.
-        reserved_bytes: What each worker may hold besides, for models.
+    What the operator set stays: 0 is no limit, None asks for a calibrated one.
     """
     reserved_bytes *= workers
     limits = ((soft, _SOFT_SHARE * memory_bytes - reserved_bytes), (hard, _HARD_SHARE * memory_bytes - reserved_bytes))
@@ -151,13 +159,11 @@ def calibrate(
 def calibrate_gpu(
     soft: int | None, hard: int | None, *, footprint_bytes: int, gpu_memory_bytes: int, workers: int
 ) -> Bounds:
-    """The limits of one of several workers for its GPU memory, 85 % (soft) and 95 % (hard) of which are filled.
+    """The same for its GPU memory, 85 % (soft) and 95 % (hard) of which are filled; without what others hold there.
 
     By all workers at their limit, and one successor, if that leaves each worker at least half of the headroom that
     it would have without a successor. Else by all workers alone: then a worker drains first when it is replaced, but
     is not replaced all the time.
-
-    The arguments are as for `calibrate`; `gpu_memory_bytes` is without what others than this service hold.
     """
     alone = _GPU_SOFT_SHARE * gpu_memory_bytes / workers
     beside = alone - footprint_bytes / workers
@@ -172,3 +178,55 @@ def _bounds(
     """What the operator set, or all workers fill but for what is spared; none that the worker has reached already."""
     found = (round((fill - spared_bytes) / workers) if given is None else given for given, fill in limits)
     return Bounds(*(limit if limit > footprint_bytes else 0 for limit in found))
+
+
+def rss_bounds(worker: Any, settings: Settings, reserved_bytes: int = 0) -> Bounds:
+    """How much resident memory a worker may hold, without models that it loads later: these may hold the rest."""
+    memory_bytes, footprint_bytes = read_memory_bytes(), worker.entry.rss_bytes
+    given = {name: bytes_of(getattr(settings, name), memory_bytes) for name in ("rss_soft_bytes", "rss_hard_bytes")}
+    bounds = calibrate(
+        *given.values(),
+        footprint_bytes=footprint_bytes,
+        memory_bytes=memory_bytes,
+        workers=worker.cfg.workers,
+        reserved_bytes=reserved_bytes,
+    )
+    _log_limits_left_off(worker, given, bounds, footprint_bytes)
+    return bounds
+
+
+def gpu_bounds(worker: Any, settings: Settings, gauge: GpuMemoryReader | None, gpus: int) -> Bounds:
+    """How much memory a warm worker may hold of one of the GPUs; writes what it holds now into the worker table."""
+    entry, siblings = worker.entry, worker.siblings()
+    names = ("gpu_soft_bytes", "gpu_hard_bytes")
+    reading = gauge.read(siblings) if gauge is not None else None
+    if reading is None:
+        for name in names:
+            if getattr(settings, name):
+                worker.log.error("%s is set, and this worker has no readings of a GPU.", variable_of(name))
+        return Bounds()
+    entry.gpu_bytes, entry.gpu_free_bytes = reading.own_bytes, reading.free_bytes
+    given = {name: bytes_of(getattr(settings, name), reading.total_bytes) for name in names}
+    workers = math.ceil(worker.cfg.workers / max(1, gpus))
+    ours_bytes = reading.total_bytes - max(0, reading.used_bytes - reading.own_bytes - siblings.gpu_bytes)
+    bounds = calibrate_gpu(
+        *given.values(), footprint_bytes=reading.own_bytes, gpu_memory_bytes=ours_bytes, workers=workers
+    )
+    _log_limits_left_off(worker, given, bounds, reading.own_bytes)
+    if bounds.soft_bytes == 0 and given["gpu_soft_bytes"] is None:
+        worker.log.error(
+            "The GPU has %s bytes for %s workers of %s each: no room to grow, so none is replaced in time. "
+            "Set fewer OCRSVC_WORKERS.",
+            *(ours_bytes, workers, reading.own_bytes),
+        )
+    return bounds
+
+
+def _log_limits_left_off(worker: Any, given: Mapping[str, int | None], bounds: Bounds, footprint_bytes: int) -> None:
+    """Say so when a limit that was asked for cannot be kept."""
+    for (name, asked), kept in zip(given.items(), (bounds.soft_bytes, bounds.hard_bytes), strict=True):
+        if asked and not kept:
+            worker.log.error(
+                "%s is %s, and a worker holds %s after its warm-up: replacing it would not help, so this limit is off.",
+                *(variable_of(name), asked, footprint_bytes),
+            )

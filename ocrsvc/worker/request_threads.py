@@ -1,4 +1,4 @@
-"""The threads of requests: callers take turns for them, and few requests begin at the same moment.
+"""The threads of requests: callers take turns for them, few requests begin at once, and quick ones have their own.
 
 A caller who sends two hundred requests in a moment would otherwise have them all in front of anybody else's, and as
 many threads as there are would ask for the interpreter at once: the event loop, which accepts those of everybody, would
@@ -9,29 +9,47 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, TypeVar
+from urllib.parse import unquote_to_bytes
 
+from ocrsvc.access.key_routes import HEALTH_PATHS
+from ocrsvc.registry import adapters
 from ocrsvc.serving.caller_turns import CallerTurns
 
 AT_ONCE: Final = 3
 """So many requests begin at once: more threads that compute than this only take the interpreter from each other."""
 SETTLED_S: Final = 0.005
 """After which a request begins no more: most are over by then, or wait for the engine, a process or the disk."""
+# However many requests wait for the engine: health checks and operators find a thread.
+_RESERVED: Final = 2
+# Every other path is slow until it is listed here, so a new route can never delay a health check. What operators look
+# at comes from memory; /ops/keys is not among it, as it asks the store of the keys.
+_QUICK: Final = ("/", "/index.html", "/ops", "/version", "/openapi.json", "/metrics")
+_QUICK_OPS: Final = ("/ops/overview", "/ops/workers", "/ops/quarantine")
+_QUICK_FILES: Final = ("/static/", "/ops/static/")
 
 T = TypeVar("T")
 
 
-class Beginnings:
-    """Who begins now: a few at once, each for a moment at most, so that one that takes long holds up nobody.
+def quick_paths(names: Iterable[str]) -> frozenset[str]:
+    """The whole paths that the reserved threads answer where the adapters of these names are on: health and figures."""
+    of_adapters = (path for name in names for path in adapters()[name].health_paths)
+    return frozenset((*HEALTH_PATHS, *of_adapters, *_QUICK, *_QUICK_OPS))
 
-    For any thread.
 
-    Args:
-        at_once: How many.
-        settled_s: The moment.
-        clock: Monotonic seconds.
+def is_quick(method: str, path: str, known: frozenset[str]) -> bool:
+    """Whether a request without a body is known to need neither the engine nor time."""
+    # As the router sees it: percent-decoded, with one slash at its beginning.
+    routed = "/" + unquote_to_bytes(path).decode("latin-1").lstrip("/")
+    return method in {"GET", "HEAD"} and (routed in known or routed.startswith(_QUICK_FILES))
+
+
+class StartLimiter:
+    """Which requests begin now: a few at once, each for a moment at most, so that a long one holds up nobody.
+
+    For any thread; `settled_s` is the moment.
     """
 
     def __init__(
@@ -43,11 +61,11 @@ class Beginnings:
         # Until when each counts, the first first.
         self._until_s: dict[object, float] = {}
 
-    def hold_back(self) -> None:
+    def throttle(self) -> None:
         """One at a time is to begin, because something else is more urgent."""
         self._is_one_enough = True
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """As many as may are to begin again."""
         if self._is_one_enough:
             with self._changed:
@@ -78,20 +96,20 @@ class Beginnings:
 
 
 class RequestThreads:
-    """A pool of threads that callers take turns for.
+    """So many running threads that callers take turns for, and a few for quick requests. Raises RuntimeError."""
 
-    Args:
-        pool: The threads.
-        beginnings: Which of their requests begin.
-    """
-
-    def __init__(self, pool: ThreadPoolExecutor, beginnings: Beginnings | None = None) -> None:
-        self._pool, self._beginnings = pool, beginnings or Beginnings()
+    def __init__(self, threads: int, starts: StartLimiter | None = None) -> None:
+        self._reserved, self._pool = start_pool(_RESERVED, "reserved"), start_pool(threads, "request")
+        self._starts = starts or StartLimiter()
         self._waiting: CallerTurns[Callable[[], object]] = CallerTurns()
         self._added = 0
         self._lock = threading.Lock()
         # One thread at a time waits until it may begin, so that whose turn it is is decided as late as can be.
         self._next = threading.Lock()
+
+    def add_quick(self, run: Callable[[], T]) -> Future[T]:
+        """The event loop: run on a reserved thread; the result."""
+        return self._reserved.submit(run)
 
     def add(self, caller: str, run: Callable[[], T]) -> Future[T]:
         """The event loop: run on one of the threads, when it is the caller's turn; the result. `start` starts it."""
@@ -103,25 +121,30 @@ class RequestThreads:
 
     def start(self) -> None:
         """The event loop, before it waits: wake threads for what was added."""
-        self._beginnings.let_go()
+        self._starts.release()
         while self._added:
             self._pool.submit(self._run_next)
             self._added -= 1
 
-    def hold_back(self) -> None:
+    def throttle(self) -> None:
         """The event loop, after it waited: until `start` it has the interpreter first."""
-        self._beginnings.hold_back()
+        self._starts.throttle()
+
+    def shutdown(self, *, wait: bool = False) -> None:
+        """Take no more; what was added is still run."""
+        for pool in (self._reserved, self._pool):
+            pool.shutdown(wait)
 
     def _run_next(self) -> None:
         """Pool thread: as often as requests were added, each time the one whose turn it is then."""
         with self._next:
-            begun = self._beginnings.begin()
+            begun = self._starts.begin()
             with self._lock:
                 run = self._waiting.take()
         try:
             run()
         finally:
-            self._beginnings.end(begun)
+            self._starts.end(begun)
 
 
 def _settle(done: Future[T], run: Callable[[], T]) -> None:

@@ -1,4 +1,4 @@
-"""Stands in for ocrsvc.imaging.pdf_child, and misbehaves as the file says.
+"""Stands in for ocrsvc.imaging.pdf.child, and misbehaves as the file says.
 
 Behind `%PDF-` the file is JSON: for `ready` and for each word of a request what is sent instead of an answer, or one of
 the names below. Words that it leaves out are answered as for two gray pages of an inch.

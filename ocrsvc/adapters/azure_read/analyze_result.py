@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import orjson
 
 from ocrsvc.adapters.azure_read.analyze_request import MARKDOWN, Asked
-from ocrsvc.adapters.azure_read.pages import Scale, page_members, paragraph_members, table_members
-from ocrsvc.adapters.azure_read.spans import PageText
+from ocrsvc.adapters.azure_read.pages import PageText, Scale, page_members, paragraph_members, table_members
 from ocrsvc.formats.blocks import blocks_of
 from ocrsvc.formats.document import Output
 from ocrsvc.formats.json_stream import JsonList, JsonText
 from ocrsvc.formats.markdown import markdown_by_page
-from ocrsvc.formats.page_serialization import unpack_page
 from ocrsvc.jobs.job import Job
+from ocrsvc.jobs.job_result import JobPages
 from ocrsvc.records import Check, Page
 
 SUCCEEDED: Final = "succeeded"
-_BETWEEN_PAGES: Final = {MARKDOWN: "\n<!-- PageBreak -->\n\n"}
 _LISTS: Final = ("pages", "paragraphs", "tables", "warnings")
 
 
 def write_result(job: Job, output: Output, check: Check) -> None:
-    """Write the answer about a document of which pages were read.
-
-    Args:
-        job: Whose pages are all read.
-        output: Where to.
-        check: Asked for each page; what it raises ends it.
+    """Write the answer about a document of which pages were read; `check` is asked for each page, and ends it early.
 
     Raises:
         FileNotFoundError: It was deleted.
@@ -44,8 +36,10 @@ def write_result(job: Job, output: Output, check: Check) -> None:
         "lastUpdatedDateTime": moment(ended_s or datetime.now(UTC).timestamp()),
     }
     output.write(orjson.dumps(members)[:-1] + b',"analyzeResult":')
-    with ResultWriter(Asked(**record.asked), output) as writer:
-        writer.write(job, check)
+    # The lists that grow side by side are in files without names meanwhile.
+    with ExitStack() as stack:
+        lists = {name: stack.enter_context(JsonList()) for name in _LISTS}
+        _ResultWriter(Asked(**record.asked), lists).write(job, output, check)
     output.write(b"}")
 
 
@@ -54,31 +48,16 @@ def moment(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class ResultWriter:
-    """Writes one result; the lists that grow side by side are in files without names meanwhile.
+class _ResultWriter:
+    """Writes one result."""
 
-    Args:
-        asked: What it is to hold.
-        output: Where to.
-    """
-
-    def __init__(self, asked: Asked, output: Output) -> None:
-        self._asked, self._output = asked, output
+    def __init__(self, asked: Asked, lists: dict[str, JsonList]) -> None:
+        self._asked, self._lists, self._length = asked, lists, 0
         self._scale = Scale(asked.dpi if asked.is_pdf else None)
-        self._between = _BETWEEN_PAGES.get(asked.content, "\n")
-        self._length = 0
-        self._opened = ExitStack()
-        self._lists = {name: self._opened.enter_context(JsonList()) for name in _LISTS}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._opened.close()
-
-    def write(self, job: Job, check: Check) -> None:
+    def write(self, job: Job, output: Output, check: Check) -> None:
         """Write the result of a job. Raises FileNotFoundError once it was deleted, and what `check` raises."""
-        asked = self._asked
+        asked, pages = self._asked, JobPages(job)
         head: dict[str, Any] = {
             "apiVersion": asked.version,
             "modelId": asked.model,
@@ -86,35 +65,26 @@ class ResultWriter:
             "contentFormat": asked.content,
             "styles": [],
         }
-        self._output.write(orjson.dumps(head)[:-1] + b',"content":')
-        with JsonText(self._output) as content:
-            for page, text in self._texts(job):
+        output.write(orjson.dumps(head)[:-1] + b',"content":')
+        texts = markdown_by_page(pages) if asked.content == MARKDOWN else ((page, page.text) for page in pages)
+        with JsonText(output) as content:
+            for page, text in texts:
                 check()
                 content.write(self._add_page(page, text).encode())
-        for name, values in self._lists.items():
-            if len(values) or name == "pages":
-                self._output.write(b',"%b":' % name.encode())
-                values.copy_to(self._output)
-        self._output.write(b"}")
-
-    def _texts(self, job: Job) -> Iterator[tuple[Page, str]]:
-        pages = self._pages(job)
-        if self._asked.content == MARKDOWN:
-            return markdown_by_page(pages)
-        return ((page, page.text) for page in pages)
-
-    def _pages(self, job: Job) -> Iterator[Page]:
-        """Those that were read; of each other one a warning says why not."""
         for row in job.pages():
-            if "page" in row:
-                yield unpack_page(row["page"])
-            else:
+            if "error" in row:
                 warning = {"code": row["code"], "message": row["error"], "target": f"page {row['number']}"}
                 self._lists["warnings"].append(warning)
+        for name, values in self._lists.items():
+            if len(values) or name == "pages":
+                output.write(b',"%b":' % name.encode())
+                values.copy_to(output)
+        output.write(b"}")
 
     def _add_page(self, page: Page, written: str) -> str:
         """Add a page to the lists; what it adds to the content."""
-        between = self._between if len(self._lists["pages"]) else ""
+        mark = "\n<!-- PageBreak -->\n\n" if self._asked.content == MARKDOWN else "\n"
+        between = mark if len(self._lists["pages"]) else ""
         text = PageText(written, self._length + len(between), self._asked.index_type)
         self._length = text.begin + text.length
         members = page_members(page, text, self._scale)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
-from ocrsvc.adapters.azure_read.spans import PageText, Span
 from ocrsvc.formats.blocks import Block
 from ocrsvc.records import Barcode, Box, Line, Page, Table, Word
 
@@ -14,6 +14,40 @@ _INCH_DIGITS: Final = 4
 _PIXEL_DIGITS: Final = 1
 _CONFIDENCE_DIGITS: Final = 3
 _HALF_TURN, _TURN = 180, 360
+_LAST_OF_ONE_UNIT: Final = 0xFFFF
+# How far ahead a text is looked for that Markdown may have changed.
+_AHEAD: Final = 4096
+
+Span = dict[str, int]
+
+
+class PageText:
+    """The text of one page within the content, of which `begin` units are before it, counted as the client counts."""
+
+    def __init__(self, text: str, begin: int, index_type: str) -> None:
+        self.text, self.begin = text, begin
+        # How many units there are before each code point, where that is not its number.
+        self._units: list[int] | None = None
+        if index_type == "utf16CodeUnit" and not text.isascii() and max(map(ord, text)) > _LAST_OF_ONE_UNIT:
+            self._units = list(accumulate((1 + (ord(sign) > _LAST_OF_ONE_UNIT) for sign in text), initial=0))
+
+    @property
+    def length(self) -> int:
+        """Of the whole page, in units: code points, or those of UTF-16."""
+        return self._at(len(self.text))
+
+    def span(self, begin: int, end: int) -> Span:
+        """From a code point of the page to another."""
+        first = self._at(begin)
+        return {"offset": self.begin + first, "length": self._at(end) - first}
+
+    def find(self, piece: str, after: int) -> tuple[int, int]:
+        """Where a piece of the page stands next; nothing at that place where it was changed."""
+        begin = self.text.find(piece, after, after + len(piece) + _AHEAD)
+        return (after, after) if begin < 0 else (begin, begin + len(piece))
+
+    def _at(self, place: int) -> int:
+        return place if self._units is None else self._units[place]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +71,7 @@ class Scale:
 
 
 def page_members(page: Page, text: PageText, scale: Scale) -> dict[str, Any]:
-    """One page.
-
-    Args:
-        page: What was read.
-        text: Its part of the content, in which the lines stand in their order.
-        scale: In what lengths are told.
-    """
+    """One page; `text` is its part of the content, in which the lines stand in their order."""
     lines, words = _lines_and_words(page.lines, text, scale)
     members: dict[str, Any] = {
         "pageNumber": page.number,
@@ -77,24 +105,22 @@ def paragraph_members(block: Block, page: Page, spans: Sequence[Span], scale: Sc
 
 def table_members(table: Table, number: int, scale: Scale) -> dict[str, Any]:
     """One table of the page of this number."""
-    return {
-        "rowCount": table.rows,
-        "columnCount": table.columns,
-        "cells": [
-            {
-                "rowIndex": cell.row,
-                "columnIndex": cell.column,
-                "rowSpan": cell.row_span,
-                "columnSpan": cell.column_span,
-                "content": cell.text,
-                "boundingRegions": [{"pageNumber": number, "polygon": scale.polygon(cell.box)}],
-                "spans": [],
-            }
-            for cell in table.cells
-        ],
-        "boundingRegions": [{"pageNumber": number, "polygon": scale.polygon(table.box)}],
-        "spans": [],
-    }
+
+    def placed(box: Box) -> dict[str, Any]:
+        return {"boundingRegions": [{"pageNumber": number, "polygon": scale.polygon(box)}], "spans": []}
+
+    cells = [
+        {
+            "rowIndex": cell.row,
+            "columnIndex": cell.column,
+            "rowSpan": cell.row_span,
+            "columnSpan": cell.column_span,
+            "content": cell.text,
+            **placed(cell.box),
+        }
+        for cell in table.cells
+    ]
+    return {"rowCount": table.rows, "columnCount": table.columns, "cells": cells, **placed(table.box)}
 
 
 def _lines_and_words(

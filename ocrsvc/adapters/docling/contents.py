@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +12,14 @@ from typing import IO, Final
 
 import orjson
 
-from ocrsvc.adapters.docling.conversion import MEMBERS, Conversion
+from ocrsvc.adapters.docling.conversion import ENDINGS, Conversion
 from ocrsvc.adapters.docling.document_json import blocks_of, frame_of, write_document_json
 from ocrsvc.errors import CallerError
 from ocrsvc.formats.document import DocumentResult, Output, write_document
 from ocrsvc.formats.json_stream import JsonText
 from ocrsvc.formats.markup import to_html, to_markup
+from ocrsvc.jobs.job import Job
+from ocrsvc.jobs.job_result import JobPages
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Box, Check, Line, Page, Table
 
@@ -23,18 +27,15 @@ SUCCESS, PARTIAL, FAILURE = "success", "partial_success", "failure"
 # DocTags place everything on a grid of this many steps a side.
 _GRID: Final = 500
 _NOWHERE: Final = EngineInfo("", "", "", "", "", "")
-_JSON, _MARKDOWN = "json", "md"
+# Below its cell's first row, right of its first column.
+_SPANNED: Final = {(False, True): "<lcel>", (True, False): "<ucel>", (True, True): "<xcel>"}
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """One document, and what was read of it.
+    """One document, as the caller calls it, and the `count` pages that were read; gone through once for each format.
 
-    Attributes:
-        filename: As the caller calls it.
-        pages: Those that were read, in order; gone through once for each format.
-        count: How many pages these are.
-        errors: Why others were not: their numbers, or None for the whole document, and a sentence.
+    `errors` are why others were not: their numbers, or None for the whole document, and a sentence.
     """
 
     filename: str
@@ -61,11 +62,11 @@ class Writing:
 def write_answer(converted: Converted, asked: Conversion, spent_s: float, output: Output, writing: Writing) -> None:
     """Write the answer for one document, a page of one format at a time."""
     output.write(b'{"document":' + orjson.dumps({"filename": converted.filename})[:-1])
-    for name in MEMBERS:
+    for name in ENDINGS:
         output.write(b',"%b_content":' % name.encode())
         if name not in asked.to_formats or converted.status == FAILURE:
             output.write(b"null")
-        elif name == _JSON:
+        elif name == "json":
             _write_content(name, converted, asked, output, writing)
         else:
             with JsonText(output) as text:
@@ -79,11 +80,27 @@ def write_answer(converted: Converted, asked: Conversion, spent_s: float, output
     output.write(b"}," + orjson.dumps(rest)[1:])
 
 
+def write_task_answer(job: Job, output: IO[bytes], check: Check) -> None:
+    """Write the answer of a task whose pages are all read, a page at a time.
+
+    Raises:
+        CallerError: It is to be an archive, and no page was read.
+        FileNotFoundError: It was cleared.
+    """
+    record, asked = job.record(), Conversion.model_validate(job.record().asked)
+    errors = [(row["number"], row["error"]) for row in job.pages() if "error" in row] if job.failed_pages() else []
+    count = 0 if errors and asked.stops_at_error else job.page_count() - len(errors)
+    converted, writing = Converted(record.name, JobPages(job), count, errors), Writing(math.inf, check)
+    if asked.target == "zip":
+        write_archive([converted], asked, output, writing)
+    else:
+        write_answer(converted, asked, time.time() - (job.started_at_s() or record.came_at_s), output, writing)
+
+
 def write_archive(documents: Sequence[Converted], asked: Conversion, output: IO[bytes], writing: Writing) -> None:
     """Write a zip with a file for each document and format; documents of which nothing was read have none.
 
-    Raises:
-        CallerError: Nothing was read of any.
+    Raises CallerError where nothing was read of any.
     """
     if all(document.status == FAILURE for document in documents):
         raise CallerError("None of the documents can be read: " + documents[0].errors[0][1])
@@ -91,8 +108,8 @@ def write_archive(documents: Sequence[Converted], asked: Conversion, output: IO[
     with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as packed:
         for converted in documents:
             stem = _free_name(converted.filename, names)
-            for name in asked.to_formats if converted.status != FAILURE else ():
-                with packed.open(stem + MEMBERS[name], "w", force_zip64=True) as member:
+            for name in dict.fromkeys(asked.to_formats) if converted.status != FAILURE else ():
+                with packed.open(stem + ENDINGS[name], "w", force_zip64=True) as member:
                     _write_content(name, converted, asked, member, writing)
 
 
@@ -108,9 +125,9 @@ def _free_name(filename: str, taken: set[str]) -> str:
 
 
 def _write_content(name: str, converted: Converted, asked: Conversion, output: Output, writing: Writing) -> None:
-    if name == _JSON:
+    if name == "json":
         write_document_json(converted.filename, converted.pages, output, writing.check)
-    elif name == _MARKDOWN and asked.page_break:
+    elif name == "md" and asked.page_break:
         _write_parted(converted, asked.page_break.encode(), output, writing)
     elif name in _PARTS:
         for part in _PARTS[name](converted.pages, writing.check):
@@ -128,7 +145,7 @@ def _write_parted(converted: Converted, page_break: bytes, output: Output, writi
             output.write(between)
             between = page_break
             result = DocumentResult(b"", [page], 1, _NOWHERE)
-            write_document(_MARKDOWN, result, output, writing.limit_s, writing.check)
+            write_document("md", result, output, writing.limit_s, writing.check)
 
 
 def _html(pages: Iterable[Page], check: Check) -> Iterator[str]:
@@ -174,21 +191,11 @@ def _otsl(table: Table) -> str:
     for cell in table.cells:
         for row in range(cell.row, cell.row + cell.row_span):
             for column in range(cell.column, cell.column + cell.column_span):
-                grid[row][column] = _SPANNED[row > cell.row, column > cell.column]
+                grid[row][column] = _SPANNED.get((row > cell.row, column > cell.column), "<ecel>")
         if cell.text:
             grid[cell.row][cell.column] = f"<fcel>{to_markup(' '.join(cell.text.split()))}"
-        else:
-            grid[cell.row][cell.column] = "<ecel>"
     return "".join(f"{''.join(row)}<nl>" for row in grid)
 
-
-# Below its cell's first row, right of its first column.
-_SPANNED: Final[Mapping[tuple[bool, bool], str]] = {
-    (False, False): "<fcel>",
-    (False, True): "<lcel>",
-    (True, False): "<ucel>",
-    (True, True): "<xcel>",
-}
 
 _PARTS: Final[Mapping[str, Callable[[Iterable[Page], Check], Iterator[str]]]] = {"html": _html, "doctags": _doctags}
 """The formats that nobody else makes, piece by piece."""

@@ -1,19 +1,27 @@
-"""The options of docling-serve: what one request asks for, of a form or of JSON."""
+"""What a request to docling-serve carries and asks for: files of a form, or sources of JSON, and options."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import PurePath
+from typing import Annotated, Any, Final, Literal
 
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
+
+from ocrsvc.adapters.context import AdapterContext
+from ocrsvc.adapters.request_values import NotServed, RequestValues, parse_values
 from ocrsvc.engines.model.languages import AUTO, parse_language
-from ocrsvc.errors import BadOption, CallerError
-from ocrsvc.http.field_values import as_text, parse_decimal, parse_flag
-from ocrsvc.http.json_body import parse_json
+from ocrsvc.errors import BadOption, BodyTooLarge, CallerError, NothingSent
+from ocrsvc.http.base64text import decode_base64
+from ocrsvc.http.field_values import as_text
+from ocrsvc.http.json_body import parse_any_json
+from ocrsvc.http.parsed_body import Content
 from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.records import ReadOptions, TextLayer
 
-MEMBERS: Final[Mapping[str, str]] = {
+ENDINGS: Final[Mapping[str, str]] = {
     "md": ".md",
     "json": ".json",
     "html": ".html",
@@ -22,213 +30,187 @@ MEMBERS: Final[Mapping[str, str]] = {
 }
 """What `to_formats` takes here, and how the name of such a file ends in an archive."""
 
-INBODY, ZIP, PRESIGNED = "inbody", "zip", "presigned_url"
-
-_IMAGE_MODES: Final = ("placeholder", "embedded", "referenced")
-_PIPELINES: Final = ("standard", "legacy")
-# Each asks for what a picture shows, or for another model's opinion of the text.
-_NOT_SERVED: Final = (
-    "do_code_enrichment",
-    "do_formula_enrichment",
-    "do_picture_classification",
-    "do_picture_description",
-    "do_chart_extraction",
-)
-_MOST_LETTERS: Final = 1000
+_MOST_FILES: Final = 100
 _MOST_VALUES: Final = 100
+_MOST_LETTERS: Final = 1000
+_NAME_LETTERS: Final = 200
 _LAST_PAGE: Final = 999_999_999
+_WHOLE: Final = re.compile("[0-9]{1,20}")
+_HOW: Final = 'Send it as {"kind": "file", "base64_string": "…", "filename": "a.pdf"}.'
 
-Values = Mapping[str, Sequence[object]]
-"""What was sent under each name, in order."""
+
+def _listed(sent: object) -> list[str]:
+    """The values of an option of which there may be several: a form has them one by one, or as JSON."""
+    values: Any = sent if isinstance(sent, list) else [sent]
+    if len(values) == 1 and as_text(values[0]).startswith("["):
+        try:
+            values = parse_any_json(as_text(values[0]).encode("utf-8", "replace"))
+        except CallerError as error:
+            raise ValueError("the list is no JSON") from error
+    if len(values) > _MOST_VALUES:
+        raise ValueError(f"there are more than {_MOST_VALUES} values")
+    return [as_text(value).strip() for value in values]
 
 
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    """What one request asks for.
+def _language(sent: object) -> str:
+    """One language is that of the text; several leave it to the service."""
+    tags = {parse_language(value) for value in _listed(sent)}
+    return tags.pop() if len(tags) == 1 else AUTO
 
-    Attributes:
-        to_formats: Of MEMBERS, in the order in which they were asked for.
-        target: INBODY or ZIP.
-        page_break: What stands between two pages in Markdown; empty for nothing.
-        lang: The tag of the text's language; None for the service's own choice.
-        tables: Whether tables are found.
-        first, last: The pages that are read.
-        text_layer: What becomes of the text that a PDF has itself.
-        limit_s: Seconds that the documents may take, if the request says so.
-        stops_at_error: Whether a page that cannot be read fails the document.
+
+def _range(sent: object) -> tuple[int, int]:
+    values = _listed(sent)
+    numbers = [min(int(value), _LAST_PAGE) for value in values if _WHOLE.fullmatch(value)]
+    if not len(values) == len(numbers) == 2 or not 1 <= numbers[0] <= numbers[1]:
+        raise ValueError("accepted are two page numbers from 1, the first and the last, such as 1 and 5")
+    return numbers[0], numbers[1]
+
+
+def _short(text: str) -> str:
+    return text[:_MOST_LETTERS]
+
+
+class Conversion(RequestValues):
+    """The options of one request; kept with a task.
+
+    Without `ocr` a PDF's own text is all that counts, without `force_ocr` it does where it is sound.
     """
 
-    to_formats: tuple[str, ...] = ("md",)
-    target: str = INBODY
-    page_break: str = ""
-    lang: str | None = None
-    tables: bool = True
-    first: int = 1
-    last: int = _LAST_PAGE
-    text_layer: TextLayer = "ignore"
-    limit_s: float | None = None
-    stops_at_error: bool = False
+    to_formats: Annotated[tuple[Literal["md", "json", "html", "text", "doctags"], ...], BeforeValidator(_listed)] = (
+        "md",
+    )
+    target: Literal["inbody", "zip"] = "inbody"
+    page_break: Annotated[str, Field(alias="md_page_break_placeholder"), AfterValidator(_short)] = ""
+    lang: Annotated[str | None, Field(alias="ocr_lang"), PlainValidator(_language)] = None
+    tables: Annotated[bool, Field(alias="do_table_structure")] = True
+    pages: Annotated[tuple[int, int], Field(alias="page_range"), BeforeValidator(_range)] = (1, _LAST_PAGE)
+    ocr: Annotated[bool, Field(alias="do_ocr")] = True
+    force_ocr: bool = True
+    limit_s: Annotated[float | None, Field(alias="document_timeout", ge=0)] = None
+    stops_at_error: Annotated[bool, Field(alias="abort_on_error")] = False
+    pipeline: Literal["standard", "legacy"] = "standard"
+    image_export_mode: Literal["placeholder", "embedded", "referenced"] = "placeholder"
+    # Each asks for what a picture shows, or for another model's opinion of the text.
+    do_code_enrichment: NotServed = False
+    do_formula_enrichment: NotServed = False
+    do_picture_classification: NotServed = False
+    do_picture_description: NotServed = False
+    do_chart_extraction: NotServed = False
 
     @property
     def ranges(self) -> Ranges:
         """The pages, as the reader takes them."""
-        return ALL if (self.first, self.last) == (1, _LAST_PAGE) else ((self.first, self.last),)
+        return ALL if self.pages == (1, _LAST_PAGE) else (self.pages,)
 
     def read_options(self, *, has_models: bool) -> ReadOptions:
         """What the reader is asked for. Without a model repository one model reads all that it can read."""
+        layer: TextLayer = "only" if not self.ocr else "ignore" if self.force_ocr else "auto"
         # Tables are found on drawn pages alone.
-        tables = self.tables and self.text_layer != "only"
-        return ReadOptions(tables=tables, lang=self.lang if has_models else None, text_layer=self.text_layer)
+        tables, lang = self.tables and layer != "only", self.lang if has_models else None
+        return ReadOptions(tables=tables, lang=lang, text_layer=layer)
 
 
-def parse_conversion(values: Values, target: object) -> Conversion:
-    """What these options ask for; names that are not known are left alone, as there.
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One file that was sent, and what its sender calls it."""
 
-    Raises:
-        BadOption: A value is none that docling-serve takes, or asks for what is not made here.
-    """
-    _check_served(values)
-    first, last = _page_range(values)
-    return Conversion(
-        _formats(values),
-        _target(target),
-        _text(values, "md_page_break_placeholder")[:_MOST_LETTERS],
-        _language(values),
-        _flag(values, "do_table_structure", default=True),
-        first,
-        last,
-        _text_layer(values),
-        _seconds(values, "document_timeout"),
-        _flag(values, "abort_on_error", default=False),
+    filename: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertRequest:
+    """What one request carries and asks for."""
+
+    documents: Sequence[Document]
+    conversion: Conversion
+
+
+def parse_conversion(values: Mapping[str, object], target: object) -> Conversion:
+    """What these options ask for. Raises BadOption for a value that is not taken, or not done here."""
+    if target == "presigned_url":
+        # Clients of docling ask for this first, and for `inbody` when they read that it is not to be had.
+        text = "The target presigned_url needs artifact storage to be configured, and there is none here."
+        raise BadOption(text, "Ask for the target inbody or zip.")
+    return parse_values(Conversion, {**values, "target": target})
+
+
+def values_of_form(fields: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """The options among the fields of a form: the last value of each, or of those that may have several a list."""
+    found: dict[str, object] = dict(fields)
+    return found | {
+        name: [value for sent, value in fields if sent == name]
+        for name in ("to_formats", "ocr_lang", "page_range")
+        if name in found
+    }
+
+
+def request_of_form(content: Content) -> ConvertRequest:
+    """A form with `files`. Raises BadOption, NothingSent, and BodyTooLarge for more files than are taken."""
+    conversion = parse_conversion(values_of_form(content.fields), content.text("target_type"))
+    _check_no_callbacks(content.text("callbacks"))
+    parts = [part for part in content.files if part.name == "files"]
+    _check_count(len(parts), "a file in the field 'files'")
+    named = [Document(_name_of(part.filename or "", number), part.data) for number, part in enumerate(parts)]
+    return ConvertRequest(named, conversion)
+
+
+def request_of_json(content: Content, context: AdapterContext) -> ConvertRequest:
+    """JSON with `sources`. Raises as `request_of_form`, BadBase64, and as `AdapterContext.fetch`."""
+    members = content.members
+    target, options = members.get("target"), members.get("options") or {}
+    if not isinstance(options, Mapping):
+        raise BadOption("options is no JSON object.", 'Send it as {"to_formats": ["md"]}.')
+    conversion = parse_conversion(options, target.get("kind") if isinstance(target, Mapping) else target)
+    sources = _sources(members)
+    _check_count(len(sources), "an entry in sources")
+    _check_no_callbacks(members.get("callbacks"))
+    return ConvertRequest(
+        [_document(source, place, content, context) for place, source in enumerate(sources)], conversion
     )
 
 
-def values_of_form(fields: Sequence[tuple[str, object]]) -> Values:
-    """The options among the fields of a form; a list is sent as a field for each value, or as JSON."""
-    found: dict[str, list[object]] = {}
-    for name, value in fields:
-        values = found.setdefault(name, [])
-        if len(values) >= _MOST_VALUES:
-            raise BadOption(f"The option {name[:40]!r} is sent more than {_MOST_VALUES} times.", "Send it once.")
-        values.append(value)
-    return {name: _listed(values) for name, values in found.items()}
+def _sources(members: Mapping[str, object]) -> list[Mapping[str, Any]]:
+    """Those of `sources`, and of the lists that the version v1alpha has in its place."""
+    found: list[Any] = []
+    for name in ("sources", "file_sources", "http_sources"):
+        listed = members.get(name) or []
+        if not isinstance(listed, list):
+            raise BadOption(f"{name} is no list.", "Send a list of sources.")
+        found += listed
+    if not all(isinstance(source, Mapping) for source in found):
+        raise BadOption("A source is no JSON object.", _HOW)
+    return found
 
 
-def values_of_json(options: object) -> Values:
-    """The options in JSON; null counts as not sent. Raises BadOption for what is no object."""
-    if not isinstance(options, Mapping):
-        raise BadOption("options is no JSON object.", 'Send it as {"to_formats": ["md"]}.')
-    return {name: value if isinstance(value, list) else [value] for name, value in options.items() if value is not None}
+def _document(source: Mapping[str, Any], place: int, content: Content, context: AdapterContext) -> Document:
+    url, sent, name = source.get("url"), source.get("base64_string"), source.get("filename")
+    if isinstance(url, str):
+        if source.get("headers"):
+            raise BadOption("headers of a source are not sent on to another host.", "Send the file itself.")
+        file = context.fetch(url, _HOW)
+        return Document(_name_of(file.name, place), file.data)
+    if source.get("kind", "file") != "file" or not isinstance(sent, str):
+        raise BadOption(f"Source {place} is no file with base64_string.", _HOW)
+    return Document(_name_of(name if isinstance(name, str) else "", place), decode_base64(sent, content.share))
 
 
-def _listed(values: list[object]) -> list[object]:
-    if len(values) != 1 or not as_text(values[0]).lstrip().startswith("["):
-        return values
-    try:
-        parsed = parse_json(b'{"values":' + as_text(values[0]).encode("utf-8", "replace") + b"}")["values"]
-    except CallerError:
-        return values
-    return parsed if isinstance(parsed, list) else values
+def _check_no_callbacks(sent: object) -> None:
+    if sent:
+        raise BadOption("callbacks are not called here.", "Ask /v1/status/poll, or leave a job with POST /v1/jobs.")
 
 
-def _check_served(values: Values) -> None:
-    for name in _NOT_SERVED:
-        if _flag(values, name, default=False):
-            raise BadOption(f"{name} is not done here: text and tables are read.", "Leave it out, or send false.")
-    pipeline = _text(values, "pipeline") or "standard"
-    if pipeline not in _PIPELINES:
-        raise BadOption(f"pipeline is {pipeline[:40]!r}: accepted is {' or '.join(_PIPELINES)}.")
-    mode = _text(values, "image_export_mode") or "placeholder"
-    if mode not in _IMAGE_MODES:
-        raise BadOption(f"image_export_mode is {mode[:40]!r}: accepted is one of {', '.join(_IMAGE_MODES)}.")
-
-
-def _formats(values: Values) -> tuple[str, ...]:
-    asked = tuple(dict.fromkeys(as_text(value).strip() for value in values.get("to_formats", ()))) or ("md",)
-    for name in asked:
-        if name not in MEMBERS:
-            raise BadOption(f"to_formats names {name[:40]!r}: what is made here is {', '.join(MEMBERS)}.")
-    return asked
-
-
-def _target(target: object) -> str:
-    kind = as_text(target).strip() if target is not None else INBODY
-    if kind == PRESIGNED:
-        # Clients of docling ask for this first, and for `inbody` when they read that it is not to be had.
-        raise BadOption(
-            "The target presigned_url needs artifact storage to be configured, and there is none here.",
-            "Ask for the target inbody or zip.",
+def _check_count(count: int, what: str) -> None:
+    if not count:
+        raise NothingSent(f"The request carries no document: it needs {what}.")
+    if count > _MOST_FILES:
+        raise BodyTooLarge(
+            f"The request holds {count} documents; the limit is {_MOST_FILES}.", "Send several requests."
         )
-    if kind not in {INBODY, ZIP}:
-        raise BadOption(f"The target is {kind[:40]!r}: accepted is {INBODY} or {ZIP}.")
-    return kind
 
 
-def _page_range(values: Values) -> tuple[int, int]:
-    sent = values.get("page_range", (1, _LAST_PAGE))
-    try:
-        first, last = (min(_whole(value), _LAST_PAGE) for value in sent)
-        if not 1 <= first <= last:
-            raise ValueError(sent)
-    except ValueError as error:
-        raise BadOption(
-            "page_range is not two page numbers from 1, the first and the last, such as 1 and 5."
-        ) from error
-    return first, last
-
-
-def _whole(value: object) -> int:
-    text = as_text(value).strip()
-    if not (text.isascii() and text.isdecimal() and len(text) <= 20):
-        raise ValueError(text)
-    return int(text)
-
-
-def _text_layer(values: Values) -> TextLayer:
-    """All is read, unless it is said that a PDF's own text counts where it is sound, or that nothing is read."""
-    if not _flag(values, "do_ocr", default=True):
-        return "only"
-    return "ignore" if _flag(values, "force_ocr", default=True) else "auto"
-
-
-def _language(values: Values) -> str | None:
-    """One language is that of the text; several, or none, leave it to the service."""
-    asked = [as_text(value).strip() for value in values.get("ocr_lang", ())]
-    if not asked:
-        return None
-    try:
-        tags = {parse_language(value) for value in asked}
-    except ValueError as error:
-        raise BadOption("ocr_lang names no language: accepted are tags such as en, de or zh.") from error
-    return tags.pop() if len(tags) == 1 else AUTO
-
-
-def _text(values: Values, name: str) -> str:
-    sent = values.get(name, ())
-    return as_text(sent[-1]) if sent else ""
-
-
-def _flag(values: Values, name: str, *, default: bool) -> bool:
-    text = _text(values, name)
-    try:
-        return parse_flag(text) if text else default
-    except ValueError as error:
-        raise BadOption(f"{name} is {text[:40]!r}: accepted is true or false.") from error
-
-
-def _seconds(values: Values, name: str) -> float | None:
-    text = _text(values, name)
-    try:
-        return parse_decimal(text) if text else None
-    except ValueError as error:
-        raise BadOption(f"{name} is {text[:40]!r}: accepted is a number of seconds.") from error
-
-
-def as_members(conversion: Conversion) -> dict[str, Any]:
-    """As JSON keeps it with a task; `Conversion(**…)` gives it back, but for lists in place of tuples."""
-    return {name: getattr(conversion, name) for name in Conversion.__slots__}
-
-
-def from_members(members: Mapping[str, Any]) -> Conversion:
-    """What `as_members` gave."""
-    return Conversion(**{**members, "to_formats": tuple(members["to_formats"])})
+def _name_of(sent: str, place: int) -> str:
+    """The last part of a name that was sent; one of our own where there is none."""
+    name = PurePath(sent[-1000:].replace("\\", "/").replace("\0", "")).name[-_NAME_LETTERS:]
+    # Half of a pair that was cut cannot be written as UTF-8.
+    return name.encode("utf-8", "ignore").decode() or (f"file_{place}.pdf" if place else "file.pdf")

@@ -21,11 +21,7 @@ _DIGITS: Final = 2
 def write_document_json(name: str, pages: Iterable[Page], output: Output, check: Check) -> None:
     """Write the document: lines as texts, tables as tables, in reading order, each with its page and place in pixels.
 
-    Args:
-        name: Of the file.
-        pages: In order; memory holds one of them.
-        output: Where to.
-        check: Asked for each page; what it raises ends it.
+    Memory holds one page; `check` is asked for each, and what it raises ends it.
     """
     sizes: dict[str, object] = {}
     with JsonList() as texts, JsonList() as tables, JsonList() as order:
@@ -33,11 +29,12 @@ def write_document_json(name: str, pages: Iterable[Page], output: Output, check:
             check()
             sizes[str(page.number)] = _page(page)
             for block in blocks_of(page):
-                of_kind = texts if isinstance(block, Line) else tables
-                reference = f"#/{'texts' if isinstance(block, Line) else 'tables'}/{len(of_kind)}"
-                order.append({"$ref": reference})
-                item = _text(block) if isinstance(block, Line) else _table(block)
-                of_kind.append({**_node(reference, _BODY), **item, "prov": [_place(block, page.number)]})
+                name_of_kind, of_kind = ("texts", texts) if isinstance(block, Line) else ("tables", tables)
+                reference = {"$ref": f"#/{name_of_kind}/{len(of_kind)}"}
+                order.append(reference)
+                node = {"self_ref": reference["$ref"], "parent": {"$ref": _BODY}, "children": []}
+                place = {"prov": [_place(block, page.number)]}
+                of_kind.append({**node, "content_layer": "body", **_item(block), **place})
         head = {
             "schema_name": "DoclingDocument",
             "version": VERSION,
@@ -71,23 +68,12 @@ def _root(reference: str, layer: str) -> dict[str, object]:
     return {"self_ref": reference, "content_layer": layer, "name": "_root_", "label": "unspecified"}
 
 
-def _node(reference: str, parent: str) -> dict[str, object]:
-    return {"self_ref": reference, "parent": {"$ref": parent}, "children": [], "content_layer": "body"}
-
-
-def _text(line: Line) -> dict[str, object]:
-    return {"label": "text", "orig": line.text, "text": line.text}
-
-
-def _table(table: Table) -> dict[str, object]:
-    cells = [_cell(cell) for cell in table.cells]
-    return {
-        "label": "table",
-        "captions": [],
-        "references": [],
-        "footnotes": [],
-        "data": {"table_cells": cells, "num_rows": table.rows, "num_cols": table.columns},
-    }
+def _item(block: Line | Table) -> dict[str, object]:
+    if isinstance(block, Line):
+        return {"label": "text", "orig": block.text, "text": block.text}
+    cells = [_cell(cell) for cell in block.cells]
+    data = {"table_cells": cells, "num_rows": block.rows, "num_cols": block.columns}
+    return {"label": "table", "captions": [], "references": [], "footnotes": [], "data": data}
 
 
 def _cell(cell: Cell) -> dict[str, object]:
@@ -112,19 +98,14 @@ def _place(block: Line | Table, number: int) -> dict[str, object]:
 
 
 def _bbox(box: Box) -> dict[str, object]:
-    (left, top, right, bottom) = frame_of(box)
+    left, top, right, bottom = frame_of(box)
     return {"l": left, "t": top, "r": right, "b": bottom, "coord_origin": "TOPLEFT"}
 
 
 def frame_of(box: Box) -> tuple[float, float, float, float]:
     """Left, top, right and bottom of the upright frame around a box, in pixels."""
-    across, down = [x for x, _ in box], [y for _, y in box]
-    return (
-        round(min(across), _DIGITS),
-        round(min(down), _DIGITS),
-        round(max(across), _DIGITS),
-        round(max(down), _DIGITS),
-    )
+    across, down = [round(x, _DIGITS) for x, _ in box], [round(y, _DIGITS) for _, y in box]
+    return min(across), min(down), max(across), max(down)
 
 
 def _page(page: Page) -> dict[str, object]:

@@ -1,127 +1,189 @@
 """The API of docling-serve (docling-project/docling-serve, port 5001) over HTTP: documents as Markdown, text and JSON.
 
 A document that cannot be read is reported in an HTTP 200 with the status `failure`, as there; options that cannot be
-met are 422, and what the service refuses keeps its true status.
+met are 422, and what the service refuses keeps its true status. Its asynchronous half takes documents in as tasks.
 """
 
 from __future__ import annotations
 
 import io
+import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from flask import Blueprint, Response
-from flask.typing import ResponseReturnValue
 
-from ocrsvc.adapters.context import AdapterContext
+from ocrsvc.adapters.context import AdapterContext, add_routes, make_blueprint
 from ocrsvc.adapters.docling.contents import Converted, Writing, write_answer, write_archive
-from ocrsvc.adapters.docling.conversion import ZIP, Conversion
-from ocrsvc.adapters.docling.sources import ConvertRequest, Document, request_of_form, request_of_json
-from ocrsvc.adapters.docling.tasks import ARCHIVE_HEADERS, ZIP_TYPE, TaskViews
-from ocrsvc.errors import CallerError, OcrsvcError
-from ocrsvc.http.admission import WITHOUT_ENGINE
+from ocrsvc.adapters.docling.conversion import (
+    Conversion,
+    ConvertRequest,
+    Document,
+    request_of_form,
+    request_of_json,
+)
+from ocrsvc.adapters.stored_documents import StoredDocuments, add_job_routes
+from ocrsvc.errors import BadOption, CallerError, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE, as_json, is_reported_in_a_200
 from ocrsvc.imaging.document import may_have_pages
-from ocrsvc.job_requests import job_view
-from ocrsvc.pipeline.read import Reader
-from ocrsvc.readings import Reading
+from ocrsvc.jobs.job import Job
+from ocrsvc.jobs.job_result import ANSWER
+from ocrsvc.serving.request_guard import waiting
 
 VERSIONS: Final = ("/v1", "/v1alpha")
+SOURCE: Final = "docling"
+ZIP_TYPE: Final = "application/zip"
+ARCHIVE_HEADERS: Final = {"Content-Disposition": 'attachment; filename="converted_docs.zip"'}
+"""Of an answer that is an archive."""
+
+_STATES: Final = {"waiting": "pending", "running": "started", "success": "success", "failure": "failure"}
 _UNPROCESSABLE: Final = 422
+_LONGEST_WAIT_S: Final = 10.0
+_LOOK_S: Final = 0.05
+# Each holds a thread of the worker; whoever finds none free is answered at once.
+_WAITING: Final = 2
+
+
+class _TaskUnknown(OcrsvcError, status=404, code="task_unknown", title="No such task"):
+    """There is no such task; docling's client knows it by this sentence."""
+
+    def __init__(self, text: str = "Task not found.") -> None:
+        super().__init__(text)
 
 
 def make_docling(context: AdapterContext) -> Blueprint:
     """POST /v1/convert/…, with /v1/status/… and /v1/result/… where documents may wait; GET /health."""
-    blueprint = Blueprint("docling", __name__)
-    blueprint.register_error_handler(Exception, _failure)
-    reader = context.reader
-
-    def convert_file() -> Response:
-        return _convert(reader, request_of_form(request.content))
-
-    def convert_source() -> Response:
-        return _convert(reader, request_of_json(request.content, context.url_files))
-
-    def health() -> Response:
-        return as_json({"status": "ok"})
-
-    setattr(health, WITHOUT_ENGINE, True)
+    blueprint, views = make_blueprint("docling", _failure), _Views(context)
+    # That neither asks for a place in front of the engine.
+    add_job_routes(blueprint, ("GET", "/health", lambda: as_json({"status": "ok"})))
     for prefix in VERSIONS:
-        _add(blueprint, "POST", f"{prefix}/convert/file", convert_file)
-        _add(blueprint, "POST", f"{prefix}/convert/source", convert_source)
-    _add(blueprint, "GET", "/health", health)
-    if context.jobs is not None:
-        _add_tasks(blueprint, TaskViews(context.settings, reader, context.jobs, context.url_files))
+        for kind, asked in (("file", views.form), ("source", views.sources)):
+            path = f"{prefix}/convert/{kind}"
+            add_routes(blueprint, [("POST", path, lambda asked=asked: views.convert(asked()))])
+            if context.jobs is not None:
+                add_job_routes(blueprint, ("POST", f"{path}/async", lambda asked=asked: views.take(asked())))
+        if context.jobs is not None:
+            add_job_routes(
+                blueprint,
+                ("GET", f"{prefix}/status/poll/<task_id>", views.status),
+                ("GET", f"{prefix}/result/<task_id>", views.result),
+            )
     return blueprint
 
 
-def _add(blueprint: Blueprint, method: str, path: str, view: Callable[..., ResponseReturnValue]) -> None:
-    endpoint = path.strip("/").replace("/", "_").partition("<")[0]
-    blueprint.add_url_rule(path, endpoint, view, methods=[method])
+class _Views:
+    """The views, for any thread."""
+
+    def __init__(self, context: AdapterContext) -> None:
+        self._context, self._tasks = context, StoredDocuments(context, SOURCE)
+        self._waiting = threading.BoundedSemaphore(_WAITING)
+
+    def form(self) -> ConvertRequest:
+        """What this thread's request, a form, carries."""
+        return request_of_form(request.content)
+
+    def sources(self) -> ConvertRequest:
+        """What it carries, if it is JSON."""
+        return request_of_json(request.content, self._context)
+
+    def convert(self, asked: ConvertRequest) -> Response:
+        """Read documents at once: one is answered in the body, several as an archive."""
+        began_s, conversion = time.monotonic(), asked.conversion
+        until_s = began_s + min(request.left_s, conversion.limit_s or request.left_s)
+        # The time is that of all of them together.
+        documents = [self._read(one, conversion, max(0.0, until_s - time.monotonic())) for one in asked.documents]
+        writing, whole = Writing(request.left_s, request.make_check()), io.BytesIO()
+        if len(documents) == 1 and conversion.target != "zip":
+            write_answer(documents[0], conversion, time.monotonic() - began_s, whole, writing)
+            return Response(whole.getvalue(), content_type=JSON_TYPE)
+        write_archive(documents, conversion, whole, writing)
+        return Response(whole.getvalue(), content_type=ZIP_TYPE, headers=ARCHIVE_HEADERS)
+
+    def _read(self, document: Document, asked: Conversion, limit_s: float) -> Converted:
+        """What was read of a document. Raises what is not the caller's fault."""
+        reader, data, name = self._context.reader, document.data, document.filename
+        options = asked.read_options(has_models=reader.has_models)
+        try:
+            if not may_have_pages(data) and asked.pages[0] == 1:
+                page = reader.read(data, options, limit_s, request.context).page
+                return Converted(name, [page], 1)
+            file = reader.read_files([data], options, limit_s, request.context, asked.ranges)[0]
+        except CallerError as error:
+            if not is_reported_in_a_200(error):
+                raise
+            return Converted(name, (), 0, [(None, str(failure_of(error)))])
+        for _, failed in file.errors:
+            if not file.readings and not is_reported_in_a_200(failed):
+                raise failed
+        errors = [(number, str(failure_of(error))) for number, error in file.errors]
+        pages = [] if errors and asked.stops_at_error else [reading.page for reading in file.readings]
+        return Converted(name, pages, len(pages), errors)
+
+    def take(self, asked: ConvertRequest) -> Response:
+        """Take a document in as a task."""
+        if len(asked.documents) != 1:
+            raise BadOption("A task takes one document.", "Send each by itself, or all of them without async.")
+        document, conversion = asked.documents[0], asked.conversion
+        options = conversion.read_options(has_models=self._context.reader.has_models)
+        kept = conversion.model_dump(mode="json", exclude_none=True)
+        return as_json(_status_of(self._tasks.add(document.data, options, conversion.ranges, kept, document.filename)))
+
+    def status(self, task_id: str) -> Response:
+        """How far a task is; with `wait` not before it is done, or so many seconds have passed."""
+        with self._tasks.found(task_id, _TaskUnknown()) as job:
+            self._wait(job, request.args.get("wait", 0.0, float))
+            return as_json(_status_of(job))
+
+    def _wait(self, job: Job, asked_s: float) -> None:
+        until_s = time.monotonic() + min(asked_s, _LONGEST_WAIT_S, request.left_s / 2)
+        if not asked_s > 0 or not self._waiting.acquire(blocking=False):
+            return
+        try:
+            with waiting():
+                while not job.is_done() and job.is_there() and time.monotonic() < until_s and not request.is_gone():
+                    time.sleep(_LOOK_S)
+        finally:
+            self._waiting.release()
+
+    def result(self, task_id: str) -> Response:
+        """The answer of a task that is done."""
+        with self._tasks.found(task_id, _TaskUnknown()) as job:
+            progress = job.progress()
+            if progress.state not in {"success", "failure"}:
+                raise _TaskUnknown("Task result not found. Please wait for a completion status.")
+            if progress.state == "failure":
+                return as_json({"kind": "TaskFailureResult", "failure": _failure_of_task(progress.why)})
+            is_archive = job.record().asked["target"] == "zip"
+            answer = self._tasks.files.send(job, ANSWER, ZIP_TYPE if is_archive else JSON_TYPE)
+            answer.headers.update(ARCHIVE_HEADERS if is_archive else {})
+            return answer
 
 
-def _add_tasks(blueprint: Blueprint, views: TaskViews) -> None:
-    for prefix in VERSIONS:
-        for method, path, view in (
-            ("POST", "convert/file/async", views.take_form),
-            ("POST", "convert/source/async", views.take_sources),
-            ("GET", "status/poll/<task_id>", views.status),
-            ("GET", "result/<task_id>", views.result),
-        ):
-            _add(blueprint, method, f"{prefix}/{path}", job_view(view))
+def _status_of(job: Job) -> dict[str, Any]:
+    """TaskStatusResponse of a task. Raises FileNotFoundError when it was cleared."""
+    progress = job.progress()
+    succeeded, failed = int(progress.state == "success"), int(progress.state == "failure")
+    done = {"num_processed": succeeded + failed, "num_succeeded": succeeded, "num_failed": failed}
+    return {
+        "task_id": job.id,
+        "task_type": "convert",
+        "task_status": _STATES[progress.state],
+        "task_position": None,
+        "task_meta": {"num_docs": 1, **done},
+        "error_message": progress.why or None,
+        "failure": _failure_of_task(progress.why) if failed else None,
+    }
 
 
-def _convert(reader: Reader, asked: ConvertRequest) -> Response:
-    began_s = time.monotonic()
-    conversion = asked.conversion
-    until_s = began_s + min(request.left_s, conversion.limit_s or request.left_s)
-    # The time is that of all of them together.
-    documents = [_read(reader, one, conversion, max(0.0, until_s - time.monotonic())) for one in asked.documents]
-    return _answer(documents, conversion, began_s)
-
-
-def _read(reader: Reader, document: Document, asked: Conversion, limit_s: float) -> Converted:
-    """What was read of a document. Raises what is not the caller's fault."""
-    options = asked.read_options(has_models=reader.has_models)
-    try:
-        if not may_have_pages(document.data) and asked.first == 1:
-            page = reader.read(document.data, options, limit_s, request.context).page
-            return Converted(document.filename, [page], 1)
-        file = reader.read_files([document.data], options, limit_s, request.context, asked.ranges)[0]
-    except CallerError as error:
-        if not is_reported_in_a_200(error):
-            raise
-        return Converted(document.filename, (), 0, [(None, str(failure_of(error)))])
-    for _, failed in file.errors:
-        if not file.readings and not is_reported_in_a_200(failed):
-            raise failed
-    return _converted(document.filename, file.pages, asked)
-
-
-def _converted(filename: str, pages: Sequence[tuple[int, Reading | OcrsvcError]], asked: Conversion) -> Converted:
-    errors = [(number, str(failure_of(outcome))) for number, outcome in pages if isinstance(outcome, OcrsvcError)]
-    read = [outcome.page for _, outcome in pages if isinstance(outcome, Reading)]
-    kept = [] if errors and asked.stops_at_error else read
-    return Converted(filename, kept, len(kept), errors)
-
-
-def _answer(documents: Sequence[Converted], asked: Conversion, began_s: float) -> Response:
-    """One document in the body, several as an archive."""
-    writing, whole = Writing(request.left_s, request.make_check()), io.BytesIO()
-    if len(documents) == 1 and asked.target != ZIP:
-        write_answer(documents[0], asked, time.monotonic() - began_s, whole, writing)
-        return Response(whole.getvalue(), content_type=JSON_TYPE)
-    write_archive(documents, asked, whole, writing)
-    return Response(whole.getvalue(), content_type=ZIP_TYPE, headers=ARCHIVE_HEADERS)
+def _failure_of_task(why: str) -> dict[str, object]:
+    """PublicFailureInfo of a task that failed."""
+    return {"category": "backend_failure", "message": why, "retryable": False, "phase": "execution", "details": {}}
 
 
 def _failure(error: Exception) -> Response:
     """As FastAPI reports it: a sentence in `detail`."""
     failure = failure_of(error)
-    status = (
-        _UNPROCESSABLE if isinstance(failure, CallerError) and failure.status == CallerError.status else failure.status
-    )
-    return as_json({"detail": str(failure)}, status)
+    is_bad_request = isinstance(failure, CallerError) and failure.status == CallerError.status
+    return as_json({"detail": str(failure)}, _UNPROCESSABLE if is_bad_request else failure.status)

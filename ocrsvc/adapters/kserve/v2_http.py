@@ -40,12 +40,12 @@ from ocrsvc.adapters.model_protocols.tensors import (
     unpack_elements,
 )
 from ocrsvc.errors import CallerError
+from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.parsed_body import is_image
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE
-from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.serving.memory_budget import Share
 
 T = TypeVar("T")

@@ -2,111 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Annotated, Final, Literal
 
 from flask import Blueprint, Response
+from pydantic import Field
 
-from ocrsvc.adapters.mistral.signed_urls import SIGNATURE, check_signature, query_of
-from ocrsvc.adapters.mistral.uploaded_files import UploadedFile, UploadedFiles
-from ocrsvc.errors import BadOption, CallerError, NothingSent
+from ocrsvc.adapters.mistral.uploaded_files import SIGNATURE, UploadedFile, UploadedFiles
+from ocrsvc.adapters.request_values import RequestValues, parse_values
+from ocrsvc.adapters.stored_documents import add_job_routes
+from ocrsvc.errors import CallerError, NothingSent
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json
 from ocrsvc.imaging.document import is_pdf
-from ocrsvc.job_requests import job_view
+from ocrsvc.job_requests import owner_of_request
 
 PATH: Final = "/v1/files"
-PURPOSE: Final = "ocr"
 
 _NAME_LETTERS: Final = 255
-_DEFAULT_HOURS: Final = 24
-_PAGE_FILES: Final = 100
 _FILE_HEADERS: Final = {"Content-Disposition": "attachment"}
+_Whole = Annotated[int, Field(ge=0, lt=10**6)]
 
 
-class NoSuchFile(CallerError):
+class NoSuchFile(CallerError, status=404, code="no_such_file", title="No such file"):
     """There is no file of this id, or it came with another key."""
 
-    status = 404
-    code = "no_such_file"
-    title = "No such file"
+    def __init__(self) -> None:
+        super().__init__("There is no file of this id, or not any more.", "Upload it again.")
 
 
-def add_files(blueprint: Blueprint, files: UploadedFiles) -> None:
-    """Add /v1/files… to the adapter's blueprint."""
-    views = _FileViews(files)
+class _Form(RequestValues):
+    """Files are taken here to be read."""
 
-    def add(method: str, path: str, view: Callable[..., Response]) -> None:
-        blueprint.add_url_rule(f"{PATH}{path}", f"files_{view.__name__}", job_view(view), methods=[method])
-
-    add("POST", "", views.upload)
-    add("GET", "", views.list_files)
-    add("GET", "/<file_id>", views.retrieve)
-    add("GET", "/<file_id>/url", views.sign)
-    add("GET", "/<file_id>/content", views.download)
-    add("DELETE", "/<file_id>", views.delete)
+    purpose: Literal["ocr"] = "ocr"
 
 
-class _FileViews:
+class _Query(RequestValues):
+    """What may stand in the query of these paths; `expiry` is in hours."""
+
+    page: _Whole = 0
+    page_size: _Whole = 100
+    search: str = ""
+    purpose: str = "ocr"
+    expiry: _Whole = 24
+
+
+class FileViews:
     """The views, each called with the names in its path."""
 
     def __init__(self, files: UploadedFiles) -> None:
         self._files = files
 
-    def upload(self) -> Response:
-        """Take in a file."""
+    def add_to(self, blueprint: Blueprint) -> None:
+        """Add /v1/files… to the adapter's blueprint."""
+        add_job_routes(
+            blueprint,
+            ("POST", PATH, self._upload),
+            ("GET", PATH, self._list),
+            ("GET", f"{PATH}/<file_id>", self._retrieve),
+            ("GET", f"{PATH}/<file_id>/url", self._sign),
+            ("GET", f"{PATH}/<file_id>/content", self._download),
+            ("DELETE", f"{PATH}/<file_id>", self._delete),
+        )
+
+    def _upload(self) -> Response:
         content = request.content
         part = next((part for part in content.files if part.name == "file" and part.data), None)
         if part is None:
             raise NothingSent("No file was sent.", "Send it in the field 'file' of a form.")
-        if (purpose := content.text("purpose") or PURPOSE) != PURPOSE:
-            raise BadOption(f"purpose is {purpose[:40]!r}: files are taken here to be read, with purpose 'ocr'.")
+        parse_values(_Form, content.members)
         name = (part.filename or "document")[-_NAME_LETTERS:].encode("utf-8", "replace").decode()
-        key = request.key.identity if request.key is not None else None
-        return as_json(self._described(self._files.add(part.data, name, request.caller, key), part.data))
+        return as_json(self._described(self._files.add(part.data, name, *owner_of_request()), part.data))
 
-    def list_files(self) -> Response:
+    def _list(self) -> Response:
         """The caller's own files, the newest first."""
-        page, size = _whole("page", 0), _whole("page_size", _PAGE_FILES)
-        own = [file for file in self._files.all() if self._is_own(file)]
-        if (search := request.args.get("search", "")) and len(search) <= _NAME_LETTERS:
-            own = [file for file in own if search in file.name]
-        if request.args.get("purpose", PURPOSE) != PURPOSE:
-            own = []
-        shown = [self._described(file) for file in own[page * size : (page + 1) * size]]
-        return as_json({"data": shown, "object": "list", "total": len(own)})
+        asked = parse_values(_Query, request.args)
+        own = [file for file in self._files.all() if asked.purpose == "ocr" and _is_own(file)]
+        if len(asked.search) <= _NAME_LETTERS:
+            own = [file for file in own if asked.search in file.name]
+        shown = own[asked.page * asked.page_size :][: asked.page_size]
+        return as_json({"data": list(map(self._described, shown)), "object": "list", "total": len(own)})
 
-    def retrieve(self, file_id: str) -> Response:
-        """What is known of a file."""
-        return as_json({**self._described(self._find(file_id)), "deleted": False})
+    def _retrieve(self, file_id: str) -> Response:
+        return as_json({**self._described(find_file(self._files, file_id)), "deleted": False})
 
-    def sign(self, file_id: str) -> Response:
-        """A signed URL of a file."""
-        query = query_of(self._files, self._find(file_id), _whole("expiry", _DEFAULT_HOURS))
+    def _sign(self, file_id: str) -> Response:
+        query = self._files.signed_query(find_file(self._files, file_id), parse_values(_Query, request.args).expiry)
         return as_json({"url": f"{request.host_url}{PATH[1:]}/{file_id}/content?{query}"})
 
-    def download(self, file_id: str) -> Response:
+    def _download(self, file_id: str) -> Response:
         """The file itself; with a signature in the address whoever asks."""
         if SIGNATURE in request.args:
-            check_signature(self._files, file_id, request.args)
+            self._files.check_signature(file_id, request.args)
             file = self._files.find(file_id)
         else:
-            file = self._find(file_id)
-        data = stored_data(file)
-        return Response(data, headers=_FILE_HEADERS, content_type="application/octet-stream")
+            file = find_file(self._files, file_id)
+        return Response(stored_data(file), headers=_FILE_HEADERS, content_type="application/octet-stream")
 
-    def delete(self, file_id: str) -> Response:
-        """Remove a file."""
-        self._files.remove(self._find(file_id))
+    def _delete(self, file_id: str) -> Response:
+        self._files.remove(find_file(self._files, file_id))
         return as_json({"id": file_id, "object": "file", "deleted": True})
-
-    def _find(self, file_id: str) -> UploadedFile:
-        """Raises NoSuchFile."""
-        return find_file(self._files, file_id)
-
-    def _is_own(self, file: UploadedFile) -> bool:
-        return file.key == request.key.identity if request.key is not None else file.caller == request.caller
 
     def _described(self, file: UploadedFile, data: bytes = b"") -> Mapping[str, object]:
         return {
@@ -115,7 +111,7 @@ class _FileViews:
             "bytes": file.size_bytes,
             "created_at": int(file.came_at_s),
             "filename": file.name,
-            "purpose": PURPOSE,
+            "purpose": "ocr",
             "sample_type": "ocr_input",
             "source": "upload",
             "num_lines": None,
@@ -125,11 +121,16 @@ class _FileViews:
         }
 
 
+def _is_own(file: UploadedFile) -> bool:
+    owner = owner_of_request()
+    return file.caller == owner.caller if owner.key is None else file.key == owner.key
+
+
 def find_file(files: UploadedFiles, file_id: str) -> UploadedFile:
     """The file of this id; with keys, none that came with another key. Raises NoSuchFile."""
     file = files.find(file_id)
-    if file is None or (request.key is not None and file.key != request.key.identity):
-        raise _no_such_file()
+    if file is None or owner_of_request().key not in {None, file.key}:
+        raise NoSuchFile
     return file
 
 
@@ -138,17 +139,5 @@ def stored_data(file: UploadedFile | None) -> bytes:
     if file is not None:
         request.share.take(file.size_bytes)
         with suppress(FileNotFoundError):
-            return file.data()
-    raise _no_such_file()
-
-
-def _no_such_file() -> NoSuchFile:
-    return NoSuchFile("There is no file of this id, or not any more.", "Upload it again.")
-
-
-def _whole(name: str, default: int) -> int:
-    """A whole number in the query. Raises BadOption."""
-    text = request.args.get(name, str(default))
-    if not (text.isascii() and text.isdecimal() and len(text) < 7):
-        raise BadOption(f"{name} is {text[:40]!r}: accepted is a whole number.")
-    return int(text)
+            return file.job.data()
+    raise NoSuchFile

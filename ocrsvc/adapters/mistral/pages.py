@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, TypedDict
+from typing import Any, Final
 
-from ocrsvc.adapters.mistral.options import Asked
+from ocrsvc.adapters.mistral.ocr_request import OcrRequest
 from ocrsvc.formats.blocks import Block, Kind, blocks_of
 from ocrsvc.formats.markup import to_html, to_markdown
 from ocrsvc.records import Page, Table
@@ -15,23 +15,8 @@ _BLOCK_TYPES: Final[dict[Kind, str]] = {"heading": "title", "paragraph": "text",
 _TABLE_FORMATS: Final = {"markdown": (to_markdown, "md"), "html": (to_html, "html")}
 
 
-class _Word(TypedDict):
-    """One word: where it stands in the Markdown."""
-
-    text: str
-    confidence: float
-    start_index: int
-
-
-def page_members(page: Page, markdown: str, asked: Asked, dpi: int) -> dict[str, object]:
-    """One page.
-
-    Args:
-        page: What was read.
-        markdown: The same as Markdown.
-        asked: What the answer is to hold.
-        dpi: At which pages of PDFs are drawn.
-    """
+def page_members(page: Page, markdown: str, asked: OcrRequest, dpi: int) -> dict[str, object]:
+    """One page, which is also given as Markdown; pages of PDFs are drawn at `dpi`."""
     members: dict[str, object] = {
         "index": page.number - 1,
         "markdown": markdown,
@@ -41,12 +26,13 @@ def page_members(page: Page, markdown: str, asked: Asked, dpi: int) -> dict[str,
         "header": None,
         "footer": None,
     }
-    if asked.blocks:
+    if asked.include_blocks:
         members["blocks"] = [_block(block, page) for block in blocks_of(page)]
     if asked.table_format:
         members["tables"] = [_table(number, table, asked.table_format) for number, table in enumerate(page.tables)]
-    if asked.confidences and page.lines:
-        members["confidence_scores"] = _confidences(page, markdown, by_word=asked.confidences == "word")
+    if asked.confidence_scores_granularity and page.lines:
+        by_word = asked.confidence_scores_granularity == "word"
+        members["confidence_scores"] = _confidences(page, markdown, by_word=by_word)
     return members
 
 
@@ -69,23 +55,18 @@ def _table(number: int, table: Table, table_format: str) -> dict[str, object]:
 
 def _confidences(page: Page, markdown: str, *, by_word: bool) -> dict[str, object]:
     """The mean and the least of the lines' confidences, or of the words' with a list of them."""
-    scores = [line.confidence for line in page.lines]
-    if not by_word:
-        return _summary(scores)
-    words = _words(page, markdown)
-    return {**_summary([word["confidence"] for word in words] or scores), "word_confidence_scores": words}
-
-
-def _summary(scores: list[float]) -> dict[str, object]:
+    words = _words(page, markdown) if by_word else []
+    scores = [word["confidence"] for word in words] or [line.confidence for line in page.lines]
     return {
         "average_page_confidence_score": round(sum(scores) / len(scores), _DIGITS),
         "minimum_page_confidence_score": round(min(scores), _DIGITS),
+        **({"word_confidence_scores": words} if by_word else {}),
     }
 
 
-def _words(page: Page, markdown: str) -> list[_Word]:
-    """The words in the order of the text, each looked for behind the one before it."""
-    found: list[_Word] = []
+def _words(page: Page, markdown: str) -> list[dict[str, Any]]:
+    """The words in the order of the text, each looked for in the Markdown behind the one before it."""
+    found: list[dict[str, Any]] = []
     at = 0
     for word in (word for line in page.lines for word in line.words or ()):
         # In Markdown some signs are escaped; such a word is put where the search stands.

@@ -1,14 +1,35 @@
-"""Files that callers upload to be read later: documents in a store of their own, of which nothing is read there."""
+"""Files that callers upload to be read later: documents in a store of their own, of which nothing is read there.
+
+Who has a signed URL of one may read it until that expires. These are made and checked here, and never fetched.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import re
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl, urlsplit
 
-from ocrsvc.errors import BodyTooLarge
+from ocrsvc.errors import BadOption, BodyTooLarge, CallerError
 from ocrsvc.jobs.job import Job, Record
 from ocrsvc.jobs.job_store import JobStore
+
+EXPIRES, SIGNATURE = "ocrsvc-expires", "ocrsvc-signature"
+"""What stands in the query of a signed URL: until when it holds, in seconds since 1970, and who says so."""
+
+_PATH: Final = re.compile(r"/v1/files/([0-9a-f-]{36})/content")
+_MOST_LETTERS: Final = 4096
+_HOUR_S: Final = 3600
+_LONGEST_H: Final = 24 * 365
+
+
+class SignatureRefused(CallerError, status=403, code="signature_refused", title="The signed URL is refused"):
+    """A signed URL of this service is not good, or not any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +47,6 @@ class UploadedFile:
     def id(self) -> str:
         """Random; without keys it is all that a caller needs to know."""
         return self.job.id
-
-    def data(self) -> bytes:
-        """What was sent. Raises FileNotFoundError once it was removed."""
-        return self.job.data()
 
 
 class UploadedFiles:
@@ -85,6 +102,42 @@ class UploadedFiles:
                 connection.execute("INSERT OR IGNORE INTO fact VALUES ('signing', ?)", [secrets.token_bytes(32)])
                 ((self._secret,),) = connection.execute("SELECT value FROM fact WHERE name = 'signing'")
         return self._secret
+
+    def signed_query(self, file: UploadedFile, hours: int) -> str:
+        """The query of a signed URL, which holds so many hours, and no longer than the file. Raises BadOption."""
+        if not 1 <= hours <= _LONGEST_H:
+            raise BadOption(f"expiry is {hours}: accepted are whole hours from 1 to {_LONGEST_H}.")
+        expires_s = int(min(self.now_s() + hours * _HOUR_S, self.expires_at_s(file)))
+        return f"{EXPIRES}={expires_s}&{SIGNATURE}={self._signature(file.id, str(expires_s))}"
+
+    def signed_id(self, url: str) -> str | None:
+        """The id in a URL that this service has signed, at whatever host: behind proxies it has several names.
+
+        None where it is a URL of somebody else. Raises SignatureRefused where it looks like ours, and is not good.
+        """
+        if len(url) > _MOST_LETTERS or SIGNATURE not in url:
+            return None
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            return None
+        found = _PATH.fullmatch(parts.path)
+        if found is None:
+            return None
+        self.check_signature(found[1], dict(parse_qsl(parts.query)))
+        return found[1]
+
+    def check_signature(self, file_id: str, query: Mapping[str, str]) -> None:
+        """Raises SignatureRefused unless the query of a URL has a signature for the file that holds now."""
+        expires, sent = query.get(EXPIRES, ""), query.get(SIGNATURE, "")
+        if not hmac.compare_digest(self._signature(file_id, expires).encode(), sent.encode("utf-8", "replace")):
+            raise SignatureRefused("The signature of the URL does not belong to it.", "Ask for a new signed URL.")
+        if int(expires) <= self.now_s():
+            raise SignatureRefused("The signed URL has expired.", "Ask for a new one.")
+
+    def _signature(self, file_id: str, expires: str) -> str:
+        signed = f"{file_id}\n{expires}".encode("utf-8", "replace")
+        return hmac.new(self.secret(), signed, hashlib.sha256).hexdigest()
 
 
 def _file_of(job: Job) -> UploadedFile:

@@ -8,52 +8,36 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ocrsvc.adapters.context import GrpcService
+from ocrsvc.adapters.context import PLAIN, GrpcService
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
-from ocrsvc.adapters.paddle_serving.python_list import to_result
-from ocrsvc.errors import CallerError, ClientGone, NothingSent
+from ocrsvc.adapters.paddle_serving.http import BAD_INPUT, NO_SERVICE, NO_SERVICE_TEXT, image_in, to_result
+from ocrsvc.errors import CallerError, ClientGone
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
-from ocrsvc.imaging.base64text import decode_base64
-from ocrsvc.records import ReadOptions
-from ocrsvc.serving.memory_budget import Share
 
 FILE: Final = "pipeline_serving.proto"
 INFERENCE: Final = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
-SERVICE: Final = "ocr"
 
-_NO_SERVICE, _BAD_INPUT = 3002, 5000
 _PACKAGE: Final = "baidu.paddle_serving.pipeline_serving."
 
 
 def make_paddle_serving(messages: Messages, model: OcrModel) -> Methods:
-    """The one method, over a model.
-
-    Args:
-        messages: With those of FILE.
-        model: Reads the images.
-    """
+    """The one method, over a model."""
     response = messages[_PACKAGE + "Response"]
 
     def inference(request: Any, call: Call) -> Any:
-        if request.name not in ("", SERVICE):
-            return response(err_no=_NO_SERVICE, err_msg="Failed to inference: Service name error.")
+        if request.name not in ("", "ocr"):
+            return response(err_no=NO_SERVICE, err_msg=NO_SERVICE_TEXT)
         try:
-            read = model.infer([_image(request, call.share)], ReadOptions(), call.left_s, call.context)
+            data = image_in(request.key, request.value, call.share)
+            read = model.infer([data], PLAIN, call.left_s, call.context)
+        except ClientGone:
+            raise
         except CallerError as error:
-            if isinstance(error, ClientGone):
-                raise
-            return response(err_no=_BAD_INPUT, err_msg=str(error))
+            return response(err_no=BAD_INPUT, err_msg=str(error))
         return response(key=["result"], value=[to_result(read.pages[0])])
 
     return {INFERENCE: Method(messages[_PACKAGE + "Request"], inference)}
-
-
-def _image(request: Any, share: Share) -> bytes:
-    sent = dict(zip(request.key, request.value, strict=False))
-    if "image" not in sent:
-        raise NothingSent('There is no "image" among the keys.', 'Send key ["image"] and value ["<base64>"].')
-    return decode_base64(sent["image"], share)
 
 
 GRPC_SERVICE: Final = GrpcService((FILE,), make_paddle_serving)

@@ -11,16 +11,15 @@ from typing import Final
 
 from flask import Blueprint, Response
 
-from ocrsvc.adapters.context import AdapterContext
+from ocrsvc.adapters.answer_values import placed_texts
+from ocrsvc.adapters.context import AdapterContext, make_blueprint
 from ocrsvc.errors import CallerError, OcrsvcError
-from ocrsvc.formats.boxes import to_boxes, to_scores, whole
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import NO_IMAGE, as_json, is_reported_in_a_200, read_images
 from ocrsvc.readings import Reading
 from ocrsvc.records import Line, ReadOptions
 
-IMAGE_FIELDS: Final = ("images",)
 OK, FAILED, NO_MODULE, NOT_JSON = "000", "101", "111", "112"
 
 Items = list[dict[str, object]]
@@ -32,16 +31,14 @@ class _NoModule(CallerError):
 
 def make_paddlehub(context: AdapterContext) -> Blueprint:
     """POST /predict/{module} over a reader."""
-    reader = context.reader
-    blueprint = Blueprint("paddlehub", __name__)
-    blueprint.register_error_handler(Exception, _failure)
+    blueprint = make_blueprint("paddlehub", _failure)
 
     @blueprint.post("/predict/<module>")
     def predict(module: str) -> Response:
         if module not in MODULES:
             raise _NoModule(f"Module {module} is not available.")
-        images = request.content.images(IMAGE_FIELDS, IMAGE_FIELDS)
-        pages = [_lines(outcome) for outcome in read_images(reader, images, ReadOptions(detect=module != "ocr_rec"))]
+        images, options = request.content.images(("images",), ("images",)), ReadOptions(detect=module != "ocr_rec")
+        pages = [_lines(outcome) for outcome in read_images(context.reader, images, options)]
         return as_json({"msg": "", "results": MODULES[module](pages), "status": OK})
 
     return blueprint
@@ -58,31 +55,23 @@ def _lines(outcome: Reading | OcrsvcError) -> tuple[Line, ...]:
 
 def to_system(lines: Sequence[Line]) -> Items:
     """Confidence, text and corners of each line."""
-    scores, corners = to_scores(lines), whole(to_boxes(lines)).tolist()
-    return [
-        {"confidence": score, "text": line.text, "text_region": region}
-        for score, line, region in zip(scores, lines, corners, strict=True)
-    ]
+    return [{"confidence": score, "text": text, "text_region": region} for text, score, region in placed_texts(lines)]
 
 
 def _to_regions(lines: Sequence[Line]) -> Items:
-    return [{"text_region": region} for region in whole(to_boxes(lines)).tolist()]
-
-
-def _to_texts(pages: Sequence[Sequence[Line]]) -> list[Items]:
-    """One list for all images, each of which was read as one line."""
-    return [[_to_text(lines) for lines in pages]]
+    return [{"text_region": region} for _, _, region in placed_texts(lines)]
 
 
 def _to_text(lines: Sequence[Line]) -> dict[str, object]:
-    texts = [{"text": line.text, "confidence": score} for line, score in zip(lines, to_scores(lines), strict=True)]
-    return texts[0] if texts else {"text": "", "confidence": 0.0}
+    found = ({"text": text, "confidence": score} for text, score, _ in placed_texts(lines))
+    return next(found, {"text": "", "confidence": 0.0})
 
 
 MODULES: Final[Mapping[str, Callable[[Sequence[Sequence[Line]]], list[Items]]]] = {
     "ocr_system": lambda pages: [to_system(lines) for lines in pages],
     "ocr_det": lambda pages: [_to_regions(lines) for lines in pages],
-    "ocr_rec": _to_texts,
+    # One list for all images, each of which was read as one line.
+    "ocr_rec": lambda pages: [[_to_text(lines) for lines in pages]],
 }
 """What each module's `results` are, from the lines of each image."""
 

@@ -2,46 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from flask import Blueprint, Response, g
 
-from ocrsvc.adapters.context import AdapterContext
+from ocrsvc.adapters.context import AdapterContext, make_blueprint
 from ocrsvc.adapters.paddlex.envelope import failure_envelope, success
-from ocrsvc.adapters.paddlex.members import parse_members
+from ocrsvc.adapters.paddlex.members import file_of, parse_members
 from ocrsvc.http.error_responses import failure_of
-from ocrsvc.http.parsed_body import Content
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE, as_json
-
-HEALTHY: Final = "Healthy"
 
 
 def make_paddlex(context: AdapterContext) -> Blueprint:
     """POST /ocr and GET /health over a reader."""
-    reader, url_files = context.reader, context.url_files
+    url_files = context.url_files
     fetch = (lambda url: url_files.fetch(url).data) if url_files.is_on else None
-    blueprint = Blueprint("paddlex", __name__)
-    blueprint.register_error_handler(Exception, _failure)
+    blueprint = make_blueprint("paddlex", _failure)
 
     @blueprint.post("/ocr")
     def ocr() -> Response:
-        members = _members(request.content)
+        raw, members = request.content.raw, request.content.members
         g.log_id = members.get("logId")
-        asked = parse_members(members, request.share, fetch)
-        return Response(success(asked, reader, request.left_s, request.context), content_type=JSON_TYPE)
+        # A body that is the image itself is taken for the member `file`.
+        asked = parse_members(members if raw is None else members | {"file": raw})
+        data = file_of(asked, request.share, fetch)
+        answer = success(data, asked, context.reader, request.left_s, request.context)
+        return Response(answer, content_type=JSON_TYPE)
 
     @blueprint.get("/health")
     def health() -> Response:
         # `status` is for clients of other servers that have the same path.
-        return as_json({"logId": request.id, "errorCode": 0, "errorMsg": HEALTHY, "status": "ok"})
+        return as_json({"logId": request.id, "errorCode": 0, "errorMsg": "Healthy", "status": "ok"})
 
     return blueprint
-
-
-def _members(content: Content) -> dict[str, object]:
-    """The JSON object; a body that is the image itself is taken for the member `file`."""
-    return content.members if content.raw is None else content.members | {"file": content.raw}
 
 
 def _failure(error: Exception) -> Response:

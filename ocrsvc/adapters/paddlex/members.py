@@ -1,66 +1,43 @@
-"""Parses PaddleX's JSON object: checks its members as PaddleX does, and makes options and a file of them."""
+"""PaddleX's JSON object: its members checked as PaddleX does, and the file and the options that they stand for."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+from ocrsvc.adapters.request_values import NotServed
 from ocrsvc.errors import BadOption, CallerError
-from ocrsvc.http.field_values import as_text, parse_flag
+from ocrsvc.http.base64text import decode_base64
+from ocrsvc.http.field_values import as_text
 from ocrsvc.http.parsed_body import is_image
 from ocrsvc.http.responses import clamp_side_px, is_url, rotate_option
-from ocrsvc.imaging.base64text import decode_base64
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.memory_budget import Share
 
-PDF, IMAGE = 0, 1
 INVALID_FILE: Final = "Invalid input file"
-UNKNOWN_TYPE: Final = "File type cannot be determined"
 UNPROCESSABLE: Final = 422
-
 MAX_TEXT: Final = 1024
 """Letters of a member that is not the file."""
 
 # What JSON can carry exactly.
-_LARGEST: Final = 2.0**53
+_LARGEST: Final = 2**53
 
 
-class WrongMembers(BadOption):
-    """Members of the JSON object that PaddleX would refuse, each as `validation_error` has it.
-
-    Its text is a list of them, as PaddleX writes it: JSON with blanks between.
-    """
-
-    status = UNPROCESSABLE
+class WrongMembers(BadOption, status=UNPROCESSABLE):
+    """Members that PaddleX would refuse; its text is a list of them, as PaddleX writes it: JSON with blanks between."""
 
     def __init__(self, *validation_errors: dict[str, str]) -> None:
         super().__init__(json.dumps(validation_errors))
 
 
-class WrongFile(CallerError):
+class WrongFile(CallerError, status=UNPROCESSABLE, code="bad_file", title="The file cannot be read"):
     """The member `file` cannot be what it should be."""
-
-    status = UNPROCESSABLE
-    code = "bad_file"
-    title = "The file cannot be read"
-
-
-@dataclass(frozen=True, slots=True)
-class PaddlexRequest:
-    """What one request asks for.
-
-    Attributes:
-        data: The bytes of the file.
-        options: How it is to be read.
-        members: What was sent besides, as the types that the members have.
-    """
-
-    data: bytes
-    options: ReadOptions
-    members: Mapping[str, Any]
 
 
 def validation_error(kind: str, where: str, message: str) -> dict[str, str]:
@@ -68,132 +45,83 @@ def validation_error(kind: str, where: str, message: str) -> dict[str, str]:
     return {"type": kind, "loc": where, "msg": message}
 
 
-def parse_members(
-    members: Mapping[str, Any], share: Share, fetch: Callable[[str], bytes] | None = None
-) -> PaddlexRequest:
-    """What a JSON object asks for; its file is counted in the share.
+def _text(value: object) -> object:
+    # Text of megabytes is not checked again.
+    if not isinstance(value, str | bytes):
+        raise PydanticCustomError("string_type", "Input should be a valid string")
+    return value
 
-    Args:
-        members: As sent.
-        share: The request's account of memory.
-        fetch: Gives the file at a URL, counted too; None where none is fetched.
+
+Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
+
+
+class Members(BaseModel):
+    """The members that have a meaning, by their names in snake case."""
+
+    model_config = ConfigDict(alias_generator=to_camel, frozen=True, allow_inf_nan=False)
+
+    file: Annotated[Any, AfterValidator(_text)]
+    file_type: Literal[0, 1] | None = None
+    use_doc_orientation_classify: bool | None = None
+    use_doc_unwarping: NotServed = False
+    use_textline_orientation: bool = False
+    text_det_limit_side_len: Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)] | None = None
+    text_det_limit_type: Literal["min", "max"] | None = None
+    text_det_thresh: Number | None = None
+    text_det_box_thresh: Number | None = None
+    text_det_unclip_ratio: Number | None = None
+    text_rec_score_thresh: Number | None = None
+    return_word_box: bool = False
+    visualize: bool | None = None
+    log_id: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
+
+    @property
+    def options(self) -> ReadOptions:
+        """How the file is to be read."""
+        side = self.text_det_limit_side_len
+        return ReadOptions(
+            rotate=rotate_option(self.use_doc_orientation_classify),
+            max_side=clamp_side_px(side) if side is not None and self.text_det_limit_type == "max" else None,
+            min_confidence=self.text_rec_score_thresh,
+            characters=self.return_word_box,
+        )
+
+
+def parse_members(sent: Mapping[str, Any]) -> Members:
+    """What a JSON object asks for; null counts as not sent. Raises WrongMembers."""
+    found = {name: sent.get(name) for name in (to_camel(field) for field in Members.model_fields)}
+    values = {name: _short(name, value) for name, value in found.items() if value is not None}
+    try:
+        return Members.model_validate(values)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_context=False, include_input=False)
+        raise WrongMembers(
+            *(validation_error(each["type"], f"body.{each['loc'][0]}", each["msg"]) for each in wrong)
+        ) from None
+
+
+def _short(name: str, value: object) -> object:
+    """Text that is not the file, bounded before it is looked at."""
+    is_text = isinstance(value, str | bytes) and name != "file"
+    return as_text(value)[: MAX_TEXT + 1] if is_text else value
+
+
+def file_of(asked: Members, share: Share, fetch: Callable[[str], bytes] | None = None) -> bytes:
+    """The bytes in `file`, counted in the share; their kind is read from themselves.
 
     Raises:
-        QueueFull: Other requests hold the memory that the file needs.
-        WrongMembers: Members are missing or of the wrong type, or ask for what no engine here can do.
-        WrongFile: The file is an address and none is fetched, or it is not what `fileType` says.
-        CallerError: The file is not base64.
-        OcrsvcError: As `fetch`.
+        WrongFile: It is an address and there is no `fetch`, or it is not what `fileType` says.
+        OcrsvcError: As `decode_base64`, and as `fetch`, which is given an address.
     """
-    values, wrong = _checked(members)
-    if not wrong and values.get("useDocUnwarping"):
-        wrong = [validation_error("value_error", "body.useDocUnwarping", "This service cannot do that")]
-    if wrong:
-        raise WrongMembers(*wrong)
-    data = _file(values.pop("file"), values.get("fileType"), share, fetch)
-    return PaddlexRequest(data, _options(values), values)
-
-
-def _as_text(value: object) -> str:
-    if not isinstance(value, str | bytes):
-        raise ValueError("Input should be a valid string")  # noqa: TRY004  what `_checked` collects
-    if len(value) > MAX_TEXT:
-        raise ValueError(f"String should have at most {MAX_TEXT} characters")
-    return as_text(value)
-
-
-def _as_flag(value: object) -> bool:
-    try:
-        return value if isinstance(value, bool) else parse_flag(as_text(value))
-    except ValueError as error:
-        raise ValueError("Input should be a valid boolean, unable to interpret input") from error
-
-
-def _as_number(value: object) -> float:
-    try:
-        number = float(value) if type(value) in {int, float} else float(_as_text(value))  # type: ignore[arg-type]  # it is one
-    except ValueError as error:
-        raise ValueError("Input should be a valid number, unable to parse string as a number") from error
-    if abs(number) <= _LARGEST:
-        return number
-    raise ValueError("Input should be a finite number")
-
-
-def _as_whole(value: object) -> int:
-    number = _as_number(value)
-    if number != number // 1:
-        raise ValueError("Input should be a valid integer")
-    return int(number)
-
-
-def _as_file_type(value: object) -> int:
-    if type(value) is not int or value not in {PDF, IMAGE}:
-        raise ValueError("Input should be 0 or 1")
-    return value
-
-
-def _as_limit_type(value: object) -> str:
-    if not isinstance(value, str) or value not in {"min", "max"}:
-        raise ValueError("Input should be 'min' or 'max'")
-    return value
-
-
-Parse = Callable[[object], object]
-# Each member: what it is, and what PaddleX calls a value that it is not.
-MEMBERS: Final[Mapping[str, tuple[Parse, str]]] = {
-    "file": (_as_text, "string_type"),
-    "fileType": (_as_file_type, "literal_error"),
-    "useDocOrientationClassify": (_as_flag, "bool_parsing"),
-    "useDocUnwarping": (_as_flag, "bool_parsing"),
-    "useTextlineOrientation": (_as_flag, "bool_parsing"),
-    "textDetLimitSideLen": (_as_whole, "int_parsing"),
-    "textDetLimitType": (_as_limit_type, "literal_error"),
-    "textDetThresh": (_as_number, "float_parsing"),
-    "textDetBoxThresh": (_as_number, "float_parsing"),
-    "textDetUnclipRatio": (_as_number, "float_parsing"),
-    "textRecScoreThresh": (_as_number, "float_parsing"),
-    "returnWordBox": (_as_flag, "bool_parsing"),
-    "visualize": (_as_flag, "bool_parsing"),
-    "logId": (_as_text, "string_type"),
-}
-
-
-def _checked(members: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """The members that have a meaning, as their types, and an error for each that cannot be."""
-    values: dict[str, Any] = {}
-    wrong = [] if members.get("file") is not None else [validation_error("missing", "body.file", "Field required")]
-    for name, (parse, kind) in MEMBERS.items():
-        sent = members.get(name)
-        try:
-            if sent is not None:
-                # Text of megabytes is not checked again.
-                values[name] = sent if name == "file" and isinstance(sent, str | bytes) else parse(sent)
-        except (ValueError, OverflowError) as error:
-            wrong.append(validation_error(kind, f"body.{name}", str(error)))
-    return values, wrong
-
-
-def _file(sent: str | bytes, kind: int | None, share: Share, fetch: Callable[[str], bytes] | None) -> bytes:
-    """The bytes in `file`, whose kind is read from themselves. Raises as `parse_members`."""
-    if is_url(sent):
-        if fetch is None:
-            raise WrongFile(f"{INVALID_FILE}. Addresses are not fetched.", "Send the file itself, in base64.")
-        data = fetch(as_text(sent))
-    else:
+    sent = asked.file
+    if not is_url(sent):
         data = sent if isinstance(sent, bytes) and is_image(sent) else decode_base64(sent, share)
-    if kind is None and not is_image(data):
-        raise WrongFile(f"{UNKNOWN_TYPE}.", "Send an image.")
-    if kind == PDF and not is_pdf(data):
+    elif fetch is None:
+        raise WrongFile(f"{INVALID_FILE}. Addresses are not fetched.", "Send the file itself, in base64.")
+    else:
+        data = fetch(as_text(sent))
+    if asked.file_type is None and not is_image(data):
+        raise WrongFile("File type cannot be determined.", "Send an image.")
+    if asked.file_type == 0 and not is_pdf(data):
         raise WrongFile(f"{INVALID_FILE}. It is no PDF.", "Send an image with fileType 1.")
     return data
-
-
-def _options(values: Mapping[str, Any]) -> ReadOptions:
-    side = values.get("textDetLimitSideLen")
-    longest = clamp_side_px(side) if side is not None and values.get("textDetLimitType") == "max" else None
-    return ReadOptions(
-        rotate=rotate_option(values.get("useDocOrientationClassify")),
-        max_side=longest,
-        min_confidence=values.get("textRecScoreThresh"),
-        characters=values.get("returnWordBox") is True,
-    )

@@ -1,9 +1,9 @@
-"""Writes lines as Tr does: centre, sides and angle of each line, on a shrunk copy of the image."""
+"""Lines as Tr writes them: centre, sides and angle of each line, on a shrunk copy of the image."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ocrsvc.formats.boxes import Boxes, to_boxes
 from ocrsvc.records import Box, Page
 
-COORDINATE_DIGITS = 2
+_DIGITS: Final = 2
 
 
 def shrunk_size(width: int, height: int, max_side: int) -> tuple[int, int]:
@@ -22,9 +22,9 @@ def shrunk_size(width: int, height: int, max_side: int) -> tuple[int, int]:
     return max(1, int(width / scale + 0.5)), max(1, int(height / scale + 0.5))
 
 
-def shrink_page(page: Page, max_side: int) -> Page:
-    """The page in the frame of its image shrunk to a longest side of `max_side` pixels."""
-    width, height = shrunk_size(page.width, page.height, max_side)
+def shrink_page(page: Page, max_side: int | None) -> Page:
+    """The page in the frame of its image shrunk to a longest side of `max_side` pixels; None leaves it as it is."""
+    width, height = shrunk_size(page.width, page.height, max_side or max(page.width, page.height))
     if (width, height) == (page.width, page.height):
         return page
     x_scale, y_scale = width / page.width, height / page.height
@@ -38,15 +38,17 @@ def _scale(box: Box, x_scale: float, y_scale: float) -> Box:
     return a, b, c, d
 
 
-def to_raw_out_text(page: Page, max_side: int | None) -> str:
-    """The lines as Tr gives them, [[cx, cy, w, h, angle], text, confidence], in JSON as the standard library writes it.
+def to_raw_out(page: Page) -> list[list[object]]:
+    """The lines as Tr gives them: [[cx, cy, w, h, angle], text, confidence]."""
+    rects = to_rects(to_boxes(page.lines)).tolist()
+    return [[rect, line.text, float(line.confidence)] for rect, line in zip(rects, page.lines, strict=True)]
 
-    In the frame of the image shrunk to a longest side of `max_side` pixels; None is the image itself.
-    """
-    width, height = (page.width, page.height) if max_side is None else shrunk_size(page.width, page.height, max_side)
-    boxes = to_boxes(page.lines) * [width / page.width, height / page.height]
-    rects = to_rects(boxes).tolist()
-    return json.dumps([[rect, line.text, float(line.confidence)] for rect, line in zip(rects, page.lines, strict=True)])
+
+def to_numbered(page: Page) -> list[list[object]]:
+    """The lines as chineseocr_lite gives them: [corners, numbered text, confidence]."""
+    corners = to_boxes(page.lines).round(_DIGITS).tolist()
+    numbered = enumerate(zip(corners, page.lines, strict=True), start=1)
+    return [[box, f"{number}、 {line.text}", line.confidence] for number, (box, line) in numbered]
 
 
 def to_rects(boxes: Boxes) -> NDArray[np.float64]:
@@ -58,4 +60,4 @@ def to_rects(boxes: Boxes) -> NDArray[np.float64]:
     along, across = boxes[:, 1] - boxes[:, 0], boxes[:, 2] - boxes[:, 1]
     angles = np.degrees(np.arctan2(along[:, 1], along[:, 0]))
     lengths = [np.hypot(side[:, 0], side[:, 1]) for side in (along, across)]
-    return np.column_stack([boxes.mean(axis=1), *lengths, angles]).round(COORDINATE_DIGITS)
+    return np.column_stack([boxes.mean(axis=1), *lengths, angles]).round(_DIGITS)

@@ -9,50 +9,39 @@ from typing import Final
 
 from flask import Blueprint, Response
 
-from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.errors import BadBase64, BrokenImage, CallerError, NothingSent, UnsupportedImage
+from ocrsvc.adapters.context import AdapterContext, make_blueprint
+from ocrsvc.errors import CallerError, NothingSent
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
-from ocrsvc.records import ReadOptions
+from ocrsvc.http.responses import NO_IMAGE
 
-FILE_FIELDS: Final = ("file",)
-TEXT_FIELDS: Final = ("img_base64", "file")
 TEXT_TYPE: Final = "text/plain; charset=UTF-8"
-
-HELLO: Final = "Hello World!"
-NOTHING_SENT: Final = "Missing file or img_base64 parameter"
-NO_IMAGE: Final = "Failed to load image"
-BAD_BODY: Final = "Invalid JSON data"
 
 
 def make_trwebocr_cpp(context: AdapterContext) -> Blueprint:
     """POST /api/trocr and GET /hi over a reader."""
-    reader = context.reader
-    blueprint = Blueprint("trwebocr_cpp", __name__)
-    blueprint.register_error_handler(Exception, _failure)
+    blueprint = make_blueprint("trwebocr_cpp", _failure)
 
     @blueprint.post("/api/trocr", strict_slashes=False)
     def trocr() -> Response:
-        data = request.content.first_image(FILE_FIELDS, TEXT_FIELDS)
-        page = reader.read(data, ReadOptions(), request.left_s, request.context).page
+        page = context.read(request.content.first_image(("file",), ("img_base64", "file"))).page
         return Response("".join(f"{line.text}|" for line in page.lines), content_type=TEXT_TYPE)
 
     @blueprint.get("/hi")
     def hi() -> Response:
-        return Response(HELLO, content_type="text/plain")
+        return Response("Hello World!", content_type="text/plain")
 
     return blueprint
 
 
 def _failure(error: Exception) -> Response:
+    """In the original's own words where it has any."""
     failure = failure_of(error)
-    return Response(_text(error) or str(failure), failure.status, content_type=TEXT_TYPE)
-
-
-def _text(error: Exception) -> str:
-    """The original's own words for this error; empty if it has none."""
+    text = str(failure)
     if isinstance(error, NothingSent):
-        return NOTHING_SENT
-    if isinstance(error, BadBase64 | UnsupportedImage | BrokenImage):
-        return NO_IMAGE
-    return BAD_BODY if type(error) is CallerError else ""
+        text = "Missing file or img_base64 parameter"
+    elif isinstance(error, NO_IMAGE):
+        text = "Failed to load image"
+    elif type(error) is CallerError:
+        text = "Invalid JSON data"
+    return Response(text, failure.status, content_type=TEXT_TYPE)

@@ -27,10 +27,9 @@ Pages = Generator[PageRead, None, None]
 def respond_by_page(call: DocumentCall) -> Response:
     """The answer, which begins once the first page is read: until then it can be an error with its status.
 
-    Raises:
-        OcrsvcError: As reading raises; the error of a page that is the only one, or that is too late.
+    Raises the error of a page that is the only one, or that is too late, and as reading does.
     """
-    options = call.asked.page.read_options(call.asked.mode)
+    options = call.asked.read_options(call.asked.mode)
     pages = call.reader.read_by_page(call.file, options, call.left_s, call.context)
     try:
         first = next(pages)

@@ -13,7 +13,8 @@ from typing import IO, Any, Final, TypeVar
 
 import orjson
 
-from ocrsvc.adapters.umi_ocr.image_requests import ENGINE_FAILED, OK, Coded, to_answer
+from ocrsvc.adapters.umi_ocr.answers import ENGINE_FAILED, OK, Coded, to_answer
+from ocrsvc.adapters.umi_ocr.options import DocumentOptions
 from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.errors import BrokenImage
 from ocrsvc.formats.document import PictureOf, write_document
@@ -23,7 +24,6 @@ from ocrsvc.jobs.job_result import JobPages, document_result
 from ocrsvc.records import Check
 
 NOT_DONE, BAD_TYPES, UNKNOWN_TYPE, NOT_MADE = 201, 202, 203, 204
-
 
 ENDINGS: Final[Mapping[str, str]] = {
     "pdfLayered": ".layered.pdf",
@@ -44,13 +44,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """What files are made with.
+    """What files are made with: pages were drawn at `dpi`, and the files are worth having within `limit_s`.
 
-    Attributes:
-        dpi: Pixels to an inch at which pages were drawn.
-        limit_s: Seconds within which they are worth having.
-        check: Asked for each page; what it raises ends it.
-        picture_of: Draws a page with what is masked in black; None where nothing was to be masked.
+    `check` is asked for each page; `picture_of` draws one with what is masked in black, None where nothing is.
     """
 
     dpi: int
@@ -61,13 +57,7 @@ class Making:
 
 @dataclass(frozen=True, slots=True)
 class AskedFiles:
-    """The files that are asked for.
-
-    Attributes:
-        kinds: Of ENDINGS, each once.
-        ignores_blank: Whether pages without text are left out of texts.
-        stem: How their names begin.
-    """
+    """The files that are asked for, of ENDINGS; their names begin with `stem`, and texts may leave out blank pages."""
 
     kinds: tuple[str, ...]
     ignores_blank: bool
@@ -90,12 +80,7 @@ class AskedFiles:
 
 
 def asked_files(job: Job, sent: Mapping[str, Any]) -> AskedFiles:
-    """The files that a question asks for.
-
-    Raises:
-        Coded: The task is not done, or something else is asked for than the original makes.
-        FileNotFoundError: The task was cleared.
-    """
+    """The files that are asked for. Raises Coded where the task is not done, or the original makes no such files."""
     kinds = sent.get("file_types", [_LAYERED])
     ignores_blank = sent.get("ignore_blank", sent.get("ingore_blank", True))
     if job.progress().state != "success":
@@ -110,10 +95,7 @@ def asked_files(job: Job, sent: Mapping[str, Any]) -> AskedFiles:
 def write_files(job: Job, asked: AskedFiles, making: Making, output: IO[bytes]) -> None:
     """Write the file, or an archive of several; memory holds one page of the task.
 
-    Raises:
-        Coded: The document cannot be written on.
-        DeadlineExceeded, ResourcesExhausted: As `write_document`.
-        FileNotFoundError: The task was cleared.
+    Raises Coded where the document cannot be written on, and as `write_document`.
     """
     if len(asked.kinds) == 1:
         _write_file(asked.kinds[0], job, making, output, ignores_blank=asked.ignores_blank)
@@ -159,11 +141,10 @@ def page_of(row: Mapping[str, Any], record: Record, kind: str = "dict") -> dict[
     named = {"page": number, "path": called, "fileName": called}
     if "error" in row:
         return {"code": ENGINE_FAILED, "data": row["error"], "score": 0, **named}
-    asked = dict(record.asked)
-    first = from_front(asked.get("tbpu.ignoreRangeStart", 1), record.count)
-    if not first <= number <= from_front(asked.get("tbpu.ignoreRangeEnd", -1), record.count):
-        asked.pop("tbpu.ignoreArea", None)
-    answer = to_answer(unpack_page(row["page"]), {**asked, "data.format": kind}, row["took_s"])
+    asked = DocumentOptions.model_validate(record.asked)
+    first, last = (from_front(edge, record.count) for edge in (asked.ignored_first, asked.ignored_last))
+    asked = asked.model_copy(update={"form": kind, "ignored": asked.ignored if first <= number <= last else ()})
+    answer = to_answer(unpack_page(row["page"]), asked, row["took_s"])
     return {**answer, "timestamp": row["at_s"], **named}
 
 

@@ -12,59 +12,48 @@ from typing import Final
 import orjson
 from flask import Blueprint, Response
 
-from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.adapters.umi_ocr.documents import PATH, add_documents, code_of
-from ocrsvc.adapters.umi_ocr.image_requests import (
+from ocrsvc.adapters.context import AdapterContext, add_routes, make_blueprint
+from ocrsvc.adapters.umi_ocr.answers import (
     CODES,
     ENGINE_FAILED,
-    NO_BASE64,
     NOT_JSON,
-    OPTIONS,
     REFUSED,
     UNREADABLE_IMAGES,
-    Coded,
-    options_for,
-    options_of,
+    checked_members,
+    code_in,
     to_answer,
-    to_read_options,
 )
-from ocrsvc.adapters.umi_ocr.qr_codes import UNREADABLE, check_members, draw_code, to_codes
-from ocrsvc.errors import CallerError, NothingSent, OcrsvcError
+from ocrsvc.adapters.umi_ocr.documents import PATH, add_documents, code_of
+from ocrsvc.adapters.umi_ocr.options import OPTIONS, options_for, parse_image_options
+from ocrsvc.adapters.umi_ocr.qr_codes import UNREADABLE, draw_code, to_codes
+from ocrsvc.errors import OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE, is_reported_in_a_200, is_wrong_path
 from ocrsvc.records import ReadOptions
 
 QR_CODES: Final = "/api/qrcode"
-BANNER: Final = "Umi-OCR v2.1.5"
 # The original labels its JSON so, and pages in a browser rely on the rest.
 HTML: Final = "text/html; charset=UTF-8"
-_ENGINE_FAILURES: Final = frozenset({"engine_failed", "image_crashes_engine", "request_stops_worker"})
 SAFE: Final = {"Content-Security-Policy": "default-src 'none'; sandbox"}
+_ENGINE_FAILURES: Final = frozenset({"engine_failed", "image_crashes_engine", "request_stops_worker"})
 
 
-class _NotServed(OcrsvcError):
+class _NotServed(OcrsvcError, status=501, code="not_served", title="Not served"):
     """A part of the original that is not here."""
-
-    status = 501
-    code = "not_served"
-    title = "Not served"
 
 
 def make_umi_ocr(context: AdapterContext) -> Blueprint:
     """POST /api/ocr, GET /api/ocr/get_options, /umiocr and / over a reader; /api/doc/… where documents may wait."""
-    settings, reader, jobs = context.settings, context.reader, context.jobs
-    blueprint = Blueprint("umi_ocr", __name__)
-    blueprint.register_error_handler(Exception, _failure)
+    reader, blueprint = context.reader, make_blueprint("umi_ocr", _failure)
 
     @blueprint.post("/api/ocr")
     def ocr() -> Response:
         began_s = time.monotonic()
-        content = request.content
-        options = options_of(content.members, empty=not content.fields and content.raw is None)
-        data = content.first_image((), ("base64",))
-        asked = to_read_options(options, has_models=reader.has_models)
-        page = reader.read(data, asked, request.left_s, request.context).page
+        _, sent = checked_members("base64", missing="请求中缺少 base64 字段。", may_be_empty=True)
+        options = parse_image_options(sent)
+        data = request.content.first_image((), ("base64",))
+        page = context.read(data, options.read_options(has_models=reader.has_models)).page
         return _as_html(to_answer(page, options, time.monotonic() - began_s))
 
     @blueprint.get("/api/ocr/get_options")
@@ -74,30 +63,28 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
     @blueprint.get("/")
     @blueprint.get("/umiocr")
     def banner() -> Response:
-        return Response(BANNER, content_type=HTML)
+        return Response("Umi-OCR v2.1.5", content_type=HTML)
 
     @blueprint.post(QR_CODES)
     def qr_codes() -> Response:
         began_s = time.monotonic()
-        content = request.content
-        options = check_members(content.members, empty=not content.fields and content.raw is None)
-        if "base64" not in content.members:
-            return _as_html(draw_code(content.members, options))
-        data = content.first_image((), ("base64",))
+        members, options = checked_members("base64", "text", missing='指令中不存在 "base64" 或 "text"')
+        if "base64" not in members:
+            return _as_html(draw_code(members["text"], options))
         # The codes are found in every direction.
         asked = ReadOptions(rotate="0", barcodes="only")
-        page = reader.read(data, asked, request.left_s, request.context).page
+        page = context.read(request.content.first_image((), ("base64",)), asked).page
         return _as_html(to_codes(page, time.monotonic() - began_s))
 
-    if jobs is not None:
-        add_documents(blueprint, settings, reader, jobs)
-        return blueprint
-
-    @blueprint.route("/api/doc/<path:_rest>", methods=["GET", "POST"])
-    def no_documents(_rest: str) -> Response:
-        raise _NotServed("Documents are not taken in here: the operator has switched them off.")
-
+    if context.jobs is not None:
+        add_documents(blueprint, context)
+    else:
+        add_routes(blueprint, [(method, f"{PATH}<path:_rest>", _no_documents) for method in ("GET", "POST")])
     return blueprint
+
+
+def _no_documents(_rest: str) -> Response:
+    raise _NotServed("Documents are not taken in here: the operator has switched them off.")
 
 
 def _failure(error: Exception) -> Response:
@@ -107,7 +94,8 @@ def _failure(error: Exception) -> Response:
     # The original reports in a 200, too, that its engine broke; a refusal keeps its status for those who retry.
     in_a_200 = is_reported_in_a_200(error) or (isinstance(error, OcrsvcError) and failure.code == "engine_failed")
     of_documents = request.path.startswith(PATH)
-    code = (code_of(error) if of_documents else None) or _code(error, failure.code)
+    code = (code_of(error) if of_documents else None) or code_in(CODES, error, NOT_JSON)
+    code = code or (ENGINE_FAILED if failure.code in _ENGINE_FAILURES else REFUSED)
     if request.path == QR_CODES and code in UNREADABLE_IMAGES:
         code = UNREADABLE
     answer = _as_html({"code": code, "data": str(failure)}, 200 if in_a_200 else failure.status)
@@ -125,14 +113,3 @@ def _as_html(answer: object, status: int = 200) -> Response:
     for sign in (b"<", b">", b"&"):
         body = body.replace(sign, b"\\u%04x" % sign[0])
     return Response(body, status, SAFE, content_type=HTML)
-
-
-def _code(error: Exception, name: str) -> int:
-    if isinstance(error, Coded):
-        return error.original_code
-    if isinstance(error, NothingSent):
-        return NO_BASE64
-    if type(error) is CallerError:
-        return NOT_JSON
-    code = next((code for kind, code in CODES if isinstance(error, kind)), None)
-    return code or (ENGINE_FAILED if name in _ENGINE_FAILURES else REFUSED)

@@ -27,14 +27,7 @@ _FONT: Final = (
 
 
 def write_text_pdf(pages: Iterable[Page], count: int, dpi: int, output: IO[bytes]) -> None:
-    """Write a PDF with a page for each page, of the same size where that was drawn at `dpi` pixels an inch.
-
-    Args:
-        pages: In order; memory holds one of them.
-        count: How many they are.
-        dpi: At which they were drawn.
-        output: Where to.
-    """
+    """Write a PDF of `count` pages, of the size of those, which were drawn at `dpi`; memory holds one of them."""
     file = _PdfFile(output)
     kids = b" ".join(b"%d 0 R" % (_FIRST_PAGE + _OBJECTS_PER_PAGE * at) for at in range(count))
     file.add(b"<< /Type /Catalog /Pages 2 0 R >>")

@@ -30,7 +30,7 @@ from ocrsvc.errors import (
     ServicesGone,
     Unreachable,
 )
-from ocrsvc.imaging.decode import no_bytes
+from ocrsvc.imaging.codecs.decode import no_bytes
 
 PAGE_LIMIT_S: Final = 600.0
 """A page that takes longer has failed."""

@@ -17,7 +17,7 @@ from ocrsvc.batch.sources.archives import TarArchive, ZipArchive
 from ocrsvc.batch.sources.source_files import DOCUMENTS, Archive, Found, extension_of, read_fully, too_large
 from ocrsvc.batch.sources.tables import TableArchive, Tables
 from ocrsvc.errors import BrokenArchive, CallerError, SourceGone
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import may_have_pages, open_document
 
 FAILURE: Final = "failure"

@@ -29,7 +29,7 @@ from ocrsvc.batch.sources.find_files import find_all, matches
 from ocrsvc.batch.sources.load_files import FAILURE, LINKED, SourceLoader, count_pages
 from ocrsvc.batch.sources.source_files import DOCUMENTS, HEAD_BYTES, Found, PlanningCounts, extension_of
 from ocrsvc.errors import BadOption, BrokenArchive, CallerError, RunChanged, SourceGone
-from ocrsvc.imaging.decode import FORMATS
+from ocrsvc.imaging.codecs.decode import FORMATS
 from ocrsvc.imaging.document import is_pdf, may_have_pages
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, choose, parse_ranges
 

@@ -1,36 +1,116 @@
-"""The worker's side of one child process: starts it, sends it tasks, receives answers. One thread at a time uses it."""
+"""The worker's side of its child processes: starts them through a fork server, sends tasks, receives answers.
+
+The fork server (fork_server.py) is a small process without threads, started with exec, which has the modules imported
+and forks on demand: a worker itself has threads and native libraries and must not fork, and a new interpreter would
+cost half a second of processor time for every child. It ends, with all its children, as soon as the worker's end of its
+socket is closed, however the worker ends.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
 import math
+import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, Final
+
+import orjson
 
 from ocrsvc.engines.isolated.messages import (
     MESSAGE_BYTES,
     Ready,
+    SharedArea,
     pack_tasks,
     unpack_answers,
     unpack_failure,
     unpack_message,
     unpack_ready,
 )
-from ocrsvc.engines.isolated.shared_area import SharedArea
-from ocrsvc.engines.isolated.spawner import Spawner
+from ocrsvc.engines.model.version import ModelVersion, VersionName
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.formats.page_serialization import InvalidData
 from ocrsvc.records import Page, Task
 from ocrsvc.serving.work_queue import GONE_S
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.child_process import Program
+from ocrsvc.system.thread_plan import ThreadPlan
+
+LOG: Final = logging.getLogger("ocrsvc.isolation")
+
+_PROGRAM: Final = "ocrsvc.engines.isolated.fork_server"
+_END_S: Final = 5.0
+
+
+class Spawner:
+    """Starts and ends children through a worker's fork server, started anew should it die. Any thread may call.
+
+    The children open `model` themselves, or with None the one that the engine comes with; the key of an encrypted one
+    goes to them over the fork server's socket.
+    """
+
+    def __init__(self, settings: Settings, plan: ThreadPlan, model: ModelVersion | None = None) -> None:
+        named = None if model is None else asdict(VersionName.of(model))
+        key = None if model is None or model.key is None else model.key.expose()
+        self._first_message = orjson.dumps(
+            {"settings": settings.model_dump(mode="json"), "plan": asdict(plan), "model": named, "model_key": key}
+        )
+        self._keys = itertools.count(1)
+        self._lock = threading.Lock()
+        self._server: Program | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the fork server; 0 while there is none."""
+        server = self._server
+        return 0 if server is None else server.process.pid
+
+    def spawn(self, end: socket.socket, area_fd: int) -> int:
+        """Have a child forked that talks over `end`, which says what becomes of it; returns what `kill` calls it."""
+        key = next(self._keys)
+        fds = [end.fileno(), area_fd]
+        with self._lock:
+            try:
+                self._send({"spawn": key}, fds)
+            except OSError:
+                # The fork server was killed, and its children with it.
+                self._end()
+                self._send({"spawn": key}, fds)
+        return key
+
+    def kill(self, key: int, after_s: float = 0.0) -> None:
+        """End a child, at once or if it is still there later. Only the fork server knows its process id for sure."""
+        with self._lock, contextlib.suppress(OSError):
+            if self._server is not None:
+                self._server.wire.send(orjson.dumps({"kill": key, "after_s": after_s}))
+
+    def close(self) -> None:
+        """End the fork server and every child."""
+        with self._lock:
+            self._end()
+
+    def _send(self, message: dict[str, int], fds: list[int]) -> None:
+        if self._server is None:
+            self._server = Program(_PROGRAM, environ=os.environ)
+            self._server.wire.send(self._first_message)
+        socket.send_fds(self._server.wire, [orjson.dumps(message)], fds)
+
+    def _end(self) -> None:
+        if self._server is not None:
+            self._server.end(_END_S)
+            self._server = None
+
 
 HANG: Final = "hang"
 INVALID_ANSWER: Final = "nonsense"
 
-CLOSE_S: Final = 10.0
-"""How long an engine may take to close before its process is ended."""
+CLOSE_S: Final = 10.0  # how long an engine may take to close before its process is ended
 
 # A killed process gives its memory back, on a GPU too, before the next one opens.
 _EXIT_WAIT_S: Final = 1.5
@@ -39,9 +119,8 @@ _EXIT_WAIT_S: Final = 1.5
 class ChildLost(Exception):
     """A child has died, or can no longer be believed or waited for.
 
-    Args:
-        cause: In a word or two, such as "SIGSEGV", "hang", "nonsense", "exit code 1".
-        is_blamed: Whether it was at work on a request, which may then be what it died of.
+    `cause` is a word or two, such as "SIGSEGV", "hang" or "exit code 1". A request that it was at work on may be what
+    it died of: then it `is_blamed`.
     """
 
     def __init__(self, cause: str, *, is_blamed: bool) -> None:
@@ -51,20 +130,11 @@ class ChildLost(Exception):
 
 
 class Child:
-    """One child process. It opens and warms its engine by itself; wait for that with `wait_ready`.
+    """One child process. It opens and warms its engine by itself, within `open_s`; wait for that with `wait_ready`.
 
-    Attributes:
-        ready: What it said when its engine was open; None before.
-        images: Images that it has read.
-        private_bytes, gpu_bytes: Its own memory after the last of them, and that of the GPU; 0 where NVML does not
-            report it.
-
-    Args:
-        spawner: Starts it.
-        open_s: How long its engine may take to open.
-
-    Raises:
-        ChildLost: There is no fork server, or no memory or descriptor for what is shared with it.
+    `private_bytes` and `gpu_bytes` are its own memory after the last of the `images` that it has read; 0 where NVML
+    does not report it. Raises ChildLost: there is no fork server, or no memory or descriptor for what is shared with
+    it.
     """
 
     def __init__(self, spawner: Spawner, open_s: float) -> None:
@@ -95,9 +165,7 @@ class Child:
     def wait_ready(self, until_s: float) -> bool:
         """Wait (monotonic) until the engine is open and warm; whether it is.
 
-        Raises:
-            ChildLost: The child died while it opened, or takes too long.
-            OcrsvcError: What the engine said when it could not be opened, mostly EngineUnavailable.
+        Raises ChildLost, or what the engine said, mostly EngineUnavailable.
         """
         try:
             message = self._receive(min(until_s, self._open_until_s))
@@ -114,16 +182,10 @@ class Child:
         return True
 
     def read(self, tasks: Sequence[Task], until_s: float) -> list[Page | OcrsvcError]:
-        """Have some images read.
+        """Have some images read; an answer that has not come by `until_s` (monotonic) counts as a hang.
 
-        Args:
-            tasks: As for engines.contract.Handle.read.
-            until_s: Monotonic seconds at which an answer that has not come counts as a hang; may be infinite. A child
-                that calls the tasks' `check` has answered before that.
-
-        Raises:
-            ChildLost: There is no answer, and there will be none.
-            OcrsvcError: The engine failed as a whole, or the shared memory cannot be made large enough.
+        A child that calls the tasks' `check` has answered before. Raises ChildLost, or OcrsvcError: the engine failed
+        as a whole, or shared memory cannot be made large enough.
         """
         with _memory_errors_translated():
             message = pack_tasks(tasks, self._area)
@@ -144,8 +206,10 @@ class Child:
     def end(self, *, kill: bool = True) -> None:
         """Let go of the child: at once, or after what it closes by itself, for which it has CLOSE_S."""
         self._spawner.kill(self._key, 0.0 if kill else CLOSE_S)
-        if kill:
-            self._wait_for_exit()
+        with contextlib.suppress(ChildLost, OSError):
+            while kill:
+                with contextlib.suppress(InvalidData):
+                    self._receive(time.monotonic() + _EXIT_WAIT_S)
         self._socket.close()
         self._area.close()
 
@@ -171,12 +235,6 @@ class Child:
                     raise
                 if not any(map(_is_wanted, tasks)):
                     self._area.is_given_up = True
-
-    def _wait_for_exit(self) -> None:
-        with contextlib.suppress(ChildLost, OSError):
-            while True:
-                with contextlib.suppress(InvalidData):
-                    self._receive(time.monotonic() + _EXIT_WAIT_S)
 
     def _receive(self, until_s: float) -> dict[str, Any]:
         """The next message. Raises ChildLost, InvalidData, TimeoutError, OSError."""

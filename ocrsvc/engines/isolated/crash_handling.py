@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from ocrsvc.engines.isolated.child import ChildLost
-from ocrsvc.engines.isolated.child_pool import LOG
+from ocrsvc.engines.isolated.child import LOG, ChildLost
 from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineFailed, ImageCrashesEngine, OcrsvcError
 from ocrsvc.records import FileTask, Page, Task
 from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
@@ -33,10 +33,8 @@ class _Trial:
 class CrashHandling:
     """Reads images through a process that may end under them. One thread's.
 
-    Args:
-        ask: The process's answers; raises ChildLost when it ended, or OcrsvcError when it failed.
-        denylist: The images that crashed engines lately; all workers share it.
-        model: The digest of the model that reads: what crashes one may do another no harm. Empty without OCRSVC_MODELS.
+    `ask` raises ChildLost when the process ended. What crashes one `model` (a digest; "" without OCRSVC_MODELS) may do
+    another no harm.
     """
 
     def __init__(
@@ -62,12 +60,9 @@ class CrashHandling:
         return _Trial(task, crashes, crashes, _refusal() if crashes >= CRASHES else None)
 
     def _read_together(self, trials: list[_Trial]) -> None:
-        try:
-            answers = self._ask([trial.task for trial in trials])
-        except (OcrsvcError, ChildLost):
-            return
-        for trial, answer in zip(trials, answers, strict=True):
-            trial.answer = self._clear_if_noted(trial, answer)
+        with contextlib.suppress(OcrsvcError, ChildLost):
+            for trial, answer in zip(trials, self._ask([trial.task for trial in trials]), strict=True):
+                trial.answer = self._clear_if_noted(trial, answer)
 
     def _read_alone(self, trial: _Trial) -> Page | OcrsvcError:
         for _ in range(_TRIES):
@@ -103,24 +98,12 @@ def _refusal() -> ImageCrashesEngine:
     )
 
 
-_CHOOSING_OPTIONS: Final = (
-    "rotate",
-    "detect",
-    "upright_boxes",
-    "unwarp",
-    "layout",
-    "tables",
-    "barcodes",
-    "region",
-)
+_CHOOSING_OPTIONS: Final = ("rotate", "detect", "upright_boxes", "unwarp", "layout", "tables", "barcodes", "region")
 """Those that change which code an image meets."""
 
 
 def digest_of(task: Task, model: str = "") -> bytes:
-    """For the denylist: of the file or the pixels, the model, and the options that matter; 16 bytes.
-
-    It takes 1 ms for a megabyte.
-    """
+    """For the denylist: of the file or the pixels, the model, and the options that matter; 1 ms a megabyte."""
     options, shape = task.options, () if isinstance(task, FileTask) else task.image.pixels.shape
     chosen = (shape, options and tuple(getattr(options, name) for name in _CHOOSING_OPTIONS))
     found = blake2b(repr(chosen).encode(), digest_size=16, key=model.encode()[:64])

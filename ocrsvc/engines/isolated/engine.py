@@ -1,34 +1,277 @@
-"""An engine whose handles run in child processes, behind the engine contract."""
+"""An engine whose handles run in child processes, behind the engine contract.
+
+One handle belongs to one executor thread, and has one child at a time; when that one is due for replacement, its
+successor opens beside it, and they change places between two reads.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
+import threading
+import time
+import weakref
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
-from ocrsvc.engines.isolated.child_pool import ChildPool
-from ocrsvc.engines.isolated.handle import IsolatedHandle
-from ocrsvc.engines.isolated.spawner import Spawner
+from ocrsvc.engines.isolated.child import HANG, LOG, Child, ChildLost, Spawner
+from ocrsvc.engines.isolated.crash_handling import CrashHandling
 from ocrsvc.engines.model.version import ModelVersion
-from ocrsvc.errors import EngineUnavailable
+from ocrsvc.errors import BadModel, DeadlineExceeded, EngineFailed, EngineUnavailable, OcrsvcError
 from ocrsvc.readings import EngineInfo
+from ocrsvc.records import Page, Task
 from ocrsvc.serving.crash_denylist import CrashDenylist
+from ocrsvc.settings.group import bytes_of
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.memory import read_process_bytes
+from ocrsvc.system.memory import read_memory_bytes, read_process_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
+
+# A child that was killed while it opened is no sign that the next one cannot; what an engine says is.
+_TRIES_BEFORE_BACKOFF: Final = 3
+_LONGEST_BACKOFF_S: Final = 60.0
+# A limit closer than this to what an engine needs when it has done nothing would replace children for ever.
+_MIN_LIMIT_RATIO: Final = 1.1
+# All children at their limit, and one successor, fill this much of the memory, and of the GPU.
+_MEMORY_SHARE: Final = 0.8
+# What ends a child that takes too long to open: this worker, or the child's own timer.
+_TOO_LATE: Final = (HANG, "SIGALRM")
+
+
+class ChildPool:
+    """What the handles of a worker share: starting children, back-off after failures, replacement. Any thread may call.
+
+    `children` are those of the whole service, which share its memory, and may share a GPU. A handle whose successor is
+    starting holds `replacement_lock`: one at a time holds models twice. `info` is of the child that was opened last.
+    """
+
+    def __init__(self, spawner: Spawner, settings: Settings, children: int = 1) -> None:
+        self._spawner = spawner
+        self._settings = settings
+        self._children = children
+        self.deadline_s = settings.deadline_s
+        self._memory_limit_bytes = self._share_of(read_memory_bytes(), settings.child_memory_bytes)
+        self.replacement_lock = threading.Lock()
+        self._failures = 0
+        self._reason = ""
+        self._failure: Exception | None = None
+        self._retry_at_s = 0.0
+        self._logged: set[str] = set()
+        self.info: EngineInfo | None = None
+        # Forgotten when their handles have let go of them.
+        self._children_open: weakref.WeakSet[Child] = weakref.WeakSet()
+        self._children_lock = threading.Lock()
+
+    def start_child(self) -> Child:
+        """A child that begins to open now. Raises EngineFailed while opening has failed too often lately."""
+        if time.monotonic() < self._retry_at_s:
+            raise EngineFailed(
+                f"The engine cannot be opened again: {self._reason}", "The log says why; it is tried again and again."
+            ) from self._failure
+        return Child(self._spawner, self._settings.boot_limit_s)
+
+    def note_opened(self, child: Child) -> None:
+        """A child is ready."""
+        self._failures = 0
+        self.info = child.opened.info
+        with self._children_lock:
+            self._children_open.add(child)
+
+    def pids(self) -> list[int]:
+        """Of the children that are open; some may just have ended."""
+        with self._children_lock:
+            children = list(self._children_open)
+        return [child.opened.pid for child in children]
+
+    def note_failure(self, failure: ChildLost | OcrsvcError) -> None:
+        """A child did not open: from now on wait 1, 2, 4, … 60 s between tries, unless the failure may be chance."""
+        self._failures += 1
+        is_late = isinstance(failure, ChildLost) and failure.cause in _TOO_LATE
+        if is_late or isinstance(failure, OcrsvcError):
+            self._failures = max(self._failures, _TRIES_BEFORE_BACKOFF)
+        self._reason, self._failure = self._reason_of(failure), failure.with_traceback(None)
+        if (late := self._failures - _TRIES_BEFORE_BACKOFF) >= 0:
+            self._retry_at_s = time.monotonic() + min(2.0 ** min(late, 16), _LONGEST_BACKOFF_S)
+        LOG.error("The engine does not open in a child: %s", self._reason)
+
+    def _reason_of(self, failure: ChildLost | OcrsvcError) -> str:
+        if isinstance(failure, OcrsvcError):
+            return failure.detail
+        if failure.cause in _TOO_LATE:
+            return f"it was not open after {self._settings.boot_limit_s:g} s (OCRSVC_BOOT_LIMIT_S)."
+        return f"its process ended ({failure.cause})."
+
+    def replacement_reason(self, child: Child) -> str:
+        """Why a child should be replaced; empty when it need not."""
+        most_images = self._settings.child_max_images
+        if most_images and child.images >= most_images:
+            return "images"
+        ready, limit_bytes = child.opened, self._memory_limit_bytes
+        given_bytes = bytes_of(self._settings.child_gpu_bytes, ready.gpu_total_bytes)
+        gpu_limit_bytes = self._share_of(ready.gpu_total_bytes, given_bytes)
+        if 0 < limit_bytes <= child.private_bytes and self._is_above_footprint(
+            "OCRSVC_CHILD_MEMORY_BYTES", limit_bytes, ready.private_bytes
+        ):
+            return "memory"
+        if 0 < gpu_limit_bytes <= child.gpu_bytes and self._is_above_footprint(
+            "OCRSVC_CHILD_GPU_BYTES", gpu_limit_bytes, ready.gpu_bytes
+        ):
+            return "GPU memory"
+        return ""
+
+    def _share_of(self, total_bytes: int, given_bytes: int | None) -> int:
+        """A limit: what the operator set, or what each child may hold of some memory; 0 is none."""
+        return int(_MEMORY_SHARE * total_bytes) // (self._children + 1) if given_bytes is None else given_bytes
+
+    def _is_above_footprint(self, variable: str, limit_bytes: int, footprint_bytes: int) -> bool:
+        if limit_bytes >= _MIN_LIMIT_RATIO * footprint_bytes:
+            return True
+        if variable not in self._logged:
+            self._logged.add(variable)
+            LOG.error(
+                "%s is %s, and a child holds %s after its warm-up: replacing it would not help, so this limit is off.",
+                *(variable, limit_bytes, footprint_bytes),
+            )
+        return False
+
+
+# An engine that was killed because of a short deadline says nothing about the image.
+_HANG_S: Final = 10.0
+
+
+class IsolatedHandle:
+    """See engines.contract.Handle; reads in a child, and replaces one that is lost or due.
+
+    `grace_s` is how long a read may go on past its deadline before the child is killed: an engine checks deadlines
+    between lines only, and killing it costs a load of the models; below the executor's STUCK_S. Raises
+    EngineUnavailable, BadModel.
+    """
+
+    def __init__(self, pool: ChildPool, denylist: CrashDenylist, grace_s: float = 3.0, model: str = "") -> None:
+        self._pool = pool
+        self._crash_handling = CrashHandling(self._ask, denylist, model)
+        self._grace_s = grace_s
+        self._hang_s = min(_HANG_S, pool.deadline_s)
+        self._successor: Child | None = None
+        self._child: Child | None = None
+        # Gives the lock of the replacement back.
+        self._replacement = contextlib.ExitStack()
+        try:
+            self._child = self._open(math.inf)
+        except OcrsvcError as error:
+            if isinstance(bad := error.__cause__, BadModel):
+                raise BadModel(bad.detail, bad.remedy) from error
+            raise EngineUnavailable(error.detail, error.remedy) from error
+
+    @property
+    def child(self) -> Child:
+        """The child that reads now. Raises EngineFailed when there is none."""
+        if self._child is None:
+            raise EngineFailed("This engine thread has no child at the moment.")
+        return self._child
+
+    def warm_up(self) -> None:
+        """A child is warm before it says that it is ready."""
+
+    def read(self, tasks: Sequence[Task]) -> list[Page | OcrsvcError]:
+        """See engines.contract.Handle."""
+        return self._crash_handling.read(tasks)
+
+    def close(self) -> None:
+        """Let the child close its engine; see engines.contract.Handle."""
+        if self._child is not None:
+            self._child.end(kill=False)
+            self._child = None
+        if self._successor is not None:
+            self._take_successor().end()
+
+    def _ask(self, tasks: list[Task]) -> list[Page | OcrsvcError]:
+        """The child's answers. Raises ChildLost, or OcrsvcError when there is no child or its engine failed."""
+        deadline = max(task.deadline for task in tasks)
+        child = self._ready_child(deadline)
+        began_s = time.monotonic()
+        try:
+            answers = child.read(tasks, deadline + self._grace_s)
+        except ChildLost as lost:
+            if lost.cause == HANG and time.monotonic() - began_s < self._hang_s:
+                lost.is_blamed = False
+            self._replace_lost_child(child, lost)
+            raise
+        self._start_replacement(child)
+        return answers
+
+    def _replace_lost_child(self, child: Child, lost: ChildLost) -> None:
+        """End a lost child, and start the next one at once."""
+        LOG.warning("CHILD %s LOST: %s, after %s images", child.opened.pid, lost.cause, child.images)
+        self._child = None
+        child.end()
+        if self._successor is None:
+            with contextlib.suppress(EngineFailed, ChildLost):
+                self._successor = self._pool.start_child()
+
+    def _ready_child(self, until_s: float) -> Child:
+        """The child to ask: the old one, or its successor if that is ready."""
+        if self._child is None:
+            self._child = self._open(until_s)
+        elif self._successor is not None and (successor := self._take_if_ready(self._successor, 0.0)):
+            old, self._child = self._child, successor
+            LOG.info(
+                "CHILD %s RECYCLED: %s, after %s images", old.opened.pid, self._pool.replacement_reason(old), old.images
+            )
+            old.end(kill=False)
+        return self._child
+
+    def _start_replacement(self, child: Child) -> None:
+        """Start a successor for a child that is due, if no other handle is doing so."""
+        if (
+            self._successor is not None
+            or not self._pool.replacement_reason(child)
+            or not self._pool.replacement_lock.acquire(blocking=False)
+        ):
+            return
+        self._replacement.callback(self._pool.replacement_lock.release)
+        try:
+            self._successor = self._pool.start_child()
+        except (EngineFailed, ChildLost):
+            self._replacement.close()
+
+    def _open(self, until_s: float) -> Child:
+        """A child that is ready. Raises DeadlineExceeded, or EngineFailed when none will be for a while."""
+        while True:
+            if self._successor is None:
+                try:
+                    self._successor = self._pool.start_child()
+                except ChildLost as lost:
+                    self._pool.note_failure(lost)
+            elif child := self._take_if_ready(self._successor, until_s):
+                return child
+            elif time.monotonic() >= until_s:
+                raise DeadlineExceeded("The engine was opening again until the deadline of this request.")
+
+    def _take_if_ready(self, child: Child, until_s: float) -> Child | None:
+        """The child that was opening, if it is ready by then; one that fails is dropped."""
+        try:
+            if not child.wait_ready(until_s):
+                return None
+        except (ChildLost, OcrsvcError) as failure:
+            self._take_successor().end()
+            self._pool.note_failure(failure)
+            return None
+        self._pool.note_opened(child)
+        return self._take_successor()
+
+    def _take_successor(self) -> Child:
+        child, self._successor = self._successor, None
+        assert child is not None, "only called when there is one"
+        self._replacement.close()
+        return child
 
 
 class IsolatedEngine:
     """The engine that the settings name, in children; this process loads no model.
 
-    Args:
-        settings: The effective settings.
-        plan: Of this worker.
-        denylist: Shared by all workers.
-        model: What the engine reads with; None for the model that it comes with.
-
-    Raises:
-        EngineUnavailable: The first child could not open it.
-        BadModel: The first child could not use the model.
+    Raises EngineUnavailable, BadModel.
     """
 
     def __init__(

@@ -24,8 +24,8 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
-from ocrsvc.engines.isolated.model_name import ModelName
 from ocrsvc.engines.model.encryption import ModelKey, parse_key
+from ocrsvc.engines.model.version import VersionName
 from ocrsvc.registry import engines
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.allocator import limit_arenas
@@ -52,19 +52,14 @@ class _RunningChild:
 
 
 class ForkServer:
-    """The fork server's loop. One thread.
-
-    Args:
-        control: Commands come in here.
-        settings, plan, model, key: For the children.
-    """
+    """The fork server's loop. One thread; commands come in over `control`."""
 
     def __init__(
         self,
         control: socket.socket,
         settings: Settings,
         plan: ThreadPlan,
-        model: ModelName | None = None,
+        model: VersionName | None = None,
         key: ModelKey | None = None,
     ) -> None:
         self._control = control
@@ -140,7 +135,7 @@ class ForkServer:
             for held in (self._control, self._wake_receiver, self._wake_sender, *ends):
                 held.close()
             from ocrsvc.engines.isolated.child_main import serve_worker
-            from ocrsvc.engines.isolated.shared_area import SharedArea
+            from ocrsvc.engines.isolated.messages import SharedArea
 
             serve_worker(end, SharedArea(area_fd), self._settings, self._plan, self._model, self._key)
             code = 0
@@ -186,14 +181,6 @@ def _report_exit(end: socket.socket, how: object) -> None:
         end.send(orjson.dumps({"died": how}), socket.MSG_DONTWAIT)
 
 
-def _take_connection() -> socket.socket:
-    """What is on standard input, which is empty from here on."""
-    connection = socket.socket(fileno=os.dup(0))
-    with open(os.devnull, "rb") as nothing:  # noqa: PTH123
-        os.dup2(nothing.fileno(), 0)
-    return connection
-
-
 def preload(engine: str) -> None:
     """Import what the engine needs; what cannot be imported is reported by the child that opens it."""
     for name in ("ocrsvc.engines.isolated.child_main", "ocrsvc.imaging.geometry", *engines()[engine].preload):
@@ -208,7 +195,9 @@ def main() -> None:
     """Run the fork server of the worker that holds the other end of the socket."""
     # SIGTERM to a whole cgroup and SIGINT from a terminal are for the worker, which drains, then closes the socket.
     ignore_signals()
-    control = _take_connection()
+    control = socket.socket(fileno=os.dup(0))
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), 0)
     first: dict[str, Any] = orjson.loads(control.recv(_MESSAGE_BYTES) or b"{}")
     if not first:
         return
@@ -221,7 +210,7 @@ def main() -> None:
     if settings.log_format == "json":
         log_as_json()
     preload(settings.engine)
-    model = None if first["model"] is None else ModelName(**first["model"])
+    model = None if first["model"] is None else VersionName(**first["model"])
     ForkServer(control, settings, plan, model, key).run()
 
 

@@ -1,50 +1,125 @@
-"""The messages between a worker and a child: packing requests and answers, and checking what a child sends.
+"""The messages between a worker and a child, and the memory in which they exchange files, pixels and answers.
 
-Small JSON messages; the files and pixels of a request and the pages of an answer lie in the shared area. What a child
-sends is checked completely: a process that has gone wrong is more likely to send nonsense than to send nothing.
+Messages are small JSON; the files and pixels of a request and the pages of an answer lie in the shared area: a file
+without a name, sealed against shrinking, so that no damage in a child can take away memory that the worker is reading.
+What a child sends is checked completely: a process that has gone wrong is more likely to send nonsense than nothing.
 """
 
 from __future__ import annotations
 
+import fcntl
 import math
+import mmap
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, Final
 
 import numpy as np
 import orjson
 
 from ocrsvc.engines.contract import EngineTraits
-from ocrsvc.engines.isolated.shared_area import SharedArea
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.formats.page_serialization import InvalidData, pack_page, unpack_page
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import DecodedPage, EngineTimes, FileTask, Image, OwnText, Page, Pixels, ReadOptions, ReadTask, Task
 from ocrsvc.serving.work_queue import client_gone, deadline_passed
+from ocrsvc.system.shared_memory import open_memory
 
-MESSAGE_BYTES: Final = 1 << 15
-"""Longest message; pages are not in messages."""
+# Before the data; the first byte is 1 once the child has begun with a request, the second once nobody waits for it.
+_HEAD_BYTES: Final = 64
+_ALIGN: Final = 64
+_FIRST_BYTES: Final = 1 << 20
+# What one huge page needed goes back to the system after it; the file stays as long as it was, and is empty there.
+_KEEP_BYTES: Final = 32 << 20
 
+
+class SharedArea:
+    """One shared area; each side has its own. Takes over the file `fd` that another process made, or makes one.
+
+    Raises OSError without memory or a descriptor for it; nothing is left open.
+    """
+
+    def __init__(self, fd: int | None = None) -> None:
+        self.fd = open_memory("ocrsvc-pixels", seals=fcntl.F_SEAL_SHRINK) if fd is None else fd
+        try:
+            if fd is None:
+                os.ftruncate(self.fd, _FIRST_BYTES)
+            self._map = mmap.mmap(self.fd, 0)
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the child has begun with the request."""
+        return self._map[0] == 1
+
+    @has_begun.setter
+    def has_begun(self, begun: bool) -> None:
+        self._map[0] = int(begun)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether nobody waits for the answer any more; the worker sets it, the child checks it between lines."""
+        return self._map[1] == 1
+
+    @is_given_up.setter
+    def is_given_up(self, given_up: bool) -> None:
+        self._map[1] = int(given_up)
+
+    def put(self, offset: int, data: Pixels | bytes) -> int:
+        """Copy data to an offset, outside the interpreter's lock; the offset behind it. Raises OSError without room."""
+        pixels = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
+        self.get(offset, pixels.shape)[...] = pixels
+        return offset + -(-pixels.nbytes // _ALIGN) * _ALIGN
+
+    def get(self, offset: int, shape: tuple[int, ...]) -> Pixels:
+        """The bytes at an offset, as they lie there. Raises OSError without room."""
+        self._reserve(_HEAD_BYTES + offset + prod(shape))
+        return np.ndarray(shape, np.uint8, self._map, _HEAD_BYTES + offset)
+
+    def holds(self, offset: Any, shape: tuple[Any, ...]) -> bool:
+        """Whether bytes of this shape lie at an offset, whatever it is that a child calls so."""
+        numbers = (offset, *shape)
+        is_place = all(type(number) is int and number >= 0 for number in numbers)
+        return is_place and _HEAD_BYTES + offset + prod(shape) <= os.fstat(self.fd).st_size
+
+    def give_back(self) -> None:
+        """Return what only a huge image needed to the system."""
+        if len(self._map) > _KEEP_BYTES:
+            self._map.madvise(mmap.MADV_REMOVE, _KEEP_BYTES, len(self._map) - _KEEP_BYTES)
+
+    def close(self) -> None:
+        """Let go of it. The memory goes when the other side has done so too."""
+        self._map.close()
+        os.close(self.fd)
+
+    def _reserve(self, size: int) -> None:
+        """Have so many bytes mapped, whichever side made them."""
+        if size <= len(self._map):
+            return
+        if size > os.fstat(self.fd).st_size:
+            os.ftruncate(self.fd, 1 << (size - 1).bit_length())
+        # Not resize(): an engine may still hold a view of the old one, which then goes with the last view.
+        self._map = mmap.mmap(self.fd, 0)
+
+
+MESSAGE_BYTES: Final = 1 << 15  # longest message; pages are not in messages
 _TEXT_CHARACTERS: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a child says once its engine is open and warm.
-
-    Attributes:
-        pid: Of its process.
-        info, driving: Of its engine.
-        private_bytes: Its memory without what is shared.
-        gpu_bytes, gpu_total_bytes: Its memory of the GPU, and the GPU's; 0 where NVML does not report it.
-    """
+    """What a child says once its engine is open and warm."""
 
     pid: int
     info: EngineInfo
     driving: EngineTraits
-    private_bytes: int
-    gpu_bytes: int = 0
+    private_bytes: int  # its memory without what is shared
+    gpu_bytes: int = 0  # its memory of the GPU, and the GPU's; 0 where NVML does not report it
     gpu_total_bytes: int = 0
 
 
@@ -58,7 +133,8 @@ def pack_tasks(tasks: Sequence[Task], area: SharedArea) -> bytes:
         row = [kind, offset, data.shape, task.options, deadline]
         offset = area.put(offset, data)
         if isinstance(task, ReadTask) and task.own is not None:
-            own = _pack_own(task.own)
+            # Of any size, for the frame is the image's.
+            own = orjson.dumps([task.own.is_all, pack_page(Page(1, 1, task.own.angle, task.own.lines))])
             row += [offset, len(own)]
             offset = area.put(offset, own)
         rows.append(row)
@@ -98,12 +174,6 @@ def _unpack_task(
     return ReadTask(Image(data, kind), options, until_s, check, own)
 
 
-def _pack_own(own: OwnText) -> Pixels:
-    """The text that a page has itself, as bytes; of any size, for the frame is the image's."""
-    packed = orjson.dumps([own.is_all, pack_page(Page(1, 1, own.angle, own.lines))])
-    return np.frombuffer(packed, np.uint8)
-
-
 def _unpack_own(packed: Pixels) -> OwnText:
     is_all, row = orjson.loads(packed.tobytes())
     page = unpack_page(row)
@@ -127,17 +197,14 @@ def pack_answers(answers: Sequence[Page | OcrsvcError], area: SharedArea) -> lis
 
 def _pack_answer(answer: Page | OcrsvcError, offset: int) -> object:
     if isinstance(answer, OcrsvcError):
-        return _pack_error(answer)
-    row: dict[str, object] = {"page": pack_page(answer), "times": _pack_times(answer.times)}
+        return pack_failure(answer)
+    # The clock is the machine's, so times mean the same in the worker.
+    times = answer.times and [answer.times.began_s, answer.times.found_s, answer.times.ended_s]
+    row: dict[str, object] = {"page": pack_page(answer), "times": times}
     if not isinstance(answer, DecodedPage):
         return row
     image = None if answer.image is None else [answer.image.format, offset, *answer.image.pixels.shape]
     return row | {"decode_s": answer.decode_s, "image": image}
-
-
-def _pack_times(times: EngineTimes | None) -> list[float] | None:
-    """The clock is the machine's, so they mean the same in the worker."""
-    return None if times is None else [times.began_s, times.found_s, times.ended_s]
 
 
 def unpack_answers(place: Any, tasks: Sequence[Task], area: SharedArea) -> list[Page | OcrsvcError]:
@@ -163,7 +230,10 @@ def _unpack_answer(row: Any, task: Task, area: SharedArea) -> Page | OcrsvcError
     match row:
         case {"decode_s": float(decode_s), "image": None} if task.options is not None:
             image = None
-        case {"decode_s": float(decode_s), "image": [str(kind), offset, *shape]} if _is_shape(shape):
+        # Gray, or in colours.
+        case {"decode_s": float(decode_s), "image": [str(kind), offset, *shape]} if (
+            len(shape) in (2, 3) and shape[2:] in ([], [3]) and 0 not in shape
+        ):
             image = Image(_copied(area, offset, tuple(shape)), kind)
         case _:
             raise InvalidData("no page of a file")
@@ -180,11 +250,6 @@ def _unpack_times(row: Any) -> EngineTimes | None:
         case [float(began_s), float(found_s), float(ended_s)] if 0.0 <= began_s <= found_s <= ended_s < math.inf:
             return EngineTimes(began_s, found_s, ended_s)
     raise InvalidData("times that do not follow each other")
-
-
-def _is_shape(shape: Sequence[object]) -> bool:
-    """Whether it is that of an image, gray or in colours."""
-    return len(shape) in (2, 3) and list(shape[2:]) in ([], [3]) and 0 not in shape
 
 
 def _copied(area: SharedArea, offset: Any, shape: tuple[Any, ...]) -> Pixels:
@@ -217,21 +282,14 @@ def unpack_ready(row: Any) -> Ready:
         raise InvalidData("a first message that says nothing") from error
 
 
-def pack_failure(failure: BaseException) -> dict[str, str]:
+def pack_failure(error: Exception) -> dict[str, str]:
     """An error of an engine, of whatever kind, by its code and text."""
-    if isinstance(failure, OcrsvcError):
-        return _pack_error(failure)
-    return _pack_error(
-        EngineFailed(
-            f"The engine failed on this image with {type(failure).__name__}: {failure}.",
+    if not isinstance(error, OcrsvcError):
+        error = EngineFailed(
+            f"The engine failed on this image with {type(error).__name__}: {error}.",
             "If other images are read, this one triggers a fault in the engine: please report it with the image.",
         )
-    )
-
-
-def _pack_error(error: OcrsvcError) -> dict[str, str]:
-    texts = {"detail": error.detail[:_TEXT_CHARACTERS], "remedy": error.remedy[:_TEXT_CHARACTERS]}
-    return {"code": error.code, **texts}
+    return {"code": error.code, "detail": error.detail[:_TEXT_CHARACTERS], "remedy": error.remedy[:_TEXT_CHARACTERS]}
 
 
 def unpack_failure(row: Any) -> OcrsvcError:

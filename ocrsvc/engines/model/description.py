@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -11,12 +12,8 @@ from ocrsvc.engines.model.files import parse_toml
 from ocrsvc.engines.model.languages import is_tag
 from ocrsvc.errors import BadModel
 
-MOST_BYTES: Final = 1 << 16
-"""Size limit of a `model.toml`."""
-
-IN_FOLDER: Final = "./"
-"""Prefix of a setting's value that is a path in the version's folder."""
-
+MOST_BYTES: Final = 1 << 16  # size limit of a `model.toml`
+IN_FOLDER: Final = "./"  # prefix of a setting's value that is a path in the version's folder
 Tier = Literal["tiny", "small", "medium"]
 Direction = Literal["ltr", "rtl", "vertical"]
 """How a recognizer's lines run: rightwards, leftwards, or downwards in columns from right to left."""
@@ -26,27 +23,18 @@ _PART: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(?:/[A-Za-z0-9][A-Za
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 
 
-def _check_file(name: str) -> str:
-    if not _PART.fullmatch(name):
-        raise ValueError("no plain name of a file in the model's folder")
-    return name
+def _is(check: Callable[[str], object], fault: str) -> AfterValidator:
+    def checked(text: str) -> str:
+        if not check(text):
+            raise ValueError(fault)
+        return text
+
+    return AfterValidator(checked)
 
 
-def _check_language(tag: str) -> str:
-    if not is_tag(tag):
-        raise ValueError("no language tag in small letters, such as zh, zh-hant or en")
-    return tag
-
-
-def _check_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise ValueError("no plain name in small letters")
-    return name
-
-
-File = Annotated[str, AfterValidator(_check_file)]
-Language = Annotated[str, AfterValidator(_check_language)]
-Name = Annotated[str, AfterValidator(_check_name)]
+File = Annotated[str, _is(_PART.fullmatch, "no plain name of a file in the model's folder")]
+Language = Annotated[str, _is(is_tag, "no language tag in small letters, such as zh, zh-hant or en")]
+Name = Annotated[str, _is(_NAME.fullmatch, "no plain name in small letters")]
 
 
 class _Table(BaseModel):
@@ -68,38 +56,29 @@ class Detection(_Table):
 
 
 class Recognition(_Table):
-    """A recognizer of lines; a model may have several, for several scripts, and the first is the usual one.
-
-    Attributes:
-        dictionary: A file with the text of each class in a line, without the blank; None: the property `character`.
-        adds_space: A space follows the last class of the dictionary.
-        languages: The likeliest first.
-    """
+    """A recognizer of lines; a model may have several, for several scripts, and the first is the usual one."""
 
     name: Name = "main"
     file: File
+    # a file with the text of each class in a line, without the blank; None: the property `character`
     dictionary: File | None = None
-    adds_space: bool = True
+    adds_space: bool = True  # a space follows the last class of the dictionary
     height_px: Annotated[int, Field(ge=16, le=128)] = 48
     mean: Triple = (0.5, 0.5, 0.5)
     std: Triple = (0.5, 0.5, 0.5)
-    languages: tuple[Language, ...] = ()
+    languages: tuple[Language, ...] = ()  # the likeliest first
     direction: Direction = "ltr"
 
 
 class Reference(_Table):
-    """Pages that a version must read before it takes traffic, with NAME.txt beside NAME.png (or .jpg …).
-
-    Attributes:
-        least_f1: F1 of the words read, against those texts or what the serving version reads.
-        most_slower: Times the CPU seconds of the serving version; on a GPU, of its seconds.
-        most_memory: Times the memory of the serving version.
-    """
+    """Pages that a version must read before it takes traffic, with NAME.txt beside NAME.png (or .jpg …)."""
 
     folder: File = "reference"
+    # F1 of the words read, against those texts or what the serving version reads
     least_f1: Annotated[float, Field(ge=0, le=1)] = 0.9
+    # times the CPU seconds of the serving version; on a GPU, of its seconds
     most_slower: Annotated[float, Field(gt=0)] = 1.5
-    most_memory: Annotated[float, Field(gt=0)] = 1.5
+    most_memory: Annotated[float, Field(gt=0)] = 1.5  # times the memory of the serving version
 
 
 class Encryption(_Table):
@@ -110,24 +89,19 @@ class Encryption(_Table):
 
 
 class Description(_Table):
-    """One version of a model, as its `model.toml` says.
+    """One version of a model, as its `model.toml` says."""
 
-    Attributes:
-        engine: Entry of the engine registry that opens it.
-        settings: Settings of the engine that hold for this model, by their names without OCRSVC_ in small letters.
-        encryption: None where the files are plain.
-    """
-
-    engine: Name = "ppocr"
+    engine: Name = "ppocr"  # entry of the engine registry that opens it
     title: str = ""
     tier: Tier | None = None
     licence: str = ""
     source: str = ""
     detection: Detection | None = None
     recognition: tuple[Recognition, ...] = ()
+    # settings of the engine that hold for this model, by their names without OCRSVC_ in small letters
     settings: dict[str, Any] = {}
     reference: Reference = Reference()
-    encryption: Encryption | None = None
+    encryption: Encryption | None = None  # None where the files are plain
 
     @property
     def languages(self) -> tuple[str, ...]:

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 ACCEPTED: Final = "32 bytes as 64 hexadecimal digits or in base64, such as `ocrsvc models new-key` prints"
-CHUNK_BYTES: Final = 1 << 20
-"""Plain text in each chunk but the last."""
-
+CHUNK_BYTES: Final = 1 << 20  # plain text in each chunk but the last
 _KEY_BYTES: Final = 32
 _ID_BYTES: Final = 8
 _HEXADECIMAL: Final = re.compile(r"[0-9A-Fa-f]{64}")
@@ -149,9 +147,7 @@ def encrypt(plain: bytes, name: str, set_id: str, key: ModelKey) -> bytes:
 def decrypt(content: bytes, name: str, key: ModelKey) -> bytes:
     """The plain content of an encrypted file; nothing of it unless all of it is authentic.
 
-    Raises:
-        CannotDecrypt: It is not encrypted, or with another key, or was damaged, cut, added to or exchanged.
-        EncryptionMissing: The package cryptography is not installed.
+    Raises CannotDecrypt, EncryptionMissing.
     """
     head = read_head(content)
     if head is None:

@@ -6,9 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-AUTO: Final = "auto"
-"""The `lang` of a request that leaves the choice to the engine, line by line."""
-
+AUTO: Final = "auto"  # the `lang` of a request that leaves the choice to the engine, line by line
 PATTERN: Final = r"[a-z]{2,3}(?:-[a-z0-9]{2,8}){0,2}"
 ACCEPTED: Final = "a language, such as zh, zh-hant, en or ja, or auto"
 

@@ -53,21 +53,16 @@ class KeyLacking(BadModel):
 
 @dataclass(frozen=True, slots=True)
 class ModelVersion:
-    """One version of a model.
-
-    Attributes:
-        digest: SHA-256 of manifest, name and number in hexadecimal digits: it changes when any file does.
-        digests: SHA-256 by file, as they are on disk; empty for a built-in model, whose wheel pip has verified.
-        key: Decrypts the files; None for plain ones.
-    """
+    """One version of a model."""
 
     name: str
     number: int
     description: Description
     folder: Path
-    digest: str
+    digest: str  # SHA-256 of manifest, name and number in hexadecimal digits: it changes when any file does
+    # SHA-256 by file, as they are on disk; empty for a built-in model, whose wheel pip has verified
     digests: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    key: ModelKey | None = field(default=None, compare=False, repr=False)
+    key: ModelKey | None = field(default=None, compare=False, repr=False)  # decrypts the files; None for plain ones
 
     @property
     def is_built_in(self) -> bool:
@@ -80,9 +75,7 @@ class ModelVersion:
     def read(self, file: str) -> bytes:
         """The content of one of its files, decrypted in memory where it is encrypted on disk.
 
-        Raises:
-            BadModel: It is missing, not what the manifest says, or not what was encrypted.
-            EncryptionMissing: The package that decrypts is not installed.
+        Raises BadModel, EncryptionMissing.
         """
         try:
             content = read_file(self.folder / file)
@@ -189,3 +182,26 @@ def _check_key(description: Description, key: ModelKey | None) -> ModelKey | Non
             "Leave models of this engine plain.",
         )
     return key
+
+
+@dataclass(frozen=True, slots=True)
+class VersionName:
+    """What processes tell each other of a version: it is found in the repository by that, and must be the same."""
+
+    name: str
+    number: int
+    digest: str
+
+    @classmethod
+    def of(cls, version: ModelVersion) -> VersionName:
+        """That of a version."""
+        return cls(version.name, version.number, version.digest)
+
+    def find(self, repository: Path | None, key: ModelKey | None = None) -> ModelVersion:
+        """See `find_version`. Raises BadModel for another version of the same name as well."""
+        found = find_version(repository, self.name, self.number, key)
+        if found.digest != self.digest:
+            raise BadModel(
+                f"{found} has changed since the worker chose it.", "Give what changes another number, and leave it be."
+            )
+        return found

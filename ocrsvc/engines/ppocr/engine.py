@@ -17,24 +17,22 @@ from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.model.description import Recognition
 from ocrsvc.engines.model.version import ModelVersion, built_in_model
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, Imaging, find_backend
-from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline, batch_on_gpu
-from ocrsvc.engines.ppocr.gpu.self_test import find_fault
+from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline, batch_on_gpu, find_fault
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
+from ocrsvc.engines.ppocr.pipeline.page_grid import find_grid
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import BatchRunner, LineRunner, make_line_runner, profiles
 from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, BeamRecognizer, Recognizer
 from ocrsvc.engines.ppocr.pipeline.several_recognizers import Script
-from ocrsvc.engines.ppocr.runtime.dictionary import read_dictionary
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
 from ocrsvc.engines.ppocr.runtime.model_parts import ModelParts, read_parts
+from ocrsvc.engines.ppocr.runtime.models import read_dictionary
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.openvino_session import PROVIDER
 from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
 from ocrsvc.engines.ppocr.runtime.runtimes import Runtime, RuntimeChoice
-from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
+from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import LENDER, SharedThreads
-from ocrsvc.engines.ppocr.runtime.unwarping_model import unwarping_model
 from ocrsvc.engines.ppocr.runtime_proof import choose_runtime
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Decoder
@@ -44,9 +42,7 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
-MOST_LINES: Final = 64
-"""Lines in one batch at most, however narrow: more gain nothing, and each waits for all."""
-
+MOST_LINES: Final = 64  # lines in one batch at most, however narrow: more gain nothing, and each waits for all
 BATCH: Final = Limits(most_cost=32 * 48 * 320, most_items=MOST_LINES, longest_wait_s=0.002)
 """A batch of lines on a GPU: the pixels of 32 lines of 320 px, which wait 2 ms for each other."""
 
@@ -63,19 +59,10 @@ DISTRUSTED: Final = (
 class PpocrEngine:
     """The loaded models. Handles are cheap and share the sessions, whose runs may overlap.
 
-    Args:
-        config: How both models compute.
-        engine_threads: Model runs that may be under way at once: the engine threads of this process.
-        model_cache: Folder for optimised models; None keeps none.
-        batch: How many lines a GPU reads in one run, and how long it waits for them.
-        imaging: Where pixels are prepared for models on a GPU; "numpy" runs the GPU code in memory, for a `config` that
-            reads lines in batches on the CPU too.
-        choices: What each model is computed with on a CPU, for each recognizer in turn; none as `config` says for all.
-        parts: The detector and the recognizers; None for the built-in ones.
-
-    Raises:
-        EngineUnavailable: A model is missing, or the device cannot be used.
-        BadModel: A part is no model of its kind, or has another one's dictionary.
+    `engine_threads` runs of models may be under way at once. `imaging` says where pixels are prepared for models on a
+    GPU; "numpy" runs the GPU code in memory, for a `config` that reads lines in batches on the CPU too. `choices` say
+    what each model is computed with on a CPU, for each recognizer in turn; without any it is as `config` says. Raises
+    EngineUnavailable, BadModel.
     """
 
     traits = EngineTraits(any_thread=True)
@@ -104,7 +91,6 @@ class PpocrEngine:
             self._detector = open_detector(parts.detection, detection_config, cache, self._shared_threads)
             self._line_runners += [_make_line_runner(one, self._shared_threads, batch) for one in opened.values()]
             self._scripts = _scripts(parts, opened, self._line_runners)
-            self._unwarping = unwarping_model()
             backend = find_backend(imaging, first.device)
             self._gpu_pipeline = self._open_gpu_pipeline(backend, parts, opened, batch) if backend else None
             self._closing = closing.pop_all()
@@ -119,13 +105,9 @@ class PpocrEngine:
 
     def open_handle(self) -> PageHandle:
         """See engines.contract.Engine."""
+        gpu_pipeline = self._gpu_pipeline
         return PageHandle(
-            self._detector,
-            self._scripts[0].readers,
-            self._shared_threads,
-            gpu_pipeline=self._gpu_pipeline,
-            find_grid=self._unwarping.find_grid,
-            scripts=self._scripts,
+            self._detector, self._scripts, self._shared_threads, gpu_pipeline=gpu_pipeline, find_grid=find_grid
         )
 
     def close(self) -> None:
@@ -134,16 +116,16 @@ class PpocrEngine:
 
     def _close_line_runners(self) -> None:
         for line_runner in self._line_runners:
-            line_runner.close()
+            if isinstance(line_runner, BatchRunner):
+                line_runner.close()
 
     def _open_gpu_pipeline(
         self, backend: ArrayBackend, parts: ModelParts, opened: Mapping[str, ModelRunner], batch: Limits
     ) -> GpuPipeline | None:
         """The pipeline that prepares pixels on the GPU, if it reads what is read without it."""
         runners = [BatchRunner(one, batch, len(one.sessions), batch_on_gpu(backend, one)) for one in opened.values()]
-        scripts = _scripts(parts, opened, runners)
-        pipeline = GpuPipeline(backend, self._detector, scripts[0].readers, scripts)
-        in_memory = PageHandle(self._detector, self._scripts[0].readers, self._shared_threads)
+        pipeline = GpuPipeline(backend, self._detector, _scripts(parts, opened, runners))
+        in_memory = PageHandle(self._detector, self._scripts, self._shared_threads)
         fault = find_fault(pipeline.open, in_memory.open_in_memory)
         if fault is None:
             self._line_runners += runners
@@ -216,9 +198,7 @@ def _make_line_runner(recognition: ModelRunner, shared_threads: SharedThreads, b
 def open_ppocr(settings: Settings, plan: ThreadPlan, model: ModelVersion | None = None) -> PpocrEngine:
     """The engine as the settings and the thread plan want it, with that model, or the built-in one.
 
-    Raises:
-        EngineUnavailable: A model is missing, or the device cannot be used.
-        BadModel: The model cannot be used.
+    Raises EngineUnavailable, BadModel.
     """
     config = SessionConfig(
         settings.device,

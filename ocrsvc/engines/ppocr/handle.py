@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -13,14 +15,13 @@ from ocrsvc.engines.line_recognizer import LineReader
 from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import ProbabilityMap, find_lines
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
-from ocrsvc.engines.ppocr.pipeline.mask_pieces import LastMask
+from ocrsvc.engines.ppocr.pipeline.line_field import LastMask
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, PageReader, read_page
 from ocrsvc.engines.ppocr.pipeline.several_recognizers import Script, open_page
-from ocrsvc.engines.ppocr.pipeline.timed_page_reader import PageClock
 from ocrsvc.engines.ppocr.pipeline.unwarp import FindGrid, OpenPage, read_unwarped
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.records import Check, Decoder, Page, Pixels, ReadTask
+from ocrsvc.records import Check, Page, Pixels, ReadTask
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
@@ -30,28 +31,22 @@ WARM_UP_LINES_PX = ((64, 32), (320, 32))  # length and height of two lines: a wo
 class PageHandle:
     """Reads pages; see engines.contract.Handle.
 
-    Args:
-        detector: The detection model; shared between handles.
-        readers: Reads the lines found, by what the request asks for.
-        shared_threads: Knows which pages are being read, so that idle threads may help.
-        close_reader: Gives back the readers, if they belong to this handle.
-        gpu_pipeline: Prepares pixels on the GPU; None prepares them in memory.
-        find_grid: Finds how a curved page lies; None reads every page as it is.
-        scripts: All recognizers of the model, where it has several; `readers` are those of the first.
+    `scripts` are the recognizers of the model, the usual one first. `shared_threads` knows which pages are being read,
+    so that idle threads may help. `gpu_pipeline` prepares pixels on the GPU, `find_grid` finds how a curved page lies;
+    None does without.
     """
 
     def __init__(
         self,
         detector: Detector,
-        readers: Mapping[Decoder, LineReader],
+        scripts: Sequence[Script[LineReader]],
         shared_threads: SharedThreads,
         close_reader: Callable[[], None] = lambda: None,
         gpu_pipeline: GpuPipeline | None = None,
         find_grid: FindGrid | None = None,
-        scripts: Sequence[Script[LineReader]] = (),
     ) -> None:
         self._detector = detector
-        self._scripts = scripts or (Script(readers),)
+        self._scripts = scripts
         self._shared_threads = shared_threads
         self._gpu_pipeline = gpu_pipeline
         self._find_grid = find_grid
@@ -87,11 +82,13 @@ class PageHandle:
             return None
 
     def _read(self, task: ReadTask, open_page: OpenPage) -> Page:
-        clock = PageClock()
-        open_noted = clock.noting(open_page)
+        began_s = time.monotonic()
         if self._find_grid is None or not (task.options.unwarp and task.options.detect):
-            return clock.timed(read_page(task, open_noted(task, None)))
-        return clock.timed(read_unwarped(task, open_noted, self._find_grid))
+            page = read_page(task, open_page(task, None))
+        else:
+            page = read_unwarped(task, open_page, self._find_grid)
+        assert page.times is not None, "read_page notes them"
+        return replace(page, times=replace(page.times, began_s=began_s))
 
     def open_in_memory(self, task: ReadTask, last_mask: LastMask | None = None) -> PageReader:
         """A reader of the task's image whose pixels are prepared in memory; `last_mask` is given each mask of text."""

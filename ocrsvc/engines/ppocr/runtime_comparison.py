@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import find_lines
-from ocrsvc.engines.ppocr.pipeline.network_input import model_input, to_tensor
+from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
@@ -29,43 +29,34 @@ from ocrsvc.engines.ppocr.runtime.runtimes import (
     store_choice,
 )
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
-from ocrsvc.engines.ppocr.runtime_proof import cut_line, open_candidates, read_lines, read_reference_file
+from ocrsvc.engines.ppocr.runtime_proof import (
+    cut_line,
+    detect,
+    open_candidates,
+    read_lines,
+    read_reference_file,
+    time_in_turn,
+)
 from ocrsvc.imaging.outline import Outline, corners, extent
 from ocrsvc.records import Image, Pixels
 
-LEAST_AGREEMENT: Final = 0.99
-"""Share of the characters that must be read as in single precision."""
-
-LEAST_FOUND: Final = 0.97
-"""Share of the lines that must be found where single precision finds them."""
-
-FEWEST_CHARACTERS: Final = 500
-"""With fewer, the agreement says nothing."""
-
-_SHIFT: Final = 0.15
-"""Of a line's height: how far its corners may lie from where single precision finds them."""
-
+LEAST_AGREEMENT: Final = 0.99  # share of the characters that must be read as in single precision
+LEAST_FOUND: Final = 0.97  # share of the lines that must be found where single precision finds them
+FEWEST_CHARACTERS: Final = 500  # with fewer, the agreement says nothing
+_SHIFT: Final = 0.15  # of a line's height: how far its corners may lie from where single precision finds them
 _MOST_TIMED: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A runtime of one model beside single precision in ONNX Runtime.
+    """A runtime of one model beside single precision in ONNX Runtime."""
 
-    Attributes:
-        model: DETECTION or RECOGNITION.
-        runtime: Which.
-        times_s: For each page or line, the processor's seconds in single precision and with this runtime.
-        count: Lines found, or characters read, in single precision.
-        same: How many of them are found or read alike.
-    """
-
-    model: str
+    model: str  # DETECTION or RECOGNITION
     runtime: Runtime
+    # for each page or line, the processor's seconds in single precision and with this runtime
     times_s: Sequence[tuple[float, float]]
-    count: int
-    same: int
+    count: int  # lines found, or characters read, in single precision
+    same: int  # how many of them are found or read alike
 
     @property
     def gain(self) -> float:
@@ -85,12 +76,7 @@ class Comparison:
 
 
 class PageSamples:
-    """The user's pages, and the runtimes that are compared on them.
-
-    Args:
-        config: Its provider says what is compared, "cpu" or "auto"; one thread.
-        cache: Keeps models, and the choice.
-    """
+    """The user's pages, and the runtimes that are compared on them."""
 
     def __init__(self, config: SessionConfig, cache: ModelCache) -> None:
         self._config, self._cache = config, cache
@@ -103,38 +89,36 @@ class PageSamples:
 
     def collect(self, image: Image) -> int:
         """Find the lines of one more page with every candidate; returns how many lines there are now."""
-        found = [_timed(partial(find_lines, image.pixels, partial(_run, one))) for one in self._detection.values()]
+        found = [_timed(partial(find_lines, image.pixels, partial(detect, one))) for one in self._detection.values()]
         self._found.append(found)
         self._crops += [cut_line(image.pixels, outline) for outline in found[0][1]]
         self._pages += 1
         return len(self._crops)
 
     def compare(self, report_progress: Callable[[int, int], None] = lambda _done, _count: None) -> list[Comparison]:
-        """Compare the lines found, read them all with every candidate, and time some of those runs.
-
-        Args:
-            report_progress: Called with the number of lines done and of all lines.
-        """
+        """Compare the lines found, read them all with every candidate, and time some of those runs."""
         compared = [
             _compare_found(runtime, [(page[0], page[place]) for page in self._found])
             for place, runtime in enumerate(self._detection)
             if place
         ]
-        single, *others = self._recognition.items()
+        single, *others = self._recognition
         texts: dict[Runtime, list[str]] = {runtime: [] for runtime in self._recognition}
-        times_s: dict[Runtime, list[tuple[float, float]]] = {runtime: [] for runtime, _ in others}
+        times_s: dict[Runtime, list[tuple[float, float]]] = {runtime: [] for runtime in others}
         every = max(1, len(self._crops) // _MOST_TIMED)
         for number, line in enumerate(self._crops):
             report_progress(number, len(self._crops))
             for runtime, runner in self._recognition.items():
                 texts[runtime].append(read_lines(self._parts[1], runner, [line])[0].text)
             if number % every == 0:
-                for runtime, runner in others:
-                    times_s[runtime].append(time_pair(single[1], runner, line, swap=number // every % 2 == 1))
+                runs = {
+                    one: [partial(runner.run, to_tensor(line), OUTPUTS)] for one, runner in self._recognition.items()
+                }
+                spent_s = time_in_turn(runs, rounds=1, clock=time.process_time)
+                for runtime in others:
+                    times_s[runtime].append((spent_s[single][0], spent_s[runtime][0]))
         report_progress(len(self._crops), len(self._crops))
-        return compared + [
-            _compare_read(runtime, times_s[runtime], texts[single[0]], texts[runtime]) for runtime, _ in others
-        ]
+        return compared + [_compare_read(one, times_s[one], texts[single], texts[one]) for one in others]
 
     def choose(self, compared: Sequence[Comparison]) -> RuntimeChoice:
         """The quickest of those that win, for each model; single precision where none does."""
@@ -156,17 +140,6 @@ class PageSamples:
 def count_characters(compared: Sequence[Comparison]) -> int:
     """How many characters were read in single precision; 0 where nothing was compared with it."""
     return max((one.count for one in compared if one.model == RECOGNITION), default=0)
-
-
-def time_pair(single: ModelRunner, other: ModelRunner, line: Pixels, *, swap: bool) -> tuple[float, float]:
-    """Processor seconds of one line in single precision and otherwise, one right after the other."""
-    tensor = to_tensor(line)
-    runs = [partial(runner.run, tensor, OUTPUTS) for runner in (single, other)]
-    # What a runtime does at the first run of a shape it need not do again.
-    runs[1]()
-    spent_s = [_timed(run)[0] for run in (runs[::-1] if swap else runs)]
-    first, second = spent_s[::-1] if swap else spent_s
-    return first, second
 
 
 def count_edits(wanted: str, found: str) -> int:
@@ -198,11 +171,6 @@ def table(compared: Sequence[Comparison]) -> Iterable[str]:
         least = LEAST_FOUND if one.model == DETECTION else LEAST_AGREEMENT
         verdict = "may be used" if one.wins else f"not used: at least x{LEAST_GAIN:g} and {least:.0%} are asked"
         yield f"{model:12} {one.runtime!s:18} {'x' + format(one.gain, '.2f'):>7} {one.agreement:>8.2%}  {verdict}"
-
-
-def _run(runner: ModelRunner, pixels: Pixels) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    found: np.ndarray[tuple[int, ...], np.dtype[np.float32]] = runner.run(model_input(runner, pixels))[0][0, 0]
-    return found
 
 
 def _timed(run: Callable[[], list[Outline]]) -> tuple[float, list[Outline]]:

@@ -26,9 +26,9 @@ from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, model_input, 
 from ocrsvc.engines.ppocr.pipeline.page import LEAST_CONFIDENCE
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, make_line_runner
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, input_width
-from ocrsvc.engines.ppocr.runtime.dictionary import read_dictionary
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.model_parts import ModelPart
+from ocrsvc.engines.ppocr.runtime.models import read_dictionary
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.providers import ON_CPU, check_precision, choose_provider
 from ocrsvc.engines.ppocr.runtime.runtimes import (
@@ -43,8 +43,7 @@ from ocrsvc.engines.ppocr.runtime.runtimes import (
     quickest,
     store_choice,
 )
-from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS, SessionConfig
-from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
+from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS, ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.imaging.outline import Outline, corners, cut, extent
@@ -53,18 +52,12 @@ from ocrsvc.system.allocator import give_back
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
-MOST_SHIFT_PX: Final = 4.0
-"""How far a corner of a line may lie from where single precision finds it."""
-
+MOST_SHIFT_PX: Final = 4.0  # how far a corner of a line may lie from where single precision finds it
 FEWEST_LINES: Final = 5
 """Of the reference page that a recognizer must make sense of, for anything but single precision to be proved there."""
 
-MOST_CONFIDENCE_GAP: Final = 0.05
-"""How far the confidence of a line may be from that of single precision."""
-
-Parts = tuple[ModelPart, ModelPart]
-"""A detector and a recognizer."""
-
+MOST_CONFIDENCE_GAP: Final = 0.05  # how far the confidence of a line may be from that of single precision
+Parts = tuple[ModelPart, ModelPart]  # a detector and a recognizer
 _REFERENCE: Final = Path(__file__).with_name("reference_page.png")
 _ROUNDS: Final = 3
 _TIMED_LINES: Final = 3
@@ -87,14 +80,7 @@ def choose_runtime(
 ) -> RuntimeChoice | None:
     """What the settings name, else what was proved earlier, else what a proof finds now; None where a GPU is meant.
 
-    Args:
-        parts: A detector and a recognizer.
-        config: Device, provider and precision as the settings have them.
-        cache: Holds the choice.
-        prove: Makes the proof; `prove_runtimes` if left out.
-
-    Raises:
-        EngineUnavailable: What was asked for by name does not go together, or is not there.
+    Raises EngineUnavailable: what was asked for by name does not go together, or is not there.
     """
     provider = choose_provider(config.device, config.provider, ort.get_available_providers())
     means_openvino = config.precision == "bf16" and config.provider == "auto" and provider == "cpu"
@@ -117,15 +103,9 @@ def choose_runtime(
 
 
 def prove_runtimes(parts: Parts, config: SessionConfig, cache: ModelCache) -> RuntimeChoice:
-    """Read the reference page with every candidate, time them, and choose.
-
-    Args:
-        parts: A detector and a recognizer.
-        config: Its provider says what is tried, "cpu" or "auto"; one thread.
-        cache: Keeps the models that are made.
-    """
+    """Read the reference page with every candidate for `config.provider` ("cpu" or "auto"), time them, and choose."""
     began_s = time.perf_counter()
-    page = read_reference()
+    page = np.asarray(cv2.imread(str(_REFERENCE), cv2.IMREAD_COLOR), np.uint8)
     detection = open_candidates(parts[0], config, cache)
     found = prove_detection(detection, page)
     outlines = find_lines_once(next(iter(detection.values())), page)
@@ -134,7 +114,7 @@ def prove_runtimes(parts: Parts, config: SessionConfig, cache: ModelCache) -> Ru
     read = prove_recognition(parts[1], recognition, [cut_line(page, outline, height) for outline in outlines])
     for proof in (*found, *read):
         times = " + ".join(f"{1000 * seconds:.1f}" for seconds in proof.times_s) or "no"
-        LOG.info("Tried %s: %s ms%s", proof.runtime, times, f", but {proof.detail}" if proof.detail else "")
+        LOG.info("Tried %s: %s ms%s", proof.runtime, times, f", but {proof.fault}" if proof.fault else "")
     # What the candidates that lost have taken; the worker's limits of memory look at what is resident.
     del detection, recognition
     give_back()
@@ -147,17 +127,8 @@ def read_reference_file() -> bytes:
     return _REFERENCE.read_bytes()
 
 
-def read_reference() -> Pixels:
-    """The reference page, (H, W, 3) uint8."""
-    return np.asarray(cv2.imread(str(_REFERENCE), cv2.IMREAD_COLOR), np.uint8)
-
-
 def open_candidates(part: ModelPart, config: SessionConfig, cache: ModelCache) -> dict[Runtime, ModelRunner]:
-    """The model in every candidate that opens; single precision comes first.
-
-    Raises:
-        EngineUnavailable: Not even single precision opens.
-    """
+    """The model in every candidate that opens; single precision comes first, and has to open."""
     opened: dict[Runtime, ModelRunner] = {}
     for runtime in candidates(part.kind, config.provider):
         wanted = replace(config, provider=runtime.provider, precision=runtime.precision)
@@ -175,28 +146,28 @@ def prove_detection(runners: Mapping[Runtime, ModelRunner], page: Pixels) -> lis
     resized = _for_detection(page)
     lines, failed = _try_each(runners, lambda runner: find_lines_once(runner, page))
     single = next(iter(lines.values()))
-    times_s = time_in_turn({runtime: [partial(_detect, runners[runtime], resized)] for runtime in lines})
-    proofs = [_proof(runtime, times_s[runtime], outline_fault(single, found)) for runtime, found in lines.items()]
+    times_s = time_in_turn({runtime: [partial(detect, runners[runtime], resized)] for runtime in lines})
+    proofs = [Proof(runtime, times_s[runtime], outline_fault(single, found)) for runtime, found in lines.items()]
     return proofs + failed
 
 
 def prove_recognition(part: ModelPart, runners: Mapping[Runtime, ModelRunner], crops: Sequence[Pixels]) -> list[Proof]:
     """A proof of each, of the same lines: those that single precision, which comes first, makes sense of."""
-    crops = readable_lines(part, next(iter(runners.values())), crops)
+    # Lines of scripts that it does not know are noise to it.
+    found = read_lines(part, next(iter(runners.values())), crops)
+    crops = [crop for crop, text in zip(crops, found, strict=True) if text.confidence >= LEAST_CONFIDENCE]
     if len(crops) < FEWEST_LINES:
-        return [
-            Proof(runtime, (0.0,), reads_alike=False, detail="the reference page has too little of its script")
-            for runtime in runners
-        ]
+        return [Proof(runtime, (0.0,), "the reference page has too little of its script") for runtime in runners]
     texts, failed = _try_each(runners, lambda runner: read_lines(part, runner, crops))
     single = next(iter(texts.values()))
     by_width = sorted(crops, key=lambda one: one.shape[1])
-    timed = [to_tensor(by_width[place], part.input_format) for place in _spread(len(by_width), _TIMED_LINES)]
+    # From the narrowest to the widest, evenly apart.
+    places = np.linspace(0, len(by_width) - 1, min(len(by_width), _TIMED_LINES)).round().astype(int)
+    timed = [to_tensor(by_width[place], part.input_format) for place in dict.fromkeys(places.tolist())]
     runs = {runtime: [partial(runners[runtime].run, tensor, OUTPUTS) for tensor in timed] for runtime in texts}
     times_s = time_in_turn(runs)
-    fault = text_fault if part.version.is_built_in else text_fault_of_other
-    proofs = [_proof(runtime, times_s[runtime], fault(single, read)) for runtime, read in texts.items()]
-    return proofs + failed
+    fault = partial(text_fault, single, is_own_page=part.version.is_built_in)
+    return [Proof(runtime, times_s[runtime], fault(read)) for runtime, read in texts.items()] + failed
 
 
 def _try_each(
@@ -211,7 +182,7 @@ def _try_each(
         except SESSION_ERRORS as error:
             if not made:
                 raise
-            failed.append(Proof(runtime, (), reads_alike=False, detail=f"a run fails: {error}"))
+            failed.append(Proof(runtime, (), f"a run fails: {error}"))
     return made, failed
 
 
@@ -242,18 +213,13 @@ def time_in_turn(
 def find_lines_once(runner: ModelRunner, page: Pixels) -> list[Outline]:
     """The lines of a page, from one pass at its own scale; the engine itself may take two."""
     height, width = page.shape[:2]
-    return lines_from_map(_detect(runner, _for_detection(page)), width, height).outlines
+    return lines_from_map(detect(runner, _for_detection(page)), width, height).outlines
 
 
-def _detect(runner: ModelRunner, pixels: Pixels) -> ProbabilityMap:
+def detect(runner: ModelRunner, pixels: Pixels) -> ProbabilityMap:
+    """A detector's map of a page whose sides it takes."""
     found: ProbabilityMap = runner.run(model_input(runner, pixels))[0][0, 0]
     return found
-
-
-def readable_lines(part: ModelPart, runner: ModelRunner, crops: Sequence[Pixels]) -> list[Pixels]:
-    """The lines that the recognizer makes sense of; those of other scripts are noise to it."""
-    texts = read_lines(part, runner, crops)
-    return [crop for crop, text in zip(crops, texts, strict=True) if text.confidence >= LEAST_CONFIDENCE]
 
 
 def read_lines(part: ModelPart, runner: ModelRunner, crops: Sequence[Pixels]) -> list[LineText]:
@@ -281,43 +247,26 @@ def outline_fault(single: Sequence[Outline], other: Sequence[Outline]) -> str:
     return f"lines are {max(shifts):.1f} px elsewhere" if max(shifts, default=0) > MOST_SHIFT_PX else ""
 
 
-def text_fault(single: Sequence[LineText], other: Sequence[LineText]) -> str:
-    """What differs between what two recognizers read in the same lines; "" where nothing does that matters."""
-    pairs = list(zip(single, other, strict=True))
-    differing = sum(mine.text != text.text for text, mine in pairs)
-    if differing:
-        return f"it reads {differing} of {len(single)} lines otherwise"
-    gap = max(_gaps(single, other), default=0.0)
-    return f"a line's confidence is {gap:.2f} from what it should be" if gap > MOST_CONFIDENCE_GAP else ""
+def text_fault(single: Sequence[LineText], other: Sequence[LineText], *, is_own_page: bool = True) -> str:
+    """What differs between what two recognizers read in the same lines; "" where nothing does that matters.
 
-
-def text_fault_of_other(single: Sequence[LineText], other: Sequence[LineText]) -> str:
-    """The same for models that the reference page was not drawn for: spaces do not count, nor one line's confidence.
-
-    Where Chinese meets Latin, the ink decides on spaces for the whole page.
+    For models that the reference page was not drawn for spaces do not count, nor one line's confidence: where Chinese
+    meets Latin, the ink decides on spaces for the whole page.
     """
+    space = None if is_own_page else " "
     pairs = list(zip(single, other, strict=True))
-    differing = sum(mine.text.replace(" ", "") != text.text.replace(" ", "") for text, mine in pairs)
+    differing = sum(_without(mine.text, space) != _without(text.text, space) for text, mine in pairs)
     if differing:
         return f"it reads {differing} of {len(single)} lines otherwise"
-    gap = float(np.mean(_gaps(single, other)))
-    return f"confidence is {gap:.2f} from what it should be" if gap > MOST_CONFIDENCE_GAP else ""
+    gaps = [abs(mine.confidence - text.confidence) for text, mine in pairs]
+    what, gap = ("a line's confidence", max(gaps)) if is_own_page else ("confidence", float(np.mean(gaps)))
+    return f"{what} is {gap:.2f} from what it should be" if gap > MOST_CONFIDENCE_GAP else ""
 
 
-def _gaps(single: Sequence[LineText], other: Sequence[LineText]) -> list[float]:
-    """How far the confidence of each line is from what it should be."""
-    return [abs(mine.confidence - text.confidence) for text, mine in zip(single, other, strict=True)]
-
-
-def _proof(runtime: Runtime, times_s: tuple[float, ...], fault: str) -> Proof:
-    return Proof(runtime, times_s, reads_alike=not fault, detail=fault)
+def _without(text: str, space: str | None) -> str:
+    return text if space is None else text.replace(space, "")
 
 
 def _for_detection(page: Pixels) -> Pixels:
     height, width = page.shape[:2]
     return np.asarray(cv2.resize(page, input_size(height, width, 1.0)), np.uint8)
-
-
-def _spread(count: int, wanted: int) -> list[int]:
-    """Places, from the first to the last of `count`, evenly apart."""
-    return sorted({round(place) for place in np.linspace(0, count - 1, min(count, wanted))})

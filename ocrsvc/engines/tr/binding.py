@@ -66,27 +66,18 @@ class Sessions:
 
 @dataclass(frozen=True, slots=True)
 class RawLine:
-    """One line as Tr gives it.
+    """One line as Tr gives it."""
 
-    Attributes:
-        rect: (cx, cy, w, h, angle), pixels of the image given and degrees, as OpenCV's boxPoints takes them.
-        codes: Unicode code points, one a step; below 0 is blank.
-        probabilities: One a step.
-    """
-
+    # (cx, cy, w, h, angle), pixels of the image given and degrees, as OpenCV's boxPoints takes them
     rect: tuple[float, float, float, float, float]
-    codes: list[int]
-    probabilities: list[float]
+    codes: list[int]  # unicode code points, one a step; below 0 is blank
+    probabilities: list[float]  # one a step
 
 
 class TrLibrary:
     """The loaded library of a folder. Sessions are opened and released one after the other, from any thread.
 
-    Args:
-        home: Folder with libtr.so, ctpn.bin and crnn.bin.
-
-    Raises:
-        EngineUnavailable: The folder is not named, lacks a file, or holds a library that does not load here.
+    Raises EngineUnavailable: the folder is not named, lacks a file, or holds a library that does not load here.
     """
 
     def __init__(self, home: Path | None) -> None:
@@ -130,14 +121,9 @@ class TrRunner:
         self._probabilities = np.zeros((MAX_LINES, MAX_STEPS), np.float32)
 
     def run(self, pixels: Pixels, flag: int) -> list[RawLine]:
-        """Find and read the lines of a page.
+        """Find and read the lines of a (H, W[, 3]) gray or BGR uint8 page, with UPRIGHT or ROTATED boxes.
 
-        Args:
-            pixels: (H, W) gray or (H, W, 3) BGR, uint8.
-            flag: UPRIGHT or ROTATED boxes.
-
-        Raises:
-            EngineFailed: Tr reports an error or returns nonsense.
+        Raises EngineFailed: Tr reports an error or returns nonsense.
         """
         image = np.ascontiguousarray(pixels)
         self._clear_buffers()
@@ -180,8 +166,7 @@ class TrRunner:
     def _take_line(self, index: int, image: Pixels) -> RawLine:
         """A copy of one line, checked, in plain lists: on some dozen steps they cost a fifth of numpy's calls.
 
-        Raises:
-            EngineFailed: The line makes no sense.
+        Raises EngineFailed.
         """
         cx, cy, width, height, angle, count = rect = self._rects[index].tolist()
         if not math.isfinite(sum(rect)) or width < 0 or height < 0:

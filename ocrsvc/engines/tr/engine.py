@@ -72,20 +72,19 @@ class TrHandle:
 class TrEngine:
     """The loaded library; models are loaded with the handles, or here when the sessions are shared.
 
-    Args:
-        home: Folder with libtr.so, ctpn.bin and crnn.bin.
-        shared_sessions: All handles run one pair of sessions; else each opens a pair of its own.
-        device: "cpu" or "cuda" refuse a library built for the other; "auto" takes what the library was built for.
-
-    Raises:
-        EngineUnavailable: Tr is missing, does not load, or was built for another device than the one asked for.
+    All handles run one pair of `shared_sessions`, or each opens its own. Raises EngineUnavailable: Tr is missing, does
+    not load, or was built for another device than the one asked for.
     """
 
     traits = EngineTraits(serial_open=True, best_batch=1, wants_gray=True)
 
     def __init__(self, home: Path | None, *, shared_sessions: bool = False, device: str = "auto") -> None:
         self._library = TrLibrary(home)
-        _check_device(device, self._library.device)
+        if device not in ("auto", self._library.device):
+            raise EngineUnavailable(
+                f"OCRSVC_DEVICE={device}, but the libtr.so in OCRSVC_TR_HOME was built for {self._library.device}.",
+                f"Put the {device} build of Tr 2.3 there, or set OCRSVC_DEVICE=auto.",
+            )
         self._shared = self._library.open_sessions() if shared_sessions else None
 
     def describe(self) -> EngineInfo:
@@ -102,14 +101,6 @@ class TrEngine:
         if self._shared is not None:
             self._library.release(self._shared)
             self._shared = None
-
-
-def _check_device(wanted: str, built_for: str) -> None:
-    if wanted not in ("auto", built_for):
-        raise EngineUnavailable(
-            f"OCRSVC_DEVICE={wanted}, but the libtr.so in OCRSVC_TR_HOME was built for {built_for}.",
-            f"Put the {wanted} build of Tr 2.3 there, or set OCRSVC_DEVICE=auto.",
-        )
 
 
 def to_line(raw: RawLine) -> Line:

@@ -45,26 +45,22 @@ class _Tensor(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What the model says along one line, from left to right; one entry for each step of 4 px at height 48.
+    """What the model says along one line, from left to right; one entry for each step of 4 px at height 48."""
 
-    Attributes:
-        indices: (steps,) int64; 0 is blank, n is the n-th character of the table.
-        probabilities: (steps,) float32, of the index chosen.
-    """
-
-    indices: NDArray[np.int64]
-    probabilities: NDArray[np.float32]
+    indices: NDArray[np.int64]  # (steps,) int64; 0 is blank, n is the n-th character of the table
+    probabilities: NDArray[np.float32]  # (steps,) float32, of the index chosen
 
 
 class CrnnLibrary:
-    """The loaded library and its character table; handles are opened from it.
-
-    Raises:
-        EngineUnavailable: Wrong machine, package missing or damaged.
-    """
+    """The loaded library and its character table; handles are opened from it. Raises EngineUnavailable."""
 
     def __init__(self) -> None:
-        _check_machine()
+        system, machine = platform.system(), platform.machine()
+        if (system, machine) != ("Linux", "x86_64"):
+            raise EngineUnavailable(
+                f"The engine tr_crnn runs on x86-64 Linux only; this machine is {machine} {system}.",
+                "Set OCRSVC_ENGINE=ppocr, which runs here too.",
+            )
         installed = _find_package()
         self.version: str = installed.version
         folder = Path(str(installed.locate_file(PACKAGE)))
@@ -92,14 +88,9 @@ class CrnnHandle:
         self._thread = threading.get_ident()
 
     def run(self, line: NDArray[np.uint8]) -> Steps:
-        """Read one line.
+        """Read one line, (h, w) uint8, C-contiguous, h at most 16 times w.
 
-        Args:
-            line: (h, w) uint8, C-contiguous, h at most 16 times w.
-
-        Raises:
-            EngineFailed: The image is none that the library survives, the library reports an error, or what it
-                returns makes no sense.
+        Raises EngineFailed: the library does not survive it, reports an error, or returns what makes no sense.
         """
         self._check_call(line)
         given, answer = _describe(line), (_Tensor * 2)()
@@ -130,15 +121,6 @@ class CrnnHandle:
         height, width = line.shape
         if not 0 < height <= MOST_HEIGHT_PER_WIDTH * width:
             raise EngineFailed(f"Tr cannot read a line of {width} x {height} px.")
-
-
-def _check_machine() -> None:
-    system, machine = platform.system(), platform.machine()
-    if (system, machine) != ("Linux", "x86_64"):
-        raise EngineUnavailable(
-            f"The engine tr_crnn runs on x86-64 Linux only; this machine is {machine} {system}.",
-            "Set OCRSVC_ENGINE=ppocr, which runs here too.",
-        )
 
 
 def _find_package() -> metadata.Distribution:

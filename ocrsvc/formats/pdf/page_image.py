@@ -10,12 +10,12 @@ import cv2
 import numpy as np
 
 from ocrsvc.errors import BrokenImage
-from ocrsvc.imaging.decode import PixelLimits, decode_pixels, open_encoded_image, open_without_pillow
-from ocrsvc.imaging.encoded_image import EncodedImage
-from ocrsvc.imaging.gif_and_tiff import open_tiff
-from ocrsvc.imaging.jpeg import read_colours
-from ocrsvc.imaging.png import PALETTE, RGB, PngSamples, read_samples
-from ocrsvc.imaging.resolution import read_resolution
+from ocrsvc.imaging.codecs.decode import PixelLimits, decode_pixels, open_encoded_image, open_without_pillow
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage
+from ocrsvc.imaging.codecs.gif_and_tiff import open_tiff
+from ocrsvc.imaging.codecs.jpeg import read_colours
+from ocrsvc.imaging.codecs.png import PALETTE, RGB, PngSamples, read_samples
+from ocrsvc.imaging.codecs.resolution import read_resolution
 from ocrsvc.records import Pixels
 
 _JPEG_COLOURS: Final = {1: b"/DeviceGray", 3: b"/DeviceRGB", 4: b"/DeviceCMYK"}

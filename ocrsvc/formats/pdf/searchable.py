@@ -1,6 +1,6 @@
 """Searchable PDF: the pages of a PDF with invisible text over them, or a page for each image.
 
-Text is laid over a PDF in a child process with limits of memory and time, for the reasons in `ocrsvc.imaging.pdf`.
+Text is laid over a PDF in a child process with limits of memory and time, as in `ocrsvc.imaging.pdf.open_pdf`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ocrsvc.formats.document import DocumentResult, Output, PictureOf
 from ocrsvc.formats.pdf.image_pdf import ImagePdf
 from ocrsvc.formats.pdf.page_image import page_image
 from ocrsvc.formats.pdf.text_lines import PageText, text_of
-from ocrsvc.imaging.decode import PixelLimits
+from ocrsvc.imaging.codecs.decode import PixelLimits
+from ocrsvc.imaging.codecs.tiff_pages import find_pages
 from ocrsvc.imaging.document import is_pdf, may_have_pages
-from ocrsvc.imaging.tiff_pages import find_pages
 from ocrsvc.records import Page
 from ocrsvc.system.child_process import Check, ChildFailed, ChildLate, ChildProcess
 
@@ -54,12 +54,9 @@ def write_searchable_pdf(result: DocumentResult, output: Output, limit_s: float,
 
 
 def lay_over_pages(file: BinaryIO, texts: Iterable[PageText], output: Output, limit_s: float, check: Check) -> None:
-    """Write a PDF with these texts over its pages; other pages, and a PDF without texts, stay as they are.
+    """Write a PDF, which has a file descriptor, with these texts over its pages, in any order; raises as a `Writer`.
 
-    Args:
-        file: The PDF, with a file descriptor.
-        texts: Of pages, in any order.
-        output, limit_s, check: As of a `Writer`, which raises the same.
+    Other pages, and a PDF without texts, stay as they are.
     """
     stop_s = time.monotonic() + limit_s
     with TemporaryFile() as text, TemporaryFile() as laid:
@@ -112,8 +109,7 @@ def write_images(results: Iterable[DocumentResult], output: Output, limit_s: flo
 def add_pictures(pdf: ImagePdf, file: bytes, pages: Iterable[NumberedText], check: Check) -> CallerError | None:
     """A page for each of an image file's, with its text; blank for what cannot be shown.
 
-    Returns:
-        Why the last of them cannot be shown, if none of them can.
+    Returns why the last of them cannot be shown, if none of them can.
     """
     directories = find_pages(file) if may_have_pages(file) else []
     shown, failure = 0, None

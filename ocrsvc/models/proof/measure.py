@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from ocrsvc.engines.isolated.model_name import ModelName
 from ocrsvc.engines.model.encryption import ModelKey, parse_key
 from ocrsvc.engines.model.files import digest_of
-from ocrsvc.engines.model.version import ModelVersion
+from ocrsvc.engines.model.version import ModelVersion, VersionName
 from ocrsvc.errors import BadModel, OcrsvcError
 from ocrsvc.models.proof.judgement import FailureKind, Judgement, Measurement, PageMeasurement, pack
 from ocrsvc.models.proof.reference_pages import ReferencePage, find_reference_pages
@@ -57,13 +56,13 @@ class Refusal(Exception):
 
 
 def measure(
-    settings: Settings, plan: ThreadPlan, wanted: ModelName, pages_of: ModelName, key: ModelKey | None = None
+    settings: Settings, plan: ThreadPlan, wanted: VersionName, pages_of: VersionName, key: ModelKey | None = None
 ) -> Measurement:
     """Verify a version, open it, and read the pages that are meant for another, or for itself. Raises Refusal."""
-    from ocrsvc.engines.opening import open_engine_in_process
+    from ocrsvc.engines.open_engine import open_engine_in_process
 
     try:
-        version, owner = wanted.open(settings.models, key), pages_of.open(settings.models, key)
+        version, owner = wanted.find(settings.models, key), pages_of.find(settings.models, key)
     except BadModel as error:
         raise Refusal("gone", str(error)) from error
     _verify(version)
@@ -93,7 +92,7 @@ def _verify(version: ModelVersion) -> None:
 
 
 def _decode(settings: Settings, page: ReferencePage) -> Image:
-    from ocrsvc.imaging.decode import PixelLimits, decode
+    from ocrsvc.imaging.codecs.decode import PixelLimits, decode
 
     with _refusing("reference", f"The reference page {page.name} cannot be read: "):
         return decode(page.read(), PixelLimits(settings.max_pixels), gray=False)
@@ -178,7 +177,7 @@ def main() -> None:
     if key is not None:
         forbid_core_dumps()
     settings, plan = settings_class().model_validate(message["settings"]), ThreadPlan(**message["plan"])
-    names = ModelName(**message["version"]), ModelName(**message["pages_of"])
+    names = VersionName(**message["version"]), VersionName(**message["pages_of"])
     try:
         outcome: Measurement | Judgement = measure(settings, plan, *names, key)
     except Refusal as refusal:

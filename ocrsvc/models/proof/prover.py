@@ -16,8 +16,7 @@ from typing import Final
 
 import orjson
 
-from ocrsvc.engines.isolated.model_name import ModelName
-from ocrsvc.engines.model.version import ModelVersion
+from ocrsvc.engines.model.version import ModelVersion, VersionName
 from ocrsvc.models.proof.judgement import FailureKind, Judgement, Measurement, Stopped, judge, unpack
 from ocrsvc.settings.group import bytes_of
 from ocrsvc.settings.settings import Settings
@@ -93,8 +92,8 @@ class Prover:
         fields: Mapping[str, object] = {
             "settings": self.settings.model_dump(mode="json"),
             "plan": asdict(self.plan),
-            "version": asdict(ModelName.of(version)),
-            "pages_of": asdict(ModelName.of(pages_of)),
+            "version": asdict(VersionName.of(version)),
+            "pages_of": asdict(VersionName.of(pages_of)),
             "model_key": None if key is None else key.expose(),
         }
         return orjson.dumps(fields)

@@ -19,9 +19,7 @@ LOG: Final = logging.getLogger("ocrsvc.ppocr")
 Imaging = Literal["auto", "cpu", "numpy"]
 """Where pixels are prepared: on the GPU if the models run there, in memory, or in memory by the GPU code."""
 
-Array = Any
-"""An array of the GPU's array module."""
-
+Array = Any  # an array of the GPU's array module
 MAX_FREE_BYTES: Final = 256 << 20
 """Free memory of the GPU that is kept for the next page; what is free beyond it goes back to the GPU."""
 
@@ -29,12 +27,7 @@ MAX_FREE_PINNED_BLOCKS: Final = 16
 
 
 class ArrayBackend:
-    """An array module, and the memory behind it: numpy and its own. All calls may come from any thread.
-
-    Attributes:
-        xp: The array module.
-        name: What it is, for people.
-    """
+    """An array module, and the memory behind it: numpy and its own. All calls may come from any thread."""
 
     xp: Any = np
     name = "numpy"
@@ -52,13 +45,7 @@ class ArrayBackend:
 
 
 class CupyBackend(ArrayBackend):
-    """The present GPU, through cupy.
-
-    All threads use cupy's default stream, so what one uploads another may read.
-
-    Raises:
-        ImportError: cupy, or what it needs, is not installed.
-    """
+    """The present GPU, through cupy, whose default stream all threads use. Raises ImportError."""
 
     def __init__(self) -> None:
         import cupy

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.ppocr.gpu.arrays import Array, ArrayBackend
-from ocrsvc.engines.ppocr.gpu.resampling_weights import (
+from ocrsvc.engines.ppocr.gpu.resize import (
     ResamplingWeights,
     area_weights,
     mixed_weights,
+    scaling,
     source_pixels_for,
 )
-from ocrsvc.engines.ppocr.gpu.resize import scaling
 from ocrsvc.engines.ppocr.pipeline.line_ground import find_noisy_ground
 from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat
 from ocrsvc.imaging.geometry import Quad
@@ -36,13 +36,8 @@ def crop_lines(
 ) -> Array:
     """(N, 3, height, padded) float32 lines as the model takes them; 0 to the right of each, gray in all channels.
 
-    Args:
-        backend: Holds the page.
-        page: (H, W[, 3]) uint8, on the GPU.
-        quads: (4, 2) float32 in pixels of the page, in memory.
-        widths: Of each line, in pixels.
-        padded: Width of all, in pixels.
-        taken: What the model takes, the height of all included.
+    `page` is (H, W[, 3]) uint8, on the GPU; `quads` (4, 2) float32 in its pixels, in memory; `widths` those of the
+    lines.
     """
     xp, height = backend.xp, taken.height_px
     factor, offset = scaling(xp, taken)
@@ -87,19 +82,12 @@ def samples(quads: Sequence[Quad], widths: Sequence[int], height: int) -> Sizes:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Lines that are sampled alike.
-
-    Attributes:
-        rows: (n,) their numbers.
-        widths: (n,) in pixels.
-        matrices: (n, 9) float64 homographies from the line in its own size to the page.
-        across, along: Which of the line's own rows and columns make each row and column of what is asked for.
-    """
+    """Lines that are sampled alike."""
 
     rows: NDArray[np.int64]
-    widths: Sizes
-    matrices: NDArray[np.float64]
-    across: ResamplingWeights
+    widths: Sizes  # (n,) in pixels
+    matrices: NDArray[np.float64]  # (n, 9) float64 homographies from the line in its own size to the page
+    across: ResamplingWeights  # which of the line's own rows and columns make each row and column of what is asked for
     along: ResamplingWeights
 
 

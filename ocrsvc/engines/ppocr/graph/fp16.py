@@ -31,12 +31,7 @@ class _DetachedHead:
 
 
 def to_fp16(proto: onnx.ModelProto, scores: str) -> onnx.ModelProto:
-    """The same model in half precision; `proto` is changed.
-
-    Args:
-        proto: The model.
-        scores: The name of the sum of a product and a bias from which on it decides, if there is one.
-    """
+    """The same model in half precision but from `scores` on, the sum of a product and a bias. Changes `proto`."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     head = _detach_head(proto.graph, scores)

@@ -1,7 +1,9 @@
 """What an ONNX model is: a detector, a recognizer of lines, or neither; by its inputs and outputs, not by its name.
 
 An old export says neither how many classes there are nor how high a line is: such a recognizer is run, in a process of
-its own, which bounds what a bad one can do.
+its own, which bounds what a bad one can do. Models whose weights are in other files are found: OpenVINO, given a model
+in memory, reads such files below the folder that the process runs in, be that `/`: a model would hold what is in the
+files of others, and no manifest would say so.
 """
 
 from __future__ import annotations
@@ -9,15 +11,44 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from ocrsvc.engines.ppocr.graph.external_weights import has_external_weights
 from ocrsvc.errors import BadModel
 
 if TYPE_CHECKING:
     import onnx
+
+
+def has_external_weights(model: onnx.ModelProto) -> bool:
+    """Whether any tensor of a model lies in another file."""
+    return any(tensor.data_location or tensor.external_data for tensor in _tensors(model))
+
+
+def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    yield from _tensors_of(model.graph)
+    for function in model.functions:
+        for node in function.node:
+            yield from _tensors_of_node(node)
+
+
+def _tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        yield from _tensors_of_node(node)
+
+
+def _tensors_of_node(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
+    for attribute in node.attribute:
+        yield from (attribute.t, *attribute.tensors)
+        for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+            yield from (sparse.values, sparse.indices)
+        for graph in (attribute.g, *attribute.graphs):
+            yield from _tensors_of(graph)
+
 
 Kind = Literal["detector", "recognizer", "other"]
 Shape = Sequence[int | None]
@@ -33,20 +64,13 @@ _MEMORY_BYTES: Final = 6 << 30
 
 @dataclass(frozen=True, slots=True)
 class OnnxGraph:
-    """What a model says of itself.
-
-    Attributes:
-        what: The kind in words, such as "a classifier of 2 classes".
-        height_px: Of the lines that a recognizer takes; None where it takes any.
-        classes: Of a recognizer.
-        characters: Its property `character`, as it is; None without one.
-    """
+    """What a model says of itself."""
 
     kind: Kind
-    what: str
-    height_px: int | None = None
-    classes: int | None = None
-    characters: str | None = None
+    what: str  # the kind in words, such as "a classifier of 2 classes"
+    height_px: int | None = None  # of the lines that a recognizer takes; None where it takes any
+    classes: int | None = None  # of a recognizer
+    characters: str | None = None  # its property `character`, as it is; None without one
 
 
 def inspect_model(content: bytes, name: str) -> OnnxGraph:

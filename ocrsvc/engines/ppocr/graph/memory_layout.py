@@ -21,14 +21,8 @@ _DECONVOLUTIONS: Final = ("ConvTranspose", "Add", "Relu", "ConvTranspose", "Add"
 Weights = NDArray[np.float32]
 
 
-def suit_detector(proto: onnx.ModelProto, block: int) -> None:
-    """All of it, for a detector whose channels are taken `block` at once. Raises ValueError for another graph."""
-    for rewriting in detector_rewrites(block):
-        rewriting(proto)
-
-
 def detector_rewrites(block: int) -> tuple[Callable[[onnx.ModelProto], None], ...]:
-    """The rewrites of a detector, in order; see `suit_detector`."""
+    """The rewrites of a detector whose channels are taken `block` at once, in order; ValueError for another graph."""
     return average_by_pooling, add_one_before_scaling, deconvolve_in_phases, partial(pad_stem_channels, block=block)
 
 

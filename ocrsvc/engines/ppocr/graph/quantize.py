@@ -19,9 +19,7 @@ from onnx import helper, numpy_helper
 
 from ocrsvc.engines.ppocr.graph.memory_layout import attributes_of, replace_nodes
 
-LEAST_CHANNELS: Final = 96
-"""Products with fewer channels than that, on either side, win nothing."""
-
+LEAST_CHANNELS: Final = 96  # products with fewer channels than that, on either side, win nothing
 _CHANNELS_LAST: Final = (0, 2, 3, 1)
 _CHANNELS_FIRST: Final = (0, 3, 1, 2)
 _MICROSOFT: Final = "com.microsoft"
@@ -33,11 +31,9 @@ Weights = NDArray[np.float32]
 
 
 def quantize(proto: onnx.ModelProto, least_channels: int = LEAST_CHANNELS) -> int:
-    """Let the model's large 1 x 1 convolutions and its Gemm be computed in eight bits; returns how many those are.
+    """Have the model's large 1 x 1 convolutions and its Gemm computed in eight bits; returns how many those are.
 
-    Args:
-        proto: Of opset 11 or later, without nodes that do nothing, for batches of one; changed in place.
-        least_channels: That a convolution must have going in and coming out.
+    `proto` is of opset 11 or later, without nodes that do nothing, for batches of one; it is changed in place.
     """
     del proto.graph.value_info[:]
     rewriter = _Int8Rewriter(proto, least_channels)
@@ -85,9 +81,12 @@ class _Int8Rewriter:
                 fused.update([id(bias)] if bias is not None else [])
                 self._write_convolution(node, bias)
             elif self._stays_last(node):
-                self._write_by_element(node)
+                inputs = [name if name in self._constants else self._to_last(name) for name in node.input]
+                self._written.append(helper.make_node(node.op_type, inputs, [self._made_last(node.output[0])]))
             else:
-                self._copy(node)
+                for name in node.input:
+                    self._to_first(name)
+                self._written.append(node)
         for output in self._proto.graph.output:
             self._to_first(output.name)
         replace_nodes(self._proto, self._written)
@@ -137,29 +136,21 @@ class _Int8Rewriter:
     def _write_product(self, rows: str, weights: Weights, bias: Weights, output: str) -> None:
         rounded, scales = round_weights(weights)
         constants: dict[str, NDArray[Any]] = {"w": rounded, "s": scales, "z": np.zeros(len(scales), np.int8), "b": bias}
-        inputs = [self._constant(f"eight.{self.count}.{name}", value) for name, value in constants.items()]
+        inputs = [f"eight.{self.count}.{name}" for name in constants]
+        self._proto.graph.initializer.extend(
+            numpy_helper.from_array(np.ascontiguousarray(value), name)
+            for name, value in zip(inputs, constants.values(), strict=True)
+        )
         self._written.append(helper.make_node("DynamicQuantizeMatMul", [rows, *inputs], [output], domain=_MICROSOFT))
         self.count += 1
 
     def _stays_last(self, node: onnx.NodeProto) -> bool:
         """By element, on what is to be had with channels last, or made for a product."""
-        if node.op_type not in _BY_ELEMENT or not all(self._fits_last(name) for name in node.input):
+        constants = [self._constants[name] for name in node.input if name in self._constants]
+        if node.op_type not in _BY_ELEMENT or any(constant.size != 1 for constant in constants):
             return False
         for_product = any(self._is_quantizable(reader) for reader in self._readers.get(node.output[0], []))
         return for_product or any(name in self._only_last for name in node.input)
-
-    def _fits_last(self, name: str) -> bool:
-        constant = self._constants.get(name)
-        return constant is None or constant.size == 1
-
-    def _write_by_element(self, node: onnx.NodeProto) -> None:
-        inputs = [name if name in self._constants else self._to_last(name) for name in node.input]
-        self._written.append(helper.make_node(node.op_type, inputs, [self._made_last(node.output[0])]))
-
-    def _copy(self, node: onnx.NodeProto) -> None:
-        for name in node.input:
-            self._to_first(name)
-        self._written.append(node)
 
     def _made_last(self, name: str) -> str:
         """What will hold this tensor, to be had with channels last only."""
@@ -177,7 +168,3 @@ class _Int8Rewriter:
         if name in self._only_last:
             self._only_last.remove(name)
             self._written.append(helper.make_node("Transpose", [self._last[name]], [name], perm=_CHANNELS_FIRST))
-
-    def _constant(self, name: str, value: NDArray[Any]) -> str:
-        self._proto.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
-        return name

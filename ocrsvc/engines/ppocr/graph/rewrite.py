@@ -21,8 +21,7 @@ LOGITS: Final = "logits"
 FEATURES: Final = "features"
 BEGINS: Final = "begins"
 
-IMPOSSIBLE: Final = -1e30
-"""The score of a class that is there for padding."""
+IMPOSSIBLE: Final = -1e30  # the score of a class that is there for padding
 
 # Far above the subnormal range (1.2e-38) and far below any weight that can change an output in single precision.
 NEGLIGIBLE: Final = 1e-30
@@ -56,9 +55,7 @@ def add_argmax(proto: onnx.ModelProto) -> None:
     Instead of probabilities (1, T, C) it then gives, for one line: BEST (T,) int64, the likeliest class of each step;
     PROBABILITIES (N,) float32, that of each character at its first step; LOGITS (T, C), which costs nothing until it is
     asked for. The softmax is taken over the rows of those first steps only, and the bias is added inside the product.
-
-    Raises:
-        ValueError: The graph does not end in the product, bias and softmax that PP-OCR's recognizer ends in.
+    Raises ValueError: the graph does not end in the product, bias and softmax that PP-OCR's recognizer ends in.
     """
     product, add_bias = _find_head(proto)
     features, weights, bias = product.input[0], product.input[1], add_bias.input[1]
@@ -73,11 +70,7 @@ def add_argmax(proto: onnx.ModelProto) -> None:
 
 
 def keep_features(proto: onnx.ModelProto) -> None:
-    """Leave the recognizer's last product out: for one line it gives FEATURES (T, F), of which `make_classifier` reads.
-
-    Raises:
-        ValueError: As for `add_argmax`.
-    """
+    """Leave the recognizer's last product out: of one line it gives FEATURES (T, F), for `make_classifier`."""
     product, _ = _find_head(proto)
     _Head(proto).add_along("Squeeze", product.input[0], 0, output=FEATURES)
     _put_outputs(proto, ((FEATURES, TensorProto.FLOAT, 2),))
@@ -89,14 +82,8 @@ def make_classifier(proto: onnx.ModelProto, rows: int) -> onnx.ModelProto:
 
     From FEATURES (rows, F) and BEGINS (rows,) bool, the first steps of lines, it makes BEST (rows,) and PROBABILITIES
     (N,) as `add_argmax` does, a line's characters beginning at its own first step. The classes are padded with
-    impossible ones to whole blocks, so that both stages of the choice look at about 140 values a step.
-
-    Args:
-        proto: The recognizer.
-        rows: Steps in one run, always as many.
-
-    Raises:
-        ValueError: As for `add_argmax`.
+    impossible ones to whole blocks, so that both stages of the choice look at about 140 values a step. Raises
+    ValueError.
     """
     weights, bias = read_head(proto)
     blocks = math.ceil(len(bias) / _CLASSES)
@@ -114,11 +101,7 @@ def make_classifier(proto: onnx.ModelProto, rows: int) -> onnx.ModelProto:
 
 
 def read_head(proto: onnx.ModelProto) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(F, C) weights and (C,) bias of the recognizer's last product: logits = features @ weights + bias.
-
-    Raises:
-        ValueError: As for `add_argmax`.
-    """
+    """(F, C) weights and (C,) bias of the last product: logits = features @ weights + bias. Raises ValueError."""
     product, add_bias = _find_head(proto)
     constants = {tensor.name: tensor for tensor in proto.graph.initializer}
     weights, bias = (numpy_helper.to_array(constants[name]) for name in (product.input[1], add_bias.input[1]))
@@ -131,13 +114,13 @@ def add_argmax_batched(proto: onnx.ModelProto) -> None:
     The graph then gives BEST (N, T) int64, the likeliest class of each step; PROBABILITIES (N, T) float32, that of the
     class; LOGITS (N, T, C). Plain ArgMax and Softmax: what is slow on a CPU core is nothing to a GPU, and the scores
     stay there.
-
-    Raises:
-        ValueError: As for `add_argmax`.
     """
     shares = proto.graph.output[0].name
     _, add_bias = _find_head(proto)
-    _rename(proto, add_bias.output[0], LOGITS)
+    before = add_bias.output[0]
+    for node in proto.graph.node:
+        node.input[:] = [LOGITS if name == before else name for name in node.input]
+        node.output[:] = [LOGITS if name == before else name for name in node.output]
     head = _Head(proto)
     head.add("ArgMax", shares, output=BEST, axis=2, keepdims=0)
     head.add_along("ReduceMax", shares, 2, output=PROBABILITIES, keepdims=0)
@@ -146,16 +129,15 @@ def add_argmax_batched(proto: onnx.ModelProto) -> None:
 
 
 def add_argmax_to_scores(proto: onnx.ModelProto, classes: int, *, shares: bool, batched: bool) -> None:
-    """What `add_argmax`, or `add_argmax_batched`, does, for a recognizer whatever it ends in.
+    """What `add_argmax`, or `add_argmax_batched`, does, for a recognizer whose first output is (N, T, classes).
 
-    Args:
-        proto: Its first output is (N, T, C).
-        classes: C.
-        shares: These are probabilities; otherwise scores before a softmax.
-        batched: For many lines in one run.
+    `shares` says that these are probabilities; otherwise they are scores before a softmax.
     """
     head = _Head(proto)
-    scores = _scores_before_softmax(proto) or (_logarithms(head, proto) if shares else proto.graph.output[0].name)
+    scores = _scores_before_softmax(proto) or proto.graph.output[0].name
+    if shares and scores == proto.graph.output[0].name:
+        least = head.constant(np.array(np.finfo(np.float32).tiny, np.float32))
+        scores = head.add("Log", head.add("Max", scores, least))
     if batched:
         logits = head.add("Identity", scores, output=LOGITS)
         head.add("ArgMax", logits, output=BEST, axis=2, keepdims=0)
@@ -178,11 +160,6 @@ def _scores_before_softmax(proto: onnx.ModelProto) -> str | None:
     return softmax.input[0] if axis in (2, -1) else None
 
 
-def _logarithms(head: _Head, proto: onnx.ModelProto) -> str:
-    least = head.constant(np.array(np.finfo(np.float32).tiny, np.float32))
-    return head.add("Log", head.add("Max", proto.graph.output[0].name, least))
-
-
 def _outputs(*, batched: bool) -> tuple[tuple[str, int, int], ...]:
     """The outputs of a recognizer that chooses its classes."""
     ranks = (2, 2, 3) if batched else (1, 1, 2)
@@ -198,13 +175,6 @@ def opset_of(proto: onnx.ModelProto) -> int:
 def _blocks_of(classes: int) -> int:
     """Into how many blocks ONNX Runtime is to cut the classes: they must be of equal size."""
     return next((count for count in range(classes // _BLOCK + 1, _MOST_BLOCKS) if classes % count == 0), 1)
-
-
-def _rename(proto: onnx.ModelProto, before: str, after: str) -> None:
-    """Call a value otherwise, where it is made and where it is read."""
-    for node in proto.graph.node:
-        node.input[:] = [after if name == before else name for name in node.input]
-        node.output[:] = [after if name == before else name for name in node.output]
 
 
 def _put_outputs(proto: onnx.ModelProto, kinds: Iterable[tuple[str, int, int]]) -> None:
@@ -280,15 +250,12 @@ class _Head:
         blocked = self.add("Reshape", scores, self.constant([-1, blocks, classes // blocks]))
         greatest = self.add_along("ReduceMax", blocked, 2, keepdims=0)
         block = self.add("ArgMax", greatest, axis=1, keepdims=1)
-        place = self.add("Concat", self.add_along("Unsqueeze", self._row_numbers(greatest), 1), block, axis=1)
+        count = self.add("Gather", self.add("Shape", greatest), self.constant(0), axis=0)
+        rows = self.add("Range", self.constant(0), count, self.constant(1))
+        place = self.add("Concat", self.add_along("Unsqueeze", rows, 1), block, axis=1)
         inside = self.add("ArgMax", self.add("GatherND", blocked, place), axis=1, keepdims=0)
         before = self.add("Mul", self.add_along("Squeeze", block, 1), self.constant(classes // blocks))
         return self.add("Add", before, inside, output=BEST)
-
-    def _row_numbers(self, table: str) -> str:
-        """0, 1, ... for each row."""
-        count = self.add("Gather", self.add("Shape", table), self.constant(0), axis=0)
-        return self.add("Range", self.constant(0), count, self.constant(1))
 
     def add_probabilities(self, scores: str, best: str, begins: str | None = None) -> None:
         """PROBABILITIES, of the scores (T, C) at the first step of each character; see `first_steps`."""
@@ -297,11 +264,9 @@ class _Head:
 
     def first_steps(self, best: str, begins: str | None) -> str:
         """(N,) the first step of each run of one class that is not blank (0); one begins wherever `begins` is true."""
-        before = self.add("Concat", self.constant([0]), self.add("Slice", best, *self._all_but_the_last()), axis=0)
+        but_the_last = self.add("Slice", best, self.constant([0]), self.constant([-1]))
+        before = self.add("Concat", self.constant([0]), but_the_last, axis=0)
         changed = self.add("Not", self.add("Equal", best, before))
         changed = self.add("Or", changed, begins) if begins is not None else changed
         not_blank = self.add("Greater", best, self.constant(0))
         return self.add_along("Squeeze", self.add("NonZero", self.add("And", changed, not_blank)), 0)
-
-    def _all_but_the_last(self) -> tuple[str, str]:
-        return self.constant([0]), self.constant([-1])

@@ -21,15 +21,11 @@ from numpy.typing import NDArray
 from ocrsvc.engines.line_recognizer import Path
 from ocrsvc.records import Pixels
 
-Columns = NDArray[np.uint64]
-"""(w,) the ink of each column: the bit 1 << row is set where that row has some."""
-
+Columns = NDArray[np.uint64]  # (w,) the ink of each column: the bit 1 << row is set where that row has some
 INKED: Final = 0.4
 """Of the line's strongest contrast with its ground, from which a pixel is ink: half, less what smoothing takes away."""
 
-STRONG: Final = 0.98
-"""The share of pixels with less contrast than the strongest; fewer than the others are specks."""
-
+STRONG: Final = 0.98  # the share of pixels with less contrast than the strongest; fewer than the others are specks
 EDGE: Final = 0.2
 """Share of the crop's height at its top and at its bottom that may hold ink of the lines above and below."""
 
@@ -43,39 +39,28 @@ characters, 0.21 for Latin letters and 0.29 for marks, with one in ten more than
 CLEAR: Final = 4
 """Columns from ink that are as good as any more, where no space was read: a wider gap may be beside a narrow mark."""
 
-EDGE_INK: Final = np.array([(1 << 64) - 1], np.uint64)
-"""The column after each line."""
-
+EDGE_INK: Final = np.array([(1 << 64) - 1], np.uint64)  # the column after each line
 HALF_CHARACTER: Final = 0.75
 """Of the crop's height, how far the first and the last character of a line reach out from their middles at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CharacterPlaces:
-    """Where the ink of a line's characters stands, as shares of the crop's width and height.
+    """Where the ink of a line's characters stands, as shares of the crop's width and height."""
 
-    Attributes:
-        places: (N,) which of the path's characters these are: all but the spaces.
-        left, right: (N,) where each begins and ends, along the line.
-        top, bottom: (N,) where each begins and ends, across it.
-        line_top, line_bottom: Where the line's ink begins and ends, across it.
-    """
-
-    places: NDArray[np.intp]
-    left: NDArray[np.float64]
+    places: NDArray[np.intp]  # (N,) which of the path's characters these are: all but the spaces
+    left: NDArray[np.float64]  # (N,) where each begins and ends, along the line
     right: NDArray[np.float64]
-    top: NDArray[np.float64]
+    top: NDArray[np.float64]  # (N,) where each begins and ends, across it
     bottom: NDArray[np.float64]
-    line_top: float
+    line_top: float  # where the line's ink begins and ends, across it
     line_bottom: float
 
 
 def place_characters(lines: Sequence[tuple[Path, Columns]], height: int) -> list[CharacterPlaces | None]:
-    """The places of all characters that are not spaces; None for a line without any.
+    """The places of all characters that are not spaces; None for a line without any. Crops are at most 63 px high.
 
-    Args:
-        lines: What was read of each crop, and its ink; some dozens at a time, which bounds the memory.
-        height: Of the crops, in pixels; at most 63.
+    `lines` is what was read of each crop, and its ink; some dozens at a time, which bounds the memory.
     """
     kept = [np.flatnonzero([not character.isspace() for character in path.characters]) for path, _ in lines]
     full = [(path, ink, places) for (path, ink), places in zip(lines, kept, strict=True) if len(places)]
@@ -84,11 +69,7 @@ def place_characters(lines: Sequence[tuple[Path, Columns]], height: int) -> list
 
 
 def ink_columns(crop: Pixels) -> Columns:
-    """The pixels of a crop that differ from its ground, which is the shade of most of it.
-
-    Args:
-        crop: (h, w[, 3]) uint8, the straightened line; h is at most 64.
-    """
+    """The pixels of a line's crop, (h <= 64, w[, 3]) uint8, that differ from its ground, the shade of most of it."""
     gray = cv2.cvtColor(crop, cv2.COLOR_BGR2GRAY) if crop.ndim == 3 else crop
     # Every third row tells the shades.
     counts = cv2.calcHist([gray[::3]], [0], None, [256], [0, 256]).ravel()
@@ -159,12 +140,8 @@ def _sides(
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """(N,) the first column of each character's ink, and the one after its last.
 
-    Args:
-        middles: (N,) in columns, ascending.
-        spaced: (N - 1,) whether a space was read between them.
-        ink: Of the lines.
-        bounds: Of the lines.
-        step_px: (N,) columns of a step.
+    `middles` (N,) ascend, in columns; `spaced` (N - 1,) says whether a space was read between them; a step has
+    `step_px` (N,) columns.
     """
     filled = np.flatnonzero(ink)
     cuts = _cuts(middles, spaced, ink)

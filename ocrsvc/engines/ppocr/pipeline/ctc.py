@@ -1,29 +1,33 @@
-"""CTC decoding (A. Graves et al., ICML 2006): best path, and alignment of a text with the steps.
+"""CTC decoding: best path, prefix beam search over a batch of lines, and alignment of a text with the steps.
 
-The class of each step is chosen inside the model's graph (see graph/rewrite.py); here repeats collapse and blanks drop.
-The beam search is in ctc_beam_search.py; the steps on which its characters stand are found by `align`.
+The class of each step is chosen inside the model's graph (see graph/rewrite.py); in the best path (A. Graves et al.,
+"Connectionist Temporal Classification", ICML 2006) repeats collapse and blanks drop. A text that many paths spell may
+be likelier: the prefix search of Graves et al., kept to a beam as in A. Hannun et al., "First-Pass Large Vocabulary
+Continuous Speech Recognition using Bi-Directional Recurrent DNNs" (2014), without a language model. Of each step only
+the likeliest characters and blank are searched. Everything is an array over (line, beam, character); the only loop is
+over the steps. A prefix is identified by a hash of its characters, so that one reached in two ways is recognized as the
+same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, cast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import Path
+from ocrsvc.records import Check, no_check
 
 BLANK: Final = 0
 
 
 def best_path(best: NDArray[np.int64], probabilities: NDArray[np.float32], classes: Sequence[str]) -> Path:
-    """The likeliest class of each step, repeats collapsed, blanks dropped.
+    """The likeliest class of each step, (T,) `best`, repeats collapsed, blanks (class 0) dropped.
 
-    Args:
-        best: (T,) the likeliest class of each step of one line; class 0 is blank.
-        probabilities: (N,) the probability of each character at its first step.
-        classes: Texts by class; the first stands for blank and is never read.
+    `probabilities` (N,) are those of each character at its first step.
     """
     begins = np.flatnonzero(np.concatenate(([True], best[1:] != best[:-1])))
     ends = np.append(begins[1:], len(best)) - 1
@@ -35,15 +39,10 @@ def best_path(best: NDArray[np.int64], probabilities: NDArray[np.float32], class
 
 
 def align(labels: NDArray[np.intp], scores: NDArray[np.float64], blank: NDArray[np.float64]) -> NDArray[np.intp]:
-    """On which character each step of the likeliest path stands that spells `labels`.
+    """On which character each step of the likeliest path stands that spells `labels`: (T,) places, -1 on blanks.
 
-    Args:
-        labels: (L,) classes, L > 0, none of them blank.
-        scores: (T, L) log probability of each label at each step; -inf where it has none.
-        blank: (T,) log probability of blank at each step.
-
-    Returns:
-        (T,) the place of the character in `labels`, -1 on blanks. Every character has a step.
+    `labels` (L > 0,) holds no blank; `scores` (T, L) are the log probabilities of each label at each step, -inf where
+    it has none, and `blank` (T,) those of blank. Every character has a step.
     """
     states = np.empty((len(blank), 2 * len(labels) + 1))
     states[:, 0::2], states[:, 1::2] = blank[:, None], scores
@@ -64,3 +63,170 @@ def align(labels: NDArray[np.intp], scores: NDArray[np.float64], blank: NDArray[
         path[step] = at
         at -= int(backpointers[step, at])
     return cast("NDArray[np.intp]", np.where(path % 2 == 1, path // 2, -1))
+
+
+KEEP: Final = 10
+_GROUP: Final = 16
+_ROWS: Final = 64  # at a time, so that they stay in the cache
+_PRIME: Final = np.uint64(0x9E3779B97F4A7C15)
+_ROOT: Final = np.uint64(1)
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+N = TypeVar("N", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What the search looks at, in lines of up to T steps; steps beyond the end of a line are certainly blank."""
+
+    classes: Ints  # (N, T, K) the likeliest classes of each step, in no order
+    # (N, T, K) their log probabilities, up to a constant of each step, which all texts pay alike; -inf for blank and
+    # for padding
+    scores: Floats
+    blank: Floats  # (N, T) the same of blank
+
+
+def prune(logits: NDArray[np.float32], keep: int = KEEP) -> Steps:
+    """The likeliest `keep` classes of each step, and blank, of (N, T, C) scores or log probabilities."""
+    lines, steps, classes = logits.shape
+    rows = logits.reshape(-1, classes)
+    parts = [_prune_rows(rows[begin : begin + _ROWS], min(keep, classes)) for begin in range(0, len(rows), _ROWS)]
+    chosen, scores, blank = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return Steps(chosen.reshape(lines, steps, -1), scores.reshape(lines, steps, -1), blank.reshape(lines, steps))
+
+
+def pad(parts: Sequence[Steps]) -> Steps:
+    """Lines of different lengths, pruned alike, as one batch."""
+    longest = max(part.blank.shape[1] for part in parts)
+
+    def together(arrays: Iterable[NDArray[N]], filler: float = 0) -> NDArray[N]:
+        missing = ((array, (0, longest - array.shape[1])) for array in arrays)
+        return np.concatenate(
+            [np.pad(array, ((0, 0), by, (0, 0))[: array.ndim], constant_values=filler) for array, by in missing]
+        )
+
+    return Steps(
+        together(part.classes for part in parts),
+        together((part.scores for part in parts), -np.inf),
+        together(part.blank for part in parts),
+    )
+
+
+def beam_search(steps: Steps, width: int, check: Check = no_check) -> list[Ints]:
+    """The likeliest text of each line, as classes, keeping `width` prefixes at each step; `check` before each step."""
+    beam = _Beam.of(len(steps.blank), width)
+    every = zip(*(np.moveaxis(part, 1, 0) for part in (steps.classes, steps.scores, steps.blank)), strict=True)
+    history = []
+    for step in every:
+        check()
+        history.append(beam.advance(*step))
+    return _spell(beam.total().argmax(axis=1), history)
+
+
+def _prune_rows(rows: NDArray[np.float32], keep: int) -> tuple[Ints, Floats, Floats]:
+    """Classes (R, K), scores (R, K) and blank (R,) of a few rows of logits."""
+    top = _top_classes(rows, keep)
+    values = np.take_along_axis(rows, top, axis=1).astype(np.float64)
+    greatest = values.max(axis=1, keepdims=True)
+    return top, np.where(top == BLANK, -np.inf, values - greatest), rows[:, BLANK] - greatest[:, 0]
+
+
+def _top_classes(rows: NDArray[np.float32], keep: int) -> Ints:
+    """(R, K) the classes of the greatest values: they lie in the K groups with the greatest maxima.
+
+    A group holds every n-th class, so that the maxima are taken over whole rows at once.
+    """
+    count, classes = rows.shape
+    groups = classes // _GROUP
+    if groups <= keep:
+        return np.argpartition(rows, classes - keep, axis=1)[:, classes - keep :]
+    whole = groups * _GROUP
+    maxima = rows[:, :whole].reshape(count, _GROUP, groups).max(axis=1)
+    best = np.argpartition(maxima, groups - keep, axis=1)[:, groups - keep :]
+    inside = (best[:, :, None] + np.arange(0, whole, groups)).reshape(count, -1)
+    rest = np.broadcast_to(np.arange(whole, classes), (count, classes - whole))
+    candidates = np.concatenate([inside, rest], axis=1)
+    values = np.take_along_axis(rows, candidates, axis=1)
+    order = np.argpartition(values, values.shape[1] - keep, axis=1)[:, values.shape[1] - keep :]
+    return np.take_along_axis(candidates, order, axis=1)
+
+
+@dataclass(slots=True)
+class _Beam:
+    """The prefixes of each line, (N, W) each.
+
+    Known by a hash, their parent's hash and their last class; with the log probabilities of the paths that spell them
+    and end in blank, and in the last character.
+    """
+
+    known: NDArray[np.uint64]
+    parent: NDArray[np.uint64]
+    last: Ints
+    ends_blank: Floats
+    ends_not_blank: Floats
+
+    @classmethod
+    def of(cls, lines: int, width: int) -> _Beam:
+        """The empty prefix, alone and certain."""
+        shape = (lines, width)
+        beam = cls(
+            np.zeros(shape, np.uint64), np.zeros(shape, np.uint64), np.full(shape, -1), *np.full((2, *shape), -np.inf)
+        )
+        beam.known[:, 0], beam.ends_blank[:, 0] = _ROOT, 0.0
+        return beam
+
+    def total(self) -> Floats:
+        """(N, W) log probability of each prefix."""
+        return np.logaddexp(self.ends_blank, self.ends_not_blank)
+
+    def advance(self, classes: Ints, scores: Floats, blank: Floats) -> tuple[Ints, Ints]:
+        """Take one step of every line; returns (N, W) which prefix each new one came from, and its new class or -1."""
+        total = self.total()
+        not_blank, new = self._stay_and_grow(total, classes, scores)
+        stay = total + blank[:, None]
+        lines, width = total.shape
+        everything = np.concatenate([np.logaddexp(stay, not_blank), new.reshape(lines, -1)], axis=1)
+        order = np.argsort(-everything, axis=1, kind="stable")[:, :width]
+        stays, grown = order < width, order - width
+        source = np.where(stays, order, grown // classes.shape[1])
+        added = np.where(stays, -1, np.take_along_axis(classes, np.where(stays, 0, grown % classes.shape[1]), axis=1))
+        self._become(source, added, stay, not_blank, np.take_along_axis(everything, order, axis=1))
+        return source, added
+
+    def _stay_and_grow(self, total: Floats, classes: Ints, scores: Floats) -> tuple[Floats, Floats]:
+        """(N, W) the prefixes that stay and end inked, (N, W, K) those that grow into one that is not in the beam."""
+        same = self.last[:, :, None] == classes[:, None, :]
+        repeat = np.where(same, scores[:, None, :], -np.inf).max(axis=2)
+        # A character that follows itself is a new one only after a blank.
+        new = np.where(same, self.ends_blank[:, :, None], total[:, :, None]) + scores[:, None, :]
+        child = self.known[:, :, None] == self.parent[:, None, :]
+        twin = self.last[:, :, None] == self.last[:, None, :]
+        base = np.where(twin, self.ends_blank[:, :, None], total[:, :, None])
+        grown_into = np.where(child, base, -np.inf).max(axis=1)
+        new[np.matmul(child.astype(np.float32), same.astype(np.float32)) > 0] = -np.inf
+        return np.logaddexp(self.ends_not_blank, grown_into) + repeat, new
+
+    def _become(self, source: Ints, added: Ints, stay: Floats, not_blank: Floats, scores: Floats) -> None:
+        stays = added < 0
+
+        def of_source(table: NDArray[N]) -> NDArray[N]:
+            return np.take_along_axis(table, source, axis=1)
+
+        known = of_source(self.known)
+        self.parent = np.where(stays, of_source(self.parent), known)
+        self.known = np.where(stays, known, known * _PRIME + (added + 2).astype(np.uint64))
+        self.last = np.where(stays, of_source(self.last), added)
+        self.ends_blank = np.where(stays, of_source(stay), -np.inf)
+        self.ends_not_blank = np.where(stays, of_source(not_blank), scores)
+
+
+def _spell(final: Ints, history: Sequence[tuple[Ints, Ints]]) -> list[Ints]:
+    """The classes that were added on the way to the final prefix of each line."""
+    lines = np.arange(len(final))
+    added = np.full((len(history), len(final)), -1)
+    at = final
+    for step in range(len(history) - 1, -1, -1):
+        source, classes = history[step]
+        added[step], at = classes[lines, at], source[lines, at]
+    return [column[column >= 0] for column in added.T]

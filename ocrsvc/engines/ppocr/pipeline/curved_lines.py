@@ -17,22 +17,14 @@ from numpy.typing import NDArray
 
 from ocrsvc.imaging.outline import Outline
 
-FULL: Final = 0.75
-"""Share of its smallest rectangle that the contour of a straight line fills at least."""
-
-BENT: Final = 0.5
-"""How far a curve leaves its chord, in thicknesses of the strip, from which it is followed."""
-
+FULL: Final = 0.75  # share of its smallest rectangle that the contour of a straight line fills at least
+BENT: Final = 0.5  # how far a curve leaves its chord, in thicknesses of the strip, from which it is followed
 UNEVEN: Final = 0.75
 """How far the contour's points lie from the curve at most (root mean square, in thicknesses of the strip). It is 0.5 in
 an even strip; in two lines that touch, in a cross or in a ring it is more."""
 
-SHORTEST: Final = 5.0
-"""Length of a curved line in thicknesses; shorter shapes are as likely blots."""
-
-STRAIGHT: Final = 0.1
-"""How far a piece of the outline may leave the curve, in thicknesses of the strip."""
-
+SHORTEST: Final = 5.0  # length of a curved line in thicknesses; shorter shapes are as likely blots
+STRAIGHT: Final = 0.1  # how far a piece of the outline may leave the curve, in thicknesses of the strip
 MOST_PIECES: Final = 16
 
 LONGEST_BORDER: Final = 3.0
@@ -41,23 +33,15 @@ LONGEST_BORDER: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class _Strip:
-    """A curve in the frame of a rectangle, whose middle is the origin and whose longer side is the first axis.
+    """A curve in the frame of a rectangle, whose middle is the origin and whose longer side is the first axis."""
 
-    Attributes:
-        middle: Of the rectangle, in pixels of the map.
-        axis: Unit vector along the longer side.
-        half: Half of the longer side, in pixels.
-        cubic: (4,) coefficients, constant first, of the place across, by the place along in units of `half`.
-        length: Of the curve, in pixels.
-        thickness: Of the strip, in pixels.
-    """
-
-    middle: NDArray[np.float64]
-    axis: NDArray[np.float64]
-    half: float
+    middle: NDArray[np.float64]  # of the rectangle, in pixels of the map
+    axis: NDArray[np.float64]  # unit vector along the longer side
+    half: float  # half of the longer side, in pixels
+    # (4,) coefficients, constant first, of the place across, by the place along in units of `half`
     cubic: NDArray[np.float64]
-    length: float
-    thickness: float
+    length: float  # of the curve, in pixels
+    thickness: float  # of the strip, in pixels
 
     def points(self, places: NDArray[np.float64]) -> NDArray[np.float64]:
         """(n, 2) in the frame, of (n,) places from -1 to 1 along the longer side."""
@@ -84,11 +68,7 @@ def curved_outline(
 ) -> Outline | None:
     """The outline of a curved line, in pixels of the map, grown by DB's unclip distance; None for any other shape.
 
-    Args:
-        contour: (n, 1, 2) as OpenCV gives it.
-        probabilities: (h, w) the map.
-        least: The mean probability along the curve that a line has at least.
-        unclip: DB's unclip ratio.
+    A line has at least the mean probability `least` along its curve.
     """
     strip = _fit(contour)
     if strip is None or _mean_along(strip, probabilities) < least:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ocrsvc.engines.model.description import Detection
 from ocrsvc.engines.ppocr.pipeline.curved_lines import curved_outline, fills
 from ocrsvc.engines.ppocr.pipeline.fused_lines import (
     LEVELS,
@@ -25,11 +26,39 @@ from ocrsvc.engines.ppocr.pipeline.fused_lines import (
     parts_of,
     rows_of,
 )
-from ocrsvc.engines.ppocr.pipeline.map_thresholds import USUAL_THRESHOLDS, Thresholds
 from ocrsvc.engines.ppocr.pipeline.perspective import follow_perspective
 from ocrsvc.imaging.geometry import Quad
 from ocrsvc.imaging.outline import Outline, extent, is_curved
 from ocrsvc.records import Pixels
+
+# Threshold and box threshold are those of PP-OCRv6's own configuration, which unclips by 1.4; 1.5 reads the same with
+# fewer columns. How they were chosen: docs/design/detection.md.
+MAP_THRESHOLD: Final = 0.2
+BOX_THRESHOLD: Final = 0.45
+UNCLIP_RATIO: Final = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Of one detector."""
+
+    of_map: float = MAP_THRESHOLD  # probability from which a pixel is text
+    of_box: float = BOX_THRESHOLD  # mean probability from which a shape is a line
+    # how far a line reaches beyond its shape, times the shape's area by its perimeter
+    unclip_ratio: float = UNCLIP_RATIO
+
+
+USUAL_THRESHOLDS: Final = Thresholds()
+
+
+def thresholds_of(part: Detection | None) -> Thresholds:
+    """Those that a model's description states; the usual ones where it states none."""
+    if part is None:
+        return USUAL_THRESHOLDS
+    return Thresholds(
+        part.map_threshold or MAP_THRESHOLD, part.box_threshold or BOX_THRESHOLD, part.unclip_ratio or UNCLIP_RATIO
+    )
+
 
 STRIDE = 32  # the network's input sides must be multiples of this
 COARSE_PX = 960  # longest side of the first pass
@@ -53,17 +82,11 @@ Contour = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class FoundLines:
-    """What one pass found.
+    """What one pass found."""
 
-    Attributes:
-        outlines: Of the lines, in pixels of the image; see imaging.outline.
-        unclaimed: The share of what the map takes for text which is in no line, from 0 to 1.
-        specks: Shapes on the map that are longer than a pixel or two and too thin for a line.
-    """
-
-    outlines: list[Outline]
-    unclaimed: float
-    specks: int = 0
+    outlines: list[Outline]  # of the lines, in pixels of the image; see imaging.outline
+    unclaimed: float  # the share of what the map takes for text which is in no line, from 0 to 1
+    specks: int = 0  # shapes on the map that are longer than a pixel or two and too thin for a line
 
 
 def find_lines(
@@ -74,20 +97,15 @@ def find_lines(
     The first pass is coarse and learns how tall the text is. A second pass follows if the smaller lines are too small
     for the network, at the resolution that they need (enlarged, where the image itself is small), or if the network
     sees text of which no lines can be made: faint and crowded text is a cloud on the map until it is seen larger, and
-    lines of a few pixels are specks.
-
-    Args:
-        pixels: (H, W) or (H, W, 3) uint8.
-        run: The model: (h, w[, 3]) uint8 in, sides multiples of STRIDE, (h, w) probabilities out.
-        thresholds: Of the model.
-
-    Returns:
-        Outlines in the pixels of the image, from the upper left corner for a line that is nearer level than upright.
+    lines of a few pixels are specks. `pixels` are (H, W[, 3]) uint8; `run` is the model: (h, w[, 3]) uint8 in, sides
+    multiples of STRIDE, (h, w) probabilities out. Outlines are in the pixels of the image, from the upper left corner
+    for a line that is nearer level than upright.
     """
     height, width = pixels.shape[:2]
 
     def run_pass(scale: float) -> FoundLines:
-        return lines_from_map(run(_resize(pixels, scale)), width, height, thresholds)
+        size, way = input_size(height, width, scale), cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
+        return lines_from_map(run(cast(Pixels, cv2.resize(pixels, size, interpolation=way))), width, height, thresholds)
 
     return detect_in_passes(height, width, run_pass)
 
@@ -116,13 +134,7 @@ def first_scale(height: int, width: int) -> float:
 
 
 def second_scale(found: FoundLines, scale: float, longest: float) -> float:
-    """The scale that the image needs, within what its longest side (in pixels) and the limits allow.
-
-    Args:
-        found: At `scale`.
-        scale: Of the first pass.
-        longest: See `longest_side`.
-    """
+    """The scale that the image needs, within what its `longest_side` and the limits allow."""
     wanted = UNCLAIMED_GAIN if found.unclaimed > UNCLAIMED_SHARE else 1.0
     if found.specks >= max(FEWEST_SPECKS, SMALL_TEXT_SHARE * (found.specks + len(found.outlines))):
         wanted = READABLE_PX / SMALLEST_PX
@@ -130,12 +142,6 @@ def second_scale(found: FoundLines, scale: float, longest: float) -> float:
         heights = sorted(min(extent(outline)) * scale for outline in found.outlines)
         wanted = max(wanted, READABLE_PX / heights[int(len(heights) * SMALL_TEXT_SHARE)])
     return min(scale * wanted, ENLARGE_MOST, max(FINE_PX / longest, scale))
-
-
-def _resize(pixels: Pixels, scale: float) -> Pixels:
-    height, width = pixels.shape[:2]
-    size = input_size(height, width, scale)
-    return cast(Pixels, cv2.resize(pixels, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR))
 
 
 def input_size(height: int, width: int, scale: float) -> tuple[int, int]:
@@ -162,12 +168,7 @@ def lines_from_mask(
 ) -> FoundLines:
     """As `lines_from_map`, where the map is known already to be (1) or not to be (0) text.
 
-    Args:
-        mask: (h, w) uint8.
-        probabilities: (h, w) float32 or uint8.
-        width, height: Pixels of the image.
-        certain: What stands for a probability of 1.
-        thresholds: Of the model.
+    `probabilities` are (h, w) float32 or uint8, in which `certain` stands for 1; `width` and `height` are the image's.
     """
     contours = _contours(mask)
     sizes = np.sort(np.array([cv2.minAreaRect(contour)[1] for contour in contours]).reshape(-1, 2), axis=1)
@@ -204,26 +205,17 @@ def _unclaimed(contours: list[Contour], found: list[list[Outline]]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _MapReader:
-    """Makes lines of contours.
+    """Makes lines of contours."""
 
-    Attributes:
-        probabilities: (h, w) the map.
-        certain: What stands for a probability of 1.
-        usual: The usual thickness of the map's contours, in its pixels.
-        thresholds: Of the model.
-    """
-
-    probabilities: NDArray[Any]
-    certain: float
-    usual: float
+    probabilities: NDArray[Any]  # (h, w) the map
+    certain: float  # what stands for a probability of 1
+    usual: float  # the usual thickness of the map's contours, in its pixels
     thresholds: Thresholds
 
     def lines(self, contour: Contour, levels: tuple[float, ...]) -> list[Outline]:
         """The lines in a contour, in pixels of the map: one as a rule, none in a speck.
 
-        Args:
-            contour: As OpenCV gives it.
-            levels: See `fused_lines.rows_of`; none if it must not be taken apart.
+        Without `levels` (see `fused_lines.rows_of`) it must not be taken apart.
         """
         around = cv2.minAreaRect(contour)
         across, along = around[1]
@@ -232,7 +224,9 @@ class _MapReader:
         least, unclip_ratio = self.thresholds.of_box * self.certain, self.thresholds.unclip_ratio
         likely = _score(cv2.boxPoints(around), self.probabilities) >= least
         is_rectangle = likely and fills(contour, across, along)
-        if levels and (not is_rectangle or min(across, along) > THICK * self.usual or _is_tall(contour)):
+        *_, width, height = cv2.boundingRect(contour)
+        is_tall = height > width
+        if levels and (not is_rectangle or min(across, along) > THICK * self.usual or is_tall):
             rows = rows_of(contour, self.probabilities, levels)
             if rows.parts:
                 return self._all_lines(contour, rows)
@@ -250,11 +244,6 @@ class _MapReader:
         allowed = may_be_looked_at(division.parts, width * height, MOST_LOOKS_AT_PARTS)
         parts = zip(division.parts, allowed, strict=True)
         return [line for part, divide in parts for line in self.lines(part, division.levels if divide else ())]
-
-
-def _is_tall(contour: Contour) -> bool:
-    *_, width, height = cv2.boundingRect(contour)
-    return height > width
 
 
 def _grown(around: tuple[Sequence[float], Sequence[float], float], unclip_ratio: float) -> Quad:

@@ -13,15 +13,21 @@ from typing import Any, Final, cast
 
 import cv2
 
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import COARSE_PX, FINE_PX, STRIDE, ProbabilityMap
-from ocrsvc.engines.ppocr.pipeline.map_thresholds import USUAL_THRESHOLDS, Thresholds, thresholds_of
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
+    COARSE_PX,
+    FINE_PX,
+    STRIDE,
+    USUAL_THRESHOLDS,
+    ProbabilityMap,
+    Thresholds,
+    thresholds_of,
+)
 from ocrsvc.engines.ppocr.pipeline.network_input import blank_input, model_input
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.model_parts import ModelPart
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.providers import Profile
-from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner
+from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Check, Pixels, no_check
 
@@ -36,10 +42,7 @@ WIDE_ARENA_VALUES: Final = 1  # of the session with many threads: nothing is kep
 class RunLimiter:
     """Limits the runs under way: together no larger than the largest single one so far, so they need no more memory.
 
-    First come, first served. All calls may come from any thread.
-
-    Args:
-        least: The size up to which runs are under way together whatever came before.
+    First come, first served, for any thread. Up to the size `least` runs are under way together whatever came before.
     """
 
     def __init__(self, least: int) -> None:
@@ -55,7 +58,9 @@ class RunLimiter:
             self._waiting.append(ticket)
             self._largest = max(self._largest, size)
             try:
-                while not self._changed.wait_for(lambda: self._may_start(ticket, size), _CHECK_S):
+                while not self._changed.wait_for(
+                    lambda: self._waiting[0] is ticket and self._under_way + size <= self._largest, _CHECK_S
+                ):
                     check()
                 self._under_way += size
             finally:
@@ -68,12 +73,8 @@ class RunLimiter:
             self._under_way -= size
             self._changed.notify_all()
 
-    def _may_start(self, ticket: object, size: int) -> bool:
-        return self._waiting[0] is ticket and self._under_way + size <= self._largest
 
-
-SIDES_PX: Final = (160, 320, 480, 640, 800, 960, 1280, 1600, 2048)
-"""Sides to which a page is padded on a GPU."""
+SIDES_PX: Final = (160, 320, 480, 640, 800, 960, 1280, 1600, 2048)  # sides to which a page is padded on a GPU
 
 # Beyond those only strips go, whose long side has no end.
 _STRIP_STEP_PX: Final = 1024
@@ -106,14 +107,9 @@ class Detector:
     each of several pages: so there are two sessions, and whether the page is alone decides. Both give the same bits.
     Runs wait for each other where they would need more memory together than one alone; a large one has all threads,
     because others wait for it. Under OpenVINO two threads cost no more processor time than one, and a second session as
-    much memory as the first: there pages take turns at one session that has all threads.
-
-    Args:
-        narrow: Runs on the calling thread.
-        wide: Runs on as many threads as are shared; None where there is only one.
-        shared_threads: Knows whether the page is alone.
-        thresholds: Of what counts as text on its maps.
-        one_at_a_time: `narrow` is the only session, runs on as many threads as are shared, and one page after another.
+    much memory as the first: there pages take turns at one session that has all threads. Sessions: `narrow` runs on the
+    calling thread, `wide` on as many threads as are shared; where pages go `one_at_a_time`, `narrow` is the only one,
+    and runs on all of them.
     """
 
     def __init__(
@@ -195,14 +191,7 @@ def open_detector(
     cache: ModelCache | None = None,
     shared_threads: SharedThreads | None = None,
 ) -> Detector:
-    """Load a detection model. Raises EngineUnavailable, BadModel.
-
-    Args:
-        part: It.
-        config: Device and threads of the narrow session.
-        cache: Keeps the optimised model.
-        shared_threads: Idle ones help with a lone page; None for none.
-    """
+    """Load a detection model; idle `shared_threads` help with a lone page. Raises EngineUnavailable, BadModel."""
     thresholds = thresholds_of(part.version.description.detection)
     narrow_config = replace(config, arena_values=ARENA_VALUES)
     if config.provider == "openvino":

@@ -22,15 +22,9 @@ from ocrsvc.records import Pixels
 Contour = NDArray[np.int32]
 Box = tuple[int, int, int, int]
 
-LEVELS: Final = (0.3, 0.5, 0.7, 0.85)
-"""Of probability, tried one after the other, above the map's threshold."""
-
-SMALLEST_PX: Final = 3
-"""Both sides of a part are at least that; what is smaller is left out."""
-
-MOST_PARTS: Final = 24
-"""More of them are noise."""
-
+LEVELS: Final = (0.3, 0.5, 0.7, 0.85)  # of probability, tried one after the other, above the map's threshold
+SMALLEST_PX: Final = 3  # both sides of a part are at least that; what is smaller is left out
+MOST_PARTS: Final = 24  # more of them are noise
 MOST_LOOKS: Final = 4.0
 """Times the area of the map that may be looked at on one map; upright frames of ordinary contours hardly overlap."""
 
@@ -38,11 +32,8 @@ MOST_LOOKS_AT_PARTS: Final = 2.0
 """Times the area of a shape's frame that may be looked at in its parts: on the corpus their frames have 1.2 times its
 area at most; those of shapes inside each other lie in each other."""
 
-SQUAT: Final = 1.25
-"""Height of a part of a column by its width: at most that of the least tall one."""
-
-TALLEST: Final = 2.5
-"""The same, of the tallest one: two rows that stay together. Words on their side are taller."""
+SQUAT: Final = 1.25  # height of a part of a column by its width: at most that of the least tall one
+TALLEST: Final = 2.5  # the same, of the tallest one: two rows that stay together. Words on their side are taller.
 
 
 def may_be_looked_at(contours: Sequence[Contour], size: int, most: float = MOST_LOOKS) -> list[bool]:
@@ -57,24 +48,16 @@ def may_be_looked_at(contours: Sequence[Contour], size: int, most: float = MOST_
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """What a contour comes apart into.
+    """What a contour comes apart into."""
 
-    Attributes:
-        parts: None where it stays whole.
-        levels: For its parts; fewer than before, so that an end is sure.
-    """
-
-    parts: list[Contour]
-    levels: tuple[float, ...] = ()
+    parts: list[Contour]  # None where it stays whole
+    levels: tuple[float, ...] = ()  # for its parts; fewer than before, so that an end is sure
 
 
 def rows_of(contour: Contour, probabilities: NDArray[Any], levels: tuple[float, ...]) -> Division:
     """The parts of a contour that lie one above the other as rows do; none where it holds one line.
 
-    Args:
-        contour: (n, 1, 2) as OpenCV gives it.
-        probabilities: (h, w) the map, float32 or uint8.
-        levels: Of the map's values, ascending; the first one is the threshold of the mask.
+    `levels` are of the map's values (float32 or uint8), ascending; the first one is the threshold of the mask.
     """
     return _divide(contour, probabilities, levels, _are_rows)
 

@@ -17,42 +17,30 @@ from numpy.typing import NDArray
 
 from ocrsvc.records import Pixels
 
-REACH: Final = 0.1
-"""Of the line's contrast, how far noise may lie from the ground."""
+REACH: Final = 0.1  # of the line's contrast, how far noise may lie from the ground
 MOST_BEYOND: Final = 0.2
 """Pixels in the next REACH, for each noisy one, up to which these are noise and no soft edges or texture."""
 MOST_SOFT: Final = 0.09
 """Pixels in the next REACH, for each of the ground: more belong to blurred letters, which levelling takes from."""
-LEAST_CONTRAST: Final = 80
-"""Levels between ground and ink: fainter strokes are hardly more than noise."""
-STRONGEST: Final = 0.02
-"""The share of pixels, at each end of the tones, that is not looked at for the contrast."""
-TONE: Final = 2
-"""Levels beside each other that count together in looking for the ground, on each side of one."""
-
+LEAST_CONTRAST: Final = 80  # levels between ground and ink: fainter strokes are hardly more than noise
+STRONGEST: Final = 0.02  # the share of pixels, at each end of the tones, that is not looked at for the contrast
+TONE: Final = 2  # levels beside each other that count together in looking for the ground, on each side of one
 _LEVELS: Final = 256
 Counts = NDArray[np.integer]
 
 
 @dataclass(frozen=True, slots=True)
 class NoisyGround:
-    """The ground of a line, and what is noise on it.
+    """The ground of a line, and what is noise on it."""
 
-    Attributes:
-        tones: (C,) its level in each channel.
-        reach: How far noise lies from it, in levels, in each channel.
-    """
-
-    tones: NDArray[np.int64]
-    reach: int
+    tones: NDArray[np.int64]  # (C,) its level in each channel
+    reach: int  # how far noise lies from it, in levels, in each channel
 
 
 def find_noisy_ground(counts: Counts) -> NoisyGround | None:
-    """The ground of a line if it is noisy.
+    """The ground of a line if it is noisy, by (C, 256) how many pixels have each level of each channel.
 
-    Args:
-        counts: (C, 256) how many pixels have each level of each channel. Of three channels green tells the noise, as it
-            is most of what is seen.
+    Of three channels green tells the noise, as it is most of what is seen.
     """
     seen = counts[len(counts) // 2]
     total, tone = int(seen.sum()), _tone(seen)

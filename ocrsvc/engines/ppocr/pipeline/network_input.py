@@ -13,12 +13,8 @@ from numpy.typing import NDArray
 from ocrsvc.records import Pixels
 
 Triple = tuple[float, float, float]
-Shades = NDArray[np.float32]
-"""(256,) the value of each shade."""
-
-HEIGHT_PX: Final = 48
-"""Of a line, as most recognizers are fed it."""
-
+Shades = NDArray[np.float32]  # (256,) the value of each shade
+HEIGHT_PX: Final = 48  # of a line, as most recognizers are fed it
 HALF: Final = (0.5, 0.5, 0.5)
 
 _SHADES: Final = np.arange(256, dtype=np.float32)
@@ -29,35 +25,14 @@ COLOUR_VALUES: Final = (_SHADES - np.float32(127.5)) * np.float32(1 / 127.5)
 
 @dataclass(frozen=True, slots=True)
 class InputFormat:
-    """What a model takes.
+    """What a model takes."""
 
-    Attributes:
-        mean, std: Of blue, green and red: (shade / 255 - mean) / std is a value of the tensor.
-        height_px: Of a line, for a recognizer.
-    """
-
-    mean: Triple = HALF
+    mean: Triple = HALF  # of blue, green and red: (shade / 255 - mean) / std is a value of the tensor
     std: Triple = HALF
-    height_px: int = HEIGHT_PX
-
-    @property
-    def is_half(self) -> bool:
-        """Whether 0..255 becomes -1..1."""
-        return self.mean == HALF and self.std == HALF
-
-    @property
-    def shade_mean(self) -> list[float]:
-        """The mean in shades."""
-        return [255 * mean for mean in self.mean]
-
-    @property
-    def shade_std(self) -> list[float]:
-        """The deviation in shades."""
-        return [255 * std for std in self.std]
+    height_px: int = HEIGHT_PX  # of a line, for a recognizer
 
 
-USUAL: Final = InputFormat()
-"""That of the built-in models."""
+USUAL: Final = InputFormat()  # that of the built-in models
 
 
 def to_tensor(pixels: Pixels, taken: InputFormat = USUAL) -> NDArray[np.float32]:

@@ -1,27 +1,54 @@
-"""The grid by which a curved page is flattened: the flat picture, and boxes put back onto the curved one.
+"""How a curved page lies in its picture: the model that finds the grid, the flat picture, and boxes put back.
 
-The grid says, for points that lie evenly on the flat page, where they are in the picture (F. Verhoeven et al., "UVDoc:
-Neural Grid-based Document Unwarping", SIGGRAPH Asia 2023); between them it is bilinear. Coordinates are those of
-records: the origin is the corner of the first pixel, not its centre.
+The grid says, for points that lie evenly on the flat page, where they are in the picture (F. Verhoeven, T. Magne and
+O. Sorkine-Hornung, "UVDoc: Neural Grid-based Document Unwarping", SIGGRAPH Asia 2023); between them it is bilinear.
+The model's weights are package data, in ../weights/, with their licence. Coordinates are those of records: the origin
+is the corner of the first pixel, not its centre.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, cast
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.records import Pixels
+from ocrsvc.engines.on_demand_model import OnDemandModel
+from ocrsvc.records import Check, Pixels, no_check
+
+_FILE: Final = Path(__file__).parents[1] / "weights" / "uvdoc.onnx"
+_INPUT_PX: Final = (488, 712)  # width and height
+_SESSION_OPTIONS: Final = {"session.disable_quant_qdq": "1"}
+"""Kernels are made floats when the model is opened, not at every run."""
+
+UNWARPING_MODEL: Final = OnDemandModel(_FILE, "unwarp", _SESSION_OPTIONS)
+"""Most processes never meet a curved page, so none pays the 75 MB that it holds once it is open. A run needs 30 MB."""
+
+
+def find_grid(pixels: Pixels, check: Check = no_check) -> NDArray[np.float32]:
+    """(45, 31, 2) float32: where points that lie evenly on the flat page are in a picture (H, W[, 3]), in pixels.
+
+    The page's top left corner comes first, row by row; they may lie outside the picture.
+    """
+    found = UNWARPING_MODEL.run(_to_tensor(pixels), check)[0]
+    height, width = pixels.shape[:2]
+    return cast("NDArray[np.float32]", (np.moveaxis(found, 0, -1) + 1) / 2 * np.array([width, height], np.float32))
+
+
+def _to_tensor(pixels: Pixels) -> NDArray[np.float32]:
+    """(1, 3, 712, 488) float32, 0 to 1, red, green, blue."""
+    smaller = cv2.resize(pixels, _INPUT_PX, interpolation=cv2.INTER_AREA)
+    colours = cv2.cvtColor(smaller, cv2.COLOR_GRAY2RGB if pixels.ndim == 2 else cv2.COLOR_BGR2RGB)
+    return np.ascontiguousarray(np.moveaxis(colours, -1, 0)[None], np.float32) / np.float32(255)
+
 
 Points = NDArray[np.float32]
 
-MOST_SIDE_PX: Final = 32_766
-"""Of pictures and of flat pages: OpenCV's remap takes no longer ones."""
-
+MOST_SIDE_PX: Final = 32_766  # of pictures and of flat pages: OpenCV's remap takes no longer ones
 STRIP_ROWS: Final = 128
 """Rows that are resampled at a time, because each pixel needs eight bytes to say where it comes from."""
 
@@ -33,15 +60,10 @@ EDGE_POINTS: Final = 9  # of each long edge of a box, to find how far its line b
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageGrid:
-    """Where a page lies in its picture.
+    """Where a page lies in its picture."""
 
-    Attributes:
-        points: (rows, columns, 2) float32, pixels of the picture.
-        width, height: Pixels of the flat page.
-    """
-
-    points: Points
-    width: int
+    points: Points  # (rows, columns, 2) float32, pixels of the picture
+    width: int  # pixels of the flat page
     height: int
 
     def flatten(self, pixels: Pixels) -> Pixels:

@@ -20,15 +20,9 @@ from ocrsvc.imaging.outline import Outline, is_curved
 
 Values = NDArray[np.float64]
 
-FEWEST_LINES: Final = 6
-"""Lines with a direction, without which no convergence is believed."""
-
-SLENDER: Final = 4.0
-"""Length by thickness of a line from which it has a direction."""
-
-LONG: Final = 2.0
-"""The same, from which it has a direction in which to be sheared."""
-
+FEWEST_LINES: Final = 6  # lines with a direction, without which no convergence is believed
+SLENDER: Final = 4.0  # length by thickness of a line from which it has a direction
+LONG: Final = 2.0  # the same, from which it has a direction in which to be sheared
 ALIKE: Final = float(np.radians(35))
 """How far a line's direction may be from the page's; the others are left as they are."""
 
@@ -36,9 +30,7 @@ LEAST_CONVERGENCE: Final = 0.1
 """Change of the letters' size from one side of the text to the other, from which it is followed. On 275 corpus images
 it is above 0.05 for seven, all of them photographs and pictures of wares."""
 
-MOST_LEFT: Final = 1 / 3
-"""Of the spread of the directions, what the convergence may leave unexplained."""
-
+MOST_LEFT: Final = 1 / 3  # of the spread of the directions, what the convergence may leave unexplained
 LEAST_SIZE: Final = 0.3
 """Thickness at an end by that in the middle; a line that is nearer to where all converge is not read anyhow."""
 
@@ -47,45 +39,29 @@ _ROUNDS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class _Axes:
-    """N quads as lines along their longer sides.
-
-    Attributes:
-        quads: (N, 4, 2).
-        middles: (N, 2), in pixels from the middle of the page's text.
-        angles: (N,) directions in radians, all within a quarter turn of `main`.
-        lengths, thicknesses: (N,) in pixels.
-        main: The direction of most text, in radians.
-    """
+    """N quads as lines along their longer sides."""
 
     quads: Values
-    middles: Values
-    angles: Values
-    lengths: Values
+    middles: Values  # (N, 2), in pixels from the middle of the page's text
+    angles: Values  # (N,) directions in radians, all within a quarter turn of `main`
+    lengths: Values  # (N,) in pixels
     thicknesses: Values
-    main: float
+    main: float  # the direction of most text, in radians
 
 
 @dataclass(frozen=True, slots=True)
 class _Convergence:
-    """How lines converge: a line `y` below the one through the middle is turned by `rate` * y.
+    """How lines converge: a line `y` below the one through the middle is turned by `rate` * y."""
 
-    Attributes:
-        angle: Direction of the line through the middle, in radians.
-        rate: In radians a pixel, which is the share by which letters grow a pixel to the right, too.
-        along: (N,) where the lines' middles lie in that direction, in pixels.
-    """
-
-    angle: float
-    rate: float
-    along: Values
+    angle: float  # direction of the line through the middle, in radians
+    rate: float  # in radians a pixel, which is the share by which letters grow a pixel to the right, too
+    along: Values  # (N,) where the lines' middles lie in that direction, in pixels
 
 
 def follow_perspective(outlines: Sequence[Outline], width: int, height: int) -> list[Outline]:
     """The outlines of a page, straight ones turned into trapezoids where the lines of the page converge.
 
-    Args:
-        outlines: In pixels of the image, in any order; each stays in its place, with its corners in their order.
-        width, height: Of the image, in pixels; no corner is put beyond it.
+    Each keeps its place, and its corners their order; none is put beyond the image.
     """
     straight = [number for number, outline in enumerate(outlines) if not is_curved(outline)]
     if len(straight) < FEWEST_LINES:

@@ -17,20 +17,17 @@ from typing import Any, Final, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.pipeline.ctc import BLANK
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
-from ocrsvc.engines.ppocr.runtime.openvino_recognizer import Features, OpenVinoRecognizer
+from ocrsvc.engines.ppocr.runtime.openvino_session import Features, OpenVinoRecognizer, first_steps
 from ocrsvc.engines.ppocr.runtime.providers import Profile
-from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner, SessionPool
+from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionPool
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.records import Check, Pixels, no_check
 from ocrsvc.serving.batcher import Batcher, Limits
 
 R = TypeVar("R")
 
-_CHECK_S: Final = 0.25
-"""How long a page waits for a batch before it asks whether it is still wanted."""
-
+_CHECK_S: Final = 0.25  # how long a page waits for a batch before it asks whether it is still wanted
 BUCKETS_PX: Final = (96, 160, 240, 320, 480, 640, 960, 1440, 2160, 3200)
 """Widths to which lines are padded in batches; few, because a GPU searches for kernels at every new shape."""
 
@@ -45,27 +42,15 @@ WITH_LOGITS: Final = (*OUTPUTS, "logits")
 
 @dataclass(frozen=True, slots=True)
 class RecognizerOutput:
-    """What the model decided on one line of T steps.
+    """What the model decided on one line of T steps."""
 
-    Attributes:
-        best: (T,) int64, the likeliest class of each step.
-        probabilities: (N,) float32, the probability of each character at its first step.
-        logits: (T, C) float32 where they were asked for.
-    """
-
-    best: NDArray[np.int64]
-    probabilities: NDArray[np.float32]
-    logits: NDArray[np.float32] | None = None
+    best: NDArray[np.int64]  # (T,) int64, the likeliest class of each step
+    probabilities: NDArray[np.float32]  # (N,) float32, the probability of each character at its first step
+    logits: NDArray[np.float32] | None = None  # (T, C) float32 where they were asked for
 
 
 class LineImage:
-    """One line to be read, as tall as the recognizer takes it, which was cut already.
-
-    One that lies on a GPU is in gpu/page_reader.py.
-
-    Args:
-        crop: (h, w[, 3]) uint8.
-    """
+    """One line to be read, (h, w[, 3]) uint8, as tall as the recognizer takes it; on a GPU see gpu/page_reader.py."""
 
     def __init__(self, crop: Pixels) -> None:
         self._crop = crop
@@ -97,15 +82,10 @@ class SingleLineRunner:
 
         def read(line_image: LineImage) -> R:
             check()
-            return decode(self._run(line_image.pixels(), outputs))
+            tensor = to_tensor(line_image.pixels(), self._session.input_format)
+            return decode(RecognizerOutput(*self._session.run(tensor, outputs)))
 
         return self._shared_threads.map(read, line_images)
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def _run(self, crop: Pixels, outputs: tuple[str, ...]) -> RecognizerOutput:
-        return RecognizerOutput(*self._session.run(to_tensor(crop, self._session.input_format), outputs))
 
 
 GROUP_STEPS: Final = 512
@@ -113,12 +93,7 @@ GROUP_STEPS: Final = 512
 
 
 class TwoStageRunner:
-    """Features of each line, then the classes of many lines' steps together, both in idle shared threads too.
-
-    Args:
-        pool: Of sessions of OpenVinoRecognizer.
-        shared_threads: Help where they are idle.
-    """
+    """Features of each line, then the classes of many lines' steps together, both in idle shared threads too."""
 
     def __init__(self, pool: SessionPool, shared_threads: SharedThreads) -> None:
         self._pool = pool
@@ -139,9 +114,6 @@ class TwoStageRunner:
 
         features = self._shared_threads.map(lambda line_image: self._features(line_image, check), line_images)
         return [made for group in self._shared_threads.map(choose, groups_of(features)) for made in group]
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _features(self, line_image: LineImage, check: Check) -> Features:
         check()
@@ -179,13 +151,9 @@ RunBatch = Callable[[Sequence[Any], int, Sequence[str]], list[NDArray[Any]]]
 
 
 class BatchRunner:
-    """Lines of one width bucket, of any pages, in one run.
+    """Lines of one width bucket, of any pages, in one run, at a cost of their padded pixels each; `runners` at once.
 
-    Args:
-        session: Of the batched graph.
-        limits: Of a batch; the cost of a line is its padded pixels.
-        runners: Batches under way at once.
-        run: Puts lines together and runs the session; None for lines that lie in memory.
+    `run` puts lines together and runs the session; None for lines that lie in memory.
     """
 
     def __init__(self, session: ModelRunner, limits: Limits, runners: int = 1, run: RunBatch | None = None) -> None:
@@ -241,8 +209,7 @@ class BatchRunner:
         return answers
 
 
-LineRunner = SingleLineRunner | TwoStageRunner | BatchRunner
-"""Runs the recognition model over lines."""
+LineRunner = SingleLineRunner | TwoStageRunner | BatchRunner  # runs the recognition model over lines
 
 
 def _result_of(future: Future[R], check: Check) -> R:
@@ -298,9 +265,3 @@ def bucket_of(width: int) -> int:
 def own_steps(width: int, padded: int, steps: int) -> int:
     """How many of a padded line's steps cover the line itself."""
     return max(1, min(steps, -(-steps * width // padded)))
-
-
-def first_steps(best: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The first step of each run of one class that is not blank; (T,) to (N,)."""
-    changed = np.concatenate(([True], best[1:] != best[:-1]))
-    return np.flatnonzero(changed & (best != BLANK))

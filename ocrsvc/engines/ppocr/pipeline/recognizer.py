@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineText, Path
 from ocrsvc.engines.model.description import Direction
-from ocrsvc.engines.ppocr.pipeline.ctc import align, best_path
-from ocrsvc.engines.ppocr.pipeline.ctc_beam_search import Steps, beam_search, pad, prune
+from ocrsvc.engines.ppocr.pipeline.ctc import Steps, align, beam_search, best_path, pad, prune
 from ocrsvc.engines.ppocr.pipeline.line_ground import level_ground
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, at_usual_height
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import WITH_LOGITS, LineImage, LineRunner, RecognizerOutput
-from ocrsvc.engines.ppocr.pipeline.script_gaps import measure_gaps
+from ocrsvc.engines.ppocr.pipeline.spaces import measure_gaps
 from ocrsvc.records import Check, Pixels, no_check
 
 WIDTHS_PX: Final = (
@@ -41,14 +40,7 @@ def input_width(length: float, across: float, height: int = HEIGHT_PX) -> int:
 
 
 class Recognizer:
-    """Reads line crops, decoded by best path.
-
-    Args:
-        runner: Runs the model over them.
-        characters: Texts by class; see runtime/dictionary.py.
-        direction: How its lines run.
-        height_px: Of a line, as the model is fed it.
-    """
+    """Reads line crops of a height with one line runner, decoded by best path."""
 
     def __init__(
         self,
@@ -118,7 +110,8 @@ class BeamRecognizer(Recognizer):
 
     def _choose(self, line: _SearchedLine, labels: NDArray[np.intp]) -> Path:
         if np.array_equal(labels, line.labels) or not len(labels):
-            return line.best if len(labels) else _nothing(line.best.steps)
+            none = np.zeros(0, np.intp)
+            return line.best if len(labels) else Path([], none, none, line.best.steps, 0.0, np.zeros(0))
         scores = _scores_of(labels, line.steps)
         places = align(labels, scores, line.steps.blank[0])
         first = np.array([np.flatnonzero(places == place)[0] for place in range(len(labels))])
@@ -127,12 +120,6 @@ class BeamRecognizer(Recognizer):
         probabilities = np.exp(scores[first, np.arange(len(labels))] - line.norm[first])
         characters = [self._characters[label] for label in labels]
         return Path(characters, first, last, len(places), float(probabilities.mean()), probabilities)
-
-
-def _nothing(steps: int) -> Path:
-    """The path of a line that says nothing."""
-    none = np.zeros(0, np.intp)
-    return Path([], none, none, steps, 0.0, np.zeros(0))
 
 
 def _scores_of(labels: NDArray[np.intp], steps: Steps) -> NDArray[np.float64]:

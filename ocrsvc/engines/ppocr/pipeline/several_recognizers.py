@@ -27,33 +27,18 @@ from ocrsvc.records import Decoder, ReadOptions
 R = TypeVar("R", bound=LineReader)
 R_co = TypeVar("R_co", bound=LineReader, covariant=True)
 
-SURE: Final = 0.9
-"""Confidence from which no other recognizer is asked."""
-
+SURE: Final = 0.9  # confidence from which no other recognizer is asked
 SPARSE_PX: Final = 144
 """Columns for each character, above which a line has few: three heights. A recognizer that does not know a script reads
 little of it, and may be sure of that; of 2303 lines of the corpus none has so few."""
 
-MOST_MORE: Final = 1.0
-"""Columns of pixels that other recognizers may read, for each that was read already."""
-
-ALWAYS_PX: Final = 5120
-"""Columns that they may read on any page: sixteen lines of a usual length."""
-
-SAMPLE_LINES: Final = 4
-"""Unsure lines that are read before it is decided who reads the others first."""
+MOST_MORE: Final = 1.0  # columns of pixels that other recognizers may read, for each that was read already
+ALWAYS_PX: Final = 5120  # columns that they may read on any page: sixteen lines of a usual length
+SAMPLE_LINES: Final = 4  # unsure lines that are read before it is decided who reads the others first
 
 
 def candidates(lang: str | None, languages: Sequence[Sequence[str]]) -> tuple[int, ...]:
-    """Which of a model's recognizers may read a page.
-
-    Args:
-        lang: As of ReadOptions.
-        languages: Of each recognizer.
-
-    Returns:
-        Their numbers: the first for None, and for a language that none has; all for "auto".
-    """
+    """Which recognizers may read a page: all for "auto"; the first for None, and for a language that none has."""
     if lang == AUTO:
         return tuple(range(len(languages)))
     return (with_language(lang, languages) if lang is not None else ()) or (0,)
@@ -61,13 +46,7 @@ def candidates(lang: str | None, languages: Sequence[Sequence[str]]) -> tuple[in
 
 @dataclass(frozen=True, slots=True)
 class Script(Generic[R_co]):
-    """One recognizer of a model.
-
-    Attributes:
-        readers: It, by what the request asks for.
-        languages: That it reads.
-        direction: Of its lines.
-    """
+    """One recognizer of a model."""
 
     readers: Mapping[Decoder, R_co]
     languages: tuple[str, ...] = ()
@@ -75,13 +54,7 @@ class Script(Generic[R_co]):
 
 
 def open_page(scripts: Sequence[Script[R]], options: ReadOptions, open_reader: Callable[[R], PageReader]) -> PageReader:
-    """A reader of one page with those of a model's recognizers that the options want.
-
-    Args:
-        scripts: The model's, the usual one first.
-        options: Of the page's task.
-        open_reader: Makes a reader of the page with one recognizer.
-    """
+    """A reader of one page with those of a model's recognizers, the usual one first, that the options want."""
     chosen = [scripts[number] for number in candidates(options.lang, [script.languages for script in scripts])]
     readers = [ScriptReader(open_reader(script.readers[options.decoder]), script.direction) for script in chosen]
     return readers[0].reader if len(readers) == 1 else SeveralRecognizers(readers, columns_first=options.lang != AUTO)
@@ -117,15 +90,11 @@ class _Attempt:
 
 @dataclass(slots=True)
 class SeveralRecognizers:
-    """A page.PageReader of one page with several recognizers.
+    """A page.PageReader of one page with several recognizers."""
 
-    Attributes:
-        scripts: With each of them, the likeliest first; any of them finds the lines.
-        columns_first: Lines that run down the page are read by recognizers of columns first, as where a language was
-            asked for; otherwise in the order of `scripts`, because a page may lie on its side.
-    """
-
-    scripts: Sequence[ScriptReader]
+    scripts: Sequence[ScriptReader]  # with each of them, the likeliest first; any of them finds the lines
+    # lines that run down the page are read by recognizers of columns first, as where a language was asked for;
+    # otherwise in the order of `scripts`, because a page may lie on its side
     columns_first: bool = False
     _lines: int = 0
     _read_px: int = 0

@@ -15,9 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.engines.line_recognizer import LineText
-from ocrsvc.engines.ppocr.pipeline.line_field import LineField, fit_field
-from ocrsvc.engines.ppocr.pipeline.mask_pieces import LastMask
+from ocrsvc.engines.ppocr.pipeline.line_field import LastMask, LineField, fit_field
 from ocrsvc.engines.ppocr.pipeline.page import PageReader, read_page
 from ocrsvc.engines.ppocr.pipeline.page_grid import MOST_SIDE_PX, PageGrid, make_grid
 from ocrsvc.imaging.geometry import Quads, map_boxes, upright_boxes
@@ -47,7 +45,7 @@ OpenPage = Callable[[ReadTask, LastMask | None], PageReader]
 
 @dataclass(frozen=True, slots=True)
 class _FoundPage:
-    """A page whose lines are found; see page.PageReader."""
+    """A page whose lines are found."""
 
     task: ReadTask
     reader: PageReader
@@ -59,28 +57,9 @@ class _FoundPage:
         """By how much its lines turn; 0 for too little text to tell."""
         return self.field.turn_deg if self.field is not None and self.field.pieces >= LEAST_PIECES else 0.0
 
-    @property
-    def in_batches(self) -> bool:
-        """As of the reader."""
-        return self.reader.in_batches
-
-    def find(self) -> list[Outline]:
-        """What was found."""
-        return self.outlines
-
-    def read(self, outlines: Sequence[Outline]) -> list[LineText]:
-        """As the reader does."""
-        return self.reader.read(outlines)
-
 
 def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> Page:
-    """Read one image, flattened where its lines bend.
-
-    Args:
-        task: As for `read_page`; it must ask for lines to be found.
-        open_page: A reader of a task's image.
-        find_grid: Finds how the page lies; called for curved pages only.
-    """
+    """Read one image whose lines are to be found, flattened where they bend; only then `find_grid` is called."""
     found = _find(task, open_page)
     pixels = task.image.pixels
     if found.turn_deg < LEAST_TURN_DEG or max(pixels.shape[:2]) > MOST_SIDE_PX:
@@ -99,7 +78,7 @@ def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> P
 def _read(found: _FoundPage) -> Page:
     """Read the page as it is; what bend there is matters to the order only, which a model of it undoes well enough."""
     straighten = found.field.straighten if found.field is not None and found.turn_deg >= BENT_ROWS_DEG else None
-    return read_page(found.task, found, straighten)
+    return read_page(found.task, found.reader, straighten, found.outlines)
 
 
 def _find(task: ReadTask, open_page: OpenPage) -> _FoundPage:

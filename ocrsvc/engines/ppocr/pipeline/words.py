@@ -1,8 +1,15 @@
-"""Makes the words and characters of a line's answer: split by script, placed by the ink, mapped onto the page."""
+"""Makes the words and characters of a line's answer: split by script, placed by the ink, mapped onto the page.
+
+CTC gives the characters of a line from left to right, whatever the script. For text from right to left
+`imaging.bidirectional_text` undoes what Unicode's bidirectional algorithm (UAX #9) does to show it, with the same
+results as the package PaddleOCR's. Packages that implement UAX #9 return a string; here each character has a place, so
+the order itself is needed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -11,19 +18,48 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineText, Path
 from ocrsvc.engines.ppocr.pipeline.character_places import CharacterPlaces, Columns, place_characters
-from ocrsvc.engines.ppocr.pipeline.logical_order import by_path, by_steps
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
+from ocrsvc.imaging.bidirectional_text import logical_order
 from ocrsvc.imaging.geometry import as_boxes, upright_boxes
 from ocrsvc.imaging.outline import Outline, parts_of
 from ocrsvc.imaging.word_split import Segmenter, by_character, open_jieba, word_begins
 from ocrsvc.records import Box, Character, Check, ReadOptions, Word
 
-OWN_ROWS: Final = 0.5
-"""How far a box's top and bottom move from those of the line's ink to those of its own ink."""
 
-TOGETHER: Final = 32
-"""Lines that are placed at once: of the longest, some megabytes and a few milliseconds."""
+def in_logical_order(line: LineText) -> LineText:
+    """A line of a recognizer that reads from right to left, in logical order; one without such letters as it is.
 
+    The characters of its path follow, so their steps are not ascending any more.
+    """
+    path = line.path
+    if path is None:
+        return line
+    order, characters = logical_order(path.characters)
+    if order == list(range(len(order))):
+        return line
+    return replace(line, text="".join(characters), path=_rearranged(path, np.array(order), characters))
+
+
+def by_steps(path: Path) -> Path:
+    """The path of a line in logical order, its characters as they stand on the line from left to right."""
+    order = np.argsort(path.first, kind="stable")
+    return _rearranged(path, order, [path.characters[place] for place in order.tolist()])
+
+
+def _rearranged(path: Path, order: NDArray[np.intp], characters: list[str]) -> Path:
+    return Path(characters, path.first[order], path.last[order], path.steps, path.confidence, path.probabilities[order])
+
+
+def by_path(path: Path, found: CharacterPlaces) -> CharacterPlaces:
+    """The places of the characters of `by_steps(path)` as those of the path's characters, in their order."""
+    logical = np.argsort(path.first, kind="stable")[found.places]
+    order = np.argsort(logical)
+    left, right, top, bottom = (sides[order] for sides in (found.left, found.right, found.top, found.bottom))
+    return CharacterPlaces(logical[order], left, right, top, bottom, found.line_top, found.line_bottom)
+
+
+OWN_ROWS: Final = 0.5  # how far a box's top and bottom move from those of the line's ink to those of its own ink
+TOGETHER: Final = 32  # lines that are placed at once: of the longest, some megabytes and a few milliseconds
 FULL_HEIGHT: Final = "\u2e80"
 """The first character of Unicode's scripts whose characters fill their line's height: Chinese, kana and Hangul."""
 
@@ -33,10 +69,7 @@ def words_of(
 ) -> list[tuple[Word, ...] | None]:
     """The words of each line, as the options ask for them; None where they do not, or the recognizer cannot tell.
 
-    Args:
-        lines: What was read, and where, in the direction of reading.
-        options: Whether with characters, segmented, or with upright boxes.
-        check: Called now and then.
+    Outlines are in the direction of reading.
     """
     answers: list[tuple[Word, ...] | None] = [None] * len(lines)
     known = [

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from onnx import compose, version_converter
 
 from ocrsvc.engines.ppocr.graph import memory_layout, rewrite
-from ocrsvc.engines.ppocr.runtime.model_cache import cpu_features
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, ModelPart
 from ocrsvc.engines.ppocr.runtime.models import channel_block, load_model, note_recognizer
+from ocrsvc.engines.ppocr.runtime.openvino_session import first_steps
 from ocrsvc.engines.ppocr.runtime.providers import CPU
 from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS
 from ocrsvc.errors import BadModel
@@ -30,9 +30,7 @@ LOG: Final = logging.getLogger("ocrsvc.ppocr")
 MOST_DIFFERENCE: Final = 1e-3
 """Of a probability: how far what was rewritten may be from the file as it came. Rounding makes 1e-5 of it."""
 
-_OPSET: Final = 11
-"""The least that the rewrites write nodes for."""
-
+_OPSET: Final = 11  # the least that the rewrites write nodes for
 _PREFIX: Final = "given."
 
 _REFUSALS: Final = (ValueError, KeyError, IndexError, StopIteration)
@@ -46,11 +44,25 @@ def rewritten(part: ModelPart, *, batched: bool, openvino: bool) -> onnx.ModelPr
     """The model as it is run; see `models.prepare_model`. Raises BadModel."""
     proto = _load(part)
     noise = np.random.default_rng(1).uniform(-1, 1, part.smallest_shape).astype(np.float32)
-    shipped = _first_run(part, proto, noise)
+    try:
+        shipped: Array = _run(proto, noise)[0]
+    except SESSION_ERRORS as error:
+        raise BadModel(
+            f"{part} does not run on an input of {noise.shape}: {error}",
+            "Check that it is whole, that its batch and width are left open, and its height_px in model.toml.",
+        ) from error
     if part.kind == DETECTION:
-        _check_map(part, shipped, noise)
+        if shipped.shape != (1, 1, *noise.shape[2:]):
+            raise BadModel(
+                f"{part} gives {shipped.shape} for an input of {noise.shape}, and a detector gives a map of its size.",
+                "Name the detector in [detection].",
+            )
         return _detector(part, proto, noise, shipped, batched=batched)
-    _check_scores(part, shipped)
+    if shipped.ndim != 3 or len(shipped) != 1 or not shipped.size:
+        raise BadModel(
+            f"{part} gives {shipped.shape}, and a recognizer gives (1, steps, classes).",
+            "Name the recognizer in [[recognition]].",
+        )
     return _recognizer(part, proto, noise, shipped, batched=batched, openvino=openvino)
 
 
@@ -73,12 +85,9 @@ def _detector(
 ) -> onnx.ModelProto:
     made = _applied(proto, rewrite.zero_subnormal_weights)
     if not batched:
-        for rewriting in (
-            memory_layout.drop_identities,
-            *memory_layout.detector_rewrites(channel_block(cpu_features())),
-        ):
+        for rewriting in (memory_layout.drop_identities, *memory_layout.detector_rewrites(channel_block())):
             made = _applied(made, rewriting)
-    found = _run(made, noise)
+    found = _try(made, noise)
     if found is not None and _are_alike(found[0], shipped):
         return made
     LOG.warning("%s: its graph is not rewritten, because it would give something else.", part)
@@ -98,7 +107,7 @@ def _recognizer(
     for has_product, rewriting in _ways(classes, shares=shares, batched=batched):
         made = _copy(plain)
         note_recognizer(made, classes, has_product=has_product)
-        if _apply(made, rewriting) and _reads_alike(_run(made, noise), expected, batched=batched):
+        if _apply(made, rewriting) and _reads_alike(_try(made, noise), expected, batched=batched):
             return _applied(plain, rewrite.keep_features) if openvino and has_product else made
     raise BadModel(f"{part}: no class can be chosen of what it gives, {shipped.shape}.", "Export it for inference.")
 
@@ -131,49 +140,22 @@ def _apply(proto: onnx.ModelProto, rewriting: Rewriting) -> bool:
     return True
 
 
-def _first_run(part: ModelPart, proto: onnx.ModelProto, noise: Array) -> Array:
-    """The first output of the file as it came, float32. Raises BadModel."""
-    try:
-        found: Array = _session(proto).run(None, {proto.graph.input[0].name: noise})[0]
-    except SESSION_ERRORS as error:
-        raise BadModel(
-            f"{part} does not run on an input of {noise.shape}: {error}",
-            "Check that it is whole, that its batch and width are left open, and its height_px in model.toml.",
-        ) from error
-    return found
-
-
-def _run(proto: onnx.ModelProto, noise: Array) -> Sequence[Array] | None:
+def _try(proto: onnx.ModelProto, noise: Array) -> Sequence[Array] | None:
     """All outputs; None where it does not run."""
     try:
-        found: Sequence[Array] = _session(proto).run(None, {proto.graph.input[0].name: noise})
+        return _run(proto, noise)
     except SESSION_ERRORS as error:
         LOG.debug("A rewritten model does not run: %s", error)
         return None
-    return found
 
 
-def _session(proto: onnx.ModelProto) -> ort.InferenceSession:
+def _run(proto: onnx.ModelProto, noise: Array) -> Sequence[Array]:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    return ort.InferenceSession(proto.SerializeToString(), options, providers=[CPU])
-
-
-def _check_map(part: ModelPart, found: Array, noise: Array) -> None:
-    if found.shape != (1, 1, *noise.shape[2:]):
-        raise BadModel(
-            f"{part} gives {found.shape} for an input of {noise.shape}, and a detector gives a map of its size.",
-            "Name the detector in [detection].",
-        )
-
-
-def _check_scores(part: ModelPart, found: Array) -> None:
-    if found.ndim != 3 or len(found) != 1 or not found.size:
-        raise BadModel(
-            f"{part} gives {found.shape}, and a recognizer gives (1, steps, classes).",
-            "Name the recognizer in [[recognition]].",
-        )
+    session = ort.InferenceSession(proto.SerializeToString(), options, providers=[CPU])
+    found: Sequence[Array] = session.run(None, {proto.graph.input[0].name: noise})
+    return found
 
 
 def _reads_alike(found: Sequence[Array] | None, expected: Array, *, batched: bool) -> bool:
@@ -185,18 +167,12 @@ def _reads_alike(found: Sequence[Array] | None, expected: Array, *, batched: boo
     if best.shape != (len(probabilities),) or logits.shape != probabilities.shape:
         return False
     chosen = np.take_along_axis(probabilities, best[:, None], axis=1)[:, 0]
-    at = slice(None) if batched else _first_steps(best)
+    at = slice(None) if batched else first_steps(best)
     return (
         _are_alike(chosen, probabilities.max(axis=1))
         and _are_alike(shares, chosen[at])
         and _are_alike(_softmax(logits), probabilities)
     )
-
-
-def _first_steps(best: Array) -> Array:
-    """The first step of each run of one class that is not blank."""
-    changed = np.concatenate(([best[0] != 0], best[1:] != best[:-1]))
-    return np.flatnonzero(changed & (best != 0))
 
 
 def _are_alike(found: Array, expected: Array) -> bool:

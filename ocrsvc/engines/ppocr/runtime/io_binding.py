@@ -32,9 +32,7 @@ _TYPES: Final = {
 class GpuContext:
     """The GPU that this process sees, through cupy, with a stream of its own on which one session computes.
 
-    Attributes:
-        device: ONNX Runtime's name of the memory.
-        address: Of the stream, for `user_compute_stream`.
+    `address` is that of the stream, for `user_compute_stream`; `device` is ONNX Runtime's name of the memory.
     """
 
     device = "cuda"
@@ -84,15 +82,8 @@ def run_bound(
 ) -> list[Any]:
     """Run a model of one input on an array of the GPU; its outputs stay there. Nothing passes through the host.
 
-    Args:
-        session: Computes on the stream of `gpu`.
-        gpu: Where the array lives and the outputs will.
-        array: C-contiguous, with `__cuda_array_interface__`, of the input's shape and dtype.
-        outputs: Names.
-        options: Of this run.
-
-    Raises:
-        EngineFailed: The array is not contiguous, or an output has a dtype that is not known here.
+    The session computes on the stream of `gpu`; the array is C-contiguous, of the input's shape and dtype. Raises
+    EngineFailed: it is not contiguous, or an output has a dtype that is not known here.
     """
     interface = array.__cuda_array_interface__
     address, shape, dtype = interface["data"][0], tuple(interface["shape"]), np.dtype(interface["typestr"])

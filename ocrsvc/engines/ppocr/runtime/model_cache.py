@@ -39,11 +39,9 @@ _TEMPORARY_SUFFIX: Final = ".making"
 
 
 class ModelCache:
-    """A folder of optimised models.
+    """A folder of optimised models, made when first written to; None keeps nothing.
 
-    Args:
-        folder: Made when first written to; None keeps nothing.
-        key: Encrypts what is cached, which is found with the same key only; None caches it as it is.
+    What is cached is encrypted with `key`, and found with the same key only; None caches it as it is.
     """
 
     def __init__(self, folder: Path | None, key: ModelKey | None = None) -> None:

@@ -20,17 +20,11 @@ RECOGNITION: Final = "recognition"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelPart:
-    """One ONNX model of a version, read and held against the manifest.
-
-    Attributes:
-        version: Whose part it is.
-        described: What its `model.toml` says of it.
-        shipped: What its file holds.
-    """
+    """One ONNX model of a version, read and held against the manifest."""
 
     version: ModelVersion
-    described: Detection | Recognition
-    shipped: bytes
+    described: Detection | Recognition  # what its `model.toml` says of it
+    shipped: bytes  # what its file holds
 
     @classmethod
     def read(cls, version: ModelVersion, described: Detection | Recognition) -> ModelPart:

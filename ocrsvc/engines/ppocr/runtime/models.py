@@ -1,16 +1,18 @@
-"""Prepares the graphs of models as they are run."""
+"""Prepares the graphs of models as they are run, and reads the dictionaries of recognizers."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ocrsvc.engines.model.description import Recognition
 from ocrsvc.engines.model.version import ModelVersion
-from ocrsvc.engines.ppocr.graph.external_weights import has_external_weights
+from ocrsvc.engines.ppocr.graph.inspection import has_external_weights
 from ocrsvc.engines.ppocr.runtime.model_cache import cpu_features
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, ModelPart
 from ocrsvc.errors import BadModel, EngineUnavailable
@@ -18,12 +20,8 @@ from ocrsvc.errors import BadModel, EngineUnavailable
 if TYPE_CHECKING:
     import onnx
 
-CHARACTERS: Final = "character"
-"""The property with a recognizer's dictionary, a text a line."""
-
-CLASSES: Final = "ocrsvc.classes"
-"""The property with the number of a recognizer's classes, which preparation adds."""
-
+CHARACTERS: Final = "character"  # the property with a recognizer's dictionary, a text a line
+CLASSES: Final = "ocrsvc.classes"  # the property with the number of a recognizer's classes, which preparation adds
 PRODUCT: Final = "ocrsvc.product"
 """The property of a recognizer that ends in a product, a bias and a softmax, which preparation adds."""
 
@@ -36,10 +34,7 @@ def prepare_model(
     For OpenVINO a recognizer with a last product ends before it (`rewrite.keep_features`); see `prepare_classifier`.
     The rewrites are made for the built-in model; of others see checked_rewrites.py.
 
-    Imports `onnx`, which a cached model does without.
-
-    Raises:
-        BadModel: The file holds no model of that kind.
+    Imports `onnx`, which a cached model does without. Raises BadModel.
     """
     from ocrsvc.engines.ppocr.graph import rewrite
     from ocrsvc.engines.ppocr.runtime import checked_rewrites
@@ -64,7 +59,8 @@ def _rewritten(part: ModelPart, *, batched: bool, openvino: bool) -> onnx.ModelP
     if not batched:
         memory_layout.drop_identities(proto)
     if part.kind == DETECTION and not batched:
-        memory_layout.suit_detector(proto, channel_block(cpu_features()))
+        for rewriting in memory_layout.detector_rewrites(channel_block()):
+            rewriting(proto)
     if part.kind == RECOGNITION:
         note_recognizer(proto, _classes_of(proto), has_product=True)
         single = rewrite.keep_features if openvino else rewrite.add_argmax
@@ -141,19 +137,15 @@ def read_head(version: ModelVersion, file: str) -> tuple[NDArray[np.float32], ND
     return rewrite.read_head(onnx.load_from_string(version.read(file)))
 
 
-def channel_block(features: bytes) -> int:
-    """How many channels ONNX Runtime's convolutions take at once on a processor that can do that."""
-    return 16 if b" avx512f " in features else 8
+def channel_block() -> int:
+    """How many channels ONNX Runtime's convolutions take at once on this processor."""
+    return 16 if b" avx512f " in cpu_features() else 8
 
 
 def quantized_recognizer(part: ModelPart) -> bytes:
     """The prepared recognizer with its large products in eight bits, for a line at a time on a CPU; see graph/quantize.
 
-    The detector gains nothing from it: its time is in large planes of few channels.
-
-    Raises:
-        EngineUnavailable: The model has no product to which that applies.
-        BadModel: As for `prepare_model`.
+    The detector gains nothing from it: its time is in large planes of few channels. Raises EngineUnavailable, BadModel.
     """
     import onnx
 
@@ -175,3 +167,39 @@ def preparation_code() -> bytes:
         *(runtime / f"{name}.py" for name in ("checked_rewrites", "models")),
     )
     return b"".join(file.read_bytes() for file in files)
+
+
+def read_dictionary(part: ModelPart, properties: Mapping[str, str]) -> list[str]:
+    """The text of each class: blank, those of the dictionary, and the space where the model has it besides.
+
+    `properties` are those of the prepared model. Raises BadModel: there is no dictionary, or it is another model's.
+    """
+    described = part.described
+    assert isinstance(described, Recognition), "a detector has no dictionary"
+    if described.dictionary is not None:
+        texts, source = _texts_in(part, described.dictionary), described.dictionary
+    elif CHARACTERS in properties:
+        texts, source = properties[CHARACTERS].split("\n"), f"its property {CHARACTERS!r}"
+    else:
+        raise BadModel(
+            f"{part} carries no dictionary (its property {CHARACTERS!r}), and model.toml names none.",
+            'Name the file with the text of each class in a line: dictionary = "dict.txt".',
+        )
+    classes = ["", *texts, *([" "] if described.adds_space else [])]
+    wanted = int(properties[CLASSES])
+    if len(classes) != wanted:
+        beside = "the blank and a space" if described.adds_space else "the blank"
+        raise BadModel(
+            f"{part} has {wanted} classes, and its dictionary, {source}, has {len(classes)} with {beside}.",
+            "Name the model's own dictionary in model.toml, and see whether adds_space is right.",
+        )
+    return classes
+
+
+def _texts_in(part: ModelPart, file: str) -> list[str]:
+    """The lines of a dictionary's file. A text may be of spaces, so nothing but the ends of lines is taken off."""
+    try:
+        content = part.version.read(file).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadModel(f"{part.version}: {file} is no text in UTF-8: {error}.", "Copy the dictionary again.") from error
+    return [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]

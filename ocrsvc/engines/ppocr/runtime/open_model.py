@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import logging
+import os
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from functools import cache, partial
+from typing import Any, Final
 
 import numpy as np
 import onnxruntime as ort
 
-from ocrsvc.engines.ppocr.runtime import models, providers
-from ocrsvc.engines.ppocr.runtime.cached_models import open_fp32, open_int8, session_options
+from ocrsvc.engines.ppocr.pipeline.network_input import HALF, InputFormat
+from ocrsvc.engines.ppocr.runtime import models, openvino_session, providers
 from ocrsvc.engines.ppocr.runtime.io_binding import open_gpu_context
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
-from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, ModelPart
-from ocrsvc.engines.ppocr.runtime.open_openvino import open_openvino
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, ModelPart
+from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, OpenVinoRecognizer, OpenVinoSession
 from ocrsvc.engines.ppocr.runtime.providers import (
     CPU,
     CUDA,
     TENSORRT,
-    Precision,
-    Profile,
     Provider,
     Providers,
     check_precision,
     choose_provider,
 )
-from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS, ProfileSession, Session, SessionConfig
-from ocrsvc.engines.ppocr.runtime.session_pool import ModelRunner, SessionPool
+from ocrsvc.engines.ppocr.runtime.session import (
+    SESSION_ERRORS,
+    ModelRunner,
+    ProfileSession,
+    Session,
+    SessionConfig,
+    SessionPool,
+)
 from ocrsvc.errors import EngineUnavailable
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
@@ -41,14 +50,8 @@ _NO_GPU: Final = (
 def open_model(part: ModelPart, config: SessionConfig, cache: ModelCache | None = None) -> ModelRunner:
     """Open a part of a model: one session on the CPU, whose users bound its runs; a pool on a GPU, under OpenVINO.
 
-    Args:
-        part: A detector or a recognizer.
-        config: On which device, with how many threads, and which memory is kept.
-        cache: Keeps what was made of the model, so that the next start is quicker.
-
-    Raises:
-        EngineUnavailable: The device was asked for by name and cannot be used.
-        BadModel: The part is no model of its kind.
+    Raises EngineUnavailable: the device was asked for by name and cannot be used; BadModel: the part is no model of its
+    kind.
     """
     cache = cache or ModelCache(None)
     config = replace(config, input_format=part.input_format)
@@ -62,18 +65,27 @@ def open_model(part: ModelPart, config: SessionConfig, cache: ModelCache | None 
         return SessionPool(_open_on_gpu(part, config, cache, provider))
     except SESSION_ERRORS as error:
         if not config.may_fall_back:
-            raise _gpu_unavailable(provider, error) from error
+            name, library = (TENSORRT, "TensorRT 10") if provider == "tensorrt" else (CUDA, "cuDNN")
+            raise EngineUnavailable(
+                f"A GPU was asked for, but ONNX Runtime could not start its provider {name}: {error}.",
+                f"Check that a GPU is visible (nvidia-smi) and that CUDA and {library} of the right major version are "
+                "installed, or set OCRSVC_DEVICE=cpu and OCRSVC_PROVIDER=auto.",
+            ) from error
         LOG.warning(_NO_GPU, part.file, error)
         return _open_on_cpu(part, config, cache)
 
 
-def _gpu_unavailable(provider: Provider, error: BaseException) -> EngineUnavailable:
-    name, library = (TENSORRT, "TensorRT 10") if provider == "tensorrt" else (CUDA, "cuDNN")
-    return EngineUnavailable(
-        f"A GPU was asked for, but ONNX Runtime could not start its provider {name}: {error}.",
-        f"Check that a GPU is visible (nvidia-smi) and that CUDA and {library} of the right major version are "
-        "installed, or set OCRSVC_DEVICE=cpu and OCRSVC_PROVIDER=auto.",
-    )
+def session_options(config: SessionConfig) -> ort.SessionOptions:
+    """How ONNX Runtime is to run it, on whatever device."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = config.threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.enable_cpu_mem_arena = config.arena_values > 0
+    if config.threads > 1:
+        # A thread that waits for more work must not hold a core.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
 
 
 def _open_on_cpu(part: ModelPart, config: SessionConfig, cache: ModelCache) -> Session:
@@ -84,9 +96,27 @@ def _open_on_cpu(part: ModelPart, config: SessionConfig, cache: ModelCache) -> S
     if config.batched:
         opened = ort.InferenceSession(models.prepare_model(part, batched=True), options, providers=[(CPU, {})])
         return Session([ProfileSession(opened)], config)
-    if config.precision == "int8" and part.kind == RECOGNITION:
-        return open_int8(part, options, config, cache)
-    return Session([ProfileSession(open_fp32(part, options, cache))], config)
+    in_int8 = config.precision == "int8" and part.kind == RECOGNITION
+    opened = _open_cached(part, options, cache, in_int8=in_int8)
+    return Session([ProfileSession(opened)], config, precision="int8" if in_int8 else "fp32")
+
+
+def _open_cached(
+    part: ModelPart, options: ort.SessionOptions, cache: ModelCache, *, in_int8: bool
+) -> ort.InferenceSession:
+    """The model as ONNX Runtime optimised it at an earlier start, or as it does now, and cached for a later one."""
+    kind = "int8-" if in_int8 else ""
+    versions = ort.__version__.encode(), *([kind.encode()] if kind else [])
+    name, key = kind + part.cache_name, cache_key(part.shipped, models.preparation_code(), *versions)
+    if (cached := cache.find(name, key)) is not None:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return ort.InferenceSession(cached, options, providers=[CPU])
+    prepared = models.quantized_recognizer(part) if in_int8 else models.prepare_model(part)
+    # What is optimised is at most twice as large.
+    with cache.new_file(name, key, 2 * len(prepared)) as file:
+        if file is not None:
+            options.optimized_model_filepath = os.fspath(file)
+        return ort.InferenceSession(prepared, options, providers=[CPU])
 
 
 def _open_on_gpu(part: ModelPart, config: SessionConfig, cache: ModelCache, provider: Provider) -> list[Session]:
@@ -102,10 +132,7 @@ def _open_on_gpu(part: ModelPart, config: SessionConfig, cache: ModelCache, prov
 def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionConfig, cache: ModelCache) -> Session:
     """One stream's session: for each profile of TensorRT, if `fp32_model` is given, and for any shape on CUDA.
 
-    Args:
-        fp32_model: The model in single precision: TensorRT chooses by itself where half of it will do.
-        cuda_model: The model as CUDA runs it.
-        config, cache: As for `open_session`.
+    TensorRT chooses by itself where half of the precision will do.
     """
     gpu = open_gpu_context()
     stream = gpu.address if gpu is not None else None
@@ -113,18 +140,15 @@ def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionCo
     parts = []
     for profile in config.gpu.profiles if fp32_model else ():
         # The engine is built, or read from its file, before the session is open, and its file is not used after that.
-        with cache.cached_folder("tensorrt", _tensorrt_key(profile, config.precision, fp32_model)) as folder:
+        versions = f"{ort.__version__} {providers.tensorrt_version()}"
+        key = cache_key(fp32_model, versions.encode(), config.precision.encode(), str(profile).encode())
+        with cache.cached_folder("tensorrt", key) as folder:
             options = providers.tensorrt_options(
                 models.input_name(fp32_model), profile, config.precision, stream, folder
             )
             parts.append(ProfileSession(_open(fp32_model, config, [(TENSORRT, options), *on_cuda]), profile))
     precision = "fp16" if config.precision == "fp16" else "fp32"
     return Session([*parts, ProfileSession(_open(cuda_model, config, on_cuda))], config, gpu, precision=precision)
-
-
-def _tensorrt_key(profile: Profile, precision: Precision, model: bytes) -> str:
-    versions = f"{ort.__version__} {providers.tensorrt_version()}"
-    return cache_key(model, versions.encode(), precision.encode(), str(profile).encode())
 
 
 def _open(model: bytes, config: SessionConfig, provider_list: Providers) -> ort.InferenceSession:
@@ -140,3 +164,95 @@ def _register_arena() -> None:
     """One arena for all sessions of the process that keep memory: what one has kept, another need not ask for."""
     memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     ort.create_and_register_allocator(memory, ort.OrtArenaCfg({}))
+
+
+MOST_KERNELS: Final = {DETECTION: 100, RECOGNITION: 600}
+"""Kernels of one kind that a session keeps, the least recently used go first: of about 3 shapes of pages
+and half the widths of lines. With four times as many a corpus of pages of all sizes costs the same processor time and
+90 MB more."""
+
+
+def open_openvino(part: ModelPart, config: SessionConfig, store: ModelCache) -> list[OpenVinoSession]:
+    """The model in `config.sessions` sessions; the precision "auto" is bf16 where the processor has it.
+
+    Raises EngineUnavailable: OpenVINO is not installed or does not work, or the processor does not compute in bf16.
+    """
+    if not openvino_session.is_installed():
+        raise EngineUnavailable(
+            "OpenVINO was asked for, and the package `openvino` is not installed.",
+            "Install ocrsvc with the extra openvino, or set OCRSVC_PROVIDER=auto and OCRSVC_PRECISION=auto.",
+        )
+    if config.precision == "bf16" and not openvino_session.computes_bf16():
+        raise EngineUnavailable(
+            "OCRSVC_PRECISION=bf16, but this processor does not compute in bfloat16 under OpenVINO.",
+            "Set OCRSVC_PRECISION=auto.",
+        )
+    try:
+        return _open_sessions(part, config, store)
+    except openvino_session.FAULTS as error:
+        raise EngineUnavailable(
+            f"OpenVINO does not open {part.file}: {error}", "Set OCRSVC_PROVIDER=cpu to do without it."
+        ) from error
+
+
+def _open_sessions(part: ModelPart, config: SessionConfig, store: ModelCache) -> list[OpenVinoSession]:
+    prepared = _prepared(part.cache_name, part, partial(models.prepare_model, openvino=True), store)
+    bodies = _compile(part, prepared, config)
+    if part.kind != RECOGNITION:
+        return [OpenVinoSession(body, {}, config.arena_values, part.input_format) for body in bodies]
+    # Kept as well: the package onnx, which reads it, is 10 MB.
+    properties = json.loads(_prepared(f"metadata-{part.cache_name}", part, models.prepare_properties, store))
+    if models.PRODUCT not in properties:
+        return [OpenVinoSession(body, properties, 0, part.input_format) for body in bodies]
+    prepare = partial(models.prepare_classifier, steps=STEPS)
+    classifiers = _compile(part, _prepared(f"classifier-{STEPS}-{part.cache_name}", part, prepare, store), config)
+    head = cache(partial(models.read_head, part.version, part.file))
+    return [
+        OpenVinoRecognizer(*both, properties, head, part.input_format) for both in zip(bodies, classifiers, strict=True)
+    ]
+
+
+def _compile(part: ModelPart, prepared: bytes, config: SessionConfig) -> list[Any]:
+    """An openvino.CompiledModel for each session; they share what was read."""
+    has_bf16 = config.precision != "fp32" and openvino_session.computes_bf16()
+    options = {
+        "INFERENCE_PRECISION_HINT": "bf16" if has_bf16 else "f32",
+        "INFERENCE_NUM_THREADS": config.threads,
+        "NUM_STREAMS": 1,
+        # Where threads run is the operating system's business: several sessions would be pinned to the same cores.
+        "ENABLE_CPU_PINNING": False,
+        "CPU_RUNTIME_CACHE_CAPACITY": MOST_KERNELS[part.kind],
+    }
+    core = openvino_session.core()
+    model = core.read_model(prepared, b"")
+    if part.kind == DETECTION:
+        model = _taking_pixels(model, part.input_format)
+    return [core.compile_model(model, "CPU", options) for _ in range(config.sessions)]
+
+
+def _taking_pixels(model: Any, taken: InputFormat) -> Any:
+    """The model with (1, H, W, 3) uint8 for its input: a quarter of the memory, and two copies of a page less."""
+    from openvino import Layout, Type
+    from openvino.preprocess import PrePostProcessor
+
+    prepared = PrePostProcessor(model)
+    prepared.input().tensor().set_element_type(Type.u8).set_layout(Layout("NHWC"))
+    prepared.input().model().set_layout(Layout("NCHW"))
+    values = prepared.input().preprocess().convert_element_type(Type.f32)
+    if (taken.mean, taken.std) == (HALF, HALF):
+        values.mean(127.5).scale(127.5)
+    else:
+        values.mean([255 * mean for mean in taken.mean]).scale([255 * std for std in taken.std])
+    return prepared.build()
+
+
+def _prepared(name: str, part: ModelPart, prepare: Callable[[ModelPart], bytes], store: ModelCache) -> bytes:
+    """What `prepare` makes of a model, which the cache keeps: that is quicker than to make it."""
+    entry, key = f"openvino-{name}", cache_key(part.shipped, models.preparation_code())
+    found = store.find(entry, key)
+    if found is None:
+        found = prepare(part)
+        with contextlib.suppress(OSError), store.new_file(entry, key, 2 * len(found)) as file:
+            if file is not None:
+                file.write_bytes(found)
+    return found

@@ -1,9 +1,14 @@
-"""Runs a model on the CPU under OpenVINO, in bfloat16 where the processor computes in that (AMX, AVX512-BF16).
+"""Runs models on the CPU under OpenVINO, in bfloat16 where the processor computes in that (AMX, AVX512-BF16).
 
 OpenVINO compiles kernels for every new shape of input (20 to 70 ms) and keeps them, with memory in proportion to the
 shape; so the pipeline gives it few widths of lines, and how many kernels are kept is bounded. A session runs one input
-at a time: a pool of them (session_pool.py) lets several run. Sessions share the kernels that oneDNN's cache holds; what
-they need besides is their own. A session gives the same bits whatever it ran before, and with one thread or several.
+at a time: a pool of them (session.py) lets several run. Sessions share the kernels that oneDNN's cache holds; what they
+need besides is their own. A session gives the same bits whatever it ran before, and with one thread or several.
+
+The recognizer is two models: one makes features of a line, the other, the last product of 18,710 classes for each
+step, chooses classes for the steps of many lines together: its weights do not stay in a core's cache while a line goes
+through the rest. It always runs over the same number of steps, so its kernels are compiled once and its memory does not
+grow with the length of a line. What is chosen for a step depends on that step's features alone, to the last bit.
 
 OpenVINO is imported in here only, when a model is opened or a runtime is chosen: it starts threads, and a process that
 has them is not to be forked.
@@ -16,7 +21,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import metadata
 from typing import Any, Final
@@ -84,15 +89,9 @@ def core() -> Any:
 class OpenVinoSession:
     """One model under OpenVINO; has what Session has. Runs from several threads wait for each other.
 
-    Attributes:
-        sessions, provider, device, precision, batched, takes_pixels, input_format, metadata: See Session.
-
-    Args:
-        compiled: An openvino.CompiledModel for inputs of any size, floats or pixels.
-        metadata: The model's own.
-        arena_values: Size of an input, in values, from which a run gives its memory back. What others leave is kept
-            for the next run, until free memory goes back to the system.
-        input_format: What the model takes.
+    `compiled` is an openvino.CompiledModel for inputs of any size, floats or pixels. From an input of `arena_values`
+    values on a run gives its memory back; what others leave is kept for the next run, until free memory goes back to
+    the system.
     """
 
     def __init__(
@@ -145,3 +144,96 @@ class OpenVinoSession:
             self.run(tensor)
         except RuntimeError as error:
             raise EngineUnavailable(f"A run of the shape {tensor.shape} fails under OpenVINO: {error}") from error
+
+
+Head = tuple[NDArray[np.float32], NDArray[np.float32]]
+
+Features = NDArray[np.float32]  # (T, F) of a line of T steps
+STEPS: Final = 64  # in one run of the classifier: its scores, 7 MB, are about what a core's share of the caches holds
+
+# As graph/rewrite.py calls it, which is not imported because it needs the package onnx.
+_LOGITS: Final = "logits"
+
+
+class OpenVinoRecognizer(OpenVinoSession):
+    """Both models of a recognizer in one session; `run` reads one line as a Session does.
+
+    `body` is an openvino.CompiledModel of `rewrite.keep_features`, for lines of any width, `classifier` one of
+    `rewrite.make_classifier` for STEPS steps; `read_head` reads the last product when scores are asked for.
+    """
+
+    def __init__(
+        self,
+        body: Any,
+        classifier: Any,
+        metadata: dict[str, str],
+        read_head: Callable[[], Head],
+        input_format: InputFormat = USUAL,
+    ) -> None:
+        super().__init__(body, metadata, 0, input_format)
+        self._read_head = read_head
+        self._compiled_classifier = classifier
+        self._classifier = classifier.create_infer_request()
+
+    def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
+        """See Session; the classes and the probabilities, and logits where they are named."""
+        features = self.features(array)
+        found: list[Any] = list(self.classify([features])[0])
+        return [*found, self.logits(features)] if outputs is not None and _LOGITS in outputs else found
+
+    def features(self, tensor: Any) -> Features:
+        """Of one line (1, 3, H, W) float32."""
+        found: Features = super().run(tensor)[0]
+        return found
+
+    def logits(self, features: Features) -> NDArray[np.float32]:
+        """(T, C) the scores of all classes, which few ask for. Raises BadModel: the model's file is gone."""
+        weights, bias = self._read_head()
+        found: NDArray[np.float32] = features @ weights + bias
+        return found
+
+    def classify(self, lines: Sequence[Features]) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """For each line the likeliest class of each step, and the probability of each character at its first step."""
+        lengths = [len(line) for line in lines]
+        starts = np.cumsum([0, *lengths[:-1]])
+        rows = np.concatenate(lines)
+        begins = np.zeros(len(rows), bool)
+        begins[starts] = True
+        best, shares = self._choose(rows, begins)
+        first = first_steps(best, begins)
+        ends = starts + lengths
+        inside = zip(np.searchsorted(first, starts), np.searchsorted(first, ends), strict=True)
+        return [
+            (best[start:end], shares[first[left:right]])
+            for start, end, (left, right) in zip(starts, ends, inside, strict=True)
+        ]
+
+    def _choose(self, rows: Features, begins: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """(N,) the class of each of (N, F) steps; (N,) its probability, where a character begins or a run does."""
+        count = len(rows)
+        padded = -(-count // STEPS) * STEPS
+        features, flags = np.zeros((padded, rows.shape[1]), np.float32), np.zeros(padded, bool)
+        features[:count], flags[:count] = rows, begins
+        # What begins before a run is not known in it.
+        flags[::STEPS] = True
+        best, shares = np.empty(padded, np.int64), np.zeros(padded, np.float32)
+        with self._turn:
+            for start in range(0, padded, STEPS):
+                part = slice(start, start + STEPS)
+                self._classifier.infer([features[part], flags[part]], share_outputs=True)
+                best[part] = self._classifier.get_output_tensor(0).data
+                first = first_steps(best[part], flags[part])
+                shares[part][first] = self._classifier.get_output_tensor(1).data
+            if self._release_asked:
+                self._release()
+        return best[:count], shares[:count]
+
+    def _release(self) -> None:
+        super()._release()
+        self._compiled_classifier.release_memory()
+
+
+def first_steps(best: NDArray[np.int64], begins: NDArray[np.bool_] | None = None) -> NDArray[np.intp]:
+    """(N,) the first step of each run of one class (T,) that is not blank, as in the graph; `begins` begins one too."""
+    changed = np.concatenate(([True], best[1:] != best[:-1]))
+    return np.flatnonzero((changed if begins is None else changed | begins) & (best != 0))

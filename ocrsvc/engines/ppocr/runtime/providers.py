@@ -65,31 +65,21 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class GpuConfig:
-    """How the sessions of one model share a GPU.
+    """How the sessions of one model share a GPU."""
 
-    Attributes:
-        streams: Runs under way at once; each has a session, a stream and an arena of its own.
-        arena_bytes: What each arena may take; None for what the GPU has.
-        arena_values: Size of an input, in floats, up to which the arena keeps a run's memory for the next; larger runs
-            give theirs back. 0: all is kept.
-        profiles: For TensorRT; the smallest first.
-    """
-
-    streams: int = 1
-    arena_bytes: int | None = None
+    streams: int = 1  # runs under way at once; each has a session, a stream and an arena of its own
+    arena_bytes: int | None = None  # what each arena may take; None for what the GPU has
+    # size of an input, in floats, up to which the arena keeps a run's memory for the next; larger runs give theirs
+    # back. 0: all is kept.
     arena_values: int = 0
-    profiles: tuple[Profile, ...] = ()
+    profiles: tuple[Profile, ...] = ()  # for TensorRT; the smallest first
 
 
 def choose_provider(device: Device, provider: Provider, available: Sequence[str]) -> Provider:
-    """The provider to try: "cpu" (ONNX Runtime on the CPU), "openvino", "cuda" or "tensorrt".
+    """What to try for OCRSVC_DEVICE and OCRSVC_PROVIDER: "cpu" (ONNX Runtime), "openvino", "cuda" or "tensorrt".
 
-    Args:
-        device, provider: OCRSVC_DEVICE and OCRSVC_PROVIDER.
-        available: What this build of ONNX Runtime knows.
-
-    Raises:
-        EngineUnavailable: What was asked for by name is not in this build.
+    `available` is what this build of ONNX Runtime knows. Raises EngineUnavailable: what was asked for by name is not in
+    it.
     """
     if provider == "openvino":
         return "openvino"
@@ -137,12 +127,9 @@ def check_precision(precision: Precision, provider: Provider) -> None:
 
 
 def cuda_options(gpu: GpuConfig, precision: Precision, stream: int | None) -> Options:
-    """The options of the CUDA provider.
+    """The options of the CUDA provider, on the stream at that address, or one that ONNX Runtime makes.
 
-    Args:
-        gpu: Bounds of the memory.
-        precision: "fp32" is full single precision; otherwise products of floats may be taken in TF32.
-        stream: Address of the CUDA stream to compute on; None lets ONNX Runtime make its own.
+    "fp32" is full single precision; otherwise products of floats may be taken in TF32.
     """
     options = dict(CUDA_OPTIONS)
     if gpu.arena_bytes is not None:
@@ -155,14 +142,9 @@ def cuda_options(gpu: GpuConfig, precision: Precision, stream: int | None) -> Op
 def tensorrt_options(
     input_name: str, profile: Profile, precision: Precision, stream: int | None, folder: Path | None
 ) -> Options:
-    """The options of the TensorRT provider.
+    """The options of the TensorRT provider, whose engine is built for all shapes of the profile before the first run.
 
-    Args:
-        input_name: Of the model's one input.
-        profile: The shapes that the engine is built for, all of it before the first run.
-        precision: "fp16" lets TensorRT take half precision where it wins.
-        stream: As for `cuda_options`.
-        folder: Keeps the engine and the timings of kernels for the next start; None keeps nothing.
+    "fp16" lets TensorRT take half precision where it wins. `folder` keeps the engine and the timings of kernels.
     """
     half = precision == "fp16"
     options: Options = {

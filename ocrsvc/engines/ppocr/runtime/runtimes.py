@@ -40,12 +40,7 @@ BF16: Final = Runtime("openvino", "bf16")
 
 @dataclass(frozen=True, slots=True)
 class RuntimeChoice:
-    """What the models are computed with, and why.
-
-    Attributes:
-        detection, recognition: One each.
-        reason: For the log.
-    """
+    """What the models are computed with, and why."""
 
     detection: Runtime
     recognition: Runtime
@@ -57,25 +52,17 @@ class RuntimeChoice:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How one runtime did beside single precision in ONNX Runtime.
-
-    Attributes:
-        runtime: Which.
-        times_s: Its least seconds for each of some fixed inputs, the same for all runtimes.
-        reads_alike: Whether it gave what single precision gives.
-        detail: What differed, for the log; empty where nothing did.
-    """
+    """How one runtime did beside single precision in ONNX Runtime."""
 
     runtime: Runtime
-    times_s: tuple[float, ...]
-    reads_alike: bool
-    detail: str = ""
+    times_s: tuple[float, ...]  # its least seconds for each of some fixed inputs, the same for all runtimes
+    fault: str = ""  # what differed from what single precision gives, for the log; empty where nothing did
 
 
 def quickest(proofs: Sequence[Proof]) -> Runtime:
     """The quickest that reads alike; single precision, the first of them, unless another one is clearly quicker."""
     single = proofs[0]
-    sound = [proof for proof in proofs[1:] if proof.reads_alike]
+    sound = [proof for proof in proofs[1:] if not proof.fault]
     best = min(sound, key=lambda proof: sum(proof.times_s), default=single)
     return best.runtime if sum(best.times_s) * LEAST_GAIN <= sum(single.times_s) else single.runtime
 
@@ -94,24 +81,13 @@ def named(precision: Precision, provider: Provider) -> RuntimeChoice | None:
 
 
 def candidates(kind: Kind, provider: Provider) -> list[Runtime]:
-    """What is tried for a model where nothing was asked for by name; single precision comes first.
-
-    Args:
-        kind: Of the part.
-        provider: "cpu" for ONNX Runtime alone, or "auto".
-    """
+    """What is tried for a model where nothing was asked for by name; single precision comes first."""
     in_onnx_runtime = [FP32, INT8] if kind == RECOGNITION else [FP32]
     return in_onnx_runtime + ([BF16] if provider == "auto" and openvino_session.computes_bf16() else [])
 
 
 def choice_key(parts: Sequence[ModelPart], provider: Provider, reference: bytes) -> str:
-    """Names everything that a choice depends on: models, their preparation, versions, the processor.
-
-    Args:
-        parts: A detector and a recognizer.
-        provider: As for `candidates`.
-        reference: What the proof reads.
-    """
+    """Names all that a choice depends on: models, preparation, versions, the processor, and what the proof reads."""
     versions = f"{__version__} {ort.__version__} {openvino_session.version()} {provider}"
     shipped = (part.shipped for part in parts)
     fed = str([part.input_format for part in parts]).encode()

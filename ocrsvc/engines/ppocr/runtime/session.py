@@ -1,8 +1,10 @@
-"""A model that is ready to run: its ONNX Runtime sessions on the CPU, or on one stream of a GPU."""
+"""A model that is ready to run: its ONNX Runtime sessions on a CPU or one stream of a GPU, and pools of sessions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import queue
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,8 +15,9 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, InputFormat
 from ocrsvc.engines.ppocr.runtime.io_binding import GpuContext, is_on_gpu, run_bound
+from ocrsvc.engines.ppocr.runtime.openvino_session import OpenVinoSession
 from ocrsvc.engines.ppocr.runtime.providers import CPU, Device, GpuConfig, Precision, Profile, Provider
-from ocrsvc.errors import EngineUnavailable
+from ocrsvc.errors import EngineFailed, EngineUnavailable
 
 Tensor = NDArray[np.float32]
 
@@ -34,30 +37,21 @@ SESSION_ERRORS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """How a session computes.
+    """How a session computes."""
 
-    Attributes:
-        device: "cpu", "cuda", or "auto" (the GPU where one works).
-        threads: Threads inside one run (intra-op).
-        arena_values: On the CPU, the size of an input, in floats, up to which a run's memory is kept for the next one;
-            larger runs give theirs back, so that one huge page does not stay in the RSS for ever. 0: nothing is kept.
-        batched: Many lines in one recognition run, whatever the device; a GPU always reads so.
-        provider: "cpu" (ONNX Runtime), "openvino", "cuda", "tensorrt", or "auto" (what the device says).
-        precision: What to compute in; "auto" is single precision, but bf16 under OpenVINO where the processor has it.
-        sessions: Under OpenVINO, how many runs may be under way at once; each has memory of its own.
-        gpu: How the GPU is shared, where there is one.
-        input_format: What the model takes; `open_model` fills it in.
-    """
-
-    device: Device = "auto"
-    threads: int = 1
+    device: Device = "auto"  # "cpu", "cuda", or "auto" (the GPU where one works)
+    threads: int = 1  # threads inside one run (intra-op)
+    # on the CPU, the size of an input, in floats, up to which a run's memory is kept for the next one; larger runs give
+    # theirs back, so that one huge page does not stay in the RSS for ever. 0: nothing is kept.
     arena_values: int = 0
-    batched: bool = False
+    batched: bool = False  # many lines in one recognition run, whatever the device; a GPU always reads so
+    # "cpu" (ONNX Runtime), "openvino", "cuda", "tensorrt", or "auto" (what the device says)
     provider: Provider = "auto"
+    # what to compute in; "auto" is single precision, but bf16 under OpenVINO where the processor has it
     precision: Precision = "auto"
-    sessions: int = 1
-    gpu: GpuConfig = field(default_factory=GpuConfig)
-    input_format: InputFormat = USUAL
+    sessions: int = 1  # under OpenVINO, how many runs may be under way at once; each has memory of its own
+    gpu: GpuConfig = field(default_factory=GpuConfig)  # how the GPU is shared, where there is one
+    input_format: InputFormat = USUAL  # what the model takes; `open_model` fills it in
 
     @property
     def may_fall_back(self) -> bool:
@@ -76,22 +70,10 @@ class ProfileSession:
 class Session:
     """One model on one device; its attributes are what the model's users ask of it, and a SessionPool has the same.
 
-    On the CPU its runs may overlap. On a GPU they should not: they would share one stream; session_pool.py
-    prevents it.
-
-    Attributes:
-        sessions: This one; of a pool all.
-        provider, device, precision: Where and how it computes.
-        batched: Whether the recognizer's graph takes many lines at once; see graph/rewrite.py.
-        takes_pixels: Whether the input is pixels; see network_input.model_input.
-        input_format: What its tensors hold.
-        metadata: The model's own.
-
-    Args:
-        parts: The first that covers a shape runs it; the last covers any.
-        config: How it was opened.
-        gpu: The stream that the parts compute on; None on the CPU, and where there is no cupy.
-        precision: What the parts compute in.
+    On the CPU its runs may overlap. On a GPU they should not: they would share one stream; a SessionPool prevents it.
+    The first of the `parts` that covers a shape runs it; the last covers any. `batched`: the recognizer's graph takes
+    many lines at once (graph/rewrite.py). `takes_pixels`: see network_input.model_input. `gpu` is the stream that the
+    parts compute on; None on the CPU, and where there is no cupy.
     """
 
     def __init__(
@@ -148,3 +130,56 @@ class Session:
                 "If memory is short, set a smaller OCRSVC_BATCH_PIXELS, fewer OCRSVC_GPU_STREAMS or OCRSVC_WORKERS, or "
                 "more OCRSVC_GPU_ARENA_BYTES.",
             ) from error
+
+
+AnySession = Session | OpenVinoSession
+
+_TIMEOUT_S: Final = 60.0
+
+
+class SessionPool:
+    """Sessions of one model on a GPU or under OpenVINO, used as one; at most one run a session; further runs wait.
+
+    Each session has memory of its own, on a GPU a stream and an arena. So the memory in use follows the number of
+    sessions, not that of the engine threads. A run fails after `timeout_s` without a free one: a device that hangs must
+    not hold threads for ever. All calls may come from any thread.
+    """
+
+    def __init__(self, sessions: Sequence[AnySession], timeout_s: float = _TIMEOUT_S) -> None:
+        first = sessions[0]
+        self.sessions: tuple[AnySession, ...] = tuple(sessions)
+        self.provider, self.device, self.precision = first.provider, first.device, first.precision
+        self.batched, self.takes_pixels, self.metadata = first.batched, first.takes_pixels, first.metadata
+        self.input_format = first.input_format
+        self._timeout_s = timeout_s
+        # The last one used is taken first: its memory is warm, and one that is not needed stays small.
+        self._free: queue.LifoQueue[AnySession] = queue.LifoQueue()
+        for session in reversed(self.sessions):
+            self._free.put(session)
+
+    @contextmanager
+    def acquire(self) -> Iterator[AnySession]:
+        """A session that nobody else uses meanwhile. Raises EngineFailed when none comes free."""
+        try:
+            session = self._free.get(timeout=self._timeout_s)
+        except queue.Empty:
+            raise EngineFailed(
+                f"No run of the model ended within {self._timeout_s:g} s.", "Look at the worker's log."
+            ) from None
+        try:
+            yield session
+        finally:
+            self._free.put(session)
+
+    def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
+        """See Session."""
+        with self.acquire() as session:
+            return session.run(array, outputs)
+
+    def warm_up(self, tensor: NDArray[Any]) -> None:
+        """See Session; of all sessions, one after the other. Nobody else may use them meanwhile."""
+        for session in self.sessions:
+            session.warm_up(tensor)
+
+
+ModelRunner = Session | OpenVinoSession | SessionPool  # a model, ready to run; safe to share between threads

@@ -19,11 +19,7 @@ R = TypeVar("R")
 
 
 class SharedThreads:
-    """Threads shared by the pages of one process. All calls may come from any thread.
-
-    Args:
-        count: How many items may be computed at once; count - 1 helper threads are started.
-    """
+    """Threads for `count` items at once, shared by the pages of one process. All calls may come from any thread."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -142,8 +138,7 @@ class SharedThreadsLender:
             last.close()
 
 
-LENDER: Final = SharedThreadsLender()
-"""Of this process."""
+LENDER: Final = SharedThreadsLender()  # of this process
 
 
 def _do_next(work: Callable[[T], R], items: Sequence[T], take: Callable[[], int], done: dict[int, R]) -> None:

@@ -1,0 +1,171 @@
+"""Connects to a URL's host: looks its name up, checks every address, and connects to one of these and to no other.
+
+The name is looked up once. What was checked is what is connected to, so that a name whose address changes in between
+(DNS rebinding) leads nowhere else. Whatever waits, waits in small steps until a deadline.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from contextlib import ExitStack
+from typing import Final, TypeVar
+
+from ocrsvc.connections.policy import LookUp, OutgoingPolicy
+from ocrsvc.connections.url import IpAddress, Url
+from ocrsvc.errors import DeadlineExceeded, ResourcesExhausted, UrlUnavailable
+
+T = TypeVar("T")
+
+LOGGER: Final = logging.getLogger("ocrsvc.connections")
+
+# A resolver that hangs takes a thread for each name, and no more than these.
+_LOOK_UPS: Final = 16
+_PERMITS: Final = threading.BoundedSemaphore(_LOOK_UPS)
+_MOST_ADDRESSES: Final = 4
+_STEP_S: Final = 0.25
+
+
+class Deadline:
+    """The end of one exchange, its redirects included: `limit_s` is the caller's, `most_s` holds whoever asks.
+
+    `check` is called in between, and raises what ends the exchange, as when nobody waits for it any more.
+    """
+
+    def __init__(self, limit_s: float, most_s: float, check: Callable[[], object] = bool) -> None:
+        self._check = check
+        self._end_s = time.monotonic() + min(limit_s, most_s)
+        self._is_callers = limit_s <= most_s
+
+    def step_s(self) -> float:
+        """How long may be waited now at once. Raises what `check` raises, DeadlineExceeded and UrlUnavailable."""
+        self._check()
+        left_s = self._end_s - time.monotonic()
+        if left_s > 0:
+            return min(left_s, _STEP_S)
+        if self._is_callers:
+            raise DeadlineExceeded(
+                "The deadline passed while the URL was fetched.", "Give the request more time, or send the file itself."
+            )
+        raise UrlUnavailable("The URL could not be fetched in time.", "Send the file itself, or try again later.")
+
+    def repeat(self, wire: socket.socket, act: Callable[[], T]) -> T:
+        """What a call gives that waits for a socket. Raises as `step_s`, and OSError."""
+        while True:
+            wire.settimeout(self.step_s())
+            try:
+                return act()
+            except TimeoutError:
+                continue
+
+    def wait_until_writable(self, wire: socket.socket) -> None:
+        """For a connection that is being made. Raises as `step_s`."""
+        poll = select.poll()
+        poll.register(wire, select.POLLOUT)
+        while not poll.poll(1000 * self.step_s()):
+            pass
+
+
+def connect(url: Url, policy: OutgoingPolicy, deadline: Deadline) -> socket.socket:
+    """A connection to the host of a URL, with TLS for https.
+
+    Raises:
+        UrlRefused: The host is not on the list.
+        UrlUnavailable: No connection came about, or none may: which of them is in the log alone.
+        ResourcesExhausted: Too many names are looked up already.
+        OcrsvcError: As the deadline.
+    """
+    policy.check_host(url)
+    addresses = [url.address] if url.address is not None else _look_up(url, policy.look_up, deadline)
+    if not addresses or not all(map(policy.allows, addresses)):
+        raise unavailable(url, "it has no address, or one that is not public")
+    reason: OSError | None = None
+    for address in addresses[:_MOST_ADDRESSES]:
+        try:
+            return _connect(address, url, policy, deadline)
+        except OSError as error:
+            reason = error
+    raise unavailable(url, str(reason)) from reason
+
+
+def unavailable(url: Url, reason: str) -> UrlUnavailable:
+    """The one answer to everything that keeps a host from being reached: it tells nothing of networks behind it."""
+    LOGGER.info("not reached: host=%s port=%s: %s", url.host, url.port, reason)
+    return UrlUnavailable("The host of the URL cannot be reached.", "Check the address, or send the file itself.")
+
+
+def _look_up(url: Url, look_up: LookUp, deadline: Deadline) -> list[IpAddress]:
+    """The host's addresses, looked up once. Raises as `connect`."""
+    found = _begin_look_up(look_up, url.host)
+    while True:
+        try:
+            return found.result(deadline.step_s())
+        except NotYet:
+            continue
+        except (OSError, UnicodeError) as error:
+            raise unavailable(url, f"its name is not known: {error}") from error
+
+
+def _begin_look_up(look_up: LookUp, host: str) -> Future[list[IpAddress]]:
+    """On a thread of its own, for no resolver can be interrupted. Raises ResourcesExhausted."""
+    if not _PERMITS.acquire(blocking=False):
+        raise ResourcesExhausted("Too many names of hosts are being looked up.", "Send the request again in a moment.")
+    found: Future[list[IpAddress]] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(look_up(host))
+        except BaseException as error:  # noqa: BLE001  whoever waits raises it
+            found.set_exception(error)
+        finally:
+            _PERMITS.release()
+
+    try:
+        threading.Thread(target=run, name="look-up", daemon=True).start()
+    except RuntimeError as error:
+        _PERMITS.release()
+        raise ResourcesExhausted("No thread is left to look up a name.", "Send the request again later.") from error
+    return found
+
+
+def _connect(address: IpAddress, url: Url, policy: OutgoingPolicy, deadline: Deadline) -> socket.socket:
+    """A connection to this address. Raises OSError, and as the deadline."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with ExitStack() as unfinished:
+        wire = unfinished.enter_context(socket.socket(family, socket.SOCK_STREAM))
+        wire.setblocking(False)
+        code = wire.connect_ex((str(address), url.port))
+        if code in (errno.EINPROGRESS, errno.EAGAIN):
+            deadline.wait_until_writable(wire)
+            code = wire.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+        if url.scheme == "https":
+            wire = _with_tls(unfinished, wire, url, policy.tls(), deadline)
+        unfinished.pop_all()
+        return wire
+
+
+def _with_tls(
+    unfinished: ExitStack, wire: socket.socket, url: Url, context: ssl.SSLContext, deadline: Deadline
+) -> socket.socket:
+    """TLS with a certificate for the URL's host, whatever address was connected to. Raises OSError."""
+    secured = context.wrap_socket(wire, server_hostname=url.host, do_handshake_on_connect=False)
+    unfinished.enter_context(secured)
+    try:
+        deadline.repeat(secured, secured.do_handshake)
+    except ssl.CertificateError as error:
+        LOGGER.info("not reached: host=%s port=%s: %s", url.host, url.port, error)
+        raise UrlUnavailable(
+            "The certificate of the URL's host is not valid.", "Check the address, or send the file itself."
+        ) from error
+    return secured

@@ -1,0 +1,186 @@
+"""OpenSSL's contexts for the service, made of the files that the settings name: versions, ciphers, certificates."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from ocrsvc.errors import SettingsError
+from ocrsvc.settings.settings import Settings
+
+Role = Literal["certificate", "key", "client_ca"]
+
+ROLES: Final[tuple[Role, ...]] = ("certificate", "key", "client_ca")
+
+HTTP: Final = "http/1.1"
+GRPC: Final = "h2"
+"""The protocols that clients are offered (ALPN), each on ports of its own."""
+
+# Forward secrecy and authenticated encryption; those of TLS 1.3 are all of that kind.
+_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+_CERTIFICATE: Final = "-----BEGIN CERTIFICATE-----"
+_REVOCATION_LIST: Final = "-----BEGIN X509 CRL-----"
+_WITHOUT_PASSWORD: Final = "Write it without one: openssl pkey -in OLD -out NEW."  # noqa: S105  a sentence
+_PEM: Final = "Name a file in PEM, as openssl and ACME clients write it."
+
+
+class MemoryCopy:
+    """A copy of the files in memory, written by the arbiter and read by its workers. Raises OSError without memory.
+
+    What the arbiter has found good is what every worker gets, whatever happens to the files meanwhile, and whether or
+    not the workers' user may read them. OpenSSL loads from paths only: these files have some below /proc. To be made
+    before the fork: the descriptors are inherited, and no program that is executed has them.
+    """
+
+    def __init__(self) -> None:
+        self._descriptors = {role: os.memfd_create(f"tls-{role}") for role in ROLES}
+        weakref.finalize(self, lambda descriptors: [*map(os.close, descriptors)], [*self._descriptors.values()])
+
+    def path(self, role: Role) -> Path:
+        """Where this process reads it."""
+        return Path(f"/proc/self/fd/{self._descriptors[role]}")
+
+    def write(self, role: Role, text: str) -> None:
+        """Replace what there is. Raises OSError."""
+        os.ftruncate(self._descriptors[role], 0)
+        os.pwrite(self._descriptors[role], text.encode(), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """What TLS is made of: the service's certificate with those between it and its authority, and its private key.
+
+    `client_ca` are the authorities of clients' certificates, and None asks for none; clients without one are refused if
+    it is `required`. With a `copy` they are loaded from there.
+    """
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+    required: bool = True
+    copy: MemoryCopy | None = None
+
+    def is_named(self, role: Role) -> bool:
+        """Whether there is one."""
+        return getattr(self, role) is not None
+
+    def source(self, role: Role) -> Path:
+        """Where to load it from."""
+        path: Path = self.copy.path(role) if self.copy is not None else getattr(self, role)
+        return path
+
+    def describe(self, role: Role) -> str:
+        """Its setting and value, to begin a sentence with."""
+        return f"OCRSVC_TLS_{role.upper()} is {str(getattr(self, role))!r}"
+
+    def read(self, role: Role) -> str:
+        """What is in it. Raises SettingsError."""
+        try:
+            return self.source(role).read_text(encoding="utf-8")
+        except OSError as error:
+            detail = f"{self.describe(role)}: it cannot be read: {error.strerror}."
+            raise SettingsError(detail, "Name a file that the service's user may read.") from error
+        except ValueError as error:
+            raise SettingsError(f"{self.describe(role)}: it is not in PEM.", _PEM) from error
+
+
+def files_of(settings: Settings) -> TlsFiles | None:
+    """What the settings name; None without TLS. Raises SettingsError."""
+    if settings.tls_certificate is None:
+        for name in ("tls_key", "tls_client_ca", "tls_names"):
+            if getattr(settings, name):
+                raise SettingsError(
+                    f"OCRSVC_{name.upper()} is set, but OCRSVC_TLS_CERTIFICATE is not: there is no TLS without it.",
+                    "Set OCRSVC_TLS_CERTIFICATE to the file of the service's certificate.",
+                )
+        return None
+    if settings.tls_names:
+        _check_names(settings)
+    key = settings.tls_key or settings.tls_certificate
+    return TlsFiles(settings.tls_certificate, key, settings.tls_client_ca, settings.tls_clients == "required")
+
+
+def _check_names(settings: Settings) -> None:
+    if settings.tls_client_ca is None:
+        raise SettingsError(
+            "OCRSVC_TLS_NAMES is set, but OCRSVC_TLS_CLIENT_CA is not: no client is asked for a certificate.",
+            "Set OCRSVC_TLS_CLIENT_CA to the file of the authority of the clients' certificates.",
+        )
+    if settings.keys is None:
+        raise SettingsError(
+            "OCRSVC_TLS_NAMES is set, but OCRSVC_KEYS is not: there are no keys that certificates could stand for.",
+            "Set OCRSVC_KEYS, and add the keys with `ocrsvc keys add`.",
+        )
+
+
+def make_context(files: TlsFiles, protocol: str) -> ssl.SSLContext:
+    """A context for connections of clients that speak this protocol (ALPN). Raises SettingsError.
+
+    No tickets: those of OpenSSL's own keys would be read by one worker and not by the next. Sessions of TLS 1.2 by
+    number cannot be switched off: handshakes.py checks the time of a client's certificate again, and all else that
+    could change comes with a new context.
+    """
+    context = make_plain_context(files)
+    context.set_alpn_protocols([protocol])
+    if files.client_ca is not None:
+        _ask_clients(context, files)
+        context.verify_mode = ssl.CERT_REQUIRED if files.required else ssl.CERT_OPTIONAL
+    return context
+
+
+def make_plain_context(files: TlsFiles) -> ssl.SSLContext:
+    """A context that asks clients for nothing. Raises SettingsError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(_CIPHERS)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION
+    context.num_tickets = 0
+    _load_pair(context, files)
+    return context
+
+
+def _load_pair(context: ssl.SSLContext, files: TlsFiles) -> None:
+    _check_pair(files)
+    try:
+        # Without a password OpenSSL would ask for one at the terminal.
+        context.load_cert_chain(files.source("certificate"), files.source("key"), password="")
+    except ssl.SSLError as error:
+        raise SettingsError(*_describe_refusal(files, error)) from error
+    except OSError as error:
+        raise SettingsError(f"{files.describe('key')}: it cannot be read: {error.strerror}.", _PEM) from error
+
+
+def _check_pair(files: TlsFiles) -> None:
+    own, key = files.read("certificate"), files.read("key")
+    if _CERTIFICATE not in own:
+        raise SettingsError(f"{files.describe('certificate')}: it holds no certificate.", _PEM)
+    if "PRIVATE KEY-----" not in key:
+        raise SettingsError(f"{files.describe('key')}: it holds no private key.", "Name the certificate's.")
+    if "ENCRYPTED" in key:
+        raise SettingsError(f"{files.describe('key')}: it has a password.", _WITHOUT_PASSWORD)
+
+
+def _describe_refusal(files: TlsFiles, error: ssl.SSLError) -> tuple[str, str]:
+    if error.reason == "KEY_VALUES_MISMATCH":
+        detail = f"{files.describe('key')}: it is not the key of the certificate; {files.describe('certificate')}."
+        return detail, "Name the key that the certificate was made for."
+    reason = (error.reason or "it cannot be parsed").lower().replace("_", " ")
+    return (
+        f"{files.describe('certificate')}: OpenSSL refuses it with its key: {reason}.",
+        "Use a certificate with a key of ECDSA, Ed25519, or RSA of at least 2048 bits.",
+    )
+
+
+def _ask_clients(context: ssl.SSLContext, files: TlsFiles) -> None:
+    text = files.read("client_ca")
+    try:
+        # The file, and not its text: of that Python takes certificates only.
+        context.load_verify_locations(cafile=files.source("client_ca"))
+    except OSError as error:
+        raise SettingsError(f"{files.describe('client_ca')}: it holds no certificate.", _PEM) from error
+    if _REVOCATION_LIST in text:
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF

@@ -1,0 +1,139 @@
+"""Reads the header of a GIF or TIFF, and decodes its first frame or page with Pillow.
+
+Pillow's classes are opened directly, because `PIL.Image.open` also applies a pixel limit that is global to the process,
+prints a warning near it, and tries every other format it knows.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import cv2
+import numpy as np
+from PIL.GifImagePlugin import GifImageFile
+from PIL.Image import DecompressionBombError, DecompressionBombWarning
+from PIL.Image import Image as PillowImage
+from PIL.TiffImagePlugin import TiffImageFile
+
+from ocrsvc.errors import ImageTooLarge
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, broken
+from ocrsvc.imaging.codecs.pixel_depth import bands, stretch
+from ocrsvc.imaging.codecs.tiff_pages import begin_with
+
+PHOTOMETRIC, ORIENTATION, TILE_WIDTH, TILE_LENGTH = 262, 274, 322, 323
+WHITE_IS_ZERO = 0
+
+# Whatever Pillow's parsers stumble over in a damaged file; MemoryError is not among them: it is not the file's fault.
+PARSER_FAILURES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    Warning,
+    struct.error,
+)
+
+
+def open_gif(raw: bytes) -> EncodedImage:
+    """Read the blocks up to the first frame. Raises BrokenImage, ImageTooLarge."""
+    with _failures_translated("GIF"):
+        width, height = GifImageFile(io.BytesIO(raw)).size
+
+    @_failures_translated("GIF")
+    def read(_gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
+        return _read_colours(GifImageFile(io.BytesIO(raw)))
+
+    return EncodedImage("gif", width, height, read, bytes_per_pixel=(8, 8))
+
+
+def open_tiff(raw: bytes, page: int | None = None) -> EncodedImage:
+    """Read one directory. Pillow turns the pixels upright itself. Raises BrokenImage, ImageTooLarge.
+
+    Args:
+        raw: The whole file.
+        page: Where the directory begins; None is the first one.
+    """
+
+    def open_image() -> TiffImageFile:
+        return TiffImageFile(io.BytesIO(raw if page is None else begin_with(raw, page)))
+
+    @_failures_translated("TIFF")
+    def read(_gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
+        return _read_tiff(open_image())
+
+    with _failures_translated("TIFF"):
+        image = open_image()
+        tile_width, tile_length = image.tag_v2.get(TILE_WIDTH, 0), image.tag_v2.get(TILE_LENGTH, 0)
+        # A decoder holds one whole tile, which may be declared larger than the image.
+        width, height = max(image.width, int(tile_width)), max(image.height, int(tile_length))
+        need = _bytes_per_pixel(image)
+    # Once by the decoder, and once with the page's directory as the first.
+    copied = len(raw) * (1 if page is None else 2)
+    return EncodedImage("tiff", width, height, read, bytes_per_pixel=(need, need), copied_bytes=copied)
+
+
+def _bytes_per_pixel(image: TiffImageFile) -> int:
+    """Of what Pillow holds, twice where it is turned, and of what is made of it."""
+    if image.mode in ("I", "F"):
+        return 3 * 4 + 1
+    if image.mode.startswith("I;16"):
+        return 4 * 2
+    loaded = 1 if image.mode in ("1", "L", "P") else 4
+    made = 4 if image.has_transparency_data else 3
+    return max(loaded + made, 3 + made, 2 * loaded if ORIENTATION in image.tag_v2 else 0)
+
+
+@contextmanager
+def _failures_translated(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (DecompressionBombError, DecompressionBombWarning) as cause:
+        raise ImageTooLarge(f"This {name} declares too many pixels: {cause}", "Send a smaller image.") from cause
+    except PARSER_FAILURES as cause:
+        reason = str(cause).rstrip(" .\n")
+        raise broken(name, f"is cut off, damaged or of a kind that is not read ({reason})") from cause
+
+
+def _read_tiff(image: PillowImage) -> Samples:
+    if not image.mode.startswith(("I", "F")):
+        return _read_colours(image)
+    levels = np.asarray(image)
+    if image.mode in ("I", "F"):
+        samples: Samples = stretch(levels)
+    else:
+        samples = levels.astype(np.uint16)
+    # For one byte a sample Pillow turns white-is-zero round itself, for more it does not.
+    return np.invert(samples) if _is_white_zero(image) else samples
+
+
+def _is_white_zero(image: PillowImage) -> bool:
+    return isinstance(image, TiffImageFile) and image.tag_v2.get(PHOTOMETRIC) == WHITE_IS_ZERO
+
+
+def _read_colours(image: PillowImage) -> Samples:
+    image.load()
+    if image.has_transparency_data:
+        mode, channels, order = "RGBA", 4, cv2.COLOR_RGBA2BGRA
+    elif image.mode in ("1", "L") or (image.mode == "P" and _is_gray(image)):
+        mode, channels, order = "L", 1, None
+    else:
+        mode, channels, order = "RGB", 3, cv2.COLOR_RGB2BGR
+    samples = np.empty((image.height, image.width, channels), np.uint8)
+    for rows in bands(image.height, image.width):
+        part = np.asarray(image.crop((0, rows.start, image.width, rows.stop)).convert(mode))
+        samples[rows] = part[..., None] if order is None else cv2.cvtColor(part, order)
+    return samples[..., 0] if order is None else samples
+
+
+def _is_gray(image: PillowImage) -> bool:
+    palette = image.getpalette("RGB") or []
+    return palette[0::3] == palette[1::3] == palette[2::3]

@@ -1,0 +1,153 @@
+"""Reads the header of a JPEG, and decodes its pixels."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import partial
+
+import cv2
+import numpy as np
+
+from ocrsvc.errors import UnsupportedImage
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, broken, decode_with_opencv, try_opencv
+from ocrsvc.imaging.codecs.exif import read_orientation
+
+MAGIC = b"\xff\xd8"
+END_OF_IMAGE = b"\xff\xd9"
+START_OF_SCAN = 0xDA
+APP1 = 0xE1
+APP14 = 0xEE
+BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
+"""Markers without a length behind them."""
+FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+PROGRESSIVE_MARKERS = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
+
+FRAME_BYTES = 6
+"""Depth, height, width and number of components, before the components themselves."""
+
+MAX_SEGMENTS = 10_000
+MAX_SCANS = 500
+"""An ordinary progressive file has about ten; each costs a pass over all pixels, and a hundred bytes can hold one."""
+
+MAX_SCANNED_PIXELS = 1_500_000_000
+"""Pixels times scans: a few seconds of decoding; the largest page that is read may have thirty scans."""
+
+
+@dataclass(slots=True)
+class _Header:
+    width: int = 0
+    height: int = 0
+    components: int = 0
+    has_scans: bool = False
+    coefficient_bytes: int = 0
+    exif: bytes = b""
+    scan_offset: int = 0
+    is_adobe: bool = False
+
+
+def open_jpeg(raw: bytes) -> EncodedImage:
+    """Read the markers up to the first scan. Raises BrokenImage, UnsupportedImage."""
+    header = _read_markers(raw)
+    if not header.components:
+        raise broken("JPEG", "ends before it says how large it is")
+    if header.has_scans:
+        _check_scans(raw, header)
+    orientation, colourless, read = read_orientation(header.exif), header.components == 1, partial(_decode, raw, header)
+    # libjpeg holds all coefficients of a file of several scans until the last one.
+    beside = header.coefficient_bytes if header.has_scans else 0
+    need = (max(2, 1 + beside), max(6, 3 + beside))
+    return EncodedImage("jpeg", header.width, header.height, read, orientation, colourless, need)
+
+
+@dataclass(frozen=True, slots=True)
+class JpegColours:
+    """How a JPEG stores its colours: components of a pixel, and whether Adobe's marker says that inks are inverted."""
+
+    components: int
+    is_adobe: bool
+
+
+def read_colours(raw: bytes) -> JpegColours:
+    """The colours of a JPEG that `open_jpeg` opens. Raises BrokenImage, UnsupportedImage."""
+    header = _read_markers(raw)
+    return JpegColours(header.components, header.is_adobe)
+
+
+def _read_markers(raw: bytes) -> _Header:
+    header, position = _Header(), len(MAGIC)
+    for _ in range(MAX_SEGMENTS):
+        position = raw.find(b"\xff", position) + 1
+        if not 0 < position < len(raw):
+            raise broken("JPEG", "ends before its first scan")
+        marker = raw[position]
+        if marker in (0x00, 0xFF) or marker in BARE_MARKERS:
+            continue
+        length = int.from_bytes(raw[position + 1 : position + 3], "big")
+        if length < 2 or position + 1 + length > len(raw):
+            raise broken("JPEG", f"is cut off inside the segment with marker FF{marker:02X}")
+        _note_segment(header, marker, raw[position + 3 : position + 1 + length])
+        position += 1 + length
+        if marker == START_OF_SCAN:
+            header.scan_offset = position
+            return header
+    raise broken("JPEG", f"has more than {MAX_SEGMENTS} segments before its first scan")
+
+
+def _note_segment(header: _Header, marker: int, body: bytes) -> None:
+    if marker in FRAME_MARKERS:
+        _note_frame(header, marker, body)
+    elif marker == START_OF_SCAN:
+        # Progressive, or the components one after the other.
+        header.has_scans = header.has_scans or (bool(body) and body[0] < header.components)
+    elif marker == APP1 and body.startswith(b"Exif\0\0") and not header.exif:
+        header.exif = body
+    elif marker == APP14 and body.startswith(b"Adobe"):
+        header.is_adobe = True
+
+
+def _note_frame(header: _Header, marker: int, body: bytes) -> None:
+    try:
+        depth, header.height, header.width, header.components = struct.unpack_from(">BHHB", body)
+    except struct.error as cause:
+        raise broken("JPEG", "has a frame header that is too short") from cause
+    header.has_scans = marker in PROGRESSIVE_MARKERS
+    header.coefficient_bytes = _coefficient_bytes(body[FRAME_BYTES : FRAME_BYTES + 3 * header.components])
+    if depth != 8:
+        raise UnsupportedImage(f"This JPEG has {depth} bits a sample.", "Send a JPEG of 8 bits, or a PNG.")
+
+
+def _coefficient_bytes(components: bytes) -> int:
+    """Bytes of coefficients for each pixel, rounded up: two for each sample, of which coarser components have fewer.
+
+    Args:
+        components: Three bytes for each: its name, its samples across and down, its table.
+    """
+    sides = [(sampling >> 4, sampling & 15) for sampling in components[1::3]]
+    finest = max((across for across, _ in sides), default=1) * max((down for _, down in sides), default=1)
+    return -(-2 * sum(across * down for across, down in sides) // max(1, finest))
+
+
+def _check_scans(raw: bytes, header: _Header) -> None:
+    scans = 1 + raw.count(b"\xff\xda", header.scan_offset)
+    most = min(MAX_SCANS, MAX_SCANNED_PIXELS // max(1, header.width * header.height))
+    if scans > most:
+        raise broken(
+            "JPEG", f"has {scans} scans, more than the {most} that are read of {header.width} x {header.height} pixels"
+        )
+
+
+def _decode(raw: bytes, header: _Header, gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
+    flags = (cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR) | cv2.IMREAD_IGNORE_ORIENTATION
+    # From the back, where it stands: from the front the search reads the whole file with the interpreter's lock held.
+    if raw.rfind(END_OF_IMAGE, header.scan_offset) >= 0:
+        return decode_with_opencv(raw, flags, "JPEG")
+    samples = None if header.has_scans else try_opencv(raw + END_OF_IMAGE, flags)
+    if samples is None or _is_cut_off(samples):
+        raise broken("JPEG", "is cut off: its pixels end before the last row")
+    return samples
+
+
+def _is_cut_off(samples: Samples) -> bool:
+    """Whether the last block is the mid gray that libjpeg fills in for lost data."""
+    return bool(np.all(samples[-8:, -8:] == 128))

@@ -1,0 +1,94 @@
+"""What of an image the engine sees: a rectangle of it, turned upright and shrunk; and its page back in the whole image.
+
+No engine needs to know about any of the three.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ocrsvc.errors import BadOption
+from ocrsvc.imaging.geometry import Quads, map_boxes, move_page, restore_page, shrink, turn, turn_points
+from ocrsvc.records import Image, OwnText, Page, Pixels, ReadOptions, Rectangle
+
+
+class EngineInput:
+    """How an image becomes what the engine sees, and the engine's page the image's.
+
+    Args:
+        options: What a request asks for: `region`, a fixed `rotate`, `max_side`.
+
+    Attributes:
+        makes_copy: Whether what the engine sees is another array than the image's.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._degrees = 0 if options.rotate == "auto" else int(options.rotate)
+        self.makes_copy = bool(self._degrees) or options.max_side is not None or options.region is not None
+        self._size_px = self._seen_px = (0, 0)
+        self._region: Rectangle | None = None
+
+    @property
+    def left(self) -> ReadOptions:
+        """What is left for the engine to do."""
+        rotate = self._options.rotate
+        return replace(self._options, rotate="auto" if rotate == "auto" else "0", region=None)
+
+    def apply(self, image: Image) -> Image:
+        """What the engine is to see of this image. Raises BadOption where the rectangle lies outside of it."""
+        self._size_px = image.frame or (image.width, image.height)
+        if self._options.region is not None:
+            self._region = clip_region(self._options.region, *self._size_px)
+        kind, pixels = image.format, image.pixels
+        # The caller has let go of it: it need not stay while there are copies.
+        del image
+        if self._region is not None:
+            x, y, width, height = _in_pixels(self._region, self._size_px, pixels)
+            # A copy, so that the rest of the image is not kept for it.
+            pixels = np.ascontiguousarray(pixels[y : y + height, x : x + width])
+        pixels = turn(pixels, self._degrees)
+        if self._options.max_side is not None:
+            pixels, _ = shrink(pixels, self._options.max_side)
+        self._seen_px = (int(pixels.shape[1]), int(pixels.shape[0]))
+        return Image(pixels, kind)
+
+    def apply_to_text(self, own: OwnText) -> OwnText:
+        """Text of the image that was given to `apply` last, where the engine would see it."""
+        x, y, width, height = self._region or (0, 0, *self._size_px)
+        turned = (height, width) if self._degrees in (90, 270) else (width, height)
+        scale = np.array(self._seen_px, np.float32) / np.array(turned, np.float32)
+
+        def move(quads: Quads) -> Quads:
+            moved = turn_points(quads - np.array([x, y], np.float32), self._degrees, width, height)
+            return np.asarray(moved * scale, np.float32)
+
+        return replace(own, lines=map_boxes(own.lines, move), angle=(own.angle - self._degrees) % 360)
+
+    def restore(self, page: Page) -> Page:
+        """The engine's page in the frame of the image that was given to `apply` last."""
+        if self._region is None:
+            return restore_page(page, self._degrees, *self._size_px)
+        x, y, width, height = self._region
+        return move_page(restore_page(page, self._degrees, width, height), x, y, *self._size_px)
+
+
+def _in_pixels(region: Rectangle, frame: tuple[int, int], pixels: Pixels) -> Rectangle:
+    """A rectangle of a page, in the pixels of a drawing of it; at least one of them."""
+    x, y, width, height = region
+    across, down = pixels.shape[1] / frame[0], pixels.shape[0] / frame[1]
+    left, top = min(round(x * across), pixels.shape[1] - 1), min(round(y * down), pixels.shape[0] - 1)
+    return left, top, max(1, round((x + width) * across) - left), max(1, round((y + height) * down) - top)
+
+
+def clip_region(region: Rectangle, page_width: int, page_height: int) -> Rectangle:
+    """The part of a rectangle that lies on a page of so many pixels. Raises BadOption where there is none."""
+    x, y, width, height = region
+    if x >= page_width or y >= page_height:
+        raise BadOption(
+            f"The region {x},{y},{width},{height} lies outside the page of {page_width} x {page_height} pixels.",
+            "Give x, y, width and height in pixels of the page as displayed.",
+        )
+    return x, y, min(width, page_width - x), min(height, page_height - y)

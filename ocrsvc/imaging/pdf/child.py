@@ -1,0 +1,309 @@
+"""The program that draws the pages of one PDF, in a process of its own.
+
+    python -m ocrsvc.imaging.pdf.child PARENT MEMORY FILE_BYTES FILE CANVAS
+
+FILE and CANVAS are numbers of open files. It answers `open` with `pages COUNT`, `size NUMBER` with `points WIDTH
+HEIGHT`, and `draw NUMBER WIDTH HEIGHT MOST_PIXELS EXACT` with `drawn` when the page lies on the canvas, as rows of
+blue, green, red and an unused byte; EXACT is 1 where an image's pixels are to become pixels of the canvas.
+
+`image NUMBER DPI MOST_PIXELS` is answered by `image ACROSS DOWN`: of a page that is one image, how many of the image's
+pixels fit into the page's width and height; of any other, 0 0. An image with transparent parts, whose mask may be finer
+than the image itself, only counts from DPI pixels an inch on.
+
+`text NUMBER` opens the text of a page and answers `characters COUNT`. `copy WIDTH HEIGHT SMALL_WIDTH SMALL_HEIGHT
+MOST_PIXELS` answers `copied OBJECTS COVERS A B C D E F` when that text lies on the canvas as `pdf_characters.py` says,
+and behind it the page drawn in gray with the small sides, unless these are 0. A to F make pixels of points, for a page
+of WIDTH x HEIGHT. Instead of each it may say what is wrong with the file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+from ocrsvc.imaging.pdf.characters import CharacterCopier, room_bytes
+from ocrsvc.system.child_program import RequestFailed, apply_limits, pack, serve
+
+FONT_FOLDERS: Final = (
+    *("/usr/share/fonts", "/usr/local/share/fonts"),
+    *("/usr/share/X11/fonts/Type1", "/usr/share/X11/fonts/TTF"),
+)
+"""Where pdfium looks for fonts that a file does not bring."""
+
+_DEEPEST_FORM: Final = 8
+_BYTES_PER_PIXEL: Final = 4
+_LARGEST_SIDE: Final = 1e9
+_POINTS_PER_INCH: Final = 72
+_UNITS: Final = 1 << 20
+"""Of a page's width and height, in which places on it are asked for: pdfium gives whole numbers."""
+_LEAST_SHARE: Final = 0.5
+"""Of the page's width and height, that an image takes for the page to be that image."""
+_LEVEL: Final = 0.01
+"""Of an image's side, how much it may rise and still be level."""
+_LOOK_PX: Final = 16
+_OPAQUE: Final = 255
+_INSET_PX: Final = 0.01
+"""By which an image's edges move inwards on the canvas: pdfium stretches an image to all pixels that it touches, so one
+that ends a rounding error beyond a pixel's edge would be stretched by a whole pixel, and blurred."""
+_CONFIG_VERSION: Final = 2
+
+
+class _Drawer:
+    """pdfium with one PDF."""
+
+    def __init__(self, pdfium: Any, file: int, canvas: int) -> None:
+        self._pdfium, self._canvas = pdfium, canvas
+        self._data = mmap.mmap(file, 0, access=mmap.ACCESS_COPY)
+        self._handle: Any = None
+        self._form: Any = None
+        self._page: tuple[int, Any] | None = None
+        self._text: CharacterCopier | None = None
+        self._opened = ExitStack()
+
+    def open(self) -> str:
+        """The number of pages."""
+        pdfium = self._pdfium
+        start = ctypes.c_char.from_buffer(self._data)
+        self._handle = pdfium.FPDF_LoadMemDocument64(ctypes.addressof(start), len(self._data), None)
+        if not self._handle:
+            secret = pdfium.FPDF_GetLastError() in {pdfium.FPDF_ERR_PASSWORD, pdfium.FPDF_ERR_SECURITY}
+            raise RequestFailed("password" if secret else "damaged")
+        self._form = self._open_form()
+        return pack("pages", pdfium.FPDF_GetPageCount(self._handle))
+
+    def size(self, number: int) -> str:
+        """Width and height of a page in points; its content is not read."""
+        size = self._pdfium.FS_SIZEF()
+        if not self._pdfium.FPDF_GetPageSizeByIndexF(self._handle, number - 1, size):
+            raise RequestFailed("damaged_page", number)
+        width, height = float(size.width), float(size.height)
+        # Neither less nor more is a number that can be sent.
+        if not (0 < width < _LARGEST_SIDE and 0 < height < _LARGEST_SIDE):
+            raise RequestFailed("no_size")
+        return pack("points", width, height)
+
+    def image(self, number: int, dpi: int, most_pixels: int) -> str:
+        """Width and height of a page in pixels of the one image that it is; 0 0 where it is something else."""
+        page = self._load(number)
+        self._check_images(page, most_pixels)
+        across, down = self._size_in_image_pixels(page)
+        if across * _POINTS_PER_INCH < dpi * self._pdfium.FPDF_GetPageWidthF(page) and not self._is_opaque(page):
+            across = down = 0.0
+        return pack("image", across, down)
+
+    def draw(self, number: int, width: int, height: int, most_pixels: int, exact: int) -> str:
+        """One page onto the canvas."""
+        page = self._load(number)
+        try:
+            self._check_images(page, most_pixels)
+            self._draw(page, width, height, exact=bool(exact))
+        finally:
+            self._close_page()
+        return pack("drawn")
+
+    def text(self, number: int) -> str:
+        """How many characters a page has; it stays open for `copy`, until the next one is."""
+        self._close_page()
+        self._text = CharacterCopier(self._pdfium, self._load(number))
+        self._opened.callback(self._text.close)
+        return pack("characters", self._text.count)
+
+    def copy(self, width: int, height: int, small_width: int, small_height: int, most_pixels: int) -> str:
+        """These characters onto the canvas, and a small drawing behind them."""
+        if self._text is None or self._page is None:
+            raise RequestFailed("no_text")
+        (_, page), copier = self._page, self._text
+        if small_width and small_height:
+            self._check_images(page, most_pixels)
+        characters_bytes = room_bytes(copier.count)
+        with mmap.mmap(self._canvas, characters_bytes + small_width * small_height) as canvas:
+            counts = copier.copy(canvas)
+            if small_width and small_height:
+                self._draw_small(page, canvas, characters_bytes, small_width, small_height)
+        return pack("copied", *counts, *copier.to_pixels(width, height))
+
+    def _load(self, number: int) -> Any:
+        """A page, which stays open until another one is asked for, or it is drawn: reading its content takes time."""
+        if self._page is None or self._page[0] != number:
+            self._close_page()
+            self._page = number, self._opened.enter_context(self._open_page(number))
+        return self._page[1]
+
+    def _close_page(self) -> None:
+        self._page = self._text = None
+        self._opened.close()
+
+    def _draw_small(self, page: Any, canvas: mmap.mmap, at: int, width: int, height: int) -> None:
+        start = ctypes.c_char.from_buffer(canvas, at)
+        try:
+            self._draw_on(page, ctypes.addressof(start), width, height, gray=True)
+        finally:
+            del start
+
+    def _open_form(self) -> Any:
+        """What draws the fields of a form, which are no part of the page itself; None without fields."""
+        if self._pdfium.FPDF_GetFormType(self._handle) == self._pdfium.FORMTYPE_NONE:
+            return None
+        self._form_info = self._pdfium.FPDF_FORMFILLINFO(version=2)
+        return self._pdfium.FPDFDOC_InitFormFillEnvironment(self._handle, self._form_info)
+
+    @contextmanager
+    def _open_page(self, number: int) -> Iterator[Any]:
+        page = self._pdfium.FPDF_LoadPage(self._handle, number - 1)
+        if not page:
+            raise RequestFailed("damaged_page", number)
+        try:
+            if self._form:
+                self._pdfium.FORM_OnAfterLoadPage(page, self._form)
+            yield page
+        finally:
+            if self._form:
+                self._pdfium.FORM_OnBeforeClosePage(page, self._form)
+            self._pdfium.FPDF_ClosePage(page)
+
+    def _objects(
+        self, owner: Any, count: Callable[[Any], int], get: Callable[[Any, int], Any], depth: int
+    ) -> Iterator[tuple[Any, int, int]]:
+        """The objects of a page or form and of the forms in it, with their kinds, and how many forms they are in."""
+        pdfium = self._pdfium
+        for index in range(count(owner)):
+            item = get(owner, index)
+            kind = pdfium.FPDFPageObj_GetType(item)
+            if kind == pdfium.FPDF_PAGEOBJ_FORM and depth < _DEEPEST_FORM:
+                counting, getting = pdfium.FPDFFormObj_CountObjects, pdfium.FPDFFormObj_GetObject
+                yield from self._objects(item, counting, getting, depth + 1)
+            else:
+                yield item, kind, depth
+
+    def _objects_of(self, page: Any) -> Iterator[tuple[Any, int, int]]:
+        return self._objects(page, self._pdfium.FPDFPage_CountObjects, self._pdfium.FPDFPage_GetObject, 0)
+
+    def _only_image(self, page: Any) -> Any:
+        """The image that is all that a page shows; None for other pages. Text that is not shown is no matter."""
+        pdfium, only = self._pdfium, None
+        for item, kind, depth in self._objects_of(page):
+            if kind == pdfium.FPDF_PAGEOBJ_IMAGE and depth == 0 and only is None:
+                only = item
+            elif (
+                kind != pdfium.FPDF_PAGEOBJ_TEXT
+                or pdfium.FPDFTextObj_GetTextRenderMode(item) != pdfium.FPDF_TEXTRENDERMODE_INVISIBLE
+            ):
+                return None
+        return only
+
+    def _size_in_image_pixels(self, page: Any) -> tuple[float, float]:
+        """How many pixels of its only image fit into the page's width and height, as displayed; 0, 0 without one."""
+        image, matrix = self._only_image(page), self._pdfium.FS_MATRIX()
+        if image is None or not self._pdfium.FPDFPageObj_GetMatrix(image, matrix):
+            return 0.0, 0.0
+        size = self._pixel_size(image)
+        if size is None:
+            return 0.0, 0.0
+        left, top = self._place(page, matrix.e, matrix.f)
+        # Its lower and its left edge, as shares of the page's width and height.
+        sides = [(matrix.e + matrix.a, matrix.f + matrix.b), (matrix.e + matrix.c, matrix.f + matrix.d)]
+        (ax, ay), (bx, by) = ((abs(x - left), abs(y - top)) for x, y in (self._place(page, *side) for side in sides))
+        width, height = size
+        if ax < ay:
+            # The page is displayed on its side.
+            (ax, ay), (bx, by), (width, height) = (bx, by), (ax, ay), (height, width)
+        if min(ax, by) < _LEAST_SHARE or max(ay, bx) > _LEVEL * min(ax, by):
+            return 0.0, 0.0
+        return width / ax, height / by
+
+    def _place(self, page: Any, x: float, y: float) -> tuple[float, float]:
+        """Where a point is on the page as displayed, as shares of its width and height."""
+        across, down = ctypes.c_int(), ctypes.c_int()
+        self._pdfium.FPDF_PageToDevice(page, 0, 0, _UNITS, _UNITS, 0, x, y, across, down)
+        return across.value / _UNITS, down.value / _UNITS
+
+    def _is_opaque(self, page: Any) -> bool:
+        """Whether what the page shows covers the ground wherever it is drawn, as an image without a mask does."""
+        look = (ctypes.c_ubyte * (_LOOK_PX * _LOOK_PX * _BYTES_PER_PIXEL))()
+        pdfium, stride = self._pdfium, _LOOK_PX * _BYTES_PER_PIXEL
+        bitmap = pdfium.FPDFBitmap_CreateEx(_LOOK_PX, _LOOK_PX, pdfium.FPDFBitmap_BGRA, ctypes.addressof(look), stride)
+        pdfium.FPDF_RenderPageBitmap(bitmap, page, 0, 0, _LOOK_PX, _LOOK_PX, 0, pdfium.FPDF_RENDER_LIMITEDIMAGECACHE)
+        pdfium.FPDFBitmap_Destroy(bitmap)
+        return set(look[_BYTES_PER_PIXEL - 1 :: _BYTES_PER_PIXEL]) <= {0, _OPAQUE}
+
+    def _check_images(self, page: Any, most_pixels: int) -> None:
+        for item, kind, _ in self._objects_of(page):
+            if kind == self._pdfium.FPDF_PAGEOBJ_IMAGE:
+                self._check_image(item, most_pixels)
+
+    def _check_image(self, image: Any, most_pixels: int) -> None:
+        """Raises RequestFailed: a few bytes can declare an image that takes gigabytes to unpack."""
+        size = self._pixel_size(image)
+        if size is not None and size[0] * size[1] > most_pixels:
+            raise RequestFailed("large_image", *size)
+
+    def _pixel_size(self, image: Any) -> tuple[int, int] | None:
+        width, height = ctypes.c_uint(), ctypes.c_uint()
+        known = self._pdfium.FPDFImageObj_GetImagePixelSize(image, width, height)
+        return (width.value, height.value) if known else None
+
+    def _draw(self, page: Any, width: int, height: int, *, exact: bool) -> None:
+        with mmap.mmap(self._canvas, width * height * _BYTES_PER_PIXEL) as canvas:
+            start = ctypes.c_char.from_buffer(canvas)
+            try:
+                self._draw_on(page, ctypes.addressof(start), width, height, gray=False, exact=exact)
+            finally:
+                # The canvas cannot be unmapped while anything points into it.
+                del start
+
+    def _draw_on(self, page: Any, where: int, width: int, height: int, *, gray: bool, exact: bool = False) -> None:
+        """Draw the page on white, at an address."""
+        pdfium = self._pdfium
+        kind, stride = (pdfium.FPDFBitmap_Gray, width) if gray else (pdfium.FPDFBitmap_BGRx, width * _BYTES_PER_PIXEL)
+        bitmap = pdfium.FPDFBitmap_CreateEx(width, height, kind, where, stride)
+        pdfium.FPDFBitmap_FillRect(bitmap, 0, 0, width, height, 0xFFFFFFFF)
+        flags = pdfium.FPDF_ANNOT | pdfium.FPDF_RENDER_LIMITEDIMAGECACHE
+        how = (0, 0, width, height, 0, flags)
+        if exact:
+            across, down = (
+                (side - 2 * _INSET_PX) / points
+                for side, points in (
+                    (width, pdfium.FPDF_GetPageWidthF(page)),
+                    (height, pdfium.FPDF_GetPageHeightF(page)),
+                )
+            )
+            inset = pdfium.FS_MATRIX(across, 0, 0, down, _INSET_PX, _INSET_PX)
+            pdfium.FPDF_RenderPageBitmapWithMatrix(bitmap, page, inset, pdfium.FS_RECTF(0, 0, width, height), flags)
+        else:
+            pdfium.FPDF_RenderPageBitmap(bitmap, page, *how)
+        if self._form:
+            pdfium.FPDF_FFLDraw(self._form, bitmap, page, *how)
+        pdfium.FPDFBitmap_Destroy(bitmap)
+
+
+def load_pdfium() -> Any:
+    """pdfium's own functions. The package around them takes as long to load as everything else in this process."""
+    from pypdfium2_raw import bindings
+
+    bindings.FPDF_InitLibraryWithConfig(bindings.FPDF_LIBRARY_CONFIG(version=_CONFIG_VERSION))
+    return bindings
+
+
+def main() -> None:
+    """Serve one parent, until it closes the connection."""
+    file, canvas = apply_limits()
+    drawer = _Drawer(load_pdfium(), file, canvas)
+    answers: dict[str, Callable[..., str]] = {
+        "open": drawer.open,
+        "size": drawer.size,
+        "image": drawer.image,
+        "draw": drawer.draw,
+        "text": drawer.text,
+        "copy": drawer.copy,
+    }
+    serve(answers, FONT_FOLDERS)
+
+
+if __name__ == "__main__":
+    main()
+    # Nothing is worth tidying up, and pdfium need not be asked whether it agrees.
+    os._exit(0)

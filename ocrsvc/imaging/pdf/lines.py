@@ -1,0 +1,221 @@
+"""Groups the characters of a page into lines, by baseline and gap; the order of the file counts within a line alone."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.imaging.bidirectional_text import logical_order
+from ocrsvc.imaging.pdf.columns import RuleFinder, part_columns
+from ocrsvc.imaging.pdf.copied_text import Flags, PageCharacters
+from ocrsvc.imaging.pdf.page_rules import PageRules
+from ocrsvc.imaging.pdf.runs import (
+    AFTER_BLANK,
+    AFTER_GUESS,
+    AFTER_NOTHING,
+    BLANK,
+    IN_OBJECT,
+    IN_STRING,
+    LEFTWARDS_BLANK,
+    WIDE_BLANK,
+    Indices,
+    Level,
+    Runs,
+    find_runs,
+    join_runs,
+    read_level,
+)
+from ocrsvc.imaging.text_direction import MOSTLY, RIGHT_TO_LEFT
+
+# pdfium gives them for a hyphen at the end of a line, whose word goes on in the next.
+HYPHENS: Final = (0x2, 0xAD, 0xFFFE)
+BULLETS: Final = {0xF0B7: "•", 0xF0A7: "▪", 0xF076: "❖", 0xF0D8: "➢", 0xF0FC: "✓", 0xF0E0: "→", 0xF06E: "■"}
+"""Signs of the fonts Symbol and Wingdings as word processors write them, by their code points for private use."""
+
+_PRESENTATION_FORMS: Final = (0xFB00, 0xFEFF)
+
+
+@dataclass(frozen=True, slots=True)
+class TextLine:
+    """A line of characters.
+
+    Attributes:
+        members: Which of the page's characters, in logical order.
+        texts: What each of them says, at least one code point.
+        blanks: Whether white stands before each of them; never before the first.
+        degrees: By how much the line is turned clockwise from left to right.
+        text: What it says.
+    """
+
+    members: Indices
+    texts: Sequence[str]
+    blanks: Sequence[bool]
+    degrees: int
+    text: str
+
+
+def is_blank(codes: NDArray[np.uint32]) -> Flags:
+    """Which code points are white, or commands to a printer."""
+    spaces = [0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000, 0xFEFF, *range(0x2000, 0x200C)]
+    return ((codes <= 0x20) | np.isin(codes, spaces)) & ~np.isin(codes, HYPHENS)
+
+
+def find_lines(characters: PageCharacters, rules: PageRules | None = None) -> list[TextLine]:
+    """The lines of a page, in no particular order; characters that stand for themselves are lines of one.
+
+    Args:
+        characters: Of the page.
+        rules: The rules that are drawn on it, if it was drawn; they part cells.
+    """
+    blank = is_blank(characters.codes)
+    seen = np.flatnonzero(~blank)
+    spaces = _spaces(characters, blank, seen)
+    degrees = np.round(np.degrees(np.arctan2(characters.along[:, 1], characters.along[:, 0]))).astype(int) % 360
+    return [
+        line
+        for turn in np.unique(degrees[seen]).tolist()
+        for line in _lines_along(characters, seen[degrees[seen] == turn], spaces, turn, rules)
+    ]
+
+
+def _spaces(characters: PageCharacters, blank: Flags, seen: Indices) -> Indices:
+    """(N,) what the file has before each character, as of `read_level`."""
+    spaces = np.full(len(characters), AFTER_NOTHING, np.intp)
+    spaces[1:][blank[:-1]] = AFTER_GUESS
+    is_own = blank & ~characters.is_added
+    spaces[1:][is_own[:-1]] = AFTER_BLANK
+    before, after = seen[:-1], seen[1:]
+    is_string = (after - before == 1) & (characters.owner[before] == characters.owner[after])
+    spaces[after[is_string]] = IN_STRING
+    of_one = is_own[after - 1] & (characters.owner[after - 1] == characters.owner[after])
+    of_one &= characters.owner[before] == characters.owner[after]
+    spaces[after[of_one]] = IN_OBJECT
+    return spaces
+
+
+def _lines_along(
+    characters: PageCharacters, indices: Indices, spaces: Indices, degrees: int, rules: PageRules | None
+) -> Iterator[TextLine]:
+    level = read_level(characters, indices, spaces, degrees)
+    runs = find_runs(level)
+    for begin, end, is_vertical in zip(runs.begins, runs.ends, runs.is_vertical, strict=True):
+        if is_vertical:
+            yield _line(characters, indices[begin:end], [False] * (end - begin), degrees)
+    find_ruled = None if rules is None else rules.along(degrees)
+    runs, lines = _parted(level, runs, join_runs(runs), characters.codes[indices], find_ruled)
+    for numbers in lines:
+        if any(runs.is_odd[number] for number in numbers):
+            places, blanks = _as_they_stand(level, runs, numbers)
+            yield _turned(_line(characters, indices[places], blanks, degrees))
+        else:
+            places, blanks = _in_line(level, runs, numbers)
+            yield _line(characters, indices[places], blanks, degrees)
+
+
+def _parted(
+    level: Level, runs: Runs, lines: list[list[int]], codes: NDArray[np.uint32], find_ruled: RuleFinder | None
+) -> tuple[Runs, list[list[int]]]:
+    """Runs, and the numbers of those that are lines, parted where the page shows columns."""
+    line_of = np.full(len(level.left), -1, np.intp)
+    for number, line in enumerate(lines):
+        for run in line:
+            line_of[runs.begins[run] : runs.ends[run]] = number
+    cells = part_columns(level, line_of, codes.tolist(), find_ruled)
+    if cells is None:
+        return runs, lines
+    runs = find_runs(level, cells)
+    parted: dict[int, list[int]] = {}
+    for run in sorted(range(len(runs.begins)), key=runs.left.__getitem__):
+        if (cell := int(cells[runs.begins[run]])) >= 0:
+            parted.setdefault(cell, []).append(run)
+    return runs, list(parted.values())
+
+
+def _in_line(level: Level, runs: Runs, numbers: Sequence[int]) -> tuple[Indices, list[bool]]:
+    """The places of a line of these runs, in the order of the file within each, and where white stands between them."""
+    if any(runs.leftwards[number] for number in numbers):
+        numbers = _in_logical_order(runs, numbers)
+    places = [np.arange(runs.begins[number], runs.ends[number]) for number in numbers]
+    blanks: list[bool] = []
+    before = numbers[0]
+    for number in numbers:
+        white = max(runs.left[number] - runs.right[before], runs.left[before] - runs.right[number])
+        if runs.left[number] > runs.left[before]:
+            white = min(white, runs.left[number] - float(level.taken[runs.ends[before] - 1]))
+        blanks.append(white > BLANK * runs.em[number])
+        blanks += level.blank[runs.begins[number] + 1 : runs.ends[number]].tolist()
+        before = number
+    return places[0] if len(places) == 1 else np.concatenate(places), blanks
+
+
+def _in_logical_order(runs: Runs, numbers: Sequence[int]) -> list[int]:
+    """Runs that stand beside each other, as they are read: from right to left where most of the line is."""
+    leftwards = sum(runs.leftwards[number] for number in numbers)
+    if MOSTLY * leftwards < sum(runs.ends[number] - runs.begins[number] for number in numbers) - leftwards:
+        return list(numbers)
+    stretches = [list(some) for _, some in groupby(numbers, lambda number: runs.leftwards[number] > 0)]
+    # Numbers and Latin words beside each other keep their order.
+    return [number for some in reversed(stretches) for number in (reversed(some) if runs.leftwards[some[0]] else some)]
+
+
+def _as_they_stand(level: Level, runs: Runs, numbers: Sequence[int]) -> tuple[Indices, list[bool]]:
+    places = np.concatenate([np.arange(runs.begins[number], runs.ends[number]) for number in numbers])
+    places = places[np.argsort((level.left + level.right)[places], kind="stable")]
+    em = float(np.median(level.em[places]))
+    white = level.left[places[1:]] - np.maximum.accumulate(level.taken[places])[:-1]
+    has_blank = (np.abs(np.diff(places)) == 1) & (level.spaces[np.maximum(places[1:], places[:-1])] >= AFTER_BLANK)
+    wide = level.is_cjk[places[1:]] & level.is_cjk[places[:-1]]
+    apart = np.where(wide, WIDE_BLANK, np.where(level.is_leftwards[places[1:]], LEFTWARDS_BLANK, BLANK))
+    return places, [False, *((white > apart * em) | has_blank).tolist()]
+
+
+def _line(characters: PageCharacters, members: Indices, blanks: list[bool], degrees: int) -> TextLine:
+    texts = [_text_of(code) for code in characters.codes[members].tolist()]
+    blanks[0] = False
+    return TextLine(members, texts, blanks, degrees, _joined_text(texts, blanks))
+
+
+def _turned(line: TextLine) -> TextLine:
+    """The line in logical order, if it has text from right to left; its characters come as they stand on the page."""
+    if not any(unicodedata.bidirectional(text[0]) in RIGHT_TO_LEFT for text in line.texts if not text.isascii()):
+        return line
+    shown: list[tuple[int, str]] = []
+    for place, (text, blank) in enumerate(zip(line.texts, line.blanks, strict=True)):
+        shown += [(-1, " ")] * blank + [(place, text)]
+    order, found = logical_order([text for _, text in shown])
+    places, texts, blanks, before = list[int](), list[str](), list[bool](), False
+    for at, text in zip(order, found, strict=True):
+        if shown[at][0] < 0:
+            before = bool(places)
+            continue
+        places.append(shown[at][0])
+        texts.append(text)
+        blanks.append(before)
+        before = False
+    return TextLine(line.members[places], texts, blanks, line.degrees, _joined_text(texts, blanks))
+
+
+def _joined_text(texts: Sequence[str], blanks: Sequence[bool]) -> str:
+    return "".join([" " + text if blank else text for text, blank in zip(texts, blanks, strict=True)])
+
+
+@cache
+def _text_of(code: int) -> str:
+    """What a code point says: ligatures and shapes of letters as the letters, hyphens as such."""
+    if code in HYPHENS:
+        return "-"
+    if code in BULLETS:
+        return BULLETS[code]
+    if code > 0x10FFFF or 0xD800 <= code < 0xE000:
+        return "\ufffd"
+    text = chr(code)
+    if _PRESENTATION_FORMS[0] <= code <= _PRESENTATION_FORMS[1]:
+        return unicodedata.normalize("NFKC", text).strip() or text
+    return text

@@ -1,0 +1,162 @@
+"""Makes the lines of a page's own text: boxes, words and characters by the ink of the glyphs, in reading order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.imaging.geometry import as_boxes, headings, turn_points, upright_boxes
+from ocrsvc.imaging.pdf.copied_text import Numbers, PageCharacters
+from ocrsvc.imaging.pdf.lines import TextLine
+from ocrsvc.imaging.pdf.runs import Indices
+from ocrsvc.imaging.reading_order.blocks import reading_order
+from ocrsvc.imaging.text_direction import runs_from_right_to_left
+from ocrsvc.imaging.word_split import Segmenter, by_character, open_jieba, word_begins
+from ocrsvc.records import Box, Character, Line, ReadOptions, Word
+
+Quads = NDArray[np.float32]
+
+CONFIDENCE: Final = 1.0
+"""Of text that is what its file says."""
+
+_MARGIN: Final = 0.06
+"""By how much a line's box is higher than its ink, above and below, in ems."""
+_ASCENT, _DESCENT, _WIDTH = 0.75, 0.2, 0.55
+"""What a character takes where its ink is not known along its line, in ems."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedLines:
+    """Lines with their boxes, corners in pixels of the page as drawn, clockwise from where reading starts.
+
+    Attributes:
+        lines: L of them.
+        quads: (L, 4, 2) their boxes.
+        spans: (M, 4) of all their characters, one line after the other: left, top, right and bottom along the line.
+        turns: (M,) by which angle each is turned, in degrees.
+    """
+
+    lines: Sequence[TextLine]
+    quads: Quads
+    spans: Numbers
+    turns: Numbers
+
+    def of(self, chosen: Sequence[int]) -> tuple[Sequence[TextLine], Quads]:
+        """These lines, and their boxes."""
+        return [self.lines[one] for one in chosen], self.quads[list(chosen)]
+
+
+def place_lines(characters: PageCharacters, lines: Sequence[TextLine]) -> PlacedLines:
+    """Where lines stand."""
+    if not lines:
+        return PlacedLines([], np.zeros((0, 4, 2), np.float32), np.zeros((0, 4)), np.zeros(0))
+    members = np.concatenate([line.members for line in lines])
+    lengths = [len(line.members) for line in lines]
+    turns = np.repeat(np.array([line.degrees for line in lines], np.float64), lengths)
+    some = characters.of(members)
+    spans = _spans(some, turns)
+    starts = np.array([0, *accumulate(lengths[:-1])])
+    margin = _MARGIN * np.maximum.reduceat(some.em, starts)
+    joined = _join(spans, starts)
+    joined[:, 1] -= margin
+    joined[:, 3] += margin
+    return PlacedLines(lines, _quads(joined, turns[starts]), spans, turns)
+
+
+def make_lines(placed: PlacedLines, chosen: Sequence[int], options: ReadOptions) -> tuple[Line, ...]:
+    """Records of the chosen lines, in the order in which they are chosen, with words where these are asked for."""
+    quads = upright_boxes(placed.quads) if options.upright_boxes and len(placed.quads) else placed.quads
+    boxes = as_boxes(quads)
+    starts = [0, *accumulate(len(line.members) for line in placed.lines)]
+    segment = open_jieba() if options.words == "segmented" else by_character
+    words_of = partial(_words_of, placed, options, segment)
+    return tuple(
+        Line(
+            placed.lines[one].text,
+            CONFIDENCE,
+            boxes[one],
+            words_of(placed.lines[one], starts[one]) if options.wants_words else None,
+            "text_layer",
+        )
+        for one in chosen
+    )
+
+
+def page_angle(lines: Sequence[TextLine], quads: Quads) -> int:
+    """The clockwise turn of the page with which most of its text is upright."""
+    if not lines:
+        return 0
+    counts = np.zeros(360, int)
+    np.add.at(counts, headings(quads), [len(line.members) for line in lines])
+    return int(-np.argmax(counts)) % 360
+
+
+def order_of(texts: Sequence[str], quads: Quads, angle: int) -> list[int]:
+    """Which line comes when, on a page that is upright when it is turned clockwise by so much."""
+    leftwards = sum(len(text) * (1 if runs_from_right_to_left(text) else -1) for text in texts)
+    return reading_order(turn_points(quads, angle, 0, 0), texts, from_right=leftwards > 0)
+
+
+def _spans(some: PageCharacters, turns: Numbers) -> Numbers:
+    """(M, 4) left, top, right and bottom of each character, in its line's own directions."""
+    across, down = _axes(turns)
+    corners = some.ink[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
+    x, y = np.einsum("mkj,mj->mk", corners, across), np.einsum("mkj,mj->mk", corners, down)
+    spans = np.stack([x.min(axis=1), y.min(axis=1), x.max(axis=1), y.max(axis=1)], axis=1)
+    start, base = np.einsum("mj,mj->m", some.origin, across), np.einsum("mj,mj->m", some.origin, down)
+    guessed = np.stack([start, base - _ASCENT * some.em, start + _WIDTH * some.em, base + _DESCENT * some.em], axis=1)
+    unknown = (turns % 90 != 0) | (spans[:, 2:] <= spans[:, :2]).any(axis=1)
+    return cast(Numbers, np.where(unknown[:, None], guessed, spans))
+
+
+def _axes(turns: Numbers) -> tuple[Numbers, Numbers]:
+    angle = np.radians(turns)
+    cos, sin = np.cos(angle), np.sin(angle)
+    return np.stack([cos, sin], axis=1), np.stack([-sin, cos], axis=1)
+
+
+def _quads(spans: Numbers, turns: Numbers) -> Quads:
+    """(N, 4, 2) corners on the page of spans along lines that are turned by so many degrees."""
+    across, down = _axes(turns)
+    corners = spans[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
+    points = corners[..., :1] * across[:, None] + corners[..., 1:] * down[:, None]
+    return points.astype(np.float32)
+
+
+def _join(spans: Numbers, starts: Indices) -> Numbers:
+    least, most = np.minimum.reduceat(spans, starts), np.maximum.reduceat(spans, starts)
+    return np.concatenate([least[:, :2], most[:, 2:]], axis=1)
+
+
+def _words_of(
+    placed: PlacedLines, options: ReadOptions, segment: Segmenter, line: TextLine, start: int
+) -> tuple[Word, ...]:
+    """The words of a line whose characters begin with this one of all."""
+    offsets = list(
+        accumulate((len(text) + blank for text, blank in zip(line.texts, line.blanks, strict=True)), initial=0)
+    )
+    begins = np.unique(np.searchsorted(offsets, word_begins(line.text, segment), side="right") - 1)
+    spans = placed.spans[start : start + len(line.members)]
+    turns = placed.turns[start : start + len(line.members)]
+    boxes = _boxes(_join(spans, begins), turns[begins], options)
+    letters: tuple[Character, ...] = ()
+    if options.characters:
+        letters = tuple(
+            Character(text, CONFIDENCE, box)
+            for text, box in zip(line.texts, _boxes(spans, turns, options), strict=True)
+        )
+    return tuple(
+        Word("".join(line.texts[begin:end]), CONFIDENCE, box, letters[begin:end])
+        for (begin, end), box in zip(pairwise([*begins.tolist(), len(line.texts)]), boxes, strict=True)
+    )
+
+
+def _boxes(spans: Numbers, turns: Numbers, options: ReadOptions) -> list[Box]:
+    quads = _quads(spans, turns)
+    return as_boxes(upright_boxes(quads) if options.upright_boxes else quads)

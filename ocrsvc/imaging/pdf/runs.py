@@ -1,0 +1,206 @@
+"""Runs of characters that follow each other, in the file as on the page, and which of them stand beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.imaging.pdf.copied_text import Flags, Numbers, PageCharacters
+
+Indices = NDArray[np.intp]
+
+# All in ems.
+GAP: Final = 1.5
+"""The widest white within a line: beyond it stands another column, or a table's next cell."""
+_STRETCHED: Final = 4.0  # the same where the file has one blank there, amid a string
+SHIFT: Final = 0.5
+"""By how much a character may stand above or below its neighbour's baseline, as a footnote's number does."""
+BLANK: Final = 0.15
+"""The narrowest white between words that stand apart in the file."""
+_OBJECTS_BLANK: Final = 0.25  # the same where one follows the other in the file
+LEFTWARDS_BLANK: Final = 0.28  # between Arabic letters, some of which join none
+WIDE_BLANK: Final = 0.5  # between Chinese characters
+_BACK: Final = 0.3  # two characters of a line may overlap by so much
+_SIDEWAYS: Final = 0.3  # the characters of a vertical line stand below each other
+_PITCH: Final = (0.7, 1.6)  # and so far from one to the next
+_LARGER: Final = 2.5
+
+IN_STRING, AFTER_NOTHING, AFTER_GUESS, AFTER_BLANK, IN_OBJECT = range(5)
+"""What stands before a character in the file: another one of its text object, or of another one; a blank that pdfium
+adds, for the white that is there; a blank; a blank in the same text object as the characters on both sides of it."""
+
+_CJK: Final = (0x2E80, 0xA4CF)
+_CJK_MORE: Final = ((0xAC00, 0xD7AF), (0xF900, 0xFAFF), (0xFF00, 0xFFEF), (0x20000, 0x3FFFF))
+_RIGHT_TO_LEFT: Final = ((0x0590, 0x08FF), (0xFB1D, 0xFDFF), (0xFE70, 0xFEFF))
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Characters of one direction, turned so that it is from left to right; pixels, y downwards.
+
+    Attributes:
+        indices: Which of the page's.
+        left, right, base, em: Where their ink is, their baseline, and the size of their font.
+        start, font: Where they stand on their baseline, and which font they are of.
+        taken: Where what each takes ends: its ink, but of Chinese its square, of which commas fill a corner.
+        spaces: As of `read_level`.
+        is_cjk, is_leftwards, is_letter: Chinese, Japanese or Korean; of a script from right to left; an English letter.
+        blank: White before it, if it follows the one before it in its line, too.
+        is_back: It stands before the one before it, in the direction of their script.
+    """
+
+    indices: Indices
+    left: Numbers
+    right: Numbers
+    base: Numbers
+    em: Numbers
+    start: Numbers
+    font: Numbers
+    taken: Numbers
+    spaces: Indices
+    is_cjk: Flags
+    is_leftwards: Flags
+    is_letter: Flags
+    blank: Flags
+    is_back: Flags
+
+
+def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, degrees: int) -> Level:
+    """Characters of one direction.
+
+    Args:
+        characters: Of the page.
+        indices: Which of them.
+        spaces: (N,) what the file has before each, from IN_STRING to IN_OBJECT.
+        degrees: By how much their lines are turned clockwise.
+    """
+    some = characters.of(indices)
+    angle = np.radians(degrees)
+    along, down = np.array([np.cos(angle), np.sin(angle)]), np.array([-np.sin(angle), np.cos(angle)])
+    start = some.origin @ along
+    corners = some.ink[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2) @ along
+    left, right = corners.min(axis=1), corners.max(axis=1)
+    if degrees % 90:
+        # The frame of a slanted character says little.
+        left, right = start, start + some.em / 2
+    is_cjk = _is_cjk(some.codes)
+    leftwards = _within(some.codes, _RIGHT_TO_LEFT)
+    white = np.maximum(left[1:] - right[:-1], left[:-1] - right[1:])
+    both = is_cjk[1:] & is_cjk[:-1]
+    # Within a text object, pdfium says where its words end; it knows how wide its characters are.
+    apart = np.where(some.owner[1:] == some.owner[:-1], np.inf, _OBJECTS_BLANK) * some.em[1:]
+    blank, is_back = np.zeros(len(left), np.bool_), np.zeros(len(left), np.bool_)
+    said = (spaces[indices[1:]] >= AFTER_GUESS) | (white > apart)
+    taken = np.where(is_cjk, np.maximum(right, start + some.em), right)
+    blank[1:] = np.where(both, np.minimum(white, left[1:] - taken[:-1]) > WIDE_BLANK * some.em[1:], said)
+    step = np.diff(left + right) / 2 * np.where(leftwards[1:], -1.0, 1.0)
+    is_back[1:] = (step < -_BACK * some.em[1:]) & (leftwards[1:] == leftwards[:-1])
+    folded = some.codes | 0x20
+    return Level(
+        *(indices, left, right, some.origin @ down, some.em, start, some.font, taken, spaces[indices]),
+        *(is_cjk, leftwards, (folded >= 0x61) & (folded <= 0x7A), blank, is_back),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """R runs of characters that follow each other, in the file as on the page.
+
+    Attributes:
+        begins, ends: The first place of each in its `Level`, and the one after its last.
+        left, right, base, em: As of its characters.
+        is_vertical: They stand below each other.
+        leftwards: How many of them are of a script from right to left.
+        is_odd: They do not go where their script does.
+    """
+
+    begins: Sequence[int]
+    ends: Sequence[int]
+    left: Sequence[float]
+    right: Sequence[float]
+    base: Sequence[float]
+    em: Sequence[float]
+    is_vertical: Sequence[bool]
+    leftwards: Sequence[int]
+    is_odd: Sequence[bool]
+
+
+def find_runs(level: Level, cells: Indices | None = None) -> Runs:
+    """The runs of a level's characters, none of which reaches from one of these cells into another; (C,) or None."""
+    is_new, downwards = _breaks(level)
+    if cells is not None:
+        is_new[1:] |= np.diff(cells) != 0
+    starts = np.flatnonzero(is_new)
+    ends = np.append(starts[1:], len(is_new))
+    lengths = ends - starts
+    # What stands before the first of a run says nothing of the run.
+    odd = np.logical_or.reduceat(level.is_back & ~is_new, starts)
+    return Runs(
+        starts.tolist(),
+        ends.tolist(),
+        np.minimum.reduceat(level.left, starts).tolist(),
+        np.maximum.reduceat(level.right, starts).tolist(),
+        (np.add.reduceat(level.base, starts) / lengths).tolist(),
+        (np.add.reduceat(level.em, starts) / lengths).tolist(),
+        ((lengths > 1) & downwards[np.minimum(starts + 1, len(is_new) - 1)]).tolist(),
+        np.add.reduceat(level.is_leftwards, starts, dtype=np.intp).tolist(),
+        odd.tolist(),
+    )
+
+
+def _breaks(level: Level) -> tuple[Flags, Flags]:
+    """Which characters do not go on where the one before them ended; and which go on below it, as in vertical lines."""
+    is_new, downwards = np.ones(len(level.left), np.bool_), np.zeros(len(level.left), np.bool_)
+    em = np.maximum(level.em[1:], level.em[:-1])
+    gap = np.maximum(level.left[1:] - level.right[:-1], level.left[:-1] - level.right[1:])
+    shift = level.base[1:] - level.base[:-1]
+    similar = em <= _LARGER * np.minimum(level.em[1:], level.em[:-1])
+    # Of a justified line with few words.
+    is_stretched = (level.spaces[1:] == IN_OBJECT) & (np.diff(level.indices) == 2)
+    beside = (np.abs(shift) <= SHIFT * em) & (gap <= np.where(is_stretched, _STRETCHED, GAP) * em) & similar
+    sideways = np.abs((level.left + level.right)[1:] - (level.left + level.right)[:-1]) / 2
+    below = level.is_cjk[1:] & level.is_cjk[:-1] & (sideways <= _SIDEWAYS * em)
+    below &= (shift >= _PITCH[0] * em) & (shift <= _PITCH[1] * em)
+    links = np.where(beside, 1, np.where(below, 2, 0))
+    before = np.concatenate([[0], links[:-1]]) if len(links) else links
+    is_new[1:] = (links == 0) | ((before != 0) & (before != links))
+    downwards[1:] = below
+    return is_new, downwards
+
+
+def join_runs(runs: Runs) -> list[list[int]]:
+    """The numbers of runs that stand beside each other on one baseline, in whatever order the file has them."""
+    level = [number for number, is_vertical in enumerate(runs.is_vertical) if not is_vertical]
+    step = max(1.0, SHIFT / 2 * float(np.median(runs.em)))
+    open_lines: dict[int, int] = {}
+    lines: list[list[int]] = []
+    ends: list[float] = []
+    for number in sorted(level, key=runs.left.__getitem__):
+        row, reach = round(runs.base[number] / step), (-_BACK * runs.em[number], GAP * runs.em[number])
+        for near in (row, row - 1, row + 1):
+            line = open_lines.get(near, -1)
+            if line >= 0 and reach[0] <= runs.left[number] - ends[line] <= reach[1]:
+                break
+        else:
+            line = len(lines)
+            lines.append([])
+            ends.append(-np.inf)
+        lines[line].append(number)
+        ends[line] = max(ends[line], runs.right[number])
+        open_lines[row] = line
+    return lines
+
+
+def _is_cjk(codes: NDArray[np.uint32]) -> Flags:
+    return _within(codes, (_CJK, *_CJK_MORE))
+
+
+def _within(codes: NDArray[np.uint32], ranges: Sequence[tuple[int, int]]) -> Flags:
+    found = np.zeros(len(codes), np.bool_)
+    for first, last in ranges:
+        found |= (codes >= first) & (codes <= last)
+    return cast(Flags, found)

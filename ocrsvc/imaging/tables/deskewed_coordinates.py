@@ -1,0 +1,96 @@
+"""A page turned upright, levelled and shrunk to a working size, and the way back to the pixels of its image.
+
+Rows of text are level there, so that what stands beside or below each other is found by comparing single coordinates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.imaging.geometry import turn_points
+from ocrsvc.records import Pixels
+
+WORKING_SIDE_PX: Final = 2400
+"""Longest side of the working copy: 290 dots an inch of A4, where a hairline still leaves a mark; 6 MB in gray."""
+
+LEVEL_DEGREES: Final = 0.05
+"""Slant that moves nothing by more than two pixels across a working copy; such a page is not turned."""
+
+Points = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class DeskewedCoordinates:
+    """Where the pixels of an image lie once its text is level.
+
+    The copy has `width` x `height` pixels, `scale` of them for each of the image's, at most 1. `matrix` (2, 3) leads
+    from the image to the copy; without `is_turned` they differ in scale alone.
+    """
+
+    width: int
+    height: int
+    scale: float
+    matrix: NDArray[np.float64]
+    is_turned: bool
+
+    def to_level(self, points: Points) -> Points:
+        """Points (..., 2) of the image, in the levelled copy."""
+        return np.asarray(points @ self.matrix[:, :2].T + self.matrix[:, 2], np.float32)
+
+    def to_image(self, points: Points) -> Points:
+        """Points (..., 2) of the levelled copy, in the image."""
+        return np.asarray((points - self.matrix[:, 2]) @ np.linalg.inv(self.matrix[:, :2]).T, np.float32)
+
+    def warp(self, pixels: Pixels) -> Pixels:
+        """The levelled copy of the image's pixels, gray: (height, width) uint8."""
+        height, width = pixels.shape[:2]
+        if self.scale < 1:
+            size = _scaled(width, height, self.scale)
+            pixels = np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), np.uint8)
+        gray = np.asarray(pixels if pixels.ndim == 2 else cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY), np.uint8)
+        if not self.is_turned:
+            return gray
+        matrix = self.matrix @ np.diag([width / gray.shape[1], height / gray.shape[0], 1])
+        size, border = (self.width, self.height), cv2.BORDER_REPLICATE
+        return np.asarray(cv2.warpAffine(gray, matrix, size, flags=cv2.INTER_LINEAR, borderMode=border), np.uint8)
+
+
+def deskewed_coordinates(width: int, height: int, angle: int, quads: Points) -> DeskewedCoordinates:
+    """Where the text of a width x height image is level, by the quads (N, 4, 2) of its lines.
+
+    After a clockwise turn by `angle` (0, 90, 180, 270) most of the text runs from left to right.
+    """
+    scale = min(1.0, WORKING_SIDE_PX / max(width, height))
+    slant = measure_slant(turn_points(quads, angle, width, height))
+    if abs(slant) < LEVEL_DEGREES and not angle:
+        matrix = np.array([[scale, 0, 0], [0, scale, 0]], np.float64)
+        return DeskewedCoordinates(*_scaled(width, height, scale), scale, matrix, is_turned=False)
+    corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
+    # Where three points land gives the turn; the rotation about the origin and the shift follow.
+    turned = turn_points(corners[[0, 1, 3]], angle, width, height).astype(np.float64)
+    turn = np.stack([(turned[1] - turned[0]) / width, (turned[2] - turned[0]) / height], axis=1)
+    cos, sin = np.cos(np.radians(slant)), np.sin(np.radians(slant))
+    rotation = scale * np.array([[cos, sin], [-sin, cos]]) @ turn
+    moved = corners @ rotation.T
+    matrix = np.concatenate([rotation, -moved.min(axis=0)[:, None]], axis=1)
+    new_width, new_height = np.maximum(1, np.ceil(np.ptp(moved, axis=0)).astype(int)).tolist()
+    return DeskewedCoordinates(new_width, new_height, scale, matrix, is_turned=True)
+
+
+def _scaled(width: int, height: int, scale: float) -> tuple[int, int]:
+    return max(1, round(width * scale)), max(1, round(height * scale))
+
+
+def measure_slant(quads: Points) -> float:
+    """Degrees, clockwise, in (-45, 45], by which the longer half of lines (N, 4, 2) are off the level or upright."""
+    if not len(quads):
+        return 0.0
+    reading = (quads[:, 1] - quads[:, 0]).astype(np.float64)
+    longest = np.argsort(-np.hypot(*reading.T), kind="stable")[: max(1, len(quads) // 2)]
+    angles = np.degrees(np.arctan2(reading[longest, 1], reading[longest, 0]))
+    return float(np.median(-((45 - angles) % 90 - 45)))

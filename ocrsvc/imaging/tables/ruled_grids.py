@@ -1,0 +1,173 @@
+"""Ruled lines, and the grids of those that touch each other: their places are the borders of rows and columns.
+
+Rules are long, thin, horizontal or vertical runs of ink on a levelled page. Ink is what is darker than its surroundings
+(a local threshold), so that gray hairlines and the edges of filled cells count on any ground. Of it, a morphological
+opening with a long flat element leaves the runs, as in OpenCV's tutorial "Extract horizontal and vertical lines by
+using morphological operations". What lies within a line of text, or is too thick, is a stroke of a letter.
+
+Places of a grid with no rule between them are one spanning cell. This is the lattice method of Camelot, with the share
+of a border that is ruled instead of joints, so that broken rules count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, cast
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.imaging.tables.text_grid import Grid, Span
+from ocrsvc.records import Check, Pixels
+
+Mask = NDArray[np.uint8]
+"""(H, W), 1 or 0."""
+Borders = NDArray[np.float64]
+
+THRESHOLD_BLOCK_PX: Final = 25
+CONTRAST: Final = 8  # gray levels below the surroundings' mean: a hairline of the lightest gray that people can see
+RUN_HEIGHTS: Final = 1.1  # shortest run, in line heights: no stroke of an ordinary letter is longer
+LEAST_RUN_PX: Final = 16
+MOST_THICK: Final = 0.5  # of a line height
+IN_TEXT: Final = 0.9  # of a run lies within a line of text, if it is a stroke of it
+JOINT_HEIGHTS: Final = 0.15  # gaps up to this between rules that belong together, in line heights
+SAME_RULE: Final = 0.4  # rules nearer to each other than this are one border, in line heights
+WALL: Final = 0.6  # of a border between two cells is ruled, if it divides them
+RULED: Final = 0.55  # of all borders between two places of a grid; edges of things in pictures make fewer
+OPEN_EDGE: Final = 1.0  # how far, in line heights, rules reach beyond the last border where the edge has none
+MOST_CELLS: Final = 20_000
+"""Of a grid; more are hatching or graph paper."""
+MOST_AREA: Final = 4
+"""Times the page's area that all grids together are looked at: nested ones lie in each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuledLines:
+    """Of a levelled page: masks of rules, (N, 4) left, top, width, height of the horizontal ones, mask of other ink."""
+
+    horizontal: Mask
+    vertical: Mask
+    segments: NDArray[np.int32]
+    ink: Mask
+
+
+def find_ruled_lines(gray: Pixels, frames: NDArray[np.float32], line_height: float, check: Check) -> RuledLines:
+    """The rules of a levelled page (H, W), with (N, 4) left, top, right, bottom of its lines of text."""
+    ink = np.asarray(
+        cv2.adaptiveThreshold(gray, 1, cv2.ADAPTIVE_THRESH_MEAN_C, cv2.THRESH_BINARY_INV, THRESHOLD_BLOCK_PX, CONTRAST),
+        np.uint8,
+    )
+    check()
+    text = np.zeros(gray.shape[:2], np.uint8)
+    for left, top, right, bottom in np.rint(frames).astype(int).clip(0).tolist():
+        text[top:bottom, left:right] = 1
+    horizontal, segments = _runs(ink, text, line_height)
+    check()
+    vertical, _ = _runs(np.ascontiguousarray(ink.T), np.ascontiguousarray(text.T), line_height)
+    ink[(horizontal | vertical.T).astype(bool)] = 0
+    return RuledLines(horizontal, np.ascontiguousarray(vertical.T), segments, ink)
+
+
+def _runs(ink: Mask, text: Mask, line_height: float) -> tuple[Mask, NDArray[np.int32]]:
+    """The horizontal runs of ink that are rules: their mask, and the frame of each."""
+    length = max(LEAST_RUN_PX, round(RUN_HEIGHTS * line_height))
+    # One pixel up and down bridges the steps of a line that is not quite level.
+    thick = cv2.dilate(ink, np.ones((3, 1), np.uint8))
+    runs = cv2.morphologyEx(thick, cv2.MORPH_OPEN, np.ones((1, length), np.uint8))
+    count, labels, stats, _ = cv2.connectedComponentsWithStats(runs, connectivity=8, ltype=cv2.CV_32S)
+    areas = stats[:, cv2.CC_STAT_AREA].astype(np.float64)
+    within = np.bincount(labels[text.astype(bool)], minlength=count)
+    is_rule = (areas / stats[:, cv2.CC_STAT_WIDTH] <= 2 + MOST_THICK * line_height) & (within < IN_TEXT * areas)
+    is_rule[0] = False
+    return cast(Mask, is_rule.astype(np.uint8)[labels]), stats[is_rule, :4].astype(np.int32)
+
+
+def find_ruled_grids(rules: RuledLines, line_height: float, check: Check) -> Iterator[Grid]:
+    """The grids of rules that touch each other, largest first, each of more than one cell."""
+    for x, y, mask in _connected(rules, line_height):
+        check()
+        part = np.s_[y : y + mask.shape[0], x : x + mask.shape[1]]
+        grid = _grid(rules.horizontal[part] * mask, rules.vertical[part] * mask, line_height)
+        if grid is not None:
+            yield Grid(tuple(row + y for row in grid.rows), tuple(column + x for column in grid.columns), grid.cells)
+
+
+def _connected(rules: RuledLines, line_height: float) -> Iterator[tuple[int, int, Mask]]:
+    """Left, top and mask of each set of rules that touch each other, largest first."""
+    reach = 2 * max(1, round(JOINT_HEIGHTS * line_height)) + 1
+    joined = cv2.dilate(rules.horizontal | rules.vertical, np.ones((reach, reach), np.uint8))
+    _, labels, stats, _ = cv2.connectedComponentsWithStats(joined, connectivity=8, ltype=cv2.CV_32S)
+    left_area = MOST_AREA * joined.size
+    areas = stats[:, cv2.CC_STAT_WIDTH].astype(np.int64) * stats[:, cv2.CC_STAT_HEIGHT]
+    for label in np.argsort(-areas, kind="stable").tolist():
+        x, y, width, height, _ = stats[label].tolist()
+        left_area -= width * height
+        if label and left_area >= 0 and min(width / 3, height / 2) >= line_height:
+            yield x, y, (labels[y : y + height, x : x + width] == label).astype(np.uint8)
+
+
+def _grid(horizontal: Mask, vertical: Mask, line_height: float) -> Grid | None:
+    """The grid of one set of rules; None if there is no border inside it."""
+    near = max(3, round(SAME_RULE * line_height))
+    rows, columns = _borders(horizontal, near), _borders(np.ascontiguousarray(vertical.T), near)
+    if not len(rows) or not len(columns):
+        return None
+    rows = _with_open_edges(rows, vertical.max(axis=1), OPEN_EDGE * line_height)
+    columns = _with_open_edges(columns, horizontal.max(axis=0), OPEN_EDGE * line_height)
+    if len(rows) * len(columns) > MOST_CELLS or min(len(rows), len(columns)) < 2 or len(rows) + len(columns) < 5:
+        return None
+    below = _coverage(horizontal, rows, columns, near) >= WALL
+    beside = _coverage(np.ascontiguousarray(vertical.T), columns, rows, near).T >= WALL
+    if below.sum() + beside.sum() < RULED * (below.size + beside.size):
+        return None
+    return Grid(tuple(rows.tolist()), tuple(columns.tolist()), tuple(_merged_cells(below[1:-1], beside[:, 1:-1])))
+
+
+def _borders(mask: Mask, near: int) -> Borders:
+    """Where the horizontal rules of a mask lie: one place for those that are near each other."""
+    count, _, stats, _ = cv2.connectedComponentsWithStats(mask, connectivity=8, ltype=cv2.CV_32S)
+    if count < 2:
+        return np.empty(0)
+    middles = stats[1:, cv2.CC_STAT_TOP] + (stats[1:, cv2.CC_STAT_HEIGHT] - 1) / 2
+    order = np.argsort(middles, kind="stable")
+    middles, lengths = middles[order], stats[1:, cv2.CC_STAT_WIDTH][order].astype(np.float64)
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(middles) > near) + 1])
+    return np.asarray(np.add.reduceat(middles * lengths, starts) / np.add.reduceat(lengths, starts))
+
+
+def _with_open_edges(borders: Borders, covered: Mask, reach: float) -> Borders:
+    """The borders, and the ends of the rules across them where they go on beyond the outermost."""
+    ends = np.flatnonzero(covered)
+    before = [float(ends[0])] if len(ends) and borders[0] - ends[0] > reach else []
+    behind = [float(ends[-1])] if len(ends) and ends[-1] - borders[-1] > reach else []
+    return np.concatenate([before, borders, behind])
+
+
+def _coverage(mask: Mask, borders: Borders, across: Borders, near: int) -> Borders:
+    """Which share of each horizontal border, between two of the places across, is ruled: (borders, places - 1)."""
+    limits = np.rint(across).astype(int).clip(0, mask.shape[1])
+    shares = np.empty((len(borders), len(across) - 1))
+    for number, border in enumerate(np.rint(borders).astype(int).tolist()):
+        ruled = np.concatenate([[0], np.cumsum(mask[max(0, border - near) : border + near + 1].any(axis=0))])
+        shares[number] = (ruled[limits[1:]] - ruled[limits[:-1]]) / np.maximum(1, np.diff(limits))
+    return shares
+
+
+def _merged_cells(below: NDArray[np.bool_], beside: NDArray[np.bool_]) -> Iterator[Span]:
+    """The cells of a grid, row by row: rectangles of places with no wall between them.
+
+    `below` (rows - 1, columns) says whether a wall is below a place, `beside` (rows, columns - 1) at its right.
+    """
+    height, width = beside.shape[0], below.shape[1]
+    is_taken = np.zeros((height, width), bool)
+    for row, column in np.ndindex(height, width):
+        if is_taken[row, column]:
+            continue
+        closed = np.flatnonzero(beside[row, column:] | is_taken[row, column + 1 :])
+        right = column + 1 + int(closed[0]) if len(closed) else width
+        walls = below[row:, column:right].any(axis=1) | beside[row + 1 :, column : right - 1].any(axis=1)
+        bottom = row + 1 + int(np.append(walls, True).argmax())
+        is_taken[row:bottom, column:right] = True
+        yield Span(row, column, bottom - row, right - column)
