@@ -29,8 +29,8 @@ from ocrsvc.batch.sources.source_files import PlanningCounts
 from ocrsvc.errors import BadOption, DamagedLedger, RunChanged
 
 RUN_FILE: Final = "_ocrsvc/run.json"
-FORMAT: Final = 4
-"""Of a run's folder. Earlier ones had a ledger, or other manifests."""
+FORMAT: Final = 5
+"""Of a run's folder. Earlier ones had a ledger, other manifests or other plans."""
 _MOST_SHOWN: Final = 200
 
 

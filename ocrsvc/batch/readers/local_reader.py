@@ -11,7 +11,7 @@ from ocrsvc.batch.request import BatchRequest
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.http.options import read_options
-from ocrsvc.imaging.document import Document, DocumentPage
+from ocrsvc.imaging.document import DocumentPage
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.work_queue import RequestContext
@@ -70,19 +70,17 @@ class LocalReader:
         try:
             with self._reader.open_document(self._load(group), self._page_limit_s, _CONTEXT) as document:
                 for number in group.pages:
-                    yield self._read_page(group, document, number)
+                    began_s, page = time.monotonic(), DocumentPage(document, number)
+                    try:
+                        read = self._reader.read(page, self._options, self._page_limit_s, _CONTEXT).page
+                    except OcrsvcError as error:
+                        yield failure_of(group, number, error, time.monotonic() - began_s)
+                        continue
+                    record = page_to_dict(read, number, self._options)
+                    yield result_of(group, number, record, time.monotonic() - began_s, "this process")
         except OcrsvcError as error:
             # The file could not be opened: no page of it was read.
             yield from (failure_of(group, number, error) for number in group.pages)
-
-    def _read_page(self, group: PageGroup, document: Document, number: int) -> PageResult:
-        began_s = time.monotonic()
-        try:
-            reading = self._reader.read(DocumentPage(document, number), self._options, self._page_limit_s, _CONTEXT)
-        except OcrsvcError as error:
-            return failure_of(group, number, error, time.monotonic() - began_s)
-        page = page_to_dict(reading.page, number, self._options)
-        return result_of(group, number, page, time.monotonic() - began_s, "this process")
 
     def close(self) -> None:
         """As PageReader.close."""

@@ -82,8 +82,7 @@ class RayReader:
         for _ in range(DEATHS_TOGETHER):
             if results := self._read(group):
                 return iter(results)
-        pages = zip(group.pages, group.indexes, strict=True)
-        return (self._read_alone(PageGroup(group.file, (number,), (index,))) for number, index in pages)
+        return (self._read_alone(group.only([number])) for number in group.pages)
 
     def close(self) -> None:
         """As PageReader.close."""

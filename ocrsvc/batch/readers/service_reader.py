@@ -133,7 +133,12 @@ class ServiceReader:
                 if not isinstance(error, _NO_ANSWER) or unanswered == _ROUNDS:
                     self._answered_s = self._clock()
                     return error
-                self._wait(error)
+                waited_s = self._clock() - self._answered_s
+                if waited_s >= self._patience_s or self._closing.wait(_PAUSE_S):
+                    raise ServicesGone(
+                        f"No service has answered for {waited_s:.0f} seconds: {error.detail}",
+                        "Give the same command again when one does: what was read is kept.",
+                    ) from error
             else:
                 if answered.identity == self._identity:
                     return answered
@@ -153,15 +158,6 @@ class ServiceReader:
         except OcrsvcError:
             return False
         return True
-
-    def _wait(self, error: OcrsvcError) -> None:
-        """Wait a little; raises ServicesGone once there is no patience left."""
-        waited_s = self._clock() - self._answered_s
-        if waited_s >= self._patience_s or self._closing.wait(_PAUSE_S):
-            raise ServicesGone(
-                f"No service has answered for {waited_s:.0f} seconds: {error.detail}",
-                "Give the same command again when one does: what was read is kept.",
-            ) from error
 
     def _read_blank(self) -> Answered:
         """Any service's reading of a blank page, of which a region need not be part. Raises as `Client.ask`."""

@@ -143,7 +143,8 @@ class _Planner:
 
     def _plan(self, found: Found, ranges: Ranges, total: int | None) -> Iterator[SourceFile]:
         """What is planned of a file, or of a member of an archive."""
-        if not self._is_wanted(found.address if found.kind == LINKED else found.name):
+        name, include = found.address if found.kind == LINKED else found.name, self._request.include
+        if (include and not _matches_any(name, include)) or _matches_any(name, self._request.exclude):
             self._counts.left_out += 1
             return
         head = _read_head(found) if found.head is None and not found.problem else found.head or b""
@@ -185,11 +186,6 @@ class _Planner:
         self._counts.unreadable += 1
         return SourceFile(found.name, found.address, found.version, 0, 0, _FIRST, FAILURE, found.problem)
 
-    def _is_wanted(self, name: str) -> bool:
-        include, exclude = self._request.include, self._request.exclude
-        is_included = not include or any(_matches_name(name, pattern) for pattern in include)
-        return is_included and not any(_matches_name(name, pattern) for pattern in exclude)
-
 
 def is_below(folder: str, address: str) -> bool:
     """Whether a file is below a folder; on this machine where its links lead decides. Raises ValueError for a NUL."""
@@ -202,9 +198,9 @@ def is_below(folder: str, address: str) -> bool:
     return posixpath.normpath(rest).startswith(f"{posixpath.normpath(below)}/")
 
 
-def _matches_name(name: str, pattern: str) -> bool:
+def _matches_any(name: str, patterns: Iterable[str]) -> bool:
     """A pattern without a slash is one of the name alone, wherever the file is."""
-    return matches(name, pattern) if "/" in pattern else matches(name.rpartition("/")[2], pattern)
+    return any(matches(name if "/" in pattern else name.rpartition("/")[2], pattern) for pattern in patterns)
 
 
 def _is_image_name(name: str) -> bool:
