@@ -53,14 +53,6 @@ def test_pages_that_failed_are_tried_again_also_of_parts_that_are_in_the_output(
         assert [line["source"] for line in output(tmp_path) if line["error"]] == []
 
 
-def test_a_limit_shows_what_was_read_beside_the_output(tmp_path: Path) -> None:
-    assert not execute(tmp_path, FILES, DoubleReader(), limit=8).is_complete
-    assert [len(output(tmp_path, folder)) for folder in ("", "unfinished")] == [5, 3]
-    assert execute(tmp_path, FILES, DoubleReader()).done == 15
-    assert output(tmp_path, "unfinished") == []
-    assert is_each_page_once(tmp_path, FILES)
-
-
 def test_a_run_that_is_drained_ends_with_what_is_being_read(tmp_path: Path) -> None:
     files, reader = files_of(100), DoubleReader()
     with opened(tmp_path, files, reader) as run:

@@ -26,6 +26,9 @@ from ocrsvc.batch.readers.service_reader import GroupAdmission, pages_option
 from ocrsvc.cli.main import run
 from ocrsvc.client.balancing.rules import Rules
 
+# anyio's: a connection that is given up, as the client is closed, before anybody has tried it.
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine 'connect_tcp:RuntimeWarning")
+
 ENGINE = {"name": "fake", "model": "none", "version": "1"}
 NEITHER = {"neither.png": "unsupported_image"}
 Reply = Callable[[bytes], bytes | None]

@@ -24,7 +24,7 @@ from ocrsvc.errors import DamagedLedger
 PARTS: Final = "_ocrsvc/parts"
 KEPT: Final = "_ocrsvc/kept"
 """Results of parts with failures, until those are tried again."""
-UNFINISHED: Final = "unfinished"
+UNFINISHED: Final = "unfinished/"
 """Where parts are of which --limit has left some pages unread."""
 _AT_ONCE: Final = 8
 
@@ -94,12 +94,12 @@ class PartWriter:
             # Between here and the new manifest the part does not exist; its kept results do.
             self.destination.delete(_manifest_name(part))
         try:
-            files = self._write_files(part, replace=is_reopened)
+            files = self.write_files(part, replace=is_reopened)
         except FileExistsError:
             # Of an object store: of this part's other writer, or of one that died before its manifest.
             if part in finished_parts(self.destination):
                 return read_manifest(self.destination, part)
-            files = self._write_files(part, replace=True)
+            files = self.write_files(part, replace=True)
         pages = list(self.work.facts(self.plan.pages_of(part)))
         failed = Counter(facts.error for _, facts in pages if facts.error)
         named = {file.name: (file.size, file.sha256) for file in files}
@@ -117,11 +117,8 @@ class PartWriter:
             self.destination.delete(_kept_name(part))
         return manifest
 
-    def write_unfinished(self, part: int) -> None:
-        """Write what is known of a part that is not whole, beside the output. Raises as `write`."""
-        self._write_files(part, replace=True, folder=f"{UNFINISHED}/")
-
-    def _write_files(self, part: int, *, replace: bool, folder: str = "") -> list[WrittenFile]:
+    def write_files(self, part: int, *, replace: bool, folder: str = "") -> list[WrittenFile]:
+        """Write what is known of a part, without a manifest. Raises as `write`."""
         writers = open_writers(self.outputs, self.reader, folder)
         return [write(self.destination, part, self._results(part), replace=replace) for write in writers]
 

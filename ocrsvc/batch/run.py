@@ -19,7 +19,7 @@ import orjson
 
 from ocrsvc.batch.page_queue import PageQueue
 from ocrsvc.batch.pages import PageGroup, PageReader, PageResult, copied_result
-from ocrsvc.batch.parts import Manifest, PartWriter
+from ocrsvc.batch.parts import UNFINISHED, Manifest, PartWriter
 from ocrsvc.batch.progress import RunCounts
 from ocrsvc.batch.request import BatchRequest
 from ocrsvc.batch.work_file import BegunPages
@@ -95,7 +95,7 @@ class Run:
                 # What was read of parts that are not whole is shown beside the output.
                 for part in self._left:
                     if self._work.errors(self._plan.pages_of(part)):
-                        self._writer.write_unfinished(part)
+                        self._writer.write_files(part, replace=True, folder=UNFINISHED)
         finally:
             for _ in self._threads:
                 self._groups.put(None)

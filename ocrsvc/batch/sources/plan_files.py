@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from hashlib import blake2b
-from itertools import groupby, islice
+from itertools import compress, groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -93,9 +93,10 @@ class _Planner:
         rest, threads = iter(files), min(_MOST_THREADS, len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(threads, thread_name_prefix="batch-plan") as pool:
             while some := list(islice(rest, _AHEAD)):
-                totals = pool.map(lambda item: None if item[0].problem else self._count(item[0]), some)
-                for (found, ranges), total in zip(some, totals, strict=True):
-                    yield from self.plan(found, ranges, total if extension_of(found.name) in DOCUMENTS else None)
+                documents = [extension_of(found.name) in DOCUMENTS and not found.problem for found, _ in some]
+                totals = pool.map(self._count, [found for found, _ in compress(some, documents)])
+                for (found, ranges), is_document in zip(some, documents, strict=True):
+                    yield from self.plan(found, ranges, next(totals) if is_document else None)
 
     def plan(self, found: Found, ranges: Ranges | None, total: int | None = None) -> Iterator[SourceFile]:
         """What is planned of a file: of its documents these pages, or those that the command asks for."""
