@@ -366,33 +366,8 @@ CURL: Final = Program("curl")
 NODE: Final = Program("node")
 REQUESTS: Final = Installed("requests")
 
-ALL: Final[tuple[Source, ...]] = (
-    RAPIDOCR_DEMO,
-    TRWEBOCR_README,
-    TRWEBOCR_CPP,
-    UMI_OCR_MANUAL,
-    UMI_DOC_DEMO,
-    PIPELINE_HTTP,
-    PIPELINE_RPC,
-    PADDLE_SERVING,
-    TRITON,
-    MIN_TFS,
-    OCRSPACE,
-    TURBOOCR,
-    PERF_ANALYZER,
-    PADDLEOCR_MCP,
-    DOCLING,
-    OPEN_WEBUI_LOADERS,
-    OCR_SPACE_WRAPPER,
-    MISTRALAI,
-    LITELLM,
-    OPEN_WEBUI_MISTRAL,
-    LIBRECHAT_MISTRAL,
-    ESBUILD,
-    AZURE_READ,
-    PAPERLESS_REMOTE,
-    OPEN_WEBUI,
-)
+_FETCHED: Final = (Repository, Environment, WheelFile, NodePackage)
+ALL: Final[tuple[Source, ...]] = tuple(each for each in tuple(globals().values()) if isinstance(each, _FETCHED))
 
 
 def _python_from(major: int, minor: int) -> str | Path:

@@ -30,7 +30,7 @@ from ocrsvc.adapters.model_protocols.tensors import (
     image_of,
     wanted_outputs,
 )
-from ocrsvc.adapters.paddlex.envelope import infer as infer_as_paddlex
+from ocrsvc.adapters.paddlex.http import infer as infer_as_paddlex
 from ocrsvc.errors import UnknownModel
 from ocrsvc.models.model_control import VersionStatus
 from ocrsvc.serving.work_queue import RequestContext
