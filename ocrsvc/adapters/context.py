@@ -1,4 +1,7 @@
-"""What an API adapter is made from, over HTTP and over gRPC; `ocrsvc.registry` lists the adapters."""
+"""What an API adapter is made from, over HTTP and over gRPC; `ocrsvc.registry` lists the adapters.
+
+Documents that an adapter's clients leave to be read while nobody waits are jobs (`ocrsvc.jobs`) in its name.
+"""
 
 from __future__ import annotations
 

@@ -30,6 +30,12 @@ _MOST_RANGES: Final = 1000
 _RANGE: Final = re.compile("([0-9]{1,9}) *(?:- *([0-9]{1,9}))?")
 _TYPES: Final = ("document_url", "image_url", "file")
 
+_UNPROCESSABLE: Final = 422
+_DIGITS: Final = 4
+_BLOCK_TYPES: Final[dict[Kind, str]] = {"heading": "title", "paragraph": "text", "item": "list", "table": "table"}
+# How a table is written, and what the name of its file ends with.
+_TABLE_FORMATS: Final = {"markdown": (to_markdown, "md"), "html": (to_html, "html")}
+
 
 def _ranges(sent: object) -> Ranges:
     """Pages from 0, in a list or a text, as ranges from 1."""
@@ -95,9 +101,6 @@ def _file_data(file_id: object, files: UploadedFiles | None) -> bytes:
     return stored_data(find_file(files, file_id))
 
 
-_UNPROCESSABLE: Final = 422
-
-
 def make_mistral(context: AdapterContext) -> Blueprint:
     """POST /v1/ocr over a reader; /v1/files where documents are taken in."""
     blueprint = make_blueprint("mistral", _failure)
@@ -141,12 +144,6 @@ def _failure(error: Exception) -> Response:
     detail = {"detail": [{"loc": ["body"], "msg": text, "type": code}]} if status == _UNPROCESSABLE else {}
     about = {"param": None, "code": str(status), "raw_status_code": status}
     return as_json({"object": "error", "message": text, "type": code, **about, **detail}, status)
-
-
-_DIGITS: Final = 4
-_BLOCK_TYPES: Final[dict[Kind, str]] = {"heading": "title", "paragraph": "text", "item": "list", "table": "table"}
-# How a table is written, and what the name of its file ends with.
-_TABLE_FORMATS: Final = {"markdown": (to_markdown, "md"), "html": (to_html, "html")}
 
 
 def page_members(page: Page, markdown: str, asked: OcrRequest, dpi: int) -> dict[str, object]:

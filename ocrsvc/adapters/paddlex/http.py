@@ -1,4 +1,7 @@
-"""PaddleX's basic serving (PaddleOCR 3.x, port 8080) over HTTP."""
+"""PaddleX's basic serving (PaddleOCR 3.x, port 8080) over HTTP: a reading in JSON, or a failure in its envelope.
+
+`infer` is for its "high-stability serving", where the same JSON travels inside a tensor of a Triton model.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,10 @@ from ocrsvc.records import Check, Image, Page
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext, make_check
 
+# PaddleX's own default, at which it stops without a word.
+MOST_PAGES: Final = 10
+Envelope = dict[str, object]
+
 
 def make_paddlex(context: AdapterContext) -> Blueprint:
     """POST /ocr and GET /health over a reader."""
@@ -64,12 +71,6 @@ def _failure(error: Exception) -> Response:
     failure = failure_of(error)
     status, envelope = failure_envelope(error, failure, g.get("log_id"))
     return as_json(envelope, status)
-
-
-# PaddleX's own default, at which it stops without a word.
-MOST_PAGES: Final = 10
-
-Envelope = dict[str, object]
 
 
 def infer(

@@ -37,6 +37,8 @@ SUCCESS: Final = "成功"
 NOTHING_SENT: Final = "没有传入参数"
 BAD_COMPRESS: Final = "compress参数类型有误，只能是int类型"
 
+_DIGITS: Final = 2
+
 
 def make_trwebocr(context: AdapterContext) -> Blueprint:
     """POST /api/tr-run/, with and without the last slash, over a reader."""
@@ -108,9 +110,6 @@ def _failure(error: Exception) -> Response:
     # As the standard library writes it, which is what clients of the original have seen: spaces, ASCII only.
     answer = json.dumps({"code": failure.status, "msg": message})
     return Response(answer, failure.status, content_type="application/json")
-
-
-_DIGITS: Final = 2
 
 
 def shrunk_size(width: int, height: int, max_side: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The parameters of TurboOCR's requests, which HTTP has in the query or in JSON, and gRPC in its messages."""
+"""The parameters of TurboOCR's requests, in a query, in JSON or in gRPC's messages, and the bare pixels that it takes."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ LEAST_DPI, MOST_DPI, DEFAULT_DPI = 50, 600, 100
 P = TypeVar("P", bound="PageParameters")
 _Mode = Annotated[Mode, BeforeValidator(lambda sent: sent if sent in MODES else "ocr")]
 _NotMade = Annotated[NotServed, BeforeValidator(lambda sent: False if sent == "none" else sent)]
+
+MAX_SIDE_PX: Final = 16_384
+HEADERS: Final = {"width": "X-Width", "height": "X-Height", "channels": "X-Channels"}
+"""Where TurboOCR 2 has the size, by the name of the query parameter that came after."""
+_COLOUR: Final = 3
+_WHOLE: Final = re.compile(r"[0-9]{1,9}")
 
 
 class PageParameters(RequestValues):
@@ -113,14 +119,6 @@ def _checked(asked: P) -> P:
     if not asked.text or not asked.embed:
         raise BadOption("A page is not read without its text, nor with files beside its Markdown.", "Leave them out.")
     return asked
-
-
-MAX_SIDE_PX: Final = 16_384
-HEADERS: Final = {"width": "X-Width", "height": "X-Height", "channels": "X-Channels"}
-"""Where TurboOCR 2 has the size, by the name of the query parameter that came after."""
-
-_COLOUR: Final = 3
-_WHOLE: Final = re.compile(r"[0-9]{1,9}")
 
 
 def read_size(parameters: Mapping[str, object], headers: Headers) -> tuple[int, int, int]:

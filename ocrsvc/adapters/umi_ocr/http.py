@@ -50,6 +50,11 @@ HTML: Final = "text/html; charset=UTF-8"
 SAFE: Final = {"Content-Security-Policy": "default-src 'none'; sandbox"}
 _ENGINE_FAILURES: Final = frozenset({"engine_failed", "image_crashes_engine", "request_stops_worker"})
 
+NOT_DRAWN, UNREADABLE = 200, 202
+_NOTHING_FOUND: Final = "QR code not found in the image."
+_LEVELS: Final = {1: "L", 0: "M", 3: "Q", 2: "H"}
+_Side = Annotated[float, Field(ge=-1, le=4096)]
+
 
 class _NotServed(OcrsvcError, status=501, code="not_served", title="Not served"):
     """A part of the original that is not here."""
@@ -125,12 +130,6 @@ def _as_html(answer: object, status: int = 200) -> Response:
     for sign in (b"<", b">", b"&"):
         body = body.replace(sign, b"\\u%04x" % sign[0])
     return Response(body, status, SAFE, content_type=HTML)
-
-
-NOT_DRAWN, UNREADABLE = 200, 202
-_NOTHING_FOUND: Final = "QR code not found in the image."
-_LEVELS: Final = {1: "L", 0: "M", 3: "Q", 2: "H"}
-_Side = Annotated[float, Field(ge=-1, le=4096)]
 
 
 class _Drawing(RequestValues):
