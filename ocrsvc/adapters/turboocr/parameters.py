@@ -1,4 +1,4 @@
-"""The parameters of TurboOCR's requests, in a query, in JSON or in gRPC's messages, and the bare pixels that it takes."""
+"""The parameters of TurboOCR's requests, in a query, in JSON or in gRPC's messages, and bare pixels."""
 
 from __future__ import annotations
 
