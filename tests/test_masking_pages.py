@@ -21,7 +21,7 @@ from grpc_support import V2, calling, infer_request, model_over, raw_outputs, se
 from jobs_support import reading_jobs
 from web_support import INFO, KnownEngine, as_base64, json_of, picture
 
-from ocrsvc.adapters.trwebocr.tr_rects import shrink_page
+from ocrsvc.adapters.trwebocr.http import shrink_page
 from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.app import create_app
 from ocrsvc.cli.options import reading_options
