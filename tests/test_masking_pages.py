@@ -19,10 +19,9 @@ from documents import pdf
 from flask.testing import FlaskClient
 from grpc_support import V2, calling, infer_request, model_over, raw_outputs, serving, strings, unary
 from jobs_support import reading_jobs
-from web_support import INFO, KnownEngine, as_base64, json_of, picture
+from web_support import INFO, KnownEngine, as_base64, json_of, picture, running_reader
 
 from ocrsvc.adapters.trwebocr.tr_rects import shrink_page
-from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.app import create_app
 from ocrsvc.cli.options import reading_options
 from ocrsvc.client.response import Response, answer_of
@@ -44,7 +43,6 @@ from ocrsvc.records import Box, Cell, Character, Line, MaskKind, Page, Pixels, R
 from ocrsvc.registry import text_formats
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 PERSON, CARD, PHONE = "11010519491231002X", "4111 1111 1111 1111", "13800138000"
 BUILT_IN: tuple[MaskKind, ...] = ("id", "phone", "card", "mail")
@@ -217,15 +215,6 @@ def decoded(jpeg: bytes) -> Pixels:
     return cast(Pixels, cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR))
 
 
-def test_a_drawn_page_is_black_where_it_is_masked() -> None:
-    text = line(f"ID: {PERSON} ok", words=True)
-    masked = mask_page(page(text), ALL)
-    drawn = decoded(draw_page(white(), masked))
-    assert drawn[3:17, 42:218].max() < 40
-    assert drawn[5:15, 5:32].min() > 200
-    assert decoded(draw_page(white(), page(text)))[5:15, 42:218].min() > 200
-
-
 def test_no_form_of_an_answer_has_what_is_masked() -> None:
     masked = mask_page(page(line(f"ID: {PERSON}", words=True), line(CARD, 1)), ALL)
     written = ["".join(text_parts(form, [masked], 1, INFO)) for form in text_formats().values()]
@@ -246,15 +235,6 @@ def test_a_picture_pdf_shows_the_picture_and_has_the_text_beneath() -> None:
         pixels = shown.render(scale=600 / shown.get_width()).to_numpy()
     assert pixels[3:17, 42:218].max() < 40
     assert pixels[5:15, 5:32].min() > 200
-
-
-def test_a_text_pdf_is_what_it_was() -> None:
-    whole = io.BytesIO()
-    write_text_pdf([page(line("plain"))], 1, 72, whole)
-    made = whole.getvalue()
-    with pypdfium2.PdfDocument(made) as document:
-        assert "plain" in document[0].get_textpage().get_text_range()
-    assert b"/XObject" not in made
 
 
 # Requests
@@ -289,10 +269,8 @@ def engine() -> NumberEngine:
 @pytest.fixture(scope="module")
 def reader(engine: NumberEngine) -> Iterator[Reader]:
     """A reader with a result cache."""
-    reader = Reader(Settings(cache_bytes=1 << 20), ThreadPlan(1, 4, 2), engine_opener=lambda: engine)
-    reader.start()
-    yield reader
-    reader.stop(5.0)
+    with running_reader(Settings(cache_bytes=1 << 20), lambda: engine) as reader:
+        yield reader
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from ocrsvc.errors import SettingsError
 from ocrsvc.masking.cards_mails_phones import is_card
 from ocrsvc.masking.identity_numbers import check_digit, is_credit_code, is_iban, is_resident_id, is_second_line
 from ocrsvc.masking.rules import find_spans, make_rules, masked_text
-from ocrsvc.records import MASK_KINDS, MaskKind
+from ocrsvc.records import MaskKind
 from ocrsvc.settings.load import read_settings
 
 BUILT_IN: tuple[MaskKind, ...] = ("id", "phone", "card", "mail")
@@ -197,7 +197,3 @@ def test_patterns_without_re2_stop_the_start_and_say_what_is_missing(monkeypatch
     with pytest.raises(SettingsError, match=r"accepted is with the extra ocrsvc\[mask\]"):
         read_settings({"OCRSVC_MASK_PATTERNS": "EMP"})
     assert read_settings({}).mask_patterns == ()
-
-
-def test_every_kind_has_a_name() -> None:
-    assert set(MASK_KINDS) == {*BUILT_IN, "own"}

@@ -20,7 +20,7 @@ from flask.testing import FlaskClient
 from grpc_support import MESSAGES, V2, calling, infer_request, raw_outputs, serving, strings, unary
 from keys_support import bearer, keys_in
 from models_support import make_fake
-from web_support import as_base64, json_of, picture
+from web_support import as_base64, json_of, picture, running_reader
 
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.access.key_routes import Routes
@@ -29,9 +29,7 @@ from ocrsvc.app import create_app
 from ocrsvc.grpc_server.access import CallAccess
 from ocrsvc.grpc_services import make_services
 from ocrsvc.models.state import StateStore, Verdict
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.metrics_store import MetricsStore
 
 POLICY = '[fake]\nversions = "all"\nlabels = {canary = 2}\n'
@@ -57,24 +55,15 @@ class Place:
         return digest
 
     @contextmanager
-    def reader(self) -> Iterator[Reader]:
-        reader = Reader(self.settings, ThreadPlan(1, 4, 1))
-        reader.start()
-        try:
-            yield reader
-        finally:
-            reader.stop(5.0)
-
-    @contextmanager
     def http(self, gate: AccessGate | None = None) -> Iterator[FlaskClient]:
-        with self.reader() as reader:
+        with running_reader(self.settings, None, 1) as reader:
             yield create_app(self.settings, reader, gate=gate).test_client()
 
     @contextmanager
     def grpc(self, gate: AccessGate | None = None) -> Iterator[grpc.Channel]:
         access = CallAccess(gate, Routes(self.settings.dialects, has_models=True)) if gate is not None else None
         store = MetricsStore()
-        with self.reader() as reader:
+        with running_reader(self.settings, None, 1) as reader:
             services = make_services(make_model(self.settings, reader, store, store.common))
             listener = socket.create_server(("127.0.0.1", 0))
             with serving(services, listener, access), calling(listener.getsockname()[1]) as channel:

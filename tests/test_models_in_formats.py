@@ -11,7 +11,7 @@ import pytest
 from documents import GRAY, pdf
 from flask.testing import FlaskClient
 from models_support import make_several
-from web_support import as_base64, json_of, picture
+from web_support import as_base64, json_of, picture, running_reader
 
 from ocrsvc.adapters.ocr_space.http import LANGUAGES, read_options
 from ocrsvc.adapters.umi_ocr.options import OPTIONS, options_for, parse_image_options
@@ -24,9 +24,7 @@ from ocrsvc.http.parsed_body import Content
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.models.model_control import ModelList
 from ocrsvc.models.worker_models import WorkerModels
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.load import read_settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 PAGE = picture()
 BASE64 = as_base64(PAGE)
@@ -42,12 +40,8 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> JobStore:
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory, jobs: JobStore) -> Iterator[FlaskClient]:
     settings = read_settings(make_several(tmp_path_factory.mktemp("models")))
-    reader = Reader(settings, ThreadPlan(1, 4, 2))
-    reader.start()
-    try:
+    with running_reader(settings, None) as reader:
         yield create_app(settings, reader, jobs=jobs).test_client()
-    finally:
-        reader.stop(5.0)
 
 
 def readers(response: Any) -> list[str]:

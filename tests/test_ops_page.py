@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,19 +133,6 @@ def test_calls_over_grpc_that_fail_are_listed_too() -> None:
     ]
 
 
-def test_noting_a_failure_costs_less_than_50_microseconds_of_cpu() -> None:
-    """Measured: 1.4. The best of 20 runs counts, so that a busy machine changes nothing."""
-    recorder = RecentErrors().recorder()
-
-    def run() -> float:
-        began = time.thread_time()
-        for _ in range(200):
-            recorder.note("caller", 400, "bad_option", adapter="api", route="/v1/ocr", request_id="0" * 32)
-        return (time.thread_time() - began) / 200
-
-    assert min(run() for _ in range(20)) < 50e-6
-
-
 # The last ten minutes
 
 
@@ -207,15 +193,6 @@ def test_a_quantile_is_estimated_as_prometheus_does(seconds: tuple[float, ...], 
 
 
 # The page
-
-
-@pytest.mark.parametrize("path", ["/ops", "/ops/overview", "/ops/static/ops.js"])
-@pytest.mark.parametrize(("ops", "here", "elsewhere"), [("open", 200, 200), ("local", 200, 403), ("off", 404, 404)])
-def test_who_may_ask_for_the_metrics_may_see_the_page(path: str, ops: Any, here: int, elsewhere: int) -> None:
-    with running_app(Settings(ops=ops)) as app:
-        client = app.test_client()
-        assert client.get(path).status_code == here
-        assert client.get(path, environ_base=ELSEWHERE).status_code == elsewhere
 
 
 def test_the_page_runs_nothing_but_its_own_files() -> None:
