@@ -16,19 +16,17 @@ from ocrsvc.api.jobs import add_jobs
 from ocrsvc.api.native import make_api
 from ocrsvc.api.operators import make_operators, make_ops
 from ocrsvc.api.web_page import make_page
-from ocrsvc.http.access import install_body_key, install_key_check, install_key_limits
-from ocrsvc.http.admission import guarded, install_admission, shared_limits_of
+from ocrsvc.http.access import KeyCheck
+from ocrsvc.http.admission import Admission, guarded, shared_limits_of
 from ocrsvc.http.error_responses import install
-from ocrsvc.http.origins import install_origins
+from ocrsvc.http.origins import install_browser_headers
 from ocrsvc.http.request import Request
-from ocrsvc.http.request_metrics import RequestMetrics, install_request_metrics, metrics_of_one_process
-from ocrsvc.http.responses import cut_accepted
-from ocrsvc.http.security_headers import install_security_headers
+from ocrsvc.http.request_metrics import RequestCounter, RequestMetrics, metrics_of_one_process
 from ocrsvc.http.url_files import url_files_of
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.registry import adapters, resolve
-from ocrsvc.routing import choose_by_body, choose_by_head, choose_by_key
+from ocrsvc.routing import Router
 from ocrsvc.serving.memory_budget import SharedLimits
 from ocrsvc.settings.settings import Settings
 
@@ -64,8 +62,8 @@ def create_app(
     # A redirect loses the body of a POST: a path is either right or unknown. werkzeug takes slashes at its beginning
     # for one, without a redirect, which harms nobody: //v1/ocr is right, /v1//ocr is unknown.
     app.url_map.merge_slashes = False
-    install_security_headers(app, settings)
-    install_request_metrics(app, request_metrics)
+    install_browser_headers(app, settings)
+    RequestCounter(app, request_metrics)
     install(app)
     if limits.guard is not None:
         # As Flask documents for middleware.
@@ -81,19 +79,8 @@ def create_app(
     context = AdapterContext(settings, reader, model, jobs, url_files)
     for name in settings.dialects:
         app.register_blueprint(resolve(adapters()[name].http)(context))
-    app.before_request(cut_accepted)
-    # A refusal needs its adapter before the body is received, and the right adapter may need the body.
-    choose_by_head(app, settings)
-    install_origins(app, settings)
-    if gate is None:
-        install_admission(app, settings, reader, limits)
-        choose_by_body(app, settings)
-        return app
-    routes = Routes(settings.dialects, has_models=settings.models is not None)
-    install_key_check(app, settings, gate, routes)
-    choose_by_key(app, settings, gate)
-    install_admission(app, settings, reader, limits)
-    install_body_key(app, gate, routes)
-    choose_by_body(app, settings)
-    install_key_limits(app, gate, routes)
+    keys = None
+    if gate is not None:
+        keys = KeyCheck(gate, Routes(settings.dialects, has_models=settings.models is not None), settings.cors)
+    Admission(app, settings, reader, limits.callers, Router(app, settings), keys)
     return app

@@ -12,10 +12,8 @@ from typing import Final
 from flask import Flask
 from werkzeug.routing import Rule
 
-from ocrsvc.access.gate import AccessGate
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.http.access import check_format
-from ocrsvc.http.request import Request, current_request
+from ocrsvc.http.request import Request
 from ocrsvc.registry import adapters, adapters_at
 from ocrsvc.settings.settings import Settings
 
@@ -25,63 +23,58 @@ Shared = Mapping[tuple[str, str], Mapping[str, Rule]]
 FORMS: Final = frozenset({"multipart/form-data", "application/x-www-form-urlencoded"})
 
 
-def choose_by_head(app: Flask, settings: Settings) -> None:
-    """Send each request to an adapter that its port and its headers allow, before anything else; see `choose_by_body`.
+class Router:
+    """Sends requests to the adapters of an application; made when all of them are registered.
 
-    Called when all adapters are registered. Each is a blueprint with its name, and owns the shape of its failures.
+    Each adapter is a blueprint with its name, and owns the shape of its failures.
     """
-    rules = _rules_by_adapter(app)
-    shared = _shared(rules)
 
-    @app.before_request
-    def choose_adapter() -> None:
-        asked = current_request()
-        here = _adapters_at(asked.environ.get("SERVER_PORT", ""), settings.usual_ports)
+    def __init__(self, app: Flask, settings: Settings) -> None:
+        self._rules = _rules_by_adapter(app)
+        self._shared = _shared(self._rules)
+        self._usual_ports = settings.usual_ports
+
+    def by_head(self, asked: Request) -> None:
+        """To an adapter that its port and its headers allow; what matches nothing, to the only one of that path."""
         if asked.url_rule is not None:
-            rivals = shared.get((asked.url_rule.rule, asked.method))
-            if rivals:
-                asked.url_rule = rivals[by_head(asked, here.intersection(rivals) or rivals)]
-        elif len(owners := here or _owners(rules, asked.path)) == 1:
+            if rivals := self._rivals(asked):
+                asked.url_rule = rivals[by_head(asked, self._allowed(asked, rivals))]
+        elif len(owners := self._here(asked) or _owners(self._rules, asked.path)) == 1:
             # Nothing matched; the failure is answered by the blueprint that the rule names.
-            asked.url_rule = rules[next(iter(owners))][0]
+            asked.url_rule = self._rules[next(iter(owners))][0]
 
-
-def choose_by_key(app: Flask, settings: Settings, gate: AccessGate) -> None:
-    """Send a request to an adapter that its key is for, if its path has one; called when the key has been checked."""
-    shared = _shared(_rules_by_adapter(app))
-
-    @app.before_request
-    def choose_adapter_of_key() -> None:
-        asked = current_request()
-        if asked.key is None or asked.key.adapters is None or asked.url_rule is None:
+    def by_key(self, asked: Request) -> None:
+        """To an adapter that its key is for, if its path has one."""
+        if asked.key is None or asked.key.adapters is None:
             return
-        rivals = shared.get((asked.url_rule.rule, asked.method), {})
-        here = _adapters_at(asked.environ.get("SERVER_PORT", ""), settings.usual_ports)
-        left = asked.key.adapters.intersection(here.intersection(rivals) or rivals)
+        rivals = self._rivals(asked)
+        left = asked.key.adapters.intersection(self._allowed(asked, rivals))
         if left and asked.blueprint not in left:
             asked.url_rule = rivals[by_head(asked, left)]
-        check_format(gate, asked)
 
-
-def choose_by_body(app: Flask, settings: Settings) -> None:
-    """Where the headers leave several adapters, let the body decide; called when requests have been admitted."""
-    shared = _shared(_rules_by_adapter(app))
-
-    @app.before_request
-    def choose_adapter_again() -> None:
-        asked = current_request()
-        if asked.url_rule is None or asked.method != "POST":
-            return
-        rivals = shared.get((asked.url_rule.rule, asked.method))
+    def by_body(self, asked: Request) -> None:
+        """Where the headers leave several, to the one that the body of a POST fits."""
+        rivals = self._rivals(asked) if asked.method == "POST" else None
         if not rivals:
             return
-        here = _adapters_at(asked.environ.get("SERVER_PORT", ""), settings.usual_ports)
-        left: Collection[str] = here.intersection(rivals) or rivals
+        left = self._allowed(asked, rivals)
         if asked.key is not None and asked.key.adapters is not None:
             left = asked.key.adapters.intersection(left)
         if len(left) > 1:
             name = next((name for name in _by_body(asked, left) if name in left), None)
             asked.url_rule = rivals[name] if name else asked.url_rule
+
+    def _rivals(self, asked: Request) -> Mapping[str, Rule]:
+        """The rules of the adapters that share its path and method."""
+        return {} if asked.url_rule is None else self._shared.get((asked.url_rule.rule, asked.method), {})
+
+    def _allowed(self, asked: Request, rivals: Collection[str]) -> Collection[str]:
+        return self._here(asked).intersection(rivals) or rivals
+
+    def _here(self, asked: Request) -> frozenset[str]:
+        """The adapters for whose sake its port is bound."""
+        port, bound = asked.environ.get("SERVER_PORT", ""), self._usual_ports
+        return adapters_at(int(port)).intersection(bound) if bound and port.isdecimal() else frozenset()
 
 
 def by_head(asked: Request, rivals: Collection[str]) -> str:
@@ -119,11 +112,6 @@ def _by_body(asked: Request, left: Collection[str]) -> Iterator[str]:
 def _taking_forms() -> frozenset[str]:
     """The adapters whose clients send forms."""
     return frozenset(name for name, entry in adapters().items() if entry.takes_forms)
-
-
-def _adapters_at(port: str, bound: Collection[str]) -> frozenset[str]:
-    """The adapters for whose sake this port is bound."""
-    return adapters_at(int(port)).intersection(bound) if bound and port.isdecimal() else frozenset()
 
 
 def _rules_by_adapter(app: Flask) -> dict[str, list[Rule]]:

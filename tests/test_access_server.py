@@ -6,8 +6,6 @@ import base64
 import itertools
 import json
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -24,7 +22,7 @@ from grpc_support import MESSAGES, V2, infer_request, unary
 from hostile_client import send
 from hostile_requests import table
 from keys_support import WRONG, bearer
-from support import ROOT, Server, clean_environment, reserved_port, run_server, start_server, wait_until
+from support import Server, ocrsvc, reserved_port, run_server, start_server, wait_until
 from web_support import picture
 
 from ocrsvc.access.api_keys import KeyEntry, KeyLimits, Scope
@@ -228,12 +226,6 @@ def test_commands_ask_with_a_key(place: Place, tmp_path: Path) -> None:
     (tmp_path / "key").write_text(place.secrets["operator"])
     image = tmp_path / "page.png"
     image.write_bytes(PAGE)
-
-    def ocrsvc(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "ocrsvc", *args]
-        return subprocess.run(
-            command, env=clean_environment(env), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-        )
 
     status = ocrsvc("status", place.server.url, "--key-file", str(tmp_path / "key"))
     assert (status.returncode, "1 workers" in status.stdout) == (0, True), status.stderr

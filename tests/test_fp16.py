@@ -15,10 +15,11 @@ from ocrsvc.engines.ppocr.pipeline.ctc import best_path
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import lines_from_map
 from ocrsvc.engines.ppocr.pipeline.detector import pad
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, first_steps
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime import models
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
 from ocrsvc.engines.ppocr.runtime.models import read_dictionary
+from ocrsvc.engines.ppocr.runtime.openvino_session import first_steps
 
 PAGES = Path(__file__).parent / "pages"
 

@@ -21,8 +21,9 @@ from ocrsvc.adapters.paddle_serving import http as paddle_serving_http
 from ocrsvc.adapters.paddlex.members import Members, file_of, parse_members
 from ocrsvc.adapters.rapidocr_api import http as rapidocr_api_http
 from ocrsvc.adapters.tfserving import http as tfserving
+from ocrsvc.adapters.tfserving.http import check_signature
 from ocrsvc.adapters.umi_ocr import answers as umi_ocr
-from ocrsvc.adapters.umi_ocr.options import DocumentOptions, parse_document_options, parse_image_options
+from ocrsvc.adapters.umi_ocr.answers import DocumentOptions, parse_document_options, parse_image_options
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, OcrsvcError
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import as_text
@@ -157,7 +158,7 @@ def foreign_options(text: bytes) -> None:
             for about in DocumentOptions.model_fields.values()
         ),
         *(lambda name=name: parse_members({"file": "QUJD", to_camel(name): word}) for name in Members.model_fields),
-        lambda: tfserving.check_signature(word),
+        lambda: check_signature(word),
         lambda: parse_ranges(word),
         lambda: as_text(text),
     )

@@ -14,7 +14,7 @@ from models_support import make_several
 from web_support import as_base64, json_of, picture, running_reader
 
 from ocrsvc.adapters.ocr_space.http import LANGUAGES, read_options
-from ocrsvc.adapters.umi_ocr.options import OPTIONS, options_for, parse_image_options
+from ocrsvc.adapters.umi_ocr.answers import OPTIONS, options_for, parse_image_options
 from ocrsvc.api.openapi import openapi
 from ocrsvc.app import create_app
 from ocrsvc.client.response import Response, model_list_of

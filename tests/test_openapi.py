@@ -77,8 +77,10 @@ def test_every_option_is_a_parameter_with_the_default_of_the_records(served: Any
         assert schemas[field.name].get("default") == (None if field.default == () else field.default)
 
 
-def test_the_defaults_that_are_reported_are_the_defaults_that_hold() -> None:
-    defaults = [(name, option.default) for name, option in OPTIONS.items() if option.default is not None]
+def test_the_defaults_that_are_described_are_the_defaults_that_hold(served: Any) -> None:
+    asked = served["paths"]["/v1/ocr"]["post"]["parameters"]
+    schemas = {item["name"]: item["schema"] for item in asked if item["in"] == "query"}
+    defaults = [(name, schema["default"]) for name, schema in schemas.items() if "default" in schema]
     assert read_options(defaults) == read_options([])
 
 
@@ -113,19 +115,22 @@ def test_an_operation_names_the_status_of_each_of_its_errors(
     }
 
 
-def test_options_are_described_as_they_are_declared(served: Any) -> None:
+def test_every_value_that_is_described_is_accepted_and_the_next_one_is_not(served: Any) -> None:
     asked = served["paths"]["/v1/ocr"]["post"]
-    parameters = {item["name"]: item for item in asked["parameters"] if item["in"] == "query"}
-    declared = {name: dict(option.schema) for name, option in OPTIONS.items()}
-    for name, option in OPTIONS.items():
-        if option.default is not None:
-            declared[name]["default"] = {"true": True, "false": False}.get(option.default, option.default)
-    assert {name: (one["description"], one["schema"]) for name, one in parameters.items()} == {
-        name: (option.help, declared[name]) for name, option in OPTIONS.items()
-    }
+    schemas = {item["name"]: item["schema"] for item in asked["parameters"] if item["in"] == "query"}
+    for name, schema in schemas.items():
+        for one in schema.get("anyOf", [schema]):
+            values = one.get("enum", [one["const"]] if "const" in one else [])
+            values = values + [True, False] * (one.get("type") == "boolean")
+            values = values + [one[end] for end in ("minimum", "maximum") if end in one]
+            for value in values:
+                read_options([(name, value)])
+            for beyond in (one["minimum"] - 1, one["maximum"] + 1) if "minimum" in one else ("no value of any\x00",):
+                with pytest.raises(errors.BadOption):
+                    read_options([(name, beyond)])
     for content in ("application/json", "multipart/form-data", "application/x-www-form-urlencoded"):
         members = asked["requestBody"]["content"][content]["schema"]["properties"]
-        assert {name: members[name] for name in OPTIONS} == declared
+        assert {name: members[name] for name in OPTIONS} == schemas
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -19,7 +18,7 @@ import requests
 from flask import Flask
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from support import ROOT, Server, clean_environment, run_server, wait_until
+from support import Server, ocrsvc, run_server, wait_until
 from web_support import as_base64, json_of, picture, running_app
 from werkzeug.serving import make_server
 from werkzeug.wrappers import Response
@@ -68,18 +67,6 @@ def workers(server: Server) -> list[dict[str, Any]]:
 
 def post(server: Server) -> int:
     return requests.post(f"{server.url}/v1/ocr", data=picture(), timeout=_ANSWER_S).status_code
-
-
-def ocrsvc(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ocrsvc", *args],
-        env=clean_environment(env),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")

@@ -148,3 +148,30 @@ def test_frames_in_frames_cost_no_more_than_their_lines() -> None:
 
     assert sorted(reading_order(quads_of(lines), None, rules_around(frames))) == list(range(200))
     assert time.process_time() - began < 1  # 0.04 s measured
+
+
+def rule_across(y: float) -> NDArray[np.float32]:
+    return np.array([[(0, y), (620, y), (620, y), (0, y)]], np.float32)
+
+
+def test_totals_between_two_rules_are_read_row_by_row() -> None:
+    texts = ["TAX INVOICE", "Total with GST", "RM 3.90", "Cash", "RM 4.00", "Code", "Tax(RM)", "S@6%", "Thank you"]
+    rows = [(x, 60 + 24 * row) for row in range(4) for x in (20, 500)]
+    places = [(20, 20), *rows[:-1], (20, 170)]
+    lines = [(x, y, x + 12.0 * len(text), y + 20.0) for (x, y), text in zip(places, texts, strict=True)]
+    rules = np.concatenate([rule_across(50), rule_across(162)])
+
+    assert reading_order(quads_of(lines), texts, rules) == list(range(9))
+
+
+def test_rows_of_a_table_between_rules_are_read_cell_by_cell() -> None:
+    tops = [20 + 110.0 * row for row in range(4)]
+    lines = [
+        (x, top + 24 * line, x + 150, top + 24 * line + 20)
+        for top in tops
+        for x, count in ((20.0, 3), (240.0, 1), (450.0, 2))
+        for line in range(count)
+    ]
+    rules = np.concatenate([rule_across(top - 12) for top in [*tops, 460.0]])
+
+    assert reading_order(quads_of(lines), ["several words here"] * 24, rules) == list(range(24))

@@ -24,7 +24,7 @@ from ocrsvc.formats.pdf.image_pdf import ImagePdf
 from ocrsvc.formats.pdf.page_image import page_image
 from ocrsvc.formats.pdf.text_lines import text_of
 from ocrsvc.imaging.codecs.decode import PixelLimits, decode
-from ocrsvc.imaging.codecs.resolution import read_resolution
+from ocrsvc.imaging.codecs.tiff_directories import read_resolution
 from ocrsvc.records import Box, Line, Page, Word
 
 PAGES = Path(__file__).parent / "pages"

@@ -234,14 +234,13 @@ def test_what_a_client_does_not_take_is_in_the_memory_of_its_request_and_leaves_
             sender.sendall(b"head")
             with suppress(QueueFull):
                 while sent.count_bytes < budget.total_bytes:
-                    sent.take(len(piece))
-                    sender.sendall(piece)
-                    sent.note_sent(len(piece))
+                    for allowed in sent.send(piece):
+                        sender.sendall(allowed)
         assert 3 << 20 <= share.held_bytes == sum(map(len, sender.unsent)) < 4 << 20
         there.setblocking(False)
         while sender.unsent:
             there.recv(1 << 20)
-            sent.note_sent(0)
+            list(sent.send(b""))
         assert share.held_bytes == 0
 
 

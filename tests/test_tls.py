@@ -18,10 +18,8 @@ from tls_support import RSA, Authority
 
 from ocrsvc.cli.check import describe_tls
 from ocrsvc.connections import certificates as certificates_module
-from ocrsvc.connections.certificate import connect_in_memory
-from ocrsvc.connections.certificates import Certificates
+from ocrsvc.connections.certificates import Certificates, connect_in_memory, key_of, keys_by_name, names_of
 from ocrsvc.connections.client_context import client_context, context_of_own_service
-from ocrsvc.connections.client_names import key_of, keys_by_name, names_of
 from ocrsvc.connections.tls_files import HTTP, TlsFiles, files_of, make_context
 from ocrsvc.errors import OperatorError, SettingsError
 from ocrsvc.settings.load import read_settings

@@ -182,7 +182,7 @@ def _tensorflow_calls(image: bytes) -> list[GoodCall]:
         request.model_spec.name = "ocr"
     status.model_spec.version.value = 1
     tensor = predict.inputs["image"]
-    tensor.dtype = tfserving_grpc.DTYPES["BYTES"]
+    tensor.dtype = tfserving_grpc.DT_STRING
     tensor.tensor_shape.dim.add(size=2)
     tensor.string_val.extend([image, image])
     predict.output_filter.append("texts")

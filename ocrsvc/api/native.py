@@ -18,10 +18,9 @@ from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.formats.document import JSON, JSON_TYPE, ZIP_TYPE, options_for, page_without_words
 from ocrsvc.formats.json_values import page_to_dict, stages_to_dict, timing_to_dict
 from ocrsvc.http.error_responses import failure_of, problem_dict
-from ocrsvc.http.options import RequestedOptions, read_options
+from ocrsvc.http.options import STREAM_FORMS, RequestedOptions, read_options
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, read_pages
-from ocrsvc.http.stream_forms import STREAM_FORMS
 from ocrsvc.http.url_files import UrlFiles
 from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.pipeline.documents import FileRead

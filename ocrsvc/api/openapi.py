@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from ocrsvc import __version__
-from ocrsvc.http.options import OPTIONS
+from ocrsvc.http.options import OTHER_NAMES, STREAM_FORMS
 from ocrsvc.registry import output_formats
 
 
@@ -29,13 +29,20 @@ def openapi(*, wants_keys: bool = False, fetches_urls: bool = False) -> dict[str
 
 
 def _add_formats(reading: dict[str, Any]) -> None:
-    """Add the output formats that plug-ins have registered."""
-    content = reading["responses"]["200"]["content"]
+    """Add the output formats that there are, those among them that plug-ins have registered."""
+    content, names = reading["responses"]["200"]["content"], ["json", *output_formats()]
     for name, form in output_formats().items():
         content.setdefault(form.media_type, {"schema": {"description": f"With format={name}: {form.help}."}})
+    one = "|".join((*names, *OTHER_NAMES))
+    several = {"type": "string", "pattern": f"^(?:{one})(?:,(?:{one}))*$"}
+    description = (
+        f"The form of the answer: JSON; {'; '.join(form.help for form in output_formats().values())}. Several come as "
+        f"a zip. Alone: {'; '.join(form.help for form in STREAM_FORMS.values())}. Left out, the header Accept decides "
+        "where it names the media type of one, else JSON."
+    )
     for parameter in reading["parameters"]:
         if parameter["name"] == "format":
-            parameter.update(description=OPTIONS["format"].help, schema=dict(OPTIONS["format"].schema))
+            parameter.update(description=description, schema={"anyOf": [{"enum": [*names, *STREAM_FORMS]}, several]})
 
 
 def _remove_url(bodies: dict[str, Any]) -> None:

@@ -13,10 +13,9 @@ from flask import Response
 from ocrsvc.errors import DeadlineExceeded, OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict, stages_to_dict, timing_to_dict
 from ocrsvc.http.error_responses import failure_of, problem_dict
-from ocrsvc.http.options import RequestedOptions
+from ocrsvc.http.options import RequestedOptions, StreamForm
 from ocrsvc.http.request import Request, current_request
 from ocrsvc.http.response_stream import ended_pieces, stream_response
-from ocrsvc.http.stream_forms import StreamForm
 from ocrsvc.pipeline.documents import PageRead
 from ocrsvc.readings import EngineInfo, Reading, Timing
 

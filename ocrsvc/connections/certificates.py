@@ -1,6 +1,8 @@
-"""The certificates that new connections get: read at the start, and again when their files change.
+"""The certificates that new connections get: read and proved at the start, and again when their files change.
 
-A connection keeps what it began with. What cannot be used leaves the certificates as they are.
+A connection keeps what it began with. What cannot be used leaves the certificates as they are. Python reads a
+certificate only of a peer: so a client in this process connects to the pair, in memory, and trusts nothing but the
+certificate, which proves, too, that the pair can serve with the ciphers that are allowed.
 """
 
 from __future__ import annotations
@@ -8,30 +10,42 @@ from __future__ import annotations
 import os
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
-from ocrsvc.connections.certificate import Certificate, check_time, read_certificate
-from ocrsvc.connections.memory_copy import ROLES, MemoryCopy
-from ocrsvc.connections.tls_files import GRPC, HTTP, TlsFiles, make_context
+from ocrsvc.connections.tls_files import GRPC, HTTP, ROLES, MemoryCopy, TlsFiles, make_context, make_plain_context
+from ocrsvc.errors import SettingsError
 
 MOST_SESSIONS: Final = 1000
 """Sessions that OpenSSL may keep for clients of TLS 1.2. Python cannot switch its cache off, which has no use here and
 takes 20,000 of them."""
 
+# OpenSSL's X509_V_FLAG_NO_CHECK_TIME: the time is checked here, with its own sentence.
+_NO_CHECK_TIME: Final = 0x200000
+_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
+_END: Final = "-----END CERTIFICATE-----"
+# As Python's ssl calls the kinds, and as the setting tls_names does.
+_ALTERNATIVE_KINDS: Final = {"DNS": "DNS", "URI": "URI", "email": "EMAIL", "IP Address": "IP"}
+# TLS 1.2 takes three.
+_ROUNDS: Final = 3
+
 _Signature = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Contexts:
-    """What one reading of the files made.
+class Certificate:
+    """What the service's certificate says: names such as "DNS=ocr.example.com", and its time, in Unix time."""
 
-    Attributes:
-        http, grpc: For new connections of each.
-        certificate: The service's own.
-    """
+    names: tuple[str, ...]
+    not_before_s: float
+    not_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """What one reading of the files made: for new connections of HTTP and of gRPC."""
 
     http: ssl.SSLContext
     grpc: ssl.SSLContext
@@ -41,15 +55,8 @@ class Contexts:
 class Certificates:
     """The certificates of the service. The arbiter reads the files, and copies them; its workers follow it.
 
-    Any thread may read `current`; one thread changes it.
-
-    Args:
-        files: Where they are.
-        clock: Unix time in seconds.
-
-    Attributes:
-        current: What new connections get.
-        generation: How often others were read and taken.
+    Any thread may read `current`, what new connections get; one thread changes it. `generation` counts how often others
+    were read and taken; the clock gives Unix time.
 
     Raises:
         SettingsError: They cannot be used.
@@ -57,8 +64,7 @@ class Certificates:
 
     def __init__(self, files: TlsFiles, clock: Callable[[], float] = time.time) -> None:
         self.generation = 0
-        self._files = files
-        self._clock = clock
+        self._files, self._clock = files, clock
         # A generation's, and the one for the next: a reading that fails leaves the first alone.
         self._copies = (MemoryCopy(), MemoryCopy())
         self._read_signature = self._seen_signature = _signature_of(files)
@@ -99,13 +105,89 @@ class Certificates:
         for role in filter(files.is_named, ROLES):
             copy.write(role, files.read(role))
         found = _open(replace(files, copy=copy))
-        check_time(files, found.certificate, self._clock())
+        _check_time(files, found.certificate, self._clock())
         return found
 
 
+def first_certificate(text: str) -> str:
+    """The first certificate of a PEM file. Raises ValueError where there is none."""
+    begin = text.index(_BEGIN)
+    return text[begin : text.index(_END, begin) + len(_END)]
+
+
+def in_utc(time_s: float) -> str:
+    """A time for people."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
+
+
+def names_of(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The names in a verified certificate, as `ssl` gives it: alternative names first, such as "DNS=a.example"."""
+    return tuple(_names(certificate or {}))
+
+
+def keys_by_name(entries: Iterable[str]) -> dict[str, str]:
+    """The setting tls_names, taken apart: the name of a key by a certificate's name."""
+    return {name: key for name, _, key in (entry.rpartition(":") for entry in entries)}
+
+
+def key_of(names: Iterable[str], keys: Mapping[str, str]) -> str | None:
+    """The name of the key that a certificate of these names stands for; None for none."""
+    return next((keys[name] for name in names if name in keys), None)
+
+
+def _names(certificate: Mapping[str, Any]) -> Iterator[str]:
+    for kind, value in certificate.get("subjectAltName", ()):
+        if kind in _ALTERNATIVE_KINDS:
+            yield f"{_ALTERNATIVE_KINDS[kind]}={value}"
+    for pairs in certificate.get("subject", ()):
+        yield from (f"CN={value}" for kind, value in pairs if kind == "commonName")
+
+
+def connect_in_memory(server: ssl.SSLContext, client: ssl.SSLContext) -> Mapping[str, Any]:
+    """What a client of one context sees of the certificate of the other. Raises ssl.SSLError."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    one = client.wrap_bio(to_client, to_server)
+    other = server.wrap_bio(to_server, to_client, server_side=True)
+    done = {one: False, other: False}
+    for _ in range(_ROUNDS):
+        for side in [side for side, is_done in done.items() if not is_done]:
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+                done[side] = True
+    return one.getpeercert() or {}
+
+
 def _open(files: TlsFiles) -> Contexts:
-    """Both contexts. Raises SettingsError."""
-    return Contexts(make_context(files, HTTP), make_context(files, GRPC), read_certificate(files))
+    """Both contexts, and the certificate, which works with its key. Raises SettingsError."""
+    return Contexts(make_context(files, HTTP), make_context(files, GRPC), _prove(files))
+
+
+def _prove(files: TlsFiles) -> Certificate:
+    """The first certificate in the file, as a client sees it. Raises SettingsError."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+    server = make_plain_context(files)
+    try:
+        client.load_verify_locations(cadata=first_certificate(files.read("certificate")))
+        found = connect_in_memory(server, client)
+    except ssl.SSLError as error:
+        reason = getattr(error, "verify_message", "") or error.reason or "the handshake fails"
+        raise SettingsError(
+            f"{files.describe('certificate')}: no client can use it: {reason}.", "Use a certificate for servers."
+        ) from error
+    begin_s, end_s = (ssl.cert_time_to_seconds(found[name]) for name in ("notBefore", "notAfter"))
+    return Certificate(names_of(found), begin_s, end_s)
+
+
+def _check_time(files: TlsFiles, certificate: Certificate, now_s: float) -> None:
+    """Raises SettingsError for a certificate that is not valid now, in Unix time."""
+    if not certificate.not_before_s <= now_s < certificate.not_after_s:
+        begin, end = (in_utc(time_s) for time_s in (certificate.not_before_s, certificate.not_after_s))
+        raise SettingsError(
+            f"{files.describe('certificate')}: it is valid from {begin} to {end}, and now is {in_utc(now_s)}.",
+            "Renew the certificate, or set the clock right.",
+        )
 
 
 def _signature_of(files: TlsFiles) -> _Signature:

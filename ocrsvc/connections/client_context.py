@@ -5,22 +5,16 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from ocrsvc.connections.certificate import first_certificate
+from ocrsvc.connections.certificates import first_certificate
 from ocrsvc.errors import OperatorError
 
 
 def client_context(
     ca: Path | None = None, certificate: Path | None = None, key: Path | None = None
 ) -> ssl.SSLContext | None:
-    """For a client; None where all arguments are, which leaves it to the client.
+    """For a client; None where all arguments are, which leaves it to the client. Raises OperatorError.
 
-    Args:
-        ca: The authorities of services, in PEM; None is those of the system.
-        certificate: The client's own, in PEM.
-        key: Its key; None where that is in the same file.
-
-    Raises:
-        OperatorError: A file cannot be used.
+    All files are in PEM. Without `ca` the system's authorities are trusted; without `key` it is with the certificate.
     """
     if ca is None and certificate is None:
         return None
@@ -33,14 +27,9 @@ def client_context(
 
 
 def context_of_own_service(service: Path, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
-    """For a client on the service's own machine, which knows its certificate, and asks it by any address.
+    """For a client on the service's own machine, which trusts the certificate in this file alone, at any address.
 
-    Args:
-        service: The file with the service's certificate; it alone is trusted.
-        certificate, key: As for `client_context`.
-
-    Raises:
-        OperatorError: A file cannot be used.
+    The rest is as for `client_context`.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

@@ -184,11 +184,14 @@ def _too_large(most_bytes: int) -> BodyTooLarge:
     )
 
 
-class _Input(io.RawIOBase):
-    """What a server sends, until the deadline and up to so many bytes."""
+class _Wire(io.RawIOBase):
+    """What http.client takes for its socket: what a server sends, until the deadline and up to so many bytes."""
 
     def __init__(self, wire: socket.socket, deadline: Deadline, most_bytes: int) -> None:
         self._wire, self._deadline, self._left_bytes = wire, deadline, most_bytes
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self, _BUFFER_BYTES)
 
     def readable(self) -> bool:
         return True
@@ -200,17 +203,6 @@ class _Input(io.RawIOBase):
         received = self._deadline.repeat(self._wire, lambda: self._wire.recv_into(buffer, size_bytes))
         self._left_bytes -= received
         return received
-
-
-class _Wire:
-    """What http.client takes for its socket."""
-
-    def __init__(self, wire: socket.socket, deadline: Deadline, most_bytes: int) -> None:
-        self._wire, self._deadline = wire, deadline
-        self._input = _Input(wire, deadline, most_bytes)
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self._input, _BUFFER_BYTES)
 
     def sendall(self, data: bytes) -> None:
         left = memoryview(data)
@@ -224,19 +216,11 @@ class _Wire:
 
 @contextmanager
 def _exchange(
-    method: str,
-    url: Url,
-    headers: Mapping[str, str],
-    body: bytes,
-    policy: OutgoingPolicy,
-    deadline: Deadline,
+    method: str, url: Url, headers: Mapping[str, str], body: bytes, policy: OutgoingPolicy, deadline: Deadline
 ) -> Iterator[http.client.HTTPResponse]:
     """The response to a request, whose body is read inside the block; the connection is closed at its end.
 
-    Raises:
-        UrlRefused: The host is not on the list.
-        UrlUnavailable: No connection came about, or it broke, or what came is not HTTP.
-        OcrsvcError: As the deadline.
+    Raises as `connect`, and UrlUnavailable where the connection breaks or what comes is not HTTP.
     """
     wire = connect(url, policy, deadline)
     try:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from ocrsvc.connections.client_names import key_of, keys_by_name, names_of
+from ocrsvc.connections.certificates import key_of, keys_by_name, names_of
 from ocrsvc.connections.tls_socket import NotTls, TlsSocket
 from ocrsvc.telemetry.metrics import TLS_HANDSHAKES
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
@@ -21,16 +21,7 @@ _LOG_INTERVAL_S: Final = 10.0
 
 
 class Handshakes:
-    """See the module. Everything here runs on the loop's thread.
-
-    Args:
-        context: What new connections get.
-        names: The setting tls_names.
-        metrics: Where handshakes are counted.
-        log: Where refusals are reported.
-        clock: Monotonic seconds.
-        wall_clock: Unix time in seconds.
-    """
+    """See the module; everything here runs on the loop's thread. `names` is the setting tls_names."""
 
     def __init__(
         self,
@@ -41,17 +32,14 @@ class Handshakes:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._context = context
-        self._keys = keys_by_name(names)
-        self._metrics = metrics
-        self._log = log
-        self._clock = clock
-        self._wall_clock = wall_clock
+        self._context, self._keys = context, keys_by_name(names)
+        self._metrics, self._log = metrics, log
+        self._clock, self._wall_clock = clock, wall_clock
         self._left_s = TURN_S
         self._quiet_until_s = -_LOG_INTERVAL_S
 
     def begin(self, sock: socket.socket) -> TlsSocket:
-        """A socket whose client has yet to begin."""
+        """A socket whose client has yet to begin, with the certificate that new connections get."""
         return TlsSocket(sock, self._context())
 
     def begin_turn(self) -> None:
@@ -83,13 +71,13 @@ class Handshakes:
         self._metrics.count(TLS_HANDSHAKES, "ok")
         return True
 
-    def _has_expired(self, certificate: Mapping[str, Any]) -> bool:
-        return ssl.cert_time_to_seconds(certificate["notAfter"]) <= self._wall_clock()
-
     def note_end(self, sock: TlsSocket) -> None:
         """A connection ends; count it if its client has not come to the end of its handshake."""
         if not sock.established and not sock.refused:
             self._metrics.count(TLS_HANDSHAKES, "unfinished")
+
+    def _has_expired(self, certificate: Mapping[str, Any]) -> bool:
+        return ssl.cert_time_to_seconds(certificate["notAfter"]) <= self._wall_clock()
 
     def _note_failure(self, sock: TlsSocket, error: OSError, client: object) -> None:
         if not isinstance(error, NotTls | ssl.SSLError):
@@ -100,10 +88,5 @@ class Handshakes:
         now_s = self._clock()
         if now_s >= self._quiet_until_s:
             self._quiet_until_s = now_s + _LOG_INTERVAL_S
-            self._log.info("A TLS handshake failed: %s, client %s", describe(error), client)
-
-
-def describe(error: OSError) -> str:
-    """Why a handshake failed, in a few words."""
-    reason = getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
-    return str(reason).lower().replace("_", " ")
+            reason = getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
+            self._log.info("A TLS handshake failed: %s, client %s", str(reason).lower().replace("_", " "), client)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import ssl
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from ocrsvc.connections.memory_copy import MemoryCopy, Role
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.settings import Settings
+
+Role = Literal["certificate", "key", "client_ca"]
+
+ROLES: Final[tuple[Role, ...]] = ("certificate", "key", "client_ca")
 
 HTTP: Final = "http/1.1"
 GRPC: Final = "h2"
@@ -23,16 +28,34 @@ _WITHOUT_PASSWORD: Final = "Write it without one: openssl pkey -in OLD -out NEW.
 _PEM: Final = "Name a file in PEM, as openssl and ACME clients write it."
 
 
+class MemoryCopy:
+    """A copy of the files in memory, written by the arbiter and read by its workers. Raises OSError without memory.
+
+    What the arbiter has found good is what every worker gets, whatever happens to the files meanwhile, and whether or
+    not the workers' user may read them. OpenSSL loads from paths only: these files have some below /proc. To be made
+    before the fork: the descriptors are inherited, and no program that is executed has them.
+    """
+
+    def __init__(self) -> None:
+        self._descriptors = {role: os.memfd_create(f"tls-{role}") for role in ROLES}
+        weakref.finalize(self, lambda descriptors: [*map(os.close, descriptors)], [*self._descriptors.values()])
+
+    def path(self, role: Role) -> Path:
+        """Where this process reads it."""
+        return Path(f"/proc/self/fd/{self._descriptors[role]}")
+
+    def write(self, role: Role, text: str) -> None:
+        """Replace what there is. Raises OSError."""
+        os.ftruncate(self._descriptors[role], 0)
+        os.pwrite(self._descriptors[role], text.encode(), 0)
+
+
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """What TLS is made of.
+    """What TLS is made of: the service's certificate with those between it and its authority, and its private key.
 
-    Attributes:
-        certificate: The service's, with those between it and its authority.
-        key: Its private key.
-        client_ca: The authorities of clients' certificates; None asks for none.
-        required: Whether clients without one are refused.
-        copy: Where to load them from, instead of where they are named.
+    `client_ca` are the authorities of clients' certificates, and None asks for none; clients without one are refused if
+    it is `required`. With a `copy` they are loaded from there.
     """
 
     certificate: Path
@@ -75,18 +98,23 @@ def files_of(settings: Settings) -> TlsFiles | None:
                     "Set OCRSVC_TLS_CERTIFICATE to the file of the service's certificate.",
                 )
         return None
-    if settings.tls_names and settings.tls_client_ca is None:
+    if settings.tls_names:
+        _check_names(settings)
+    key = settings.tls_key or settings.tls_certificate
+    return TlsFiles(settings.tls_certificate, key, settings.tls_client_ca, settings.tls_clients == "required")
+
+
+def _check_names(settings: Settings) -> None:
+    if settings.tls_client_ca is None:
         raise SettingsError(
             "OCRSVC_TLS_NAMES is set, but OCRSVC_TLS_CLIENT_CA is not: no client is asked for a certificate.",
             "Set OCRSVC_TLS_CLIENT_CA to the file of the authority of the clients' certificates.",
         )
-    if settings.tls_names and settings.keys is None:
+    if settings.keys is None:
         raise SettingsError(
             "OCRSVC_TLS_NAMES is set, but OCRSVC_KEYS is not: there are no keys that certificates could stand for.",
             "Set OCRSVC_KEYS, and add the keys with `ocrsvc keys add`.",
         )
-    key = settings.tls_key or settings.tls_certificate
-    return TlsFiles(settings.tls_certificate, key, settings.tls_client_ca, settings.tls_clients == "required")
 
 
 def make_context(files: TlsFiles, protocol: str) -> ssl.SSLContext:
@@ -116,14 +144,7 @@ def make_plain_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def _load_pair(context: ssl.SSLContext, files: TlsFiles) -> None:
-    own, key = files.read("certificate"), files.read("key")
-    if _CERTIFICATE not in own:
-        raise SettingsError(f"{files.describe('certificate')}: it holds no certificate.", _PEM)
-    if "PRIVATE KEY-----" not in key:
-        detail = f"{files.describe('key')}: it holds no private key."
-        raise SettingsError(detail, "Name the file with the certificate's.")
-    if "ENCRYPTED" in key:
-        raise SettingsError(f"{files.describe('key')}: it has a password.", _WITHOUT_PASSWORD)
+    _check_pair(files)
     try:
         # Without a password OpenSSL would ask for one at the terminal.
         context.load_cert_chain(files.source("certificate"), files.source("key"), password="")
@@ -131,6 +152,16 @@ def _load_pair(context: ssl.SSLContext, files: TlsFiles) -> None:
         raise SettingsError(*_describe_refusal(files, error)) from error
     except OSError as error:
         raise SettingsError(f"{files.describe('key')}: it cannot be read: {error.strerror}.", _PEM) from error
+
+
+def _check_pair(files: TlsFiles) -> None:
+    own, key = files.read("certificate"), files.read("key")
+    if _CERTIFICATE not in own:
+        raise SettingsError(f"{files.describe('certificate')}: it holds no certificate.", _PEM)
+    if "PRIVATE KEY-----" not in key:
+        raise SettingsError(f"{files.describe('key')}: it holds no private key.", "Name the certificate's.")
+    if "ENCRYPTED" in key:
+        raise SettingsError(f"{files.describe('key')}: it has a password.", _WITHOUT_PASSWORD)
 
 
 def _describe_refusal(files: TlsFiles, error: ssl.SSLError) -> tuple[str, str]:

@@ -41,28 +41,19 @@ class NotTls(OSError):
 
 
 class TlsSocket:
-    """The server's side of TLS on an accepted socket.
+    """The server's side of TLS on an accepted socket, which is closed with this one.
 
-    Args:
-        sock: Connected; closed with this one.
-        context: Its certificate, and what it accepts.
-
-    Attributes:
-        client_name: The name of the key that the client's certificate stands for; None for none.
-        established: Whether the handshake is over.
-        refused: Whether it failed.
-        at_end: Whether the client has said that it sends no more.
+    The handshake is over (`established`) or has failed (`refused`); the client has said that no more comes (`at_end`);
+    its certificate stands for the key `client_name`.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         self.client_name: str | None = None
         self.established = self.refused = self.at_end = False
-        self._sock = sock
-        self._context = context
+        self._sock, self._context = sock, context
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls: ssl.SSLObject | None = None
-        self._hello = b""
-        self._received_bytes = 0
+        self._hello, self._received_bytes = b"", 0
         self._unsent = memoryview(b"")
         self._is_closing = False
         sock.setblocking(False)
@@ -134,10 +125,7 @@ class TlsSocket:
         return self._tls is not None and self._tls.session_reused is True
 
     def recv(self, most_bytes: int) -> bytes:
-        """What the client sent next: up to what is received at once, even where less is asked for.
-
-        Returns:
-            Nothing when the client has ended it, or the connection.
+        """What the client sent next, up to what is received at once; nothing when it has ended.
 
         Raises:
             BlockingIOError: Nothing is there yet.
@@ -226,9 +214,7 @@ class TlsSocket:
     def shutdown(self, how: int) -> None:
         """Say that nothing more comes, in TLS (close_notify) and in TCP; what still comes is not decrypted.
 
-        Raises:
-            BlockingIOError: The kernel does not take it yet: to be called again.
-            OSError: The connection is broken.
+        Raises BlockingIOError when it is to be called again, and OSError.
         """
         self._say_goodbye()
         self.flush()

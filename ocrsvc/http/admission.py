@@ -1,22 +1,25 @@
-"""Admission of POST requests: a caller's limit, memory for the body, and a free place in front of the engine.
+"""Admission: one function that every request passes before its view, whose steps are read from top to bottom.
 
-Checked once the body has arrived, before anything is made of it. Only POST is checked: health checks are always
-admitted. What a request holds is given back when it ends, whatever way.
+The event loop has checked a large body's key on its head already (`access.py`), and takes memory for each piece of the
+body as it comes (`received_body.py`). The adapters answer a refusal in their own shape.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from flask import Flask
 from werkzeug.wsgi import ClosingIterator, get_path_info
 
-from ocrsvc.http.request import Environ, request
+from ocrsvc.http.access import KeyCheck
+from ocrsvc.http.origins import check_host
+from ocrsvc.http.request import Environ, Request, current_request
 from ocrsvc.http.response_stream import STREAMS
+from ocrsvc.http.responses import cut_accepted
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.serving.memory_budget import SharedLimits, make_shared_limits
+from ocrsvc.serving.memory_budget import Callers, SharedLimits, make_shared_limits
 from ocrsvc.serving.request_guard import RequestGuard
 from ocrsvc.settings.group import Percentage, bytes_of
 from ocrsvc.settings.settings import Settings
@@ -30,32 +33,71 @@ WITHOUT_ENGINE: Final = "is_without_engine"
 _MOST_REQUEST_BYTES: Final = 384 * 2**20
 
 
-def install_admission(app: Flask, settings: Settings, reader: Reader, limits: SharedLimits) -> None:
-    """Admit or refuse every POST to a known path; the adapters answer a refusal in their own shape.
+class Router(Protocol):
+    """Chooses among adapters that share a path; as `ocrsvc.routing.Router`."""
 
-    Args:
-        app: The application.
-        settings: Used is caller_requests.
-        reader: Knows whether a place in front of the engine is free.
-        limits: For callers.
-    """
+    def by_head(self, asked: Request) -> None:
+        """By the port and the headers; before anything else, for a refusal needs its adapter."""
 
-    @app.before_request
-    def admit() -> None:
-        if request.method != "POST" or request.routing_exception is not None:
-            return
-        priority = request.priority
-        if settings.caller_requests:
-            caller = request.caller
-            limits.callers.enter(caller)
-            request.admitted_caller = caller
-        if not getattr(app.view_functions.get(request.endpoint or ""), WITHOUT_ENGINE, False):
-            reader.check_capacity(priority)
+    def by_key(self, asked: Request) -> None:
+        """By the formats that the key is for."""
 
-    @app.teardown_request
-    def leave(_error: BaseException | None) -> None:
-        if request.admitted_caller is not None:
-            limits.callers.leave(request.admitted_caller)
+    def by_body(self, asked: Request) -> None:
+        """By what is in the body, if several are left."""
+
+
+class Admission:
+    """Admits or refuses every request of an application; made when all adapters are registered."""
+
+    def __init__(
+        self, app: Flask, settings: Settings, reader: Reader, callers: Callers, router: Router, keys: KeyCheck | None
+    ) -> None:
+        self._views, self._reader, self._router, self._keys = app.view_functions, reader, router, keys
+        self._hosts = frozenset(settings.hosts)
+        self._callers = callers if settings.caller_requests else None
+        app.before_request(self.admit)
+        app.teardown_request(self.leave)
+
+    def admit(self) -> None:
+        """The steps. Raises OcrsvcError."""
+        asked, keys = current_request(), self._keys
+        cut_accepted(asked.environ)
+        self._router.by_head(asked)
+        check_host(asked, self._hosts)
+        if keys is not None:
+            keys.check_head(asked)
+            self._router.by_key(asked)
+            keys.check_format(asked)
+        takes_place = asked.method == "POST" and asked.routing_exception is None
+        if takes_place:
+            self._enter(asked)
+        # Only what is admitted so far is taken apart, which some formats and shared paths need already here.
+        if keys is not None:
+            keys.check_body(asked)
+        self._router.by_body(asked)
+        # Last, for it may wait for a store.
+        if keys is not None and takes_place:
+            keys.enter(asked, pages=int(self._needs_engine(asked)))
+
+    def leave(self, _error: BaseException | None) -> None:
+        """Give back what the request did not use, and its caller's place."""
+        asked = current_request()
+        if asked.pages is not None:
+            asked.pages.release()
+        if self._callers is not None and asked.admitted_caller is not None:
+            self._callers.leave(asked.admitted_caller)
+
+    def _enter(self, asked: Request) -> None:
+        """A place of the caller, and one in front of the engine. Raises BadOption, TooManyAtOnce, QueueFull."""
+        priority = asked.priority
+        if self._callers is not None:
+            self._callers.enter(asked.caller)
+            asked.admitted_caller = asked.caller
+        if self._needs_engine(asked):
+            self._reader.check_capacity(priority)
+
+    def _needs_engine(self, asked: Request) -> bool:
+        return not getattr(self._views.get(asked.endpoint or ""), WITHOUT_ENGINE, False)
 
 
 def guarded(application: Callable[..., Iterable[bytes]], guard: RequestGuard) -> Callable[..., Iterable[bytes]]:

@@ -14,7 +14,7 @@ from flask import Flask, Response, current_app, has_request_context
 from werkzeug.exceptions import HTTPException
 
 from ocrsvc.errors import KeyRefused, OcrsvcError, QuotaExceeded, Refused
-from ocrsvc.http.request import ID_HEADER, TIMING_HEADER, request
+from ocrsvc.http.request import ID_HEADER, TIMING_HEADER, Request, current_request, request
 from ocrsvc.telemetry.ledger import server_timing
 from ocrsvc.telemetry.loggable import loggable_error, loggable_path
 
@@ -51,13 +51,8 @@ def failure_of(error: BaseException) -> OcrsvcError:
     if isinstance(error, OcrsvcError):
         failure = error
         if error.status == OcrsvcError.status:
-            LOGGER.error(
-                "failed id=%s %s %s code=%s: %s",
-                *_id_method_path(),
-                error.code,
-                error.detail,
-                exc_info=loggable_error(error),
-            )
+            line = (*_id_method_path(), error.code, error.detail)
+            LOGGER.error("failed id=%s %s %s code=%s: %s", *line, exc_info=loggable_error(error))
     elif isinstance(error, HTTPException):
         failure = RouterRefused(error)
     else:
@@ -94,50 +89,36 @@ def problem(error: Exception) -> Response:
 
 def finish(response: Response) -> Response:
     """Give every answer its id and its failure's headers, and keep caches from holding it; for `after_request`."""
-    response = _settled(_within_memory(response))
-    if response.status_code >= 400 and request.failures:
-        response.headers.update(_headers_of(request.failures[-1]))
-        if response.status_code == 401:
-            _challenge(response, request.failures[-1])
-    response.headers[ID_HEADER] = request.id
-    if (trace := request.trace) is not None:
-        response.headers.extend(trace.headers())
-    if request.wants_stages and not request.is_streaming:
-        response.headers[TIMING_HEADER] = server_timing(request.ledger.seconds())
+    asked = current_request()
+    response = _settle(asked, response)
+    if response.status_code >= 400 and asked.failures:
+        _add_headers(response, asked.failures[-1])
+    response.headers[ID_HEADER] = asked.id
+    if asked.trace is not None:
+        response.headers.extend(asked.trace.headers())
+    if asked.wants_stages and not asked.is_streaming:
+        response.headers[TIMING_HEADER] = server_timing(asked.ledger.seconds())
     response.headers.setdefault("Cache-Control", "no-store")
-    request.response = response
+    asked.response = response
     return response
 
 
-def _within_memory(response: Response) -> Response:
-    """The answer, once it is in the request's account of memory; one that does not fit becomes a refusal."""
+def _settle(asked: Request, response: Response) -> Response:
+    """Take memory for the answer, and count its pages for its key; a refusal, as its adapter shapes it, if neither can.
+
+    Those of an answer in pieces are counted at its end.
+    """
     size_bytes = response.calculate_content_length() or 0
-    if size_bytes <= _SMALL_RESPONSE_BYTES:
-        return response
     try:
-        request.share.take(size_bytes)
+        if size_bytes > _SMALL_RESPONSE_BYTES:
+            asked.share.take(size_bytes)
+        if asked.pages is not None and not asked.is_streaming:
+            asked.pages.settle(succeeded=response.status_code < 400)
     except OcrsvcError as error:
         response.close()
-        # In the shape of its adapter.
-        return current_app.make_response(current_app.handle_user_exception(error))
-    return response
-
-
-def _settled(response: Response) -> Response:
-    """The answer, once its pages are counted for its key; a refusal where they cannot be."""
-    pages = request.pages
-    if pages is None:
-        return response
-    if request.is_streaming:
-        # They are counted at its end.
-        response.headers.extend(pages.headers)
-        return response
-    try:
-        pages.settle(succeeded=response.status_code < 400)
-    except OcrsvcError as error:
-        response.close()
-        return current_app.make_response(current_app.handle_user_exception(error))
-    response.headers.extend(pages.headers)
+        response = current_app.make_response(current_app.handle_user_exception(error))
+    if asked.pages is not None:
+        response.headers.extend(asked.pages.headers)
     return response
 
 
@@ -147,19 +128,18 @@ def install(app: Flask) -> None:
     app.after_request(finish)
 
 
-def _headers_of(failure: OcrsvcError) -> dict[str, str]:
-    """What the status asks for."""
+def _add_headers(response: Response, failure: OcrsvcError) -> None:
+    """What the status asks for. How a key may be sent: by programs, and by browsers, which ask a person for it."""
     if isinstance(failure, Refused):
-        limits = failure.headers if isinstance(failure, QuotaExceeded) else {}
-        return {"Retry-After": str(failure.retry_after_s), **limits}
-    return {"Allow": failure.allow} if isinstance(failure, RouterRefused) and failure.allow else {}
-
-
-def _challenge(response: Response, failure: OcrsvcError) -> None:
-    """How a key may be sent: by programs, and by browsers, which ask a person for it. A field each, as they read it."""
-    wrong = ', error="invalid_token"' if isinstance(failure, KeyRefused) else ""
-    response.headers.add("WWW-Authenticate", f'Bearer realm="{_REALM}"{wrong}')
-    response.headers.add("WWW-Authenticate", f'Basic realm="{_REALM}", charset="UTF-8"')
+        response.headers["Retry-After"] = str(failure.retry_after_s)
+        response.headers.update(failure.headers if isinstance(failure, QuotaExceeded) else {})
+    elif isinstance(failure, RouterRefused) and failure.allow:
+        response.headers["Allow"] = failure.allow
+    if response.status_code == 401:
+        # A field each, as browsers read it.
+        wrong = ', error="invalid_token"' if isinstance(failure, KeyRefused) else ""
+        response.headers.add("WWW-Authenticate", f'Bearer realm="{_REALM}"{wrong}')
+        response.headers.add("WWW-Authenticate", f'Basic realm="{_REALM}", charset="UTF-8"')
 
 
 def _id_method_path() -> tuple[str, str, str]:

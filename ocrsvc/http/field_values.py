@@ -24,8 +24,7 @@ _FALSE: Final = frozenset({"false", "0", "no", "off", "f", "n"})
 def as_text(value: object) -> str:
     """A field's value as text; numbers as JSON writes them, but whole ones always without a point; lists in short.
 
-    Raises:
-        BadOption: It is longer than MAX_TEXT.
+    Raises BadOption for a text longer than MAX_TEXT.
     """
     if isinstance(value, str | bytes):
         if len(value) > MAX_TEXT:
@@ -53,11 +52,7 @@ def parse_flag(text: str) -> bool:
 
 
 def parse_decimal(text: str) -> float:
-    """A number such as 5, 0.25, .5 or, as generated clients write small ones, 1.0E-5.
-
-    Raises:
-        ValueError: It is none, or too large; also for Python's other ways of writing one: 1_0, inf.
-    """
+    """A number such as 5, 0.25, .5 or 1.0E-5. Raises ValueError, also for what Python writes otherwise: 1_0, inf."""
     if not _DECIMAL.fullmatch(text) or math.isinf(value := float(text)):
         raise ValueError(text)
     return value

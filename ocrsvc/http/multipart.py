@@ -64,12 +64,7 @@ class _Decoder(MultipartDecoder):
 
 
 def split_parts(body: bytes, content_type: str) -> list[Part]:
-    """The parts of a whole body, in order; the header has the boundary.
-
-    Raises:
-        CallerError: The body is not what the header says.
-        BodyTooLarge: More than MAX_PARTS parts.
-    """
+    """The parts of a whole body, in order; the header has the boundary. Raises CallerError, BodyTooLarge."""
     decoder = _Decoder(_boundary(content_type), 2 * _STEP_BYTES, max_parts=MAX_PARTS)
     parts: list[Part] = []
     data = io.BytesIO()

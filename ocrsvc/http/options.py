@@ -1,4 +1,7 @@
-"""The options of a request to the native API, each declared once: name, values, default, help."""
+"""The options of a request to the native API: names, values, and what they ask for.
+
+`api/openapi.yaml` describes them to clients; a test holds it against what is accepted here.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,8 @@ from ocrsvc.engines.model.description import Tier
 from ocrsvc.engines.model.languages import parse_language
 from ocrsvc.errors import BadOption
 from ocrsvc.http.field_values import as_text, parse_decimal, parse_flag
-from ocrsvc.http.stream_forms import STREAM_FORMS
-from ocrsvc.imaging import rectangle
-from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, PATTERN, Ranges, parse_ranges
-from ocrsvc.imaging.rectangle import parse_rectangle
+from ocrsvc.imaging.engine_input import REGION_ACCEPTED, parse_region
+from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, parse_ranges
 from ocrsvc.masking import rules as masking
 from ocrsvc.masking.rules import parse_kinds
 from ocrsvc.models import model_name
@@ -24,13 +25,37 @@ from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, Barcodes, ModelChoice, Read
 from ocrsvc.registry import output_formats
 from ocrsvc.serving.work_queue import PRIORITIES, Priority
 
-_ROTATIONS: Final = get_args(Rotate)
-_TIERS: Final = get_args(Tier)
 _FORMATS: Final = ("json", *output_formats())
+_TRUTHS: Final = "true or false (also 1, 0, yes, no, on, off)"
 OTHER_NAMES: Final = {"txt": "text"}
 """Of formats."""
 SEGMENTED: Final = "segmented"
 ONLY: Final = "only"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamForm:
+    """A form in which an answer leaves page by page; `piece` gives the bytes of a part: of a page, the end or an error.
+
+    A part is JSON without a line break.
+    """
+
+    media_type: str
+    help: str
+    piece: Callable[[str, bytes], bytes]
+
+
+STREAM_FORMS: Final = {
+    "ndjson": StreamForm(
+        "application/x-ndjson", "JSON on lines, each page as soon as it is read", lambda _kind, part: part + b"\n"
+    ),
+    "sse": StreamForm(
+        "text/event-stream",
+        "the same as server-sent events",
+        lambda kind, part: b"event: %b\ndata: %b\n\n" % (kind.encode(), part),
+    ),
+}
+"""By name, as the option `format` has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,31 +66,20 @@ class RequestedOptions:
     """
 
     read: ReadOptions
-    lines: bool
-    formats: tuple[str, ...]
-    pages: Ranges
-    priority: Priority | None
+    lines: bool = True
+    formats: tuple[str, ...] = ()
+    pages: Ranges = ALL
+    priority: Priority | None = None
     stages: bool = False
     partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One declared option.
-
-    Attributes:
-        parse: The value of stripped text; raises ValueError.
-        accepted: What `parse` takes, for people.
-        schema: What `parse` takes, as JSON Schema.
-        default: The value when nothing is sent, as sent.
-        help: One sentence.
-    """
+    """One declared option; `parse` gives the value of stripped text, and raises ValueError for what is not accepted."""
 
     parse: Callable[[str], object]
     accepted: str
-    schema: Mapping[str, object]
-    default: str | None
-    help: str
 
 
 def _parse_side(text: str) -> int:
@@ -100,20 +114,13 @@ def parse_barcodes(text: str) -> Barcodes:
 
 def parse_formats(text: str) -> tuple[str, ...]:
     """The option `format`: one or more, each once, in the order in which they are sent. Raises ValueError."""
-    names = [name.strip() for name in text.lower().split(",")]
-    names = [OTHER_NAMES.get(name, name) for name in names]
     if text.strip().lower() in STREAM_FORMS:
         return (text.strip().lower(),)
+    names = [name.strip() for name in text.lower().split(",")]
+    names = [OTHER_NAMES.get(name, name) for name in names]
     if not all(name in _FORMATS for name in names):
         raise ValueError(text)
     return tuple(dict.fromkeys(names))
-
-
-def _formats_schema() -> dict[str, object]:
-    name = "|".join((*_FORMATS, *OTHER_NAMES))
-    return {
-        "anyOf": [{"enum": [*_FORMATS, *STREAM_FORMS]}, {"type": "string", "pattern": f"^(?:{name})(?:,(?:{name}))*$"}]
-    }
 
 
 def _parse_model(text: str) -> str:
@@ -122,167 +129,46 @@ def _parse_model(text: str) -> str:
     return str(parse_wanted_model(head.lower() + sign + label))
 
 
-def _words_schema() -> dict[str, object]:
-    """What this service accepts: the description of a service names nothing that it refuses."""
-    segmented = [{"const": SEGMENTED}] if find_spec("jieba") is not None else []
-    return {"anyOf": [{"type": "boolean"}, *segmented]}
-
-
-def _bool(default: str, help_text: str) -> Option:
-    return Option(parse_flag, "true or false (also 1, 0, yes, no, on, off)", {"type": "boolean"}, default, help_text)
-
-
-def _choice(values: Sequence[str], accepted: str, default: str | None, help_text: str) -> Option:
+def _choice(values: Sequence[str], accepted: str = "") -> Option:
     def parse(text: str) -> str:
         if text.lower() not in values:
             raise ValueError(text)
         return text.lower()
 
-    return Option(parse, accepted, {"type": "string", "enum": list(values)}, default, help_text)
+    return Option(parse, accepted or "one of " + ", ".join(values))
 
+
+_FLAG: Final = Option(parse_flag, _TRUTHS)
 
 OPTIONS: Final[Mapping[str, Option]] = {
-    "rotate": _choice(
-        _ROTATIONS,
-        "one of " + ", ".join(_ROTATIONS),
-        "auto",
-        "Clockwise turn in degrees that makes the page upright; auto finds it.",
-    ),
-    "detect": _bool("true", "Find the lines first; false reads the whole image as one line."),
-    "upright_boxes": _bool("false", "Give boxes horizontal and vertical sides."),
-    "max_side": Option(
-        _parse_side,
-        f"a whole number of pixels from {MIN_SIDE_PX} to {MAX_SIDE_PX}",
-        {"type": "integer", "minimum": MIN_SIDE_PX, "maximum": MAX_SIDE_PX},
-        None,
-        "Longest side of the image that the engine sees, in pixels; larger images are shrunk first. Boxes stay in "
-        "pixels of the image sent. Left out, the engine decides.",
-    ),
-    "min_confidence": Option(
-        _parse_share,
-        "a plain decimal number from 0 to 1",
-        {"type": "number", "minimum": 0, "maximum": 1},
-        None,
-        "Lines read with less confidence are left out. Left out itself, the engine decides.",
-    ),
-    "decoder": _choice(
-        ("greedy", "beam"),
-        "greedy or beam",
-        "greedy",
-        "How the engine ppocr spells a line: greedy takes the likeliest path, beam searches for the likeliest text.",
-    ),
-    "unwarp": _bool(
-        "true",
-        "Flatten a page whose lines show that it is curved or folded before it is read; false reads every page as it "
-        "is. Boxes stay in pixels of the image sent. The engine ppocr does.",
-    ),
-    "layout": _bool("false", "Find the page's regions, such as titles, text, figures and tables, in JSON."),
-    "barcodes": Option(
-        parse_barcodes,
-        "true or false (also 1, 0, yes, no, on, off), or only",
-        {"anyOf": [{"type": "boolean"}, {"const": ONLY}]},
-        "false",
-        "Find the page's bar codes and QR codes too, in JSON: type, text and box; only gives them and reads no text.",
-    ),
-    "region": Option(
-        parse_rectangle,
-        rectangle.ACCEPTED,
-        {"type": "string", "pattern": rectangle.PATTERN},
-        None,
-        "The part of each page that is read, in pixels of the page as displayed; what of it lies outside the page is "
-        "left out. Boxes stay in pixels of the whole page.",
-    ),
-    "text_layer": _choice(
-        get_args(TextLayer),
-        "ignore, auto, only or merge",
-        "ignore",
-        "What becomes of the text that a page of a PDF has itself: ignore reads every page as it is drawn; auto takes "
-        "sound text as it is and has the engine read the rest of pages on which much else stands; merge has it read "
-        "whatever else stands; only takes the PDF's text alone. Each line's source says where it comes from.",
-    ),
-    "tables": _bool("false", "Find the page's tables: rows, columns and cells, HTML and Markdown, in JSON."),
-    "spaces": _choice(
-        ("auto", "model", "visible"),
-        "auto, model or visible",
-        "auto",
-        "Where the engine ppocr puts spaces between Chinese and Latin: auto decides by the gaps of the whole page, "
-        "model leaves it to the recognizer, visible puts one wherever a gap is seen.",
-    ),
-    "words": Option(
-        parse_words,
-        "true or false (also 1, 0, yes, no, on, off), or segmented",
-        _words_schema(),
-        "false",
-        "Give each line its words with boxes and confidences, Chinese by character; segmented joins Chinese characters "
-        "to words by a dictionary, if the service has it. The engine ppocr knows words.",
-    ),
-    "characters": _bool("false", "Give each word its characters with boxes and confidences; asks for words, too."),
-    "mask": Option(
-        parse_kinds,
-        masking.ACCEPTED,
-        {"type": "string", "pattern": masking.PATTERN},
-        None,
-        "What becomes stars in the answer: numbers of persons, organizations and accounts (id), telephone numbers "
-        "(phone), payment cards (card), mail addresses (mail), the service's own patterns (own); JSON lists the "
-        "places.",
-    ),
-    "model": Option(
-        _parse_model,
-        model_name.ACCEPTED,
-        {"type": "string", "pattern": f"^(?:{model_name.PATTERN})$"},
-        None,
-        "Which model reads, also its version (NAME/VERSION) or label (NAME:LABEL); GET /v1/ocr/models lists them. Left "
-        "out, tier and lang decide, and without those the service.",
-    ),
-    "tier": _choice(
-        _TIERS,
-        "one of " + ", ".join(_TIERS),
-        None,
-        "How large a model reads: tiny is the quickest, medium the most exact. Left out, the service decides.",
-    ),
-    "lang": Option(
-        parse_language,
-        languages.ACCEPTED,
-        {"type": "string", "pattern": f"^(?:{languages.PATTERN}|{languages.AUTO})$"},
-        None,
-        "The language of the text, which chooses the model and its recognizer; auto chooses a recognizer by line. Left "
-        "out, the service decides.",
-    ),
-    "lines": _bool("true", "Give the list of lines with boxes and confidences in JSON; false gives the text alone."),
+    "rotate": _choice(get_args(Rotate)),
+    "detect": _FLAG,
+    "upright_boxes": _FLAG,
+    "max_side": Option(_parse_side, f"a whole number of pixels from {MIN_SIDE_PX} to {MAX_SIDE_PX}"),
+    "min_confidence": Option(_parse_share, "a plain decimal number from 0 to 1"),
+    "decoder": _choice(("greedy", "beam"), "greedy or beam"),
+    "unwarp": _FLAG,
+    "layout": _FLAG,
+    "barcodes": Option(parse_barcodes, f"{_TRUTHS}, or only"),
+    "region": Option(parse_region, REGION_ACCEPTED),
+    "text_layer": _choice(get_args(TextLayer), "ignore, auto, only or merge"),
+    "tables": _FLAG,
+    "spaces": _choice(("auto", "model", "visible"), "auto, model or visible"),
+    "words": Option(parse_words, f"{_TRUTHS}, or segmented"),
+    "characters": _FLAG,
+    "mask": Option(parse_kinds, masking.ACCEPTED),
+    "model": Option(_parse_model, model_name.ACCEPTED),
+    "tier": _choice(get_args(Tier)),
+    "lang": Option(parse_language, languages.ACCEPTED),
+    "lines": _FLAG,
     "format": Option(
         parse_formats,
         f"one or more of {', '.join(_FORMATS)}, separated by commas, or {' or '.join(STREAM_FORMS)} alone; txt is text",
-        _formats_schema(),
-        None,
-        f"The form of the answer: JSON; {'; '.join(form.help for form in output_formats().values())}. Several come as "
-        f"a zip. Alone: {'; '.join(form.help for form in STREAM_FORMS.values())}. Left out, the header Accept decides "
-        "where it names the media type of one, else JSON.",
     ),
-    "pages": Option(
-        parse_ranges,
-        ACCEPTED,
-        {"type": "string", "pattern": PATTERN},
-        None,
-        "Which pages of a document are read. Left out, all are.",
-    ),
-    "partial": _bool(
-        "false",
-        "At the deadline, answer with the pages that are read, and an error in the place of each other one; else the "
-        "whole answer is 504.",
-    ),
-    "priority": _choice(
-        PRIORITIES,
-        " or ".join(PRIORITIES),
-        None,
-        "Batch lets interactive requests go first. Left out, the header X-Priority decides, else interactive.",
-    ),
-    "timing": _choice(
-        ("pages", "stages"),
-        "pages or stages",
-        "pages",
-        "What timing in JSON tells: pages adds up the pages' times; stages adds the seconds of each stage of the whole "
-        "request, also in the header Server-Timing, which goes with every format.",
-    ),
+    "pages": Option(parse_ranges, ACCEPTED),
+    "partial": _FLAG,
+    "priority": _choice(PRIORITIES, " or ".join(PRIORITIES)),
+    "timing": _choice(("pages", "stages"), "pages or stages"),
 }
 
 
@@ -297,26 +183,20 @@ def choice_of(sent: Iterable[tuple[str, object]]) -> ModelChoice:
 
 
 def read_options(sent: Iterable[tuple[str, object]]) -> RequestedOptions:
-    """What the fields that were sent ask for; null counts as not sent.
-
-    Raises:
-        BadOption: A name is unknown, a value is not accepted, or an option is given twice with different values.
-    """
-    values = _parse_all(sent)
-    lines, formats, priority = values.pop("lines", True), values.pop("format", ()), values.pop("priority", None)
-    pages: Ranges = values.pop("pages", ALL)
-    stages = values.pop("timing", None) == "stages"
-    partial = values.pop("partial", False)
-    return RequestedOptions(ReadOptions(**values), lines, formats, pages, priority, stages, partial)
-
-
-def _parse_all(sent: Iterable[tuple[str, object]]) -> dict[str, Any]:
-    values: dict[str, object] = {}
+    """What the fields that were sent ask for; null counts as not sent. Raises BadOption."""
+    values: dict[str, Any] = {}
     for name, text in sent:
         value = _parse(name, text)
         if value is not None and values.setdefault(name, value) != value:
             raise BadOption(f"The option {name!r} is given twice, with different values.", "Send it once.")
-    return values
+    values["stages"] = values.pop("timing", None) == "stages"
+    if "format" in values:
+        values["formats"] = values.pop("format")
+    others = {name: values.pop(name) for name in _OF_THE_ANSWER if name in values}
+    return RequestedOptions(ReadOptions(**values), **others)
+
+
+_OF_THE_ANSWER: Final = tuple(field.name for field in fields(RequestedOptions) if field.name != "read")
 
 
 def _parse(name: str, sent: object) -> object:

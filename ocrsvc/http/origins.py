@@ -1,4 +1,4 @@
-"""Checks the host names that the service answers to, and the web pages that may call it (Host, Origin and CORS).
+"""Host names that the service answers to, web pages that may call it, and the headers by which browsers keep to that.
 
 A page that a browser shows can call whatever the browser's machine can reach. Without this, a foreign site could read a
 service on localhost: by making its own name point there (DNS rebinding), or where a format opens itself to all sites.
@@ -11,9 +11,10 @@ from collections.abc import Collection, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from flask import Flask, Response, request
+from flask import Flask, Response
 
 from ocrsvc.errors import CallerError
+from ocrsvc.http.request import Request, current_request
 from ocrsvc.settings.settings import Settings
 
 ANY: Final = "*"
@@ -23,58 +24,54 @@ _METHODS: Final = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _PREFLIGHT_S: Final = "600"
 
 
-class HostNotAllowed(CallerError):
+class HostNotAllowed(CallerError, status=403, code="host_not_allowed", title="Not for this host"):
     """The request is for a name that this service does not answer to, or comes from a foreign web page."""
 
-    status = 403
-    code = "host_not_allowed"
-    title = "Not for this host"
 
-
-def install_origins(app: Flask, settings: Settings) -> None:
-    """Check the Host of every request, and set the headers by which browsers let other pages read the responses.
-
-    Args:
-        app: The application.
-        settings: Used are hosts and cors.
-    """
-    hosts, origins = frozenset(settings.hosts), frozenset(settings.cors)
-
-    @app.before_request
-    def check_host() -> None:
-        if not is_host_allowed(request.host, hosts, request.environ.get("SERVER_NAME", "")):
-            raise HostNotAllowed(
-                f"This service does not answer to the name {host_name(request.host)[:100]!r}.",
-                "Ask it by its address, or have the operator list the name in OCRSVC_HOSTS.",
-            )
-
-    if origins:
-
-        @app.after_request
-        def open_to_pages(response: Response) -> Response:
-            origin = request.headers.get("Origin", "")
-            if origin and (ANY in origins or origin in origins):
-                _allow(response, ANY if ANY in origins else origin)
-            return response
+def check_host(asked: Request, hosts: Collection[str]) -> None:
+    """Raises HostNotAllowed for a name that is none of these; see `is_host_allowed`."""
+    if not is_host_allowed(asked.host, hosts, asked.environ.get("SERVER_NAME", "")):
+        raise HostNotAllowed(
+            f"This service does not answer to the name {host_name(asked.host)[:100]!r}.",
+            "Ask it by its address, or have the operator list the name in OCRSVC_HOSTS.",
+        )
 
 
 def check_origin() -> None:
     """Raises HostNotAllowed when a web page of another host asks; for operators' routes."""
-    origin = request.headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc != request.host:
+    asked = current_request()
+    origin = asked.headers.get("Origin")
+    if origin is not None and urlsplit(origin).netloc != asked.host:
         raise HostNotAllowed(
             "Pages of other sites may not ask for this.", "Ask without a browser, or from a page of this service."
         )
 
 
-def is_host_allowed(host: str, allowed: Collection[str], listens_at: str) -> bool:
-    """Whether a request for this host is answered.
+def install_browser_headers(app: Flask, settings: Settings) -> None:
+    """Have browsers guess no types, keep to TLS, tell no other site, and let the pages of `cors` read responses.
 
-    Args:
-        host: The header, with or without a port.
-        allowed: Names and addresses, or "*"; if empty, a service bound to a loopback address answers to loopback names
-            only, and any other to all.
-        listens_at: The address that the connection came in at; empty for a Unix socket.
+    Called before everything else that changes responses: Flask calls the first last.
+    """
+    headers = {"X-Content-Type-Options": "nosniff"}
+    if settings.tls_certificate is not None:
+        headers["Referrer-Policy"] = "no-referrer"
+        if settings.tls_hsts_s:
+            headers["Strict-Transport-Security"] = f"max-age={settings.tls_hsts_s}"
+
+    @app.after_request
+    def add_headers(response: Response) -> Response:
+        for name, value in headers.items():
+            response.headers.setdefault(name, value)
+        if settings.cors:
+            _open_to_pages(current_request(), response, settings.cors)
+        return response
+
+
+def is_host_allowed(host: str, allowed: Collection[str], listens_at: str) -> bool:
+    """Whether a request for this host, with or without a port, is answered where these names and addresses are.
+
+    If none are, a service that listens at a loopback address answers to loopback names only, and any other to all; the
+    address is empty for a Unix socket.
     """
     name = host_name(host)
     if allowed:
@@ -111,13 +108,16 @@ def is_local(environ: Mapping[str, object]) -> bool:
     return not peer or is_loopback_address(peer)
 
 
-def _allow(response: Response, origin: str) -> None:
-    response.headers["Access-Control-Allow-Origin"] = origin
-    if origin != ANY:
+def _open_to_pages(asked: Request, response: Response, sites: Collection[str]) -> None:
+    """The headers of CORS, where a page of one of these sites asks."""
+    origin = asked.headers.get("Origin", "")
+    if not origin or not (ANY in sites or origin in sites):
+        return
+    response.headers["Access-Control-Allow-Origin"] = ANY if ANY in sites else origin
+    if ANY not in sites:
         response.headers.add("Vary", "Origin")
-    if request.method == "OPTIONS":
+    if asked.method == "OPTIONS":
         response.headers["Access-Control-Allow-Methods"] = _METHODS
-        asked = request.headers.get("Access-Control-Request-Headers", "")
-        if asked:
-            response.headers["Access-Control-Allow-Headers"] = asked
+        if headers := asked.headers.get("Access-Control-Request-Headers", ""):
+            response.headers["Access-Control-Allow-Headers"] = headers
         response.headers["Access-Control-Max-Age"] = _PREFLIGHT_S

@@ -36,13 +36,10 @@ _LARGE_BODY_PERMITS: Final = threading.Semaphore(2)
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What one request carries.
+    """What one request carries: `raw` is a body that is the image itself, `files` are parts of a form with a file name.
 
-    Attributes:
-        raw: The body, when it is the image itself.
-        files: Parts of a form that have a file name.
-        fields: Names and values from the query string, then from the body: str, bytes, or what JSON knows.
-        share: The request's account of memory.
+    The values of `fields`, from the query string and then from the body, are str, bytes, or what JSON knows; `share` is
+    the request's account of memory.
     """
 
     raw: bytes | None = None
@@ -80,13 +77,8 @@ class Content:
     def images(self, file_fields: Collection[str], text_fields: Collection[str]) -> list[bytes | OcrsvcError]:
         """The images in order, files before base64 text; in place of text that cannot be decoded, its error.
 
-        In a field of text, bytes that are an image are taken as they are.
-
-        Raises:
-            NothingSent: There is no image.
-            CallerError: A field holds something other than text.
-            BodyTooLarge: There are more than MAX_IMAGES, or they need more memory than there may ever be.
-            QueueFull: Other requests hold the memory that they need.
+        In a field of text, bytes that are an image are taken as they are. Raises NothingSent, CallerError for a field
+        that is no text, BodyTooLarge for more than MAX_IMAGES or for memory, and QueueFull.
         """
         images: list[bytes | OcrsvcError] = [] if self.raw is None else [self.raw]
         images += [part.data for part in self.files if part.name in file_fields and part.data]
@@ -150,9 +142,7 @@ def limited_parsing(share: Share, size_bytes: int, deadline: float) -> Iterator[
     """Permission to parse a body, of which nothing is left when the block ends: its bytes are given back then.
 
     Small bodies need none. Of large ones few are parsed at once: all threads of a process share one interpreter.
-
-    Raises:
-        DeadlineExceeded: There was none before the deadline, on `time.monotonic`.
+    Raises DeadlineExceeded where there was none before the deadline, on `time.monotonic`.
     """
     if size_bytes <= _LARGE_BYTES:
         yield

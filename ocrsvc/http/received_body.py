@@ -56,12 +56,7 @@ _GONE: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 @dataclass(slots=True)
 class Pace:
-    """How quickly bytes move on a connection, in one direction.
-
-    Attributes:
-        began_s, last_s: When the first might have moved, and when the last did; monotonic.
-        moved_bytes: How many did.
-    """
+    """How quickly bytes move on a connection, in one direction: since when, when the last did, and how many."""
 
     began_s: float
     last_s: float
@@ -83,30 +78,25 @@ class Pace:
 class Chunks:
     """Undoes the chunked transfer coding (RFC 9112 section 7.1) piece by piece, in linear time.
 
-    Attributes:
-        done: Whether the last chunk and its trailers are there.
+    It is `done` when the last chunk and its trailers are there.
     """
 
     def __init__(self) -> None:
         self.done = False
         self._line = bytearray()
-        self._left_bytes = 0
-        self._in_data = False
-        self._in_trailers = False
-        self._chunks = 0
-        self._trailers = 0
-        self._chunk_bytes = 0
+        # What takes the next line, and what is left of the data before it.
+        self._on_line: Callable[[bytes, int], None] = self._on_size
+        self._left_bytes = self._chunks = self._trailers = 0
 
     def feed(self, piece: bytes, body: io.BytesIO) -> bytes:
         """Append what the chunks hold; what follows the last one comes back. Raises CallerError."""
         at = 0
         while at < len(piece) and not self.done:
-            if self._in_data:
+            if self._left_bytes:
                 taken = min(self._left_bytes, len(piece) - at)
                 body.write(memoryview(piece)[at : at + taken])
                 at += taken
                 self._left_bytes -= taken
-                self._in_data = self._left_bytes > 0
             else:
                 at = self._feed_line(piece, at, body.tell())
         return piece[at:]
@@ -124,23 +114,12 @@ class Chunks:
         self._on_line(line[:-2], size_bytes)
         return end + 1
 
-    def _on_line(self, line: bytes, size_bytes: int) -> None:
-        if self._in_trailers:
-            self._on_trailer(line)
-        elif self._chunk_bytes:
-            # The line break behind a chunk's data.
-            if line:
-                raise _malformed("more data than a chunk announced")
-            self._chunk_bytes = 0
-        else:
-            self._on_size(line, size_bytes)
-
     def _on_size(self, line: bytes, size_bytes: int) -> None:
         match = _SIZE.fullmatch(line)
         if match is None:
             raise _malformed(f"{line[:20]!r} instead of the size of a chunk")
-        self._chunk_bytes = self._left_bytes = int(match[1], 16)
-        self._in_data, self._in_trailers = self._chunk_bytes > 0, self._chunk_bytes == 0
+        self._left_bytes = int(match[1], 16)
+        self._on_line = self._on_end_of_data if self._left_bytes else self._on_trailer
         self._chunks += 1
         if self._chunks > FREE_CHUNKS + size_bytes // LEAST_CHUNK_BYTES:
             raise CallerError(
@@ -148,7 +127,12 @@ class Chunks:
                 f"Send chunks of {LEAST_CHUNK_BYTES} bytes and more.",
             )
 
-    def _on_trailer(self, line: bytes) -> None:
+    def _on_end_of_data(self, line: bytes, _size_bytes: int) -> None:
+        if line:
+            raise _malformed("more data than a chunk announced")
+        self._on_line = self._on_size
+
+    def _on_trailer(self, line: bytes, _size_bytes: int) -> None:
         self._trailers += 1
         if not line:
             self.done = True
@@ -159,16 +143,8 @@ class Chunks:
 class ReceivedBody:
     """The body of one request, and its account of memory; the request's `wsgi.input`.
 
-    The event loop feeds it; once it is `settled` the request's thread owns it.
-
-    Args:
-        sock: The request's connection.
-        request: gunicorn's; its connection is closed after an answer without the body.
-        length: Its declared length; None for chunks.
-        most_bytes: The largest body.
-        share: The request's account, which the event loop closes when the answer has left.
-        end_s: When the body must be there, monotonic.
-        clock: Monotonic seconds.
+    The event loop feeds it, and closes the account when the answer has left; once it is `settled` the request's thread
+    owns it. Times are monotonic seconds.
 
     Attributes:
         began_s: When the head of the request was there.
@@ -189,17 +165,15 @@ class ReceivedBody:
         end_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """gunicorn's request, whose connection is closed after an answer without the body; `length` None is chunks."""
         self.share = share
         self.began_s = clock()
         self.error: OcrsvcError | None = None
         self.client_name: str | None = None
         self.push: Callable[[float], int] = int
-        self._sock = sock
-        self._request = request
-        self._length = length
-        self._most_bytes = most_bytes
-        self._end_s = end_s
-        self._clock = clock
+        self._sock, self._request = sock, request
+        self._length, self._most_bytes = length, most_bytes
+        self._end_s, self._clock = end_s, clock
         self._chunks = Chunks() if length is None else None
         # Its value is its own buffer, where `bytes` would copy all of it in one call.
         self._data = io.BytesIO()
@@ -228,10 +202,10 @@ class ReceivedBody:
             rest = self._feed(piece)
             # It waits for as long as this request takes.
             self.share.take(len(rest))
-            return rest
         except OcrsvcError as error:
             self.fail(error)
             return b""
+        return rest
 
     def _feed(self, piece: bytes) -> bytes:
         own = piece if self._length is None else piece[: self._length - self._size_bytes]
@@ -265,7 +239,8 @@ class ReceivedBody:
         if now_s >= self._end_s:
             self.fail(_too_late("the deadline of the request passed"))
         elif self._pace.is_too_slow(now_s, scarce=scarce):
-            self.fail(_too_late(f"nothing came for {STALL_S:g} seconds, or less than {_least(scarce)} bytes a second"))
+            least = SCARCE_BYTES_PER_S if scarce else LEAST_BYTES_PER_S
+            self.fail(_too_late(f"nothing came for {STALL_S:g} seconds, or less than {least} bytes a second"))
 
     def fail(self, error: OcrsvcError) -> None:
         """There will be no body: its memory is free again, and where the next request would begin is unknown."""
@@ -319,10 +294,6 @@ def too_large(length: int | None, most_bytes: int) -> BodyTooLarge:
         f"{size} is larger than the limit of {most_bytes} bytes (OCRSVC_MAX_BODY_BYTES).",
         "Send a smaller image, or ask the operator to raise the limit.",
     )
-
-
-def _least(scarce: bool) -> int:  # noqa: FBT001  passed on
-    return SCARCE_BYTES_PER_S if scarce else LEAST_BYTES_PER_S
 
 
 def _too_late(why: str) -> BodyTimeout:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl
 
 import flask
+from werkzeug.exceptions import RequestEntityTooLarge
+from werkzeug.sansio.utils import get_content_length
 from werkzeug.utils import cached_property
+from werkzeug.wsgi import get_input_stream
 
 from ocrsvc.access.admission import Admission
 from ocrsvc.access.api_keys import KeyEntry
-from ocrsvc.errors import BadOption, OcrsvcError
-from ocrsvc.http.body import read_body
+from ocrsvc.errors import BadOption, BodyTooLarge, CallerError, OcrsvcError, QueueFull
 from ocrsvc.http.field_values import parse_decimal
 from ocrsvc.http.options import CHOICE_OPTIONS, choice_of
 from ocrsvc.http.parsed_body import Content, parse_body
-from ocrsvc.http.received_body import ReceivedBody
+from ocrsvc.http.received_body import ReceivedBody, too_large
 from ocrsvc.masking.rules import kinds_of_header
 from ocrsvc.records import Check, MaskKind, ModelChoice
 from ocrsvc.serving.memory_budget import Budget, Share, network_of, unlimited
@@ -29,6 +32,7 @@ from ocrsvc.telemetry.trace_context import TraceContext, request_id_of
 
 Environ = dict[str, Any]
 
+_STEP_BYTES: Final = 1 << 20
 TIMEOUT_HEADER: Final = "X-Request-Timeout"
 ELAPSED_HEADER: Final = "X-Request-Elapsed"
 ID_HEADER: Final = "X-Request-Id"
@@ -39,26 +43,10 @@ PRIORITY_HEADER: Final = "X-Priority"
 class Request(flask.Request):
     """Flask's request, and what this service knows of it. Used by the thread that serves it; `context` by any.
 
-    Args:
-        environ: Of WSGI; its wsgi.input is a ReceivedBody under our own worker class.
-        settings: Used are max_body_bytes, deadline_s and caller_header.
-        memory: What all requests may hold together; None is without a bound.
-
-    Attributes:
-        received: The body as the event loop received it; None under another server.
-        max_body_bytes: The largest body.
-        share: Its account of memory.
-        began_s, taken_s: When its head was there, and when a thread took it, on `time.monotonic`.
-        key: The API key that came with it, once it was checked; None where none is wanted.
-        pages: Where its pages are counted for that key; None where they are not.
-        ledger: Of its stages, from `began_s` on.
-        trace: The trace that it belongs to; None for none.
-        wants_stages: Whether its answer is to tell the seconds of each stage.
-        admitted_caller: The caller under whose name it counts; None for nobody.
-        failures: What its response reports: its own failure, or those of single images in it.
-        response: The response, once it is complete; None where there is none.
-        is_streaming: Whether its response leaves piece by piece.
-        stream_code, streamed_bytes: What ended such a response, empty where nothing did, and its bytes.
+    Its head was there at `began_s`, and a thread took it at `taken_s`, on `time.monotonic`. `received` is its body by
+    our event loop, None under another server. `pages` counts what is read for its key, None where nothing is.
+    `failures` are what its response reports: its own failure, or those of single images. `stream_code` is what ended a
+    response in pieces, empty where nothing did.
     """
 
     def __init__(self, environ: Environ, settings: Settings, memory: Budget | None = None) -> None:
@@ -164,15 +152,7 @@ class Request(flask.Request):
 
     @property
     def content(self) -> Content:
-        """What it carries; read and taken apart when it is first asked for.
-
-        Raises:
-            BodyTooLarge: The body is larger than max_body_bytes.
-            BodyTimeout: The body does not arrive in time.
-            QueueFull: The bodies of other requests hold the memory that this one needs.
-            RequestStopsWorker: A request with this body has stopped a worker.
-            CallerError: The body ends early, or is not the form or JSON that it should be.
-        """
+        """What it carries; read and taken apart when it is first asked for. Raises as `take_body` and `parse_body`."""
         if self._content is None:
             try:
                 self._content = self._parse()
@@ -183,8 +163,17 @@ class Request(flask.Request):
         return self._content
 
     def take_body(self) -> bytes:
-        """The whole body, once, for what parses it without `content`. Raises what `content` raises of a body."""
-        body = read_body(self.environ, self.max_body_bytes, self.share)
+        """The whole body, once, for what parses it without `content`.
+
+        Raises:
+            BodyTooLarge: It is larger than max_body_bytes.
+            BodyTimeout: It was not there in time, or the client stopped or crawled; the connection then ends.
+            QueueFull: Other requests hold the memory that it needs.
+            RequestStopsWorker: A request with this body has stopped a worker.
+            CallerError: It ends before its declared length, or its chunks are malformed.
+        """
+        received = self.received
+        body = read_body(self.environ, self.max_body_bytes, self.share) if received is None else received.take()
         take_body(body, self.id)
         return body
 
@@ -214,33 +203,48 @@ def current_request() -> Request:
     return cast(Request, cast(Any, flask.request)._get_current_object())  # noqa: SLF001  documented by werkzeug
 
 
+def read_body(environ: Environ, most_bytes: int, share: Share) -> bytes:
+    """The body under another server, from its `wsgi.input`, a piece at a time. Raises as `take_body`."""
+    pieces: list[bytes] = []
+    try:
+        stream = get_input_stream(environ, max_content_length=most_bytes + 1)
+        while piece := stream.read(_STEP_BYTES):
+            share.take(len(piece))
+            pieces.append(piece)
+    except (QueueFull, BodyTooLarge):
+        raise
+    except RequestEntityTooLarge:
+        raise too_large(_length_of(environ), most_bytes) from None
+    except Exception as error:
+        # What a server raises for a broken chunk or a client that is gone is not known here; it is never our fault.
+        raise CallerError("The body cannot be read to its end.", "Send the request again.") from error
+    body = b"".join(pieces)
+    if len(body) > most_bytes:
+        raise too_large(_length_of(environ), most_bytes)
+    return body
+
+
+def _length_of(environ: Environ) -> int | None:
+    return get_content_length(environ.get("CONTENT_LENGTH"), environ.get("HTTP_TRANSFER_ENCODING"))
+
+
 def allowed_s(sent: str | None, limit_s: float, elapsed: str | None = None) -> float:
     """Seconds that a request may take from its headers on: `limit_s`, or less if those say so. Raises BadOption.
 
-    Args:
-        sent: X-Request-Timeout, seconds that the client gives it.
-        elapsed: X-Request-Elapsed, seconds of these that proxies have had it; counts beside the other only.
+    The client gives it X-Request-Timeout; of these, proxies have had it for X-Request-Elapsed.
     """
     if sent is None:
         return limit_s
-    asked_s, elapsed_s = _seconds_in(sent), 0.0 if elapsed is None else _seconds_in(elapsed)
-    if not asked_s:
-        raise BadOption(
-            f"{TIMEOUT_HEADER} is {sent[:100]!r}: accepted is a plain decimal number of seconds above 0, such as 2.5."
-        )
-    if elapsed_s is None:
-        raise BadOption(
-            f"{ELAPSED_HEADER} is {str(elapsed)[:100]!r}: accepted is a plain decimal number of seconds, such as 0.25."
-        )
+    asked_s = _seconds_in(TIMEOUT_HEADER, sent, "seconds above 0, such as 2.5", above=0.0)
+    elapsed_s = _seconds_in(ELAPSED_HEADER, "0" if elapsed is None else elapsed, "seconds, such as 0.25")
     return min(max(0.0, asked_s - elapsed_s), limit_s)
 
 
-def _seconds_in(sent: str) -> float | None:
-    """A plain decimal number; None for what is none."""
-    try:
-        return parse_decimal(sent)
-    except ValueError:
-        return None
+def _seconds_in(header: str, sent: str, accepted: str, above: float = -1.0) -> float:
+    with suppress(ValueError):
+        if (value := parse_decimal(sent)) > above:
+            return value
+    raise BadOption(f"{header} is {sent[:100]!r}: accepted is a plain decimal number of {accepted}.")
 
 
 def parse_priority(sent: str) -> Priority:

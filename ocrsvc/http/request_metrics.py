@@ -27,6 +27,7 @@ _SUCCESS: Final = "ok"
 _NO_ADAPTER: Final = "none"
 # What monitors ask for again and again.
 _UNTRACED: Final = frozenset({"ops", "operators", "page"})
+_OVER: Final = (IN_FLIGHT.of(), -1)
 _LONGEST_METHOD: Final = 20
 _FAILED: Final = 400
 # What JSON's writer takes; a client may declare any length.
@@ -37,17 +38,9 @@ _MOST_BYTES: Final = 2**63 - 1
 class RequestMetrics:
     """Where the requests of the service are counted and logged; by default for this process alone.
 
-    Attributes:
-        store: The metrics of the whole service.
-        worker_metrics: This process's own part of them.
-        worker_table: The state of all workers; empty where no arbiter of ours made it.
-        access_log: Where each request is logged; None is nowhere.
-        image_denylist: Images that crashed engines; None where engines are not isolated.
-        body_denylist: Request bodies that stopped workers.
-        errors: The last failures of the whole service.
-        error_recorder: This process's own part of them.
-        history: The last ten minutes of the service.
-        tracer: Records the traces of requests.
+    `store` has the metrics of the whole service, and `errors` its last failures; `worker_metrics` and `error_recorder`
+    are this process's own parts of them. The table of workers is empty where no arbiter of ours made it; the denylists
+    have images that crashed engines, where these are isolated, and request bodies that stopped workers.
     """
 
     store: MetricsStore
@@ -68,46 +61,75 @@ def metrics_of_one_process() -> RequestMetrics:
     return RequestMetrics(store, store.common, errors=errors, error_recorder=errors.recorder())
 
 
-def install_request_metrics(app: Flask, request_metrics: RequestMetrics) -> None:
-    """Count every request of the application, from its head to its response; called before all other hooks."""
-    worker_metrics, access_log = request_metrics.worker_metrics, request_metrics.access_log
-    tracer, over = request_metrics.tracer, (IN_FLIGHT.of(), -1)
+class RequestCounter:
+    """Counts every request of an application, from its head to its response; made before all other hooks."""
 
-    @app.before_request
-    def begin() -> None:
-        worker_metrics.record(((IN_FLIGHT.of(), 1),))
+    def __init__(self, app: Flask, request_metrics: RequestMetrics) -> None:
+        self._metrics, self._own = request_metrics, request_metrics.worker_metrics
+        app.before_request(self.begin)
+        app.teardown_request(self.end)
+
+    def begin(self) -> None:
+        """The head is there."""
+        self._own.record(((IN_FLIGHT.of(), 1),))
         begun = current_request()
         sent = begun.environ
         caller = read_trace_context(sent.get("HTTP_TRACEPARENT", ""), sent.get("HTTP_TRACESTATE", ""))
         is_traced_alone = begun.blueprint not in _UNTRACED
-        begun.trace = tracer.begin(caller, _span_name(begun), is_traced_alone=is_traced_alone)
+        begun.trace = self._metrics.tracer.begin(caller, _span_name(begun), is_traced_alone=is_traced_alone)
         if begun.trace is not None:
             begun.ledger.trace_id = begun.trace.sampled_id
         set_ids(begun.id, begun.trace)
 
-    @app.teardown_request
-    def end(_error: BaseException | None) -> None:
+    def end(self, _error: BaseException | None) -> None:
+        """The response has been made, or never will be."""
         ended = current_request()
         if ended.response is None:
-            worker_metrics.record((over,))
+            self._own.record((_OVER,))
         else:
-            count(ended, ended.response)
+            self._count(ended, ended.response)
         ended.end()
         clear_ids()
 
-    def count(ended: Request, response: Response) -> None:
-        seconds, adapter = time.monotonic() - ended.taken_s, ended.blueprint or _NO_ADAPTER
-        code = _count_failures(ended, worker_metrics, response.status_code)
-        if request_metrics.error_recorder is not None and (ended.failures or response.status_code >= _FAILED):
-            _note_failures(ended, request_metrics.error_recorder, response.status_code, code, adapter)
-        counts = (over, (REQUESTS.of(adapter, str(response.status_code), code), 1))
-        worker_metrics.record(counts, ((REQUEST_SECONDS.of(adapter), seconds),), ended.ledger.trace_id)
+    def _count(self, ended: Request, response: Response) -> None:
+        seconds, adapter, status = (
+            time.monotonic() - ended.taken_s,
+            ended.blueprint or _NO_ADAPTER,
+            response.status_code,
+        )
+        code = self._count_failures(ended, status)
+        if ended.failures or status >= _FAILED:
+            self._note_failures(ended, status, code, adapter)
+        counts = (_OVER, (REQUESTS.of(adapter, str(status), code), 1))
+        self._own.record(counts, ((REQUEST_SECONDS.of(adapter), seconds),), ended.ledger.trace_id)
         if ended.ledger.trace_id:
-            error = code if response.status_code >= 500 else ""
-            attributes = _attributes(ended, response.status_code, adapter, code)
-            put_request(tracer, ended.trace, ended.ledger, ended.began_s, _span_name(ended), attributes, error)
-        if access_log is not None:
-            access_log.put(_event(ended, response, adapter, code, seconds))
+            error, attributes = code if status >= 500 else "", _attributes(ended, status, adapter, code)
+            name, ledger = _span_name(ended), ended.ledger
+            put_request(self._metrics.tracer, ended.trace, ledger, ended.began_s, name, attributes, error)
+        if self._metrics.access_log is not None:
+            self._metrics.access_log.put(_event(ended, response, adapter, code, seconds))
+
+    def _count_failures(self, ended: Request, status: int) -> str:
+        """Count what failed in a request; returns the code of the request itself."""
+        for failure in ended.failures:
+            self._own.count(FAILURES, failure.code)
+            if isinstance(failure, Refused):
+                self._own.count(REFUSED, failure.code)
+        if status < _FAILED:
+            return ended.stream_code or _SUCCESS
+        return ended.failures[-1].code if ended.failures else f"http_{status}"
+
+    def _note_failures(self, ended: Request, status: int, code: str, adapter: str) -> None:
+        """Keep what failed in a request for operators, each code once: its images may all fail in the same way."""
+        recorder = self._metrics.error_recorder
+        if recorder is None:
+            return
+        route = ended.url_rule.rule if ended.url_rule is not None else ""
+        failures = {failure.code: (fault_of(failure), failure.status) for failure in ended.failures}
+        if not failures:
+            failures[code] = ("caller" if status < OcrsvcError.status else "service", status)
+        for failed_code, (fault, failed_status) in failures.items():
+            recorder.note(fault, failed_status, failed_code, adapter=adapter, route=route, request_id=ended.id)
 
 
 def _span_name(asked: Request) -> str:
@@ -127,27 +149,6 @@ def _attributes(ended: Request, status: int, adapter: str, code: str) -> dict[st
     if ended.url_rule is not None:
         attributes["http.route"] = ended.url_rule.rule
     return attributes if code == _SUCCESS else attributes | {"error.type": code}
-
-
-def _count_failures(ended: Request, worker_metrics: WorkerMetrics, status: int) -> str:
-    """Count what failed in a request; returns the code of the request itself."""
-    for failure in ended.failures:
-        worker_metrics.count(FAILURES, failure.code)
-        if isinstance(failure, Refused):
-            worker_metrics.count(REFUSED, failure.code)
-    if status < _FAILED:
-        return ended.stream_code or _SUCCESS
-    return ended.failures[-1].code if ended.failures else f"http_{status}"
-
-
-def _note_failures(ended: Request, recorder: ErrorRecorder, status: int, code: str, adapter: str) -> None:
-    """Keep what failed in a request for operators, each code once: its images may all fail in the same way."""
-    route = ended.url_rule.rule if ended.url_rule is not None else ""
-    failures = {failure.code: (fault_of(failure), failure.status) for failure in ended.failures}
-    if not failures:
-        failures[code] = ("caller" if status < OcrsvcError.status else "service", status)
-    for failed_code, (fault, failed_status) in failures.items():
-        recorder.note(fault, failed_status, failed_code, adapter=adapter, route=route, request_id=ended.id)
 
 
 def _event(ended: Request, response: Response, adapter: str, code: str, seconds: float) -> Event:

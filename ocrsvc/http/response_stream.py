@@ -28,11 +28,7 @@ _WAITING_SHARE: Final = 0.5
 
 
 class SentPieces:
-    """The pieces of one answer, in its request's account of memory. For the thread of the request.
-
-    Attributes:
-        count_bytes: Of all pieces so far.
-    """
+    """The pieces of one answer, in its request's account of memory. For the thread of the request."""
 
     def __init__(self, asked: Request) -> None:
         self._share, self._received = asked.share, asked.received
@@ -40,19 +36,14 @@ class SentPieces:
         self.count_bytes = 0
 
     def send(self, piece: bytes) -> Iterator[bytes]:
-        """The piece, once there is memory for it. Raises ClientGone, QueueFull and BodyTooLarge."""
-        self.take(len(piece))
+        """The piece, once there is memory for it; what the client took of all of them is free again after it.
+
+        Raises ClientGone, QueueFull and BodyTooLarge.
+        """
+        self._share.take(len(piece), _WAITING_SHARE)
+        self._held_bytes += len(piece)
         yield piece
-        self.note_sent(len(piece))
-
-    def take(self, size_bytes: int) -> None:
-        """A piece is about to be made. Raises QueueFull and BodyTooLarge where there is no memory for it."""
-        self._share.take(size_bytes, _WAITING_SHARE)
-        self._held_bytes += size_bytes
-
-    def note_sent(self, size_bytes: int) -> None:
-        """A piece was yielded: what the client took of all of them is free again. Raises ClientGone."""
-        self.count_bytes += size_bytes
+        self.count_bytes += len(piece)
         waiting_bytes = 0 if self._received is None else self._received.push(_PUSH_S)
         self._share.give_back(self._held_bytes - waiting_bytes)
         self._held_bytes = waiting_bytes
@@ -64,16 +55,10 @@ def ended_pieces(
     last_piece: Callable[[], bytes],
     error_piece: Callable[[OcrsvcError], bytes],
 ) -> Iterator[bytes]:
-    """The pieces, and one for the end, whatever ends them once the status has left. For the thread of the request.
+    """The pieces, one for each page, and a last one or one that says what ended them once the status has left.
 
-    The pages count for the caller's key, those of an answer that ends early too; the log and the metrics have how it
-    ended.
-
-    Args:
-        asked: Whose answer it is.
-        pieces: A piece for each page; what ends the answer early is raised there, or when there is no memory for one.
-        last_piece: Makes the piece that says that all pages are there.
-        error_piece: Makes the piece that says why they are not.
+    For the thread of the request. The pages count for the caller's key, those of an answer that ends early too; the log
+    and the metrics have how it ended.
     """
     sent = SentPieces(asked)
     try:
@@ -107,13 +92,7 @@ def _settle(asked: Request) -> None:
 
 
 def stream_response(pieces: Iterator[bytes], content_type: str, on_end: Callable[[], object]) -> Response:
-    """An answer that leaves piece by piece, in the thread of its request.
-
-    Args:
-        pieces: Made when they are sent; closed when the client goes.
-        content_type: The header.
-        on_end: Called at the end, whatever way.
-    """
+    """An answer whose pieces are made when they are sent, in its request's thread, and closed when the client goes."""
     asked = current_request()
     asked.is_streaming = asked.environ[STREAMS] = True
     response = Response(pieces, content_type=content_type)

@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Final
 
 import orjson
+import pybase64
 from flask import Response
 from werkzeug.wsgi import wrap_file
 
 from ocrsvc.errors import BadBase64, BrokenImage, CallerError, OcrsvcError, UnknownModel, UnsupportedImage
-from ocrsvc.http.request import request
+from ocrsvc.formats.drawing import draw_page, drawing_bytes
+from ocrsvc.http.request import Environ, request
 from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading
-from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, ReadOptions, Rotate
+from ocrsvc.records import MAX_SIDE_PX, MIN_SIDE_PX, Check, Image, Page, ReadOptions, Rotate
+from ocrsvc.serving.memory_budget import Share
 from ocrsvc.serving.work_queue import RequestContext
 
 JSON_TYPE: Final = "application/json"
@@ -60,23 +63,29 @@ def as_json(answer: object, status: int = 200) -> Response:
     return Response(orjson.dumps(answer), status, content_type=JSON_TYPE)
 
 
+def drawn_page(image: Image, page: Page, held: Share, check: Check, prefix: bytes = b"") -> bytes:
+    """The image, which is drawn on, with a frame around each line: a JPEG in base64 behind a prefix, as a JSON string.
+
+    `held` is an account that lasts until the answer is made, and takes the text and its copy there; `check` is called
+    before each line. Raises QueueFull and BodyTooLarge where there is no memory for it.
+    """
+    with held.holding(drawing_bytes(image.pixels, page)):
+        jpeg = draw_page(image.pixels, page, check)
+        # Four characters for three bytes.
+        held.take(2 * 4 * -(-len(jpeg) // 3))
+        return b"".join((b'"', prefix, pybase64.b64encode(jpeg), b'"'))
+
+
 def file_response(path: Path, content_type: str) -> Response:
-    """A file as the answer: a long one is read while the client takes it, so that memory holds a piece of it.
+    """A file as the answer, which nobody changes any more; it may be removed meanwhile. Raises FileNotFoundError.
 
-    Args:
-        path: Of a file that nobody changes any more; it may be removed meanwhile.
-        content_type: The header.
-
-    Raises:
-        FileNotFoundError: It is not there.
+    A long one is read while the client takes it, so that memory holds a piece of it.
     """
     size_bytes = path.stat().st_size
     if size_bytes <= _SHORT_FILE_BYTES:
-        response = Response(path.read_bytes(), content_type=content_type)
-    else:
-        sent = wrap_file(request.environ, path.open("rb"))
-        response = Response(sent, content_type=content_type, direct_passthrough=True)
-        response.content_length = size_bytes
+        return Response(path.read_bytes(), content_type=content_type)
+    response = Response(wrap_file(request.environ, path.open("rb")), content_type=content_type, direct_passthrough=True)
+    response.content_length = size_bytes
     return response
 
 
@@ -104,12 +113,12 @@ def clamp_side_px(side_px: float) -> int:
     return int(min(max(side_px, MIN_SIDE_PX), MAX_SIDE_PX))
 
 
-def cut_accepted() -> None:
-    """Keep the first types of what a client accepts: 64 KiB of them would take 0.2 s. For Flask's `before_request`."""
+def cut_accepted(environ: Environ) -> None:
+    """Keep the first types of what a client accepts: 64 KiB of them would take 0.2 s."""
     for name in ("HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING"):
-        sent = request.environ.get(name, "")
+        sent = environ.get(name, "")
         if len(sent) > _MAX_ACCEPT:
-            request.environ[name] = sent[:_MAX_ACCEPT].rpartition(",")[0]
+            environ[name] = sent[:_MAX_ACCEPT].rpartition(",")[0]
 
 
 def is_url(text: object) -> bool:

@@ -16,15 +16,14 @@ from ocrsvc.serving.request_guard import waiting
 from ocrsvc.settings.settings import Settings
 
 _OFF: Final = OutgoingPolicy(())
+_REMEDY: Final = "Send the request again after the time that Retry-After names."
 
 
 class UrlFiles:
-    """Fetches files for requests; for any thread that serves one.
+    """Fetches files for requests; for any thread that serves one. By default nobody may be asked.
 
-    Args:
-        policy: What may be asked; by default nobody.
-        most_at_once: Each fetching keeps a thread for requests. One caller has half of them at most, so that
-            hosts that never answer delay their own caller only.
+    Each fetching keeps a thread for requests. One caller has half of them at most, so that hosts that never answer
+    delay their own caller only.
     """
 
     def __init__(self, policy: OutgoingPolicy = _OFF, most_at_once: int = 1) -> None:
@@ -40,14 +39,7 @@ class UrlFiles:
         return self._policy.is_on
 
     def fetch(self, url: str) -> FetchedFile:
-        """The file at a URL, counted in this thread's request.
-
-        Raises:
-            QueueFull: As many files are fetched as may be at once, or other requests hold the memory that it needs.
-            TooManyAtOnce: As many are fetched for this caller as one caller may have.
-            ClientGone: Nobody waits for it any more.
-            OcrsvcError: As `fetch_file`.
-        """
+        """The file at a URL, counted in this thread's request. Raises QueueFull, TooManyAtOnce, and as `fetch_file`."""
         request = current_request()
         self._policy.check_url(url)
         with self._permit(request.caller), waiting(), request.ledger.during("wait"):
@@ -57,7 +49,16 @@ class UrlFiles:
     def _permit(self, caller: str) -> Iterator[None]:
         """Count one more file of a caller within the block. Raises QueueFull, TooManyAtOnce."""
         with self._lock:
-            self._check_room(caller)
+            if self._fetching.total() >= self._most:
+                raise QueueFull(
+                    f"This worker fetches {self._most} files already, the most at once (OCRSVC_URL_FETCHES).", _REMEDY
+                )
+            if self._fetching[caller] >= self._most_of_caller:
+                raise TooManyAtOnce(
+                    f"This worker fetches {self._most_of_caller} files for this caller already, the most at once for "
+                    "one (half of OCRSVC_URL_FETCHES).",
+                    _REMEDY,
+                )
             self._fetching[caller] += 1
         try:
             yield
@@ -66,19 +67,6 @@ class UrlFiles:
                 self._fetching[caller] -= 1
                 # No name is held longer than it is needed.
                 self._fetching += Counter()
-
-    def _check_room(self, caller: str) -> None:
-        remedy = "Send the request again after the time that Retry-After names."
-        if self._fetching.total() >= self._most:
-            raise QueueFull(
-                f"This worker fetches {self._most} files already, the most at once (OCRSVC_URL_FETCHES).", remedy
-            )
-        if self._fetching[caller] >= self._most_of_caller:
-            raise TooManyAtOnce(
-                f"This worker fetches {self._most_of_caller} files for this caller already, the most at once for one "
-                "(half of OCRSVC_URL_FETCHES).",
-                remedy,
-            )
 
 
 def url_files_of(settings: Settings) -> UrlFiles:

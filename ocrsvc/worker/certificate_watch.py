@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ocrsvc.connections.certificate import in_utc
-from ocrsvc.connections.certificates import Certificates
+from ocrsvc.connections.certificates import Certificates, in_utc
 from ocrsvc.connections.tls_files import files_of
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.settings import Settings

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final
 
 from ocrsvc.connections.tls_socket import TlsSocket
 from ocrsvc.errors import ClientGone
-from ocrsvc.http.head_check import HeadCheck
+from ocrsvc.http.access import HeadCheck
 from ocrsvc.http.received_body import Pace, ReceivedBody
 from ocrsvc.serving.memory_budget import Budget, Share, network_of
 from ocrsvc.worker.request_threads import is_quick

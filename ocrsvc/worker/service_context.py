@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from flask import Flask
 
     from ocrsvc.access.gate import AccessGate
-    from ocrsvc.http.head_check import HeadCheck
+    from ocrsvc.http.access import HeadCheck
     from ocrsvc.models.loaded_version import EngineThreads
     from ocrsvc.models.watcher import ModelWatcher
     from ocrsvc.models.worker_models import WorkerModels
@@ -189,7 +189,7 @@ class ServiceContext:
         """What the event loop asks before it receives a body; None where no key is wanted."""
         if self.worker.gate is None:
             return None
-        from ocrsvc.http.head_check import make_head_check
+        from ocrsvc.http.access import make_head_check
 
         return make_head_check(
             self.worker.gate, Routes(self.settings.dialects, has_models=self.settings.models is not None)

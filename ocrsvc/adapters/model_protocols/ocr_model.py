@@ -26,16 +26,8 @@ from ocrsvc.telemetry.metrics_store import MetricsStore, WorkerMetrics, count_mo
 from ocrsvc.telemetry.model_metrics import MODEL_SECONDS
 
 OPTION_NAMES: Final = (
-    "rotate",
-    "detect",
-    "upright_boxes",
-    "max_side",
-    "min_confidence",
-    "decoder",
-    "unwarp",
-    "spaces",
-    "region",
-    "mask",
+    *("rotate", "detect", "upright_boxes", "max_side", "min_confidence"),
+    *("decoder", "unwarp", "spaces", "region", "mask"),
 )
 """Those that change what the tensors hold; words, tables and regions have none."""
 
@@ -51,13 +43,9 @@ MOST_DIGITS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What a name stands for.
+    """What a name stands for: the version of this number would read now, of all that may serve, ascending.
 
-    Attributes:
-        name: Of the model, as it is answered.
-        number: Of the version that would read now.
-        numbers: Of all versions that may serve, ascending.
-        option: The reading option `model` that stands for it; None leaves the choice to the service.
+    `option` is the reading option `model` that stands for it; None leaves the choice to the service.
     """
 
     name: str
@@ -132,10 +120,8 @@ class ServedModels:
 class OcrModel:
     """The reader as a model with tensors; shared by all threads.
 
-    Args:
-        store: Where the requests of the whole service are counted.
-        worker_metrics: What this process counts them with.
-        operations: Loads and unloads models; None where there is no repository.
+    Requests of the whole service are counted in `store`, those of this process by `worker_metrics`. Without a
+    repository there are no `operations`.
     """
 
     def __init__(
@@ -167,22 +153,21 @@ class OcrModel:
         A request that fails is counted for `served`. Raises OcrsvcError: as Reader.read; of several images it says
         which one.
         """
-        began_s = time.monotonic()
+        began_s, metrics = time.monotonic(), self._worker_metrics
         try:
             readings = self._read(images, options, limit_s, context)
         except OcrsvcError:
             spent_s = time.monotonic() - began_s
-            self._worker_metrics.record((), ((MODEL_SECONDS.of("fail"), spent_s),))
+            metrics.record((), ((MODEL_SECONDS.of("fail"), spent_s),))
             if served is not ONLY:
-                count_version(self._worker_metrics, served.name, str(served.number), (), spent_s)
+                count_version(metrics, served.name, str(served.number), (), spent_s)
             raise
         spent_s = time.monotonic() - began_s
-        count_model_request(self._worker_metrics, readings, spent_s)
-        pages = [reading.page for reading in readings]
+        count_model_request(metrics, readings, spent_s)
+        pages, engine = [reading.page for reading in readings], readings[0].engine
         if not self.models.has_repository:
             return Inference(pages, NAME, VERSION)
-        engine = readings[0].engine
-        count_version(self._worker_metrics, engine.model, engine.version, readings, spent_s)
+        count_version(metrics, engine.model, engine.version, readings, spent_s)
         return Inference(pages, engine.model, engine.version)
 
     def _read(
@@ -200,7 +185,7 @@ class OcrModel:
 
 
 def make_model(settings: Settings, reader: Reader, store: MetricsStore, worker_metrics: WorkerMetrics) -> OcrModel:
-    """The model of a worker, over its repository if the settings name one; arguments as of OcrModel."""
+    """The model of a worker, over its repository if the settings name one."""
     operations = None if settings.models is None else ModelOperations(settings, lambda: reader.worker_models)
     return OcrModel(reader, store, worker_metrics, operations)
 

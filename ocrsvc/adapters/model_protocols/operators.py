@@ -23,31 +23,20 @@ from ocrsvc.settings.settings import Settings
 _FOLLOWED_S: Final = 2 * CHECK_S
 
 
-class OperatorsOnly(CallerError):
+class OperatorsOnly(CallerError, status=403, code="operators_only", title="For operators only"):
     """The call is for operators, and this caller is none."""
 
-    status = 403
-    code = "operators_only"
-    title = "For operators only"
 
-
-class ModelRefused(CallerError):
+class ModelRefused(CallerError, code="model_refused", title="The model was refused"):
     """The model was to be loaded, and has not proved itself."""
-
-    code = "model_refused"
-    title = "The model was refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A caller over HTTP or gRPC.
+    """A caller over HTTP or gRPC, who waits for `limit_s` seconds.
 
-    Attributes:
-        key: The name of the API key; empty where none is wanted. That it allows `operate` was checked before.
-        address: Of the peer; empty on a Unix socket.
-        is_local: Whether the peer is on this machine, and no proxy.
-        limit_s: Seconds within which the answer is worth having.
-        is_gone: Whether the client has closed its connection.
+    `key` is the name of the API key, empty where none is wanted; that it allows `operate` was checked before. The
+    peer's address is empty on a Unix socket; it is local on this machine, unless it is a proxy.
     """
 
     key: str
@@ -72,29 +61,21 @@ def caller_of_request() -> Caller:
 
 
 class ModelOperations:
-    """What operators do to the models; for any thread.
-
-    Args:
-        models: The worker's. Raises NotReady before they are opened.
-        sleep, clock: In seconds; monotonic.
-    """
+    """What operators do to the models of a worker; for any thread. Raises NotReady before they are opened."""
 
     def __init__(
         self,
         settings: Settings,
         models: Callable[[], WorkerModels],
-        sleep: Callable[[float], object] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._models = settings, models
         self._audit: AuditLog = audit_log_of(settings)
-        self._sleep, self._clock = sleep, clock
 
     def load(self, caller: Caller, name: str) -> None:
         """Have a model serve; returns when every worker answers requests for it.
 
-        Raises OcrsvcError: ModelRefused: no version of it has proved itself; OperatorsOnly, UnknownModel,
-        DeadlineExceeded, OperatorError.
+        Raises ModelRefused where no version of it has proved itself; OperatorsOnly, UnknownModel, DeadlineExceeded,
+        OperatorError.
         """
         with self._action(caller, "models.load", model=name):
             self._models().control.load(name)
@@ -104,12 +85,12 @@ class ModelOperations:
         """Have a model serve no more; returns when no worker begins a request for it. Raises as `load`."""
         with self._action(caller, "models.unload", model=name):
             self._models().control.unload(name)
-        self._sleep(_FOLLOWED_S)
+        time.sleep(_FOLLOWED_S)
 
     def configure(self, caller: Caller, config: Any) -> None:
         """Put TensorFlow Serving's message ModelServerConfig in place of the repository's policies.
 
-        Raises OcrsvcError: BadOption: it is wrong, or labels a version that has not proved itself; as `load`.
+        Raises BadOption where it is wrong, or labels a version that has not proved itself; as `load`.
         """
         assert self._settings.models is not None
         self._check_caller(caller)
@@ -121,7 +102,7 @@ class ModelOperations:
         with self._action(caller, "models.configure", models=sorted(policies.models)):
             self._models().control.apply_config(policies)
         self._wait(caller, tuple(policies.models))
-        self._sleep(_FOLLOWED_S)
+        time.sleep(_FOLLOWED_S)
 
     @contextmanager
     def _action(self, caller: Caller, action: str, **facts: object) -> Iterator[None]:
@@ -159,16 +140,16 @@ class ModelOperations:
     def _wait(self, caller: Caller, names: tuple[str, ...]) -> None:
         """Until no version of these models is left to be proved, and their newest ones are loaded here.
 
-        Raises OcrsvcError: ModelRefused: a new version was refused, or none may serve; DeadlineExceeded; what keeps a
-        version from being loaded.
+        Raises ModelRefused where a new version was refused, or none may serve; DeadlineExceeded; what keeps a version
+        from being loaded.
         """
-        models, end_s = self._models(), self._clock() + caller.limit_s
+        models, end_s = self._models(), time.monotonic() + caller.limit_s
         catalogue = models.control.rescan()
         new = [one for name in names if name in catalogue.models for one in catalogue.models[name].candidates]
         while any(one.name in names for one in catalogue.candidates):
-            if self._clock() >= end_s or caller.is_gone():
+            if time.monotonic() >= end_s or caller.is_gone():
                 raise DeadlineExceeded("The new version is still being proved.", "Ask for its status in a while.")
-            self._sleep(CHECK_S)
+            time.sleep(CHECK_S)
             catalogue = models.control.rescan()
         for version in new:
             verdict = catalogue.verdict(version)

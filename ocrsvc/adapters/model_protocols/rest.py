@@ -66,14 +66,9 @@ def json_answer(answer: object, status: int = 200) -> Response:
 
 def compressed(response: Response) -> Response:
     """The answer, compressed if the client asked for it and it is worth it."""
-    body = response.get_data()
-    if len(body) < _LEAST_COMPRESSED_BYTES:
-        return response
-    accepted = request.accept_encodings
-    if not accepted:
-        return response
-    encoding = next((name for name in ("gzip", "deflate") if accepted[name] > 0), None)
-    if encoding:
+    body, accepted = response.get_data(), request.accept_encodings
+    encoding = next((name for name in ("gzip", "deflate") if accepted[name] > 0), None) if accepted else None
+    if encoding and len(body) >= _LEAST_COMPRESSED_BYTES:
         compressor = zlib.compressobj(1, wbits=31 if encoding == "gzip" else 15)
         response.set_data(compressor.compress(body) + compressor.flush())
         response.headers["Content-Encoding"] = encoding

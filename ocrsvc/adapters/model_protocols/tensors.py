@@ -6,6 +6,7 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +16,7 @@ from ocrsvc.errors import BadBase64, CallerError, NothingSent, OcrsvcError
 from ocrsvc.formats.boxes import to_boxes
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.parsed_body import is_image
-from ocrsvc.records import Page
+from ocrsvc.records import Line, Page
 from ocrsvc.serving.memory_budget import Share
 
 NAME: Final = "ocr"
@@ -31,19 +32,12 @@ Shape = tuple[int, ...]
 NumberArray = NDArray[np.float32] | NDArray[np.int32]
 
 
-class BadTensor(CallerError):
+class BadTensor(CallerError, code="bad_tensor", title="A tensor is wrong"):
     """A tensor of the request has a wrong name, type, shape or content."""
 
-    code = "bad_tensor"
-    title = "A tensor is wrong"
 
-
-class NotOffered(OcrsvcError):
+class NotOffered(OcrsvcError, status=501, code="not_offered", title="Not offered here"):
     """A call or feature of the protocol that this service does not offer."""
-
-    status = 501
-    code = "not_offered"
-    title = "Not offered here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,30 +169,17 @@ def pack(array: Array) -> bytes:
     return b"".join(pieces)
 
 
-def _text(pages: Sequence[Page], batch: Shape) -> Array:
-    return Array("text", "BYTES", batch, [page.text for page in pages])
-
-
 def _texts(pages: Sequence[Page], _batch: Shape) -> Array:
     most = _most_lines(pages)
-    values = [line.text for line in pages[0].lines]
-    if len(pages) > 1:
-        values = [text for page in pages for text in _filled([line.text for line in page.lines], most)]
-    return Array("texts", "BYTES", (len(pages), most), values)
+    filled = [[line.text for line in page.lines] + [""] * (most - len(page.lines)) for page in pages]
+    return Array("texts", "BYTES", (len(pages), most), list(chain.from_iterable(filled)))
 
 
-def _scores(pages: Sequence[Page], _batch: Shape) -> Array:
-    values = np.zeros((len(pages), _most_lines(pages)), "<f4")
+def _filled(name: str, pages: Sequence[Page], dims: Shape, values_of: Callable[[Sequence[Line]], Any]) -> Array:
+    values = np.zeros((len(pages), _most_lines(pages), *dims), "<f4")
     for row, page in zip(values, pages, strict=True):
-        row[: len(page.lines)] = [line.confidence for line in page.lines]
-    return Array("scores", "FP32", values.shape, values)
-
-
-def _boxes(pages: Sequence[Page], _batch: Shape) -> Array:
-    values = np.zeros((len(pages), _most_lines(pages), 4, 2), "<f4")
-    for row, page in zip(values, pages, strict=True):
-        row[: len(page.lines)] = to_boxes(page.lines)
-    return Array("boxes", "FP32", values.shape, values)
+        row[: len(page.lines)] = values_of(page.lines)
+    return Array(name, "FP32", values.shape, values)
 
 
 def _counts(pages: Sequence[Page], batch: Shape) -> Array:
@@ -209,14 +190,10 @@ def _most_lines(pages: Sequence[Page]) -> int:
     return max(len(page.lines) for page in pages)
 
 
-def _filled(texts: list[str], most: int) -> list[str]:
-    return texts + [""] * (most - len(texts))
-
-
 _MAKERS: Final[dict[str, Callable[[Sequence[Page], Shape], Array]]] = {
-    "text": _text,
+    "text": lambda pages, batch: Array("text", "BYTES", batch, [page.text for page in pages]),
     "texts": _texts,
-    "scores": _scores,
-    "boxes": _boxes,
+    "scores": lambda pages, _: _filled("scores", pages, (), lambda lines: [line.confidence for line in lines]),
+    "boxes": lambda pages, _: _filled("boxes", pages, (4, 2), to_boxes),
     "counts": _counts,
 }

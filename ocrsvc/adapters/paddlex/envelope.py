@@ -28,10 +28,9 @@ from ocrsvc.adapters.paddlex.members import (
 from ocrsvc.adapters.paddlex.word_boxes import frame_lines, to_word_members
 from ocrsvc.errors import CallerError, OcrsvcError
 from ocrsvc.formats.boxes import to_boxes, to_frames, to_scores, whole
-from ocrsvc.http.annotated_pages import drawn_page
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.json_body import parse_any_json
-from ocrsvc.http.responses import NO_IMAGE, is_wrong_path, read_pages
+from ocrsvc.http.responses import NO_IMAGE, drawn_page, is_wrong_path, read_pages
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Check, Image, Page
 from ocrsvc.serving.memory_budget import Share

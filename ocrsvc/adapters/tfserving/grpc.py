@@ -5,125 +5,126 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from google.protobuf import json_format
 
 from ocrsvc.adapters.context import GrpcService
 from ocrsvc.adapters.model_protocols.ocr_model import Inference, OcrModel, ServedModel
 from ocrsvc.adapters.model_protocols.operators import caller_of_call
 from ocrsvc.adapters.model_protocols.tensors import (
     IMAGE,
-    OUTPUTS,
     Array,
     BadTensor,
-    Tensor,
     arrays_of,
     check_input,
     image_of,
     wanted_outputs,
 )
-from ocrsvc.adapters.tfserving.http import SIGNATURE, check_signature
-from ocrsvc.adapters.tfserving.servables import failure_of_version, find_servable, find_versions
+from ocrsvc.adapters.tfserving.http import (
+    DTYPES,
+    SIGNATURE,
+    check_signature,
+    failure_of_version,
+    find_servable,
+    find_versions,
+    signature_of,
+)
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
 from ocrsvc.records import Page, ReadOptions
 
-if TYPE_CHECKING:
-    from ocrsvc.adapters.model_protocols.operators import ModelOperations
-
 FILES: Final = ("tensorflow.proto", "tensorflow_serving.proto")
 PREDICTION: Final = "/tensorflow.serving.PredictionService/"
 MODEL: Final = "/tensorflow.serving.ModelService/"
-METHOD: Final = "tensorflow/serving/predict"
 TYPE_URL: Final = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
-DTYPES: Final = {"BYTES": 7, "FP32": 1, "INT32": 3}
 
+DT_STRING: Final = 7
 _VALUES: Final = {"FP32": "float_val", "INT32": "int_val"}
-_STATES: Final = {"START": 10, "LOADING": 20, "AVAILABLE": 30, "UNLOADING": 40, "END": 50}
 _FAILED_PRECONDITION: Final = 9
 _NO_PAGE: Final = Page(0, 0, 0, ())
 
 
 def make_tfserving(messages: Messages, model: OcrModel) -> Methods:
-    """The methods of both services, over a model.
+    """The methods of both services, over a model."""
+    service = _Service(messages, model)
 
-    Args:
-        messages: With those of FILES.
-        model: Reads the images.
-    """
-    models = model.models
-    predict_response, metadata_response, status_response, signatures = (
-        messages[f"tensorflow.serving.{name}"]
-        for name in ("PredictResponse", "GetModelMetadataResponse", "GetModelStatusResponse", "SignatureDefMap")
-    )
+    def method(name: str, answer: Any, **more: Any) -> Method:
+        return Method(messages[f"tensorflow.serving.{name}Request"], answer, **more)
 
-    def predict(request: Any, call: Call) -> Any:
-        served = find_servable(models, *_place(request.model_spec))
-        check_signature(request.model_spec.signature_name)
+    described: Methods = {
+        PREDICTION + "Predict": method("Predict", service.predict),
+        PREDICTION + "GetModelMetadata": method("GetModelMetadata", service.metadata, quick=True),
+        # It looks at the repository's folders, if there is one.
+        MODEL + "GetModelStatus": method("GetModelStatus", service.status, quick=not model.models.has_repository),
+    }
+    if model.operations is None:
+        return described
+    return {
+        **described,
+        MODEL + "HandleReloadConfigRequest": method("ReloadConfig", service.reload, scope="operate"),
+    }
+
+
+class _Service:
+    """The methods, each called with a request and its call."""
+
+    def __init__(self, messages: Messages, model: OcrModel) -> None:
+        self._messages, self._model, self._models = messages, model, model.models
+
+    def _response(self, name: str) -> Any:
+        return self._messages[f"tensorflow.serving.{name}"]()
+
+    def predict(self, request: Any, call: Call) -> Any:
+        spec = request.model_spec
+        served = find_servable(self._models, *_place(spec))
+        check_signature(spec.signature_name)
         names = wanted_outputs(list(request.output_filter))
         elements, batch = _elements(request)
-        read = _read(model, served, elements, call)
-        response = predict_response()
-        name = read.name if models.has_repository else request.model_spec.name
-        _sign(response.model_spec, name, read.version, request.model_spec.signature_name or SIGNATURE)
+        read = self._read(served, elements, call)
+        response = self._response("PredictResponse")
+        name = read.name if self._models.has_repository else spec.name
+        _sign(response.model_spec, name, read.version, spec.signature_name or SIGNATURE)
         for array in arrays_of(read.pages, names, batch):
             _fill(response.outputs[array.name], array)
         return response
 
-    def metadata(request: Any, _call: Call) -> Any:
-        served = find_servable(models, *_place(request.model_spec))
+    def _read(self, served: ServedModel, elements: Sequence[bytes], call: Call) -> Inference:
+        """A page for each element; of an empty one an empty page, because perf_analyzer has nothing else to send."""
+        images = [image_of(element, call.share) for element in elements if element]
+        read = Inference([], served.name, str(served.number))
+        if images:
+            read = self._model.infer(images, ReadOptions(model=served.option), call.left_s, call.context, served)
+        pages = iter(read.pages)
+        return replace(read, pages=[next(pages) if element else _NO_PAGE for element in elements])
+
+    def metadata(self, request: Any, _call: Call) -> Any:
+        served = find_servable(self._models, *_place(request.model_spec))
         if set(request.metadata_field) != {"signature_def"}:
             raise BadTensor("The one metadata_field that there is is 'signature_def'.", "Ask for it.")
-        response = metadata_response()
+        response = self._response("GetModelMetadataResponse")
         _sign(response.model_spec, served.name, str(served.number), "")
+        described = {"signature_def": {SIGNATURE: signature_of()}}
         signed = response.metadata["signature_def"]
-        signed.type_url, signed.value = TYPE_URL, _describe(signatures()).SerializeToString()
+        signed.type_url = TYPE_URL
+        signed.value = json_format.ParseDict(described, self._response("SignatureDefMap")).SerializeToString()
         return response
 
-    def status(request: Any, _call: Call) -> Any:
-        response = status_response()
-        for one in find_versions(models, *_place(request.model_spec)):
-            found = response.model_version_status.add(version=one.number, state=_STATES[one.state])
+    def status(self, request: Any, _call: Call) -> Any:
+        response = self._response("GetModelStatusResponse")
+        for one in find_versions(self._models, *_place(request.model_spec)):
             failure = failure_of_version(one)
-            found.status.error_code = _FAILED_PRECONDITION if failure else 0
-            found.status.error_message = failure
+            status = {"error_code": _FAILED_PRECONDITION if failure else 0, "error_message": failure}
+            response.model_version_status.add(version=one.number, state=one.state, status=status)
         return response
 
-    described: Methods = {
-        PREDICTION + "Predict": Method(messages["tensorflow.serving.PredictRequest"], predict),
-        PREDICTION + "GetModelMetadata": Method(
-            messages["tensorflow.serving.GetModelMetadataRequest"], metadata, quick=True
-        ),
-        # It looks at the repository's folders, if there is one.
-        MODEL + "GetModelStatus": Method(
-            messages["tensorflow.serving.GetModelStatusRequest"], status, quick=not models.has_repository
-        ),
-    }
-    if model.operations is None:
-        return described
-    return {**described, MODEL + "HandleReloadConfigRequest": _reloading(messages, model.operations)}
-
-
-def _reloading(messages: Messages, operations: ModelOperations) -> Method:
-    """The method by which an operator says anew which versions are wanted, and their labels."""
-    response = messages["tensorflow.serving.ReloadConfigResponse"]
-
-    def reload(request: Any, call: Call) -> Any:
-        operations.configure(caller_of_call(call), request.config)
-        answer = response()
+    def reload(self, request: Any, call: Call) -> Any:
+        """An operator says anew which versions are wanted, and their labels."""
+        assert self._model.operations is not None
+        self._model.operations.configure(caller_of_call(call), request.config)
+        answer = self._response("ReloadConfigResponse")
         answer.status.error_code = 0
         return answer
-
-    return Method(messages["tensorflow.serving.ReloadConfigRequest"], reload, scope="operate")
-
-
-def _read(model: OcrModel, served: ServedModel, elements: Sequence[bytes], call: Call) -> Inference:
-    """A page for each element; of an empty one an empty page, because perf_analyzer has nothing else to send."""
-    images = [image_of(element, call.share) for element in elements if element]
-    read = Inference([], served.name, str(served.number))
-    if images:
-        read = model.infer(images, ReadOptions(model=served.option), call.left_s, call.context, served)
-    pages = iter(read.pages)
-    return replace(read, pages=[next(pages) if element else _NO_PAGE for element in elements])
 
 
 def _place(spec: Any) -> tuple[str, str | None, str | None]:
@@ -143,18 +144,13 @@ def _elements(request: Any) -> tuple[Sequence[bytes], tuple[int, ...]]:
         names = ", ".join(repr(name[:40]) for name in list(request.inputs)[:5])
         raise BadTensor(f"The inputs are named {names or 'nothing'}; the one input is {IMAGE.name!r}.")
     tensor = request.inputs[IMAGE.name]
-    datatype = IMAGE.datatype if tensor.dtype == DTYPES[IMAGE.datatype] else f"DataType {tensor.dtype}"
-    lengths = [dim.size for dim in tensor.tensor_shape.dim]
-    shape = check_input(IMAGE.name, datatype, lengths)
-    if not tensor.string_val:
-        # What is left out of a TensorProto is empty.
-        return [b""] * math.prod(shape), shape
-    count = len(tensor.string_val)
-    if count != math.prod(shape):
-        raise BadTensor(
-            f"The shape stands for {math.prod(shape)} elements, and string_val has {count}.", "Send as many."
-        )
-    return tensor.string_val, shape
+    datatype = IMAGE.datatype if tensor.dtype == DT_STRING else f"DataType {tensor.dtype}"
+    shape = check_input(IMAGE.name, datatype, [dim.size for dim in tensor.tensor_shape.dim])
+    count, sent = math.prod(shape), len(tensor.string_val)
+    if sent not in (0, count):
+        raise BadTensor(f"The shape stands for {count} elements, and string_val has {sent}.", "Send as many.")
+    # What is left out of a TensorProto is empty.
+    return tensor.string_val or [b""] * count, shape
 
 
 def _fill(tensor: Any, array: Array) -> None:
@@ -166,22 +162,6 @@ def _fill(tensor: Any, array: Array) -> None:
     else:
         # As TensorFlow Serving does by default: small clients do not read tensor_content.
         getattr(tensor, _VALUES[array.datatype]).extend(array.values.ravel().tolist())
-
-
-def _describe(signatures: Any) -> Any:
-    """The one signature: what the model takes and gives."""
-    signature = signatures.signature_def[SIGNATURE]
-    signature.method_name = METHOD
-    _describe_tensor(signature.inputs[IMAGE.name], IMAGE)
-    for output in OUTPUTS:
-        _describe_tensor(signature.outputs[output.name], output)
-    return signatures
-
-
-def _describe_tensor(info: Any, tensor: Tensor) -> None:
-    info.name, info.dtype = f"{tensor.name}:0", DTYPES[tensor.datatype]
-    for length in tensor.shape[:1] if tensor.dims == (1,) else tensor.shape:
-        info.tensor_shape.dim.add(size=length)
 
 
 GRPC_SERVICE: Final = GrpcService(FILES, make_tfserving)

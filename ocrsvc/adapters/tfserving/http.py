@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import orjson
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.adapters.model_protocols.ocr_model import OcrModel, ServedModels
+from ocrsvc.adapters.model_protocols.ocr_model import MOST_DIGITS, OcrModel, ServedModel, ServedModels
 from ocrsvc.adapters.model_protocols.rest import answer_ready, compressed, json_answer, parse_received, serve_paths
 from ocrsvc.adapters.model_protocols.tensors import (
     IMAGE,
@@ -25,7 +26,6 @@ from ocrsvc.adapters.model_protocols.tensors import (
     arrays_of,
     image_of,
 )
-from ocrsvc.adapters.tfserving.servables import failure_of_version, find_servable, find_versions
 from ocrsvc.errors import CallerError, UnknownModel
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import shown
@@ -36,40 +36,23 @@ from ocrsvc.models.model_control import VersionStatus
 from ocrsvc.records import Page, ReadOptions
 from ocrsvc.serving.memory_budget import Share
 
-SIGNATURE: Final = "serving_default"
-METHOD: Final = "tensorflow/serving/predict"
 OTHER_VERBS: Final = "classify|regress"
 ROW_NAMES: Final = ("text", "scores", "boxes", "counts")
-DTYPES: Final = {"BYTES": "DT_STRING", "FP32": "DT_FLOAT", "INT32": "DT_INT32"}
 
 _MODEL: Final = r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
 
 
 def make_tfserving(context: AdapterContext) -> Blueprint:
     """Predictions, status and metadata below /v1/models, over a model."""
-    model = context.model
-    blueprint = Blueprint("tfserving", __name__)
-
-    def run(name: str, version: str | None, label: str | None) -> Response:
-        return predict(model, name, version, label)
-
-    def metadata(name: str, version: str | None, label: str | None) -> Response:
-        return _metadata(model, name, version, label)
-
-    def wrong(name: str, version: str | None, label: str | None, verb: str) -> Response:
-        return wrong_method(model, name, version, label, verb)
-
-    def model_status(name: str, version: str | None, label: str | None) -> Response:
-        return status(model, name, version, label)
-
+    model, blueprint = context.model, Blueprint("tfserving", __name__)
     serve_paths(
         blueprint,
         ("/v1/models/<path:rest>",),
         (
-            ("POST", _MODEL + ":predict", run),
-            ("POST", _MODEL + f":(?P<verb>{OTHER_VERBS})", wrong),
-            ("GET", _MODEL, model_status),
-            ("GET", _MODEL + "/metadata", metadata),
+            ("POST", _MODEL + ":predict", partial(predict, model)),
+            ("POST", _MODEL + f":(?P<verb>{OTHER_VERBS})", partial(wrong_method, model)),
+            ("GET", _MODEL, partial(status, model)),
+            ("GET", _MODEL + "/metadata", partial(_metadata, model)),
             ("GET", ".*", _malformed),
             ("POST", ".*", _malformed),
         ),
@@ -83,29 +66,15 @@ def _malformed() -> Response:
 
 
 def _metadata(model: OcrModel, name: str, version: str | None, label: str | None) -> Response:
-    check_known(model.models, name)
+    if not model.models.status(name):
+        raise UnknownModel(f"Could not find any versions of model {name[:100]}")
     served = find_servable(model.models, name, version, label)
-    signature = {
-        "inputs": {IMAGE.name: _tensor(IMAGE)},
-        "outputs": {output.name: _tensor(output) for output in OUTPUTS},
-        "method_name": METHOD,
-    }
     spec = {"name": served.name, "signature_name": "", "version": str(served.number)}
-    return json_answer({"model_spec": spec, "metadata": {"signature_def": {"signature_def": {SIGNATURE: signature}}}})
+    signatures = {"signature_def": {"signature_def": {SIGNATURE: signature_of()}}}
+    return json_answer({"model_spec": spec, "metadata": signatures})
 
 
-def _tensor(tensor: Tensor) -> dict[str, object]:
-    """A tensor's description. One image is one element here, so that a batch of them has one length."""
-    lengths = tensor.shape[:1] if tensor.dims == (1,) else tensor.shape
-    dims = [{"size": str(length), "name": ""} for length in lengths]
-    return {
-        "dtype": DTYPES[tensor.datatype],
-        "tensor_shape": {"dim": dims, "unknown_rank": False},
-        "name": f"{tensor.name}:0",
-    }
-
-
-def predict(model: OcrModel, name: str, version: str | None, label: str | None) -> Response:
+def predict(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> Response:
     """Answer a request's images in its own form, by rows or by columns. Raises OcrsvcError."""
     served = find_servable(model.models, name, version, label)
     by_rows, images = parse_received(lambda body: _read_request(body, request.share))
@@ -144,41 +113,21 @@ def wrong_method(
     )
 
 
-def check_known(models: ServedModels, name: str) -> None:
-    """Raises UnknownModel unless there is a model of this name, in whatever state."""
-    if not models.status(name):
-        raise UnknownModel(f"Could not find any versions of model {name[:100]}")
-
-
-def check_signature(signature: object) -> None:
-    """Raises BadTensor unless this is the one signature, or none."""
-    if signature not in (None, "", SIGNATURE):
-        name = shown(signature)[:100]
-        raise BadTensor(f'Serving signature name: "{name}" not found in signature def', f"Use {SIGNATURE}.")
-
-
 def _read_request(body: bytes, share: Share) -> tuple[bool, list[bytes]]:
     """Whether the images came by rows, and they. Raises CallerError, QueueFull."""
     sent = parse_json(body, share)
     check_signature(sent.get("signature_name"))
-    if ("instances" in sent) == ("inputs" in sent):
+    by_rows = "instances" in sent
+    if by_rows == ("inputs" in sent):
         raise CallerError("Missing 'inputs' or 'instances' key", "Send one of them.")
-    values = _rows(sent["instances"]) if "instances" in sent else _column(sent["inputs"])
+    values = sent["instances"] if by_rows else _unwrapped(sent["inputs"])
+    if not isinstance(values, list):
+        if by_rows:
+            raise BadTensor("The value of 'instances' is not a list.", 'Send {"instances": [{"b64": "…"}]}.')
+        values = [values]
     if not 1 <= len(values) <= MAX_BATCH:
         raise BadTensor(f"The request holds {len(values)} images; accepted are 1 to {MAX_BATCH}.")
-    return "instances" in sent, [_image(value, share) for value in values]
-
-
-def _rows(instances: object) -> list[Any]:
-    """The value of each instance: the instance itself, or what it has under the input's name."""
-    if not isinstance(instances, list):
-        raise BadTensor("The value of 'instances' is not a list.", 'Send {"instances": [{"b64": "…"}]}.')
-    return [_unwrapped(instance) for instance in instances]
-
-
-def _column(inputs: object) -> list[Any]:
-    values = _unwrapped(inputs)
-    return values if isinstance(values, list) else [values]
+    return by_rows, [_image(_unwrapped(value) if by_rows else value, share) for value in values]
 
 
 def _unwrapped(value: object) -> Any:
@@ -194,9 +143,7 @@ def _unwrapped(value: object) -> Any:
 def _image(value: object, share: Share) -> bytes:
     """The image file in {"b64": …}, in a text, or in either as the only element of a list.
 
-    Raises:
-        CallerError: It is no image.
-        QueueFull: Other requests hold the memory.
+    Raises CallerError where it is no image, QueueFull where other requests hold the memory.
     """
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -210,21 +157,87 @@ def _image(value: object, share: Share) -> bytes:
 
 def _row(page: Page) -> dict[str, object]:
     """The outputs for one image, as long as it has lines."""
-    return {array.name: array.values[0] for array in arrays_of([page], ROW_NAMES, (1,))} | {
-        "texts": [line.text for line in page.lines]
-    }
+    arrays = {array.name: array.values[0] for array in arrays_of([page], ROW_NAMES, (1,))}
+    return {**arrays, "texts": [line.text for line in page.lines]}
 
 
 def _columns(pages: Sequence[Page]) -> dict[str, object]:
     """The outputs of all images, each as one nested list."""
     columns: dict[str, object] = {}
     for array in arrays_of(pages, OUTPUT_NAMES, (len(pages),)):
-        values = array.values
-        columns[array.name] = _folded(values, array.shape) if isinstance(values, list) else values
+        values, width = array.values, array.shape[-1]
+        if isinstance(values, list) and len(array.shape) > 1:
+            columns[array.name] = [values[row * width : (row + 1) * width] for row in range(len(pages))]
+        else:
+            columns[array.name] = values
     return columns
 
 
-def _folded(values: list[str], shape: tuple[int, ...]) -> list[Any]:
-    if len(shape) == 1:
-        return values
-    return [values[row * shape[1] : (row + 1) * shape[1]] for row in range(shape[0])]
+SIGNATURE: Final = "serving_default"
+METHOD: Final = "tensorflow/serving/predict"
+DTYPES: Final = {"BYTES": "DT_STRING", "FP32": "DT_FLOAT", "INT32": "DT_INT32"}
+
+
+def find_servable(models: ServedModels, name: str, version: str | None = None, label: str | None = None) -> ServedModel:
+    """What a request names, to predict. Raises UnknownModel."""
+    found = models.find(name, _number(version), label)
+    if found is not None:
+        return found
+    is_known = bool(models.status(name))
+    if version and is_known:
+        raise _no_version(name, version)
+    if label and is_known:
+        raise UnknownModel(f"Unrecognized servable version label: {label[:100]}")
+    place = f"Specific({name[:100]}, {version[:20]})" if version else f"Latest({name[:100]})"
+    raise UnknownModel(f"Servable not found for request: {place}")
+
+
+def find_versions(
+    models: ServedModels, name: str, version: str | None = None, label: str | None = None
+) -> Sequence[VersionStatus]:
+    """How the versions are that a request names, the newest first. Raises UnknownModel."""
+    every = models.status(name)
+    if not every:
+        raise UnknownModel(f"Could not find any versions of model {name[:100]}")
+    if label:
+        return [one for one in every if one.number == find_servable(models, name, None, label).number]
+    chosen = [one for one in every if version is None or one.number == _number(version)]
+    if version and not chosen:
+        raise _no_version(name, version)
+    return list(reversed(chosen))
+
+
+def failure_of_version(one: VersionStatus) -> str:
+    """What is wrong with it; "" where nothing is: what was unloaded, or is not wanted, ended well."""
+    return one.reason if one.failed else ""
+
+
+def check_signature(signature: object) -> None:
+    """Raises BadTensor unless this is the one signature, or none."""
+    if signature not in (None, "", SIGNATURE):
+        name = shown(signature)[:100]
+        raise BadTensor(f'Serving signature name: "{name}" not found in signature def', f"Use {SIGNATURE}.")
+
+
+def signature_of() -> dict[str, Any]:
+    """The one signature: what every model takes and gives."""
+    outputs = {output.name: _tensor(output) for output in OUTPUTS}
+    return {"inputs": {IMAGE.name: _tensor(IMAGE)}, "outputs": outputs, "method_name": METHOD}
+
+
+def _tensor(tensor: Tensor) -> dict[str, Any]:
+    """A tensor's description. One image is one element here, so that a batch of them has one length."""
+    lengths = tensor.shape[:1] if tensor.dims == (1,) else tensor.shape
+    shape = {"dim": [{"size": str(length), "name": ""} for length in lengths], "unknown_rank": False}
+    return {"dtype": DTYPES[tensor.datatype], "tensor_shape": shape, "name": f"{tensor.name}:0"}
+
+
+def _number(version: str | None) -> int | None:
+    """Of a version in digits; one that is too long is a version that there is not."""
+    if not version:
+        return None
+    return int(version) if len(version) <= MOST_DIGITS else 0
+
+
+def _no_version(name: str, version: str) -> UnknownModel:
+    return UnknownModel(f"Could not find version {version[:20]} of model {name}")

@@ -18,9 +18,9 @@ from flask import Blueprint, Response
 from ocrsvc.adapters.context import AdapterContext, make_blueprint
 from ocrsvc.adapters.trwebocr.tr_rects import shrink_page, to_numbered, to_raw_out
 from ocrsvc.errors import BadOption, NothingSent
-from ocrsvc.http.annotated_pages import drawn_page
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
+from ocrsvc.http.responses import drawn_page
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadOptions
 

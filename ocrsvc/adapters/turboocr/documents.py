@@ -1,35 +1,42 @@
-"""Reads documents as TurboOCR's clients ask for them, over HTTP or gRPC, and tells what was read of each page."""
+"""Reads documents as TurboOCR's clients ask for them, over HTTP or gRPC: their pages, or a file made of them."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Final
 
-from ocrsvc.adapters.turboocr.failures import Coded, error_members
-from ocrsvc.adapters.turboocr.page_values import to_document_page
-from ocrsvc.adapters.turboocr.parameters import DocumentParameters, OutputForm
-from ocrsvc.errors import BrokenImage, OcrsvcError, UnsupportedImage
-from ocrsvc.formats.document import options_for
+import orjson
+from flask import Response
+
+from ocrsvc.adapters.answer_values import HeldOutput
+from ocrsvc.adapters.turboocr.failures import Coded, code_of, error_members
+from ocrsvc.adapters.turboocr.page_values import to_document_page, to_results
+from ocrsvc.adapters.turboocr.parameters import DocumentParameters, PageParameters
+from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, UnsupportedImage
+from ocrsvc.formats.document import DocumentResult, options_for, write_document
 from ocrsvc.http.error_responses import failure_of
+from ocrsvc.http.request import Request, current_request
+from ocrsvc.http.response_stream import ended_pieces, stream_response
 from ocrsvc.imaging.document import is_pdf
-from ocrsvc.pipeline.documents import FileRead
+from ocrsvc.pipeline.documents import FileRead, PageRead
+from ocrsvc.pipeline.masked_pictures import picture_maker
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.readings import Reading
-from ocrsvc.records import Page
-from ocrsvc.serving.work_queue import RequestContext
+from ocrsvc.readings import EngineInfo, Reading
+from ocrsvc.records import Page, ReadOptions
+from ocrsvc.serving.work_queue import RequestContext, make_check
+
+Outcome = Reading | OcrsvcError
+
+# What Markdown needs of a page beside its text: tables, and which regions are headers and footers.
+_MARKDOWN: Final = ReadOptions(layout=True, tables=True)
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentCall:
-    """One request for a document, over HTTP or gRPC.
-
-    Attributes:
-        reader: Reads it.
-        file: The whole file.
-        asked: What is asked of it.
-        deadline: When the answer must be there, on `time.monotonic`.
-        context: Whether still somebody waits for it, and its account of memory.
-    """
+    """One request for a whole file, over HTTP or gRPC; the answer must be there by `deadline`, on `time.monotonic`."""
 
     reader: Reader
     file: bytes
@@ -42,18 +49,64 @@ class DocumentCall:
         """Seconds until the deadline; 0 if it has passed."""
         return max(0.0, self.deadline - time.monotonic())
 
+    def check(self) -> None:
+        """Raises DeadlineExceeded, ClientGone once nobody waits."""
+        make_check(self.context, self.deadline, time.monotonic)()
 
-def read_pdf(call: DocumentCall, form: OutputForm = "json") -> FileRead:
-    """The pages of a PDF, with what its answer needs; at least one of them was read. Raises OcrsvcError."""
+
+@dataclass(frozen=True, slots=True)
+class DocumentAnswer:
+    """What a document is answered: its pages, or a file; `degraded` says which pages are missing from that."""
+
+    readings: Sequence[Reading]
+    pages: Sequence[dict[str, Any]] = ()
+    file: bytes = b""
+    degraded: str = ""
+
+
+def batch_answer(outcomes: Sequence[Outcome], asked: PageParameters) -> list[tuple[dict[str, Any], str | None]]:
+    """For each image what was read, or an entry without results that says why, and the error's code.
+
+    Raises the first error of images of which none could be read.
+    """
+    failed = [outcome for outcome in outcomes if isinstance(outcome, OcrsvcError)]
+    if failed and len(failed) == len(outcomes):
+        raise failed[0]
+    return [
+        (to_results(outcome.page, asked), None)
+        if isinstance(outcome, Reading)
+        else ({"results": [], **error_members(outcome)}, code_of(outcome))
+        for outcome in outcomes
+    ]
+
+
+def answer_pdf(call: DocumentCall) -> DocumentAnswer:
+    """The answer about a PDF of which a page was read, in the form that is asked for. Raises OcrsvcError."""
+    form = call.asked.form
     if not is_pdf(call.file):
         raise Coded("PDF_RENDER_FAILED", "This is no PDF.", "Send an image to /ocr/raw.")
-    options = options_for((form,), call.asked.page.read_options(call.asked.mode))
-    if form == "md":
-        options = replace(options, layout=True)
+    options = options_for((form,), call.asked.read_options(call.asked.mode))
+    options = replace(options, layout=options.layout or form == "md")
     read = call.reader.read_files([call.file], options, call.left_s, call.context)[0]
     if not read.readings:
         raise bad_file(call.file, read.errors[0][1])
-    return read
+    degraded = f"text({','.join(f'p{number}' for number, _ in read.errors)})" if read.errors else ""
+    if form == "json":
+        return DocumentAnswer(read.readings, [page_of(call, number, outcome) for number, outcome in read.pages])
+    if form == "pdf":
+        return DocumentAnswer(read.readings, file=_searchable_pdf(call, read), degraded=degraded)
+    if call.asked.as_pages:
+        return DocumentAnswer(read.readings, _markdown_pages(call, read), degraded=degraded)
+    # The format leaves out the first comment.
+    pages = [reading.page for reading in read.readings]
+    head = f"<!-- page {pages[0].number} -->\n\n".encode()
+    return DocumentAnswer(read.readings, file=head + _markdown(call, pages, read.readings[0].engine), degraded=degraded)
+
+
+def answer_markdown(call: DocumentCall) -> DocumentAnswer:
+    """The Markdown of an image. Raises as `Reader.read`, and as `write_document`."""
+    reading = call.reader.read(call.file, _MARKDOWN, call.left_s, call.context)
+    return DocumentAnswer([reading], file=_markdown(call, [reading.page], reading.engine))
 
 
 def bad_file(file: bytes, error: OcrsvcError) -> OcrsvcError:
@@ -63,15 +116,106 @@ def bad_file(file: bytes, error: OcrsvcError) -> OcrsvcError:
     return error
 
 
-def to_pages(call: DocumentCall, read: FileRead) -> list[dict[str, object]]:
-    """The pages, in order; one that could not be read says why."""
-    return [page_of(call, number, outcome) for number, outcome in read.pages]
-
-
-def page_of(call: DocumentCall, number: int, outcome: Reading | OcrsvcError) -> dict[str, object]:
+def page_of(call: DocumentCall, number: int, outcome: Outcome) -> dict[str, Any]:
     """One page of a document, or why there is none."""
     drawn_dpi = call.reader.settings.pdf_dpi if is_pdf(call.file) else None
     if isinstance(outcome, Reading):
         return to_document_page(replace(outcome.page, number=number), call.asked, drawn_dpi)
-    empty = to_document_page(Page(0, 0, 0, (), number), replace(call.asked, autorotate=False), drawn_dpi)
-    return {**empty, "width": 0, "height": 0, **error_members(outcome, failure_of(outcome))}
+    empty = to_document_page(Page(0, 0, 0, (), number), call.asked.model_copy(update={"autorotate": False}), drawn_dpi)
+    return {**empty, "width": 0, "height": 0, **error_members(outcome)}
+
+
+def _searchable_pdf(call: DocumentCall, read: FileRead) -> bytes:
+    lowest = call.asked.min_confidence or 0.0
+    pages = [
+        replace(page, lines=tuple(line for line in page.lines if line.confidence >= lowest))
+        for page in (reading.page for reading in read.readings)
+    ]
+    failed = [number for number, _ in read.errors]
+    is_masked = any(page.masked is not None for page in pages)
+    picture_of = picture_maker(call.reader, call.file, call.deadline, call.context) if is_masked else None
+    dpi = call.reader.settings.pdf_dpi
+    result = DocumentResult(call.file, pages, len(pages), read.readings[0].engine, failed, picture_of, dpi)
+    with call.reader.pdf_making.take(call.check):
+        return _written("pdf", result, call)
+
+
+def _markdown_pages(call: DocumentCall, read: FileRead) -> list[dict[str, Any]]:
+    return [
+        {"page_index": number - 1, "markdown": _markdown(call, [outcome.page], outcome.engine).decode()}
+        if isinstance(outcome, Reading)
+        else {"page_index": number - 1, "markdown": "", "text_degraded": True}
+        for number, outcome in read.pages
+    ]
+
+
+def _markdown(call: DocumentCall, pages: Sequence[Page], engine: EngineInfo) -> bytes:
+    return _written("md", DocumentResult(call.file, pages, len(pages), engine), call)
+
+
+def _written(name: str, result: DocumentResult, call: DocumentCall) -> bytes:
+    held = HeldOutput(call.context.share)
+    write_document(name, result, held, call.left_s, call.check)
+    return held.taken()
+
+
+NDJSON_TYPE: Final = "application/x-ndjson"
+
+Pages = Generator[PageRead, None, None]
+
+
+def respond_by_page(call: DocumentCall) -> Response:
+    """The answer, which begins once the first page is read: until then it can be an error with its status.
+
+    Raises the error of a page that is the only one, or that is too late, and as reading does.
+    """
+    options = call.asked.read_options(call.asked.mode)
+    pages = call.reader.read_by_page(call.file, options, call.left_s, call.context)
+    try:
+        first = next(pages)
+        if isinstance(first.outcome, OcrsvcError if first.chosen == 1 else DeadlineExceeded):
+            raise bad_file(call.file, first.outcome)
+        pieces = _EventStream(current_request(), call).pieces(first, pages)
+        return stream_response(pieces, NDJSON_TYPE, pages.close)
+    except BaseException:
+        pages.close()
+        raise
+
+
+class _EventStream:
+    """The lines of one answer; for the thread of its request."""
+
+    def __init__(self, request: Request, call: DocumentCall) -> None:
+        self._request, self._call = request, call
+        self._read = self._failed = 0
+
+    def pieces(self, first: PageRead, pages: Pages) -> Iterator[bytes]:
+        """What ends an answer that has begun is reported in it."""
+        events = chain((self._begin(first),), (self._page(page) for page in chain((first,), pages)))
+        return ended_pieces(self._request, map(_line, events), lambda: _line(self._end()), _error_line)
+
+    def _begin(self, first: PageRead) -> dict[str, object]:
+        kind, asked = "pdf" if is_pdf(self._call.file) else "image", self._call.asked
+        return {"event": "meta", "kind": kind, "pages": first.chosen, "dpi": asked.dpi, "mode": asked.mode}
+
+    def _page(self, page: PageRead) -> dict[str, object]:
+        """Raises DeadlineExceeded: no page after it will be read."""
+        if isinstance(page.outcome, Reading):
+            self._read += 1
+            return {"event": "page", **page_of(self._call, page.number, page.outcome)}
+        if isinstance(page.outcome, DeadlineExceeded):
+            raise page.outcome
+        self._failed += 1
+        failure = failure_of(page.outcome)
+        return {"event": "page_error", "page_index": page.number - 1, "code": code_of(failure)}
+
+    def _end(self) -> dict[str, object]:
+        return {"event": "end", "pages": self._read + self._failed, "failed": self._failed}
+
+
+def _error_line(failure: OcrsvcError) -> bytes:
+    return _line({"event": "error", "code": code_of(failure)})
+
+
+def _line(event: dict[str, object]) -> bytes:
+    return orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE)

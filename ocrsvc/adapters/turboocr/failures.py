@@ -6,41 +6,27 @@ from typing import Final
 
 from flask import Response
 
-from ocrsvc.errors import (
-    BadBase64,
-    BadOption,
-    BodyTooLarge,
-    BrokenImage,
-    CallerError,
-    DeadlineExceeded,
-    EngineFailed,
-    ImageTooLarge,
-    NothingSent,
-    NotReady,
-    OcrsvcError,
-    Refused,
-    TooManyPages,
-    UnsupportedImage,
-)
+from ocrsvc import errors
+from ocrsvc.errors import CallerError, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.responses import as_json
 
 # The original's code for each error; the first that fits.
 CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
-    (NothingSent, "MISSING_IMAGE"),
-    (BadBase64, "BASE64_DECODE_FAILED"),
-    (UnsupportedImage, "IMAGE_DECODE_FAILED"),
-    (BrokenImage, "IMAGE_DECODE_FAILED"),
-    (ImageTooLarge, "DIMENSIONS_TOO_LARGE"),
-    (TooManyPages, "PDF_TOO_LARGE"),
-    (BadOption, "INVALID_PARAMETER"),
-    (NotReady, "NOT_READY"),
-    (DeadlineExceeded, "INFERENCE_TIMEOUT"),
-    (Refused, "SERVER_BUSY"),
-    (EngineFailed, "INFERENCE_ERROR"),
+    (errors.NothingSent, "MISSING_IMAGE"),
+    (errors.BadBase64, "BASE64_DECODE_FAILED"),
+    (errors.UnsupportedImage, "IMAGE_DECODE_FAILED"),
+    (errors.BrokenImage, "IMAGE_DECODE_FAILED"),
+    (errors.ImageTooLarge, "DIMENSIONS_TOO_LARGE"),
+    (errors.TooManyPages, "PDF_TOO_LARGE"),
+    (errors.BadOption, "INVALID_PARAMETER"),
+    (errors.NotReady, "NOT_READY"),
+    (errors.DeadlineExceeded, "INFERENCE_TIMEOUT"),
+    (errors.Refused, "SERVER_BUSY"),
+    (errors.EngineFailed, "INFERENCE_ERROR"),
 )
 # The original answers 400 to all that a file can be wrong with.
-_BAD_FILES: Final = (UnsupportedImage, BrokenImage, ImageTooLarge, TooManyPages)
+_BAD_FILES: Final = (errors.UnsupportedImage, errors.BrokenImage, errors.ImageTooLarge, errors.TooManyPages)
 
 
 class Coded(CallerError):
@@ -63,7 +49,7 @@ def code_of(error: BaseException) -> str:
 
 def status_of(failure: OcrsvcError) -> int:
     """The HTTP status: 400 for a file that cannot be read, whatever is wrong with it."""
-    return 400 if isinstance(failure, _BAD_FILES) and not isinstance(failure, BodyTooLarge) else failure.status
+    return 400 if isinstance(failure, _BAD_FILES) and not isinstance(failure, errors.BodyTooLarge) else failure.status
 
 
 def as_original(error: OcrsvcError) -> OcrsvcError:
@@ -73,9 +59,9 @@ def as_original(error: OcrsvcError) -> OcrsvcError:
     return Coded(code_of(error), error.detail, error.remedy)
 
 
-def error_members(error: Exception, failure: OcrsvcError) -> dict[str, object]:
-    """What an answer says of an error."""
-    return {"error": {"code": code_of(error), "message": str(failure)}}
+def error_members(error: Exception, failure: OcrsvcError | None = None) -> dict[str, object]:
+    """What an answer says of an error; `failure` is what `failure_of` made of it."""
+    return {"error": {"code": code_of(error), "message": str(failure or failure_of(error))}}
 
 
 def answer_failure(error: Exception) -> Response:

@@ -7,187 +7,162 @@ from typing import Final
 
 from flask import Blueprint, Response
 
-from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.adapters.turboocr.batch_answers import batch_answer, check_some_read
-from ocrsvc.adapters.turboocr.capabilities import capabilities_of
-from ocrsvc.adapters.turboocr.document_files import (
-    MARKDOWN_OPTIONS,
-    degraded_by,
-    markdown_pages,
-    to_markdown,
-    to_pdf,
-    whole_markdown,
-)
-from ocrsvc.adapters.turboocr.documents import DocumentCall, read_pdf, to_pages
+from ocrsvc.adapters.context import AdapterContext, make_blueprint
+from ocrsvc.adapters.turboocr.documents import DocumentCall, answer_markdown, answer_pdf, batch_answer, respond_by_page
 from ocrsvc.adapters.turboocr.failures import Coded, answer_failure
 from ocrsvc.adapters.turboocr.page_values import to_results
 from ocrsvc.adapters.turboocr.parameters import (
-    PLAIN_DOCUMENT,
+    DEFAULT_DPI,
+    MODES,
     DocumentParameters,
     PageParameters,
-    check_markdown_parameters,
     document_parameters,
     first_values,
-    output_parameters,
     page_parameters,
 )
-from ocrsvc.adapters.turboocr.pixels import check_size, read_size, to_image_file
-from ocrsvc.adapters.turboocr.streaming import respond_by_page
+from ocrsvc.adapters.turboocr.pixels import MAX_SIDE_PX, check_size, read_size, to_image_file
 from ocrsvc.errors import NothingSent, NotReady
-from ocrsvc.http.parsed_body import Content, limited_parsing
+from ocrsvc.http.parsed_body import MAX_IMAGES, limited_parsing
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, read_images
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading
 from ocrsvc.settings.settings import Settings
 
-HEALTHY: Final = "ok"
+RESPONSE_MODE: Final = "json_bytes"
+"""gRPC answers carry the JSON of the HTTP answer."""
+
+ENDPOINTS: Final = (
+    *("/health", "/health/live", "/health/ready", "/capabilities"),
+    *("/ocr", "/ocr/raw", "/ocr/batch", "/ocr/pixels", "/ocr/pdf", "/ocr/markdown", "/ocr/stream"),
+)
 _PDF_FIELDS: Final = ("file", "pdf")
 
 
 def make_turboocr(context: AdapterContext) -> Blueprint:
-    """POST /ocr, /ocr/raw, /ocr/batch, /ocr/pixels, /ocr/pdf, /ocr/markdown and /ocr/stream over a reader.
+    """POST /ocr, /ocr/raw, /ocr/batch, … over a reader, and GET /health, … and /capabilities."""
+    views = _Views(context)
+    posts = (views.ocr, views.raw, views.pixels, views.batch, views.pdf, views.markdown, views.stream)
+    gets = (("/health", views.health), ("/health/live", views.health), ("/health/ready", views.ready))
+    return make_blueprint(
+        "turboocr",
+        answer_failure,
+        (
+            *(("POST", "/ocr" if view == views.ocr else f"/ocr/{view.__name__}", view) for view in posts),
+            *(("GET", path, view) for path, view in gets),
+            ("GET", "/capabilities", lambda: as_json(capabilities_of(context.settings))),
+        ),
+    )
 
-    And GET /health, /health/live, /health/ready and /capabilities.
-    """
-    reader = context.reader
-    blueprint = Blueprint("turboocr", __name__)
-    blueprint.register_error_handler(Exception, answer_failure)
 
-    @blueprint.post("/ocr")
-    def ocr() -> Response:
+class _Views:
+    """The views, each but the first one below /ocr under its own name."""
+
+    def __init__(self, context: AdapterContext) -> None:
+        self._context = context
+
+    def ocr(self) -> Response:
         asked = page_parameters(first_values(request.content.fields))
-        return _read(reader, request.content.first_image((), ("image",)), asked)
+        return self._read(request.content.first_image((), ("image",)), asked)
 
-    @blueprint.post("/ocr/raw")
-    def raw() -> Response:
-        asked = page_parameters(first_values(request.content.fields))
-        return _read(reader, _raw_image(request.content), asked)
+    def raw(self) -> Response:
+        return self._read(_raw_image(), page_parameters(first_values(request.content.fields)))
 
-    @blueprint.post("/ocr/pixels")
-    def pixels() -> Response:
+    def pixels(self) -> Response:
         sent = first_values(request.args.items(multi=True))
-        return _read(reader, _pixels(sent), page_parameters(sent))
+        size = read_size(sent, request.headers)
+        # A body that cannot be what it should is not kept.
+        size_bytes = check_size(*size)
+        body = request.take_body()
+        with limited_parsing(request.share, size_bytes, request.deadline):
+            data = to_image_file(body, size, request.share)
+        return self._read(data, page_parameters(sent))
 
-    @blueprint.post("/ocr/batch")
-    def batch() -> Response:
-        return _read_batch(reader, request.content)
+    def batch(self) -> Response:
+        content = request.content
+        asked = page_parameters(first_values(content.fields))
+        if not content.members.get("images"):
+            raise Coded("EMPTY_BATCH", "Empty images array")
+        outcomes = read_images(self._context.reader, content.images((), ("images",)), asked.read_options())
+        entries, errors = zip(*batch_answer(outcomes, asked), strict=True)
+        readings = [outcome for outcome in outcomes if isinstance(outcome, Reading)]
+        return _timed(as_json({"batch_results": entries, "errors": errors}), readings)
 
-    @blueprint.post("/ocr/pdf")
-    def pdf() -> Response:
-        return _read_pdf(reader, request.content)
+    def pdf(self) -> Response:
+        asked = document_parameters(first_values(request.content.fields))
+        answer = answer_pdf(self._call(_pdf(), asked))
+        if answer.pages:
+            response = as_json({"pages": answer.pages})
+        elif asked.form == "pdf":
+            response = Response(answer.file, content_type="application/pdf")
+            response.headers["Content-Disposition"] = 'attachment; filename="searchable.pdf"'
+        else:
+            response = _markdown(answer.file)
+        if answer.degraded:
+            response.headers["X-OCR-Degraded"] = answer.degraded
+        return _timed(response, answer.readings)
 
-    @blueprint.post("/ocr/markdown")
-    def markdown() -> Response:
-        return _read_markdown(reader, request.content)
+    def markdown(self) -> Response:
+        page_parameters(first_values(request.content.fields))
+        answer = answer_markdown(self._call(_raw_image(), DocumentParameters()))
+        return _timed(_markdown(answer.file), answer.readings)
 
-    @blueprint.post("/ocr/stream")
-    def stream() -> Response:
-        return _stream(reader, request.content)
+    def stream(self) -> Response:
+        asked = document_parameters(first_values(request.content.fields))
+        return respond_by_page(self._call(_raw_image(), asked))
 
-    _add_health(blueprint, reader, context.settings)
-    return blueprint
+    def health(self) -> Response:
+        return Response("ok", content_type="text/plain; charset=utf-8")
 
-
-def _add_health(blueprint: Blueprint, reader: Reader, settings: Settings) -> None:
-    @blueprint.get("/health")
-    @blueprint.get("/health/live")
-    def health() -> Response:
-        return Response(HEALTHY, content_type="text/plain; charset=utf-8")
-
-    @blueprint.get("/health/ready")
-    def ready() -> Response:
-        if not reader.ready:
+    def ready(self) -> Response:
+        if not self._context.reader.ready:
             raise NotReady("Pipeline not ready.")
-        return health()
+        return self.health()
 
-    @blueprint.get("/capabilities")
-    def capabilities() -> Response:
-        return as_json(capabilities_of(settings))
+    def _read(self, data: bytes, asked: PageParameters) -> Response:
+        reading = self._context.read(data, asked.read_options())
+        return _timed(as_json(to_results(reading.page, asked)), [reading])
+
+    def _call(self, file: bytes, asked: DocumentParameters) -> DocumentCall:
+        return DocumentCall(self._context.reader, file, asked, request.deadline, request.context)
 
 
-def _read(reader: Reader, data: bytes, asked: PageParameters) -> Response:
-    reading = reader.read(data, asked.read_options(), request.left_s, request.context)
-    return _timed(as_json(to_results(reading.page, asked)), [reading])
+def capabilities_of(settings: Settings) -> dict[str, object]:
+    """What the server says of itself; the same document is in its gRPC health answer."""
+    features = {"layout": True, "tables": True, "formulas": False, "autorotate": True, "profile_endpoint": False}
+    modes = list(MODES) if settings.pdf_dpi else []
+    return {
+        "build": "cpu",
+        "features": {**features, "grpc_response_mode": RESPONSE_MODE},
+        "pdf": {"modes": modes, "default_dpi": DEFAULT_DPI, "max_pages": settings.max_pages},
+        "limits": {
+            "max_body_mb": max(1, settings.max_body_bytes >> 20),
+            "max_image_dim": MAX_SIDE_PX,
+            "max_batch_images": MAX_IMAGES,
+        },
+        "endpoints": list(ENDPOINTS),
+    }
 
 
 def _timed(response: Response, readings: Sequence[Reading]) -> Response:
-    """With the engine's time."""
     engine_s = sum(reading.timing.engine_s for reading in readings)
     response.headers["X-Inference-Time-Ms"] = f"{engine_s * 1000:.3f}"
     return response
 
 
-def _raw_image(content: Content) -> bytes:
-    data = content.raw if content.raw is not None else content.any_file()
+def _markdown(text: bytes) -> Response:
+    return Response(text, content_type="text/markdown; charset=utf-8")
+
+
+def _raw_image() -> bytes:
+    data = request.content.raw if request.content.raw is not None else request.content.any_file()
     if not data:
         raise Coded("EMPTY_BODY", "Empty body")
     return data
 
 
-def _pixels(sent: dict[str, object]) -> bytes:
-    """The body's bare pixels as an image file. Raises CallerError."""
-    size = read_size(sent, request.headers)
-    # A body that cannot be what it should is not kept.
-    size_bytes = check_size(*size)
-    body = request.take_body()
-    with limited_parsing(request.share, size_bytes, request.deadline):
-        return to_image_file(body, size, request.share)
-
-
-def _read_batch(reader: Reader, content: Content) -> Response:
-    """One entry an image; one that failed has no results, and says why. Raises the first error if all failed."""
-    asked = page_parameters(first_values(content.fields))
-    if not content.members.get("images"):
-        raise Coded("EMPTY_BATCH", "Empty images array")
-    outcomes = read_images(reader, content.images((), ("images",)), asked.read_options())
-    check_some_read(outcomes)
-    entries, errors = batch_answer(outcomes, asked)
-    readings = [outcome for outcome in outcomes if isinstance(outcome, Reading)]
-    return _timed(as_json({"batch_results": entries, "errors": errors}), readings)
-
-
-def _call(reader: Reader, file: bytes, asked: DocumentParameters) -> DocumentCall:
-    return DocumentCall(reader, file, asked, request.deadline, request.context)
-
-
-def _read_pdf(reader: Reader, content: Content) -> Response:
-    sent = first_values(content.fields)
-    asked, output = document_parameters(sent), output_parameters(sent)
-    call = _call(reader, _pdf_of(content), asked)
-    read = read_pdf(call, output.form)
-    if output.form == "json":
-        return _timed(as_json({"pages": to_pages(call, read)}), read.readings)
-    if output.form == "pdf":
-        response = Response(to_pdf(call, read, output.min_confidence), content_type="application/pdf")
-        response.headers["Content-Disposition"] = 'attachment; filename="searchable.pdf"'
-    elif output.as_pages:
-        response = as_json({"pages": markdown_pages(call, read)})
-    else:
-        response = _markdown(whole_markdown(call, read))
-    if read.errors:
-        response.headers["X-OCR-Degraded"] = degraded_by(read)
-    return _timed(response, read.readings)
-
-
-def _read_markdown(reader: Reader, content: Content) -> Response:
-    check_markdown_parameters(first_values(content.fields))
-    call = _call(reader, _raw_image(content), PLAIN_DOCUMENT)
-    reading = reader.read(call.file, MARKDOWN_OPTIONS, call.left_s, call.context)
-    return _timed(_markdown(to_markdown(call, [reading.page], reading.engine)), [reading])
-
-
-def _markdown(text: str) -> Response:
-    return Response(text, content_type="text/markdown; charset=utf-8")
-
-
-def _stream(reader: Reader, content: Content) -> Response:
-    asked = document_parameters(first_values(content.fields))
-    return respond_by_page(_call(reader, _raw_image(content), asked))
-
-
-def _pdf_of(content: Content) -> bytes:
+def _pdf() -> bytes:
     """The PDF, which is the body, a file of a form, or base64 in JSON. Raises CallerError."""
+    content = request.content
     if content.raw is not None:
         return content.raw
     if found := next((part.data for part in content.files if part.name in _PDF_FIELDS and part.data), None):

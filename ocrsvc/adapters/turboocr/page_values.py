@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from ocrsvc.adapters.turboocr.parameters import PLAIN, DocumentParameters, Mode, PageParameters
-from ocrsvc.formats.boxes import to_boxes, to_scores, whole
+from ocrsvc.adapters.answer_values import placed_texts
+from ocrsvc.adapters.turboocr.parameters import DocumentParameters, Mode, PageParameters
 from ocrsvc.formats.markup import to_html
 from ocrsvc.imaging.geometry import restore_page
 from ocrsvc.records import Box, Cell, Page, Region, RegionType, Table
@@ -33,20 +33,14 @@ _REMAINDER_CONFIDENCE: Final = 1.0
 _NO_REGION: Final = -1
 
 
-def to_results(page: Page, asked: PageParameters = PLAIN, scale: float = 1.0) -> dict[str, object]:
-    """The lines, and what else is asked for.
-
-    Args:
-        page: What was read.
-        asked: What besides the text.
-        scale: By which boxes are multiplied.
-    """
+def to_results(page: Page, asked: PageParameters, scale: float = 1.0) -> dict[str, object]:
+    """The lines, and what else is asked for; boxes are multiplied by `scale`."""
     answer: dict[str, object] = {"results": _lines(page, asked, scale)}
-    if asked.layout:
+    if asked.has_layout:
         answer["layout"] = [_region(number, region, scale) for number, region in enumerate(page.regions)]
-    if asked.reading_order:
+    if asked.has_order:
         answer["reading_order"] = list(range(len(page.lines)))
-    if asked.blocks:
+    if asked.as_blocks:
         answer["blocks"] = _blocks(page, scale)
     if asked.tables:
         answer["tables"] = [_table(table, page.regions, scale) for table in page.tables]
@@ -54,13 +48,7 @@ def to_results(page: Page, asked: PageParameters = PLAIN, scale: float = 1.0) ->
 
 
 def to_document_page(page: Page, asked: DocumentParameters, drawn_dpi: float | None) -> dict[str, object]:
-    """A page of a document.
-
-    Args:
-        page: What was read, with its number.
-        asked: Of the document.
-        drawn_dpi: Pixels an inch at which the page was drawn; None where it is an image.
-    """
+    """A page of a document, with its number; it was drawn at `drawn_dpi`, unless it is an image."""
     turned = -page.angle % 360 if asked.autorotate else 0
     if turned:
         sides = (page.height, page.width) if turned in {90, 270} else (page.width, page.height)
@@ -72,7 +60,7 @@ def to_document_page(page: Page, asked: DocumentParameters, drawn_dpi: float | N
         "dpi": asked.dpi,
         "width": max(1, round(page.width * scale)),
         "height": max(1, round(page.height * scale)),
-        **to_results(page, asked.page, scale),
+        **to_results(page, asked, scale),
         "mode": mode_of(page, asked.mode),
         "text_layer_quality": "trusted" if any(line.source == "text_layer" for line in page.lines) else "absent",
     }
@@ -88,19 +76,18 @@ def mode_of(page: Page, asked: Mode) -> Mode:
 
 
 def _lines(page: Page, asked: PageParameters, scale: float) -> list[dict[str, object]]:
-    columns = zip(page.lines, to_scores(page.lines), whole(to_boxes(page.lines) * scale).tolist(), strict=True)
-    found: list[dict[str, object]] = [
-        {"text": line.text, "confidence": score, "bounding_box": box}
-        | ({"source": "pdf"} if line.source == "text_layer" else {})
-        for line, score, box in columns
-    ]
-    if not asked.layout:
-        return found
     regions = {line: number for number, region in enumerate(page.regions) for line in region.lines}
-    return [
-        {"id": number, **line, **({"layout_id": regions[number]} if number in regions else {})}
-        for number, line in enumerate(found)
-    ]
+    found = []
+    for number, (line, (text, score, box)) in enumerate(
+        zip(page.lines, placed_texts(page.lines, scale=scale), strict=True)
+    ):
+        told: dict[str, object] = {"text": text, "confidence": score, "bounding_box": box}
+        if line.source == "text_layer":
+            told["source"] = "pdf"
+        if asked.has_layout:
+            told = {"id": number, **told, **({"layout_id": regions[number]} if number in regions else {})}
+        found.append(told)
+    return found
 
 
 def _region(number: int, region: Region, scale: float) -> dict[str, object]:

@@ -13,19 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.imaging.reading_order.blocks_beside import BLOCK_GAP, blocks_beside
-from ocrsvc.imaging.reading_order.columns import parts_columns, reads_across
+from ocrsvc.imaging.reading_order.columns import flow, is_table, parts_columns
 from ocrsvc.imaging.reading_order.gutters import HEADER, Gutter, tall_gutters
-from ocrsvc.imaging.reading_order.row_cells import rows_with_cells
-from ocrsvc.imaging.reading_order.ruled_cells import ruled_blocks
-from ocrsvc.imaging.reading_order.ruled_order import with_ruled_blocks
-from ocrsvc.imaging.reading_order.text_rows import Indices, TextLines, as_text_lines, median, parts_between
+from ocrsvc.imaging.reading_order.row_cells import records_of, rows_with_cells, ruled_rows
+from ocrsvc.imaging.reading_order.ruled_cells import ruled_blocks, with_ruled_blocks
+from ocrsvc.imaging.reading_order.text_rows import (
+    Indices,
+    Numbers,
+    TextLines,
+    as_text_lines,
+    parts_between,
+    parts_between_rules,
+    top_down,
+    widest_step,
+)
 
 DEEPEST = 12  # cuts in cuts
 BAND = 1.5  # white stripe across a part, in line heights, along which it may be cut
-COLUMN_END = 2.5  # the same across two columns, that ends both
 WIDE_BAND = 5.0  # the same, along which it is cut before anything else
-TABLE_LINES = 3  # on each side of a gutter that make a table beside other bands
-NUMBERS = 0.5  # of the lines of one side of it
 
 
 def reading_order(
@@ -63,7 +68,7 @@ def reading_blocks(
         # Such a page is the mirror image of one that is read from left to right.
         quads, rules = quads * (-1, 1), None if rules is None else rules * (-1, 1)
     frames = np.concatenate([quads.min(axis=1), quads.max(axis=1)], axis=1)
-    lines = as_text_lines(frames, texts)
+    lines = as_text_lines(frames, texts, _horizontal(rules))
     everything = np.arange(len(frames))
     tables = ruled_blocks(lines, rules) if rules is not None and len(rules) else []
     if not tables:
@@ -72,12 +77,31 @@ def reading_blocks(
 
 
 def _region(lines: TextLines, here: Indices, deeper: int) -> list[list[int]]:
-    """The blocks of a region: first between white stripes as wide as it, then along its tallest gutter."""
-    return [block for part in parts_between(lines, here, WIDE_BAND) for block in _part(lines, part, deeper)]
+    """The blocks of a region: first between rules and white stripes as wide as it, then along its tallest gutter."""
+    ruled = parts_between_rules(lines, here) if deeper else [here]
+    if len(ruled) == 1:
+        return [block for part in parts_between(lines, here, WIDE_BAND) for block in _part(lines, part, deeper)]
+    blocks: list[list[int]] = []
+    for part, cells in zip(ruled, [[], *ruled_rows(lines, ruled[1:-1]), []], strict=True):
+        if cells:
+            blocks += [top_down(lines, cell).tolist() for cell in cells]
+        else:
+            blocks += _region(lines, part, deeper - 1)
+    return blocks
+
+
+def _horizontal(rules: NDArray[np.float32] | None) -> Numbers:
+    """(M, 3) height, left and right end of the horizontal ones of some rules (N, 4, 2)."""
+    if rules is None or not len(rules):
+        return np.empty((0, 3))
+    low, high = rules.min(axis=1).astype(np.float64), rules.max(axis=1)
+    flat = high[:, 0] - low[:, 0] > high[:, 1] - low[:, 1]
+    horizontal: Numbers = np.column_stack([(low[:, 1] + high[:, 1]) / 2, low[:, 0], high[:, 0]])[flat]
+    return horizontal
 
 
 def _part(lines: TextLines, here: Indices, deeper: int) -> list[list[int]]:
-    ordered = here[np.argsort(lines.middle[here], kind="stable")]
+    ordered = top_down(lines, here)
     gutters = tall_gutters(lines, ordered) if deeper else []
     gutter = next((gutter for gutter in gutters if parts_columns(lines, gutter)), None)
     if gutter is not None and _parts_rows(lines, gutter, ordered[gutter.first : gutter.last]):
@@ -95,29 +119,25 @@ def _part(lines: TextLines, here: Indices, deeper: int) -> list[list[int]]:
     above, below = ordered[: gutter.first], ordered[gutter.last :]
     return [
         *_region(lines, above, deeper - 1),
-        *_columns(lines, gutter, beside, deeper - 1),
+        *_region(lines, gutter.left, deeper - 1),
+        *_region(lines, gutter.right, deeper - 1),
         *_region(lines, below, deeper - 1),
     ]
 
 
 def _parts_rows(lines: TextLines, gutter: Gutter, beside: Indices) -> bool:
-    """Whether white parts what is beside a gutter into rows of blocks, as cards are, or bands, one of them a table."""
-    rows = parts_between(lines, beside, BLOCK_GAP)
-    if len(rows) > 1 and all(blocks_beside(lines, row) for row in rows):
+    """Whether what is beside a gutter is rows of blocks, such as cards, or of cells, or has a table in a band of it."""
+    if flow(lines, gutter.left, gutter.right):
+        return False
+    if records_of(lines, beside):
         return True
+    for white in (BLOCK_GAP, widest_step(lines, beside)):
+        rows = parts_between(lines, beside, white)
+        if len(rows) > 1 and all(blocks_beside(lines, row) for row in rows):
+            return True
     bands = parts_between(lines, beside, HEADER)
-    return len(bands) > 1 and any(
-        _is_table(lines, band[is_left], band[~is_left])
-        for band, is_left in ((band, np.isin(band, gutter.left)) for band in bands)
-    )
-
-
-def _is_table(lines: TextLines, left: Indices, right: Indices) -> bool:
-    return (
-        min(len(left), len(right)) >= TABLE_LINES
-        and max(lines.is_number[left].mean(), lines.is_number[right].mean()) > NUMBERS
-        and reads_across(lines, left, right)
-    )
+    sides = [(np.intersect1d(band, gutter.left), np.intersect1d(band, gutter.right)) for band in bands]
+    return len(bands) > 1 and any(is_table(lines, *of_band) for of_band in sides)
 
 
 def _joined(lines: TextLines, bands: list[Indices], beside: Indices) -> list[Indices]:
@@ -126,39 +146,3 @@ def _joined(lines: TextLines, bands: list[Indices], beside: Indices) -> list[Ind
     first = int(np.searchsorted(tops, lines.top[beside].min(), "right")) - 1
     last = int(np.searchsorted(tops, lines.top[beside].max(), "right"))
     return [*bands[:first], np.concatenate(bands[first:last]), *bands[last:]]
-
-
-def _columns(lines: TextLines, gutter: Gutter, beside: Indices, deeper: int) -> list[list[int]]:
-    """Left and right of a gutter, from stripe to stripe; headers and tables between columns are read across."""
-    blocks: list[list[int]] = []
-    for left, right in _bands(lines, gutter, beside):
-        several = min(len(left), len(right)) and 2 < len(left) + len(right) < len(beside)
-        across = several and reads_across(lines, left, right)
-        parts = [np.concatenate([left, right])] if across else [left, right]
-        blocks += [block for part in parts for block in _region(lines, part, deeper)]
-    return blocks
-
-
-def _bands(lines: TextLines, gutter: Gutter, beside: Indices) -> list[tuple[Indices, Indices]]:
-    """Left and right between white stripes that end both columns: pages above each other, headers, footers."""
-    order = beside[np.argsort(lines.top[beside], kind="stable")]
-    tops, bottoms = lines.top[order], np.maximum.accumulate(lines.bottom[order])
-    stripe = (tops[1:] - bottoms[:-1]) / median(lines.height[order])
-    is_left = np.isin(order, gutter.left)
-    lefts = np.cumsum(is_left)
-    cuts = []
-    for cut in (np.flatnonzero(stripe > HEADER) + 1).tolist():
-        both = 0 < lefts[cut - 1] < cut and 0 < lefts[-1] - lefts[cut - 1] < len(order) - cut
-        if both and (stripe[cut - 1] > COLUMN_END or _is_header(lines, order, cut, gutter)):
-            cuts.append(cut)
-    bands = zip(np.split(order, cuts), np.split(is_left, cuts), strict=True)
-    return [(band[left], band[~left]) for band, left in bands]
-
-
-def _is_header(lines: TextLines, order: Indices, cut: int, gutter: Gutter) -> bool:
-    """Whether a cut leaves a row of two lines at the top or bottom, the second of which is no heading of its column."""
-    if cut not in (2, len(order) - 2):
-        return False
-    row = order[:2] if cut == 2 else order[-2:]
-    indent = lines.left[row].max() - lines.left[gutter.right].min()
-    return bool(indent > median(lines.height[order]))

@@ -16,6 +16,7 @@ from ocrsvc.imaging.reading_order.text_rows import (
     rows_of,
     side_by_side,
     stripes_of,
+    top_down,
 )
 
 BLOCK_GAP = 0.9  # white stripe, in line heights, that ends a block
@@ -27,6 +28,7 @@ TIGHT_STRIPE = 0.35  # white between the rows of such a table; blocks are set mo
 SAME_STRIPE = 0.4  # difference, in line heights, of the white between the lines of two blocks
 MOST_NUMBERS = 0.5  # of the lines of a block; more make a column of a table
 MOST_LABELS = 0.33  # of the lines of a block that end with a colon; more make a form
+SAME_KINDS = 0.75  # of the rows of cards have words, or numbers, in all of them
 ENDS_TRIED = 2  # widest white stripes below which something else may begin
 
 
@@ -56,7 +58,7 @@ def _ends(lines: TextLines, rows: list[list[int]], first: int) -> list[int]:
     stripes = np.minimum.accumulate(lines.top[here][::-1])[::-1][starts] - bottoms
     widest = np.argsort(-stripes, kind="stable")[:ENDS_TRIED]
     wide = widest[stripes[widest] > BLOCK_STRIPE * median(lines.height[here])]
-    return [end, *(first + 1 + wide).tolist()]
+    return [*(first + 1 + wide).tolist(), end]
 
 
 def _before_line_across(lines: TextLines, rows: list[list[int]], first: int) -> int:
@@ -82,24 +84,29 @@ def _are_blocks(lines: TextLines, blocks: list[Indices], rows: int) -> bool:
     tops = [float(lines.top[block].min()) for block in blocks]
     if max(tops) - min(tops) > SAME_ROW * size:
         return False
-    if any(
-        lines.is_number[block].mean() >= MOST_NUMBERS or lines.is_label[block].mean() > MOST_LABELS for block in several
-    ):
+    kinds = _kinds(lines, blocks)
+    numbers = max(lines.is_number[block].mean() for block in several) >= MOST_NUMBERS
+    if (numbers and kinds < 2) or max(lines.is_label[block].mean() for block in several) > MOST_LABELS:
         return False
     pitches = [median(stripes_of(lines, block)[1]) for block in several]
     if max(pitches) - min(pitches) > SAME_STRIPE:
         return False
-    if len({len(block) for block in blocks}) == 1 and not _are_cards(lines, blocks):
+    if len({len(block) for block in blocks}) == 1 and not kinds:
         loose = median(np.concatenate([stripes_of(lines, block)[1] for block in blocks])) > TIGHT_STRIPE
         if loose or rows > MOST_BLOCK_ROWS:
             return False
     return all(len(parts_between(lines, block, BLOCK_GAP)) == 1 for block in blocks)
 
 
-def _are_cards(lines: TextLines, blocks: list[Indices]) -> bool:
-    """Whether all blocks have words and numbers in the same order; the columns of a table differ in that."""
-    kinds = {tuple(lines.is_number[block[np.argsort(lines.middle[block])]].tolist()) for block in blocks}
-    return len(kinds) == 1 and any(kinds.pop())
+def _kinds(lines: TextLines, blocks: list[Indices]) -> int:
+    """How often words and numbers change from row to row, alike in all blocks; the columns of a table differ."""
+    if len({len(block) for block in blocks}) > 1:
+        return 0
+    kinds = np.array(
+        [np.where(lines.digits, lines.digits, 5 * lines.is_number)[top_down(lines, block)] for block in blocks]
+    )
+    same = (kinds == kinds[0]).all(axis=0)
+    return int(np.count_nonzero(np.diff(kinds[0, same]))) if same.mean() >= SAME_KINDS else 0
 
 
 def _is_in_block(lines: TextLines, heading: Indices, blocks: list[Indices]) -> bool:

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from ocrsvc.imaging.reading_order.gutters import Gutter
-from ocrsvc.imaging.reading_order.text_rows import Indices, Numbers, TextLines, cells_of, median, rows_of
+from ocrsvc.imaging.reading_order.text_rows import Indices, Numbers, TextLines, goes_on, median, rows_of
 
 LEVEL = 0.15  # distance of two middles that are level, as a share of the smaller height
 LEVEL_OF_NUMBERS = 0.3  # the same where one side is numbers, whose boxes are lower than those of Chinese in their row
@@ -21,12 +21,13 @@ CHANCE = 0.7  # of the rows of two columns may be level by chance
 CHANCE_OF_WORDS = 0.85  # the same of words, of which tables are seldom made
 STRICT = 4.0  # rows level for each that is not, on both sides of which there may be lists or tables
 FEW_ROWS = 3  # fewer say nothing of what is level
-LEAST_CELLS = 2  # level by themselves, though their lines are not, make a table
 LONG = 4.0  # median length of words that are no cells of a table, in line heights
 EVEN = 0.2  # how far the lengths of most lines of running text are from their median, as a share of it
 TIGHT = 1.5  # pitch of lines that belong together, in heights of their boxes
 LOOSE = 2.1  # the same of long lines of running text: Chinese is set with more white
 FULL = 8.0  # length of such lines, in line heights
+RAGGED = 0.25  # of the width of a column is left free at the end of a line at most
+WRAPPED = 0.34  # of the lines of paragraphs go on in the next one
 MOST = 0.6  # of the lines or rows of a column are alike
 ALIKE = 0.5  # ratio of two widths or pitches that are alike
 LABELS = 0.33  # of the lines beside a gutter end with a colon in a form
@@ -38,7 +39,10 @@ def parts_columns(lines: TextLines, gutter: Gutter) -> bool:
     """Whether what is left of a gutter is read before what is right of it."""
     left, right = rows_of(lines, gutter.left), rows_of(lines, gutter.right)
     facing = _facing(left, right)
-    level, crooked = _levels(lines, gutter, *facing)
+    level, crooked = _levels(lines, *facing)
+    # Words of a table may fill its columns by chance.
+    if flow(lines, *facing, least=WRAPPED if crooked else HALF):
+        return True
     words = all(_is_words(lines, side) for side in facing)
     by_chance = crooked >= FEW_ROWS and level <= (CHANCE_OF_WORDS if words else CHANCE) * (level + crooked)
     if by_chance or (crooked > 1 and not level):
@@ -46,11 +50,16 @@ def parts_columns(lines: TextLines, gutter: Gutter) -> bool:
     return _are_alike(lines, gutter, left, right, strict=level >= max(FEW_ROWS, STRICT * crooked))
 
 
-def reads_across(lines: TextLines, left: Indices, right: Indices) -> bool:
-    """Whether the rows of a part of two columns are level and not alike: a table or a header between columns."""
-    gutter = Gutter(left, right, 0, len(left) + len(right))
+def is_table(lines: TextLines, left: Indices, right: Indices) -> bool:
+    """Whether a part of two columns is a table of numbers: its rows are level, and its sides are not alike."""
+    if (
+        min(len(left), len(right)) < FEW_ROWS
+        or max(lines.is_number[left].mean(), lines.is_number[right].mean()) <= HALF
+    ):
+        return False
     rows = rows_of(lines, left), rows_of(lines, right)
-    level, crooked = _levels(lines, gutter, *_facing(*rows))
+    level, crooked = _levels(lines, *_facing(*rows))
+    gutter = Gutter(left, right, 0, len(left) + len(right))
     return level > CHANCE_OF_WORDS * (level + crooked) and not _are_alike(lines, gutter, *rows, strict=True)
 
 
@@ -59,49 +68,24 @@ def _facing(left: list[list[int]], right: list[list[int]]) -> tuple[Indices, Ind
     return np.array([row[-1] for row in left]), np.array([row[0] for row in right])
 
 
-def _levels(lines: TextLines, gutter: Gutter, left: Indices, right: Indices) -> tuple[int, int]:
+def _levels(lines: TextLines, left: Indices, right: Indices) -> tuple[int, int]:
     """How many rows of the side with fewer of them are level with a row across, and how many overlap one or two.
 
-    Rows in cells of several rows are level when the cells are. Rows beside which there is nothing are not counted.
+    Rows beside which there is nothing are not counted.
     """
-    sides = (left, gutter.left), (right, gutter.right)
-    (fewer, all_fewer), (more, all_more) = sorted(sides, key=lambda side: len(side[0]))
+    fewer, more = sorted((left, right), key=len)
     size = np.minimum(lines.height[fewer], median(lines.height[more]))
-    distance = _nearest(lines.middle[fewer], np.sort(lines.middle[more]))[0] / size
-    in_level_cell = np.isin(fewer, _in_level_cells(lines, all_fewer, all_more))
+    distance = _nearest(lines.middle[fewer], np.sort(lines.middle[more])) / size
     numbers = any(lines.is_number[side].mean() > HALF for side in (left, right))
-    level = (distance <= (LEVEL_OF_NUMBERS if numbers else LEVEL)) | in_level_cell
+    level = distance <= (LEVEL_OF_NUMBERS if numbers else LEVEL)
     return int(np.sum(level)), int(np.sum(~level & (distance <= OVERLAPPING)))
 
 
-def _in_level_cells(lines: TextLines, one: Indices, other: Indices) -> Indices:
-    """The lines of one side in groups of close lines that are level with one group across, several times."""
-    groups = [cells_of(lines, side) for side in (one, other)]
-    tops, bottoms = (
-        [np.array([extreme(sides[group]) for group in side]) for side in groups]
-        for extreme, sides in ((np.min, lines.top), (np.max, lines.bottom))
-    )
-    middles = [(top + bottom) / 2 for top, bottom in zip(tops, bottoms, strict=True)]
-    inside = [
-        np.searchsorted(middles[1 - side], bottoms[side]) - np.searchsorted(middles[1 - side], tops[side])
-        for side in (0, 1)
-    ]
-    distance, nearest = _nearest(middles[0], middles[1])
-    size = median(lines.height[one])
-    level = (distance <= LEVEL * size) & (inside[0] == 1) & (inside[1][nearest] == 1)
-    if level.sum() < LEAST_CELLS:
-        return one[:0]
-    return np.concatenate([one[:0], *(group for group, is_level in zip(groups[0], level, strict=True) if is_level)])
-
-
-def _nearest(places: Numbers, targets: Numbers) -> tuple[Numbers, Indices]:
-    """Distance of each place from the nearest of sorted targets, and which one that is."""
+def _nearest(places: Numbers, targets: Numbers) -> Numbers:
+    """Distance of each place from the nearest of sorted targets."""
     after = np.searchsorted(targets, places).clip(1, max(1, len(targets) - 1))
-    candidates = np.stack([after - 1, after % len(targets)])
-    distances = np.abs(targets[candidates] - places)
-    chosen = np.argmin(distances, axis=0)
-    everywhere = np.arange(len(places))
-    return distances[chosen, everywhere], candidates[chosen, everywhere]
+    nearest: Numbers = np.minimum(np.abs(targets[after - 1] - places), np.abs(targets[after % len(targets)] - places))
+    return nearest
 
 
 def _is_words(lines: TextLines, column: Indices) -> bool:
@@ -134,10 +118,36 @@ def _are_alike(
 
 
 def _is_running_text(lines: TextLines, column: Indices) -> bool:
+    """Whether a column, from top to bottom, is of lines of words of about one length, close to each other, or flows."""
     length = lines.right[column] - lines.left[column]
     even = np.mean(np.abs(length / median(length) - 1) <= EVEN) >= MOST
     is_long = median(length) >= FULL * median(lines.height[column])
-    return bool(even) and _is_words(lines, column) and _is_tight(lines, column, LOOSE if is_long else TIGHT)
+    tight = _is_tight(lines, column, LOOSE if is_long else TIGHT)
+    return bool(even) and tight and _is_words(lines, column)
+
+
+def flow(lines: TextLines, left: Indices, right: Indices, least: float = WRAPPED) -> bool:
+    """Whether two columns are of paragraphs that begin independently of each other; rows of a table begin level."""
+    begins = [_paragraphs(lines, side, least) for side in (left, right)]
+    fewer, more = sorted((lines.middle[side] for side in begins), key=len)
+    if not len(fewer):
+        return False
+    level = _nearest(fewer, np.sort(more)) <= LEVEL_OF_NUMBERS * median(lines.height[left])
+    return len(more) <= FEW_ROWS or level.sum() < CHANCE_OF_WORDS * len(more)
+
+
+def _paragraphs(lines: TextLines, column: Indices, least: float) -> Indices:
+    """The first lines of the paragraphs of a column, from top to bottom; none if few lines go on in the next one."""
+    size = median(lines.height[column])
+    if len(column) < FEW_ROWS or max(lines.is_number[column].mean(), lines.is_label[column].mean()) > LABELS:
+        return column[:0]
+    on = goes_on(lines, column[:-1], column[1:], float(lines.right[column].max()))
+    on &= lines.top[column][1:] - lines.bottom[column][:-1] <= size
+    begin, end = lines.left[column].min(), lines.right[column].max()
+    on &= lines.right[column][:-1] >= end - RAGGED * (end - begin)
+    full = (lines.right[column] - lines.left[column])[:-1][on]
+    flows = np.mean(on) >= least and median(full) >= FULL * size
+    return column[np.append(True, ~on)] if flows else column[:0]
 
 
 def _is_tight(lines: TextLines, column: Indices, most: float = TIGHT) -> bool:

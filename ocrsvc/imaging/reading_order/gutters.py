@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.reading_order.text_rows import Indices, Numbers, TextLines, median
+from ocrsvc.imaging.reading_order.text_rows import SAME_ROW, Indices, Numbers, TextLines, median, stripes_of
 
 SHRINK = 0.2  # boxes of a detector reach beyond the ink; this much of the height is no obstacle on each side
 MOST_PLACES = 160  # places tried for a gutter; a page of thousands of words must not hold the interpreter for long
@@ -70,7 +70,7 @@ def tall_gutters(lines: TextLines, ordered: Indices) -> list[Gutter]:
 def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Flags) -> tuple[int, int]:
     """A gutter without the rows at its ends that belong to other columns, and happen to leave its place free.
 
-    Nothing in them begins where the right side begins, and white parts them from its other rows.
+    Nothing in them begins where other lines of the right side begin, and white parts them from its other rows.
     """
     here, is_right = ordered[first:last], ~is_left[first:last]
     lefts, size = lines.left[here], median(lines.height[here])
@@ -81,7 +81,8 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
         return first, last
     bottoms = np.maximum.accumulate(lines.bottom[here])
     stripes = (np.minimum.accumulate(lines.top[here][::-1])[::-1][1:] - bottoms[:-1]) / size
-    usual = max(0.0, median(stripes))
+    below = np.diff(lines.middle[here]) > SAME_ROW * size
+    usual = median(np.append(stripes[below], 0.0).clip(0))
     above = (lines.top[here[0]] - lines.bottom[ordered[first - 1]]) / size if first else HEADER - STRIPE
     larger = lines.height[here[:begin]] > HEADING * size
     # White that is no wider than that above such rows does not part them from what is below; a heading is looser.
@@ -89,17 +90,30 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
     start = first + int(ends[-1]) + 1 if len(ends) else first
     if end == len(here) or is_right[:end].all():
         return start, last
-    apart = _are_headings(lines, here[end:], here[:end][~is_right[:end]]) & (stripes[end - 1 :] > usual + STRIPE)
+    tail = stripes[end - 1 :]
+    known = np.abs(lefts[end:, None] - lefts[begin:end][is_right[begin:end]]).min(axis=1) <= ALIGNED * size
+    other = np.flatnonzero(is_right[end:] & ~known & (lines.top[here[end:]] > lines.middle[here[end - 1]]))
+    if len(other):
+        # Columns of other widths: they, and their heading, are below the widest white above them.
+        white = tail[: other[0] + 1]
+        wide = np.flatnonzero(white > max(usual, white.max() - 2 * STRIPE) + STRIPE)
+        return start, first + end + int(wide[0]) if len(wide) else last
+    apart = _are_headings(lines, here[end:], here[:end][~is_right[:end]]) & (tail > usual + STRIPE)
     if last < len(ordered):
         below = (lines.top[ordered[last]] - lines.bottom[here[-1]]) / size
-        apart |= stripes[end - 1 :] > min(HEADER, max(below, usual) + STRIPE)
+        # White that parts several paragraphs of the left side does not end it.
+        recurring = np.sort(np.append(stripes_of(lines, here[:end][~is_right[:end]])[1], [0.0, 0.0]))[-2]
+        apart |= tail > max(usual, min(HEADER, max(below, recurring))) + STRIPE
     ends = np.flatnonzero(apart)
     return start, first + end + int(ends[0]) if len(ends) else last
 
 
 def _are_headings(lines: TextLines, here: Indices, text: Indices) -> Flags:
     """Which of some lines begin a heading of what is below: the last ones, in larger type than a text."""
-    larger = lines.height[here] > HEADING * median(lines.height[text])
+    # Boxes around few characters are higher than others: the characters must be wider too.
+    larger = (lines.height[here] > HEADING * median(lines.height[text])) & (
+        lines.character[here] > HEADING * median(lines.character[text])
+    )
     larger[:-HEADING_ROWS] = False
     return np.logical_and.accumulate(larger[::-1])[::-1]
 

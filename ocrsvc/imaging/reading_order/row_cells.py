@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -10,23 +10,31 @@ import numpy as np
 from ocrsvc.imaging.reading_order.blocks_beside import BLOCK_GAP, blocks_beside
 from ocrsvc.imaging.reading_order.text_rows import (
     Indices,
+    Numbers,
     TextLines,
-    cells_of,
+    goes_on,
     median,
     numbers_of,
     parts_between,
     rows_of,
     side_by_side,
+    white_below,
 )
 
-CENTRED = 0.25  # line heights by which middles, or first lines, of the cells of a row may differ
-TABLE_ROWS = 3  # groups of close lines that make a table, or a list
+CENTRED = 0.3  # line heights by which middles, or first lines, of the cells of a row may differ
+SAME_RULED = 0.5  # the same between two rules
+TABLE_ROWS = 3  # rows with several cells that make a table
+MOST_TRIED = 4  # widest differences of white that are taken to tell rows of a table from lines of a cell
+LEAST_JUMP = 0.1  # such a difference, in line heights
+RARE = 0.1  # of the rows of a table are nearer to the row above than the others
+MOST_LEVEL = 0.85  # of the rows with cells of several lines are level
 SAME_EDGE = 0.3  # line heights between left edges of lines of a column
-FULL = 0.2  # white, in line heights, that is left in a column though no other word would fit
 SAME_SIZE = 0.5  # difference of heights of boxes of lines of a cell, as a share
+MOST_SMALL = 0.6  # of the lines of a column begin with small letters; if more do, that says nothing
 WRAPPED_GAP = 0.4  # white, in line heights, between lines of a cell
 
 Rows = list[list[int]]
+Place = Callable[[TextLines, Indices], float]
 Links = dict[int, int]
 """For some lines the line below that goes on with their text."""
 
@@ -34,64 +42,120 @@ Links = dict[int, int]
 def rows_with_cells(lines: TextLines, here: Indices) -> Rows:
     """Rows as `rows_of` gives them, but blocks beside each other, and cells of several lines, are each read whole.
 
-    The cells of a row are level in their middles; or in their first lines, in a table or a list of several rows like
-    that; or they are made of lines that go on with each other, as `_wrapped` finds them.
+    Cells are found by `records_of`, or made of lines that go on with each other, as `_wrapped` says.
     """
-    parts = parts_between(lines, here, BLOCK_GAP)
-    groups = [cells_of(lines, part) for part in parts]
-    every = [group for of_part in groups for group in of_part]
-    is_table = sum(len(group) > 2 < len(side_by_side(lines, group)) for group in every) >= max(
-        TABLE_ROWS, len(every) / 2
-    )
-    is_list = sum(_is_item(lines, group) for group in every) >= TABLE_ROWS
     ordered: Rows = []
     rows: Rows = []
-    single: dict[int, int] = {}
-    for part, of_part in zip(parts, groups, strict=True):
+    for cells, group in _groups(lines, here):
+        if cells:
+            ordered += _with_wrapped_lines(lines, rows) + [row for cell in cells for row in rows_of(lines, cell)]
+            rows = []
+        else:
+            rows += rows_of(lines, group)
+    return ordered + _with_wrapped_lines(lines, rows)
+
+
+def _groups(lines: TextLines, here: Indices) -> Iterator[tuple[list[Indices], Indices]]:
+    """Groups of rows from top to bottom: the cells, if the group is read cell by cell, and its lines."""
+    parts = parts_between(lines, here, BLOCK_GAP)
+    if not any(records_of(lines, part) for part in parts) and records_of(lines, here):
+        parts = [here]
+    for part in parts:
+        if records := records_of(lines, part):
+            yield from records
+            continue
         rest = part
         while blocks := blocks_beside(lines, rest):
-            ordered += _with_wrapped_lines(lines, rows, single) + [
-                row for block in blocks for row in rows_of(lines, block)
-            ]
-            rows = []
+            yield blocks, np.concatenate(blocks)
             rest = np.setdiff1d(rest, np.concatenate(blocks))
-        for group in of_part if len(rest) == len(part) else cells_of(lines, rest):
-            cells = _cells_of_row(lines, group, is_table=is_table, is_list=is_list)
-            if cells:
-                ordered += _with_wrapped_lines(lines, rows, single) + [
-                    row for cell in cells for row in rows_of(lines, cell)
-                ]
-                rows = []
-                continue
-            of_group = rows_of(lines, group)
-            if sum(len(row) > 1 for row in of_group) < 2:
-                single.update(dict.fromkeys(group.tolist(), len(rows)))
-            rows += of_group
-    return ordered + _with_wrapped_lines(lines, rows, single)
+        yield _centred_cells(lines, rest), rest
 
 
-def _cells_of_row(lines: TextLines, group: Indices, *, is_table: bool, is_list: bool) -> list[Indices]:
-    """The cells of a group that is one row; none if it is several rows, or a row of single lines."""
-    rows = rows_of(lines, group) if len(group) > 2 else []
-    cells = side_by_side(lines, group) if len(rows) > 1 else []
-    if len(cells) < 2 or min(map(len, cells)) > 1:
+def records_of(lines: TextLines, here: Indices) -> list[tuple[list[Indices], Indices]]:
+    """The rows of a table whose cells have several lines: the cells of each, if it has such, and its lines.
+
+    White parts the rows, and is narrower between the lines of a cell; how much narrower is tried. In most rows the
+    first lines of all cells are level, or their middles are.
+    """
+    rows = rows_of(lines, here)
+    if len(rows) < TABLE_ROWS or max(map(len, rows)) < 2:
         return []
-    several = len(cells) > 2
-    if _are_level(lines, cells, _middle) and (several or all(len(row) == 1 for row in rows)):
-        return cells
-    is_row = (is_table and several and _are_level(lines, cells, _first)) or (is_list and _is_item(lines, group))
-    return cells if is_row else []
+    white = white_below(lines, rows)
+    for cuts in _cuts(lines, rows, white):
+        groups = [numbers_of(rows[first:last]) for first, last in pairwise([0, *cuts.tolist(), len(rows)])]
+        cells = [side_by_side(lines, group) for group in groups]
+        if _are_records(lines, cells):
+            several = [of_group if max(map(len, of_group)) > 1 < len(of_group) else [] for of_group in cells]
+            return list(zip(several, groups, strict=True))
+    return []
 
 
-def _is_item(lines: TextLines, group: Indices) -> bool:
-    """Whether a group is an item of a list: some lines, and a number beside the first of them."""
-    cells = side_by_side(lines, group) if len(group) > 2 else []
+def _cuts(lines: TextLines, rows: Rows, white: Numbers) -> Iterator[Indices]:
+    """Where rows of a table may begin: above rows of more cells, if that is wider, and at each step of the white."""
+    counts = np.array([len(row) for row in rows])
+    begins = counts[1:] > 1
+    begins &= (counts[1:] >= counts[:-1]) | (counts[1:] > np.max(counts) / 2)
+    on = ~begins
+    on[on] = [_are_below(lines, rows[number], rows[number + 1]) for number in np.flatnonzero(on).tolist()]
+    if on.any() and begins.any() and np.median(white[on]) + LEAST_JUMP / 2 < np.quantile(white[~on], RARE):
+        yield np.flatnonzero(~on | (white > np.median(white[begins]))) + 1
+    steps = np.sort(white.clip(0))
+    jumps = np.diff(steps)
+    for jump in sorted(np.argsort(-jumps, kind="stable")[:MOST_TRIED].tolist()):
+        if jumps[jump] >= LEAST_JUMP:
+            yield np.flatnonzero(white > (steps[jump] + steps[jump + 1]) / 2) + 1
+
+
+def _are_below(lines: TextLines, row: list[int], below: list[int]) -> bool:
+    """Whether each line of a row is below one line of the row above it, and no other."""
+    lefts, rights = lines.left[below], lines.right[below]
+    over = (lines.left[row][:, None] < rights) & (lefts < lines.right[row][:, None])
+    return bool((over.sum(axis=0) == 1).all())
+
+
+def _are_records(lines: TextLines, groups: list[list[Indices]]) -> bool:
+    beside = [cells for cells in groups if len(cells) > 1]
+    several = [cells for cells in beside if max(map(len, cells)) > 1]
+    unequal = sum(len(set(map(len, cells))) > 1 for cells in several)
+    if len(beside) < TABLE_ROWS or len(several) < 2 or 2 * unequal <= len(several):
+        return False
+    if any(_has_numbers(lines, cells) for cells in several):
+        return False
+    level = [[_are_level(lines, cells, place) for cells in beside] for place in (_first, _middle)]
+    return max(map(sum, level)) >= MOST_LEVEL * len(beside)
+
+
+def ruled_rows(lines: TextLines, parts: list[Indices]) -> list[list[Indices]]:
+    """For each of the parts between rules the cells, if it is one row of a table with cells of several lines."""
+    cells = [side_by_side(lines, part) for part in parts]
+    cells = [of_part if _is_row(lines, of_part) else [] for of_part in cells]
+    unequal = [len(set(map(len, of_part))) > 1 for of_part in cells]
+    single = [max(map(len, of_part), default=0) == 1 for of_part in cells]
+    are_rows = sum(unequal) + sum(single) >= max(TABLE_ROWS, len(parts) / 2)
+    return cells if are_rows else [[] for _ in parts]
+
+
+def _is_row(lines: TextLines, cells: list[Indices]) -> bool:
     return (
-        len(cells) == 2
-        and len(cells[0]) > len(cells[1]) == 1
-        and bool(lines.is_number[cells[1][0]])
-        and _are_level(lines, cells, _first)
+        len(cells) > 1
+        and not _has_numbers(lines, cells)
+        and any(_are_level(lines, cells, place, SAME_RULED) for place in (_first, _middle))
     )
+
+
+def _has_numbers(lines: TextLines, cells: list[Indices]) -> bool:
+    """Whether one of some cells has several numbers below each other, and others have words."""
+    only = [bool(lines.is_number[cell].all()) for cell in cells]
+    return any(number and len(cell) > 1 for number, cell in zip(only, cells, strict=True)) and not all(only)
+
+
+def _centred_cells(lines: TextLines, group: Indices) -> list[Indices]:
+    """The cells of a group that is one row, of which one is centred beside others of several lines."""
+    cells = side_by_side(lines, group) if len(group) > 2 else []
+    if len(cells) < 2 or len(set(map(len, cells))) == 1 or _are_level(lines, cells, _first):
+        return []
+    single = len(cells) > 2 or all(len(row) == 1 for row in rows_of(lines, group))
+    return cells if single and _are_level(lines, cells, _middle) else []
 
 
 def _middle(lines: TextLines, cell: Indices) -> float:
@@ -102,29 +166,24 @@ def _first(lines: TextLines, cell: Indices) -> float:
     return float(lines.middle[cell].min())
 
 
-def _are_level(lines: TextLines, cells: list[Indices], place: Callable[[TextLines, Indices], float]) -> bool:
+def _are_level(lines: TextLines, cells: list[Indices], place: Place, most: float = CENTRED) -> bool:
     places = [place(lines, cell) for cell in cells]
     size = median(np.concatenate([lines.height[cell] for cell in cells]))
-    return max(places) - min(places) <= CENTRED * size
+    return max(places) - min(places) <= most * size
 
 
-def _with_wrapped_lines(lines: TextLines, rows: Rows, single: Mapping[int, int]) -> Rows:
-    """The rows; those over which one cell goes on are read cell by cell.
-
-    Args:
-        lines: All lines of the page.
-        rows: The rows.
-        single: Numbers of the groups, of lines in groups of close lines that have one row of several lines at most.
-    """
-    links = _wrapped(lines, rows) if len(rows) > 1 else {}
-    doubtful = {one: other for one, other in links.items() if single.get(one, -1) != single.get(other, -2)}
-    alike = _alike(doubtful, rows)
-    links = {one: other for one, other in links.items() if one not in doubtful or one in alike}
+def _with_wrapped_lines(lines: TextLines, rows: Rows) -> Rows:
+    """The rows; those over which one cell goes on are read cell by cell."""
+    links = _one_way(_wrapped(lines, rows), rows) if len(rows) > 1 else {}
     if not links:
         return rows
     row_of = {line: number for number, row in enumerate(rows) for line in row}
     ends = list(range(len(rows)))
+    usual = median(white_below(lines, rows))
     for low, high in {(row_of[line], row_of[following]) for line, following in links.items()}:
+        closer = white_below(lines, rows[low : high + 1])[0] <= usual - 2 * LEAST_JUMP
+        if len(rows[low]) == len(rows[high]) > 1 and not closer:
+            continue
         if _goes_on(lines, rows[low], rows[high], links):
             ends[low] = max(ends[low], high)
     ordered: Rows = []
@@ -151,53 +210,32 @@ def _wrapped(lines: TextLines, rows: Rows) -> Links:
     cuts = np.flatnonzero(np.diff(lines.left[here]) > SAME_EDGE * size) + 1
     is_other = lines.is_number | lines.has_label
     links: Links = {}
+    usual = median(white_below(lines, rows)) * size
     for column, behind in zip(np.split(here, cuts), np.split(nexts, cuts), strict=True):
         below = column[np.argsort(lines.middle[column], kind="stable")]
         one, other = below[:-1], below[1:]
         end = lines.right[column][lines.right[column] <= behind.min()].max(initial=-np.inf)
-        full = lines.right[one] + lines.first_word[other] >= end - FULL * size
-        full &= lines.right[other] <= end + FULL * size
-        near = np.abs(lines.top[other] - lines.bottom[one]) <= WRAPPED_GAP * size
+        white = lines.top[other] - lines.bottom[one]
+        near = np.abs(white) <= max(WRAPPED_GAP * size, usual + LEAST_JUMP * size)
         alike = np.abs(lines.height[other] - lines.height[one]) <= SAME_SIZE * lines.height[one]
-        words = ~(is_other[one] | is_other[other])
-        is_link = full & near & alike & words
+        words = ~(is_other[one] | is_other[other] | lines.is_label[one])
+        on = goes_on(lines, one, other, end)
+        if np.mean(lines.is_lower[column]) < MOST_SMALL:
+            on |= lines.is_lower[other]
+        is_link = on & near & alike & words
         links.update(zip(one[is_link].tolist(), other[is_link].tolist(), strict=True))
     return links
 
 
-def _alike(links: Links, rows: Rows) -> Links:
-    """The links without those that join two cells, which lie in their rows otherwise than most.
+def _one_way(links: Links, rows: Rows) -> Links:
+    """The links without the rarer ones of those into rows of more cells and of those into rows of fewer.
 
-    What is beside a cell of several lines is mostly level with the first of them, or mostly with the last.
+    What is beside a cell of several lines is mostly level with its first line, or mostly with its last.
     """
-    beside = [row for row in rows if len(row) > 1]
-    followers = set(links.values())
-    begins = {line for row in beside if not all(one in followers for one in row) for line in row}
-    ends = {line for row in beside if not all(one in links for one in row) for line in row}
-    chains = [_chain(links, line) for line in links if line not in followers]
-    votes = [0, 0, 0]
-    for chain in chains:
-        level = [number for number, line in enumerate(chain) if line in begins or line in ends]
-        if len(level) == 1:
-            votes[0 if level[0] == 0 else 2 if level[0] == len(chain) - 1 else 1] += 1
-    if votes[2] > max(votes[:2]):
-        return {line: following for line, following in links.items() if line not in ends}
-    kept: Links = {}
-    for chain in chains:
-        is_level = votes[0] > max(votes[1:])
-        for line, following in pairwise(chain):
-            is_level |= line in begins
-            if not (is_level and following in begins):
-                kept[line] = following
-    return kept
-
-
-def _chain(links: Links, line: int) -> list[int]:
-    """A line, and those that go on with it."""
-    chain = [line]
-    while chain[-1] in links:
-        chain.append(links[chain[-1]])
-    return chain
+    cells = {line: len(row) for row in rows for line in row}
+    more = {line: int(np.sign(cells[following] - cells[line])) for line, following in links.items()}
+    usual = sum(more.values())
+    return {line: following for line, following in links.items() if more[line] * usual >= 0}
 
 
 def _goes_on(lines: TextLines, row: list[int], other: list[int], links: Links) -> bool:

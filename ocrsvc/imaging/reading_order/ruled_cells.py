@@ -1,39 +1,79 @@
-"""Cells that rules close around lines of text: those of tables, and frames such as cards and notes.
+"""What rules close in, the cells of tables and frames such as cards and notes, is read without leaving it.
 
-What lies in a cell is read without leaving it; the cells of a table are read row by row, and so are cards beside each
-other.
+The cells of a table are read row by row, and so are cards beside each other. For what is outside, a table counts as a
+paragraph that fills its frame.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.reading_order.text_rows import Indices, Numbers, TextLines, median
+from ocrsvc.imaging.reading_order.text_rows import Indices, Numbers, TextLines, median, top_down, with_lines
 
 NEAR = 0.6  # how far the ends of rules may be from the corners of a cell, in line heights
 SAME_RULE = 0.4  # distance of two pieces of one rule across it
-BROKEN = 0.5  # distance of two pieces of one rule along it
+BROKEN = 0.25  # distance of two pieces of one rule along it
 TRIES = 3  # rules on each side that are tried
 MOST_OPEN = 0.25  # lines of a table around which no cell is closed, for each around which one is
+LABEL = 0.8  # white between a field of a form and its label above it
 BESIDE = 4.0  # white between two cards in a row
+PITCH = 1.3  # line heights from one line to the next of the text that stands for a table
+LEADING = 0.8  # height of such a line, as a share of that
 ALIKE = 0.1  # difference of the widths of two cards, as a share
+
+
+Frame = tuple[float, float, float, float]
+"""Left, top, right and bottom in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuledCell:
     """A cell: left, top, right, bottom in pixels, and the lines in it that are in no cell inside it."""
 
-    frame: tuple[float, ...]
+    frame: Frame
     lines: Indices
 
 
 Block = list[RuledCell]
 """Cells in reading order."""
+Order = list[list[int]]
+"""Groups of lines that are read without leaving them, in reading order."""
+
+
+def with_ruled_blocks(
+    lines: TextLines, blocks: Sequence[Block], order_of: Callable[[TextLines, Indices], Order]
+) -> Order:
+    """The order of all lines.
+
+    Args:
+        lines: All lines of the page.
+        blocks: Tables, cards and frames.
+        order_of: Orders some lines, among which there are no rules.
+    """
+    # From the innermost outwards: a frame may have a table in it.
+    cells = sorted((cell for block in blocks for cell in block), key=lambda cell: _area(cell.frame))
+    frames = np.array([cell.frame for cell in cells])
+    inside: dict[int, list[Block]] = {}
+    for block in blocks:
+        inside.setdefault(_smallest_around(frames, _frame_of(block)), []).append(block)
+    orders: dict[int, Order] = {}
+
+    def ordered(here: Indices, around: int) -> Order:
+        tables = [
+            (_frame_of(block), [part for cell in block for part in orders[id(cell)]])
+            for block in inside.get(around, [])
+        ]
+        return _around_tables(lines, here, tables, order_of)
+
+    for number, cell in enumerate(cells):
+        orders[id(cell)] = ordered(cell.lines, number)
+    free = np.setdiff1d(np.arange(len(lines.left)), np.concatenate([cell.lines for cell in cells]))
+    return ordered(free, -1)
 
 
 def ruled_blocks(lines: TextLines, rules: NDArray[np.float32]) -> list[Block]:
@@ -53,11 +93,11 @@ def ruled_blocks(lines: TextLines, rules: NDArray[np.float32]) -> list[Block]:
         return []
     vertical = _with_open_sides(vertical, horizontal, NEAR * size)
     cells = _cells(lines, vertical, horizontal, NEAR * size)
-    tables = [_row_by_row(table, SAME_RULE * size) for table in _with_open_cells(lines, _tables(cells, len(vertical)))]
-    return _rows_of_cards(lines, tables, size)
+    tables = [_row_by_row(table, SAME_RULE * size) for table in _with_open_cells(lines, _tables(cells))]
+    return _rows_of_cards(lines, [_with_label(lines, table, size) for table in tables], size)
 
 
-def frame_of(block: Block) -> tuple[float, float, float, float]:
+def _frame_of(block: Block) -> Frame:
     """Left, top, right and bottom of a block."""
     left, top, right, bottom = zip(*(cell.frame for cell in block), strict=True)
     return min(left), min(top), max(right), max(bottom)
@@ -80,10 +120,14 @@ def _joined(starts: Numbers, ends: Numbers, size: float) -> Numbers:
 
 
 def _between(vertical: Numbers, horizontal: Numbers, near: float) -> Numbers:
-    """Vertical rules that begin and end at horizontal ones; others are strokes of letters, or edges in pictures."""
+    """Vertical rules from the first to the last horizontal one that they meet; strokes of letters meet only one."""
+    places = horizontal[:, 0]
     meets = (horizontal[:, 1] - near <= vertical[:, :1]) & (vertical[:, :1] <= horizontal[:, 2] + near)
-    ends = [(meets & (np.abs(horizontal[:, 0] - vertical[:, [end]]) <= near)).any(axis=1) for end in (1, 2)]
-    return vertical[ends[0] & ends[1]]
+    meets &= (vertical[:, 1:2] - near <= places) & (places <= vertical[:, 2:] + near)
+    first = np.where(meets, places, np.inf).min(axis=1, initial=np.inf)
+    last = np.where(meets, places, -np.inf).max(axis=1, initial=-np.inf)
+    between: Numbers = np.column_stack([vertical[:, 0], first, last])[last - first > near]
+    return between
 
 
 def _with_open_sides(vertical: Numbers, horizontal: Numbers, near: float) -> Numbers:
@@ -127,8 +171,8 @@ def _cells(
             owners.setdefault(cell, []).append(line)
     cells = {}
     for (left, top, right, bottom), inside in owners.items():
-        frame = vertical[left, 0], horizontal[top, 0], vertical[right, 0], horizontal[bottom, 0]
-        cells[left, top, right, bottom] = RuledCell(tuple(map(float, frame)), np.array(inside))
+        x0, y0, x1, y1 = map(float, (vertical[left, 0], horizontal[top, 0], vertical[right, 0], horizontal[bottom, 0]))
+        cells[left, top, right, bottom] = RuledCell((x0, y0, x1, y1), np.array(inside))
     return cells
 
 
@@ -150,13 +194,8 @@ def _closed_cell(
     return None
 
 
-def _tables(cells: dict[tuple[int, int, int, int], RuledCell], vertical: int) -> list[Block]:
-    """Cells that share rules, in no particular order.
-
-    Args:
-        cells: By the numbers of their rules.
-        vertical: How many vertical rules there are.
-    """
+def _tables(cells: dict[tuple[int, int, int, int], RuledCell]) -> list[Block]:
+    """Cells that share a vertical rule, in no particular order; by the numbers of their rules."""
     groups: dict[int, list[RuledCell]] = {}
     owner: dict[int, int] = {}
 
@@ -165,9 +204,8 @@ def _tables(cells: dict[tuple[int, int, int, int], RuledCell], vertical: int) ->
             owner[rule] = rule = owner[owner[rule]]
         return rule
 
-    for left, top, right, bottom in cells:
-        for rule in (right, top + vertical, bottom + vertical):
-            owner[root(rule)] = root(left)
+    for left, _, right, _ in cells:
+        owner[root(right)] = root(left)
     for (left, *_), cell in cells.items():
         groups.setdefault(root(left), []).append(cell)
     return list(groups.values())
@@ -184,7 +222,7 @@ def _with_open_cells(lines: TextLines, tables: Sequence[Block]) -> list[Block]:
         free[cell.lines] = False
     completed: list[Block] = []
     for table in tables:
-        left, top, right, bottom = frame_of(table)
+        left, top, right, bottom = _frame_of(table)
         inside = free & (left < middle) & (middle < right) & (top < lines.middle) & (lines.middle < bottom)
         if len(table) == 1 or inside.sum() > MOST_OPEN * sum(len(cell.lines) for cell in table):
             completed += [[cell] for cell in table]
@@ -198,6 +236,20 @@ def _with_open_cells(lines: TextLines, tables: Sequence[Block]) -> list[Block]:
             table.append(RuledCell(frame, np.array([line])))
         completed.append(table)
     return completed
+
+
+def _with_label(lines: TextLines, table: Block, size: float) -> Block:
+    """A frame around a single line, as a field of a form, with the line right above it; all else as it is."""
+    [cell, *others] = table
+    if others or len(cell.lines) > 1:
+        return table
+    left, top, right, bottom = cell.frame
+    above = (np.abs(top - lines.bottom) < LABEL * size) & (lines.middle < top)
+    above &= (lines.left > left - NEAR * size) & (lines.right < right + NEAR * size)
+    [*label] = np.flatnonzero(above)
+    if len(label) != 1:
+        return table
+    return [RuledCell((left, float(lines.top[label[0]]), right, bottom), np.append(label, cell.lines))]
 
 
 def _row_by_row(cells: Block, same_row: float) -> Block:
@@ -219,11 +271,11 @@ def _rows_of_cards(lines: TextLines, blocks: Sequence[Block], size: float) -> li
         for row in rows:
             other = row[-1].frame
             if (
-                abs(top - other[1]) <= SAME_RULE * size
+                min(abs(top - other[1]), abs(bottom - other[3])) <= SAME_RULE * size
                 and 0 < left - other[2] <= BESIDE * size
                 and abs((right - left) / (other[2] - other[0]) - 1) <= ALIKE
             ):
-                within = (lines.middle > top) & (lines.middle < max(bottom, other[3]))
+                within = (lines.middle > min(top, other[1])) & (lines.middle < max(bottom, other[3]))
                 within &= (middle > other[0]) & (middle < right)
                 if within.sum() == sum(
                     (within & (middle > one[0]) & (middle < one[2]) & (lines.middle < one[3])).sum()
@@ -234,3 +286,54 @@ def _rows_of_cards(lines: TextLines, blocks: Sequence[Block], size: float) -> li
         else:
             rows.append(list(block))
     return [*(block for block in blocks if len(block) > 1), *rows]
+
+
+def _area(frame: Sequence[float]) -> float:
+    return (frame[2] - frame[0]) * (frame[3] - frame[1])
+
+
+def _smallest_around(frames: Numbers, frame: Sequence[float]) -> int:
+    """The first of the frames (N, 4), smallest first, that another lies in; -1 if none does."""
+    around = (frames[:, :2] < frame[:2]).all(axis=1) & (frames[:, 2:] > frame[2:]).all(axis=1)
+    return int(around.argmax()) if around.any() else -1
+
+
+def _around_tables(
+    lines: TextLines,
+    here: Indices,
+    tables: Sequence[tuple[Frame, Order]],
+    order_of: Callable[[TextLines, Indices], Order],
+) -> Order:
+    """The order of some lines and tables: a table counts as a paragraph that fills its frame."""
+    if not tables:
+        # Boxes beside each other may overlap a little.
+        if lines.left[here].max() + median(lines.height[here]) < lines.right[here].min():
+            return [top_down(lines, here).tolist()]
+        return order_of(lines, here)
+    paragraphs = [_paragraph(frame, median(lines.height)) for frame, _ in tables]
+    owners = np.repeat(np.arange(len(tables)), [len(paragraph) for paragraph in paragraphs]).tolist()
+    count, ordered, read = len(lines.left), [], set()
+    everything = with_lines(lines, np.concatenate(paragraphs))
+    for block in order_of(everything, np.concatenate([here, count + np.arange(len(owners))]).astype(np.intp)):
+        part: list[int] = []
+        for line in block:
+            if line < count:
+                part.append(line)
+                continue
+            owner = owners[line - count]
+            if owner not in read:
+                read.add(owner)
+                ordered += [part, *tables[owner][1]]
+                part = []
+        ordered.append(part)
+    return [part for part in ordered if part]
+
+
+def _paragraph(frame: Frame, size: float) -> Numbers:
+    """(N, 4) frames of lines of text that fill a frame."""
+    left, top, right, bottom = frame
+    rows = max(1, int((bottom - top) / (PITCH * size)))
+    pitch = (bottom - top) / rows
+    tops = top + pitch * np.arange(rows)
+    height = LEADING * pitch if rows > 1 else pitch
+    return np.stack([np.full(rows, left), tops, np.full(rows, right), tops + height], axis=1)

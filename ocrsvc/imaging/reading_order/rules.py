@@ -25,7 +25,7 @@ CONTRAST = 10  # gray levels by which a rule is darker than what is beside it
 IN_TEXT = 0.95  # of a rule lies in boxes of text, if it is made of strokes of letters below each other
 EDGE = 0.4  # line heights by which a box of text may reach over a rule
 INSIDE_TEXT = 0.3  # of a rule lies in the boxes without these edges
-LEAST_TALL = 2.0  # shortest vertical rule, in line heights
+LEAST_TALL = 1.4  # shortest vertical rule, in line heights
 LEAST_WIDE = 3.0  # shortest horizontal rule
 COARSE = 8  # columns that are looked at together at first: the bytes of a number
 MOST_RULES = 400  # of each direction, the longest
@@ -46,8 +46,6 @@ def find_rules(pixels: Pixels, quads: Quads) -> Quads:
     line_height = max(1.0, float(np.median(np.hypot(*(quads[:, 3] - quads[:, 0]).T))))
     step = max(1, int(line_height / SAMPLES))
     vertical = _runs(_gray(pixels[::step]), quads, step, line_height, LEAST_TALL)
-    if not len(vertical):
-        return np.empty((0, 4, 2), np.float32)
     columns = np.ascontiguousarray(_gray(np.ascontiguousarray(pixels[:, ::step])).T)
     horizontal = _runs(columns, quads[..., ::-1], step, line_height, LEAST_WIDE)[..., ::-1]
     return np.concatenate([vertical, horizontal])[:, [0, 1, 1, 0]]

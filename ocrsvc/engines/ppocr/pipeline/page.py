@@ -22,6 +22,7 @@ from ocrsvc.engines.ppocr.pipeline.network_input import at_usual_height
 from ocrsvc.engines.ppocr.pipeline.spaces import decide_spaces
 from ocrsvc.engines.ppocr.pipeline.words import in_logical_order, words_of
 from ocrsvc.imaging.geometry import Quad, as_box, heading, sides, turn_points, upright_box
+from ocrsvc.imaging.joined_lines import part_joined_lines
 from ocrsvc.imaging.outline import Outline, corners, cut, ends, extent, is_curved, turned_round
 from ocrsvc.imaging.reading_order.blocks import reading_order
 from ocrsvc.imaging.reading_order.leveling import level_quads
@@ -114,7 +115,8 @@ def read_page(
     if outlines is None:
         outlines = reader.find() if task.options.detect else ()
     found_s = time.monotonic()
-    found = [_DetectedLine(_along_text(outline)) for outline in outlines]
+    along = list(map(_along_text, outlines))
+    found = list(map(_DetectedLine, part_joined_lines(task.image.pixels, along)))
     if not found:
         found = [_DetectedLine(_whole_image(task.image.pixels))]
     if task.options.rotate == "auto":

@@ -1,0 +1,77 @@
+"""Parts lines that a detector joined across the gutter between two columns.
+
+A line is parted where other lines near it begin and the paper before that place is blank: by chance the space between
+two words is neither so wide nor at the left edge of a column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.imaging.outline import Outline, cut, ends, extent, is_curved, parts_of
+from ocrsvc.imaging.reading_order.leveling import level_quads
+from ocrsvc.records import Pixels
+
+LEAST_GUTTER: Final = 0.9  # white, in line heights; blanks between words are a third of that
+EDGE: Final = 0.4  # line heights between the ends of the whites of lines of one column
+NEAR: Final = 10.0  # line heights within which other lines are looked at
+LEAST_BESIDE: Final = 2.0  # line heights on each side of a gutter
+LEAST_LINES: Final = 3  # that begin at one place, the joined ones counted
+MARGIN: Final = 0.1  # line heights of white that a part keeps
+INK: Final = 0.3  # of a line's contrast is in a column of pixels with ink
+MOST_LINES: Final = 1000  # of a page
+MOST_CUTS: Final = 200  # lines that are looked at
+
+Numbers = NDArray[np.float64]
+
+
+def part_joined_lines(pixels: Pixels, outlines: Sequence[Outline]) -> list[Outline]:
+    """The lines, those that reach across a gutter in two or more parts; (H, W[, 3]) pixels."""
+    if not 1 < len(outlines) <= MOST_LINES:
+        return list(outlines)
+    level = level_quads(np.array([ends(outline) for outline in outlines], np.float32)).astype(np.float64)
+    left, right = level[:, :, 0].min(axis=1), level[:, :, 0].max(axis=1)
+    middle, height = level[:, :, 1].mean(axis=1), np.ptp(level[:, :, 1], axis=1)
+    size = float(np.median(height))
+    inside = (left > left[:, None] + LEAST_BESIDE * size) & (left < right[:, None] - LEAST_BESIDE * size)
+    inside &= np.abs(middle - middle[:, None]) < NEAR * size
+    whites = [
+        _whites(pixels, outlines[line], float(left[line]), float(right[line]), size)
+        for line in np.flatnonzero(inside.any(axis=1))[:MOST_CUTS].tolist()
+        if not is_curved(outlines[line])
+    ]
+    joined = dict(zip(np.flatnonzero(inside.any(axis=1)).tolist(), whites, strict=False))
+    begins = np.concatenate([left, *(white[:, 1] for white in joined.values())])
+    heights = np.concatenate([middle, *(np.full(len(white), middle[line]) for line, white in joined.items())])
+    parted: list[Outline] = []
+    for line, outline in enumerate(outlines):
+        cuts = []
+        for white in joined.get(line, np.empty((0, 2))):
+            alike = (np.abs(begins - white[1]) < EDGE * size) & (np.abs(heights - middle[line]) < NEAR * size)
+            if alike.sum() >= LEAST_LINES and alike[: len(left)].any():
+                cuts.append((white - left[line]) / (right[line] - left[line]))
+        parted += _parts(outline, cuts, MARGIN * size / (right[line] - left[line])) if cuts else [outline]
+    return parted
+
+
+def _whites(pixels: Pixels, outline: Outline, left: float, right: float, size: float) -> Numbers:
+    """(N, 2) left and right ends of the wide whites of a line, where the level line lies."""
+    width, height = (max(1, round(side)) for side in extent(outline))
+    crop = cut(pixels, outline, width, height)
+    rows = crop[height // 6 : height - height // 6]
+    columns = rows.reshape(len(rows), width, -1)
+    contrast = (columns.max(axis=0).astype(np.int16) - columns.min(axis=0)).max(axis=-1)
+    inked = np.flatnonzero(contrast > INK * contrast.max())
+    wide = np.flatnonzero(np.diff(inked) > LEAST_GUTTER * size)
+    return left + (right - left) / width * np.stack([inked[wide] + 1.0, inked[wide + 1]], axis=1)
+
+
+def _parts(outline: Outline, whites: Sequence[Numbers], margin: float) -> list[Outline]:
+    begins = [0.0, *(float(white[1]) - margin for white in whites)]
+    stops = [*(float(white[0]) + margin for white in whites), 1.0]
+    places = np.array([[begin, 0.0, stop, 1.0] for begin, stop in zip(begins, stops, strict=True)])
+    return list(parts_of(outline, places))
