@@ -158,19 +158,6 @@ def test_a_store_that_others_hold_for_too_long_keeps_no_request_waiting(small: J
     assert (small.all(), files_of(small.folder) & {f"{kept.id}/out/a"}) == ([kept], set())
 
 
-def test_a_document_is_written_before_the_database_is_held(small: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[set[str]] = []
-    transaction = small.database.transaction
-
-    def look() -> Any:
-        written.append({path.name for path in small.folder.rglob("*")})
-        return transaction()
-
-    monkeypatch.setattr(small.database, "transaction", look)
-    small.add(b"1", Record(""))
-    assert "file" in written[0]
-
-
 def test_what_a_dead_process_was_adding_is_removed_and_what_a_living_one_adds_is_not(small: JobStore) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
