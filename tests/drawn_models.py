@@ -15,6 +15,8 @@ from ocrsvc.records import Pixels
 End = Literal["product", "convolution", "scores", "product and transpose"]
 """What the recognizer's scores come from: what PP-OCR has, a convolution, no softmax at all, or a transposed one."""
 
+Shape = Sequence[int | str | None]
+
 STEP_PX = 8
 """Columns of a line that make one step."""
 
@@ -63,8 +65,9 @@ def make_recognizer(
         nodes.append(helper.make_node("Transpose", ["logits"], ["turned"], perm=[0, 2, 1]))
         nodes.append(helper.make_node("Softmax", ["turned"], ["shares"], axis=1))
         nodes.append(helper.make_node("Transpose", ["shares"], [output], perm=[0, 2, 1]))
-    shapes = (name, ["N", 3, "H", "W"]), (output, ["N", "T", classes])
-    return model_of(nodes, constants, opset, *shapes, "\n".join(characters) if characters else None)
+    taken: tuple[str, Shape] = name, ["N", 3, "H", "W"]
+    given: tuple[str, Shape] = output, ["N", "T", classes]
+    return model_of(nodes, constants, opset, taken, given, "\n".join(characters) if characters else None)
 
 
 def _steps(planes: str, steps: str, opset: int, constants: dict[str, NDArray[Any]]) -> list[onnx.NodeProto]:
@@ -75,9 +78,6 @@ def _steps(planes: str, steps: str, opset: int, constants: dict[str, NDArray[Any
         constants["axes"] = np.array([2], np.int64)
         squeeze = helper.make_node("Squeeze", [planes, "axes"], ["squeezed"])
     return [squeeze, helper.make_node("Transpose", ["squeezed"], [steps], perm=[0, 2, 1])]
-
-
-Shape = Sequence[int | str | None]
 
 
 def model_of(

@@ -106,17 +106,7 @@ class JobsApp:
 
 
 class JobService:
-    """A service on one folder, which may be killed and started again.
-
-    Args:
-        folder: For OCRSVC_TASKS_DIR.
-        env: Further settings.
-        workers: How many it has.
-
-    Attributes:
-        folder: As given.
-        server: The one that runs now.
-    """
+    """A service on one folder (OCRSVC_TASKS_DIR), which may be killed and started again."""
 
     def __init__(self, folder: Path, env: Mapping[str, str], workers: int = 1) -> None:
         self.folder = folder

@@ -19,6 +19,7 @@ from documents import pdf
 from flask.testing import FlaskClient
 from grpc_support import V2, calling, infer_request, model_over, raw_outputs, serving, strings, unary
 from jobs_support import reading_jobs
+from test_adapters import SENT
 from web_support import INFO, KnownEngine, as_base64, json_of, picture, running_reader
 
 from ocrsvc.adapters.trwebocr.tr_rects import shrink_page
@@ -310,33 +311,27 @@ def test_the_result_cache_holds_pages_as_they_were_read(client: FlaskClient, eng
     assert all(options.mask == () for options in engine.seen)
 
 
-INSTANCE = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [as_base64(picture())]}
-FOREIGN: Mapping[str, Mapping[str, Any]] = {
-    "/api/tr-run/": {"data": {"img": as_base64(picture())}},
-    "/api/ocr": {"json": {"base64": as_base64(picture())}},
-    "/ocr": {"json": {"file": as_base64(picture()), "fileType": 1, "visualize": False}},
-    "/api/trocr": {"data": {"img_base64": as_base64(picture())}},
-    "/parse/image": {"data": {"base64Image": f"data:image/png;base64,{as_base64(picture())}"}},
-    "/predict/ocr_system": {"json": {"images": [as_base64(picture())]}},
-    "/ocr/prediction": {"json": {"key": ["image"], "value": [as_base64(picture())]}},
-    "/ocr/raw": {"data": picture()},
-    "/ocr/batch": {"json": {"images": [as_base64(picture())] * 2}},
-    "/v1/models/ocr:predict": {"json": {"instances": [{"b64": as_base64(picture())}]}},
-    "/v2/models/ocr/infer": {"json": {"inputs": [INSTANCE]}},
+FOREIGN: Mapping[str, tuple[str, dict[str, Any]]] = {
+    **SENT,
+    "turboocr raw": ("/ocr/raw", {"data": picture()}),
+    "turboocr batch": ("/ocr/batch", {"json": {"images": [as_base64(picture())] * 2}}),
 }
 
 
-@pytest.mark.parametrize("path", FOREIGN)
-def test_a_header_masks_the_answers_of_every_adapter(client: FlaskClient, path: str) -> None:
+@pytest.mark.parametrize("adapter", FOREIGN)
+def test_a_header_masks_the_answers_of_every_adapter(client: FlaskClient, adapter: str) -> None:
+    path, sent = FOREIGN[adapter]
+
     def answer(query: str = "", **headers: str) -> str:
-        response = client.post(f"{path}{query}", headers=headers, **FOREIGN[path])
+        response = client.post(f"{path}{query}", headers=headers, **sent)
         assert response.status_code == 200
         return response.get_data(as_text=True)
 
     assert PERSON in answer()
     for masked in (answer(**{"X-Mask": "id"}), answer("?mask=id")):
         assert PERSON not in masked
-        assert STARS in masked
+        # In Markdown a star that marks nothing has a backslash before it.
+        assert STARS in masked.replace("\\", "")
 
 
 @pytest.mark.parametrize(

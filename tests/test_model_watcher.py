@@ -19,7 +19,7 @@ from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import EngineUnavailable, ModelUnavailable, OcrsvcError
 from ocrsvc.models.loaded_models import LoadedModels
 from ocrsvc.models.model_control import ModelControl, open_control
-from ocrsvc.models.proof.judgement import Judgement
+from ocrsvc.models.proof.judgement import Judgement, RefusalKind
 from ocrsvc.models.proof.verdicts import MOST_REASON, machine_basis
 from ocrsvc.models.watcher import LOAD_LOCK, MOST_FAILURES, ModelWatcher
 from ocrsvc.settings.settings import Settings
@@ -184,7 +184,7 @@ def test_a_refused_version_is_not_tried_again_until_it_changes(models: Path) -> 
     [("files", "fake/2/note.txt", "cut", "whole"), ("reference", "reference/page.txt", "no page", None)],
 )
 def test_a_version_is_tried_again_when_what_it_was_refused_for_was_mended(
-    models: Path, kind: str, file: str, wrong: str, right: str | None
+    models: Path, kind: RefusalKind, file: str, wrong: str, right: str | None
 ) -> None:
     worker = serving_worker(models, lambda one, _serving: Judgement(kind if one.number == 2 else None, ""))
     bad = make_fake(models, 2)

@@ -11,6 +11,7 @@ import pytest
 from documents import GRAY, pdf
 from flask.testing import FlaskClient
 from models_support import make_several
+from test_adapters import SENT
 from web_support import as_base64, json_of, picture, running_reader
 
 from ocrsvc.adapters.ocr_space.http import LANGUAGES, read_options
@@ -112,17 +113,11 @@ def test_the_description_is_the_same_with_a_repository(client: FlaskClient) -> N
     assert json_of(client.get("/openapi.json")) == openapi()
 
 
+BY_NAME = ("trwebocr", "trwebocr_cpp", "rapidocr_api", "paddlex", "paddlehub", "paddle_serving", "umi_ocr", "ocr_space")
 IN_THE_ADDRESS: list[tuple[str, dict[str, Any]]] = [
+    *(SENT[name] for name in BY_NAME),
     ("/ocr/raw", {"data": PAGE}),
     ("/ocr/batch", {"json": {"images": [BASE64]}}),
-    ("/ocr", {"json": {"file": BASE64, "fileType": 1, "visualize": True}}),
-    ("/ocr", {"data": {"image_data": BASE64}}),
-    ("/api/tr-run/", {"data": {"img": BASE64}}),
-    ("/api/trocr", {"data": {"img_base64": BASE64}}),
-    ("/predict/ocr_system", {"json": {"images": [BASE64]}}),
-    ("/ocr/prediction", {"json": {"key": ["image"], "value": [BASE64]}}),
-    ("/parse/image", {"data": {"base64Image": DATA_URI}}),
-    ("/api/ocr", {"json": {"base64": BASE64}}),
 ]
 
 

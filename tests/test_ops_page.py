@@ -214,10 +214,13 @@ def test_another_sites_page_may_not_ask() -> None:
         assert client.delete("/ops/quarantine", headers={"Origin": "http://evil.example"}).status_code == 403
 
 
-def test_without_an_arbiter_there_is_an_overview_without_workers_and_history() -> None:
+def test_without_an_arbiter_there_is_an_overview_without_workers_and_history_and_without_keys_none() -> None:
     with running_app() as app:
-        app.test_client().post("/v1/ocr", data=picture())
-        found = json_of(app.test_client().get("/ops/overview"))
+        client = app.test_client()
+        client.post("/v1/ocr", data=picture())
+        found = json_of(client.get("/ops/overview"))
+        assert json_of(client.get("/ops/workers")) == {"arbiter_pid": None, "workers": []}
+        assert json_of(client.get("/ops/keys")) == {"keys": None}
     assert (found["workers"], found["workers_wanted"], found["documents"]) == ([], 0, None)
     assert found["counts"]["requests_by_adapter"] == {"api": 1}
     assert set(map(len, found["history"]["curves"].values())) == {0}
@@ -330,11 +333,6 @@ def test_the_keys_and_what_is_used_of_them_are_listed_without_their_secrets(tmp_
         assert is_near_quota(KeyLimits(pages_a_day=10), usage, keys.now_s)
         assert not is_near_quota(KeyLimits(pages_a_day=11, requests_per_s=1), usage, keys.now_s)
         assert dict(read_key_counts(keys.gate)) == {KEYS: 2, KEYS_NEAR_QUOTA: 1}
-
-
-def test_a_service_without_keys_says_so() -> None:
-    with running_app() as app:
-        assert json_of(app.test_client().get("/ops/keys")) == {"keys": None}
 
 
 @in_browser
