@@ -17,6 +17,7 @@ from ocrsvc.engines.model.encryption import ModelKey
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key, default_folder
 
 MODEL = b"a model" * 1000
+KEY = ModelKey(bytes(range(32)))
 
 
 def keep(cache: ModelCache, data: bytes = MODEL, key: str = "key") -> None:
@@ -56,50 +57,44 @@ def replace_by_folder(file: Path) -> None:
     file.mkdir()
 
 
+@pytest.mark.parametrize("key", [None, KEY], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("harm", [cut, flip, empty, open_to_all, replace_by_folder])
-def test_what_is_damaged_or_could_be_anybodys_is_not_found(tmp_path: Path, harm: Callable[[Path], None]) -> None:
-    cache = ModelCache(tmp_path)
+def test_what_is_damaged_or_could_be_anybodys_is_not_found_and_made_again(
+    tmp_path: Path, harm: Callable[[Path], None], key: ModelKey | None
+) -> None:
+    cache = ModelCache(tmp_path, key)
     keep(cache)
-    (file,) = tmp_path.iterdir()
+    [file] = [one for one in tmp_path.rglob("*") if one.is_file()]
     harm(file)
     assert cache.find("model", "key") is None
+    if harm is not replace_by_folder:
+        keep(cache)
+        assert cache.find("model", "key") == MODEL
 
 
-@pytest.mark.parametrize("harm", [cut, flip, empty, open_to_all])
-def test_what_is_damaged_is_made_again(tmp_path: Path, harm: Callable[[Path], None]) -> None:
-    cache = ModelCache(tmp_path)
-    keep(cache)
-    (file,) = tmp_path.iterdir()
-    harm(file)
-    keep(cache)
-    assert cache.find("model", "key") == MODEL
-
-
-def test_a_folder_that_cannot_be_made_keeps_nothing_and_harms_nothing(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_or_has_too_little_room_keeps_nothing_and_harms_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    cache = ModelCache(tmp_path / "file")
-    with cache.new_file("model", "key", 1) as file:
-        assert file is None
-    assert cache.find("model", "key") is None
+    for cache, size_bytes in ((ModelCache(tmp_path / "file"), 1), (ModelCache(tmp_path), 2**62)):
+        with cache.new_file("model", "key", size_bytes) as file:
+            assert file is None
+        assert cache.find("model", "key") is None
 
 
-def test_too_little_room_keeps_nothing(tmp_path: Path) -> None:
-    with ModelCache(tmp_path).new_file("model", "key", 2**62) as file:
-        assert file is None
-
-
-def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_a_write_or_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
 
     def write_half() -> None:
-        with cache.new_file("model", "key", 1) as file:
+        with cache.new_file("model", "key", 1) as file, cache.cached_folder("engine", "key") as folder:
             assert file is not None
+            assert folder is not None
             file.write_bytes(b"half")
+            (folder / "sm90.engine").write_bytes(b"half")
             raise RuntimeError("half way")
 
     with pytest.raises(RuntimeError, match="half way"):
         write_half()
-    assert list(tmp_path.iterdir()) == []
+    assert cache.find("model", "key") is None
+    assert build(cache) == []
 
 
 def test_a_few_of_each_model_are_kept_the_newest(tmp_path: Path) -> None:
@@ -159,30 +154,14 @@ def test_an_engine_that_is_not_whole_is_built_again(tmp_path: Path, harm: Callab
 def test_an_engine_that_was_built_anew_replaces_the_old_one_and_the_others_stay(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
     build(cache)
+    made = {"sm80.engine": b"for another GPU", "sm90.engine": b"newer"}
     with cache.cached_folder("engine", "key") as folder:
         assert folder is not None
-        (folder / "sm80.engine").write_bytes(b"for another GPU")
-        (folder / "sm90.engine").write_bytes(b"newer")
+        for name, data in made.items():
+            (folder / name).write_bytes(data)
     with cache.cached_folder("engine", "key") as folder:
         assert folder is not None
-        assert {file.name: file.read_bytes() for file in folder.iterdir()} == {
-            "sm80.engine": b"for another GPU",
-            "sm90.engine": b"newer",
-        }
-
-
-def test_a_build_that_fails_keeps_nothing(tmp_path: Path) -> None:
-    cache = ModelCache(tmp_path)
-
-    def fail() -> None:
-        with cache.cached_folder("engine", "key") as folder:
-            assert folder is not None
-            (folder / "sm90.engine").write_bytes(b"half")
-            raise RuntimeError("half way")
-
-    with pytest.raises(RuntimeError, match="half way"):
-        fail()
-    assert build(cache) == []
+        assert {file.name: file.read_bytes() for file in folder.iterdir()} == made
 
 
 def test_a_folder_that_others_may_write_to_is_no_folder(tmp_path: Path) -> None:
@@ -259,20 +238,12 @@ def test_a_maker_whose_new_folder_is_taken_for_one_without_a_maker_makes_another
     assert ModelCache(tmp_path).find("model", "key") == MODEL
 
 
-def test_the_key_tells_its_parts_apart() -> None:
-    assert cache_key(b"a", b"bc") != cache_key(b"ab", b"c")
-    assert cache_key(b"a", b"bc") == cache_key(b"a", b"bc")
-
-
 def test_the_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_folder() == tmp_path / "ocrsvc"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_folder() == tmp_path / ".cache" / "ocrsvc"
-
-
-KEY = ModelKey(bytes(range(32)))
 
 
 def test_with_a_key_nothing_plain_is_written_and_the_same_key_finds_it(tmp_path: Path) -> None:
@@ -289,15 +260,6 @@ def test_with_a_key_nothing_plain_is_written_and_the_same_key_finds_it(tmp_path:
     assert ModelCache(tmp_path).find("model", "key") is None
 
 
-@pytest.mark.parametrize("harm", [cut, flip, empty, open_to_all, replace_by_folder])
-def test_what_is_damaged_of_an_encrypted_cache_is_not_found(tmp_path: Path, harm: Callable[[Path], None]) -> None:
-    cache = ModelCache(tmp_path, KEY)
-    keep(cache)
-    [entry] = [one for one in tmp_path.rglob("*") if one.is_file()]
-    harm(entry)
-    assert cache.find("model", "key") is None
-
-
 def test_an_entry_of_an_encrypted_cache_is_not_taken_for_another(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path, KEY)
     keep(cache, key="one")
@@ -312,3 +274,7 @@ def test_with_a_key_a_library_gets_no_folder_to_write_to(tmp_path: Path) -> None
     with ModelCache(tmp_path, KEY).cached_folder("tensorrt", "key") as folder:
         assert folder is None
     assert not list(tmp_path.iterdir())
+
+
+def test_the_key_tells_its_parts_apart() -> None:
+    assert cache_key(b"a", b"bc") == cache_key(b"a", b"bc") != cache_key(b"ab", b"c")
