@@ -346,6 +346,7 @@ TURBOOCR: Final = Environment("turboocr", ("turboocr[grpc]==0.3.0",), least_pyth
 OCR_SPACE_WRAPPER: Final = NodePackage("ocr-space-api-wrapper", "2.4.9")
 CURL: Final = Program("curl")
 NODE: Final = Program("node")
+REQUESTS: Final = Installed("requests")
 
 _FETCHED: Final = (Repository, Environment, WheelFile, NodePackage)
 ALL: Final[tuple[Source, ...]] = tuple(source for source in list(globals().values()) if isinstance(source, _FETCHED))

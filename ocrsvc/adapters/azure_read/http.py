@@ -75,7 +75,6 @@ class _Views:
         self._context, self._documents = context, StoredDocuments(context, SOURCE)
 
     def analyze(self, model: str) -> Response:
-        """Take in a document."""
         # Whoever takes none says so first.
         _ = self._documents.jobs
         data = document_of_request(self._context)
@@ -107,7 +106,6 @@ class _Views:
             return response
 
     def pdf(self, model: str, result_id: str) -> Response:
-        """The searchable PDF."""
         with self._found(model, result_id) as (job, asked):
             if not asked.makes_pdf or _status_of(job)[0] != SUCCEEDED:
                 text = "There is no PDF of this result."

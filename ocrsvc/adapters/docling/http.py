@@ -81,7 +81,6 @@ class _Views:
         self._waiting = threading.BoundedSemaphore(_WAITING)
 
     def form(self) -> ConvertRequest:
-        """What this thread's request, a form, carries."""
         return request_of_form(request.content)
 
     def sources(self) -> ConvertRequest:
@@ -122,7 +121,6 @@ class _Views:
         return Converted(name, pages, len(pages), errors)
 
     def take(self, asked: ConvertRequest) -> Response:
-        """Take a document in as a task."""
         if len(asked.documents) != 1:
             raise BadOption("A task takes one document.", "Send each by itself, or all of them without async.")
         document, conversion = asked.documents[0], asked.conversion
@@ -148,7 +146,6 @@ class _Views:
             self._waiting.release()
 
     def result(self, task_id: str) -> Response:
-        """The answer of a task that is done."""
         with self._tasks.found(task_id, _TaskUnknown()) as job:
             progress = job.progress()
             if progress.state not in {"success", "failure"}:

@@ -17,14 +17,16 @@ from ocrsvc.adapters.umi_ocr.answers import (
     CODES,
     ENGINE_FAILED,
     NOT_JSON,
+    OPTIONS,
     REFUSED,
     UNREADABLE_IMAGES,
     checked_members,
     code_in,
+    options_for,
+    parse_image_options,
     to_answer,
 )
 from ocrsvc.adapters.umi_ocr.documents import PATH, add_documents, code_of
-from ocrsvc.adapters.umi_ocr.options import OPTIONS, options_for, parse_image_options
 from ocrsvc.adapters.umi_ocr.qr_codes import UNREADABLE, draw_code, to_codes
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.http.error_responses import failure_of
