@@ -57,53 +57,61 @@ def replace_by_folder(file: Path) -> None:
     file.mkdir()
 
 
-@pytest.mark.parametrize("key", [None, KEY], ids=["plain", "encrypted"])
+@pytest.mark.parametrize("own_key", [None, KEY], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("harm", [cut, flip, empty, open_to_all, replace_by_folder])
 def test_what_is_damaged_or_could_be_anybodys_is_not_found_and_made_again(
-    tmp_path: Path, harm: Callable[[Path], None], key: ModelKey | None
+    tmp_path: Path, harm: Callable[[Path], None], own_key: ModelKey | None
 ) -> None:
-    cache = ModelCache(tmp_path, key)
+    cache = ModelCache(tmp_path, own_key)
     keep(cache)
-    [file] = [one for one in tmp_path.rglob("*") if one.is_file()]
+    (file,) = tmp_path.iterdir()
     harm(file)
     assert cache.find("model", "key") is None
-    if harm is not replace_by_folder:
-        keep(cache)
-        assert cache.find("model", "key") == MODEL
+    keep(cache)
+    assert cache.find("model", "key") == (None if file.is_dir() else MODEL)
 
 
-def test_a_folder_that_cannot_be_made_or_has_too_little_room_keeps_nothing_and_harms_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("folder", "needed_bytes"), [("file", 1), ("folder", 2**62)], ids=["no folder", "no room"])
+def test_what_cannot_be_kept_harms_nothing(tmp_path: Path, folder: str, needed_bytes: int) -> None:
     (tmp_path / "file").write_text("not a folder")
-    for cache, size_bytes in ((ModelCache(tmp_path / "file"), 1), (ModelCache(tmp_path), 2**62)):
-        with cache.new_file("model", "key", size_bytes) as file:
-            assert file is None
-        assert cache.find("model", "key") is None
+    cache = ModelCache(tmp_path / folder)
+    with cache.new_file("model", "key", needed_bytes) as file:
+        assert file is None
+    assert cache.find("model", "key") is None
 
 
-def test_a_write_or_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_what_is_half_written_when_its_maker_fails_is_not_kept(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
 
-    def write_half() -> None:
-        with cache.new_file("model", "key", 1) as file, cache.cached_folder("engine", "key") as folder:
-            assert file is not None
+    def fail() -> None:
+        with cache.cached_folder("engine", "key") as folder, cache.new_file("model", "key", 1) as file:
             assert folder is not None
-            file.write_bytes(b"half")
+            assert file is not None
             (folder / "sm90.engine").write_bytes(b"half")
+            file.write_bytes(b"half")
             raise RuntimeError("half way")
 
     with pytest.raises(RuntimeError, match="half way"):
-        write_half()
-    assert cache.find("model", "key") is None
+        fail()
+    assert [one for one in tmp_path.rglob("*") if one.is_file()] == []
     assert build(cache) == []
 
 
-def test_a_few_of_each_model_are_kept_the_newest(tmp_path: Path) -> None:
+def test_a_few_of_each_model_are_kept_the_newest_and_the_folders_used_last(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
-    for number in range(6):
-        keep(cache, key=f"{number}")
-        os.utime(tmp_path / f"model-{number}", (number, number))
+    for number in range(26):
+        keep(cache, key=f"{number:02}")
+        build(cache, f"{number:02}")
+        for name in ("model", "engine"):
+            os.utime(tmp_path / f"{name}-{number:02}", (number, number))
     keep(cache, key="last")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["model-3", "model-4", "model-5", "model-last"]
+    build(cache, "last")
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        *(f"engine-{number:02}" for number in range(3, 26)),
+        "engine-last",
+        *(f"model-{number:02}" for number in range(23, 26)),
+        "model-last",
+    ]
 
 
 def test_a_folder_is_had_while_another_process_tidies_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,14 +162,16 @@ def test_an_engine_that_is_not_whole_is_built_again(tmp_path: Path, harm: Callab
 def test_an_engine_that_was_built_anew_replaces_the_old_one_and_the_others_stay(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
     build(cache)
-    made = {"sm80.engine": b"for another GPU", "sm90.engine": b"newer"}
     with cache.cached_folder("engine", "key") as folder:
         assert folder is not None
-        for name, data in made.items():
-            (folder / name).write_bytes(data)
+        (folder / "sm80.engine").write_bytes(b"for another GPU")
+        (folder / "sm90.engine").write_bytes(b"newer")
     with cache.cached_folder("engine", "key") as folder:
         assert folder is not None
-        assert {file.name: file.read_bytes() for file in folder.iterdir()} == made
+        assert {file.name: file.read_bytes() for file in folder.iterdir()} == {
+            "sm80.engine": b"for another GPU",
+            "sm90.engine": b"newer",
+        }
 
 
 def test_a_folder_that_others_may_write_to_is_no_folder(tmp_path: Path) -> None:
@@ -170,18 +180,6 @@ def test_a_folder_that_others_may_write_to_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "engine-key").chmod(0o777)
     with cache.cached_folder("engine", "key") as folder:
         assert folder is None
-
-
-def test_the_folders_used_last_are_kept(tmp_path: Path) -> None:
-    cache = ModelCache(tmp_path)
-    for number in range(26):
-        build(cache, f"{number:02}")
-        os.utime(tmp_path / f"engine-{number:02}", (number, number))
-    build(cache, "last")
-    assert sorted(file.name for file in tmp_path.iterdir()) == [
-        *(f"engine-{number:02}" for number in range(3, 26)),
-        "engine-last",
-    ]
 
 
 MAKER = """
@@ -238,6 +236,11 @@ def test_a_maker_whose_new_folder_is_taken_for_one_without_a_maker_makes_another
     assert ModelCache(tmp_path).find("model", "key") == MODEL
 
 
+def test_the_key_tells_its_parts_apart() -> None:
+    assert cache_key(b"a", b"bc") != cache_key(b"ab", b"c")
+    assert cache_key(b"a", b"bc") == cache_key(b"a", b"bc")
+
+
 def test_the_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_folder() == tmp_path / "ocrsvc"
@@ -274,7 +277,3 @@ def test_with_a_key_a_library_gets_no_folder_to_write_to(tmp_path: Path) -> None
     with ModelCache(tmp_path, KEY).cached_folder("tensorrt", "key") as folder:
         assert folder is None
     assert not list(tmp_path.iterdir())
-
-
-def test_the_key_tells_its_parts_apart() -> None:
-    assert cache_key(b"a", b"bc") == cache_key(b"a", b"bc") != cache_key(b"ab", b"c")
