@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from urllib3.filepost import encode_multipart_formdata
 from web_support import TEXT, as_base64, json_of, picture, running_app
 
-from ocrsvc.adapters.trwebocr.tr_rects import shrunk_size, to_rects
+from ocrsvc.adapters.trwebocr.http import shrunk_size, to_rects
 from ocrsvc.settings.settings import Settings
 
 TR, CPP = "/api/tr-run/", "/api/trocr"
