@@ -178,7 +178,7 @@ def test_triton_unloads_and_loads(place: Place) -> None:
     [
         ({"parameters": {"config": "{}"}}, 501, "'config' is not supported"),
         ({"parameters": {"file:1/model.onnx": "AAAA"}}, 501, "'file:1/model.onnx' is not supported"),
-        ({"parameters": 1}, 400, "parameters is not an object"),
+        ({"parameters": 1}, 400, "parameters: Input should be a valid dictionary"),
     ],
 )
 def test_a_model_that_comes_with_the_request_is_refused(place: Place, body: Any, status: int, said: str) -> None:
