@@ -28,6 +28,16 @@ _START_S = 60.0
 _SOON_S = 60.0
 
 
+class Clock:
+    """Seconds that stand still until a test moves them."""
+
+    def __init__(self, now_s: float = 10.0**7) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 def wait_until(is_so: Callable[[], T], what: str = "what is waited for", within_s: float = _SOON_S) -> T:
     """What the condition gives as soon as it is true; fails when it is not in time."""
     end_s = time.monotonic() + within_s

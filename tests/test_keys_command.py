@@ -197,6 +197,7 @@ def test_check_says_how_many_keys_there_are_and_makes_no_file(keys: Command, mon
     ):
         monkeypatch.setenv("OCRSVC_KEYS", address)
         assert said in describe_keys(read_settings())
+        assert "cannot be used" in keys("add", "acme", code=75).err
 
 
 def test_each_action_is_a_line_of_the_audit_log_and_no_secret_is_in_it(keys: Command) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from models_support import make_fake_version
+from models_support import make_fake
 
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import OperatorError, SettingsError, UnknownModel
@@ -47,7 +47,7 @@ class Place:
             self.add("mine", number)
 
     def add(self, name: str, number: int, verdict: Verdict | None = ACCEPTED, **more: object) -> ModelVersion:
-        version = make_fake_version(self.folder, name, number, **more)  # type: ignore[arg-type]
+        version = make_fake(self.folder, number, name, **more)  # type: ignore[arg-type]
         if verdict is not None:
             self.store.record_verdict(version.digest, verdict)
         return version

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from models_support import make_fake, make_fake_version
+from models_support import make_fake
 from one_version_worker import PAGE, Worker, first_version_worker
 from support import repeating, wait_until
 from test_loaded_models import FAR_S, MIB, serving, version
@@ -178,7 +178,7 @@ def test_a_version_is_not_to_blame_for_those_that_are_used(models: Path) -> None
 
 def test_a_state_that_cannot_be_read_for_a_moment_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = StateStore(tmp_path / "state")
-    made = make_fake_version(tmp_path / "models", "mine", 1)
+    made = make_fake(tmp_path / "models", 1, "mine")
     store.record_verdict(made.digest, Verdict(accepted=True))
     control = open_control(tmp_path / "models", tmp_path / "state")
     store.record_verdict("other", Verdict(accepted=False))
@@ -202,7 +202,7 @@ def test_a_state_that_cannot_be_read_for_a_moment_is_not_lost(tmp_path: Path, mo
 def test_a_request_does_not_wait_for_the_disk_of_the_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = make_fake_version(tmp_path / "models", "mine", 1)
+    made = make_fake(tmp_path / "models", 1, "mine")
     control = open_control(tmp_path / "models", tmp_path / "state")
     is_scanning, may_go_on = threading.Event(), threading.Event()
     scan = ModelRepository.scan

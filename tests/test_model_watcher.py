@@ -18,7 +18,7 @@ from ocrsvc.engines.model.files import write_manifest
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import EngineUnavailable, ModelUnavailable, OcrsvcError
 from ocrsvc.models.loaded_models import LoadedModels
-from ocrsvc.models.model_control import PROOF_LOCK, ModelControl, open_control
+from ocrsvc.models.model_control import ModelControl, open_control
 from ocrsvc.models.proof.judgement import Judgement, RefusalKind
 from ocrsvc.models.proof.verdicts import MOST_REASON, machine_basis
 from ocrsvc.models.watcher import LOAD_LOCK, MOST_FAILURES, ModelWatcher
@@ -247,23 +247,6 @@ def test_a_worker_begins_when_its_model_is_proved_and_does_not_wait_for_others(m
     assert worker.proved == ["fake/1 beside None"]
 
 
-def test_one_worker_proves(models: Path) -> None:
-    worker = serving_worker(models)
-    make_fake(models, 2)
-    with worker.control.store.locked(PROOF_LOCK) as is_ours:
-        assert is_ours
-        assert worker.round() == []
-    assert worker.round() == ["load fake/2", "retire fake/1"]
-
-
-def test_a_worker_follows_what_another_has_proved(models: Path) -> None:
-    one, other = serving_worker(models), serving_worker(models)
-    make_fake(models, 2)
-    one.round()
-    assert other.round() == ["load fake/2", "retire fake/1"]
-    assert other.proved == []
-
-
 def test_workers_load_one_after_the_other_or_when_others_take_too_long(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,13 +257,6 @@ def test_workers_load_one_after_the_other_or_when_others_take_too_long(
         began_s = time.monotonic()
         assert worker.round() == ["load fake/2", "retire fake/1"]
         assert time.monotonic() - began_s >= 0.05
-
-
-def test_without_room_for_both_the_old_one_leaves_first(models: Path) -> None:
-    worker = serving_worker(models)
-    worker.loaded.room = 1
-    make_fake(models, 2)
-    assert worker.round() == ["retire fake/1", "load fake/2"]
 
 
 def test_one_that_cannot_be_loaded_leaves_the_old_one_serving(models: Path) -> None:

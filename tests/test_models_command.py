@@ -105,6 +105,7 @@ def test_added_versions_are_numbered_and_their_manifests_hold(models: Models, re
         (["check", "mine/9"], 65, "There is no mine/9"),
         (["check", "mine:label"], 78, "Accepted is NAME or NAME/VERSION"),
         (["remove", "mine"], 78, "names no version"),
+        (["remove", "mine/1"], 78, "Confirm with --yes"),
         (["remove", "mine/9", "--yes"], 78, "There is no mine/9"),
         (["remove", "ppocr/1", "--yes"], 78, "built-in"),
         (["load", "other"], 65, "There is no model other"),
@@ -115,7 +116,9 @@ def test_added_versions_are_numbered_and_their_manifests_hold(models: Models, re
 def test_what_cannot_be_done_says_why(models: Models, tmp_path: Path, args: list[str], code: int, words: str) -> None:
     folder = source(tmp_path / "source")
     models("add", "mine", folder)
+    before = entries(models)
     assert words in models(*(arg.replace("SOURCE", str(folder)) for arg in args), code=code)
+    assert entries(models) == before
 
 
 @pytest.mark.parametrize("arg", ["--version=0", "--version=1.5", "--recognizer=nothing", "--tier=huge"])
@@ -201,12 +204,6 @@ def test_a_removed_version_loses_its_manifest_first(
     [(name, has_manifest, numbers)] = seen
     assert name.startswith(".removing-")
     assert (has_manifest, numbers) == (False, ())
-
-
-def test_nothing_is_removed_unless_somebody_says_yes(models: Models, repository: Path) -> None:
-    make_fake(repository, 1)
-    assert "Confirm with --yes" in models("remove", "fake/1", code=78)
-    assert states(models)["fake/1"] == "waiting"
 
 
 def test_versions_are_loaded_unloaded_and_tried_anew(models: Models, repository: Path, store: StateStore) -> None:

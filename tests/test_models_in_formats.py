@@ -11,7 +11,8 @@ import pytest
 from documents import GRAY, pdf
 from flask.testing import FlaskClient
 from models_support import make_several
-from web_support import as_base64, json_of, picture
+from test_adapters import SENT
+from web_support import as_base64, json_of, picture, running_reader
 
 from ocrsvc.adapters.ocr_space.http import LANGUAGES, read_options
 from ocrsvc.adapters.umi_ocr.answers import OPTIONS, options_for, parse_image_options
@@ -24,9 +25,7 @@ from ocrsvc.http.parsed_body import Content
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.models.model_control import ModelList
 from ocrsvc.models.worker_models import WorkerModels
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.load import read_settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 PAGE = picture()
 BASE64 = as_base64(PAGE)
@@ -42,12 +41,8 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> JobStore:
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory, jobs: JobStore) -> Iterator[FlaskClient]:
     settings = read_settings(make_several(tmp_path_factory.mktemp("models")))
-    reader = Reader(settings, ThreadPlan(1, 4, 2))
-    reader.start()
-    try:
+    with running_reader(settings, None) as reader:
         yield create_app(settings, reader, jobs=jobs).test_client()
-    finally:
-        reader.stop(5.0)
 
 
 def readers(response: Any) -> list[str]:
@@ -118,17 +113,11 @@ def test_the_description_is_the_same_with_a_repository(client: FlaskClient) -> N
     assert json_of(client.get("/openapi.json")) == openapi()
 
 
+BY_NAME = ("trwebocr", "trwebocr_cpp", "rapidocr_api", "paddlex", "paddlehub", "paddle_serving", "umi_ocr", "ocr_space")
 IN_THE_ADDRESS: list[tuple[str, dict[str, Any]]] = [
+    *(SENT[name] for name in BY_NAME),
     ("/ocr/raw", {"data": PAGE}),
     ("/ocr/batch", {"json": {"images": [BASE64]}}),
-    ("/ocr", {"json": {"file": BASE64, "fileType": 1, "visualize": True}}),
-    ("/ocr", {"data": {"image_data": BASE64}}),
-    ("/api/tr-run/", {"data": {"img": BASE64}}),
-    ("/api/trocr", {"data": {"img_base64": BASE64}}),
-    ("/predict/ocr_system", {"json": {"images": [BASE64]}}),
-    ("/ocr/prediction", {"json": {"key": ["image"], "value": [BASE64]}}),
-    ("/parse/image", {"data": {"base64Image": DATA_URI}}),
-    ("/api/ocr", {"json": {"base64": BASE64}}),
 ]
 
 
