@@ -286,9 +286,9 @@ def _runner(named: str | list[str]) -> Callable[[Place, Path], str]:
 
 
 def _client(row: dict[str, Any]) -> Client:
-    sources = {name: getattr(fetch_clients, row[name]) for name in ("source", "also") if name in row}
-    lists = {name: tuple(row[name]) for name in ("said", "answered") if name in row}
-    return Client(**{**row, **sources, **lists, "run": _runner(row["run"])})
+    sources: dict[str, Any] = {name: getattr(fetch_clients, row[name]) for name in ("source", "also") if name in row}
+    lists: dict[str, Any] = {name: tuple(row[name]) for name in ("said", "answered") if name in row}
+    return Client(**(row | sources | lists | {"run": _runner(row["run"])}))
 
 
 CLIENTS: Final = tuple(map(_client, yaml.safe_load((_SCRIPTS / "rows.yaml").read_text("utf-8"))))

@@ -15,7 +15,8 @@ from grpc_doubles import EMPTY, REQUEST, HoldingServer, Pair, StubServer, prefix
 from grpc_support import ANSWER, MESSAGES, PATIENCE_S, Gate, calling, gated, serving, unary
 from h2.events import StreamReset
 from h2.settings import SettingCodes
-from hostile_grpc import DATA, begin, frame, greeting, large_metadata, small_data, small_messages
+from hostile_frames import DATA, frame, greeting
+from hostile_grpc import begin, large_metadata, small_data, small_messages
 
 from ocrsvc.errors import QueueFull
 from ocrsvc.grpc_server import limits as grpc_limits

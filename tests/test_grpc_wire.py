@@ -15,7 +15,7 @@ from grpc_support import ORDER
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import PingAckReceived
-from hostile_grpc import frame as frame_bytes
+from hostile_frames import frame as frame_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -22,7 +22,7 @@ from jobs_support import reading_jobs
 from test_adapters import SENT
 from web_support import INFO, KnownEngine, as_base64, json_of, picture, running_reader
 
-from ocrsvc.adapters.trwebocr.tr_rects import shrink_page
+from ocrsvc.adapters.trwebocr.http import shrink_page
 from ocrsvc.app import create_app
 from ocrsvc.cli.options import reading_options
 from ocrsvc.client.response import Response, answer_of

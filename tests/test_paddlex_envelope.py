@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from web_support import as_base64, picture
 
-from ocrsvc.adapters.paddlex.envelope import infer
+from ocrsvc.adapters.paddlex.http import infer
 from ocrsvc.adapters.paddlex.word_boxes import to_word_members
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Character, Line, Word

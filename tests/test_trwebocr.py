@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from urllib3.filepost import encode_multipart_formdata
 from web_support import TEXT, as_base64, json_of, picture, running_app
 
-from ocrsvc.adapters.trwebocr.tr_rects import shrunk_size, to_rects
+from ocrsvc.adapters.trwebocr.http import shrunk_size, to_rects
 from ocrsvc.settings.settings import Settings
 
 TR, CPP = "/api/tr-run/", "/api/trocr"
@@ -106,7 +106,7 @@ TR_WAYS: dict[str, dict[str, Any]] = {
 def test_tr_reads_every_way_of_sending_with_and_without_the_last_slash(
     client: FlaskClient, path: str, way: str
 ) -> None:
-    sent = TR_WAYS.get(way) or part(**({"img": "!!!!"} if "and" in way else {}))
+    sent = TR_WAYS.get(way) or (part(img="!!!!") if "and" in way else part())
     response = client.post(path, **sent)
     assert response.status_code == 200
     assert json_of(response)["data"]["raw_out"] == RAW_OUT

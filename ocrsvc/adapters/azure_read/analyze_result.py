@@ -1,4 +1,7 @@
-"""The result of a job as Azure has it: made once, when its last page was read, and a page at a time."""
+"""The result of a job as Azure has it: made once, when its last page was read, and a page at a time.
+
+Lines, words and bar codes have polygons, and their places in the content.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,15 @@ from ocrsvc.records import Barcode, Box, Check, Line, Page, Table, Word
 
 SUCCEEDED: Final = "succeeded"
 _LISTS: Final = ("pages", "paragraphs", "tables", "warnings")
+
+_INCH_DIGITS: Final = 4
+_PIXEL_DIGITS: Final = 1
+_CONFIDENCE_DIGITS: Final = 3
+_HALF_TURN, _TURN = 180, 360
+_LAST_OF_ONE_UNIT: Final = 0xFFFF
+# How far ahead a text is looked for that Markdown may have changed.
+_AHEAD: Final = 4096
+Span = dict[str, int]
 
 
 def write_result(job: Job, output: Output, check: Check) -> None:
@@ -97,17 +109,6 @@ class _ResultWriter:
         for table in page.tables:
             self._lists["tables"].append(table_members(table, page.number, self._scale))
         return between + text.text
-
-
-_INCH_DIGITS: Final = 4
-_PIXEL_DIGITS: Final = 1
-_CONFIDENCE_DIGITS: Final = 3
-_HALF_TURN, _TURN = 180, 360
-_LAST_OF_ONE_UNIT: Final = 0xFFFF
-# How far ahead a text is looked for that Markdown may have changed.
-_AHEAD: Final = 4096
-
-Span = dict[str, int]
 
 
 class PageText:

@@ -15,9 +15,8 @@ from flask import Blueprint, Response
 
 from ocrsvc.adapters.azure_read.analyze_request import LAYOUT, READ, AnalyzeQuery, Asked, document_of_request
 from ocrsvc.adapters.azure_read.analyze_result import SUCCEEDED, moment
-from ocrsvc.adapters.context import AdapterContext, make_blueprint
+from ocrsvc.adapters.context import AdapterContext, StoredDocuments, add_job_routes, make_blueprint
 from ocrsvc.adapters.request_values import parse_values
-from ocrsvc.adapters.stored_documents import StoredDocuments, add_job_routes
 from ocrsvc.errors import CallerError, OcrsvcError, UnsupportedImage
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.parsed_body import is_image

@@ -1,4 +1,7 @@
-"""Writes what was read of a document in the formats of docling-serve, for an answer and for an archive."""
+"""Writes what was read of a document in the formats of docling-serve, for an answer and for an archive.
+
+Its JSON is a DoclingDocument of docling-core.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,11 @@ _GRID: Final = 500
 _NOWHERE: Final = EngineInfo("", "", "", "", "", "")
 # Below its cell's first row, right of its first column.
 _SPANNED: Final = {(False, True): "<lcel>", (True, False): "<ucel>", (True, True): "<xcel>"}
+
+# Newer programs read every older version; this is the oldest whose members are those below.
+VERSION: Final = "1.3.0"
+_BODY: Final = "#/body"
+_DIGITS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,12 +215,6 @@ def _error(number: int | None, why: str) -> dict[str, object]:
         "error_message": why,
         **({} if number is None else {"page_no": number}),
     }
-
-
-# Newer programs read every older version; this is the oldest whose members are those below.
-VERSION: Final = "1.3.0"
-_BODY: Final = "#/body"
-_DIGITS: Final = 2
 
 
 def write_document_json(name: str, pages: Iterable[Page], output: Output, check: Check) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from flask import Blueprint, Response
 
-from ocrsvc.adapters.context import AdapterContext, add_routes, make_blueprint
+from ocrsvc.adapters.context import AdapterContext, StoredDocuments, add_job_routes, add_routes, make_blueprint
 from ocrsvc.adapters.docling.contents import Converted, Writing, write_answer, write_archive
 from ocrsvc.adapters.docling.conversion import (
     Conversion,
@@ -22,7 +22,6 @@ from ocrsvc.adapters.docling.conversion import (
     request_of_form,
     request_of_json,
 )
-from ocrsvc.adapters.stored_documents import StoredDocuments, add_job_routes
 from ocrsvc.errors import BadOption, CallerError, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request

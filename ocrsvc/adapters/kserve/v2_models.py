@@ -1,4 +1,4 @@
-"""Which models there are, and loading and unloading them, in the words of the KServe v2 protocol and of Triton."""
+"""Models in the words of the KServe v2 protocol and of Triton: which there are, loading, unloading and inference."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ocrsvc.adapters.model_protocols.tensors import (
     image_of,
     wanted_outputs,
 )
-from ocrsvc.adapters.paddlex.envelope import infer as infer_as_paddlex
+from ocrsvc.adapters.paddlex.http import infer as infer_as_paddlex
 from ocrsvc.errors import UnknownModel
 from ocrsvc.models.model_control import VersionStatus
 from ocrsvc.serving.work_queue import RequestContext
@@ -48,6 +48,8 @@ _STATES: Final = {
     "END": "UNAVAILABLE",
 }
 _FILE: Final = "file:"
+
+T = TypeVar("T")
 
 
 def find_model(models: ServedModels, name: str, version: str = "") -> ServedModel:
@@ -126,9 +128,6 @@ def _versions_of(models: ServedModels, name: str) -> str:
         return f"The one version is {VERSION}."
     found = models.find(name)
     return f"Versions: {', '.join(map(str, found.numbers[:20]))}." if found is not None else "Send digits."
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,10 @@ ROW_NAMES: Final = ("text", "scores", "boxes", "counts")
 
 _MODEL: Final = r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
 
+SIGNATURE: Final = "serving_default"
+METHOD: Final = "tensorflow/serving/predict"
+DTYPES: Final = {"BYTES": "DT_STRING", "FP32": "DT_FLOAT", "INT32": "DT_INT32"}
+
 
 def make_tfserving(context: AdapterContext) -> Blueprint:
     """Predictions, status and metadata below /v1/models, over a model."""
@@ -171,11 +175,6 @@ def _columns(pages: Sequence[Page]) -> dict[str, object]:
         else:
             columns[array.name] = values
     return columns
-
-
-SIGNATURE: Final = "serving_default"
-METHOD: Final = "tensorflow/serving/predict"
-DTYPES: Final = {"BYTES": "DT_STRING", "FP32": "DT_FLOAT", "INT32": "DT_INT32"}
 
 
 def find_servable(models: ServedModels, name: str, version: str | None = None, label: str | None = None) -> ServedModel:

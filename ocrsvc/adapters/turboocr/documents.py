@@ -1,4 +1,8 @@
-"""Reads documents as TurboOCR's clients ask for them, over HTTP or gRPC: their pages, or a file made of them."""
+"""Reads documents as TurboOCR's clients ask for them, over HTTP or gRPC: pages, files made of them, and streams.
+
+POST /ocr/stream answers a line of JSON for each page, as soon as it is read, between one that begins and one
+that ends.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +36,9 @@ Outcome = Reading | OcrsvcError
 
 # What Markdown needs of a page beside its text: tables, and which regions are headers and footers.
 _MARKDOWN: Final = ReadOptions(layout=True, tables=True)
+
+NDJSON_TYPE: Final = "application/x-ndjson"
+Pages = Generator[PageRead, None, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +164,6 @@ def _written(name: str, result: DocumentResult, call: DocumentCall) -> bytes:
     held = HeldOutput(call.context.share)
     write_document(name, result, held, call.left_s, call.check)
     return held.taken()
-
-
-NDJSON_TYPE: Final = "application/x-ndjson"
-
-Pages = Generator[PageRead, None, None]
 
 
 def respond_by_page(call: DocumentCall) -> Response:

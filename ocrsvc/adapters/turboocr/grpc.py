@@ -13,8 +13,7 @@ from ocrsvc.adapters.turboocr.documents import DocumentCall, answer_markdown, an
 from ocrsvc.adapters.turboocr.failures import Coded, as_original, code_of
 from ocrsvc.adapters.turboocr.http import RESPONSE_MODE, capabilities_of
 from ocrsvc.adapters.turboocr.page_values import to_results
-from ocrsvc.adapters.turboocr.parameters import DocumentParameters, document_parameters, page_parameters
-from ocrsvc.adapters.turboocr.pixels import to_image_file
+from ocrsvc.adapters.turboocr.parameters import DocumentParameters, document_parameters, page_parameters, to_image_file
 from ocrsvc.errors import NotReady, OcrsvcError
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages

@@ -13,14 +13,17 @@ from ocrsvc.adapters.turboocr.failures import Coded, answer_failure
 from ocrsvc.adapters.turboocr.page_values import to_results
 from ocrsvc.adapters.turboocr.parameters import (
     DEFAULT_DPI,
+    MAX_SIDE_PX,
     MODES,
     DocumentParameters,
     PageParameters,
+    check_size,
     document_parameters,
     first_values,
     page_parameters,
+    read_size,
+    to_image_file,
 )
-from ocrsvc.adapters.turboocr.pixels import MAX_SIDE_PX, check_size, read_size, to_image_file
 from ocrsvc.errors import NothingSent, NotReady
 from ocrsvc.http.parsed_body import MAX_IMAGES, limited_parsing
 from ocrsvc.http.request import request

@@ -47,6 +47,25 @@ _LANGUAGES: Final = {
     "models/config_chinese_cht.txt": "zh-hant",
 }
 
+_DESCRIBED: Final[Mapping[str, Any]] = orjson.loads(files(__package__).joinpath("options.json").read_bytes())
+OPTIONS: Final[Mapping[str, Any]] = _DESCRIBED["image"]
+"""What GET /api/ocr/get_options answers without a model repository, as the original describes it to its clients."""
+DOCUMENT_OPTIONS: Final[Mapping[str, Any]] = _DESCRIBED["document"]
+"""What GET /api/doc/get_options adds to the options of an image."""
+OK, NO_TEXT = 100, 101
+NOT_JSON, EMPTY, NO_BASE64, NO_DICT, BAD_OPTION = 800, 801, 802, 803, 804
+ENGINE_FAILED, REFUSED = 902, 903
+CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
+    (NothingSent, NO_BASE64),
+    (BadOption, BAD_OPTION),
+    (UnknownModel, BAD_OPTION),
+    (BadBase64, 300),
+    (UnsupportedImage, 301),
+    (BrokenImage, 301),
+)
+"""The code for each error; 300 and 301 are those of the engine in the original."""
+UNREADABLE_IMAGES: Final = (300, 301)
+
 
 class ImageOptions(RequestValues):
     """The options of an image; the original has no `words`, and so it is not among those that are listed."""
@@ -116,28 +135,6 @@ def options_for(listed: ModelList) -> Mapping[str, object]:
     choices = language_choices(listed)
     own = {"default": choices[0][0], "optionsList": list(map(list, choices))} if choices else {}
     return {**OPTIONS, LANGUAGE: {**OPTIONS[LANGUAGE], **own}}
-
-
-_DESCRIBED: Final[Mapping[str, Any]] = orjson.loads(files(__package__).joinpath("options.json").read_bytes())
-OPTIONS: Final[Mapping[str, Any]] = _DESCRIBED["image"]
-"""What GET /api/ocr/get_options answers without a model repository, as the original describes it to its clients."""
-
-DOCUMENT_OPTIONS: Final[Mapping[str, Any]] = _DESCRIBED["document"]
-"""What GET /api/doc/get_options adds to the options of an image."""
-
-OK, NO_TEXT = 100, 101
-NOT_JSON, EMPTY, NO_BASE64, NO_DICT, BAD_OPTION = 800, 801, 802, 803, 804
-ENGINE_FAILED, REFUSED = 902, 903
-CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
-    (NothingSent, NO_BASE64),
-    (BadOption, BAD_OPTION),
-    (UnknownModel, BAD_OPTION),
-    (BadBase64, 300),
-    (UnsupportedImage, 301),
-    (BrokenImage, 301),
-)
-"""The code for each error; 300 and 301 are those of the engine in the original."""
-UNREADABLE_IMAGES: Final = (300, 301)
 
 
 class Coded(CallerError):

@@ -18,8 +18,7 @@ from flask import Blueprint, Response
 from werkzeug.exceptions import NotFound
 
 from ocrsvc.adapters.answer_values import HeldOutput
-from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.adapters.stored_documents import StoredDocuments, add_job_routes
+from ocrsvc.adapters.context import AdapterContext, StoredDocuments, add_job_routes
 from ocrsvc.adapters.umi_ocr.answers import (
     DOCUMENT_OPTIONS,
     OK,
