@@ -135,19 +135,15 @@ def test_a_body_that_stops_or_drips_ends_in_time(pauses_s: list[float], message:
     assert ended_s - 1 <= client.body.began_s + ended_s <= client.now_s
 
 
-def test_a_body_that_comes_at_the_least_rate_is_read_while_memory_is_plentiful() -> None:
+@pytest.mark.parametrize("scarce", [False, True])
+def test_a_slow_body_is_read_while_memory_is_plentiful_and_makes_room_when_it_is_scarce(*, scarce: bool) -> None:
     client = Client(48_000)
     for _ in range(40):
-        client.send(bytes(1200), 1.0)
-    assert len(client.body.take()) == 48_000
-
-
-def test_a_slow_body_makes_room_when_memory_is_scarce() -> None:
-    client = Client(48_000)
-    for _ in range(40):
-        client.send(bytes(1200), 1.0, scarce=True)
-    with pytest.raises(BodyTimeout):
-        client.body.take()
+        client.send(bytes(1200), 1.0, scarce=scarce)
+    if scarce:
+        assert isinstance(outcome(client), BodyTimeout)
+    else:
+        assert len(client.body.take()) == 48_000
 
 
 def test_a_body_that_is_not_there_at_the_deadline_is_given_up() -> None:
@@ -184,16 +180,12 @@ def test_a_large_body_that_does_not_fit_beside_others_is_refused() -> None:
     assert beside.budget.held_bytes == 3 * LARGE_BYTES
 
 
-def test_a_small_body_fits_beside_large_ones() -> None:
-    client = Client(LARGE_BYTES, most=10**8, budget=10 * LARGE_BYTES)
+def test_a_small_body_fits_beside_large_ones_and_what_can_never_fit_is_too_large() -> None:
+    client, alone = Client(LARGE_BYTES, most=10**8, budget=10 * LARGE_BYTES), Client(200, budget=100)
     client.budget.take(9 * LARGE_BYTES)
     client.send(bytes(LARGE_BYTES))
     assert client.body.settled
     assert client.body.error is None
-
-
-def test_what_can_never_fit_is_too_large() -> None:
-    alone = Client(200, budget=100)
     alone.send(bytes(101))
     assert isinstance(outcome(alone), BodyTooLarge)
 

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import pytest
 from support import run_server
 from web_support import picture, running_app
 
@@ -31,18 +30,15 @@ def test_every_route_answers_with_it_and_so_does_what_is_refused(tmp_path: Path)
     assert {200, 400, 404, 405} <= seen
 
 
-@pytest.mark.parametrize("query", ["", "?format=text", "?format=ndjson", "?format=pdf", "?format=zip"])
-def test_pages_files_and_streams_have_it(query: str) -> None:
-    with running_app() as app, app.test_client().post(f"/v1/ocr{query}", data=picture()) as answer:
-        assert answer.headers.getlist(NAME) == [VALUE]
-
-
-def test_a_file_that_has_not_changed_is_answered_with_it() -> None:
+def test_pages_files_streams_and_what_has_not_changed_have_it() -> None:
     with running_app() as app:
         client = app.test_client()
+        for query in ("", "?format=text", "?format=ndjson", "?format=pdf", "?format=zip"):
+            with client.post(f"/v1/ocr{query}", data=picture()) as answer:
+                assert answer.headers.getlist(NAME) == [VALUE]
         tag = client.get("/static/page.css").headers["ETag"]
         answer = client.get("/static/page.css", headers={"If-None-Match": tag})
-    assert (answer.status_code, answer.headers.getlist(NAME)) == (304, [VALUE])
+        assert (answer.status_code, answer.headers.getlist(NAME)) == (304, [VALUE])
 
 
 def test_an_answer_for_which_no_memory_is_left_has_it() -> None:

@@ -101,9 +101,6 @@ def test_http_is_answered_with_the_headers_of_a_service_over_tls(server: Server,
     assert answer.headers["Strict-Transport-Security"] == "max-age=31536000"
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert answer.headers["Referrer-Policy"] == "no-referrer"
-
-
-def test_the_protocol_and_the_version_are_agreed_on(server: Server, authority: Authority) -> None:
     with connect(server, authority.client(None, "h2", "http/1.1")) as tls:
         assert (tls.version(), tls.selected_alpn_protocol()) == ("TLSv1.3", "http/1.1")
 
@@ -114,22 +111,13 @@ def test_curl_sends_a_large_body_and_reads_a_large_answer(
     server: Server, authority: Authority, version: str, tmp_path: Path
 ) -> None:
     page = tmp_path / "page.bmp"
-    # A BMP: as many bytes as pixels, three times.
-    width, height = 1000, 2000
-    size = 54 + 3 * width * height
-    head = b"BM" + size.to_bytes(4, "little") + bytes(4) + (54).to_bytes(4, "little") + (40).to_bytes(4, "little")
-    head += width.to_bytes(4, "little") + height.to_bytes(4, "little") + b"\x01\0\x18\0" + bytes(24)
-    page.write_bytes(head.ljust(54, b"\0") + b"\xff" * (size - 54))
+    # As many bytes as pixels, three times.
+    cv2.imwrite(str(page), np.full((2000, 1000, 3), 255, np.uint8))
     ask = ("curl", "-sS", "--fail", f"--tlsv{version}", "--tls-max", version, "--cacert", str(authority.file))
     send = ("--data-binary", f"@{page}", "-w", "%{http_code} %{size_upload}", "-o", str(tmp_path / "out"))
-    told = subprocess.run(
-        [*ask, *send, f"{server.url}/v1/ocr"],
-        capture_output=True,
-        text=True,
-        timeout=_ANSWER_S,
-        check=False,
-    )
-    assert (told.stdout, told.stderr) == (f"200 {size}", "")
+    command = [*ask, *send, f"{server.url}/v1/ocr"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
+    assert (told.stdout, told.stderr) == (f"200 {page.stat().st_size}", "")
     with session_of(authority) as session:
         document = session.get(f"{server.url}/openapi.json", timeout=_ANSWER_S)
     assert document.status_code == 200
@@ -147,15 +135,14 @@ def is_ready(address: str, credentials: grpc.ChannelCredentials, method: str = "
     return True
 
 
-def test_grpc_is_answered_over_tls(server: Server, authority: Authority) -> None:
-    assert is_ready(grpc_address(server), grpc.ssl_channel_credentials(authority.file.read_bytes()))
-
-
-def test_the_client_library_and_the_command_line_ask_over_tls(
+def test_clients_of_every_kind_ask_over_tls(
     server: Server, authority: Authority, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Client(server.url, ca=authority.file) as client:
         assert client.read(picture()).text
+    assert is_ready(grpc_address(server), grpc.ssl_channel_credentials(authority.file.read_bytes()))
+    answered_s = tune.send(server.url, tune.Load([picture()], clients=2, seconds=0.0), until_s=0.0)[0]
+    assert None not in answered_s
     assert run(["status", server.url, "--ca", str(authority.file)]) == 0
     assert "1 workers" in capsys.readouterr().out
 
@@ -174,19 +161,10 @@ def test_the_service_of_the_settings_is_known_by_its_certificate(
     assert "CERTIFICATE_VERIFY_FAILED" in capsys.readouterr().err
 
 
-def test_a_measured_service_may_be_one_over_tls(server: Server) -> None:
-    answered_s = tune.send(server.url, tune.Load([picture()], clients=2, seconds=0.0), until_s=0.0)[0]
-    assert len(answered_s) == 2
-    assert None not in answered_s
-
-
-def test_a_plain_request_is_told_so(server: Server) -> None:
+def test_a_plain_request_is_told_so_and_plain_grpc_is_closed(server: Server) -> None:
     answer = requests.get(server.url.replace("https", "http"), timeout=_ANSWER_S)
     assert (answer.status_code, answer.headers["Connection"]) == (400, "close")
     assert "https://" in answer.text
-
-
-def test_plain_grpc_is_closed(server: Server) -> None:
     with grpc.insecure_channel(grpc_address(server)) as channel:
         ready = unary(channel, f"{V2}ServerReady", "inference.ServerReadyResponse")
         with pytest.raises(grpc.RpcError) as refused:
@@ -245,14 +223,24 @@ def test_half_handshakes_make_room_where_there_may_be_no_more_connections(author
         assert time.monotonic() - began_s < 8
 
 
-def test_a_kept_connection_ends_with_a_goodbye(server: Server, authority: Authority) -> None:
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close", b"200 OK"), (b"no request at all", b"400 Bad Request")],
+)
+def test_an_answer_inside_tls_ends_with_a_goodbye(
+    server: Server, authority: Authority, sent: bytes, status: bytes
+) -> None:
     with connect(server, authority.client()) as tls:
-        tls.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        tls.sendall(sent + b"\r\n\r\n")
         # Without a goodbye this would raise ssl.SSLEOFError.
-        answer = b""
-        while got := tls.recv(1 << 16):
-            answer += got
-    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert read_to_end(tls).startswith(b"HTTP/1.1 %b\r\n" % status)
+
+
+def read_to_end(wire: socket.socket) -> bytes:
+    answer = bytearray()
+    while piece := wire.recv(1 << 16):
+        answer += piece
+    return bytes(answer)
 
 
 def test_a_goodbye_that_comes_with_a_request_ends_the_connection_after_its_answer(
@@ -271,15 +259,8 @@ def test_a_goodbye_that_comes_with_a_request_ends_the_connection_after_its_answe
         with suppress(ssl.SSLWantReadError):
             tls.unwrap()
         wire.sendall(to_server.read())
-        while got := wire.recv(1 << 16):
-            to_client.write(got)
+        to_client.write(read_to_end(wire))
     assert tls.read(1 << 16).startswith(b"HTTP/1.1 200 OK\r\n")
-
-
-def test_what_is_wrong_inside_tls_is_answered_inside_tls(server: Server, authority: Authority) -> None:
-    with connect(server, authority.client()) as tls:
-        tls.sendall(b"no request at all\r\n\r\n")
-        assert tls.recv(1 << 16).startswith(b"HTTP/1.1 400 Bad Request\r\n")
 
 
 def test_clients_that_read_late_hold_nobody_and_get_everything(server: Server, authority: Authority) -> None:
@@ -293,19 +274,12 @@ def test_clients_that_read_late_hold_nobody_and_get_everything(server: Server, a
             wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             wire.settimeout(_ANSWER_S)
             wire.connect(address_of(server))
-            context = authority.client()
-            tls = stack.enter_context(
-                context.wrap_socket(wire, server_hostname="localhost", suppress_ragged_eofs=False)
-            )
-            tls.sendall(head % len(body) + body)
-            clients.append(tls)
+            clients.append(stack.enter_context(authority.client().wrap_socket(wire, server_hostname="localhost")))
+            clients[-1].sendall(head % len(body) + body)
         with session_of(authority) as session:
             assert session.post(f"{server.url}/v1/ocr", data=picture(), timeout=_ANSWER_S).status_code == 200
         for tls in clients:
-            answer = bytearray()
-            while piece := tls.recv(1 << 16):
-                answer += piece
-            announced, _, rest = bytes(answer).partition(b"\r\n\r\n")
+            announced, _, rest = read_to_end(tls).partition(b"\r\n\r\n")
             assert f"Content-Length: {len(rest)}" in announced.decode()
             assert len(rest) > 1 << 20
 
@@ -443,26 +417,16 @@ def test_a_certificate_stands_for_a_key(
     assert is_ready(grpc_address(strict), credentials, "ModelMetadata", name="ocr") is (statuses[1] == 200)
 
 
-def test_pages_of_other_sites_may_not_use_a_browsers_certificate(strict: Server, authority: Authority) -> None:
-    with session_of(authority, authority.issue("loader", common_name="loader")) as session:
-        headers = {"Origin": "https://elsewhere.example"}
-        answer = session.post(f"{strict.url}/v1/ocr", data=picture(), headers=headers, timeout=_ANSWER_S)
-    assert (answer.status_code, answer.json()["code"]) == (403, "host_not_allowed")
-
-
-def test_the_client_library_shows_a_certificate(strict: Server, authority: Authority) -> None:
+def test_the_client_library_shows_a_certificate_and_pages_of_other_sites_may_not(
+    strict: Server, authority: Authority
+) -> None:
     own = authority.issue("loader", common_name="loader")
     with Client(strict.url, ca=authority.file, certificate=(own.certificate, own.key)) as client:
         assert client.read(picture()).text
-
-
-def test_an_unusable_pair_stops_the_start(authority: Authority) -> None:
-    own, other = authority.issue("unusable"), authority.issue("another")
-    with start_server(environment(TlsFiles(own.certificate, other.key))) as server:
-        assert server.wait_for_exit() == 78
-        assert "OCRSVC_TLS_KEY is" in server.log
-        assert "it is not the key of the certificate" in server.log
-        assert "Traceback" not in server.log
+    with session_of(authority, own) as session:
+        headers = {"Origin": "https://elsewhere.example"}
+        answer = session.post(f"{strict.url}/v1/ocr", data=picture(), headers=headers, timeout=_ANSWER_S)
+    assert (answer.status_code, answer.json()["code"]) == (403, "host_not_allowed")
 
 
 def test_a_long_result_of_a_job_arrives_whole(authority: Authority) -> None:

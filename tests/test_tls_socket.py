@@ -7,9 +7,10 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tls_support import Authority
@@ -19,6 +20,8 @@ from ocrsvc.connections.tls_files import HTTP, TlsFiles, make_context
 from ocrsvc.connections.tls_socket import HANDSHAKE_BYTES, MOST_UNSENT_BYTES, NotTls, TlsSocket
 from ocrsvc.telemetry.metrics import TLS_HANDSHAKES
 from ocrsvc.telemetry.metrics_store import MetricsStore
+
+Wires = tuple[socket.socket, socket.socket]
 
 
 class Client:
@@ -60,20 +63,28 @@ class Client:
         return found
 
 
+Pair = tuple[TlsSocket, Client]
+
+
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
 @pytest.fixture
-def wires() -> Iterator[tuple[socket.socket, socket.socket]]:
+def wires() -> Iterator[Wires]:
     with closing_pair() as pair:
         yield pair
 
 
-def connected(authority: Authority, wires: tuple[socket.socket, socket.socket]) -> tuple[TlsSocket, Client]:
-    own = TlsSocket(wires[0], make_context(authority.issue(), HTTP))
-    client = Client(wires[1], authority.client())
+@pytest.fixture
+def beginning(authority: Authority, wires: Wires) -> Pair:
+    return TlsSocket(wires[0], make_context(authority.issue(), HTTP)), Client(wires[1], authority.client())
+
+
+@pytest.fixture
+def connected(beginning: Pair) -> Pair:
+    own, client = beginning
     client.step()
     assert not own.handshake()
     client.step()
@@ -81,8 +92,8 @@ def connected(authority: Authority, wires: tuple[socket.socket, socket.socket]) 
     return own, client
 
 
-def test_both_sides_understand_each_other(authority: Authority, wires: tuple[socket.socket, socket.socket]) -> None:
-    own, client = connected(authority, wires)
+def test_both_sides_understand_each_other(connected: Pair) -> None:
+    own, client = connected
     client.write(b"GET / ")
     assert own.recv(8192) == b"GET / "
     with pytest.raises(BlockingIOError):
@@ -91,10 +102,8 @@ def test_both_sides_understand_each_other(authority: Authority, wires: tuple[soc
     assert client.read() == b"HTTP/1.1 200 OKbody"
 
 
-def test_a_request_that_comes_with_the_end_of_the_handshake_is_there(
-    authority: Authority, wires: tuple[socket.socket, socket.socket]
-) -> None:
-    own, client = TlsSocket(wires[0], make_context(authority.issue(), HTTP)), Client(wires[1], authority.client())
+def test_a_request_that_comes_with_the_end_of_the_handshake_is_there(beginning: Pair) -> None:
+    own, client = beginning
     client.step()
     assert not own.handshake()
     held = client.wire
@@ -121,18 +130,16 @@ class Recorder:
         return self._wire.recv(size)
 
 
-def test_nothing_that_was_received_stays_where_no_poller_sees_it(
-    authority: Authority, wires: tuple[socket.socket, socket.socket]
-) -> None:
-    own, client = connected(authority, wires)
+def test_nothing_that_was_received_stays_where_no_poller_sees_it(connected: Pair) -> None:
+    own, client = connected
     for _ in range(50):
         client.write(b"x")
     # Fewer are asked for: the rest would not be reported again.
     assert own.recv(10) == 50 * b"x"
 
 
-def test_half_a_record_is_waited_for(authority: Authority, wires: tuple[socket.socket, socket.socket]) -> None:
-    own, client = connected(authority, wires)
+def test_half_a_record_is_waited_for(connected: Pair) -> None:
+    own, client = connected
     real, client.wire = client.wire, Recorder(client.wire)  # type: ignore[assignment]
     record = client.write(b"a page" * 1000)
     real.send(record[:3000])
@@ -142,10 +149,8 @@ def test_half_a_record_is_waited_for(authority: Authority, wires: tuple[socket.s
     assert own.recv(8192) == b"a page" * 1000
 
 
-def test_what_the_kernel_does_not_take_is_bounded_and_follows(
-    authority: Authority, wires: tuple[socket.socket, socket.socket]
-) -> None:
-    own, client = connected(authority, wires)
+def test_what_the_kernel_does_not_take_is_bounded_and_follows(connected: Pair) -> None:
+    own, client = connected
     sent, data = 0, bytes(range(256)) * 40_000
     while sent < len(data):
         try:
@@ -165,21 +170,19 @@ def test_what_the_kernel_does_not_take_is_bounded_and_follows(
     assert found == data[:sent]
 
 
-def test_closing_tells_the_client_and_what_still_comes_is_thrown_away(
-    authority: Authority, wires: tuple[socket.socket, socket.socket]
-) -> None:
-    own, client = connected(authority, wires)
+def test_closing_tells_the_client_and_what_still_comes_is_thrown_away(connected: Pair) -> None:
+    own, client = connected
     own.shutdown(socket.SHUT_WR)
     assert client.read() == b""
     assert client.is_told
     client.wire.send(b"not even TLS")
     assert own.recv(100) == b"not even TLS"
     own.close()
-    assert wires[0].fileno() == -1
+    assert own.fileno() == -1
 
 
-def test_a_goodbye_of_the_client_is_the_end(authority: Authority, wires: tuple[socket.socket, socket.socket]) -> None:
-    own, client = connected(authority, wires)
+def test_a_goodbye_of_the_client_is_the_end(connected: Pair) -> None:
+    own, client = connected
     client.write(b"last")
     with suppress(ssl.SSLWantReadError):
         client.tls.unwrap()
@@ -188,10 +191,8 @@ def test_a_goodbye_of_the_client_is_the_end(authority: Authority, wires: tuple[s
     assert own.recv(8192) == b""
 
 
-def test_a_forged_record_breaks_the_connection(
-    authority: Authority, wires: tuple[socket.socket, socket.socket]
-) -> None:
-    own, client = connected(authority, wires)
+def test_a_forged_record_breaks_the_connection(connected: Pair) -> None:
+    own, client = connected
     client.wire.send(b"\x17\x03\x03\x00\x20" + bytes(32))
     with pytest.raises(ssl.SSLError):
         own.recv(8192)
@@ -219,20 +220,16 @@ def handshake_to_the_end(own: TlsSocket) -> None:
         (b"", ConnectionResetError),
     ],
 )
-def test_what_is_no_handshake_ends_at_once(
-    authority: Authority, wires: tuple[socket.socket, socket.socket], sent: bytes, error: type[OSError]
-) -> None:
-    own = TlsSocket(wires[0], make_context(authority.issue(), HTTP))
+def test_what_is_no_handshake_ends_at_once(beginning: Pair, wires: Wires, sent: bytes, error: type[OSError]) -> None:
+    own, _ = beginning
     wires[1].send(sent)
     wires[1].shutdown(socket.SHUT_WR)
     with pytest.raises(error):
         handshake_to_the_end(own)
 
 
-def test_a_handshake_that_never_ends_is_cut_off(
-    authority: Authority, wires: tuple[socket.socket, socket.socket]
-) -> None:
-    own = TlsSocket(wires[0], make_context(authority.issue(), HTTP))
+def test_a_handshake_that_never_ends_is_cut_off(beginning: Pair, wires: Wires) -> None:
+    own, _ = beginning
     # A message in records of its own, one byte each.
     wires[1].send(hello(1 << 14, record_bytes=4))
     assert not own.handshake()
@@ -264,7 +261,7 @@ def test_bent_first_messages_are_refused_or_waited_for_and_nothing_else(authorit
                 assert not TlsSocket(here, context).handshake()
 
 
-def shake_hands(handshakes: Handshakes, wires: tuple[socket.socket, socket.socket], client: Client) -> TlsSocket:
+def shake_hands(handshakes: Handshakes, wires: Wires, client: Client) -> TlsSocket:
     own = handshakes.begin(wires[0])
     for _ in range(3):
         client.step()
@@ -274,9 +271,9 @@ def shake_hands(handshakes: Handshakes, wires: tuple[socket.socket, socket.socke
     return own
 
 
-def handshakes_for(files: TlsFiles, *names: str) -> tuple[Handshakes, MetricsStore]:
+def handshakes_for(files: TlsFiles, *names: str, **clocks: Callable[[], float]) -> tuple[Handshakes, MetricsStore]:
     store, context = MetricsStore(), make_context(files, HTTP)
-    return Handshakes(lambda: context, names, store.common, logging.getLogger("test-tls")), store
+    return Handshakes(lambda: context, names, store.common, logging.getLogger("test-tls"), **clocks), store
 
 
 @pytest.mark.parametrize(
@@ -285,35 +282,30 @@ def handshakes_for(files: TlsFiles, *names: str) -> tuple[Handshakes, MetricsSto
         (("CN=loader:nightly",), "nightly"),
         (("DNS=loader.example:scanner", "CN=loader:nightly"), "scanner"),
         (("CN=another:nightly",), None),
+        # Where none is required, none need be shown.
+        ((), None),
     ],
 )
 def test_a_client_is_known_by_its_certificate(
-    authority: Authority, wires: tuple[socket.socket, socket.socket], names: tuple[str, ...], key: str | None
+    authority: Authority, wires: Wires, names: tuple[str, ...], key: str | None
 ) -> None:
     own, theirs = authority.issue(), authority.issue("theirs", "loader.example", common_name="loader")
-    handshakes, store = handshakes_for(TlsFiles(own.certificate, own.key, authority.file), *names)
-    found = shake_hands(handshakes, wires, Client(wires[1], authority.client(theirs)))
+    files = TlsFiles(own.certificate, own.key, authority.file, required=bool(names))
+    handshakes, store = handshakes_for(files, *names)
+    found = shake_hands(handshakes, wires, Client(wires[1], authority.client(theirs if names else None)))
     assert found.established
     assert found.client_name == key
     assert store.read()[TLS_HANDSHAKES.of("ok")][0] == 1
 
 
-def strangers(folder: Path) -> list[TlsFiles | None]:
-    (folder / "stranger").mkdir()
-    return [None, Authority(folder / "stranger").issue("theirs")]
-
-
-@pytest.mark.parametrize("which", [0, 1], ids=["none", "of another authority"])
+@pytest.mark.parametrize("is_shown", [False, True], ids=["none", "of another authority"])
 def test_a_client_without_the_right_certificate_is_refused(
-    authority: Authority,
-    wires: tuple[socket.socket, socket.socket],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    which: int,
+    authority: Authority, wires: Wires, tmp_path_factory: Any, caplog: pytest.LogCaptureFixture, *, is_shown: bool
 ) -> None:
     own = authority.issue()
     handshakes, store = handshakes_for(TlsFiles(own.certificate, own.key, authority.file))
-    client = Client(wires[1], authority.client(strangers(tmp_path)[which]))
+    stranger = Authority(tmp_path_factory.mktemp("stranger")).issue("theirs") if is_shown else None
+    client = Client(wires[1], authority.client(stranger))
     with caplog.at_level(logging.INFO), pytest.raises(ssl.SSLError):
         shake_hands(handshakes, wires, client)
     assert store.read()[TLS_HANDSHAKES.of("refused")][0] == 1
@@ -325,11 +317,8 @@ def test_a_client_without_the_right_certificate_is_refused(
 
 def test_a_resumed_session_does_not_outlive_the_clients_certificate(authority: Authority) -> None:
     own, theirs = authority.issue(), authority.issue("theirs", "loader.example", valid_days=(-1, 10))
-    context = make_context(TlsFiles(own.certificate, own.key, authority.file), HTTP)
     now_s = time.time()
-    handshakes = Handshakes(
-        lambda: context, (), MetricsStore().common, logging.getLogger("test-tls"), wall_clock=lambda: now_s
-    )
+    handshakes, _ = handshakes_for(TlsFiles(own.certificate, own.key, authority.file), wall_clock=lambda: now_s)
     asking, session = authority.client(theirs), None
     asking.maximum_version = ssl.TLSVersion.TLSv1_2
     for is_resumed in (False, True):
@@ -347,28 +336,15 @@ def test_a_resumed_session_does_not_outlive_the_clients_certificate(authority: A
 
 
 @contextmanager
-def closing_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+def closing_pair() -> Iterator[Wires]:
     one, other = socket.socketpair()
     with one, other:
         yield one, other
 
 
-def test_an_optional_certificate_may_be_missing(
-    authority: Authority, wires: tuple[socket.socket, socket.socket]
-) -> None:
-    own = authority.issue()
-    handshakes, _ = handshakes_for(TlsFiles(own.certificate, own.key, authority.file, required=False))
-    found = shake_hands(handshakes, wires, Client(wires[1], authority.client()))
-    assert found.established
-    assert found.client_name is None
-
-
-def test_handshakes_leave_time_for_others(authority: Authority, wires: tuple[socket.socket, socket.socket]) -> None:
+def test_handshakes_leave_time_for_others(authority: Authority, wires: Wires) -> None:
     now = iter(range(1000))
-    context = make_context(authority.issue(), HTTP)
-    handshakes = Handshakes(
-        lambda: context, (), MetricsStore().common, logging.getLogger("test-tls"), lambda: float(next(now))
-    )
+    handshakes, _ = handshakes_for(authority.issue(), clock=lambda: float(next(now)))
     own, client = handshakes.begin(wires[0]), Client(wires[1], authority.client())
     client.step()
     assert not handshakes.go_on(own, "")

@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 import pytest
 
-from ocrsvc.adapters.trwebocr.tr_rects import to_rects
+from ocrsvc.adapters.trwebocr.http import to_rects
 from ocrsvc.engines.tr.binding import MAX_LINES, MAX_SESSIONS, MAX_STEPS
 from ocrsvc.engines.tr.engine import TrEngine, TrHandle, to_box
 from ocrsvc.errors import EngineFailed, EngineUnavailable

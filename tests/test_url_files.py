@@ -126,53 +126,35 @@ def test_a_file_that_is_too_large_is_refused() -> None:
             assert app.test_client().post("/v1/ocr", json={"url": server.url}).status_code == 413
 
 
-def test_no_more_files_are_fetched_at_once_than_leave_threads_to_others() -> None:
-    going_on, statuses = threading.Event(), list[int]()
+@pytest.mark.parametrize(
+    ("fetches", "callers", "statuses"),
+    [(1, ["a", "b"], [200, 503]), (4, ["many", "many", "many", "other"], [200, 200, 429, 200])],
+)
+def test_fetches_leave_threads_and_one_caller_half_of_them_to_others(
+    fetches: int, callers: list[str], statuses: list[int]
+) -> None:
+    going_on = threading.Event()
 
     def answer(sock: Any, _head: bytes) -> None:
         going_on.wait(20)
         sock.sendall(response(PNG))
 
-    with serving(answer) as server:
-        settings = Settings(url_hosts=("127.0.0.1:*",), url_private=("127.0.0.1/32",), url_fetches=1)
-        with running_app(settings) as app:
+    settings = Settings(
+        url_hosts=("127.0.0.1:*",), url_private=("127.0.0.1/32",), url_fetches=fetches, caller_header="X-Caller"
+    )
+    with serving(answer) as server, running_app(settings) as app, ThreadPoolExecutor(4) as threads:
 
-            def ask() -> None:
-                statuses.append(app.test_client().post("/v1/ocr", json={"url": server.url}).status_code)
+        def ask(caller: str) -> int:
+            headers = {"X-Caller": caller}
+            return app.test_client().post("/v1/ocr", json={"url": server.url}, headers=headers).status_code
 
-            first = threading.Thread(target=ask)
-            first.start()
-            wait_until(lambda: server.heads, "the first file is asked for")
-            ask()
-            going_on.set()
-            first.join()
-            ask()
-    assert statuses == [503, 200, 200]
-
-
-def test_one_caller_leaves_half_of_the_fetches_to_others() -> None:
-    going_on, statuses = threading.Event(), list[int]()
-
-    def answer(sock: Any, _head: bytes) -> None:
-        going_on.wait(20)
-        sock.sendall(response(PNG))
-
-    with serving(answer) as server:
-        settings = Settings(
-            url_hosts=("127.0.0.1:*",), url_private=("127.0.0.1/32",), url_fetches=4, caller_header="X-Caller"
-        )
-        with running_app(settings) as app, ThreadPoolExecutor(3) as threads:
-
-            def ask(caller: str) -> int:
-                headers = {"X-Caller": caller}
-                return app.test_client().post("/v1/ocr", json={"url": server.url}, headers=headers).status_code
-
-            held = [threads.submit(ask, "many") for _ in range(2)]
-            wait_until(lambda: len(server.heads) == 2, "two files are asked for")
-            statuses.append(ask("many"))
-            held.append(threads.submit(ask, "other"))
-            wait_until(lambda: len(server.heads) == 3, "the file of another caller is asked for")
-            going_on.set()
-            statuses += [one.result() for one in held]
-            statuses.append(ask("many"))
-    assert statuses == [429, 200, 200, 200, 200]
+        asked = []
+        for caller, status in zip(callers, statuses, strict=True):
+            asked.append(threads.submit(ask, caller))
+            held = sum(one == 200 for one in statuses[: len(asked)])
+            wait_until(lambda held=held: len(server.heads) == held, "the file is asked for")  # type: ignore[misc]
+            if status != 200:
+                assert asked[-1].result() == status
+        going_on.set()
+        assert [one.result() for one in asked] == statuses
+        assert ask(callers[0]) == 200
