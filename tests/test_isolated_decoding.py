@@ -11,6 +11,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import orjson
 import pytest
 import requests
 from documents import pdf
@@ -21,12 +22,12 @@ from support import ROOT, run_server
 from ocrsvc.engines.isolated.child import Spawner
 from ocrsvc.engines.isolated.messages import SharedArea, unpack_answers
 from ocrsvc.errors import BrokenImage, ImageCrashesEngine, ImageTooLarge, OcrsvcError, UnsupportedImage
-from ocrsvc.formats.page_serialization import InvalidData
+from ocrsvc.formats.page_serialization import InvalidData, pack_page
 from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading
-from ocrsvc.records import FileTask, Pixels, ReadOptions
+from ocrsvc.records import DecodedPage, FileTask, Page, Pixels, ReadOptions
 from ocrsvc.settings.settings import Settings
 
 CRASHING = Path(__file__).parent / "doubles" / "decoders"
@@ -185,25 +186,31 @@ def test_a_service_loses_nothing_but_the_file_over_which_its_decoder_crashes() -
         assert server.workers() == [worker]
 
 
+GOOD: dict[str, object] = {"page": pack_page(Page(1, 1, 0, ())), "times": None, "decode_s": 0.1, "image": None}
+
+
 @pytest.mark.parametrize(
-    ("sent", "options"),
+    ("changed", "options"),
     [
-        (b"[[1,1,0,1,[]]]", ReadOptions()),
-        (b'[{"page":[1,1,0,1,[]]}]', ReadOptions()),
-        (b'[{"page":[1,1,0,1,[]],"decode_s":-1.0,"image":null}]', ReadOptions()),
-        (b'[{"page":[1,1,0,1,[]],"decode_s":null,"image":null}]', ReadOptions()),
-        (b'[{"page":[1,1,45,1,[]],"decode_s":0.1,"image":null}]', ReadOptions()),
+        ({"page": [1, 1, 0, 1, []]}, ReadOptions()),
+        ({"decode_s": -1.0}, ReadOptions()),
+        ({"decode_s": None}, ReadOptions()),
         *(
-            (b'[{"page":[1,1,0,1,[]],"decode_s":0.1,"image":["png",%s]}]' % place, ReadOptions())
-            for place in (b"0", b"0,0,5", b"0,5,5,4", b"-1,5,5", b"0,99999,99999,3")
+            ({"image": ["png", *place]}, ReadOptions())
+            for place in ([0], [0, 0, 5], [0, 5, 5, 4], [-1, 5, 5], [0, 99999, 99999, 3])
         ),
         # Who wants the image gets no page without it.
-        (b'[{"page":[1,1,0,1,[]],"decode_s":0.1,"image":null}]', None),
+        ({}, None),
     ],
 )
-def test_nonsense_about_a_file_is_not_believed(sent: bytes, options: ReadOptions | None) -> None:
+def test_nonsense_about_a_file_is_not_believed(changed: dict[str, object], options: ReadOptions | None) -> None:
     area = SharedArea()
-    area.put(0, sent)
+
+    def unpacked(row: dict[str, object], options: ReadOptions | None) -> list[Page | OcrsvcError]:
+        area.put(0, sent := orjson.dumps([row]))
+        return unpack_answers([0, len(sent)], [FileTask(b"file", options)], area)
+
+    assert unpacked(GOOD, ReadOptions()) == [DecodedPage.of(Page(1, 1, 0, ()), 0.1)]
     with pytest.raises(InvalidData):
-        unpack_answers([0, len(sent)], [FileTask(b"file", options)], area)
+        unpacked({**GOOD, **changed}, options)
     area.close()

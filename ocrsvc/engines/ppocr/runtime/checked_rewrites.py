@@ -1,4 +1,4 @@
-"""Rewrites models that the rewrites were not made for: what does not apply to a graph is left out.
+"""Rewrites the graphs of models, those that come with the engine and others; what does not apply to one is left out.
 
 What was rewritten is run beside the file as it came, on noise, and must give the same but for rounding; a graph that
 looks as the rewrites want it and is another runs as it came. That takes a fraction of a second, once: the model cache
