@@ -22,8 +22,9 @@ from bench.machine import print_machine
 from bench.results import write_result
 
 from ocrsvc.batch.plan import Plan, write_plan
-from ocrsvc.batch.sources.plan_files import find_changes, find_sources
-from ocrsvc.batch.sources.source_files import PlanningCounts, SourceRequest
+from ocrsvc.batch.request import SourceRequest
+from ocrsvc.batch.sources.plan_files import check_unchanged, find_sources
+from ocrsvc.batch.sources.source_files import PlanningCounts
 
 GOAL_PLAN_S, GOAL_PEAK_MB, GOAL_BYTES = 120.0, 600.0, 300.0
 PART_PAGES = 500
@@ -36,7 +37,7 @@ def plan(pages: Path, path: Path) -> None:
 
 def compare(pages: Path, path: Path) -> None:
     """Compare the sources with the plan, as each command does."""
-    find_changes(Plan(path).all_files(), SourceRequest((str(pages),))).check_none("here")
+    check_unchanged(Plan(path).all_files(), SourceRequest((str(pages),)), "here")
 
 
 def measured(step: Callable[[Path, Path], None], pages: Path, path: Path) -> tuple[float, float, float]:

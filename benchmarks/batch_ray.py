@@ -28,10 +28,11 @@ from bench.pages import tiny_png
 from bench.ray_nodes import nodes_of_ray
 
 from ocrsvc.batch.pages import PageGroup, PageReader, SourceFile
-from ocrsvc.batch.readers.open_reader import ClusterRequest, ReaderRequest, open_reader
+from ocrsvc.batch.request import BatchRequest, ClusterRequest, SourceRequest
 from ocrsvc.batch.sources.load_files import SourceLoader
 from ocrsvc.batch.sources.plan_files import find_sources
-from ocrsvc.batch.sources.source_files import PlanningCounts, SourceRequest
+from ocrsvc.batch.sources.source_files import PlanningCounts
+from ocrsvc.batch.start import open_reader
 
 NODES = 2
 ACTORS = 4
@@ -117,7 +118,7 @@ def started(in_flight: int, latency_s: float) -> Iterator[PageReader]:
         "OCRSVC_ENGINE_THREADS": str(threads),
     }
     cluster = ClusterRequest(actors=ACTORS, cpus=threads)
-    reader = open_reader(ReaderRequest("ray", {}, SourceLoader(), environment, cluster))
+    reader = open_reader(BatchRequest(SourceRequest(()), {}, (), "ray", environment, cluster=cluster), SourceLoader())
     try:
         reader.start()
         while reader.at_once < in_flight:

@@ -2,7 +2,7 @@
 
     python benchmarks/masking.py [--pages 100] [--draw FOLDER]
 
-The texts are the sentences of tests/masking_table.py; a number counts as found where it is masked from its first
+The texts are the sentences of tests/masking_sentences.txt; a number counts as found where it is masked from its first
 sign to its last and nothing beside it, as its kind. The same sentences are drawn with Pillow (Debian: fonts-noto-cjk),
 clean and shrunk to small type as JPEG, and read with the engine ppocr in this process: a number counts as covered
 where 99 % of its ink is within the boxes that are blacked out, once by the places of characters, and once by shares of

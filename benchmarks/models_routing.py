@@ -28,7 +28,7 @@ from ocrsvc.models.version_selection import VersionSelector
 from ocrsvc.records import ReadOptions
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from models_support import make_fake_version
+from models_support import make_fake
 
 REPEATS: Final = 5
 CASES: Final = {
@@ -47,7 +47,7 @@ def make_repository(folder: Path, models: int, versions: int) -> StateStore:
     for model in range(models):
         for number in range(1, versions + 1):
             languages = ("ko",) if model == models - 1 else ("zh", "en")
-            made = make_fake_version(folder / "models", f"m{model}", number, languages=languages)
+            made = make_fake(folder / "models", number, f"m{model}", languages=languages)
             store.record_verdict(made.digest, Verdict(accepted=True))
     lines = ['[m0]\nversions = "all"\nlabels = {canary = 1}\nshares = {canary = 0.5}']
     lines += [f'[m{model}]\nversions = "all"\nlabels = {{stable = 1}}' for model in range(1, models)]

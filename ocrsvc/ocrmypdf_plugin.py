@@ -5,31 +5,47 @@ Needs the extra `ocrmypdf`. With `--ocrsvc-url` a service reads, else an engine 
 
 from __future__ import annotations
 
+import atexit
 import io
 import math
+import os
 import shutil
 from argparse import ArgumentParser
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import pikepdf
-from ocrmypdf import OcrElement, hookimpl
+from ocrmypdf import OcrElement, exceptions, hookimpl
 from ocrmypdf.builtin_plugins.tesseract_ocr import TesseractOptions
 from ocrmypdf.pluginspec import OcrEngine, OrientationConfidence
 from PIL import Image
 
 from ocrsvc import __version__
-from ocrsvc.errors import OcrsvcError
-from ocrsvc.formats.document import DocumentResult, write_document
+from ocrsvc.errors import BadOption, CallerError, OcrsvcError, OperatorError
+from ocrsvc.formats.document import DocumentResult, text_parts, write_document
 from ocrsvc.ocrmypdf_engine.element_tree import orientation_of, skew_of, to_tree
-from ocrsvc.ocrmypdf_engine.page_reader import PAGE_S, ReaderChoice, raised_as, read_image
 from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Page, no_check
+from ocrsvc.records import Page, ReadOptions, no_check
+from ocrsvc.registry import output_formats
+from ocrsvc.settings.load import read_settings
+from ocrsvc.system.thread_plan import plan_for, set_library_environment
 
 _NAME: Final = f"ocrsvc {__version__}"
 _POINTS_PER_INCH: Final = 72
 _NO_DPI: Final = 72.0
 _TESSERACT_FONT: Final = "/f-0-0"
+_ENGINE: Final = EngineInfo("ocrsvc", "", __version__, "", "", "")
+_PAGE_S: Final = 600.0
+_STOP_S: Final = 5.0
+# The first that fits.
+_RAISED: Final[tuple[tuple[type[OcrsvcError], type[exceptions.ExitCodeException]], ...]] = (
+    (OperatorError, exceptions.MissingDependencyError),
+    (BadOption, exceptions.BadArgsError),
+    (CallerError, exceptions.InputFileError),
+    (OcrsvcError, exceptions.SubprocessOutputError),
+)
 _TESSERACT: Final = "ocrmypdf.builtin_plugins.tesseract_ocr"
 
 
@@ -60,13 +76,13 @@ class OcrsvcEngine(OcrEngine):
     @staticmethod
     def get_orientation(input_file: Path, options: Any) -> OrientationConfidence:
         """How the page was turned."""
-        angle, confidence = orientation_of(read_image(input_file, choice_of(options)))
+        angle, confidence = orientation_of(read_image(input_file, options))
         return OrientationConfidence(angle=angle, confidence=confidence)
 
     @staticmethod
     def get_deskew(input_file: Path, options: Any) -> float:
         """By how much the page leans."""
-        return skew_of(read_image(input_file, choice_of(options)))
+        return skew_of(read_image(input_file, options))
 
     @staticmethod
     def supports_generate_ocr() -> bool:
@@ -76,22 +92,23 @@ class OcrsvcEngine(OcrEngine):
     @staticmethod
     def generate_ocr(input_file: Path, options: Any, page_number: int = 0) -> tuple[OcrElement, str]:
         """The tree of elements of a page, and its text."""
-        page = read_image(input_file, choice_of(options))
+        page = read_image(input_file, options)
         return to_tree(page, _dpi_of(input_file), page_number), _text_of(page)
 
     @staticmethod
     def generate_hocr(input_file: Path, output_hocr: Path, output_text: Path, options: Any) -> None:
         """Write the page as hOCR."""
-        page = read_image(input_file, choice_of(options))
-        output_hocr.write_bytes(_written("hocr", b"", page))
+        page = read_image(input_file, options)
+        output_hocr.write_text("".join(text_parts(output_formats()["hocr"], [page], 1, _ENGINE)), encoding="utf-8")
         output_text.write_text(_text_of(page), encoding="utf-8")
 
     @staticmethod
     def generate_pdf(input_file: Path, output_pdf: Path, output_text: Path, options: Any) -> None:
         """Write the text of the page, and nothing that is seen, on a page of its size."""
-        page = read_image(input_file, choice_of(options))
+        page, laid = read_image(input_file, options), io.BytesIO()
+        blank = DocumentResult(_blank_pdf(page, _dpi_of(input_file)), [page], 1, _ENGINE)
         try:
-            laid = _written("pdf", _blank_pdf(page, _dpi_of(input_file)), page)
+            write_document("pdf", blank, laid, _PAGE_S, no_check)
         except OcrsvcError as error:
             raise raised_as(error) from error
         output_pdf.write_bytes(_as_tesseract_writes(laid))
@@ -132,17 +149,57 @@ def get_ocr_engine(options: Any) -> OcrEngine | None:
     return OcrsvcEngine() if getattr(options, "ocr_engine", "auto") == "auto" else None
 
 
-def choice_of(options: Any) -> ReaderChoice:
-    """What the options say of who reads."""
+def read_image(image: Path, options: Any) -> Page:
+    """What is on an image, with words, read by whom the options name. Raises an exception of OCRmyPDF."""
     url, key_file, lang = (str(getattr(options, f"ocrsvc_{name}", None) or "") for name in ("url", "key_file", "lang"))
-    return ReaderChoice(url, key_file, lang, int(getattr(options, "jobs", None) or 1))
+    try:
+        if url:
+            return _service_reader(url, key_file, lang or None)(image.read_bytes())
+        return _engine_reader(int(getattr(options, "jobs", None) or 1), lang or None)(image.read_bytes())
+    except OcrsvcError as error:
+        raise raised_as(error) from error
 
 
-def _written(name: str, file: bytes, page: Page) -> bytes:
-    whole = io.BytesIO()
-    engine = EngineInfo("ocrsvc", "", __version__, "", "", "")
-    write_document(name, DocumentResult(file, [page], 1, engine), whole, PAGE_S, no_check)
-    return whole.getvalue()
+def raised_as(error: OcrsvcError) -> exceptions.ExitCodeException:
+    """The same failure in OCRmyPDF's terms, with the sentence."""
+    return next(kind for own, kind in _RAISED if isinstance(error, own))(f"ocrsvc: {error}")
+
+
+@cache
+def _service_reader(url: str, key_file: str, lang: str | None) -> Callable[[bytes], Page]:
+    """A service reads, or several with commas between their addresses. Raises OcrsvcError."""
+    try:
+        from ocrsvc.client.client import Client
+    except ModuleNotFoundError as error:
+        raise OperatorError(
+            f"A service needs the package {error.name}.", "Install the extra: ocrsvc[client]."
+        ) from error
+    client = Client(url.split(",") if "," in url else url, timeout_s=_PAGE_S, api_key=_key(key_file))
+    atexit.register(client.close)
+    return lambda image: client.read(image, words=True, lang=lang).pages[0].record()
+
+
+def _key(file: str) -> str | None:
+    """The key in a file; None leaves it to the environment. Raises OperatorError."""
+    if not file:
+        return None
+    try:
+        return Path(file).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OperatorError(f"The key file {file} cannot be read.", "Check its name and permissions.") from error
+
+
+@cache
+def _engine_reader(jobs: int, lang: str | None) -> Callable[[bytes], Page]:
+    """An engine in this process, which is one of so many and takes its share of the processor. Raises OcrsvcError."""
+    set_library_environment(os.environ)
+    from ocrsvc.pipeline.read import Reader
+
+    settings = read_settings(os.environ)
+    reader = Reader(settings, plan_for(settings, workers=max(1, jobs)))
+    reader.start()
+    atexit.register(reader.stop, _STOP_S)
+    return lambda image: reader.read(image, ReadOptions(words=True, lang=lang), _PAGE_S).page
 
 
 def _text_of(page: Page) -> str:
@@ -157,10 +214,10 @@ def _blank_pdf(page: Page, dpi: float) -> bytes:
     return whole.getvalue()
 
 
-def _as_tesseract_writes(laid: bytes) -> bytes:
+def _as_tesseract_writes(laid: io.BytesIO) -> bytes:
     """The page in one stream with its font under Tesseract's name, which is all that OCRmyPDF takes over."""
     whole = io.BytesIO()
-    with pikepdf.open(io.BytesIO(laid)) as pdf:
+    with pikepdf.open(laid) as pdf:
         page = pdf.pages[0]
         page.contents_coalesce()
         resources: Any = page.get("/Resources", pikepdf.Dictionary())

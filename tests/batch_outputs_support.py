@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ocrsvc.batch.destination import Destination, WrittenFile
-from ocrsvc.batch.outputs.output_formats import FileResults, open_writer
+from ocrsvc.batch.outputs.output_formats import FileResults, open_writers
 from ocrsvc.batch.pages import PageGroup, SourceFile, failure_of, result_of
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict
@@ -49,7 +49,7 @@ def results(name: str, outcomes: Sequence[Outcome], data: bytes = b"", asked: Re
 
 def write(folder: Path, name: str, *files: FileResults) -> WrittenFile:
     """Have a format write these files as the first part."""
-    return open_writer(name, "", READER)(Destination(folder), 0, iter(files), replace=True)
+    return next(open_writers([name], READER))(Destination(folder), 0, iter(files), replace=True)
 
 
 def tree(folder: Path) -> Mapping[str, bytes]:

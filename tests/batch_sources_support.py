@@ -12,9 +12,10 @@ import numpy as np
 from PIL import Image
 
 from ocrsvc.batch.pages import SourceFile
+from ocrsvc.batch.request import SourceRequest
 from ocrsvc.batch.sources.load_files import SourceLoader
 from ocrsvc.batch.sources.plan_files import find_sources
-from ocrsvc.batch.sources.source_files import PlanningCounts, SourceRequest
+from ocrsvc.batch.sources.source_files import PlanningCounts
 
 
 def png(shade: int = 255) -> bytes:

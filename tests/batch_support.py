@@ -14,18 +14,16 @@ from unittest import mock
 
 import orjson
 
-from ocrsvc.batch import start
+from ocrsvc.batch import run_file, start
 from ocrsvc.batch.destination import Destination, HashedFile
 from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile, failure_of, result_of
 from ocrsvc.batch.progress import RunCounts
-from ocrsvc.batch.run import Run, RunSettings
-from ocrsvc.batch.sources.plan_files import SourceChanges
-from ocrsvc.batch.sources.source_files import SourceRequest
-from ocrsvc.batch.start import BatchRequest, open_run
+from ocrsvc.batch.request import BatchRequest, SourceRequest
+from ocrsvc.batch.run import Run
+from ocrsvc.batch.start import open_run
 from ocrsvc.batch.work_file import WorkFile
 from ocrsvc.errors import EngineFailed, UnsupportedImage
 
-AS_USUAL = RunSettings()
 READER = {"engine": "double", "model": "none", "version": "1"}
 
 
@@ -133,7 +131,7 @@ def files_of(count: int, pages: int = 1, contents: int | None = None) -> list[So
 
 
 class _Loader:
-    def __init__(self, _most_bytes: int) -> None:
+    def __init__(self, _most_bytes: int, **_: object) -> None:
         """As SourceLoader."""
 
     def __call__(self, file: SourceFile) -> bytes:
@@ -148,17 +146,16 @@ def opened(
     folder: Path | FaultyFolder,
     files: Sequence[SourceFile],
     reader: DoubleReader,
-    settings: RunSettings = AS_USUAL,
     **asked: Any,
 ) -> Iterator[Run]:
     """A command's run over these files, as `start.open_run` makes it; `asked` are fields of its BatchRequest."""
     destination = folder if isinstance(folder, FaultyFolder) else FaultyFolder(folder)
-    request = replace(BatchRequest(SourceRequest(("there",)), {}, ("jsonl",), "local", 5, run=settings), **asked)
+    request = replace(BatchRequest(SourceRequest(("there",)), {}, ("jsonl",), part_pages=5), **asked)
     work = type("Work", (FaultyWork,), {"destination": destination})
     patches: list[AbstractContextManager[object]] = [
         mock.patch.object(start, "open_reader", return_value=reader),
-        mock.patch.object(start, "find_sources", return_value=files),
-        mock.patch.object(start, "find_changes", return_value=SourceChanges()),
+        mock.patch.object(run_file, "find_sources", return_value=files),
+        mock.patch.object(run_file, "check_unchanged"),
         mock.patch.object(start, "SourceLoader", _Loader),
         mock.patch.object(start, "WorkFile", work),
     ]
@@ -172,11 +169,10 @@ def execute(
     folder: Path | FaultyFolder,
     files: Sequence[SourceFile],
     reader: DoubleReader,
-    settings: RunSettings = AS_USUAL,
     **asked: Any,
 ) -> RunCounts:
     """Begin a run or continue it, as one command does; see `opened`."""
-    with opened(folder, files, reader, settings, **asked) as run:
+    with opened(folder, files, reader, **asked) as run:
         return run.execute()
 
 

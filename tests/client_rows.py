@@ -1,4 +1,4 @@
-"""The real clients that are run against each wire format, and how each is started: one row of docs/clients.md each."""
+"""How the real clients of each wire format are started; clients/rows.yaml has one for each row of docs/clients.md."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import fetch_clients
-from fetch_clients import Environment, Installed, Source
+import yaml
+from fetch_clients import Source
 from support import ROOT, clean_environment
-
-from ocrsvc.registry import adapters
 
 # The fake engine's first line is the size of the image.
 SIZE: Final = "64x32"
@@ -27,14 +26,9 @@ _SCRIPTS: Final = ROOT / "tests" / "clients"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where clients run.
+    """Where clients run: host:port of the service for HTTP, of one that speaks chineseocr_lite's variant, and for gRPC.
 
-    Attributes:
-        http: host:port of the service for HTTP.
-        poly: The same of one that speaks chineseocr_lite's variant.
-        grpc: The same for gRPC.
-        folder: Holds a page under every name that clients look for.
-        ports: The hard-wired ones that could be had.
+    The folder holds a page under every name that clients look for; of the hard-wired ports these could be had.
     """
 
     http: str
@@ -175,19 +169,8 @@ def _perf_analyzer(*words: str) -> Callable[[Place, Path], str]:
         address = place.http if "http" in words else place.grpc
         # Three short windows, which need not agree: this is no measurement.
         few = ["--measurement-interval", "200", "--stability-percentage", "999", "--concurrency-range", "2"]
-        command = [
-            program,
-            "-m",
-            "ocr",
-            "-u",
-            address,
-            *words,
-            "--shape",
-            "image:1",
-            "--input-data",
-            "input.json",
-            *few,
-        ]
+        what = ["-m", "ocr", "-u", address, *words, "--shape", "image:1", "--input-data", "input.json"]
+        command = [program, *what, *few]
         return run(place, command, {"LD_LIBRARY_PATH": fetch_clients.PERF_ANALYZER.libraries()})
 
     return with_place
@@ -295,346 +278,17 @@ def _native_curl(place: Place, curl: Path) -> str:
     return run(place, [curl, "-sSF", "file=@page.png", f"{place.url}/v1/ocr"])
 
 
-_TRITON_SAID: Final = ("all good",)
-_MEASURED: Final = ("Throughput: ", "Request count: ")
-_CURL: Final = fetch_clients.CURL
-_PERF: Final[Environment] = fetch_clients.PERF_ANALYZER
-_REQUESTS: Final = Installed("requests")
+def _runner(named: str | list[str]) -> Callable[[Place, Path], str]:
+    """What runs a client: a function above, or what one makes of its arguments."""
+    name, *arguments = [named] if isinstance(named, str) else named
+    function = globals()[f"_{name}"]
+    return cast("Callable[[Place, Path], str]", function(*arguments) if arguments else function)
 
-CLIENTS: Final = (
-    Client(
-        "trwebocr-readme",
-        "trwebocr",
-        "requests snippets of TrWebOCR's README, with the address replaced",
-        fetch_clients.TRWEBOCR_README,
-        _trwebocr_readme,
-        answered=(SIZE, "raw_out", "data:image/jpeg;base64,"),
-    ),
-    Client(
-        "chineseocr_lite-curl",
-        "trwebocr",
-        "curl, as chineseocr_lite's page posts (`OCRSVC_TRWEBOCR_BOXES=poly`)",
-        _CURL,
-        _chineseocr_lite,
-        said=(f"1\\u3001 {SIZE}", '"img_detected"'),
-        answered=(SIZE, "raw_out"),
-    ),
-    Client(
-        "trwebocr_cpp-test_api",
-        "trwebocr_cpp",
-        "scripts/test_api.py of TrWebOCR.cpp",
-        fetch_clients.TRWEBOCR_CPP,
-        _script,
-        said=("200", f"{SIZE}|"),
-        answered=(f"{SIZE}|",),
-        port=adapters()["trwebocr_cpp"].port,
-    ),
-    Client(
-        "rapidocr_api-demo",
-        "rapidocr_api",
-        "demo.py of RapidOCRAPI",
-        fetch_clients.RAPIDOCR_DEMO,
-        _script,
-        said=(SIZE, "rec_txt"),
-        answered=(SIZE, "rec_txt", "dt_boxes"),
-        port=adapters()["rapidocr_api"].port,
-    ),
-    Client(
-        "rapidocr_api-curl", "rapidocr_api", "curl, as in its README", _CURL, _rapidocr_curl, said=(SIZE, "rec_txt")
-    ),
-    Client(
-        "paddlex-mcp",
-        "paddlex",
-        "paddleocr_mcp, its tool called over stdio",
-        fetch_clients.PADDLEOCR_MCP,
-        _mcp,
-        said=(f"{SIZE}\n", "2 text lines", '"bbox"'),
-        answered=(SIZE, "rec_texts", '"errorCode":0'),
-    ),
-    Client(
-        "paddlex-requests",
-        "paddlex",
-        "requests snippet, as in its manual",
-        _REQUESTS,
-        _paddlex_snippet,
-        said=(SIZE, "rec_texts"),
-    ),
-    Client(
-        "paddlex-triton",
-        "paddlex",
-        "tritonclient over gRPC, as PaddleX's client of its high-stability serving uses it",
-        fetch_clients.TRITON,
-        _triton("paddlex"),
-        said=_TRITON_SAID,
-        answered=(SIZE, "rec_texts", '"errorCode":0'),
-    ),
-    Client(
-        "paddlehub-curl",
-        "paddlehub",
-        "curl, as in the README of its deployment",
-        _CURL,
-        _paddlehub_curl,
-        said=(SIZE, '"status":"000"'),
-    ),
-    Client(
-        "paddle_serving-http",
-        "paddle_serving",
-        "pipeline_http_client.py of PaddleOCR",
-        fetch_clients.PIPELINE_HTTP,
-        _pipeline_http,
-        said=(SIZE, "erro_no:0, err_msg:"),
-        answered=(SIZE, '"err_no":0'),
-        port=adapters()["paddle_serving"].port,
-    ),
-    Client(
-        "paddle_serving-grpc",
-        "paddle_serving",
-        "pipeline_rpc_client.py of PaddleOCR, with paddle-serving-server 0.9.0, over gRPC",
-        fetch_clients.PIPELINE_RPC,
-        _pipeline_rpc,
-        said=(SIZE, 'key: "result"'),
-        port=PIPELINE_RPC_PORT,
-        also=fetch_clients.PADDLE_SERVING,
-    ),
-    Client(
-        "umi_ocr-manual",
-        "umi_ocr",
-        "Python snippets of its manual (docs/http/api_ocr.md)",
-        fetch_clients.UMI_OCR_MANUAL,
-        _umi_manual,
-        # The size of the image in the manual.
-        said=("ocr.language", "optionsList", "46x23"),
-        answered=("ocr.language", "optionsList", SIZE),
-        port=adapters()["umi_ocr"].port,
-    ),
-    Client(
-        "umi_ocr-documents",
-        "umi_ocr",
-        "docs/http/api_doc_demo.py",
-        fetch_clients.UMI_DOC_DEMO,
-        _script,
-        said=("OCR task completed.", "Target file downloaded successfully", "Process completed."),
-        port=adapters()["umi_ocr"].port,
-        repeats=False,
-    ),
-    Client(
-        "ocr_space-python",
-        "ocr_space",
-        "ocrspace of PyPI",
-        fetch_clients.OCRSPACE,
-        _ocrspace,
-        said=(SIZE, "refused:"),
-        answered=(SIZE, "ParsedResults", '"IsErroredOnProcessing":true'),
-    ),
-    Client(
-        "ocr_space-node",
-        "ocr_space",
-        "ocr-space-api-wrapper of npm",
-        fetch_clients.OCR_SPACE_WRAPPER,
-        _ocr_space_wrapper,
-        said=(SIZE, '"HasOverlay":true'),
-        answered=(SIZE, '"HasOverlay":true'),
-        also=fetch_clients.NODE,
-    ),
-    Client("turboocr-curl", "turboocr", "curl, as in its README", _CURL, _turboocr_curl, said=(SIZE, "bounding_box")),
-    Client(
-        "turboocr-sdk",
-        "turboocr",
-        "turboocr, its Python SDK: all twelve calls",
-        fetch_clients.TURBOOCR,
-        _turboocr_sdk("http"),
-        said=(
-            *("health: True", "capabilities: True", f"image: {SIZE} {SIZE}", f"base64: {SIZE}", f"pixels: {SIZE}"),
-            *("batch: [None, 'IMAGE_DECODE_FAILED']", f"pdf: {SIZE} 88 ocr", "searchable: b'%PDF-' b'%PDF-'"),
-            *("stream: ['meta', 'page', 'end']", "to_markdown: True True", f"page_markdown: {SIZE}"),
-            *("pdf_markdown: <!-- page 1 --> 1", "refused: IMAGE_DECODE_FAILED"),
-        ),
-        repeats=False,
-    ),
-    Client(
-        "turboocr-sdk-grpc",
-        "turboocr",
-        "turboocr's GrpcClient, by the stub of its proto: all that it has",
-        fetch_clients.TURBOOCR,
-        _turboocr_sdk("grpc"),
-        said=(
-            *("health: True", f"image: {SIZE}", f"pixels: {SIZE}", "batch: 2", f"pdf: {SIZE} 88"),
-            *("searchable: b'%PDF-'", "refused: IMAGE_DECODE_FAILED"),
-        ),
-        repeats=False,
-    ),
-    Client(
-        "kserve_v2-triton-http",
-        "kserve_v2",
-        "tritonclient over HTTP",
-        fetch_clients.TRITON,
-        _triton("http"),
-        said=_TRITON_SAID,
-        answered=(SIZE, "binary_data_size"),
-        refused=1,
-    ),
-    Client(
-        "kserve_v2-triton-grpc",
-        "kserve_v2",
-        "tritonclient over gRPC, with a stream",
-        fetch_clients.TRITON,
-        _triton("grpc"),
-        said=_TRITON_SAID,
-        refused=1,
-    ),
-    Client(
-        "kserve_v2-perf-http",
-        "kserve_v2",
-        "perf_analyzer over HTTP",
-        _PERF,
-        _perf_analyzer("-i", "http"),
-        said=_MEASURED,
-        answered=(SIZE, "inference_stats", "binary_data_size"),
-    ),
-    Client(
-        "kserve_v2-perf-grpc",
-        "kserve_v2",
-        "perf_analyzer over gRPC",
-        _PERF,
-        _perf_analyzer("-i", "grpc"),
-        said=_MEASURED,
-    ),
-    Client(
-        "kserve_v2-perf-stream",
-        "kserve_v2",
-        "perf_analyzer over gRPC, with streams",
-        _PERF,
-        _perf_analyzer("-i", "grpc", "--streaming"),
-        said=_MEASURED,
-    ),
-    Client(
-        "kserve_v1-curl",
-        "kserve_v1",
-        "curl, as in its manual",
-        _CURL,
-        _kserve_v1_curl,
-        said=(SIZE, '"models"', '"predictions"'),
-    ),
-    Client(
-        "tfserving-curl",
-        "tfserving",
-        "curl, as in its manual",
-        _CURL,
-        _rest_curl,
-        said=(SIZE, "model_version_status", "signature_def", '"predictions"'),
-        answered=(SIZE, "model_version_status", "signature_def", '"predictions"'),
-    ),
-    Client(
-        "tfserving-min_tfs",
-        "tfserving",
-        "min-tfs-client over gRPC (the image as base64: it sends no bytes)",
-        fetch_clients.MIN_TFS,
-        _min_tfs,
-        said=("all good",),
-    ),
-    Client(
-        "tfserving-perf",
-        "tfserving",
-        "perf_analyzer over gRPC (sends empty images, and gets empty pages)",
-        _PERF,
-        _perf_analyzer("-i", "grpc", "--service-kind", "tfserving"),
-        said=_MEASURED,
-        answered=("serving_default", "texts"),
-    ),
-    Client(
-        "mistral-sdk-ocr",
-        "mistral",
-        "mistralai: ocr.process with data URLs",
-        fetch_clients.MISTRALAI,
-        _mistralai("ocr"),
-        said=(SIZE, "word_confidence_scores", "refused: 400"),
-        answered=(SIZE, '"usage_info"', "word_confidence_scores"),
-        refused=1,
-    ),
-    Client(
-        "mistral-sdk-files",
-        "mistral",
-        "mistralai: files.upload, retrieve, list, download, get_signed_url, delete, and ocr.process of a file",
-        fetch_clients.MISTRALAI,
-        _mistralai("files"),
-        said=(SIZE, "deleted: True"),
-        repeats=False,
-    ),
-    Client(
-        "mistral-litellm",
-        "mistral",
-        "litellm.ocr with a document_url, an image_url and a file",
-        fetch_clients.LITELLM,
-        _litellm,
-        said=(SIZE, "pages_processed=1", "refused:"),
-        answered=(SIZE, '"usage_info"'),
-        refused=1,
-    ),
-    Client(
-        "mistral-open_webui",
-        "mistral",
-        "Open WebUI's MistralLoader: upload, signed URL, OCR, delete; and a data URL",
-        fetch_clients.OPEN_WEBUI_MISTRAL,
-        _open_webui_mistral,
-        said=(SIZE, "'total_pages': 1", "'deleted': True"),
-        also=fetch_clients.OPEN_WEBUI,
-        repeats=False,
-    ),
-    Client(
-        "docling-client",
-        "docling",
-        "DoclingServiceClient of docling (health, version, convert, convert_all, submit of an archive, poll)",
-        fetch_clients.DOCLING,
-        _docling,
-        said=(
-            "ok ocrsvc",
-            f".png: {SIZE}",
-            f".pdf: {SIZE}",
-            f"all: ['{SIZE}', '{SIZE}', '{SIZE}']",
-            "zip: ['page.html', 'page.md', 'page.txt']",
-            "job: success, then success",
-            "refused: Task submission failed. (status=422",
-        ),
-        # It asks after tasks, whose names nobody knows beforehand.
-        repeats=False,
-    ),
-    Client(
-        "docling-open_webui",
-        "docling",
-        "DoclingLoader of Open WebUI",
-        fetch_clients.OPEN_WEBUI_LOADERS,
-        _open_webui,
-        said=(SIZE, "refused: Error calling Docling"),
-        answered=(SIZE, "md_content", "DoclingDocument"),
-        refused=1,
-    ),
-    Client(
-        "mistral-librechat",
-        "mistral",
-        "LibreChat's uploadMistralOCR (upload, signed URL, OCR, delete) and uploadAzureMistralOCR (a data URL)",
-        fetch_clients.LIBRECHAT_MISTRAL,
-        _librechat,
-        also=fetch_clients.ESBUILD,
-        repeats=False,
-    ),
-    Client(
-        "azure_read-sdk",
-        "azure_read",
-        "azure-ai-documentintelligence: begin_analyze_document, get_analyze_result_pdf, delete_analyze_result",
-        fetch_clients.AZURE_READ,
-        _azure_sdk,
-        said=(SIZE, "b'%PDF-'", "gone: NotFound", "markdown inch", "refused: 415"),
-        repeats=False,
-    ),
-    Client(
-        "azure_read-paperless",
-        "azure_read",
-        "paperless-ngx's remote parser, engine azureai",
-        fetch_clients.PAPERLESS_REMOTE,
-        _paperless_remote,
-        said=(f"{SIZE}\n", "b'%PDF-'"),
-        also=fetch_clients.AZURE_READ,
-        repeats=False,
-    ),
-    Client("native-curl", "native", "curl", _CURL, _native_curl, said=(SIZE, '"engine"')),
-)
+
+def _client(row: dict[str, Any]) -> Client:
+    sources: dict[str, Any] = {name: getattr(fetch_clients, row[name]) for name in ("source", "also") if name in row}
+    lists: dict[str, Any] = {name: tuple(row[name]) for name in ("said", "answered") if name in row}
+    return Client(**(row | sources | lists | {"run": _runner(row["run"])}))
+
+
+CLIENTS: Final = tuple(map(_client, yaml.safe_load((_SCRIPTS / "rows.yaml").read_text("utf-8"))))

@@ -7,10 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 from support import Server, reserved_port, run_server
+
+if TYPE_CHECKING:
+    from ocrsvc.pipeline.read import Reader
 
 _LEAVING_S = 30.0
 _DAY_S = 86400.0
@@ -69,6 +73,15 @@ def pytest_configure() -> None:
 def running_server() -> Callable[..., AbstractContextManager[Server]]:
     """The function support.run_server: a context with a service that is ready, over the fake engine."""
     return run_server
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[Reader]:
+    """A reader of the known engine, with the usual settings."""
+    from web_support import running_reader
+
+    with running_reader() as reader:
+        yield reader
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from tempfile import TemporaryFile
 from typing import Any
 
@@ -12,7 +13,8 @@ from PIL import Image
 
 from ocrsvc.formats.pdf.searchable import lay_over_pages
 from ocrsvc.formats.pdf.text_lines import text_of
-from ocrsvc.records import Page, no_check
+from ocrsvc.imaging.pdf.open_pdf import DrawingLimits, Pdf
+from ocrsvc.records import Check, Page, Pixels, no_check
 
 
 def pdf(*contents: bytes, size: tuple[float, float] = (72, 36), extra: bytes = b"", resources: bytes = b"") -> bytes:
@@ -73,6 +75,18 @@ def tiff(widths: Sequence[int], kinds: Sequence[int] | None = None, **how: Any) 
         page.encoderinfo = {"tiffinfo": {254: kind}}
     pages[0].save(file, "TIFF", save_all=True, append_images=pages[1:], **how)
     return file.getvalue()
+
+
+@contextmanager
+def open_pdf(data: bytes, most_pixels: int = 1_000_000, check: Check = no_check) -> Iterator[Pdf]:
+    """A PDF whose pages are drawn at 72 dots an inch, at most 1000 pixels long."""
+    with closing(Pdf(data, DrawingLimits(72, most_pixels, 1000), check)) as document:
+        yield document
+
+
+def drawn(document: Pdf, number: int = 1, *, gray: bool = True) -> Pixels:
+    """A page, as large as it is measured."""
+    return document.draw(number, document.measure(number, no_check), no_check, gray=gray)
 
 
 def with_text(raw: bytes, pages: Sequence[Page], limit_s: float = 20.0) -> bytes:

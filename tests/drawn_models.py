@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +15,8 @@ from ocrsvc.records import Pixels
 End = Literal["product", "convolution", "scores", "product and transpose"]
 """What the recognizer's scores come from: what PP-OCR has, a convolution, no softmax at all, or a transposed one."""
 
+Shape = Sequence[int | str | None]
+
 STEP_PX = 8
 """Columns of a line that make one step."""
 
@@ -26,7 +28,7 @@ def make_detector(opset: int = 14, sharpness: float = 4.0, name: str = "x", outp
         helper.make_node("Sigmoid", ["dark"], [output]),
     ]
     weights = {"weights": np.full((1, 3, 1, 1), -sharpness / 3, np.float32)}
-    return _model(nodes, weights, opset, (name, ["N", 3, "H", "W"]), (output, ["N", 1, "H", "W"]))
+    return model_of(nodes, weights, opset, (name, ["N", 3, "H", "W"]), (output, ["N", 1, "H", "W"]))
 
 
 def make_recognizer(
@@ -63,8 +65,9 @@ def make_recognizer(
         nodes.append(helper.make_node("Transpose", ["logits"], ["turned"], perm=[0, 2, 1]))
         nodes.append(helper.make_node("Softmax", ["turned"], ["shares"], axis=1))
         nodes.append(helper.make_node("Transpose", ["shares"], [output], perm=[0, 2, 1]))
-    shapes = (name, ["N", 3, "H", "W"]), (output, ["N", "T", classes])
-    return _model(nodes, constants, opset, *shapes, characters=characters)
+    taken: tuple[str, Shape] = name, ["N", 3, "H", "W"]
+    given: tuple[str, Shape] = output, ["N", "T", classes]
+    return model_of(nodes, constants, opset, taken, given, "\n".join(characters) if characters else None)
 
 
 def _steps(planes: str, steps: str, opset: int, constants: dict[str, NDArray[Any]]) -> list[onnx.NodeProto]:
@@ -77,14 +80,15 @@ def _steps(planes: str, steps: str, opset: int, constants: dict[str, NDArray[Any
     return [squeeze, helper.make_node("Transpose", ["squeezed"], [steps], perm=[0, 2, 1])]
 
 
-def _model(
+def model_of(
     nodes: Sequence[onnx.NodeProto],
-    constants: dict[str, NDArray[Any]],
+    constants: Mapping[str, NDArray[Any]],
     opset: int,
-    taken: tuple[str, list[Any]],
-    given: tuple[str, list[Any]],
-    characters: Sequence[str] | None = None,
+    taken: tuple[str, Shape],
+    given: tuple[str, Shape],
+    characters: str | None = None,
 ) -> bytes:
+    """A model of these nodes; what it takes and gives has a name and a shape, and its characters are a property."""
     graph = helper.make_graph(
         nodes,
         "drawn",
@@ -94,11 +98,9 @@ def _model(
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     if characters is not None:
-        entry = model.metadata_props.add()
-        entry.key, entry.value = "character", "\n".join(characters)
+        helper.set_model_props(model, {"character": characters})
     onnx.checker.check_model(model)
-    content: bytes = model.SerializeToString()
-    return content
+    return bytes(model.SerializeToString())
 
 
 def page_with_a_bar() -> Pixels:

@@ -47,12 +47,7 @@ class NotAtHandError(Exception):
 
 
 class Source(Protocol):
-    """Where one client comes from.
-
-    Attributes:
-        version: What is pinned, as the table shows it.
-        cost: What it takes to fetch it.
-    """
+    """Where one client comes from: the version that is pinned, and what it takes to fetch it."""
 
     @property
     def version(self) -> str: ...
@@ -111,15 +106,10 @@ class Repository:
 
 @dataclass(frozen=True)
 class Environment:
-    """A Python environment of its own, for a client whose pins exclude ours.
+    """A Python environment of its own, in the folder of this name, for a client whose pins exclude ours.
 
-    Attributes:
-        name: Its folder.
-        requirements: What pip installs, the client first, pinned.
-        alone: What pip installs without what it asks for.
-        debian: Debian packages whose libraries it needs, unpacked beside it and not installed.
-        program: What is run of its bin folder.
-        least_python: The oldest version that the client runs on; this one where it does not say.
+    pip installs the requirements, the client first, pinned, and what is `alone` without what that asks for. Libraries
+    of Debian packages are unpacked beside it and not installed; the program is one of its bin folder.
     """
 
     name: str
@@ -315,16 +305,8 @@ PADDLE_SERVING: Final = Environment(
     "paddle_serving",
     # Its own pins are of 2020 and do not install on any Python that is still looked after.
     (
-        "flask",
-        "func-timeout",
-        "grpcio>=1.76",
-        "numpy<2",
-        "opencv-python-headless<5",
-        "protobuf<3.21",
-        "pytest",
-        "pyyaml",
-        "requests",
-        "six",
+        *("flask", "func-timeout", "grpcio>=1.76", "numpy<2", "opencv-python-headless<5", "protobuf<3.21", "pytest"),
+        *("pyyaml", "requests", "six"),
     ),
     alone=("paddle-serving-server==0.9.0",),
     cost=Cost.MINUTES,
@@ -364,34 +346,10 @@ TURBOOCR: Final = Environment("turboocr", ("turboocr[grpc]==0.3.0",), least_pyth
 OCR_SPACE_WRAPPER: Final = NodePackage("ocr-space-api-wrapper", "2.4.9")
 CURL: Final = Program("curl")
 NODE: Final = Program("node")
+REQUESTS: Final = Installed("requests")
 
-ALL: Final[tuple[Source, ...]] = (
-    RAPIDOCR_DEMO,
-    TRWEBOCR_README,
-    TRWEBOCR_CPP,
-    UMI_OCR_MANUAL,
-    UMI_DOC_DEMO,
-    PIPELINE_HTTP,
-    PIPELINE_RPC,
-    PADDLE_SERVING,
-    TRITON,
-    MIN_TFS,
-    OCRSPACE,
-    TURBOOCR,
-    PERF_ANALYZER,
-    PADDLEOCR_MCP,
-    DOCLING,
-    OPEN_WEBUI_LOADERS,
-    OCR_SPACE_WRAPPER,
-    MISTRALAI,
-    LITELLM,
-    OPEN_WEBUI_MISTRAL,
-    LIBRECHAT_MISTRAL,
-    ESBUILD,
-    AZURE_READ,
-    PAPERLESS_REMOTE,
-    OPEN_WEBUI,
-)
+_FETCHED: Final = (Repository, Environment, WheelFile, NodePackage)
+ALL: Final[tuple[Source, ...]] = tuple(source for source in list(globals().values()) if isinstance(source, _FETCHED))
 
 
 def _python_from(major: int, minor: int) -> str | Path:
@@ -414,11 +372,7 @@ def _python_from(major: int, minor: int) -> str | Path:
 
 
 def at_hand(source: Source, most: Cost = Cost.SECONDS) -> Path:
-    """What a test runs; fetched now, if it was not before and does not cost more than this.
-
-    Raises:
-        NotAtHandError: It is not here and cannot be fetched now.
-    """
+    """What a test runs; fetched now, if it was not before and does not cost more than this. Raises NotAtHandError."""
     if not source.is_here():
         if source.cost > most:
             raise NotAtHandError("it was not fetched before; make clients does")

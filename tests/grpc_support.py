@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
@@ -14,7 +15,7 @@ from web_support import DeafReader, KnownEngine
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
 from ocrsvc.grpc_server.access import CallAccess
 from ocrsvc.grpc_server.call_metrics import CallMetrics
-from ocrsvc.grpc_server.method import Methods
+from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import FOLDER, Messages
 from ocrsvc.grpc_server.server import RpcServer
 from ocrsvc.grpc_server.server_state import ServerState
@@ -31,6 +32,9 @@ ORDER = (
 )
 MESSAGES = Messages(*ORDER)
 V2 = "/inference.GRPCInferenceService/"
+ANSWER = "inference.ModelInferResponse"
+# Long enough for the slowest machine; nothing waits for it that goes right.
+PATIENCE_S = 60.0
 UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 assert {path.name for path in FOLDER.iterdir() if path.suffix == ".proto"} == set(ORDER)
@@ -96,6 +100,40 @@ def unary(channel: grpc.Channel, path: str, response: str) -> Any:
         request_serializer=lambda message: message.SerializeToString(),
         response_deserializer=MESSAGES[response].FromString,
     )
+
+
+class Gate:
+    """A method that answers when it is told to, and remembers its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.began = threading.Semaphore(0)
+        self.open = threading.Event()
+
+    def __call__(self, request: Any, call: Call) -> Any:
+        self.calls.append(call)
+        self.began.release()
+        assert self.open.wait(PATIENCE_S)
+        return request
+
+    def method(self, *, streaming: bool = False) -> dict[str, Method]:
+        """It, and a health check, which is quick."""
+        health = MESSAGES["grpc.health.v1.HealthCheckResponse"]
+        return {
+            "/t/Echo": Method(MESSAGES[ANSWER], self, streaming=streaming),
+            "/t/Live": Method(MESSAGES[ANSWER], lambda _request, _call: health(status=1), quick=True),
+        }
+
+
+@contextmanager
+def gated(*, streaming: bool = False, **how: Any) -> Iterator[tuple[Gate, grpc.Channel]]:
+    """A server of the method, and a channel to it."""
+    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
+    with (
+        serving(gate.method(streaming=streaming), listener, **how),
+        calling(listener.getsockname()[1], UNLIMITED) as channel,
+    ):
+        yield gate, channel
 
 
 def infer_request(*images: bytes, raw: bool = True, model: str = "ocr", **parameters: object) -> Any:

@@ -19,13 +19,7 @@ _WAIT_S: Final = 30.0
 
 
 class HeldAnswers:
-    """WSGI middleware.
-
-    Attributes:
-        asked: The query of each request.
-        accepted: Its header Accept.
-        gone: Set once a client has closed its connection before the end.
-    """
+    """WSGI middleware; `gone` is set once a client has closed its connection before the end."""
 
     def __init__(self, app: WSGIApplication) -> None:
         self.app = app

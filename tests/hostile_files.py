@@ -19,13 +19,7 @@ MakeFile = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class HostileFile:
-    """One kind of file.
-
-    Attributes:
-        make: Makes it from an amount.
-        amount: In a full run.
-        short: In a quick test.
-    """
+    """One kind of file, made from an amount: that of a full run, or of a quick test."""
 
     make: MakeFile
     amount: int
@@ -55,37 +49,20 @@ def deflated(piece: bytes, times: int) -> bytes:
     return b"".join([packer.compress(piece) for _ in range(times)]) + packer.flush()
 
 
+def _packed_zeros(unpacked: int) -> bytes:
+    return deflated(bytes(1 << 20), max(1, unpacked >> 20))
+
+
 def png_of_zeros(pixels: int, colour: int = 0) -> bytes:
     """A square of one colour, which takes a thousandth of its pixels."""
     side = int(pixels**0.5)
     return _png(side, side, colour=colour)
 
 
-def _png_of_chunks(count: int) -> bytes:
-    return _png(64, 32, _chunk(b"tEXt", b"a\0b") * count)
-
-
-def _png_of_data_chunks(count: int) -> bytes:
-    good = _png(64, 32)
-    return good.replace(_chunk(b"IEND", b""), _chunk(b"IDAT", b"") * count + _chunk(b"IEND", b""))
-
-
-def _png_of_packed_text(unpacked: int) -> bytes:
-    return _png(64, 32, _chunk(b"zTXt", b"a\0\0" + deflated(bytes(1 << 20), max(1, unpacked >> 20))) * 4)
-
-
-def _png_of_packed_profile(unpacked: int) -> bytes:
-    return _png(64, 32, _chunk(b"iCCP", b"a\0\0" + deflated(bytes(1 << 20), max(1, unpacked >> 20))))
-
-
 def _gif_of_frames(count: int) -> bytes:
     screen = b"GIF89a" + struct.pack("<HHBBB", 64, 32, 0x80, 0, 0) + bytes(6)
     frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 1, 1, 0) + b"\x02\x02\x44\x01\x00"
     return screen + frame * count + b";"
-
-
-def _gif_of_comments(size: int) -> bytes:
-    return _gif_of_frames(1)[:-1] + b"\x21\xfe" + b"\x01a" * (size // 2) + b"\0;"
 
 
 def _tiff_of_directories(entries: Sequence[tuple[int, int, int, int]], count: int, *, loop: bool = False) -> bytes:
@@ -102,14 +79,6 @@ def _tiff_of_directories(entries: Sequence[tuple[int, int, int, int]], count: in
 
 _ONE_PIXEL: Final = ((256, 3, 1, 1), (257, 3, 1, 1), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1), (273, 4, 1, 0),
                      (278, 3, 1, 1), (279, 4, 1, 1))  # fmt: skip
-
-
-def _tiff_of_pages(count: int) -> bytes:
-    return _tiff_of_directories(_ONE_PIXEL, count)
-
-
-def _tiff_in_a_circle(count: int) -> bytes:
-    return _tiff_of_directories(_ONE_PIXEL, count, loop=True)
 
 
 def _tiff_of_strips(count: int) -> bytes:
@@ -135,10 +104,6 @@ def _jpeg_of_scans(side: int, count: int) -> bytes:
     return file[:at] + file[at:-2] * count + file[-2:]
 
 
-def _jpeg_of_480_scans(pixels: int) -> bytes:
-    return _jpeg_of_scans(int(pixels**0.5), 480)
-
-
 def _jpeg_with(segment: bytes, size: int) -> bytes:
     good = jpeg()
     return good[:2] + segment * max(1, size // len(segment)) + good[2:]
@@ -149,22 +114,6 @@ def _webp_of_frames(count: int) -> bytes:
     frames = [Image.new("RGB", (16, 16), (number & 255, number >> 8, 0)) for number in range(count)]
     frames[0].save(file, "WEBP", save_all=True, append_images=frames[1:], lossless=True, method=0)
     return file.getvalue()
-
-
-def _pnm_comments(size: int) -> bytes:
-    return b"P5 #" + b"a" * size + b"\n1 1 255 \0"
-
-
-def _pnm_blanks(size: int) -> bytes:
-    return b"P5 " + b" " * size + b"1 1 255 \0"
-
-
-def _pnm_digits(size: int) -> bytes:
-    return b"P5 " + b"1" * size + b" 1 255 \0"
-
-
-def _svg_comment(size: int) -> bytes:
-    return b"<!--" + b"-" * size
 
 
 def pdf_of(objects: Iterable[bytes], root: int = 1) -> bytes:
@@ -225,7 +174,7 @@ def _pdf_with_a_content_bomb(unpacked: int) -> bytes:
 
 
 def _pdf_with_nested_bombs(unpacked: int) -> bytes:
-    packed = zlib.compress(zlib.compress(deflated(bytes(1 << 20), max(1, unpacked >> 20)), 9), 9)
+    packed = zlib.compress(zlib.compress(_packed_zeros(unpacked), 9), 9)
     filters = b"/Filter[/FlateDecode/FlateDecode/FlateDecode]"
     return pdf_of_pages(1, b"/Contents 3 0 R", stream(filters, packed))
 
@@ -236,28 +185,14 @@ def _pdf_with_an_object_stream(unpacked: int) -> bytes:
     return pdf_of_pages(1, b"/Contents 3 0 R", stream(members, packed))
 
 
-def _pdf_with_an_object_of_arrays(size: int) -> bytes:
-    return pdf_of_pages(1, b"/Resources 3 0 R", b"[" * (size // 2) + b"]" * (size // 2))
-
-
 def _pdf_in_a_circle(count: int) -> bytes:
     """A tree of pages whose leaves are its root."""
     kids = b"2 0 R " * count
     return pdf_of([b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Count %d/Kids[%b]>>" % (count, kids)])
 
 
-def _pdf_with_a_table_of_nothing(count: int) -> bytes:
-    return small_pdf().replace(b"0000000000 65535 f \n", b"0000000000 65535 f \n" * count)
-
-
-def _pdf_with_a_large_page(side: int) -> bytes:
-    return small_pdf().replace(b"[0 0 595 842]", b"[0 0 %d %d]" % (side, side))
-
-
-def _pdf_that_says_many_pages(count: int) -> bytes:
-    return small_pdf().replace(b"/Count 1", b"/Count %d" % count)
-
-
+_END: Final = _chunk(b"IEND", b"")
+_FREE: Final = b"0000000000 65535 f \n"
 _MARKER: Final = b"\xff\xe5" + struct.pack(">H", 65535) + bytes(65533)
 
 
@@ -296,35 +231,49 @@ FILES: Final[Mapping[str, HostileFile]] = {
     "png_zeros_50_mp": HostileFile(png_of_zeros, 49_900_000, 250_000),
     "png_colour_zeros_50_mp": HostileFile(partial(png_of_zeros, colour=6), 49_900_000, 250_000),
     "png_too_many_pixels": HostileFile(png_of_zeros, 400_000_000, 50_100_000),
-    "png_chunks": HostileFile(_png_of_chunks, 100_000, 5_000),
-    "png_data_chunks": HostileFile(_png_of_data_chunks, 100_000, 5_000),
-    "png_packed_text": HostileFile(_png_of_packed_text, 1 << 28, 1 << 22),
-    "png_packed_profile": HostileFile(_png_of_packed_profile, 1 << 28, 1 << 22),
+    "png_chunks": HostileFile(lambda count: _png(64, 32, _chunk(b"tEXt", b"a\0b") * count), 100_000, 5_000),
+    "png_data_chunks": HostileFile(
+        lambda count: _png(64, 32).replace(_END, _chunk(b"IDAT", b"") * count + _END), 100_000, 5_000
+    ),
+    "png_packed_text": HostileFile(
+        lambda size: _png(64, 32, _chunk(b"zTXt", b"a\0\0" + _packed_zeros(size)) * 4), 1 << 28, 1 << 22
+    ),
+    "png_packed_profile": HostileFile(
+        lambda size: _png(64, 32, _chunk(b"iCCP", b"a\0\0" + _packed_zeros(size))), 1 << 28, 1 << 22
+    ),
     "gif_frames": HostileFile(_gif_of_frames, 10_000, 1_000),
-    "gif_comments": HostileFile(_gif_of_comments, 60_000_000, 100_000),
-    "tiff_pages": HostileFile(_tiff_of_pages, 10_000, 1_000),
-    "tiff_circle": HostileFile(_tiff_in_a_circle, 10_000, 1_000),
+    "gif_comments": HostileFile(
+        lambda size: _gif_of_frames(1)[:-1] + b"\x21\xfe" + b"\x01a" * (size // 2) + b"\0;", 60_000_000, 100_000
+    ),
+    "tiff_pages": HostileFile(partial(_tiff_of_directories, _ONE_PIXEL), 10_000, 1_000),
+    "tiff_circle": HostileFile(partial(_tiff_of_directories, _ONE_PIXEL, loop=True), 10_000, 1_000),
     "tiff_strips": HostileFile(_tiff_of_strips, 60_000, 1_000),
     "jpeg_scans": HostileFile(partial(_jpeg_of_scans, 512), 1_000, 600),
-    "jpeg_scans_50_mp": HostileFile(_jpeg_of_480_scans, 49_000_000, 250_000),
+    "jpeg_scans_50_mp": HostileFile(lambda pixels: _jpeg_of_scans(int(pixels**0.5), 480), 49_000_000, 250_000),
     "jpeg_segments": HostileFile(partial(_jpeg_with, _MARKER), 60_000_000, 1_000_000),
     "jpeg_small_segments": HostileFile(partial(_jpeg_with, b"\xff\xfe\0\2"), 60_000_000, 100_000),
     "jpeg_fill_bytes": HostileFile(partial(_jpeg_with, b"\xff"), 60_000_000, 100_000),
     "webp_frames": HostileFile(_webp_of_frames, 1_000, 50),
-    "pnm_comment": HostileFile(_pnm_comments, 60_000_000, 100_000),
-    "pnm_blanks": HostileFile(_pnm_blanks, 60_000_000, 100_000),
-    "pnm_digits": HostileFile(_pnm_digits, 60_000_000, 100_000),
-    "svg_comment": HostileFile(_svg_comment, 60_000_000, 100_000),
+    "pnm_comment": HostileFile(lambda size: b"P5 #" + b"a" * size + b"\n1 1 255 \0", 60_000_000, 100_000),
+    "pnm_blanks": HostileFile(lambda size: b"P5 " + b" " * size + b"1 1 255 \0", 60_000_000, 100_000),
+    "pnm_digits": HostileFile(lambda size: b"P5 " + b"1" * size + b" 1 255 \0", 60_000_000, 100_000),
+    "svg_comment": HostileFile(lambda size: b"<!--" + b"-" * size, 60_000_000, 100_000),
 }
 
 PDFS: Final[Mapping[str, HostileFile]] = {
     "pdf_circle": HostileFile(_pdf_in_a_circle, 100_000, 100),
     "pdf_pages": HostileFile(small_pdf, 10_000, 3),
-    "pdf_says_many_pages": HostileFile(_pdf_that_says_many_pages, 2**31 - 1, 2**31 - 1),
-    "pdf_large_page": HostileFile(_pdf_with_a_large_page, 10**9, 10**9),
+    "pdf_says_many_pages": HostileFile(
+        lambda count: small_pdf().replace(b"/Count 1", b"/Count %d" % count), 2**31 - 1, 2**31 - 1
+    ),
+    "pdf_large_page": HostileFile(
+        lambda side: small_pdf().replace(b"[0 0 595 842]", b"[0 0 %d %d]" % (side, side)), 10**9, 10**9
+    ),
     "pdf_content": HostileFile(_pdf_with_a_content_bomb, 500_000_000, 100_000),
     "pdf_nested_filters": HostileFile(_pdf_with_nested_bombs, 1 << 29, 1 << 22),
     "pdf_object_stream": HostileFile(_pdf_with_an_object_stream, 1 << 28, 1 << 22),
-    "pdf_arrays": HostileFile(_pdf_with_an_object_of_arrays, 10_000_000, 100_000),
-    "pdf_xref_entries": HostileFile(_pdf_with_a_table_of_nothing, 1_000_000, 1_000),
+    "pdf_arrays": HostileFile(
+        lambda size: pdf_of_pages(1, b"/Resources 3 0 R", b"[" * (size // 2) + b"]" * (size // 2)), 10_000_000, 100_000
+    ),
+    "pdf_xref_entries": HostileFile(lambda count: small_pdf().replace(_FREE, _FREE * count), 1_000_000, 1_000),
 }

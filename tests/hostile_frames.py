@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Final
 
 from hostile_files import FILES, PDFS, jpeg
@@ -14,7 +15,7 @@ from hpack import Encoder
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RESET, SETTINGS, _, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
-END_STREAM, END_HEADERS, ACK = 1, 4, 1
+END_STREAM, END_HEADERS, PADDED = 1, 4, 8
 METHOD: Final = "/inference.GRPCInferenceService/ModelInfer"
 TURBOOCR: Final = "/ocr.OCRService/"
 STREAM_METHOD: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -38,6 +39,7 @@ def greeting(*pairs: tuple[int, int]) -> bytes:
     return PREFACE + frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", *pair) for pair in pairs))
 
 
+@cache
 def fields(path: str = METHOD, *more: tuple[str, str]) -> bytes:
     """The header block of a call, which needs no others before it."""
     own = [*_FIELDS, (":path", path), ("content-type", "application/grpc"), ("te", "trailers")]

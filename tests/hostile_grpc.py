@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
 from itertools import chain
 from typing import Final
 
+from hostile_frames import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    METHOD,
+    PADDED,
+    PING,
+    PRIORITY,
+    RESET,
+    SETTINGS,
+    STREAM_METHOD,
+    WINDOW,
+    fields,
+    frame,
+    greeting,
+)
 from hpack import Encoder
 
-PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, PRIORITY, RESET, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
-END_STREAM, END_HEADERS, PADDED = 1, 4, 8
-INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
-STREAM_INFER: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
 LIVE: Final = "/inference.GRPCInferenceService/ServerLive"
 
 Conversation = Callable[[], Iterator[bytes]]
@@ -23,24 +35,7 @@ _PIECE_BYTES: Final = 1 << 14
 _STREAMS: Final = 100
 
 
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """One frame of HTTP/2."""
-    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
-
-
-@cache
-def fields(path: str, *more: tuple[str, str]) -> bytes:
-    """The header block of a call, which needs no others before it."""
-    plain = [(":method", "POST"), (":scheme", "http"), (":authority", "x"), (":path", path)]
-    return bytes(Encoder().encode([*plain, ("content-type", "application/grpc"), ("te", "trailers"), *more]))
-
-
-def greeting(*settings: tuple[int, int]) -> bytes:
-    """What a client begins with."""
-    return PREFACE + settings_frame(*settings)
-
-
-def begin(stream: int, path: str = INFER, *more: tuple[str, str]) -> bytes:
+def begin(stream: int, path: str = METHOD, *more: tuple[str, str]) -> bytes:
     """The headers of a call."""
     return frame(HEADERS, END_HEADERS, stream, fields(path, *more))
 
@@ -91,16 +86,16 @@ def small_data() -> Iterator[bytes]:
 def large_metadata() -> Iterator[bytes]:
     """All streams open, each with 30 kB of headers in Huffman's code."""
     more = (("x", "y" * 10_000), ("z", "y" * 10_000), ("grpc-timeout", "1" * 9_000))
-    return after(b"", (begin(number, INFER, *more) for number in numbers(_STREAMS)))
+    return after(b"", (begin(number, METHOD, *more) for number in numbers(_STREAMS)))
 
 
 def small_messages() -> Iterator[bytes]:
     """Two megabytes of empty messages, for a method that takes many."""
-    return after(begin(1, STREAM_INFER), [frame(DATA, 0, 1, bytes(_PIECE_BYTES // 5 * 5))] * 128)
+    return after(begin(1, STREAM_METHOD), [frame(DATA, 0, 1, bytes(_PIECE_BYTES // 5 * 5))] * 128)
 
 
 _TRAILERS: Final = bytes(Encoder().encode([(f"x-{number}", "y" * 250) for number in range(80)]))
-_BLOCK: Final = frame(HEADERS, 0, 1, fields(INFER))
+_BLOCK: Final = frame(HEADERS, 0, 1, fields(METHOD))
 """Headers that do not end."""
 
 ENDED: Final[Mapping[str, Conversation]] = {
@@ -140,12 +135,12 @@ ENDED: Final[Mapping[str, Conversation]] = {
     "large_metadata": large_metadata,
     # One header of 4 kB in the table, meant by a byte each time; and as many headers as a block has room for.
     "header_bomb": lambda: after(
-        frame(HEADERS, END_HEADERS, 1, fields(INFER, ("bomb", "x" * 4000))),
+        frame(HEADERS, END_HEADERS, 1, fields(METHOD, ("bomb", "x" * 4000))),
         (frame(HEADERS, END_HEADERS, number, b"\xbe" * 16_000) for number in numbers(_STREAMS)[1:]),
     ),
     "small_headers": lambda: after(
         b"",
-        (frame(HEADERS, END_HEADERS, number, fields(INFER) + b"\0\1x\0" * 7000) for number in numbers(_STREAMS)),
+        (frame(HEADERS, END_HEADERS, number, fields(METHOD) + b"\0\1x\0" * 7000) for number in numbers(_STREAMS)),
     ),
 }
 """Those whose connection is ended for them."""

@@ -38,16 +38,9 @@ _MOST_RPC_MB: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One way in which a format takes something.
+    """One way in which a format takes something, "native" being our own: at a path, with a query where there is one.
 
-    Attributes:
-        format: Its name; "native" is our own.
-        path: Of the URL, with a query where there is one.
-        takes: A JSON value, the value of a form's field, a file, or the whole body.
-        content_type: Of the body.
-        wrap: Makes the body of what it takes.
-        reads_pdf: Whether a PDF is read.
-        fields: More headers.
+    `wrap` makes the body of what it takes: a JSON value, the value of a form's field, a file, or the whole body.
     """
 
     format: str
@@ -81,13 +74,10 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One row of the table: one kind of hostile request, for one format.
+    """One row of the table: one kind of hostile request, for a wire format, "http" for what all share, or "grpc".
 
-    Attributes:
-        name: Of the kind.
-        format: Who gets it: a wire format's name, "http" for what all share, or "grpc".
-        conversations: One for each endpoint that accepts the kind, one after the other.
-        most_mb: By how much memory may grow meanwhile.
+    There is a conversation for each endpoint that accepts the kind, one after the other; meanwhile memory may grow by
+    `most_mb`.
     """
 
     name: str
@@ -318,10 +308,6 @@ def _drawn_noise(size: int) -> Iterable[bytes]:
     return request("/api/tr-run/?compress=0", FILE_TYPE, _part("file")(noise(size)))
 
 
-def _large_table(size: int) -> Iterable[bytes]:
-    return request("/v1/ocr?format=tsv", "application/pdf", small_pdf(max(1, size // 400_000)))
-
-
 def _of_codes() -> Iterator[Entry]:
     """Images that look for long as if they had codes on them; and parts of pages."""
     for name, file in CODES.items():
@@ -365,12 +351,8 @@ _UNREAD: Final[tuple[tuple[str, str, MakePieces], ...]] = (
     ("answers as PDF, unread", "native", partial(_large_document, "/v1/ocr?format=pdf")),
     ("answers with pictures, unread", "paddlex", _pdf_with_pictures),
     ("answers with a picture, unread", "trwebocr", _drawn_noise),
-    ("answers as TSV, unread", "native", _large_table),
+    ("answers as TSV, unread", "native", partial(_large_document, "/v1/ocr?format=tsv")),
 )
-
-
-def _small_image(_amount: int) -> bytes:
-    return jpeg()
 
 
 def _special() -> Iterator[Entry]:
@@ -380,7 +362,7 @@ def _special() -> Iterator[Entry]:
     yield Entry("binary elements", "kserve_v2", (_once(_of_elements),))
     yield Entry("names of models", "kserve_v2", tuple(map(_once, messages_for_models())))
     # Images last: they are stored at once, and then count for their caller as jobs that wait.
-    kinds: dict[str, Callable[[int], bytes]] = {"documents": small_pdf, "images": _small_image}
+    kinds: dict[str, Callable[[int], bytes]] = {"documents": small_pdf, "images": lambda _amount: jpeg()}
     for kind, make_file in kinds.items():
         for path, format_name in _TAKES_JOBS.items():
             upload = _file(format_name, path, "files" if format_name == "docling" else "file")

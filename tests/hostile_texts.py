@@ -119,68 +119,41 @@ def _last(boundary: str = BOUNDARY) -> bytes:
     return b"\r\n--" + boundary.encode() + b"--\r\n"
 
 
-def _many_parts(size: int) -> tuple[str, bytes]:
-    return _multipart(repeated(_line() + _DISPOSITION + b"\r\n\r\nA\r\n", size) + _last()[2:])
+def _flooded(
+    piece: bytes, before: bytes = _DISPOSITION + b"\r\n\r\n", after: bytes = b"", boundary: str = BOUNDARY
+) -> MakeBody:
+    """A part in which a piece stands again and again, behind one text and before another."""
+    begin = _line(boundary) + before
+    return lambda size: _multipart(begin + repeated(piece, size) + after + _last(boundary), boundary)
 
 
-def _no_end(size: int) -> tuple[str, bytes]:
-    return _multipart(_line() + _DISPOSITION + b"\r\n\r\n" + b"A" * size)
-
-
-def _in_one_part(piece: bytes, size: int) -> tuple[str, bytes]:
-    return _multipart(_line() + _DISPOSITION + b"\r\n\r\n" + repeated(piece, size) + _last())
-
-
-def _in_a_head(piece: bytes, size: int) -> tuple[str, bytes]:
-    return _multipart(_line() + repeated(piece, size) + _DISPOSITION + b"\r\n\r\nA" + _last())
-
-
-def _in_a_disposition(piece: bytes, size: int) -> tuple[str, bytes]:
-    return _multipart(_line() + _DISPOSITION + repeated(piece, size) + b"\r\n\r\nA" + _last())
-
-
-def _long_filename(size: int) -> tuple[str, bytes]:
-    return _multipart(_line() + _DISPOSITION + b'; filename="' + b"a" * size + b'"\r\n\r\nA' + _last())
-
-
-def _long_boundary(size: int) -> tuple[str, bytes]:
-    boundary = "b" * 7000
+def _of_parts(boundary: str) -> MakeBody:
     part = _line(boundary) + _DISPOSITION + b"\r\n\r\nA\r\n"
-    return _multipart(repeated(part, size) + _last(boundary)[2:], boundary)
+    return lambda size: _multipart(repeated(part, size) + _last(boundary)[2:], boundary)
 
 
-def _dashes_for_a_boundary(size: int) -> tuple[str, bytes]:
-    boundary = "-" * 60
-    return _multipart(_line(boundary) + _DISPOSITION + b"\r\n\r\n" + b"\r\n" + b"-" * size + _last(boundary), boundary)
-
-
-def _nested(size: int) -> tuple[str, bytes]:
-    inner = b"Content-Type: multipart/mixed; boundary=hostile\r\n\r\n--hostile\r\n"
-    return _multipart(_line() + _DISPOSITION + b"\r\n" + repeated(inner, size) + _last())
-
-
-def _no_boundary(size: int) -> tuple[str, bytes]:
-    return "multipart/form-data", repeated(_line(), size)
-
+_A: Final = b"\r\n\r\nA"
+"""The end of a part's head, and what is in it."""
+_INNER: Final = b"Content-Type: multipart/mixed; boundary=hostile\r\n\r\n--hostile\r\n"
 
 MULTIPARTS: Final[Mapping[str, MakeBody]] = {
-    "parts": _many_parts,
-    "no_end": _no_end,
-    "line_breaks": partial(_in_one_part, b"\r\n"),
-    "dashed_lines": partial(_in_one_part, b"\r\n--"),
-    "near_boundaries": partial(_in_one_part, b"\r\n--hostilf"),
-    "boundaries_that_go_on": partial(_in_one_part, b"\r\n--hostilex"),
-    "header_lines": partial(_in_a_head, b"A: b\r\n"),
-    "folded_lines": partial(_in_a_head, b"A: b\r\n c\r\n"),
-    "semicolons": partial(_in_a_disposition, b";"),
-    "parameters": partial(_in_a_disposition, b"; a=b"),
-    "quotes": partial(_in_a_disposition, b'; filename="\\"'),
-    "continued_filenames": partial(_in_a_disposition, b"; filename*0*=utf-8''%41"),
-    "filename": _long_filename,
-    "long_boundary": _long_boundary,
-    "dashes": _dashes_for_a_boundary,
-    "nested": _nested,
-    "no_boundary": _no_boundary,
+    "parts": _of_parts(BOUNDARY),
+    "no_end": lambda size: _multipart(_line() + _DISPOSITION + b"\r\n\r\n" + b"A" * size),
+    "line_breaks": _flooded(b"\r\n"),
+    "dashed_lines": _flooded(b"\r\n--"),
+    "near_boundaries": _flooded(b"\r\n--hostilf"),
+    "boundaries_that_go_on": _flooded(b"\r\n--hostilex"),
+    "header_lines": _flooded(b"A: b\r\n", b"", _DISPOSITION + _A),
+    "folded_lines": _flooded(b"A: b\r\n c\r\n", b"", _DISPOSITION + _A),
+    "semicolons": _flooded(b";", _DISPOSITION, _A),
+    "parameters": _flooded(b"; a=b", _DISPOSITION, _A),
+    "quotes": _flooded(b'; filename="\\"', _DISPOSITION, _A),
+    "continued_filenames": _flooded(b"; filename*0*=utf-8''%41", _DISPOSITION, _A),
+    "filename": _flooded(b"a", _DISPOSITION + b'; filename="', b'"' + _A),
+    "long_boundary": _of_parts("b" * 7000),
+    "dashes": _flooded(b"-", _DISPOSITION + b"\r\n\r\n\r\n", boundary="-" * 60),
+    "nested": _flooded(_INNER, _DISPOSITION + b"\r\n"),
+    "no_boundary": lambda size: ("multipart/form-data", repeated(_line(), size)),
 }
 
 # Query strings; a request line has room for about 4000 bytes.

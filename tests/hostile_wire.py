@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, repeat
 from typing import Final
 
 from hostile_texts import HEADER_VALUES, QUERIES, repeated
@@ -19,15 +20,10 @@ _END: Final = b"Connection: close\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What connections say that all say the same.
+    """What connections say that all say the same: pieces of a size, in a full run and in a quick test (`short`).
 
-    Attributes:
-        pieces: From a size, what one connection sends.
-        size, short: That size in a full run, and in a quick test.
-        connections, short_connections: How many at once.
-        pause_s: Between the pieces of one connection.
-        reads: Whether the answers are read while there is something to read.
-        hold_s: How long a connection that has said everything stays open, answered or not; 0 waits for the answer.
+    There is a pause between the pieces of a connection, which stays open for `hold_s` once it has said everything,
+    answered or not; 0 waits for the answer. `reads` says whether answers are read while there is something to read.
     """
 
     pieces: MakePieces
@@ -59,73 +55,18 @@ def _plain(text: bytes) -> MakePieces:
     return lambda _size: [text]
 
 
-def _long_line(start: bytes, piece: bytes) -> MakePieces:
-    def pieces(size: int) -> Iterator[bytes]:
-        yield start
-        chunk = repeated(piece, PIECE_BYTES)
-        for _ in range(max(1, size // len(chunk))):
-            yield chunk
-
-    return pieces
+def _flooded(start: bytes, piece: bytes, end: bytes = b"") -> MakePieces:
+    """A piece again and again, behind one text and before another."""
+    many = repeated(piece, PIECE_BYTES)
+    return lambda size: chain([start], repeat(many, max(1, size // len(many))), [end] if end else [])
 
 
-def _chunked(chunk: bytes, end: bytes = b"0\r\n\r\n") -> MakePieces:
+_CHUNKED_HEAD: Final = head("/v1/ocr", b"Content-Type: image/png", b"Transfer-Encoding: chunked")
+
+
+def _chunked(chunk: bytes) -> MakePieces:
     """A body of equal chunks."""
-    many = repeated(chunk, PIECE_BYTES)
-
-    def pieces(size: int) -> Iterator[bytes]:
-        yield head("/v1/ocr", b"Content-Type: image/png", b"Transfer-Encoding: chunked") + _END
-        for _ in range(max(1, size // len(many))):
-            yield many
-        yield end
-
-    return pieces
-
-
-def _trailers(size: int) -> Iterator[bytes]:
-    yield head("/v1/ocr", b"Content-Type: image/png", b"Transfer-Encoding: chunked") + _END
-    yield b"1\r\na\r\n0\r\n"
-    lines = repeated(b"A: b\r\n", PIECE_BYTES)
-    for _ in range(max(1, size // len(lines))):
-        yield lines
-    yield b"\r\n"
-
-
-def _slow_body(_size: int) -> Iterator[bytes]:
-    """1.2 kB/s, with a pause of a tenth of a second."""
-    yield head("/v1/ocr", b"Content-Type: image/png", b"Content-Length: 1000000") + b"\r\n"
-    for _ in range(SLOW_PIECES):
-        yield b"\x89" * 120
-
-
-def _slow_form(_size: int) -> Iterator[bytes]:
-    yield head("/ocr", b"Content-Type: multipart/form-data; boundary=x", b"Content-Length: 1000000") + b"\r\n--x\r\n"
-    for _ in range(SLOW_PIECES):
-        yield b"A" * 120
-
-
-def _slow_chunks(_size: int) -> Iterator[bytes]:
-    yield head("/v1/ocr", b"Content-Type: image/png", b"Transfer-Encoding: chunked") + b"\r\n"
-    for _ in range(SLOW_PIECES):
-        yield b"1\r\na\r\n"
-
-
-def _slow_head(_size: int) -> Iterator[bytes]:
-    yield b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
-    for number in range(SLOW_PIECES):
-        yield b"X-%d: a\r\n" % number
-
-
-def _pipelined(size: int) -> Iterator[bytes]:
-    one = b"GET /version HTTP/1.1\r\n" + _HOST + b"\r\n"
-    for _ in range(max(1, size // PIECE_BYTES)):
-        yield repeated(one, PIECE_BYTES)
-
-
-def _pipelined_bodies(size: int) -> Iterator[bytes]:
-    one = head("/v1/ocr", b"Content-Length: 1") + b"\r\nx"
-    for _ in range(max(1, size // PIECE_BYTES)):
-        yield repeated(one, PIECE_BYTES)
+    return _flooded(_CHUNKED_HEAD + _END, chunk, b"0\r\n\r\n")
 
 
 def _large_body(size: int) -> list[bytes]:
@@ -138,8 +79,9 @@ CLIENT_HELLO: Final = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32
 _MB: Final = 1_000_000
 
 
-def _slow(pieces: MakePieces) -> Conversation:
-    return Conversation(pieces, pause_s=0.1, connections=120, short_connections=24, short=1)
+def _slow(start: bytes, pieces: Sequence[bytes]) -> Conversation:
+    """A piece each tenth of a second: 1.2 kB/s where it has 120 bytes."""
+    return Conversation(lambda _: [start, *pieces], pause_s=0.1, connections=120, short_connections=24, short=1)
 
 
 def _silent(text: bytes, connections: int = 120) -> Conversation:
@@ -151,10 +93,17 @@ def _field(name: str, value: bytes) -> Conversation:
 
 
 CONVERSATIONS: Final[Mapping[str, Conversation]] = {
-    "slow_bodies": _slow(_slow_body),
-    "slow_forms": _slow(_slow_form),
-    "slow_chunks": _slow(_slow_chunks),
-    "slow_heads": _slow(_slow_head),
+    "slow_bodies": _slow(
+        head("/v1/ocr", b"Content-Type: image/png", b"Content-Length: 1000000") + b"\r\n", [b"\x89" * 120] * SLOW_PIECES
+    ),
+    "slow_forms": _slow(
+        head("/ocr", b"Content-Type: multipart/form-data; boundary=x", b"Content-Length: 1000000") + b"\r\n--x\r\n",
+        [b"A" * 120] * SLOW_PIECES,
+    ),
+    "slow_chunks": _slow(_CHUNKED_HEAD + b"\r\n", [b"1\r\na\r\n"] * SLOW_PIECES),
+    "slow_heads": _slow(
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n", [b"X-%d: a\r\n" % number for number in range(SLOW_PIECES)]
+    ),
     "silent": _silent(b""),
     "half_heads": _silent(b"POST /v1/ocr HTTP/1.1\r\nHost: localhost\r\n"),
     "heads_without_bodies": _silent(head("/v1/ocr", b"Content-Length: 60000000") + b"\r\n"),
@@ -162,22 +111,28 @@ CONVERSATIONS: Final[Mapping[str, Conversation]] = {
     "half_tls_handshakes": _silent(CLIENT_HELLO, 80),
     "half_http2_preface": _silent(b"PRI * HTTP/2.0\r\n\r\n"),
     "large_bodies_at_once": Conversation(_large_body, 60 * _MB, 100_000, connections=12, short_connections=4),
-    "endless_request_line": Conversation(_long_line(b"GET /", b"a"), 60 * _MB, 200_000),
-    "endless_header": Conversation(_long_line(head("/v1/ocr") + b"A: ", b"a"), 60 * _MB, 200_000),
-    "endless_headers": Conversation(_long_line(head("/v1/ocr"), b"A: b\r\n"), 60 * _MB, 200_000),
-    "line_breaks": Conversation(_long_line(b"", b"\r\n"), 60 * _MB, 200_000),
-    "nulls": Conversation(_long_line(b"", b"\0"), 60 * _MB, 200_000),
+    "endless_request_line": Conversation(_flooded(b"GET /", b"a"), 60 * _MB, 200_000),
+    "endless_header": Conversation(_flooded(head("/v1/ocr") + b"A: ", b"a"), 60 * _MB, 200_000),
+    "endless_headers": Conversation(_flooded(head("/v1/ocr"), b"A: b\r\n"), 60 * _MB, 200_000),
+    "line_breaks": Conversation(_flooded(b"", b"\r\n"), 60 * _MB, 200_000),
+    "nulls": Conversation(_flooded(b"", b"\0"), 60 * _MB, 200_000),
     "chunks_of_a_byte": Conversation(_chunked(b"1\r\na\r\n"), 12 * _MB, 200_000),
     "chunks_with_zeros": Conversation(_chunked(b"0" * 4000 + b"1\r\na\r\n"), 12 * _MB, 200_000),
     "chunk_extensions": Conversation(_chunked(b"1;" + b"a=b;" * 1000 + b"\r\na\r\n"), 60 * _MB, 200_000),
     "endless_chunk_size": Conversation(_chunked(b"0"), 12 * _MB, 200_000),
     "endless_chunk_extension": Conversation(
-        _long_line(head("/v1/ocr", b"Transfer-Encoding: chunked") + b"\r\n1;", b"a"), 60 * _MB, 200_000
+        _flooded(head("/v1/ocr", b"Transfer-Encoding: chunked") + b"\r\n1;", b"a"), 60 * _MB, 200_000
     ),
     "large_chunks": Conversation(_chunked(b"10000\r\n" + bytes(65536) + b"\r\n"), 60 * _MB, 200_000, connections=4),
-    "trailers": Conversation(_trailers, 60 * _MB, 200_000),
-    "pipelined": Conversation(_pipelined, 2 * _MB, 70_000, reads=False, hold_s=5.0),
-    "pipelined_bodies": Conversation(_pipelined_bodies, 2 * _MB, 70_000, reads=False, hold_s=5.0),
+    "trailers": Conversation(
+        _flooded(_CHUNKED_HEAD + _END + b"1\r\na\r\n0\r\n", b"A: b\r\n", b"\r\n"), 60 * _MB, 200_000
+    ),
+    "pipelined": Conversation(
+        _flooded(b"", b"GET /version HTTP/1.1\r\n" + _HOST + b"\r\n"), 2 * _MB, 70_000, reads=False, hold_s=5.0
+    ),
+    "pipelined_bodies": Conversation(
+        _flooded(b"", head("/v1/ocr", b"Content-Length: 1") + b"\r\nx"), 2 * _MB, 70_000, reads=False, hold_s=5.0
+    ),
     "hundred_headers": Conversation(lambda _: _get(*[b"A%d: b" % number for number in range(90)])),
     "large_headers": Conversation(lambda _: _get(*[b"A%d: " % number + b"b" * 8000 for number in range(90)])),
     "cookie_of_60_kb": _field("Cookie", b"a=b; " * 12_000),

@@ -17,7 +17,7 @@ import requests
 from documents import pdf
 from flask.testing import FlaskClient
 from support import ROOT, SERVE, Server, wait_until
-from web_support import KnownEngine
+from web_support import running_reader
 from werkzeug.test import TestResponse
 
 from ocrsvc.access.gate import AccessGate
@@ -27,18 +27,6 @@ from ocrsvc.jobs.job_runner import JobRunner
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
-
-
-class Clock:
-    """Seconds that stand still until a test moves them."""
-
-    def __init__(self, now_s: float = 10.0**7) -> None:
-        self.now_s = now_s
-
-    def __call__(self) -> float:
-        return self.now_s
-
 
 WAIT_S = 60.0
 POLL_S = 0.02
@@ -101,13 +89,9 @@ class JobsApp:
     def running(cls, folder: Path, settings: Settings | None = None, **limits: Any) -> Iterator[Self]:
         """It, with `KnownEngine` and its store in this folder; jobs are read within `working` only."""
         settings = settings or Settings()
-        reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
         jobs = JobStore(folder, 10**8, 3600.0, **limits)
-        reader.start()
-        try:
+        with running_reader(settings) as reader:
             yield cls(create_app(settings, reader, jobs=jobs).test_client(), jobs, reader, settings)
-        finally:
-            reader.stop(5.0)
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -122,17 +106,7 @@ class JobsApp:
 
 
 class JobService:
-    """A service on one folder, which may be killed and started again.
-
-    Args:
-        folder: For OCRSVC_TASKS_DIR.
-        env: Further settings.
-        workers: How many it has.
-
-    Attributes:
-        folder: As given.
-        server: The one that runs now.
-    """
+    """A service on one folder (OCRSVC_TASKS_DIR), which may be killed and started again."""
 
     def __init__(self, folder: Path, env: Mapping[str, str], workers: int = 1) -> None:
         self.folder = folder

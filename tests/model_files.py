@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from drawn_models import Shape, model_of
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-
-_Dimension = int | str | None
 
 
 def real_models() -> Path:
@@ -30,14 +30,14 @@ def real_models() -> Path:
 def detector(channels: int = 3) -> bytes:
     """A model whose map of a page is the mean of its channels."""
     nodes = [helper.make_node("ReduceMean", ["x"], ["map"], axes=[1], keepdims=1)]
-    return _model(nodes, ("N", channels, "H", "W"), ("N", 1, "H", "W"), "map")
+    return model_of(nodes, {}, 13, ("x", ("N", channels, "H", "W")), ("map", ("N", 1, "H", "W")))
 
 
 def recognizer(
     classes: int = len(LETTERS) + 2,
     *,
-    height: _Dimension = 48,
-    shape: Sequence[_Dimension] | None = None,
+    height: int | str | None = 48,
+    shape: Shape | None = None,
     characters: str | None = None,
 ) -> bytes:
     """A model that gives so many classes for each column of a line.
@@ -57,18 +57,19 @@ def recognizer(
         helper.make_node("MatMul", ["steps", "weights"], ["logits"]),
         helper.make_node("Softmax", ["logits"], ["classes"], axis=2),
     ]
-    shapes = [numpy_helper.from_array(np.array([1, 3, 48, 96], np.int64), "columns")] if shape is not None else []
+    constants: dict[str, NDArray[Any]] = {"weights": weights}
+    if shape is not None:
+        constants["columns"] = np.array([1, 3, 48, 96], np.int64)
     if shape is None:
         nodes[0] = helper.make_node("Identity", ["x"], ["flat"])
     given = shape if shape is not None else ("N", "T", classes)
-    weight = numpy_helper.from_array(weights, "weights")
-    return _model(nodes, ("N", 3, height, "W"), given, "classes", [weight, *shapes], characters)
+    return model_of(nodes, constants, 13, ("x", ("N", 3, height, "W")), ("classes", given), characters)
 
 
 def classifier() -> bytes:
     """A model with two classes for an image."""
     nodes = [helper.make_node("ReduceMean", ["x"], ["classes"], axes=[2, 3], keepdims=0)]
-    return _model(nodes, ("N", 3, "H", "W"), ("N", 2), "classes")
+    return model_of(nodes, {}, 13, ("x", ("N", 3, "H", "W")), ("classes", ("N", 2)))
 
 
 def with_weights_elsewhere(content: bytes, place: str) -> bytes:
@@ -78,25 +79,4 @@ def with_weights_elsewhere(content: bytes, place: str) -> bytes:
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value=place)
-    return bytes(model.SerializeToString())
-
-
-def _model(
-    nodes: Sequence[onnx.NodeProto],
-    taken: Sequence[_Dimension],
-    given: Sequence[_Dimension],
-    output: str,
-    weights: Sequence[onnx.TensorProto] = (),
-    characters: str | None = None,
-) -> bytes:
-    graph = helper.make_graph(
-        nodes,
-        "stand-in",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, taken)],
-        [helper.make_tensor_value_info(output, TensorProto.FLOAT, given)],
-        weights,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    if characters is not None:
-        helper.set_model_props(model, {"character": characters})
     return bytes(model.SerializeToString())

@@ -27,31 +27,27 @@ def make_version(
     return ModelRepository(repository).open(name, number)
 
 
-def make_fake_version(
-    repository: Path, name: str, number: int, *, tier: str = "", languages: tuple[str, ...] = (), settings: str = ""
+def make_fake(
+    repository: Path,
+    number: int,
+    name: str = "fake",
+    *,
+    tier: str = "",
+    languages: Sequence[str] = (),
+    **settings: object,
 ) -> ModelVersion:
-    """A version of the engine `fake`.
+    """A version of the fake engine that says which one it is: it reads the line `NAME/NUMBER` on every page.
 
     Args:
-        repository: The folder of models.
-        name, number: Of the version.
-        tier, languages: As of a description; the languages are those of one recognizer.
-        settings: Lines of the table `settings`.
+        languages: Those of its one recognizer.
+        settings: Of the engine.
     """
     lines = ['engine = "fake"', *([f'tier = "{tier}"'] if tier else [])]
-    # So that no two have one digest.
-    files = {"note.txt": f"{name}/{number}".encode()}
     if languages:
         lines += ["[[recognition]]", 'file = "rec.onnx"', f"languages = {list(languages)}"]
-        files["rec.onnx"] = b"nothing"
-    return make_version(repository, name, number, "\n".join([*lines, "[settings]", settings, ""]), files)
-
-
-def make_fake(repository: Path, number: int, name: str = "fake", **settings: object) -> ModelVersion:
-    """A version of the fake engine that says which one it is: it reads the line `NAME/NUMBER` on every page."""
     told = {"fake_text": f"{name}/{number}", **settings}
-    rows = [f"{setting} = {_as_toml(value)}" for setting, value in told.items()]
-    return make_version(repository, name, number, "\n".join(['engine = "fake"', "[settings]", *rows]))
+    lines += ["[settings]", *(f"{setting} = {_as_toml(value)}" for setting, value in told.items())]
+    return make_version(repository, name, number, "\n".join(lines), {"rec.onnx": b"nothing"} if languages else {})
 
 
 def _as_toml(value: object) -> str:
@@ -99,8 +95,7 @@ def make_several(folder: Path) -> dict[str, str]:
         ("east", 2, "small", ("zh", "en")),
         ("north", 1, "tiny", ("ru", "th")),
     ):
-        told = f'fake_text = "{name}/{number}"'
-        accept(folder, make_fake_version(repository, name, number, tier=tier, languages=languages, settings=told))
+        accept(folder, make_fake(repository, number, name, tier=tier, languages=languages))
     (repository / "models.toml").write_text('[east]\nversions = "all"\nlabels = {stable = 1, canary = 2}\n')
     variables = {"OCRSVC_MODELS": repository, "OCRSVC_MODELS_STATE": folder / "state", "OCRSVC_MODEL": "east"}
     return {"OCRSVC_ENGINE": "fake"} | {name: str(value) for name, value in variables.items()}

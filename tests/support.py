@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from ocrsvc.engines.ppocr.handle import PageHandle
@@ -26,6 +26,16 @@ SERVE = ("gunicorn", "-c", "gunicorn.conf.py", "wsgi:app")
 _STOP_S = 60.0
 _START_S = 60.0
 _SOON_S = 60.0
+
+
+class Clock:
+    """Seconds that stand still until a test moves them."""
+
+    def __init__(self, now_s: float = 10.0**7) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
 
 
 def wait_until(is_so: Callable[[], T], what: str = "what is waited for", within_s: float = _SOON_S) -> T:
@@ -76,6 +86,26 @@ def clean_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("OCRSVC_")}
     return inherited | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OCRSVC_HOSTS": "*"} | dict(env or {})
+
+
+def run_program(
+    *args: object, env: Mapping[str, str] | None = None, python: str = sys.executable, **how: Any
+) -> subprocess.CompletedProcess[str]:
+    """Python in a process of its own, with the fake engine unless `env` names another; what it has printed."""
+    return subprocess.run(
+        [python, *map(str, args)],
+        env=clean_environment({"OCRSVC_ENGINE": "fake", **(env or {})}),
+        cwd=ROOT,
+        text=True,
+        timeout=120,
+        check=False,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | how,
+    )
+
+
+def ocrsvc(*args: object, python: str = sys.executable, **env: str) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own, with the fake engine."""
+    return run_program("-m", "ocrsvc", *args, env=env, python=python)
 
 
 class Server:

@@ -231,12 +231,6 @@ def test_an_answer_says_what_is_left(client: FlaskClient, keys: Keys) -> None:
     assert "RateLimit" not in post(client, keys, "reader").headers
 
 
-def test_a_key_without_limits_is_counted_as_well(client: FlaskClient, keys: Keys) -> None:
-    before = keys.usage("reader").today
-    post(client, keys, "reader")
-    assert keys.usage("reader").today == before + 1
-
-
 def test_what_needs_neither_engine_nor_time_waits_for_no_store(
     client: FlaskClient, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,25 +244,13 @@ def test_what_needs_neither_engine_nor_time_waits_for_no_store(
     assert post(client, keys, "spent").status_code == 503
 
 
-def test_pages_that_the_store_cannot_be_told_of_now_are_counted_when_it_answers_again(
-    client: FlaskClient, keys: Keys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object) -> None:
-        raise KeysUnavailable("The store is away.", "Later.", 3)
-
-    before = keys.usage("reader").today
-    with monkeypatch.context() as away:
-        away.setattr(keys.store, "settle", broken)
-        assert TEXT in post(client, keys, "reader").text
-    assert keys.usage("reader").today == before + 1
-
-
 def test_nobody_is_admitted_while_the_keys_are_not_known(keys: Keys) -> None:
-    gate = AccessGate(keys.store)
-    with running_app(Settings(keys=keys.address), gate) as app:
+    with running_app(Settings(keys=keys.address), AccessGate(keys.store)) as app:
         client = app.test_client()
-        assert client.post(OCR, data=PAGE, headers=bearer(keys.secrets["reader"])).status_code == 503
-        assert client.post(OCR, data=PAGE).status_code == 401
+        statuses = [
+            client.post(OCR, data=PAGE, headers=sent).status_code for sent in (bearer(keys.secrets["reader"]), {})
+        ]
+        assert statuses == [503, 401]
         assert (client.get("/readyz").status_code, client.get("/healthz").status_code) == (503, 200)
 
 

@@ -16,13 +16,12 @@ from jobs_support import reading_jobs
 from keys_support import Keys, answer, bearer, keys_in
 from pydantic import SecretStr
 from support import wait_until
-from web_support import KnownEngine, json_of
+from web_support import json_of, running_reader
 
 from ocrsvc.app import create_app
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 UNKNOWN = 103
 
@@ -60,12 +59,10 @@ def place(tmp_path: Path) -> Iterator[Place]:
         settings = Settings(keys=keys.address, **callbacks)  # type: ignore[arg-type]
         jobs = JobStore(tmp_path / "jobs", 10**8, 3600.0)
         jobs.folder.mkdir()
-        reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
-        reader.start()
         keys.add("anna", "jobs", pages_a_day=5)
         keys.add("berta", "jobs")
-        yield Place(create_app(settings, reader, jobs=jobs, gate=keys.gate).test_client(), keys, jobs, reader)
-        reader.stop(5.0)
+        with running_reader(settings) as reader:
+            yield Place(create_app(settings, reader, jobs=jobs, gate=keys.gate).test_client(), keys, jobs, reader)
 
 
 def test_pages_of_a_document_count_when_they_are_read(place: Place) -> None:

@@ -22,7 +22,6 @@ from ocrsvc.access.api_keys import KeyEntry, KeyLimits, StoredKey
 from ocrsvc.access.key_store import Hold, Need, Usage
 from ocrsvc.access.manage_keys import add_key, check_store, open_store
 from ocrsvc.access.sqlite_store import SqliteStore
-from ocrsvc.cli.main import run
 from ocrsvc.errors import KeyRefused, KeysUnavailable, SettingsError
 
 DAY = "2027-03-31"
@@ -195,18 +194,6 @@ def test_the_gate_goes_on_after_a_failure_that_nobody_foresaw(tmp_path: Path) ->
         add_key(keys.store, KeyEntry("anna"))
         wait_until(is_known)
         keys.gate.stop()
-
-
-def test_the_command_says_which_store_does_not_answer_and_clients_are_not_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "none" / "keys.db"
-    monkeypatch.setenv("OCRSVC_KEYS", f"sqlite:{path}")
-    assert run(["keys", "add", "anna"]) == 75
-    assert f"file of the API keys {path} cannot be used" in capsys.readouterr().err
-    with closing(SqliteStore(path)) as store, pytest.raises(KeysUnavailable) as refused:
-        store.usage("anna", DAY)
-    assert str(tmp_path) not in str(refused.value)
 
 
 def test_a_process_that_ends_takes_no_log_from_those_that_still_use_the_file(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from jobs_support import JobsApp
 from keys_support import bearer, keys_in
 from web_support import CONFIDENCE, TEXT, as_base64, json_of, picture, running_app
 
-from ocrsvc.adapters.azure_read.pages import PageText, Scale, page_members
+from ocrsvc.adapters.azure_read.analyze_result import PageText, Scale, page_members
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.records import Box, Line, Page
 from ocrsvc.settings.settings import Settings

@@ -21,14 +21,10 @@ def source(name: str, pages: int = 1, size: int = 100) -> SourceFile:
 
 def test_files_pages_and_bytes_are_counted_by_kind() -> None:
     counts = count_sources([source("a.PDF", 3), source("b/b.pdf", 2, 50), source("c.jpg"), source("no-end")])
-    assert {kind: (each.files, each.pages, each.bytes) for kind, each in counts.kinds.items()} == {
-        ".pdf": (2, 5, 150),
-        ".jpg": (1, 1, 100),
-        "none": (1, 1, 100),
-    }
-    assert (counts.total.files, counts.total.pages, counts.total.bytes) == (4, 7, 350)
+    assert counts.kinds == {".pdf": (2, 5, 150), ".jpg": (1, 1, 100), "none": (1, 1, 100)}
+    assert counts.total == (4, 7, 350)
     many = count_sources(source(f"a.{number}") for number in range(100))
-    assert (len(many.kinds), many.kinds["other"].files) == (31, 70)
+    assert (len(many.kinds), many.kinds["other"][0]) == (31, 70)
 
 
 def test_every_page_is_as_likely_to_be_in_the_sample() -> None:
@@ -150,7 +146,7 @@ def test_what_is_missing_is_named(more: list[str], said: str, capsys: pytest.Cap
         ("--actors", "1.5", "is not a whole number"),
         ("--patience", "-3", "is not a number from 0"),
         ("--cpus-per-actor", "nan", "is not a number from 0"),
-        *(("--price-per-hour", price, "is not a number from 0") for price in ("1e9", "-1", "nan", "x")),
+        *(("--price-per-hour", price, "is not a number from 0") for price in ("1e10", "-1", "nan", "x")),
     ],
 )
 def test_a_number_that_cannot_be_is_refused(

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ocrsvc.batch.destination import Destination
-from ocrsvc.batch.run import RunSettings
 from ocrsvc.batch.verify import verify
 from ocrsvc.errors import EngineUnavailable
 
@@ -103,9 +102,9 @@ def test_a_page_that_failed_as_it_killed_processes_is_tried_again_when_that_is_a
 
 def test_a_process_that_ends_in_order_suspects_no_page(tmp_path: Path) -> None:
     for _ in range(4):
-        execute(tmp_path, FILES, DoubleReader(), RunSettings(attempts=1, limit=2))
+        execute(tmp_path, FILES, DoubleReader(), attempts=1, limit=2)
         assert not list((tmp_path / "_ocrsvc/begun").iterdir())
-    assert not execute(tmp_path, FILES, DoubleReader(), RunSettings(attempts=1)).failed
+    assert not execute(tmp_path, FILES, DoubleReader(), attempts=1).failed
 
 
 def test_no_page_is_suspected_of_killing_this_process_where_others_read(tmp_path: Path) -> None:
@@ -121,7 +120,7 @@ def test_no_page_is_suspected_of_killing_this_process_where_others_read(tmp_path
 def test_pages_of_a_process_that_was_killed_from_outside_are_read_without_a_failure(tmp_path: Path) -> None:
     for number in range(12):
         with suppress(Died):
-            execute(FaultyFolder(tmp_path, 12 + number), PAGES, DoubleReader(str(number)), RunSettings(attempts=1))
+            execute(FaultyFolder(tmp_path, 12 + number), PAGES, DoubleReader(str(number)), attempts=1)
     assert not execute(tmp_path, PAGES, DoubleReader("last")).failed
 
 
@@ -136,13 +135,13 @@ def test_a_reader_that_is_broken_ends_the_run_and_fails_no_page(tmp_path: Path) 
 def test_a_broken_reader_fails_pages_where_the_run_is_to_keep_going(tmp_path: Path) -> None:
     files = files_of(50)
     reader = DoubleReader(failing={file.name for file in files})
-    assert execute(tmp_path, files, reader, RunSettings(keeps_going=True)).failed == {"engine_failed": 50}
+    assert execute(tmp_path, files, reader, keeps_going=True).failed == {"engine_failed": 50}
     assert is_each_page_once(tmp_path, files)
 
 
 def test_a_page_that_the_engine_fails_on_is_tried_as_often_as_asked(tmp_path: Path) -> None:
     reader = DoubleReader(failing={"0003"}, refused={"0004"})
-    outcome = execute(tmp_path, FILES, reader, RunSettings(attempts=4))
+    outcome = execute(tmp_path, FILES, reader, attempts=4)
     assert (reader.reads["0003", 1], reader.reads["0004", 1]) == (4, 1)
     assert outcome.failed == {"engine_failed": 1, "unsupported_image": 1}
     assert is_each_page_once(tmp_path, FILES)

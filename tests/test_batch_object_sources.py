@@ -19,6 +19,7 @@ from faulty_s3 import BUCKET, KEYS, FaultyS3, environment, fsspec_threads, s3_se
 from web_support import picture
 
 from ocrsvc.batch import objects
+from ocrsvc.batch.destination import open_destination
 from ocrsvc.batch.objects import open_objects
 from ocrsvc.cli.main import run
 
@@ -170,9 +171,9 @@ def test_a_web_server_gives_files_and_says_when_it_gives_no_parts(
 def test_an_object_is_a_file_that_is_read_at_any_place(proxy: FaultyS3) -> None:
     data = random.Random(1).randbytes(3_000_000)
     objects = open_objects(f"s3://{BUCKET}/")
-    objects.put(f"s3://{BUCKET}/random", data)
+    open_destination(f"s3://{BUCKET}/at").note("random", data)
     before = proxy.requests.copy()
-    with objects.open(f"s3://{BUCKET}/random") as file:
+    with objects.open(f"s3://{BUCKET}/at/random") as file:
         assert file.read(64) == data[:64]
         assert file.seek(0, 2) == len(data)
         draw = random.Random(2)

@@ -55,7 +55,8 @@ def json_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def parquet_rows(folder: Path, kind: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(folder / f"{kind}s-00000.parquet").to_pylist()
+    [file] = folder.rglob(f"{kind}s-00000.parquet")
+    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(file).to_pylist()
     return rows
 
 
@@ -137,7 +138,7 @@ def test_row_groups_are_bounded_by_pages_and_by_bytes(tmp_path: Path, monkeypatc
     monkeypatch.setattr("ocrsvc.batch.outputs.parquet_files._GROUP_BYTES", 4000)
     large = page("x" * 5000)
     write(tmp_path, "parquet", results("a.tif", [page("x")] * 7 + [large, page("x")]))
-    found = pyarrow.parquet.ParquetFile(tmp_path / "pages-00000.parquet").metadata
+    found = pyarrow.parquet.ParquetFile(tmp_path / "parquet/pages-00000.parquet").metadata
     assert [found.row_group(at).num_rows for at in range(found.num_row_groups)] == [3, 3, 2, 1]
 
 

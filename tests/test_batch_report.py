@@ -18,9 +18,8 @@ import pytest
 from browser_support import in_browser, launched_browser, opening
 from playwright.sync_api import Browser
 
-from ocrsvc.batch.pages import SourceFile
-from ocrsvc.batch.parts import Load
-from ocrsvc.batch.pictures import MOST_BYTES, SIDE_PX, TIME_S, PictureMaker
+from ocrsvc.batch.pages import Load, SourceFile
+from ocrsvc.batch.pictures import MOST_BYTES, SIDE_PX, make_pictures
 from ocrsvc.batch.report import MOST_PAGES, page_table, plots_of, worked_seconds
 from ocrsvc.batch.work_file import PageFacts
 from ocrsvc.cli.main import run
@@ -168,24 +167,26 @@ def gone(_file: SourceFile) -> bytes:
     ids=["file", "broken", "pixels", "gone"],
 )
 def test_a_picture_that_cannot_be_made_says_why(size: int, load: Load, missing: str) -> None:
-    assert PictureMaker(load).make(replace(FILE, size=size), 1).missing == missing
+    [picture] = make_pictures([(replace(FILE, size=size), 1)], load)
+    assert picture.missing == missing
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_pictures_end_with_their_time_also_where_a_source_hangs(*, hangs: bool) -> None:
-    now_s, let_go = [0.0], threading.Event()
+def test_pictures_end_with_their_time_also_where_a_source_hangs(
+    monkeypatch: pytest.MonkeyPatch, *, hangs: bool
+) -> None:
+    now_s, let_go, loads = [0.0], threading.Event(), iter(range(3))
+    monkeypatch.setattr("ocrsvc.batch.pictures.TIME_S", 0.5)
 
     def load(_file: SourceFile) -> bytes:
-        if hangs and now_s[0]:
-            let_go.wait()
+        if next(loads) == 1:
+            now_s[0] = 0.5 * (not hangs)
+            assert let_go.wait() if hangs else True
         return WIDE_PNG
 
-    maker = PictureMaker(load, lambda: now_s[0])
-    assert (maker.make(FILE, 1).width, maker.make(FILE, 1).missing) == (SIDE_PX, "")
-    # Fifty milliseconds are left for what hangs.
-    now_s[0] = TIME_S - 0.05 * hangs
-    assert maker.make(FILE, 1).missing == "there was no time for it"
+    first, *_, last = make_pictures([(FILE, 1)] * 3, load, lambda: now_s[0])
     let_go.set()
+    assert (first.width, last.missing) == (SIDE_PX, "there was no time for it")
 
 
 @pytest.fixture(scope="module")

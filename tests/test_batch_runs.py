@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from batch_support import (
-    AS_USUAL,
     DoubleReader,
     execute,
     files_of,
@@ -20,14 +19,12 @@ from batch_support import (
 
 from ocrsvc.batch.destination import Destination
 from ocrsvc.batch.pages import SourceFile
-from ocrsvc.batch.run import RunSettings
 from ocrsvc.batch.shard_lock import ShardInUse
-from ocrsvc.batch.sources.load_files import FileCache
+from ocrsvc.batch.sources.load_files import SourceLoader
 from ocrsvc.batch.verify import Verification, verify
 from ocrsvc.errors import DamagedLedger, RunChanged, SourceGone
 
 FILES = files_of(23)
-DEDUPE = RunSettings(dedupe=True)
 
 
 def verified(folder: Path) -> Verification:
@@ -56,14 +53,6 @@ def test_pages_that_failed_are_tried_again_also_of_parts_that_are_in_the_output(
         assert [line["source"] for line in output(tmp_path) if line["error"]] == []
 
 
-def test_a_limit_shows_what_was_read_beside_the_output(tmp_path: Path) -> None:
-    assert not execute(tmp_path, FILES, DoubleReader(), RunSettings(limit=8)).is_complete
-    assert [len(output(tmp_path, folder)) for folder in ("", "unfinished")] == [5, 3]
-    assert execute(tmp_path, FILES, DoubleReader()).done == 15
-    assert output(tmp_path, "unfinished") == []
-    assert is_each_page_once(tmp_path, FILES)
-
-
 def test_a_run_that_is_drained_ends_with_what_is_being_read(tmp_path: Path) -> None:
     files, reader = files_of(100), DoubleReader()
     with opened(tmp_path, files, reader) as run:
@@ -78,11 +67,11 @@ def test_a_run_that_is_drained_ends_with_what_is_being_read(tmp_path: Path) -> N
 
 def test_shards_are_worked_on_apart_and_their_number_stays(tmp_path: Path) -> None:
     files = FILES[:20]
-    assert execute(tmp_path, files, DoubleReader(), RunSettings(shard=0, shards=2)).is_complete
+    assert execute(tmp_path, files, DoubleReader(), shard=0, shards=2).is_complete
     assert [int(str(line["source"])) // 5 for line in output(tmp_path)] == [0] * 5 + [2] * 5
     with pytest.raises(RunChanged, match="shards 2; now it is shards 3"):
-        execute(tmp_path, files, DoubleReader(), RunSettings(shard=1, shards=3))
-    assert execute(tmp_path, files, DoubleReader(), RunSettings(shard=1, shards=2)).done == 10
+        execute(tmp_path, files, DoubleReader(), shard=1, shards=3)
+    assert execute(tmp_path, files, DoubleReader(), shard=1, shards=2).done == 10
     assert is_each_page_once(tmp_path, files)
 
 
@@ -98,10 +87,10 @@ def test_a_second_command_on_a_shard_is_refused_while_the_first_works(tmp_path: 
 
 def test_a_command_on_another_machine_is_refused_until_it_takes_over(tmp_path: Path) -> None:
     owner = tmp_path / "_ocrsvc/owners/0-of-1"
-    execute(tmp_path, FILES, DoubleReader(), RunSettings(limit=8))
+    execute(tmp_path, FILES, DoubleReader(), limit=8)
     # Killed on this machine.
     owner.write_text(socket.gethostname())
-    execute(tmp_path, FILES, DoubleReader(), RunSettings(limit=8))
+    execute(tmp_path, FILES, DoubleReader(), limit=8)
     assert not owner.exists()
     owner.write_text("host2")
     with pytest.raises(ShardInUse, match=r"on host2.*--shard I/N.*--take-over"):
@@ -111,7 +100,7 @@ def test_a_command_on_another_machine_is_refused_until_it_takes_over(tmp_path: P
 
 def test_a_lost_work_folder_costs_the_parts_in_work_alone(tmp_path: Path) -> None:
     reader = DoubleReader()
-    execute(tmp_path, FILES, reader, RunSettings(limit=8))
+    execute(tmp_path, FILES, reader, limit=8)
     shutil.rmtree(tmp_path / "_ocrsvc/work")
     assert execute(tmp_path, FILES, reader).is_complete
     assert sorted(name for (name, _), times in reader.reads.items() if times > 1) == ["0005", "0006", "0007"]
@@ -120,7 +109,7 @@ def test_a_lost_work_folder_costs_the_parts_in_work_alone(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("damage", ["torn", "row"])
 def test_results_that_are_damaged_before_their_part_was_written_are_read_again(tmp_path: Path, damage: str) -> None:
-    execute(tmp_path, FILES, DoubleReader(), RunSettings(limit=3))
+    execute(tmp_path, FILES, DoubleReader(), limit=3)
     [path] = (tmp_path / "_ocrsvc/work").glob("*.sqlite")
     if damage == "torn":
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -136,7 +125,7 @@ def test_results_that_are_damaged_before_their_part_was_written_are_read_again(t
 
 
 def test_a_damaged_plan_and_a_run_of_another_version_are_refused(tmp_path: Path) -> None:
-    execute(tmp_path, FILES, DoubleReader(), RunSettings(limit=3))
+    execute(tmp_path, FILES, DoubleReader(), limit=3)
     [plan] = (tmp_path / "_ocrsvc").glob("plan-*")
     plan.write_bytes(plan.read_bytes()[:-100])
     with pytest.raises(DamagedLedger, match="plan"):
@@ -151,8 +140,8 @@ def test_files_of_the_same_content_are_read_once_and_written_as_if_each_were_rea
     tmp_path: Path, pages: int, part_pages: int
 ) -> None:
     files, reader = files_of(40, pages, contents=7), DoubleReader()
-    execute(tmp_path / "plain", files, DoubleReader(), AS_USUAL, part_pages=part_pages)
-    outcome = execute(tmp_path / "out", files, reader, DEDUPE, part_pages=part_pages)
+    execute(tmp_path / "plain", files, DoubleReader(), part_pages=part_pages)
+    outcome = execute(tmp_path / "out", files, reader, dedupe=True, part_pages=part_pages)
     assert (reader.reads.total(), outcome.copied, outcome.done) == (7 * pages, 33 * pages, 40 * pages)
     assert [file.read_bytes() for file in sorted((tmp_path / "out").glob("pages-*"))] == [
         file.read_bytes() for file in sorted((tmp_path / "plain").glob("pages-*"))
@@ -161,28 +150,31 @@ def test_files_of_the_same_content_are_read_once_and_written_as_if_each_were_rea
 
 def test_what_earlier_commands_read_is_copied_too_and_what_failed_is_read_itself(tmp_path: Path) -> None:
     files, reader = files_of(40, contents=7), DoubleReader(refused={"0003"})
-    execute(tmp_path, files, reader, RunSettings(dedupe=True, limit=9))
-    outcome = execute(tmp_path, files, reader, DEDUPE)
+    execute(tmp_path, files, reader, dedupe=True, limit=9)
+    outcome = execute(tmp_path, files, reader, dedupe=True)
     # Of 33 files 5 have the content of the one that failed, and 2 were copied before.
     assert (reader.reads.total(), outcome.copied, outcome.all_failed) == (12, 26, 1)
     assert [line["source"] for line in output(tmp_path) if line["error"]] == ["0003"]
     assert is_each_page_once(tmp_path, files)
 
 
-def test_a_file_of_many_pages_is_loaded_once_for_all_that_read_it_and_again_when_it_failed() -> None:
+def test_a_file_of_many_pages_is_loaded_once_for_all_that_read_it_and_again_when_it_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     loads: list[str] = []
 
-    def load(file: SourceFile) -> bytes:
+    def load(_loader: SourceLoader, file: SourceFile) -> bytes:
         loads.append(file.name)
         if len(loads) == 1:
             raise SourceGone("It is not there yet.")
         return file.name.encode()
 
-    files, cache = files_of(3, pages=2), FileCache(load, kept_bytes=20)
+    monkeypatch.setattr(SourceLoader, "load", load)
+    files, loader = files_of(3, pages=2), SourceLoader(kept_bytes=20)
     with pytest.raises(SourceGone):
-        cache.load(files[0])
+        loader(files[0])
     asked = (files[0], files[0], files[1], files[2], files[0])
-    assert [cache.load(file) for file in asked] == [b"0000", b"0000", b"0001", b"0002", b"0000"]
+    assert [loader(file) for file in asked] == [b"0000", b"0000", b"0001", b"0002", b"0000"]
     # Two of nine bytes each are kept.
     assert loads == ["0000", "0000", "0001", "0002", "0000"]
 
@@ -207,7 +199,7 @@ def test_output_that_is_not_what_was_written_is_a_problem(tmp_path: Path, change
 
 
 def test_files_of_parts_that_the_run_does_not_have_are_a_problem_and_missing_parts_are_none(tmp_path: Path) -> None:
-    execute(tmp_path, FILES, DoubleReader(), RunSettings(limit=12))
+    execute(tmp_path, FILES, DoubleReader(), limit=12)
     shutil.copy(tmp_path / "pages-00000.jsonl", tmp_path / "pages-00005.jsonl")
     (tmp_path / "pages-of-mine.jsonl").touch()
     found = verified(tmp_path)

@@ -26,6 +26,9 @@ from ocrsvc.batch.readers.service_reader import GroupAdmission, pages_option
 from ocrsvc.cli.main import run
 from ocrsvc.client.balancing.rules import Rules
 
+# anyio's: a connection that is given up, as the client is closed, before anybody has tried it.
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine 'connect_tcp:RuntimeWarning")
+
 ENGINE = {"name": "fake", "model": "none", "version": "1"}
 NEITHER = {"neither.png": "unsupported_image"}
 Reply = Callable[[bytes], bytes | None]
@@ -155,7 +158,7 @@ def test_when_all_are_gone_the_run_stops_and_goes_on_later(
 def test_services_that_are_not_there_stop_the_run_before_it_begins(
     images: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ocrsvc.batch.readers.open_reader.UNREACHABLE_S", 0.2)
+    monkeypatch.setattr("ocrsvc.batch.readers.service_reader._UNREACHABLE_S", 0.2)
     assert batch(images, f"http://127.0.0.1:{free_port}") == 69
     assert batch(images, "somewhere") == 65
 

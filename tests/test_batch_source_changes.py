@@ -6,17 +6,19 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from batch_sources_support import document, plan, png, write_tar
 
-from ocrsvc.batch import start
+from ocrsvc.batch import run_file
 from ocrsvc.batch.pages import SourceFile
-from ocrsvc.batch.sources.plan_files import find_changes, find_new
-from ocrsvc.batch.sources.source_files import SourceRequest
+from ocrsvc.batch.request import SourceRequest
+from ocrsvc.batch.sources.plan_files import check_unchanged, find_sources
 from ocrsvc.cli.main import run
+from ocrsvc.errors import RunChanged
 
 
 @pytest.fixture
@@ -54,23 +56,23 @@ def change(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("work", "options", "expected"),
     [
-        (nothing, {}, (0, 0, 0)),
-        (add, {}, (1, 0, 0)),
-        (remove, {}, (0, 0, 1)),
-        (change, {}, (0, 2, 0)),
-        (add, {"sample": "50%"}, (0, 0, 0)),
-        (nothing, {"include": ("*.png",)}, (0, 0, 0)),
+        (nothing, {}, ""),
+        (add, {}, "1 new, such as"),
+        (remove, {}, "1 missing"),
+        (change, {}, "2 changed, such as"),
+        (add, {"sample": "50%"}, ""),
+        (nothing, {"include": ("*.png",)}, ""),
     ],
 )
 def test_new_changed_and_missing_files_are_counted_an_archive_once(
-    folder: Path, work: Callable[[Path], None], options: dict[str, Any], expected: tuple[int, int, int]
+    folder: Path, work: Callable[[Path], None], options: dict[str, Any], expected: str
 ) -> None:
     # What could not be read has not changed.
     (folder / "gone.png").symlink_to(folder / "nothing")
     planned = plan(folder, **options)
     work(folder)
-    found = find_changes(planned, SourceRequest((str(folder),), **options))
-    assert (found.new, found.changed, found.missing) == expected
+    with pytest.raises(RunChanged, match=f"planned: {expected}") if expected else nullcontext():
+        check_unchanged(planned, SourceRequest((str(folder),), **options), "out")
 
 
 def test_a_command_is_refused_and_goes_on_as_planned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,16 +111,16 @@ def test_of_two_updates_at_once_one_counts_and_the_run_goes_on(folder: Path, mon
     assert run(first) == run(second) == 0
     before = sources_in(out)
     shutil.copy(folder / "0.png", folder / "0a.png")
-    find, codes = find_new, list[int]()
+    find, codes = find_sources, list[int]()
 
     def find_while_another_updates(*arguments: Any) -> Iterator[SourceFile]:
-        monkeypatch.setattr(start, "find_new", find)
+        monkeypatch.setattr(run_file, "find_sources", find)
         files = list(find(*arguments))
         shutil.copy(folder / "0.png", folder / "0b.png")
         codes.append(run([*second, "--update"]))
         yield from files
 
-    monkeypatch.setattr(start, "find_new", find_while_another_updates)
+    monkeypatch.setattr(run_file, "find_sources", find_while_another_updates)
     assert run([*first, "--update"]) == 65
     assert codes == [0]
     assert run(first) == run(["batch", "--verify", "--out", str(out)]) == 0

@@ -6,8 +6,10 @@ import io
 import json
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,11 @@ from batch_sources_support import document, load, names, plan, png
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ocrsvc.batch.pages import SourceFile
+from ocrsvc.batch.plan import write_plan
+from ocrsvc.batch.request import SourceRequest
 from ocrsvc.batch.sources.plan_files import find_sources
-from ocrsvc.batch.sources.source_files import Locator, PlanningCounts, SourceRequest, bytes_name
+from ocrsvc.batch.sources.source_files import PlanningCounts, bytes_name
 from ocrsvc.errors import BadOption, BodyTooLarge, BrokenImage, OcrsvcError, SourceGone
 
 
@@ -213,7 +218,7 @@ def test_names_that_are_no_utf8_become_valid_text_and_are_found(tmp_path: Path) 
     assert sorted(names(files, tmp_path)) == ["\\\\xff.png", "\\xff.png", "é\n.png"]
     assert {file.name: load(file) for file in files}[f"{tmp_path}/\\xff.png"] == png(5)
     for file in files:
-        json.dumps([file.name, file.locator]).encode()
+        file.name.encode()
 
 
 def test_a_file_that_is_larger_than_the_limit_is_not_read(tmp_path: Path) -> None:
@@ -269,11 +274,10 @@ def test_no_two_names_become_the_same_text(raw: set[bytes]) -> None:
 
 
 @given(st.binary(max_size=30).filter(lambda path: b"\0" not in path), st.text(alphabet="0123456789,", max_size=9))
-def test_a_locator_comes_back_from_its_text(path: bytes, place: str) -> None:
-    address = os.fsdecode(b"/" + path)
-    for locator in (Locator(address), Locator(address, "tar", place)):
-        assert Locator.of(locator.to_text()) == locator
-        locator.to_text().encode()
+def test_a_place_comes_back_from_the_plan(path: bytes, place: str) -> None:
+    files = [SourceFile("a", os.fsdecode(b"/" + path), "1", 9, 1, range(1, 2), *rest) for rest in ((), ("tar", place))]
+    with tempfile.TemporaryDirectory() as folder, closing(write_plan(Path(folder, "plan"), files, 500)) as written:
+        assert list(written.all_files()) == files
 
 
 def test_documents_are_counted_at_once_in_order_and_leave_no_thread(tmp_path: Path) -> None:

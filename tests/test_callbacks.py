@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 import pytest
 from callbacks_support import SECRET, done_job, receiver, send_due, sender_of, verified
-from jobs_support import Clock
 from pydantic import SecretStr
+from support import Clock
 
 from ocrsvc.errors import UrlUnavailable
 from ocrsvc.jobs import callbacks as callbacks_module

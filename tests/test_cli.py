@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -16,7 +15,7 @@ import cv2
 import numpy as np
 import pytest
 from models_support import make_several
-from support import ROOT, clean_environment
+from support import ocrsvc, run_program
 
 from ocrsvc.cli.check import check_runtimes
 from ocrsvc.cli.main import ocrsvc as ocrsvc_commands
@@ -26,19 +25,6 @@ from ocrsvc.cli.serve import command_line
 from ocrsvc.errors import OperatorError
 
 CONTEXT = click.Context(ocrsvc_commands)
-
-
-def ocrsvc(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own, with the fake engine."""
-    return subprocess.run(
-        [sys.executable, "-m", "ocrsvc", *args],
-        env=clean_environment({"OCRSVC_ENGINE": "fake", **env}),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
 
 
 @pytest.fixture
@@ -58,16 +44,8 @@ def test_read_takes_the_model_the_tier_and_the_language(page: Path, tmp_path: Pa
 
 
 def test_a_page_can_come_from_standard_input(page: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "ocrsvc", "read", "--json", "-"],
-        env=clean_environment({"OCRSVC_ENGINE": "fake"}),
-        cwd=ROOT,
-        input=page.read_bytes(),
-        capture_output=True,
-        timeout=100,
-        check=True,
-    )
-    assert json.loads(done.stdout)["file"] == "-"
+    with page.open("rb") as file:
+        assert json.loads(run_program("-m", "ocrsvc", "read", "--json", "-", stdin=file).stdout)["file"] == "-"
 
 
 @pytest.mark.parametrize(
@@ -102,27 +80,10 @@ def test_a_reader_that_leaves_early_is_no_error(args: list[str], page: Path) -> 
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "ocrsvc", *[arg.replace("PAGE", str(page)) for arg in args]],
-            env=clean_environment({"OCRSVC_ENGINE": "fake"}),
-            cwd=ROOT,
-            stdout=writing,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=100,
-            check=False,
-        )
+        done = run_program("-m", "ocrsvc", *[arg.replace("PAGE", str(page)) for arg in args], stdout=writing)
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
-
-
-def test_a_wrong_setting_is_reported_in_one_line_with_exit_code_78(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OCRSVC_WORKERS", "many")
-    assert run(["settings"]) == 78
-    assert capsys.readouterr().err == "ocrsvc: OCRSVC_WORKERS is 'many': accepted is a whole number from 1 to 256.\n"
 
 
 def test_check_tells_what_is_installed_which_engines_open_and_why_others_do_not() -> None:
@@ -203,13 +164,4 @@ def test_a_shell_completes_commands_and_options(
 
 def test_the_command_line_loads_no_numeric_library_before_it_has_set_their_threads() -> None:
     code = "import sys, ocrsvc.cli.main; print({'numpy', 'cv2', 'onnxruntime'} & set(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=clean_environment(),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert done.stdout == "set()\n"
+    assert run_program("-c", code).stdout == "set()\n"

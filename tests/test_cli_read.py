@@ -85,7 +85,10 @@ def test_a_searchable_pdf_is_written(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().err.startswith("ocrsvc: junk.png: ")
 
 
-def test_several_formats_are_written_as_a_zip() -> None:
+def test_several_formats_and_one_by_the_name_are_written_as_a_zip() -> None:
+    assert read("a.pdf", "--format", "md", "-o", "made.zip") == 0
+    with zipfile.ZipFile("made.zip") as packed:
+        assert packed.namelist() == ["a.md"]
     assert read("a.pdf", "--format", "md,json,txt", "-o", "made.zip") == 0
     with zipfile.ZipFile("made.zip") as packed:
         assert packed.namelist() == ["a.md", "a.json", "a.txt"]
@@ -150,12 +153,6 @@ def test_the_name_says_the_format_where_none_is_named(name: str, begin: bytes) -
     assert Path(name).read_bytes().startswith(begin)
     assert (b"<!-- page 2 -->" in Path(name).read_bytes()) == (name == "made.md")
     assert (b"\f" in Path(name).read_bytes()) == (name in {"made", "made.log"})
-
-
-def test_a_name_of_a_zip_is_one_of_a_single_file_too() -> None:
-    assert read("a.pdf", "--format", "md", "-o", "made.zip") == 0
-    with zipfile.ZipFile("made.zip") as packed:
-        assert packed.namelist() == ["a.md"]
 
 
 def test_a_pdf_from_standard_input_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,6 @@ import http.server
 import json
 import re
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +22,7 @@ import numpy as np
 import pytest
 from documents import tiff
 from models_support import make_several
-from support import ROOT, Server, clean_environment, run_server
+from support import ROOT, Server, ocrsvc, run_program, run_server
 from web_support import running_app
 
 from ocrsvc import errors
@@ -202,13 +200,7 @@ def test_a_model_of_several_reads_and_one_that_is_not_there_is_refused(tmp_path:
         assert client.read(PAGE, lang="ru").text.endswith("north/1")
         with pytest.raises(errors.UnknownModel, match="Languages: "):
             client.read(PAGE, lang="ko")
-        listed = subprocess.run(
-            [sys.executable, "-m", "ocrsvc", "models", "list", "--url", server.url],
-            env=clean_environment({}),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        listed = ocrsvc("models", "list", "--url", server.url)
     (north,) = [row.split() for row in listed.stdout.splitlines() if row.startswith("north/1")]
     assert north == ["north/1", "available", "-", "tiny", "ru", "th", "-", "fake", "-", "-"]
 
@@ -223,21 +215,25 @@ def test_a_list_of_models_has_every_member_of_each_version() -> None:
         model_list_of(Response(200, None, b'{"models": ["ocr"]}'))
 
 
-def read_many(url: str, pictures: Iterable[ImageInput], at_once: int) -> list[Outcome]:
-    with Client(url, timeout_s=60) as client:
+def read_many(
+    url: str | list[str], pictures: Iterable[ImageInput], at_once: int = 3, timeout_s: float = 60.0
+) -> list[Outcome]:
+    with Client(url, timeout_s=timeout_s) as client:
         return list(client.read_many(pictures, at_once=at_once))
 
 
-def read_many_later(url: str, pictures: Iterable[ImageInput], at_once: int) -> list[Outcome]:
+def read_many_later(
+    url: str | list[str], pictures: Iterable[ImageInput], at_once: int = 3, timeout_s: float = 60.0
+) -> list[Outcome]:
     async def main() -> list[Outcome]:
-        async with AsyncClient(url, timeout_s=60) as client:
+        async with AsyncClient(url, timeout_s=timeout_s) as client:
             return [outcome async for outcome in client.read_many(pictures, at_once=at_once)]
 
     return asyncio.run(main())
 
 
 both_ways = pytest.mark.parametrize("read", [read_many, read_many_later])
-ReadMany = Callable[[str, Iterable[ImageInput], int], list[Outcome]]
+ReadMany = Callable[..., list[Outcome]]
 
 
 @both_ways
@@ -395,7 +391,7 @@ def test_an_answer_that_trickles_does_not_outlast_the_deadline() -> None:
 
 def test_the_client_loads_no_numeric_library() -> None:
     code = "import sys, ocrsvc.client; print({'numpy', 'cv2', 'onnxruntime', 'flask'} & set(sys.modules))"
-    done = run_python("-c", code)
+    done = run_program("-c", code)
     assert (done.stdout, done.stderr) == ("set()\n", "")
 
 
@@ -416,27 +412,14 @@ def page_of_answer(number: int) -> dict[str, Any]:
     return {"page": number, "width": 1, "height": 1, "angle": 0, "text": "", "lines": []}
 
 
-def run_python(*args: str) -> subprocess.CompletedProcess[str]:
-    """This interpreter in a process of its own."""
-    return subprocess.run(
-        [sys.executable, *args],
-        env=clean_environment({"OCRSVC_ENGINE": "fake"}),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_the_command_line_reads_by_a_service(server: Server, tmp_path: Path) -> None:
     file = tmp_path / "a.png"
     file.write_bytes(PAGE)
-    done = run_python("-m", "ocrsvc", "read", "--url", server.url, str(file), "/nowhere.png", str(file))
+    done = ocrsvc("read", "--url", server.url, str(file), "/nowhere.png", str(file))
     assert done.returncode == 65
     assert done.stdout.count(f"==> {file} <==\n120x40\n") == 2
     assert "ocrsvc: /nowhere.png: " in done.stderr
-    asked = run_python("-m", "ocrsvc", "read", "--json", "--timing", "--url", server.url, str(file))
+    asked = ocrsvc("read", "--json", "--timing", "--url", server.url, str(file))
     assert re.fullmatch(rf"ocrsvc: {file}: receive \d\.\d+, decode .*, answer \d\.\d+ s\n", asked.stderr)
     result = json.loads(asked.stdout)
     assert (result["file"], result["pages"][0]["width"], result["engine"]["name"]) == (str(file), 120, "fake")
@@ -464,6 +447,6 @@ def test_a_clients_request_belongs_to_the_current_trace_of_its_program() -> None
 
 
 def test_a_service_that_is_not_there_ends_the_command_line_with_its_own_code(free_port: int) -> None:
-    done = run_python("-m", "ocrsvc", "read", "--url", f"http://127.0.0.1:{free_port}", "tests/pages/line.png")
+    done = ocrsvc("read", "--url", f"http://127.0.0.1:{free_port}", "tests/pages/line.png")
     assert done.returncode == 69
     assert "cannot be reached" in done.stderr

@@ -332,31 +332,10 @@ def test_every_place_comes_back_and_at_most_one_request_tries_an_ejected_service
 # One request on its way
 
 
-def test_a_refused_request_goes_to_another_at_once_and_waits_only_when_all_refuse() -> None:
-    bench = Bench()
-    attempts = bench.attempts()
-    for retry_after_s in (7, 3, 5):
-        assert attempts.failed(next_place(attempts), errors.QueueFull("full", retry_after_s=retry_after_s))
-    for now_s, left_s in ((0.0, 1.0), (2.5, 0.5)):
-        bench.now_s = now_s
-        # Nor is it asked before by others.
-        assert pause_s(attempts) == pause_s(bench.attempts()) == left_s
-    bench.now_s = 3.0
-    assert next_place(attempts).host.address == B
-
-
 def test_a_service_that_says_at_once_is_not_asked_as_fast_as_a_loop_turns() -> None:
     attempts = Bench([A]).attempts()
     attempts.failed(next_place(attempts), errors.QueueFull("full", retry_after_s=0))
     assert pause_s(attempts) == FIRST_WAIT_S
-
-
-def test_a_refusal_of_all_that_outlasts_the_deadline_stands_at_once() -> None:
-    attempts = Bench([A, B]).attempts(timeout_s=5)
-    for _ in range(2):
-        attempts.failed(next_place(attempts), errors.QuotaExceeded("none left", retry_after_s=3600))
-    with pytest.raises(errors.QuotaExceeded):
-        attempts.next()
 
 
 def test_a_broken_request_goes_to_others_five_times_in_all() -> None:
@@ -400,14 +379,6 @@ def reach(bench: Bench, is_there: Callable[[Place], bool]) -> int:
         attempts.failed(step, errors.NotConnected("refused"))
 
 
-@pytest.mark.parametrize("addresses", [(A,), (A, B, C)])
-def test_while_none_can_be_reached_it_waits_with_patience_and_then_gives_up(addresses: tuple[Address, ...]) -> None:
-    bench = Bench(addresses)
-    with pytest.raises(errors.NotConnected, match="refused"):
-        reach(bench, lambda _: False)
-    assert 10 <= bench.now_s <= 11
-
-
 def test_one_that_comes_back_during_that_patience_is_found() -> None:
     bench = Bench()
     asked = reach(bench, lambda place: bench.now_s > 6 and place.host.address == C)
@@ -445,12 +416,6 @@ def test_a_page_that_fails_everywhere_stands_after_two_and_no_service_is_blamed(
         assert attempts.failed(next_place(attempts), errors.EngineFailed("this page"))
         assert not attempts.failed(next_place(attempts), errors.EngineFailed("this page"))
     assert bench.states() == ["open"] * 3
-
-
-@pytest.mark.parametrize("error", [errors.BrokenImage("x"), errors.KeyRefused("x"), errors.DeadlineExceeded("x")])
-def test_what_another_service_would_not_answer_otherwise_stands(error: errors.OcrsvcError) -> None:
-    attempts = Bench().attempts()
-    assert not attempts.failed(next_place(attempts), error)
 
 
 def test_a_deadline_that_has_passed_says_what_came_last() -> None:
@@ -497,12 +462,6 @@ class Names:
 
         asyncio.run(ask())
         return [(each.url, each.state) for each in self.bench.balancer.states()]
-
-
-def test_a_name_is_all_its_addresses_beside_those_that_are_fixed() -> None:
-    names = Names(["dns+http://all:8000", "http://fixed:8000"], {"all": ["10.0.0.1", "fd00::1"]})
-    found = {url for url, _ in names.at(0.0)}
-    assert found == {"http://fixed:8000", "http://10.0.0.1:8000", "http://[fd00::1]:8000"}
 
 
 def test_names_are_looked_up_again_and_what_is_known_of_those_that_stay_is_kept() -> None:

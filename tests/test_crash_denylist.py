@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support import Clock
 
 from ocrsvc.engines.isolated.crash_handling import digest_of
 from ocrsvc.records import Image, ReadOptions, ReadTask
@@ -17,16 +18,6 @@ from ocrsvc.serving.crash_denylist import CrashDenylist, Entry
 def mark(number: int) -> bytes:
     """The digest of an image."""
     return number.to_bytes(16, "big")
-
-
-class Clock:
-    """Monotonic seconds that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_what_is_noted_is_found_and_listed() -> None:
@@ -46,32 +37,32 @@ def test_a_new_count_takes_the_place_of_the_old_one() -> None:
 
 
 def test_an_entry_expires_and_the_denylist_is_empty_again() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     denylist = CrashDenylist(4, 60.0, clock)
     assert denylist.is_empty()
     denylist.note(mark(7), 2, "hang")
-    clock.now += 59.9
+    clock.now_s += 59.9
     assert (denylist.is_empty(), denylist.crashes(mark(7))) == (False, 2)
-    clock.now += 0.2
+    clock.now_s += 0.2
     assert (denylist.is_empty(), denylist.crashes(mark(7)), denylist.entries()) == (True, 0, [])
 
 
 def test_when_it_is_full_the_entry_that_expires_first_makes_room() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     denylist = CrashDenylist(2, 60.0, clock)
     for number in (1, 2, 3):
-        clock.now += 1
+        clock.now_s += 1
         denylist.note(mark(number), 2, "hang")
     assert sorted(int(entry.hash, 16) for entry in denylist.entries()) == [2, 3]
 
 
 def test_expired_entries_make_room_before_living_ones() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     denylist = CrashDenylist(2, 60.0, clock)
     denylist.note(mark(1), 2, "hang")
-    clock.now += 50
+    clock.now_s += 50
     denylist.note(mark(2), 2, "hang")
-    clock.now += 20
+    clock.now_s += 20
     denylist.note(mark(3), 2, "hang")
     assert sorted(int(entry.hash, 16) for entry in denylist.entries()) == [2, 3]
 

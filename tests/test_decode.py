@@ -72,57 +72,66 @@ def read(data: bytes, *, gray: bool = False) -> NDArray[np.uint8]:
     return decode(data, LIMITS, gray=gray).pixels
 
 
-LOSSLESS: list[tuple[str, dict[str, Any]]] = [
-    ("PNG", {}),
-    ("WEBP", {"lossless": True}),
-    ("BMP", {}),
-    ("TIFF", {}),
-    ("PPM", {}),
-    ("GIF", {}),
+def black_and_white_page() -> Pillow.Image:
+    return gray_page().point(lambda level: 255 * (level > 80)).convert("1")
+
+
+def stored(page: Pillow.Image) -> NDArray[np.uint8]:
+    """What is to be read of it: gray, or blue, green and red."""
+    pixels = np.asarray(page.convert("L") if page.mode in ("1", "L") else page.convert("RGB"))
+    return pixels if pixels.ndim == 2 else pixels[..., ::-1]
+
+
+COMPRESSED: list[tuple[str, dict[str, Any]]] = [
+    ("TIFF", {"compression": kind}) for kind in ("tiff_lzw", "tiff_deflate", "packbits")
 ]
-LOSSLESS += [("TIFF", {"compression": kind}) for kind in ("tiff_lzw", "tiff_deflate", "packbits")]
+LOSSLESS: list[tuple[Callable[[], Pillow.Image], str, dict[str, Any]]] = [
+    *((colour_page, name, {}) for name in ("PNG", "BMP", "TIFF", "PPM", "GIF")),
+    *((colour_page, name, options) for name, options in COMPRESSED),
+    (colour_page, "WEBP", {"lossless": True}),
+    *((black_and_white_page, name, {}) for name in ("PNG", "BMP", "TIFF", "PPM", "GIF")),
+    (black_and_white_page, "TIFF", {"compression": "group4"}),
+    *((lambda: colour_page().quantize(4), name, {}) for name in ("PNG", "BMP", "TIFF", "GIF")),
+    (lambda: colour_page().convert("CMYK"), "TIFF", {}),
+]
 
 
-@pytest.mark.parametrize(("name", "options"), LOSSLESS)
-def test_a_lossless_colour_file_gives_its_pixels_in_the_order_blue_green_red(
-    name: str, options: dict[str, Any]
-) -> None:
-    page = colour_page()
-    assert np.array_equal(read(file_of(page, name, **options)), np.asarray(page)[..., ::-1])
+@pytest.mark.parametrize(("page", "name", "options"), LOSSLESS)
+def test_a_lossless_file_gives_its_pixels(page: Callable[[], Pillow.Image], name: str, options: dict[str, Any]) -> None:
+    assert np.array_equal(read(file_of(page(), name, **options)), stored(page()))
 
 
 @pytest.mark.parametrize("name", ["PNG", "BMP", "TIFF", "PPM", "GIF"])
 @pytest.mark.parametrize("gray", [False, True])
 def test_a_gray_file_stays_gray_whatever_is_asked(name: str, gray: bool) -> None:
-    page = gray_page()
-    assert np.array_equal(read(file_of(page, name), gray=gray), np.asarray(page))
-
-
-ONE_BIT = [("PNG", {}), ("BMP", {}), ("TIFF", {}), ("TIFF", {"compression": "group4"}), ("PPM", {}), ("GIF", {})]
-
-
-@pytest.mark.parametrize(("name", "options"), ONE_BIT)
-def test_a_one_bit_file_becomes_black_and_white(name: str, options: dict[str, Any]) -> None:
-    page = gray_page().point(lambda level: 255 * (level > 80)).convert("1")
-    assert np.array_equal(read(file_of(page, name, **options)), np.asarray(page.convert("L")))
-
-
-@pytest.mark.parametrize("name", ["PNG", "BMP", "TIFF", "GIF"])
-def test_a_palette_file_gives_the_colours_of_its_palette(name: str) -> None:
-    page = colour_page()
-    assert np.array_equal(read(file_of(page.quantize(4), name)), np.asarray(page)[..., ::-1])
+    assert np.array_equal(read(file_of(gray_page(), name), gray=gray), stored(gray_page()))
 
 
 def test_a_palette_of_grays_is_a_gray_file() -> None:
-    page = gray_page().convert("RGB").quantize(256)
-    assert read(file_of(page, "PNG")).shape == (32, 48)
+    assert read(file_of(gray_page().convert("RGB").quantize(256), "PNG")).shape == (32, 48)
 
 
-@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}])
-def test_a_jpeg_comes_within_its_losses(options: dict[str, Any]) -> None:
-    page = colour_page()
-    pixels = read(file_of(page, "JPEG", quality=95, **options))
-    assert np.abs(pixels.astype(int) - np.asarray(page)[..., ::-1]).mean() < 6
+def ycck() -> bytes:
+    """Y, Cb and Cr of the inverted colours; Pillow writes CMYK inverted, so it is given the complement."""
+    planes = Pillow.fromarray(255 - np.asarray(colour_page())).convert("YCbCr").split()
+    inverted = [plane.point(lambda level: 255 - level) for plane in planes]
+    data = file_of(Pillow.merge("CMYK", [*inverted, planes[0].point(lambda _: 0)]), "JPEG", quality=95, subsampling=0)
+    adobe = data.index(b"Adobe")
+    return data[: adobe + 11] + b"\x02" + data[adobe + 12 :]
+
+
+JPEGS: dict[str, Callable[[], bytes]] = {
+    "plain": lambda: file_of(colour_page(), "JPEG", quality=95),
+    "progressive": lambda: file_of(colour_page(), "JPEG", quality=95, progressive=True),
+    "unsampled": lambda: file_of(colour_page(), "JPEG", quality=95, subsampling=0),
+    "CMYK": lambda: file_of(colour_page().convert("CMYK"), "JPEG", quality=95, subsampling=0),
+    "YCCK": ycck,
+}
+
+
+@pytest.mark.parametrize("kind", JPEGS)
+def test_a_jpeg_comes_within_its_losses(kind: str) -> None:
+    assert np.abs(read(JPEGS[kind]()).astype(int) - stored(colour_page())).mean() < 6
 
 
 @pytest.mark.parametrize("name", ["JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM"])
@@ -131,51 +140,31 @@ def test_colour_is_weighed_to_gray_when_gray_is_asked(name: str) -> None:
     losses: dict[str, dict[str, Any]] = {"JPEG": {"quality": 95}, "WEBP": {"lossless": True}}
     pixels = read(file_of(page, name, **losses.get(name, {})), gray=True).astype(int)
     # 0.299 R + 0.587 G + 0.114 B, the weights of JPEG (ITU-R BT.601).
-    assert pixels[8, 8] == pytest.approx(29, abs=3)
-    assert pixels[8, 88] == pytest.approx(76, abs=3)
-    assert pixels[56, 8] == pytest.approx(150, abs=3)
-
-
-def test_a_cmyk_jpeg_of_adobe_kind_gives_its_colours() -> None:
-    page = colour_page().convert("CMYK")
-    pixels = read(file_of(page, "JPEG", quality=95, subsampling=0))
-    assert np.abs(pixels.astype(int) - np.asarray(colour_page())[..., ::-1]).mean() < 6
-
-
-def test_an_ycck_jpeg_gives_its_colours() -> None:
-    # YCCK stores Y, Cb and Cr of the inverted colours; Pillow writes CMYK inverted, so it is given the complement.
-    planes = Pillow.fromarray(255 - np.asarray(colour_page())).convert("YCbCr").split()
-    stored = Pillow.merge(
-        "CMYK", [*(plane.point(lambda level: 255 - level) for plane in planes), planes[0].point(lambda _: 0)]
-    )
-    data = file_of(stored, "JPEG", quality=95, subsampling=0)
-    adobe = data.index(b"Adobe")
-    pixels = read(data[: adobe + 11] + b"\x02" + data[adobe + 12 :])
-    assert np.abs(pixels.astype(int) - np.asarray(colour_page())[..., ::-1]).mean() < 6
-
-
-def test_a_cmyk_tiff_gives_its_colours() -> None:
-    pixels = read(file_of(colour_page().convert("CMYK"), "TIFF"))
-    assert np.array_equal(pixels, np.asarray(colour_page())[..., ::-1])
+    assert [pixels[8, 8], pixels[8, 88], pixels[56, 8]] == pytest.approx([29, 76, 150], abs=3)
 
 
 WIDE = np.array([[0, 1, 255, 256, 0x1234, 0x8000, 0xFFFF]], np.uint16)
 NARROW = [0, 0, 0, 1, 0x12, 0x80, 0xFF]
 
 
-@pytest.mark.parametrize("name", ["PNG", "TIFF"])
-def test_sixteen_bits_are_scaled_to_eight(name: str) -> None:
-    assert read(file_of(Pillow.fromarray(WIDE), name))[0] == pytest.approx(NARROW, abs=1)
+def png_of_words(kind: int, *words: int) -> bytes:
+    """One row of 16-bit samples, three pixels wide."""
+    return png_of(3, 1, 16, kind, b"\0" + np.array(words, ">u2").tobytes())
 
 
-def test_sixteen_bits_of_colour_are_scaled_to_eight() -> None:
-    row = b"\0" + WIDE.astype(">u2").tobytes() + b"\xff\xff" * 2
-    assert read(png_of(3, 1, 16, 2, row))[0, :, ::-1].ravel() == pytest.approx([*NARROW, 255, 255], abs=1)
+SIXTEEN_BITS: dict[str, tuple[Callable[[], bytes], list[int]]] = {
+    "PNG": (lambda: file_of(Pillow.fromarray(WIDE), "PNG"), NARROW),
+    "TIFF": (lambda: file_of(Pillow.fromarray(WIDE), "TIFF"), NARROW),
+    "colour": (lambda: png_of_words(2, *WIDE[0].tolist(), 0xFFFF, 0xFFFF), [*NARROW, 255, 255]),
+    "with alpha": (lambda: png_of_words(4, 0, 0xFFFF, 0x8000, 0xFFFF, 0, 0), [0, 128, 255]),
+}
 
 
-def test_sixteen_bits_with_alpha_are_scaled_and_composited() -> None:
-    row = b"\0" + np.array([0, 0xFFFF, 0x8000, 0xFFFF, 0, 0], ">u2").tobytes()
-    assert read(png_of(3, 1, 16, 4, row))[0] == pytest.approx([0, 128, 255], abs=1)
+@pytest.mark.parametrize("kind", SIXTEEN_BITS)
+def test_sixteen_bits_are_scaled_to_eight(kind: str) -> None:
+    data, expected = SIXTEEN_BITS[kind]
+    row = read(data())[0]
+    assert (row[:, ::-1].ravel() if row.ndim == 2 else row) == pytest.approx(expected, abs=1)
 
 
 @pytest.mark.parametrize("top", [1, 100, 255, 1000, 65_535])
@@ -248,20 +237,19 @@ def shown(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
     return rows[:: flips[0], :: flips[1]]
 
 
-TURNED: list[tuple[str, dict[str, Any]]] = [
-    ("JPEG", {"quality": 95, "subsampling": 0}),
-    ("PNG", {}),
-    ("WEBP", {"lossless": True}),
-    ("TIFF", {}),
-]
+TURNED: dict[str, dict[str, Any]] = {
+    "JPEG": {"quality": 95, "subsampling": 0},
+    "WEBP": {"lossless": True},
+    "PNG": {},
+    "TIFF": {},
+}
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize(("name", "options"), TURNED)
-def test_every_orientation_is_shown_upright(name: str, options: dict[str, Any], orientation: int) -> None:
-    page = colour_page()
-    pixels = read(file_of(page, name, exif=exif_of(orientation), **options))
-    expected = shown(np.asarray(page)[..., ::-1], orientation)
+@pytest.mark.parametrize("name", TURNED)
+def test_every_orientation_is_shown_upright(name: str, orientation: int) -> None:
+    expected = shown(stored(colour_page()), orientation)
+    pixels = read(file_of(colour_page(), name, exif=exif_of(orientation), **TURNED[name]))
     assert pixels.shape == expected.shape
     assert np.abs(pixels.astype(int) - expected).mean() < 6
 
@@ -382,15 +370,10 @@ def test_a_cut_tiff_is_refused(share: float) -> None:
         read(strips[: int(len(strips) * share)])
 
 
-def test_a_jpeg_that_lacks_only_its_end_mark_is_read() -> None:
-    data = file_of(colour_page(), "JPEG")
-    assert data.endswith(b"\xff\xd9")
-    assert np.array_equal(read(data[:-2]), read(data))
-
-
-def test_a_png_that_lacks_only_its_end_is_read() -> None:
-    data = file_of(colour_page(), "PNG")
-    assert np.array_equal(read(data[:-12]), read(data))
+@pytest.mark.parametrize(("name", "end_bytes"), [("JPEG", 2), ("PNG", 12)])
+def test_a_file_that_lacks_only_its_end_mark_is_read(name: str, end_bytes: int) -> None:
+    data = file_of(colour_page(), name)
+    assert np.array_equal(read(data[:-end_bytes]), read(data))
 
 
 @pytest.mark.parametrize("name", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM"])
@@ -399,22 +382,15 @@ def test_what_follows_the_image_is_ignored(name: str) -> None:
     assert np.array_equal(read(data + b"<html>PK\x03\x04" * 50), read(data))
 
 
-def test_a_jpeg_of_endless_scans_is_refused() -> None:
+def test_a_jpeg_of_endless_scans_is_refused_and_a_large_one_may_have_fewer() -> None:
     data = file_of(colour_page(), "JPEG", progressive=True)
-    scan = data.rindex(b"\xff\xda")
+    scan, frame = data.rindex(b"\xff\xda"), data.index(b"\xff\xc2") + 5
     with pytest.raises(BrokenImage, match="scans"):
         read(data[:scan] + data[scan:-2] * 600 + data[-2:])
-
-
-def test_a_large_jpeg_may_have_fewer_scans_than_a_small_one() -> None:
-    data = file_of(colour_page(), "JPEG", progressive=True)
-    scan = data.rindex(b"\xff\xda")
-    frame = data.index(b"\xff\xc2") + 5
     many = data[:scan] + data[scan:-2] * 60 + data[-2:]
     assert np.array_equal(read(many), read(data))
-    large = many[:frame] + struct.pack(">HH", 7000, 7000) + many[frame + 4 :]
     with pytest.raises(BrokenImage, match="scans, more than the 30 that are read of 7000 x 7000 pixels"):
-        read(large)
+        read(many[:frame] + struct.pack(">HH", 7000, 7000) + many[frame + 4 :])
 
 
 def test_components_one_after_the_other_need_the_memory_of_a_progressive_jpeg() -> None:
@@ -464,16 +440,14 @@ def test_more_pixels_than_the_limit_are_refused_with_both_numbers(name: str) -> 
         read(HUGE[name]())
 
 
-def test_the_message_names_the_setting_that_holds() -> None:
+@pytest.mark.parametrize(("most", "of_pngs", "setting"), [(1535, 1536, "MAX"), (1536, 1535, "FORMAT_MAX")])
+def test_exactly_the_limit_is_read_and_the_message_names_the_setting_that_holds(
+    most: int, of_pngs: int, setting: str
+) -> None:
     data = file_of(colour_page(), "PNG")
-    with pytest.raises(ImageTooLarge, match=r"48 x 32 = 1536 pixels; the limit is 1535 \(OCRSVC_MAX_PIXELS\)"):
-        decode(data, PixelLimits(1535, {"png": 1536}), gray=False)
-    with pytest.raises(ImageTooLarge, match=r"the limit is 1535 \(OCRSVC_FORMAT_MAX_PIXELS\)"):
-        decode(data, PixelLimits(1536, {"png": 1535}), gray=False)
-
-
-def test_exactly_the_limit_is_read() -> None:
-    assert decode(file_of(colour_page(), "PNG"), PixelLimits(1536, {}), gray=False).width == 48
+    with pytest.raises(ImageTooLarge, match=rf"48 x 32 = 1536 pixels; the limit is 1535 \(OCRSVC_{setting}_PIXELS\)"):
+        decode(data, PixelLimits(most, {"png": of_pngs}), gray=False)
+    assert decode(data, PixelLimits(1536, {"png": 1536}), gray=False).width == 48
 
 
 def test_a_side_longer_than_the_longest_is_refused() -> None:
@@ -496,14 +470,10 @@ def inflates_to(size_bytes: int) -> bytes:
 
 PIXEL = b"\0\0"
 BOMBS: dict[str, Callable[[], bytes]] = {
-    "a text that inflates to 256 MiB": lambda: png_of(
-        1, 1, 8, 0, PIXEL, chunk(b"zTXt", b"k\0\0" + inflates_to(256 << 20))
-    ),
-    "a profile that inflates to 256 MiB": lambda: png_of(
-        1, 1, 8, 0, PIXEL, chunk(b"iCCP", b"p\0\0" + inflates_to(256 << 20))
-    ),
-    "a PNG of 900 megapixels": lambda: png_of(30_000, 30_000, 1, 0, bytes(3751 * 30_000)),
-    "a PNG whose one pixel inflates to 256 MiB": lambda: png_of(1, 1, 8, 0, PIXEL).replace(
+    "a text that inflates": lambda: png_of(1, 1, 8, 0, PIXEL, chunk(b"zTXt", b"k\0\0" + inflates_to(256 << 20))),
+    "a profile that inflates": lambda: png_of(1, 1, 8, 0, PIXEL, chunk(b"iCCP", b"p\0\0" + inflates_to(256 << 20))),
+    "900 megapixels": lambda: png_of(30_000, 30_000, 1, 0, bytes(3751 * 30_000)),
+    "one pixel that inflates": lambda: png_of(1, 1, 8, 0, PIXEL).replace(
         chunk(b"IDAT", zlib.compress(PIXEL, 9)), chunk(b"IDAT", inflates_to(256 << 20))
     ),
 }

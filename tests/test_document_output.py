@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import io
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pypdfium2
 import pytest
@@ -20,7 +17,7 @@ from ocrsvc.formats.document import DocumentResult, options_for, write_document
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import EngineInfo, Reading
 from ocrsvc.records import Page, ReadOptions, no_check
-from ocrsvc.registry import needs_of, output_formats
+from ocrsvc.registry import needs_of
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -62,17 +59,6 @@ def test_pages_of_a_file_come_one_by_one_and_the_rest_can_be_given_up(reader: Re
     assert [page.width for page in pages_of(reader, tiff([40, 50, 60]))] == [40, 50, 60]
 
 
-@pytest.mark.parametrize("file", [pdf(b"", b""), tiff([200, 300])], ids=["pdf", "tiff"])
-def test_a_searchable_pdf_has_the_text_of_each_page(reader: Reader, file: bytes, tmp_path: Path) -> None:
-    if shutil.which("pdftotext") is None:
-        pytest.skip("pdftotext is not installed (Debian: poppler-utils)")
-    pages = pages_of(reader, file)
-    (tmp_path / "made.pdf").write_bytes(made("pdf", file, pages))
-    found = subprocess.run(["pdftotext", "made.pdf", "-"], cwd=tmp_path, capture_output=True, check=True, text=True)
-    texts = found.stdout.split("\f")[:-1]
-    assert [text.split() for text in texts] == [page.text.split() for page in pages]
-
-
 def test_text_that_a_page_has_itself_is_not_written_over_it_again(reader: Reader) -> None:
     file = pdf(b"BT /F 12 Tf 10 40 Td (own text) Tj ET", size=(300, 72))
     (page,) = pages_of(reader, file)
@@ -81,12 +67,6 @@ def test_text_that_a_page_has_itself_is_not_written_over_it_again(reader: Reader
     with pypdfium2.PdfDocument(made("pdf", file, [replace(page, lines=lines)])) as document:
         found = document[0].get_textpage().get_text_range()
     assert (found.count("own text"), others[0].text in found) == (1, True)
-
-
-@pytest.mark.parametrize("name", output_formats())
-def test_every_format_can_be_made_of_an_image(reader: Reader, name: str) -> None:
-    file = tiff([200])
-    assert made(name, file, pages_of(reader, file))
 
 
 def test_a_searchable_pdf_that_comes_too_late_is_given_up(reader: Reader) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import cv2
@@ -76,72 +78,47 @@ def test_its_manifest_is_checked_without_the_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "reason"),
-    [(None, f"It is encrypted with the key {KEY.id}, and none is given"), (new_key(), "and the one that is given is")],
+    ("key", "is_installed", "reason", "remedy"),
+    [
+        (None, True, f"It is encrypted with the key {KEY.id}, and none is given", "OCRSVC_MODELS_KEY"),
+        (new_key(), True, "and the one that is given is", "OCRSVC_MODELS_KEY"),
+        (KEY, False, "", "ocrsvc[encrypt]"),
+    ],
 )
-def test_without_its_key_it_is_a_bad_version_with_the_reason(tmp_path: Path, key: ModelKey | None, reason: str) -> None:
+def test_without_its_key_or_the_package_it_is_a_bad_version_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: ModelKey | None, is_installed: bool, reason: str, remedy: str
+) -> None:
     encrypted(tmp_path)
+    monkeypatch.setattr(encryption, "_is_installed", lambda: is_installed)
     [bad] = ModelRepository(tmp_path, key).scan().bad
     assert bad.lacks_key
     assert reason in bad.reason
-    assert "OCRSVC_MODELS_KEY" in bad.reason
-
-
-def test_without_the_package_it_is_a_bad_version_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encrypted(tmp_path)
-    monkeypatch.setattr(encryption, "_is_installed", lambda: False)
-    [bad] = ModelRepository(tmp_path, KEY).scan().bad
-    assert bad.lacks_key
-    assert "ocrsvc[encrypt]" in bad.reason
-
-
-def swap_files(one: Path) -> None:
-    (one / "det.onnx").rename(one / "other")
-    (one / "rec.onnx").rename(one / "det.onnx")
-    (one / "other").rename(one / "rec.onnx")
-
-
-def make_plain(one: Path) -> None:
-    (one / "det.onnx").write_bytes(PARTS["det.onnx"])
-
-
-def cut(one: Path) -> None:
-    content = (one / "det.onnx").read_bytes()
-    (one / "det.onnx").write_bytes(content[:-1])
-
-
-def take_another_description(one: Path) -> None:
-    text = (one / "model.toml").read_text()
-    place = text.index('set = "') + 7
-    (one / "model.toml").write_text(text[:place] + "0" * 32 + text[place + 32 :])
+    assert remedy in bad.reason
 
 
 @pytest.mark.parametrize(
-    ("harm", "reason"),
+    ("files", "reason"),
     [
-        (swap_files, "is not the file that was encrypted under this name"),
-        (make_plain, "is not encrypted"),
-        (cut, "was damaged"),
-        (take_another_description, "was not encrypted together with the model.toml beside it"),
+        (lambda one: {"det.onnx": one["rec.onnx"]}, "is not the file that was encrypted under this name"),
+        (lambda _: {"det.onnx": PARTS["det.onnx"]}, "is not encrypted"),
+        (lambda one: {"det.onnx": one["det.onnx"][:-1]}, "was damaged"),
+        (
+            lambda one: {"model.toml": re.sub(rb'set = "\w{32}', b'set = "' + b"0" * 32, one["model.toml"])},
+            "was not encrypted together with the model.toml beside it",
+        ),
+        (lambda one: {"det.onnx": one["other"]}, "was not encrypted together with"),
     ],
+    ids=["another file", "plain", "cut", "another description", "another version"],
 )
 def test_what_was_exchanged_is_refused_although_the_manifest_fits(
-    tmp_path: Path, harm: Callable[[Path], None], reason: str
+    tmp_path: Path, files: Callable[[dict[str, bytes]], dict[str, bytes]], reason: str
 ) -> None:
-    folder = encrypted(tmp_path).folder
-    harm(folder)
+    folder, other = encrypted(tmp_path).folder, encrypted(tmp_path, 3).folder
+    before = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+    for name, content in files({**before, "other": (other / "det.onnx").read_bytes()}).items():
+        (folder / name).write_bytes(content)
     write_manifest(folder)
     with pytest.raises(BadModel, match=reason):
-        ModelRepository(tmp_path, KEY).open("mine", 2).read("det.onnx")
-
-
-def test_a_file_of_another_version_with_the_same_key_is_refused(tmp_path: Path) -> None:
-    folder, other = encrypted(tmp_path).folder, encrypted(tmp_path, 3).folder
-    shutil.copy(other / "det.onnx", folder / "det.onnx")
-    write_manifest(folder)
-    with pytest.raises(BadModel, match="was not encrypted together with"):
         ModelRepository(tmp_path, KEY).open("mine", 2).read("det.onnx")
 
 
@@ -196,20 +173,24 @@ def test_the_start_ends_where_there_is_no_repository(tmp_path: Path) -> None:
             ModelRepository(tmp_path / name).check_key()
 
 
-@pytest.mark.parametrize("policy", ["", "[mine]\nversions = [3]", "[other]"])
-def test_the_start_goes_on_where_no_version_is_wanted_that_lacks_its_key(tmp_path: Path, policy: str) -> None:
+@pytest.mark.parametrize(
+    ("policy", "is_wanted"),
+    [
+        ("", False),
+        ("[mine]\nversions = [3]", False),
+        ("[other]", False),
+        ("[mine]\nversions = [2]", True),
+        ("[mine]\nversions = 'all'", True),
+        ("[mine.labels]\nold = 2", True),
+    ],
+)
+def test_the_start_asks_for_the_keys_of_versions_that_a_policy_wants(
+    tmp_path: Path, policy: str, is_wanted: bool
+) -> None:
     encrypted(tmp_path)
     plain(tmp_path, 3)
     (tmp_path / "models.toml").write_text(policy)
-    ModelRepository(tmp_path).check_key()
-
-
-@pytest.mark.parametrize("policy", ["[mine]\nversions = [2]", "[mine]\nversions = 'all'", "[mine.labels]\nold = 2"])
-def test_a_version_that_a_policy_wants_is_asked_for_its_key(tmp_path: Path, policy: str) -> None:
-    encrypted(tmp_path)
-    plain(tmp_path, 3)
-    (tmp_path / "models.toml").write_text(policy)
-    with pytest.raises(SettingsError, match="mine/2: It is encrypted"):
+    with pytest.raises(SettingsError, match="mine/2: It is encrypted") if is_wanted else nullcontext():
         ModelRepository(tmp_path).check_key()
 
 
@@ -251,24 +232,13 @@ def test_the_command_encrypts_and_lists(
     assert ModelRepository(tmp_path).scan().numbers("mine") == (1,)
 
 
-def start_with(environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ocrsvc", "serve", "-b", "127.0.0.1:0"],
-        env=clean_environment({"OCRSVC_ENGINE": "fake", **environ}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_a_service_with_a_wrong_key_ends_with_a_sentence(tmp_path: Path) -> None:
     encrypted(tmp_path)
     wrong = new_key()
-    ended = start_with({"OCRSVC_MODELS": str(tmp_path), "OCRSVC_MODELS_KEY": wrong.expose()})
-    assert ended.returncode == 78
-    assert f"mine/2: It is encrypted with the key {KEY.id}, and the one that is given is {wrong.id}." in ended.stderr
-    assert wrong.expose() not in ended.stderr
+    with start_server({"OCRSVC_MODELS": str(tmp_path), "OCRSVC_MODELS_KEY": wrong.expose()}) as server:
+        assert server.wait_for_exit() == 78
+    assert f"mine/2: It is encrypted with the key {KEY.id}, and the one that is given is {wrong.id}." in server.log
+    assert wrong.expose() not in server.log
 
 
 def test_a_service_hides_its_key_and_forbids_core_dumps(tmp_path: Path) -> None:

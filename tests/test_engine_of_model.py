@@ -41,18 +41,16 @@ def test_the_model_says_which_engine_reads_whatever_the_settings_name(tmp_path: 
     assert who == "fake mine 7"
 
 
-def test_a_version_that_changes_after_it_was_chosen_is_not_opened_by_a_child(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", ["changed", "gone"])
+def test_a_version_that_changes_after_it_was_chosen_is_not_opened_by_a_child(tmp_path: Path, left: str) -> None:
     model = make_fake(tmp_path, 1)
-    (model.folder / "more.txt").write_text("more")
-    write_manifest(model.folder)
-    with pytest.raises(BadModel, match="fake/1 has changed since the worker chose it"):
-        open_engine(Settings(isolation="process", models=tmp_path), PLAN, model=model)
-
-
-def test_a_version_that_is_gone_is_not_opened_by_a_child(tmp_path: Path) -> None:
-    model = make_fake(tmp_path, 1)
-    model.folder.rename(tmp_path / "fake" / "2")
-    with pytest.raises(BadModel, match="fake/1 cannot be read"):
+    if left == "gone":
+        model.folder.rename(tmp_path / "fake" / "2")
+    else:
+        (model.folder / "more.txt").write_text("more")
+        write_manifest(model.folder)
+    said = {"gone": "fake/1 cannot be read", "changed": "fake/1 has changed since the worker chose it"}[left]
+    with pytest.raises(BadModel, match=said):
         open_engine(Settings(isolation="process", models=tmp_path), PLAN, model=model)
 
 
@@ -85,19 +83,14 @@ def test_an_engine_that_there_is_not_is_named(tmp_path: Path) -> None:
     assert "ppocr" in raised.value.remedy
 
 
-def test_paths_lie_in_the_folder_of_the_version_and_are_verified(tmp_path: Path) -> None:
-    version = make_version(tmp_path, "tr", 2, "engine='tr'\n[settings]\ntr_home='./'", {"libtr.so": b"1", "a/b": b"2"})
-    service = Settings(models_code=True)
-    assert settings_of_model(service, version).tr_home == version.folder
-    (version.folder / "libtr.so").write_bytes(b"3")
-    with pytest.raises(BadModel, match=r"libtr\.so is not the file of its manifest"):
-        settings_of_model(service, version)
-
-
-def test_only_files_below_a_path_are_verified_for_it(tmp_path: Path) -> None:
+def test_paths_lie_in_the_folder_of_the_version_and_what_is_below_them_is_verified(tmp_path: Path) -> None:
     version = make_version(tmp_path, "tr", 2, "engine='tr'\n[settings]\ntr_home='./tr'", {"tr/a": b"1", "tra": b"2"})
+    service = Settings(models_code=True)
     (version.folder / "tra").write_bytes(b"3")
-    assert settings_of_model(Settings(models_code=True), version).tr_home == version.folder / "tr"
+    assert settings_of_model(service, version).tr_home == version.folder / "tr"
+    (version.folder / "tr" / "a").write_bytes(b"3")
+    with pytest.raises(BadModel, match=r"tr/a is not the file of its manifest"):
+        settings_of_model(service, version)
 
 
 @pytest.mark.parametrize(
@@ -123,9 +116,6 @@ def test_what_a_model_does_not_set_is_as_the_service_has_it(tmp_path: Path) -> N
     changed = {name for name in type(service).model_fields if getattr(settings, name) != getattr(service, name)}
     assert changed == {"engine", "fake_text", "fake_burn_s"}
     assert type(settings) is type(service)
-
-
-def test_the_built_in_model_sets_nothing() -> None:
     assert settings_of_model(Settings(), built_in_model()) == Settings()
 
 

@@ -55,12 +55,6 @@ def test_a_line_is_of_the_schema_and_names_what_happened_and_the_request() -> No
     assert (plain["event"], plain["worker"], "id" in plain) == ("message", None, False)
 
 
-@pytest.mark.parametrize("key", ["acme", None])
-def test_a_request_with_a_key_tells_its_name(key: str | None) -> None:
-    event = Event(0.0, "id", "::1", "POST", "/v1/ocr", "api", 200, "ok", 1, 2, 0.5, key=key or "")
-    assert checked(as_json(event, Origin(1)).decode()).get("key") == key
-
-
 def test_every_message_of_ours_in_capitals_has_a_name() -> None:
     assert [event_name(text) for text in ("WANTS a successor: x", "CHILD 12 LOST: hang", "OCRSVC_X is 1", "Ready")] == [
         *("wants", "lost", "message", "message"),
@@ -107,13 +101,6 @@ def test_a_thread_writes_the_lines_in_order_with_the_ids_of_the_thread_that_logg
     assert [event["message"] for event in events] == [*(f"line {number}" for number in range(20)), "afterwards"]
     assert [event["id"] for event in events[:-1]] == [f"id-{number}" for number in range(20)]
     assert not [thread for thread in threading.enumerate() if thread.name == "event-log"]
-
-
-def test_a_record_keeps_no_frame_of_whoever_logged() -> None:
-    background, kept = BackgroundHandler(on_drop=bool, most=0), record("failed", error=ValueError("why"))
-    background.emit(kept)
-    assert (kept.exc_info, kept.args) == (None, None)
-    assert "ValueError: why" in kept.exc_text
 
 
 def test_a_message_that_does_not_fit_its_values_is_logged_without_them(targets: io.StringIO) -> None:

@@ -15,13 +15,19 @@ from ocrsvc.imaging.geometry import (
     turn,
     turn_points,
     upright_box,
-    upright_boxes,
 )
 from ocrsvc.records import Box, Character, Line, Page, Pixels, Word
 
 
-def box(left: float, top: float, right: float, bottom: float) -> list[list[float]]:
-    return [[left, top], [right, top], [right, bottom], [left, bottom]]
+def frame(left: float, top: float, right: float, bottom: float) -> Box:
+    return (left, top), (right, top), (right, bottom), (left, bottom)
+
+
+def square(left: float, top: float, side: float) -> Box:
+    return frame(left, top, left + side, top + side)
+
+
+LEANING = np.array([[10, 5], [30, 15], [28, 20], [8, 10]], np.float32)
 
 
 @pytest.mark.parametrize(("degrees", "expected"), [(0, (1, 2)), (90, (28, 1)), (180, (39, 28)), (270, (2, 39))])
@@ -39,37 +45,30 @@ def test_pixels_and_points_turn_alike(degrees: int) -> None:
     assert (column + 0.5, row + 0.5) == (x, y)
 
 
-def test_shrink_caps_the_longest_side_and_keeps_the_shape() -> None:
-    pixels, scale = shrink(np.zeros((600, 800, 3), np.uint8), 400)
-    assert pixels.shape == (300, 400, 3)
-    assert scale == 0.5
-
-
-def test_shrink_never_enlarges() -> None:
-    pixels, scale = shrink(np.zeros((60, 80), np.uint8), 400)
-    assert (pixels.shape, scale) == ((60, 80), 1.0)
+@pytest.mark.parametrize(
+    ("shape", "expected", "scale"), [((600, 800, 3), (300, 400, 3), 0.5), ((60, 80), (60, 80), 1.0)]
+)
+def test_shrink_caps_the_longest_side_and_never_enlarges(
+    shape: tuple[int, ...], expected: tuple[int, ...], scale: float
+) -> None:
+    pixels, found = shrink(np.zeros(shape, np.uint8), 400)
+    assert (pixels.shape, found) == (expected, scale)
 
 
 @pytest.mark.parametrize(
-    ("degrees", "page_size", "on_copy", "on_image"),
+    ("degrees", "page_size", "on_image"),
     [
-        (0, (40, 30), box(1, 2, 5, 6), box(2, 4, 10, 12)),
-        (90, (30, 40), box(1, 2, 5, 6), [[4, 58], [4, 50], [12, 50], [12, 58]]),
-        (180, (40, 30), box(1, 2, 5, 6), [[78, 56], [70, 56], [70, 48], [78, 48]]),
+        (0, (40, 30), frame(2, 4, 10, 12)),
+        (90, (30, 40), ((4, 58), (4, 50), (12, 50), (12, 58))),
+        (180, (40, 30), ((78, 56), (70, 56), (70, 48), (78, 48))),
     ],
 )
-def test_a_page_read_on_a_turned_half_size_copy_is_put_back(
-    degrees: int, page_size: tuple[int, int], on_copy: list[list[float]], on_image: list[list[float]]
+def test_a_page_read_on_a_turned_half_size_copy_is_put_back_with_its_words(
+    degrees: int, page_size: tuple[int, int], on_image: Box
 ) -> None:
-    a, b, c, d = ((float(x), float(y)) for x, y in on_copy)
-    page = Page(*page_size, angle=0, lines=(Line("x", 1.0, (a, b, c, d)),))
+    page = Page(*page_size, 0, (Line("x", 1.0, square(1, 2, 4), (Word("x", 1.0, square(1, 2, 4)),)),))
     back = restore_page(page, degrees, width=80, height=60)
-    assert np.allclose(back.lines[0].box, on_image)
-    assert (back.width, back.height, back.angle) == (80, 60, degrees)
-
-
-def square(left: float, top: float, side: float) -> Box:
-    return (left, top), (left + side, top), (left + side, top + side), (left, top + side)
+    assert back == Page(80, 60, degrees, (Line("x", 1.0, on_image, (Word("x", 1.0, on_image),)),))
 
 
 def test_boxes_of_words_and_characters_move_with_their_line() -> None:
@@ -78,29 +77,15 @@ def test_boxes_of_words_and_characters_move_with_their_line() -> None:
     line = Line("ab c", 0.7, square(0, 0, 6), words)
     plain, moved = map_boxes([Line("", 0.1, square(1, 1, 1)), line], lambda quads: quads * 2 + 10)
     assert plain == Line("", 0.1, square(12, 12, 2))
-    assert moved == Line(
-        "ab c",
-        0.7,
-        square(10, 10, 12),
-        (
-            Word(
-                "ab",
-                0.6,
-                square(12, 12, 4),
-                (Character("a", 0.5, square(12, 12, 2)), Character("b", 0.7, square(14, 12, 2))),
-            ),
-            Word("c", 0.9, square(18, 12, 2)),
-        ),
-    )
+    twice = Character("a", 0.5, square(12, 12, 2)), Character("b", 0.7, square(14, 12, 2))
+    there = (Word("ab", 0.6, square(12, 12, 4), twice), Word("c", 0.9, square(18, 12, 2)))
+    assert moved == Line("ab c", 0.7, square(10, 10, 12), there)
 
 
 @pytest.mark.parametrize("words", [None, ()])
-def test_a_line_without_words_stays_without(words: tuple[Word, ...] | None) -> None:
+def test_a_line_without_words_stays_without_and_a_page_without_lines_empty(words: tuple[Word, ...] | None) -> None:
     (line,) = map_boxes([Line("", 0.7, square(0, 0, 6), words)], lambda quads: quads)
     assert line.words == words
-
-
-def test_a_page_without_lines_stays_empty() -> None:
     assert map_boxes((), lambda quads: quads + 1) == ()
 
 
@@ -121,17 +106,12 @@ def test_boxes_of_a_page_of_thousands_are_moved_some_at_a_time_so_that_others_ru
     assert {each.box for word in words for each in word.characters} == {square(4, 4, 1)}
 
 
-def test_words_of_a_page_read_on_a_copy_are_put_back() -> None:
-    line = Line("a", 1.0, square(0, 0, 6), (Word("a", 1.0, square(1, 2, 4)),))
-    back = restore_page(Page(30, 40, angle=0, lines=(line,)), 90, width=80, height=60)
-    assert back.lines[0].words == (Word("a", 1.0, ((4.0, 58.0), (4.0, 50.0), (12.0, 50.0), (12.0, 58.0))),)
-
-
-def test_upright_boxes_hold_their_quads_and_begin_where_each_does() -> None:
-    leaning = np.array([[10, 5], [30, 15], [28, 20], [8, 10]], np.float32)
-    across, down = upright_boxes(np.stack([leaning, leaning[[1, 2, 3, 0]]])).tolist()
-    assert across == box(8, 5, 30, 20)
-    assert down == [[30, 5], [30, 20], [8, 20], [8, 5]]
+@pytest.mark.parametrize(
+    ("begin", "expected"),
+    [(0, [[8, 5], [30, 5], [30, 20], [8, 20]]), (1, [[30, 5], [30, 20], [8, 20], [8, 5]])],
+)
+def test_an_upright_box_holds_its_quad_and_begins_where_reading_begins(begin: int, expected: list[list[float]]) -> None:
+    assert upright_box(np.roll(LEANING, -begin, axis=0)).tolist() == expected
 
 
 def test_a_quad_is_cut_out_and_straightened() -> None:
@@ -146,22 +126,16 @@ def test_a_quad_is_cut_out_and_straightened() -> None:
 def test_a_large_quad_is_averaged_down_and_not_sampled() -> None:
     stripes: Pixels = np.zeros((400, 400), np.uint8)
     stripes[:, ::2] = 200
-    cut = crop(stripes, np.array(box(0, 0, 400, 400), np.float32), width=40, height=40)
+    cut = crop(stripes, np.array(frame(0, 0, 400, 400), np.float32), width=40, height=40)
     assert abs(float(cut[5:-5, 5:-5].mean()) - 100) < 5
     assert float(cut[5:-5, 5:-5].std()) < 5
 
 
 def test_sides_are_measured_along_and_across_the_reading_direction() -> None:
-    assert sides(np.array(box(10, 10, 40, 20), np.float32)) == (30.0, 10.0)
-
-
-def test_the_upright_box_holds_the_quad() -> None:
-    leaning = np.array([[10, 5], [30, 15], [28, 20], [8, 10]], np.float32)
-    assert upright_box(leaning).tolist() == box(8, 5, 30, 20)
+    assert sides(np.array(frame(10, 10, 40, 20), np.float32)) == (30.0, 10.0)
 
 
 @pytest.mark.parametrize("turns", range(4))
-def test_the_upright_box_begins_where_reading_begins(turns: int) -> None:
-    upright = np.array(box(10, 10, 40, 20), np.float32)
-    quad = np.roll(upright, -turns, axis=0)
+def test_an_upright_box_stays_as_it_is_wherever_reading_begins(turns: int) -> None:
+    quad = np.roll(np.array(frame(10, 10, 40, 20), np.float32), -turns, axis=0)
     assert upright_box(quad).tolist() == quad.tolist()

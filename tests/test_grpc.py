@@ -13,7 +13,6 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -23,10 +22,14 @@ import numpy as np
 import pytest
 from google.protobuf import any_pb2, json_format, text_format
 from grpc_support import (
+    ANSWER,
     MESSAGES,
+    PATIENCE_S,
     UNLIMITED,
     V2,
+    Gate,
     calling,
+    gated,
     infer_request,
     known_model,
     model_over,
@@ -46,7 +49,6 @@ from web_support import CONFIDENCE, TEXT, DeafReader, KnownEngine, as_base64, js
 from ocrsvc.app import create_app
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError, QueueFull
 from ocrsvc.grpc_server.call import Calls
-from ocrsvc.grpc_server.method import Call, Method
 from ocrsvc.grpc_services import make_services
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadTask
@@ -56,11 +58,9 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 GOLDEN = Path(os.environ.get("OCRSVC_SHARED", ROOT.parent / "shared")) / "wire" / "golden"
 INFER = V2 + "ModelInfer"
-ANSWER = "inference.ModelInferResponse"
 SEEN = "64x32 auto True False None"
+TFS = "tensorflow.serving."
 PIPELINE = "baidu.paddle_serving.pipeline_serving."
-# Long enough for the slowest machine; nothing waits for it that goes right.
-PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -307,7 +307,7 @@ def test_what_is_wrong_in_paddlexs_json_is_reported_in_its_envelope(channel: grp
 def predict_request(
     *images: bytes, name: str = "ocr", dtype: int = 7, size: int | None = None, inputs: Sequence[str] = ("image",)
 ) -> Any:
-    request = MESSAGES["tensorflow.serving.PredictRequest"]()
+    request = MESSAGES[TFS + "PredictRequest"]()
     request.model_spec.name = name
     request.model_spec.signature_name = "serving_default"
     for each in inputs:
@@ -318,13 +318,13 @@ def predict_request(
     return request
 
 
-def predict(channel: grpc.Channel, request: Any) -> Any:
-    call = unary(channel, "/tensorflow.serving.PredictionService/Predict", "tensorflow.serving.PredictResponse")
+def tfs(channel: grpc.Channel, method: str, request: Any, service: str = "PredictionService") -> Any:
+    call = unary(channel, f"/{TFS}{service}/{method}", f"{TFS}{method}Response")
     return call(request, timeout=PATIENCE_S)
 
 
 def test_tensorflow_servings_clients_are_answered(channel: grpc.Channel) -> None:
-    response = predict(channel, predict_request(picture(), picture()))
+    response = tfs(channel, "Predict", predict_request(picture(), picture()))
     assert response.model_spec.version.value == 1
     assert [text.decode() for text in response.outputs["texts"].string_val] == [TEXT, SEEN] * 2
     assert [dim.size for dim in response.outputs["boxes"].tensor_shape.dim] == [2, 2, 4, 2]
@@ -335,11 +335,11 @@ def test_tensorflow_servings_clients_are_answered(channel: grpc.Channel) -> None
 def test_tensorflow_servings_output_filter_counts(channel: grpc.Channel) -> None:
     request = predict_request(picture())
     request.output_filter.append("text")
-    assert list(predict(channel, request).outputs) == ["text"]
+    assert list(tfs(channel, "Predict", request).outputs) == ["text"]
 
 
 def test_an_empty_element_is_an_empty_page_to_tensorflow_servings_clients(channel: grpc.Channel) -> None:
-    outputs = predict(channel, predict_request(b"", picture())).outputs
+    outputs = tfs(channel, "Predict", predict_request(b"", picture())).outputs
     assert list(outputs["counts"].int_val) == [0, 2]
     assert [text.decode() for text in outputs["texts"].string_val] == ["", "", TEXT, SEEN]
 
@@ -352,12 +352,9 @@ def test_an_output_that_is_named_again_and_again_is_answered_once(channel: grpc.
 
 
 def test_tensorflow_servings_model_describes_itself(channel: grpc.Channel) -> None:
-    request = MESSAGES["tensorflow.serving.GetModelMetadataRequest"](metadata_field=["signature_def"])
+    request = MESSAGES[TFS + "GetModelMetadataRequest"](metadata_field=["signature_def"])
     request.model_spec.name = "ocr"
-    call = unary(
-        channel, "/tensorflow.serving.PredictionService/GetModelMetadata", "tensorflow.serving.GetModelMetadataResponse"
-    )
-    packed: any_pb2.Any = call(request, timeout=PATIENCE_S).metadata["signature_def"]
+    packed: any_pb2.Any = tfs(channel, "GetModelMetadata", request).metadata["signature_def"]
     assert packed.type_url == "type.googleapis.com/tensorflow.serving.SignatureDefMap"
     signatures = MESSAGES["tensorflow.serving.SignatureDefMap"].FromString(packed.value)
     signature = signatures.signature_def["serving_default"]
@@ -366,15 +363,12 @@ def test_tensorflow_servings_model_describes_itself(channel: grpc.Channel) -> No
 
 
 def test_tensorflow_servings_model_has_a_status(channel: grpc.Channel) -> None:
-    call = unary(
-        channel, "/tensorflow.serving.ModelService/GetModelStatus", "tensorflow.serving.GetModelStatusResponse"
-    )
-    request = MESSAGES["tensorflow.serving.GetModelStatusRequest"]()
+    request = MESSAGES[TFS + "GetModelStatusRequest"]()
     request.model_spec.name = "ocr"
-    served = call(request, timeout=PATIENCE_S).model_version_status[0]
+    served = tfs(channel, "GetModelStatus", request, "ModelService").model_version_status[0]
     assert (served.version, served.state, served.status.error_code) == (1, 30, 0)
     request.model_spec.version_label = "beta"
-    assert code_of(lambda: call(request, timeout=PATIENCE_S)) is grpc.StatusCode.NOT_FOUND
+    assert code_of(lambda: tfs(channel, "GetModelStatus", request, "ModelService")) is grpc.StatusCode.NOT_FOUND
 
 
 @pytest.mark.parametrize(
@@ -388,7 +382,7 @@ def test_tensorflow_servings_model_has_a_status(channel: grpc.Channel) -> None:
     ],
 )
 def test_a_wrong_prediction_request_is_reported(channel: grpc.Channel, request_: Any, code: grpc.StatusCode) -> None:
-    assert code_of(lambda: predict(channel, request_)) is code
+    assert code_of(lambda: tfs(channel, "Predict", request_)) is code
 
 
 def pipeline(channel: grpc.Channel, **fields: Any) -> Any:
@@ -419,35 +413,6 @@ def test_paddle_serving_tells_errors_in_the_answer(channel: grpc.Channel, fields
     assert not response.value
 
 
-class Gate:
-    """A method that answers when it is told to, and remembers its calls."""
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self.began = threading.Semaphore(0)
-        self.open = threading.Event()
-
-    def __call__(self, request: Any, call: Call) -> Any:
-        self.calls.append(call)
-        self.began.release()
-        assert self.open.wait(PATIENCE_S)
-        return request
-
-    def method(self, *, streaming: bool = False) -> dict[str, Method]:
-        return {"/t/Echo": Method(MESSAGES[ANSWER], self, streaming=streaming)}
-
-
-@contextmanager
-def gated(*, streaming: bool = False, **how: Any) -> Iterator[tuple[Gate, grpc.Channel]]:
-    """A server of the method, and a channel to it."""
-    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
-    with (
-        serving(gate.method(streaming=streaming), listener, **how),
-        calling(listener.getsockname()[1], UNLIMITED) as channel,
-    ):
-        yield gate, channel
-
-
 def echo(channel: grpc.Channel) -> Any:
     return unary(channel, "/t/Echo", ANSWER)
 
@@ -455,16 +420,6 @@ def echo(channel: grpc.Channel) -> Any:
 def echo_all(channel: grpc.Channel, requests: Iterable[Any]) -> Any:
     stream = channel.stream_stream("/t/Echo", lambda sent: sent.SerializeToString(), MESSAGES[ANSWER].FromString)
     return stream(iter(requests), timeout=PATIENCE_S)
-
-
-def test_a_call_that_is_cancelled_is_known_to_be() -> None:
-    with gated() as (gate, channel):
-        call = echo(channel).future(MESSAGES[ANSWER](id="1"))
-        assert gate.began.acquire(timeout=PATIENCE_S)
-        call.cancel()
-        assert gate.calls[0].gone.wait(PATIENCE_S)
-        gate.open.set()
-        assert echo(channel)(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S).id == "2"
 
 
 class HeldEngine(KnownEngine):
@@ -544,15 +499,6 @@ def test_what_goes_wrong_in_a_turn_of_a_connection_ends_that_one_alone(
         gate.open.set()
         assert echo(other)(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S).id == "2"
     assert "A connection failed" in caplog.text
-
-
-def test_a_stream_waits_where_calls_are_refused() -> None:
-    with gated(streaming=True, threads=1) as (gate, channel):
-        requests = [[MESSAGES[ANSWER](id=f"{name}{number}") for number in range(3)] for name in "ab"]
-        streams = [echo_all(channel, sent) for sent in requests]
-        assert gate.began.acquire(timeout=PATIENCE_S)
-        gate.open.set()
-        assert [[answer.id for answer in stream] for stream in streams] == [["a0", "a1", "a2"], ["b0", "b1", "b2"]]
 
 
 class NoFiles(socket.socket):
@@ -769,11 +715,16 @@ def text_fields(line: str, name: str) -> str:
     return re.sub(r"^\w+ ", "", line) if line.startswith(name) else ""
 
 
-def test_the_calls_that_perf_analyzer_made_are_answered(channel: grpc.Channel) -> None:
-    file = GOLDEN / "perf_analyzer_grpc.txt"
+def recorded(name: str) -> list[str]:
+    """The lines of a recording."""
+    file = GOLDEN / name
     if not file.is_file():
         pytest.skip(f"the recording {file} is not at hand; OCRSVC_SHARED names the folder that holds wire/golden")
-    lines = [line for line in file.read_text().splitlines() if line and line != "up"]
+    return [line for line in file.read_text().splitlines() if line and line != "up"]
+
+
+def test_the_calls_that_perf_analyzer_made_are_answered(channel: grpc.Channel) -> None:
+    lines = recorded("perf_analyzer_grpc.txt")
     names = [line.split()[0] for line in lines]
     assert names == ["ModelMetadata", "ModelConfig", "ServerMetadata", "ModelStatistics", "ModelInfer"]
     for line, name in zip(lines[:4], names, strict=False):
@@ -787,23 +738,15 @@ def test_the_calls_that_perf_analyzer_made_are_answered(channel: grpc.Channel) -
 
 
 def test_the_calls_that_perf_analyzer_made_for_tensorflow_serving_are_answered(channel: grpc.Channel) -> None:
-    file = GOLDEN / "perf_analyzer_tfs.txt"
-    if not file.is_file():
-        pytest.skip(f"the recording {file} is not at hand; OCRSVC_SHARED names the folder that holds wire/golden")
-    metadata, predicted = [line for line in file.read_text().splitlines() if line and line != "up"]
-    request = text_format.Parse(
-        text_fields(metadata, "GetModelMetadata"), MESSAGES["tensorflow.serving.GetModelMetadataRequest"]()
-    )
-    call = unary(
-        channel, "/tensorflow.serving.PredictionService/GetModelMetadata", "tensorflow.serving.GetModelMetadataResponse"
-    )
-    assert call(request, timeout=PATIENCE_S).model_spec.name == "ocr"
+    metadata, predicted = recorded("perf_analyzer_tfs.txt")
+    request = text_format.Parse(text_fields(metadata, "GetModelMetadata"), MESSAGES[TFS + "GetModelMetadataRequest"]())
+    assert tfs(channel, "GetModelMetadata", request).model_spec.name == "ocr"
     # It sends no image at all.
-    empty = text_format.Parse(text_fields(predicted, "Predict"), MESSAGES["tensorflow.serving.PredictRequest"]())
-    outputs = predict(channel, empty).outputs
+    empty = text_format.Parse(text_fields(predicted, "Predict"), MESSAGES[TFS + "PredictRequest"]())
+    outputs = tfs(channel, "Predict", empty).outputs
     assert (outputs["counts"].int_val, outputs["text"].string_val) == ([0], [b""])
     empty.inputs["image"].string_val.append(picture())
-    assert predict(channel, empty).outputs["counts"].int_val == [2]
+    assert tfs(channel, "Predict", empty).outputs["counts"].int_val == [2]
 
 
 def call_on_and_on(port: int, options: Any, enough: threading.Event, failures: list[str]) -> None:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import errno
-import gc
-import os
-import selectors
 import socket
 import struct
-import threading
 import time
-import weakref
 import zlib
 from collections.abc import Callable
 from typing import Any, cast
@@ -18,21 +12,21 @@ from typing import Any, cast
 import grpc
 import pytest
 from grpc_doubles import EMPTY, REQUEST, HoldingServer, Pair, StubServer, prefixed
-from grpc_support import MESSAGES, calling, serving, unary
+from grpc_support import ANSWER, MESSAGES, PATIENCE_S, Gate, calling, gated, serving, unary
 from h2.events import StreamReset
 from h2.settings import SettingCodes
-from hostile_grpc import DATA, begin, frame, greeting, large_metadata, small_data, small_messages
+from hostile_frames import DATA, frame, greeting
+from hostile_grpc import begin, large_metadata, small_data, small_messages
 
 from ocrsvc.errors import QueueFull
 from ocrsvc.grpc_server import limits as grpc_limits
 from ocrsvc.grpc_server.connection import Connection
 from ocrsvc.grpc_server.messages import MessageReader, escaped, parse, timeout_s
 from ocrsvc.grpc_server.method import Call, CallFailed, Method
-from ocrsvc.grpc_server.server import RpcServer, Transport, connection_to_close
+from ocrsvc.grpc_server.server import Transport, connection_to_close
 from ocrsvc.serving.decompression import decompress
 from ocrsvc.serving.memory_budget import Budget, Share, make_shared_limits, unlimited
 
-PATIENCE_S = 60.0
 HEALTH = "grpc.health.v1.HealthCheck"
 NUMBERS = range(1, 40_000, 2)
 # As many bytes as wait for a socket, in whole frames.
@@ -90,11 +84,6 @@ def test_memory_for_a_parsed_message_is_taken_before_it_is_parsed() -> None:
     with pytest.raises(Exception, match="needs more memory"):
         parse(REQUEST, TEXT, share)
     assert share.held_bytes == 0
-
-
-def test_images_count_in_the_calls_own_share() -> None:
-    share = unlimited()
-    assert Call(time.monotonic() + 1, share=share).context.share is share
 
 
 def test_memory_of_an_image_that_outlives_its_call_is_released_once() -> None:
@@ -319,29 +308,6 @@ def test_a_refused_call_that_does_not_end_is_reset(more: bytes) -> None:
     assert [event.error_code for event in events if isinstance(event, StreamReset)] == [0]
 
 
-def test_a_failed_calls_image_does_not_wait_for_the_garbage_collector() -> None:
-    class Image:
-        pass
-
-    kept: list[weakref.ref[Image]] = []
-
-    def answer(_sent: Any, _call: Call) -> Any:
-        image = Image()
-        kept.append(weakref.ref(image))
-        raise QueueFull("Full.")
-
-    listener = socket.create_server(("127.0.0.1", 0))
-    gc.disable()
-    try:
-        methods = {"/t/Echo": Method(REQUEST, answer)}
-        with serving(methods, listener), calling(listener.getsockname()[1]) as channel:
-            with pytest.raises(grpc.RpcError):
-                unary(channel, "/t/Echo", HEALTH + "Response")(REQUEST(), timeout=PATIENCE_S)
-            assert kept[0]() is None
-    finally:
-        gc.enable()
-
-
 def fed(pieces: bytes) -> None:
     """A connection that gets all of it at once, as much as there is, in turns."""
     connection = Connection(HoldingServer(), caller="x")
@@ -418,63 +384,41 @@ def test_all_input_is_read_in_linear_time(name: str) -> None:
     assert whole_s < 3 * half_s + 0.01
 
 
-class Held:
-    """A method that holds its thread until it is let go."""
-
-    def __init__(self) -> None:
-        self.began = threading.Semaphore(0)
-        self.go = threading.Event()
-
-    def __call__(self, request: Any, _call: Call) -> Any:
-        self.began.release()
-        assert self.go.wait(PATIENCE_S)
-        return request
-
-    def methods(self) -> dict[str, Method]:
-        live = MESSAGES[HEALTH + "Response"]
-        return {
-            "/t/Held": Method(REQUEST, self),
-            "/t/Live": Method(REQUEST, lambda _request, _call: live(status=1), quick=True),
-        }
-
-
 def live(channel: grpc.Channel) -> int:
     """What a health check says, soon."""
-    return int(unary(channel, "/t/Live", HEALTH + "Response")(REQUEST(), timeout=5.0).status)
+    return int(unary(channel, "/t/Live", HEALTH + "Response")(MESSAGES[ANSWER](), timeout=5.0).status)
 
 
 def test_health_is_answered_while_all_threads_are_busy() -> None:
-    held, listener = Held(), socket.create_server(("127.0.0.1", 0))
-    with serving(held.methods(), listener, threads=2), calling(listener.getsockname()[1]) as channel:
-        calls = [unary(channel, "/t/Held", HEALTH + "Request").future(REQUEST()) for _ in range(2)]
-        assert all(held.began.acquire(timeout=PATIENCE_S) for _ in calls)
+    with gated(threads=2) as (gate, channel):
+        calls = [unary(channel, "/t/Echo", ANSWER).future(MESSAGES[ANSWER]()) for _ in range(2)]
+        assert all(gate.began.acquire(timeout=PATIENCE_S) for _ in calls)
         assert live(channel) == 1
-        held.go.set()
+        gate.open.set()
         assert all(call.result() is not None for call in calls)
 
 
 def test_health_is_answered_while_no_memory_is_left() -> None:
-    held, listener = Held(), socket.create_server(("127.0.0.1", 0))
     limits = make_shared_limits(memory_bytes=1 << 20, most_bytes=1 << 20, caller_requests=0)
-    with serving(held.methods(), listener, most_bytes=1 << 19, shared=limits):
-        assert limits.memory.take(1 << 20)
-        with calling(listener.getsockname()[1]) as channel:
-            assert live(channel) == 1
-            with pytest.raises(grpc.RpcError) as caught:
-                unary(channel, "/t/Held", HEALTH + "Request")(REQUEST(), timeout=PATIENCE_S)
-            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert limits.memory.take(1 << 20)
+    with gated(most_bytes=1 << 19, shared=limits) as (_, channel):
+        assert live(channel) == 1
+        with pytest.raises(grpc.RpcError) as caught:
+            unary(channel, "/t/Echo", ANSWER)(MESSAGES[ANSWER](), timeout=PATIENCE_S)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     assert limits.memory.held_bytes == 1 << 20
 
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_health_is_answered_whatever_connections_there_are(monkeypatch: pytest.MonkeyPatch, *, busy: bool) -> None:
     monkeypatch.setattr(grpc_limits, "MAX_CONNECTIONS", 5)
-    held, listener = Held(), socket.create_server(("127.0.0.1", 0))
+    gate, listener = Gate(), socket.create_server(("127.0.0.1", 0))
+    gate.open.set()
     where = listener.getsockname()[1]
-    with serving(held.methods(), listener):
+    with serving(gate.method(), listener):
         silent = [socket.create_connection(("127.0.0.1", where)) for _ in range(8)]
         for sock in silent:
-            sock.sendall(greeting() + (begin(1, "/t/Held") + frame(DATA, 0, 1, EMPTY) if busy else b""))
+            sock.sendall(greeting() + (begin(1, "/t/Echo") + frame(DATA, 0, 1, EMPTY) if busy else b""))
         with calling(where) as channel:
             assert live(channel) == 1
         for sock in silent:
@@ -503,30 +447,11 @@ def test_the_idlest_connection_of_the_busiest_address_is_closed_for_a_new_one() 
     assert chosen(few, idle) is few
 
 
-def test_a_server_that_cannot_be_made_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[selectors.BaseSelector] = []
-
-    class Selector(selectors.SelectSelector):
-        def __init__(self) -> None:
-            super().__init__()
-            made.append(self)
-
-    def no_pipe() -> tuple[int, int]:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(selectors, "DefaultSelector", Selector)
-    monkeypatch.setattr(os, "pipe", no_pipe)
-    with pytest.raises(OSError, match="Too many open files"):
-        RpcServer([], StubServer())
-    # A selector that is closed has no map any more.
-    assert made[0].get_map() is None
-
-
 def test_nothing_more_is_read_from_a_client_that_does_not_read_its_answers() -> None:
-    held, listener = Held(), socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", 0))
     one = frame(DATA, 1, 1, EMPTY)
     calls = b"".join(begin(number, "/t/Live") + one[:5] + struct.pack(">I", number) + one[9:] for number in NUMBERS)
-    with serving(held.methods(), listener), socket.socket() as sock:
+    with serving(Gate().method(), listener), socket.socket() as sock:
         for side in (sock, listener):
             side.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
             side.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)

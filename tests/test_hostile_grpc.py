@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from grpc_support import MESSAGES, V2, calling, unary
-from hostile_grpc import ENDED, GOAWAY, SERVED, Conversation
+from hostile_frames import GOAWAY
+from hostile_grpc import ENDED, SERVED, Conversation
 from support import Server, run_server, wait_until
 
 CONNECTIONS = 20

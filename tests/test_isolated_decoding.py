@@ -11,6 +11,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import orjson
 import pytest
 import requests
 from documents import pdf
@@ -21,12 +22,12 @@ from support import ROOT, run_server
 from ocrsvc.engines.isolated.child import Spawner
 from ocrsvc.engines.isolated.messages import SharedArea, unpack_answers
 from ocrsvc.errors import BrokenImage, ImageCrashesEngine, ImageTooLarge, OcrsvcError, UnsupportedImage
-from ocrsvc.formats.page_serialization import InvalidData
+from ocrsvc.formats.page_serialization import InvalidData, pack_page
 from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading
-from ocrsvc.records import FileTask, Pixels, ReadOptions
+from ocrsvc.records import DecodedPage, FileTask, Page, Pixels, ReadOptions
 from ocrsvc.settings.settings import Settings
 
 CRASHING = Path(__file__).parent / "doubles" / "decoders"
@@ -42,29 +43,23 @@ def png(seed: int) -> bytes:
     return cv2.imencode(".png", pixels_of(seed))[1].tobytes()
 
 
-def jpeg(seed: int, comment: bytes = b"") -> bytes:
+def saved(picture: Pillow.Image, file_format: str, **how: object) -> bytes:
     file = io.BytesIO()
-    Pillow.fromarray(pixels_of(seed)).save(file, "JPEG", comment=comment)
+    picture.save(file, file_format, **how)
     return file.getvalue()
+
+
+def jpeg(seed: int, comment: bytes = b"") -> bytes:
+    return saved(Pillow.fromarray(pixels_of(seed)), "JPEG", comment=comment)
 
 
 def gif(seed: int, comment: bytes = b"") -> bytes:
-    file = io.BytesIO()
-    Pillow.fromarray(pixels_of(seed)).save(file, "GIF", comment=comment)
-    return file.getvalue()
-
-
-def blank_gif(side_px: int) -> bytes:
-    file = io.BytesIO()
-    Pillow.new("L", (side_px, side_px)).save(file, "GIF")
-    return file.getvalue()
+    return saved(Pillow.fromarray(pixels_of(seed)), "GIF", comment=comment)
 
 
 def tiff_of_two_pages() -> bytes:
-    file = io.BytesIO()
     first, second = (Pillow.fromarray(pixels_of(seed)) for seed in (5, 6))
-    first.save(file, "TIFF", save_all=True, append_images=[second])
-    return file.getvalue()
+    return saved(first, "TIFF", save_all=True, append_images=[second])
 
 
 def reader_for(isolation: str) -> Iterator[Reader]:
@@ -141,7 +136,7 @@ def test_the_image_to_draw_on_comes_from_the_child_too(isolated: Reader, plain: 
         (jpeg(1)[:200], BrokenImage),
         (gif(1)[:60], BrokenImage),
         (tiff_of_two_pages()[:300], BrokenImage),
-        (blank_gif(1200), ImageTooLarge),
+        (saved(Pillow.new("L", (1200, 1200)), "GIF"), ImageTooLarge),
     ],
     ids=["empty", "text", "jpeg", "gif", "tiff", "large"],
 )
@@ -191,32 +186,31 @@ def test_a_service_loses_nothing_but_the_file_over_which_its_decoder_crashes() -
         assert server.workers() == [worker]
 
 
+GOOD: dict[str, object] = {"page": pack_page(Page(1, 1, 0, ())), "times": None, "decode_s": 0.1, "image": None}
+
+
 @pytest.mark.parametrize(
-    "sent",
+    ("changed", "options"),
     [
-        b"[[1,1,0,1,[]]]",
-        b'[{"page":[1,1,0,1,[]]}]',
-        b'[{"page":[1,1,0,1,[]],"decode_s":-1.0,"image":null}]',
-        b'[{"page":[1,1,0,1,[]],"decode_s":null,"image":null}]',
-        b'[{"page":[1,1,45,1,[]],"decode_s":0.1,"image":null}]',
-        b'[{"page":[1,1,0,1,[]],"decode_s":0.1,"image":["png",0]}]',
-        b'[{"page":[1,1,0,1,[]],"decode_s":0.1,"image":["png",0,0,5]}]',
-        b'[{"page":[1,1,0,1,[]],"decode_s":0.1,"image":["png",0,5,5,4]}]',
-        b'[{"page":[1,1,0,1,[]],"decode_s":0.1,"image":["png",-1,5,5]}]',
-        b'[{"page":[1,1,0,1,[]],"decode_s":0.1,"image":["png",0,99999,99999,3]}]',
+        ({"page": [1, 1, 0, 1, []]}, ReadOptions()),
+        ({"decode_s": -1.0}, ReadOptions()),
+        ({"decode_s": None}, ReadOptions()),
+        *(
+            ({"image": ["png", *place]}, ReadOptions())
+            for place in ([0], [0, 0, 5], [0, 5, 5, 4], [-1, 5, 5], [0, 99999, 99999, 3])
+        ),
+        # Who wants the image gets no page without it.
+        ({}, None),
     ],
 )
-def test_nonsense_about_a_file_is_not_believed(sent: bytes) -> None:
+def test_nonsense_about_a_file_is_not_believed(changed: dict[str, object], options: ReadOptions | None) -> None:
     area = SharedArea()
-    area.put(0, sent)
-    with pytest.raises(InvalidData):
-        unpack_answers([0, len(sent)], [FileTask(b"file")], area)
-    area.close()
 
+    def unpacked(row: dict[str, object], options: ReadOptions | None) -> list[Page | OcrsvcError]:
+        area.put(0, sent := orjson.dumps([row]))
+        return unpack_answers([0, len(sent)], [FileTask(b"file", options)], area)
 
-def test_a_page_without_its_image_is_no_answer_to_who_wants_the_image() -> None:
-    area, sent = SharedArea(), b'[{"page":[1,1,0,1,[]],"decode_s":0.1,"image":null}]'
-    area.put(0, sent)
+    assert unpacked(GOOD, ReadOptions()) == [DecodedPage.of(Page(1, 1, 0, ()), 0.1)]
     with pytest.raises(InvalidData):
-        unpack_answers([0, len(sent)], [FileTask(b"file", None)], area)
+        unpacked({**GOOD, **changed}, options)
     area.close()

@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 import pytest
 from documents import GRAY, pdf
 from support import wait_until
-from web_support import KnownEngine, picture
+from web_support import picture, running_reader
 
 from ocrsvc.engines.fake import FakeEngine, FakeHandle
 from ocrsvc.errors import ClientGone, DeadlineExceeded, OcrsvcError, QueueFull
@@ -30,18 +30,9 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadOptions, ReadTask
 from ocrsvc.serving.work_queue import NeverStarted, RequestContext
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 DOCUMENT = pdf(GRAY)
 ASKED: Final = Record("", numbers=[1], count=1)
-
-
-@pytest.fixture(scope="module")
-def reader() -> Iterator[Reader]:
-    made = Reader(Settings(), ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
-    made.start()
-    yield made
-    made.stop(5.0)
 
 
 @pytest.fixture
@@ -213,12 +204,8 @@ class WatchedEngine(FakeEngine):
 
 @contextmanager
 def reading(engine: WatchedEngine, threads: int) -> Iterator[Reader]:
-    reader = Reader(engine.settings, ThreadPlan(1, 4, threads), engine_opener=lambda: engine)
-    reader.start()
-    try:
+    with running_reader(engine.settings, lambda: engine, threads) as reader:
         yield reader
-    finally:
-        reader.stop(WAIT_S)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -20,8 +20,9 @@ from typing import Any, NoReturn
 import pytest
 from callbacks_support import done_job, receiver, send_due, sender_of
 from documents import GRAY, pdf
-from jobs_support import Clock, put_result_file
-from web_support import KnownEngine, json_of
+from jobs_support import put_result_file
+from support import Clock
+from web_support import json_of
 
 from ocrsvc.adapters.mistral.uploaded_files import UploadedFiles
 from ocrsvc.app import create_app
@@ -35,7 +36,6 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry import metrics
 
 DOCUMENT = pdf(GRAY)
@@ -156,19 +156,6 @@ def test_a_store_that_others_hold_for_too_long_keeps_no_request_waiting(small: J
             with pytest.raises(QueueFull, match="takes long"):
                 store()
     assert (small.all(), files_of(small.folder) & {f"{kept.id}/out/a"}) == ([kept], set())
-
-
-def test_a_document_is_written_before_the_database_is_held(small: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[set[str]] = []
-    transaction = small.database.transaction
-
-    def look() -> Any:
-        written.append({path.name for path in small.folder.rglob("*")})
-        return transaction()
-
-    monkeypatch.setattr(small.database, "transaction", look)
-    small.add(b"1", Record(""))
-    assert "file" in written[0]
 
 
 def test_what_a_dead_process_was_adding_is_removed_and_what_a_living_one_adds_is_not(small: JobStore) -> None:
@@ -310,14 +297,6 @@ def test_a_result_for_which_the_disk_has_no_room_leaves_nothing(small: JobStore,
     with pytest.raises(OSError, match="No space"):
         small.make_file(job, "a", lambda output: Path(output.name).write_bytes(b"1234"))
     assert files_of(small.folder) == before
-
-
-@pytest.fixture(scope="module")
-def reader() -> Iterator[Reader]:
-    made = Reader(Settings(), ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
-    made.start()
-    yield made
-    made.stop(5.0)
 
 
 def test_a_caller_that_fills_the_store_over_http_keeps_no_other_out(reader: Reader, tmp_path: Path) -> None:

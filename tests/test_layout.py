@@ -6,13 +6,15 @@ import random
 import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from table_pages import Sheet, draw_paragraph, draw_table, finish
 
-from ocrsvc.engines.layout.layout_model import REACH, STRIDES_PX, TYPES, LayoutModel, decode
+from ocrsvc.engines.layout.layout_model import LAYOUT_MODEL, REACH, STRIDES_PX, TYPES, decode, find_regions
+from ocrsvc.engines.on_demand_model import OnDemandModel
 from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.errors import ClientGone, EngineFailed
 from ocrsvc.imaging.geometry import restore_page, turn
@@ -108,11 +110,6 @@ def test_a_box_does_not_reach_beyond_the_page() -> None:
     assert boxes[0, :4].tolist() == pytest.approx([0, 0, 44, 44], abs=1e-3)
 
 
-@pytest.fixture(scope="module")
-def model() -> LayoutModel:
-    return LayoutModel()
-
-
 def drawn() -> tuple[Pixels, Page]:
     """A page with two paragraphs and a ruled table between them."""
     sheet, random_ = Sheet("zh", 24), random.Random(5)
@@ -124,9 +121,9 @@ def drawn() -> tuple[Pixels, Page]:
 
 
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
-def test_the_model_finds_text_and_a_table(model: LayoutModel, degrees: int) -> None:
+def test_the_model_finds_text_and_a_table(degrees: int) -> None:
     pixels, page = drawn()
-    regions = assign_lines(page, model.find(np.ascontiguousarray(turn(pixels, degrees)), -degrees % 360, no_check))
+    regions = assign_lines(page, find_regions(np.ascontiguousarray(turn(pixels, degrees)), -degrees % 360, no_check))
     tables = [region for region in regions if region.type == "table"]
     assert len(tables) == 1
     assert tables[0].confidence > 0.8
@@ -140,10 +137,10 @@ def test_the_model_has_a_type_for_each_of_its_classes() -> None:
     assert len(TYPES) == 10
 
 
-def test_a_page_has_the_same_regions_alone_and_beside_others(model: LayoutModel) -> None:
+def test_a_page_has_the_same_regions_alone_and_beside_others() -> None:
     pixels, _ = drawn()
-    alone, found = model.find(pixels, 0, no_check), []
-    threads = [threading.Thread(target=lambda: found.append(model.find(pixels, 0, no_check))) for _ in range(3)]
+    alone, found = find_regions(pixels, 0, no_check), []
+    threads = [threading.Thread(target=lambda: found.append(find_regions(pixels, 0, no_check))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -151,18 +148,18 @@ def test_a_page_has_the_same_regions_alone_and_beside_others(model: LayoutModel)
     assert found == [alone] * 3
 
 
-def test_whoever_has_gone_waits_for_no_turn(model: LayoutModel) -> None:
+def test_whoever_has_gone_waits_for_no_turn() -> None:
     def check() -> None:
         raise ClientGone("Nobody waits.")
 
-    with model._model._turn, pytest.raises(ClientGone):
-        model.find(np.zeros((50, 50), np.uint8), 0, check)
+    with LAYOUT_MODEL._turn, pytest.raises(ClientGone):
+        find_regions(np.zeros((50, 50), np.uint8), 0, check)
 
 
 def test_without_onnx_runtime_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(EngineFailed, match="onnxruntime") as failure:
-        LayoutModel().find(np.zeros((50, 50), np.uint8), 0, no_check)
+        OnDemandModel(Path("none.onnx"), "layout").run(np.zeros((1, 3, 50, 50), np.float32))
     assert "ocrsvc[cpu]" in failure.value.remedy
 
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 import requests
-from support import run_server
+from support import Clock, run_server
 from web_support import json_of, picture, running_app
 
 from ocrsvc.pipeline.decode_job import phases_of
@@ -16,19 +16,9 @@ from ocrsvc.serving.work_queue import Served
 from ocrsvc.telemetry.ledger import MOST_SEGMENTS, NO_LEDGER, STAGES, Ledger, Segment, server_timing
 
 
-class Clock:
-    """Seconds that pass when the test says so."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(0.0)
 
 
 def test_stages_follow_each_other_without_a_gap(clock: Clock) -> None:

@@ -21,9 +21,9 @@ from ocrsvc.adapters.paddle_serving import http as paddle_serving_http
 from ocrsvc.adapters.paddlex.members import Members, file_of, parse_members
 from ocrsvc.adapters.rapidocr_api import http as rapidocr_api_http
 from ocrsvc.adapters.tfserving import http as tfserving
-from ocrsvc.adapters.tfserving.servables import check_signature
+from ocrsvc.adapters.tfserving.http import check_signature
 from ocrsvc.adapters.umi_ocr import answers as umi_ocr
-from ocrsvc.adapters.umi_ocr.options import DocumentOptions, parse_document_options, parse_image_options
+from ocrsvc.adapters.umi_ocr.answers import DocumentOptions, parse_document_options, parse_image_options
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, OcrsvcError
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import as_text

@@ -14,14 +14,12 @@ import pytest
 import requests
 from documents import pdf
 from support import run_server, wait_until
-from web_support import KnownEngine, client_raising, picture
+from web_support import KnownEngine, client_raising, picture, running_reader
 
 from ocrsvc.errors import BadOption, EngineFailed, OcrsvcError
 from ocrsvc.grpc_server.method import failure_of
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Line, Page, ReadOptions, ReadTask
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.event_log import log_uncaught
 from ocrsvc.telemetry.loggable import loggable_error, loggable_path
 
@@ -197,13 +195,8 @@ def test_recognised_text_is_logged_where_it_is_asked_for_and_masked(
     log_text: str, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = Settings(log_text=log_text)  # type: ignore[arg-type]
-    reader = Reader(settings, ThreadPlan(1, 4, 1), engine_opener=NumberEngine)
-    reader.start()
-    try:
-        with caplog.at_level(logging.DEBUG):
-            assert PERSON in reader.read(picture(), ReadOptions(), 30.0).page.text
-    finally:
-        reader.stop(5.0)
+    with running_reader(settings, NumberEngine) as reader, caplog.at_level(logging.DEBUG):
+        assert PERSON in reader.read(picture(), ReadOptions(), 30.0).page.text
     assert caplog.text.count(f"Name 张三 {'*' * 18} {'*' * 11}") == count
     assert PERSON not in caplog.text
     assert PHONE not in caplog.text

@@ -51,14 +51,10 @@ def test_an_event_as_json_is_one_line_with_its_moment() -> None:
     assert (entry["id"], entry["status"], entry["seconds"]) == ("id-1", 200, 0.012346)
 
 
-def test_an_event_as_text_is_one_line_of_pairs() -> None:
-    pairs = dict(word.split("=", 1) for word in shlex.split(as_text(EVENT, Origin(1)).decode()))
-    assert pairs["path"] == "/v1/ocr"
-    assert pairs["bytes_in"] == "10"
-
-
-def test_an_event_as_text_tells_the_name_of_its_key_if_it_has_one() -> None:
+def test_an_event_as_text_is_one_line_of_pairs_with_its_key_if_it_has_one() -> None:
     with_key, without = (as_text(replace(EVENT, key=key), Origin(1)).decode() for key in ("acme", ""))
+    pairs = dict(word.split("=", 1) for word in shlex.split(without))
+    assert (pairs["path"], pairs["bytes_in"]) == ("/v1/ocr", "10")
     assert with_key == without.rstrip() + " key=acme\n"
 
 
@@ -105,11 +101,6 @@ def test_a_log_that_is_closed_drops_and_counts() -> None:
     log.stop(10.0)
     os.close(into)
     assert dropped == [1]
-
-
-def test_a_log_without_events_has_no_thread() -> None:
-    AccessLog("text", on_drop=bool).stop(1.0)
-    assert "access-log" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_request_is_reported_with_its_id_and_code_and_nothing_of_its_page() -> None:

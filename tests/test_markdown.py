@@ -246,13 +246,6 @@ def test_a_hostile_page_takes_linear_time() -> None:
     assert min(seconds(8000) for _ in range(3)) < 20 * max(0.01, *(seconds(1000) for _ in range(3)))
 
 
-@pytest.mark.parametrize("text", ["# a", "    a", "+ a", "a"])
-def test_control_characters_hide_no_markup(text: str) -> None:
-    written = markdown_of(page(line("\x01" + text.replace(" ", "\0") + "\0", 100)))
-    shown = markdown_it.MarkdownIt("commonmark").render(written)
-    assert shown == f"<p>{text.strip()}</p>\n"
-
-
 def test_lines_without_height_are_written() -> None:
     flat = [Line("a", 0.9, box(LEFT, top, LEFT, top)) for top in range(3)]
     assert markdown_of(page(*flat)).split() == ["a", "a", "a"]

@@ -19,10 +19,10 @@ from documents import pdf
 from flask.testing import FlaskClient
 from grpc_support import V2, calling, infer_request, model_over, raw_outputs, serving, strings, unary
 from jobs_support import reading_jobs
-from web_support import INFO, KnownEngine, as_base64, json_of, picture
+from test_adapters import SENT
+from web_support import INFO, KnownEngine, as_base64, json_of, picture, running_reader
 
-from ocrsvc.adapters.trwebocr.tr_rects import shrink_page
-from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
+from ocrsvc.adapters.trwebocr.http import shrink_page
 from ocrsvc.app import create_app
 from ocrsvc.cli.options import reading_options
 from ocrsvc.client.response import Response, answer_of
@@ -44,7 +44,6 @@ from ocrsvc.records import Box, Cell, Character, Line, MaskKind, Page, Pixels, R
 from ocrsvc.registry import text_formats
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 PERSON, CARD, PHONE = "11010519491231002X", "4111 1111 1111 1111", "13800138000"
 BUILT_IN: tuple[MaskKind, ...] = ("id", "phone", "card", "mail")
@@ -97,16 +96,12 @@ def test_a_page_without_anything_to_mask_says_so() -> None:
     assert mask_page(plain, ALL) == replace(plain, masked=())
 
 
-def test_a_number_that_goes_on_in_the_next_line_is_masked_in_both() -> None:
+def test_a_number_that_goes_on_in_the_next_line_is_masked_in_both_and_a_phone_does_not_go_on() -> None:
     masked = mask_page(page(line("身份证 1101051949"), line("1231002X 有效", 1)), ALL)
     assert [one.text for one in masked.lines] == ["身份证 **********", "******** 有效"]
     assert masked.masked is not None
     assert [(part.line, part.begin, part.end) for part in masked.masked] == [(0, 4, 14), (1, 0, 8)]
-
-
-def test_a_phone_does_not_go_on_in_the_next_line() -> None:
-    masked = mask_page(page(line("数量 1380"), line("0138000 元", 1)), ALL)
-    assert masked.masked == ()
+    assert mask_page(page(line("数量 1380"), line("0138000 元", 1)), ALL).masked == ()
 
 
 def test_words_that_are_not_the_lines_text_are_masked_whole() -> None:
@@ -217,15 +212,6 @@ def decoded(jpeg: bytes) -> Pixels:
     return cast(Pixels, cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR))
 
 
-def test_a_drawn_page_is_black_where_it_is_masked() -> None:
-    text = line(f"ID: {PERSON} ok", words=True)
-    masked = mask_page(page(text), ALL)
-    drawn = decoded(draw_page(white(), masked))
-    assert drawn[3:17, 42:218].max() < 40
-    assert drawn[5:15, 5:32].min() > 200
-    assert decoded(draw_page(white(), page(text)))[5:15, 42:218].min() > 200
-
-
 def test_no_form_of_an_answer_has_what_is_masked() -> None:
     masked = mask_page(page(line(f"ID: {PERSON}", words=True), line(CARD, 1)), ALL)
     written = ["".join(text_parts(form, [masked], 1, INFO)) for form in text_formats().values()]
@@ -246,15 +232,6 @@ def test_a_picture_pdf_shows_the_picture_and_has_the_text_beneath() -> None:
         pixels = shown.render(scale=600 / shown.get_width()).to_numpy()
     assert pixels[3:17, 42:218].max() < 40
     assert pixels[5:15, 5:32].min() > 200
-
-
-def test_a_text_pdf_is_what_it_was() -> None:
-    whole = io.BytesIO()
-    write_text_pdf([page(line("plain"))], 1, 72, whole)
-    made = whole.getvalue()
-    with pypdfium2.PdfDocument(made) as document:
-        assert "plain" in document[0].get_textpage().get_text_range()
-    assert b"/XObject" not in made
 
 
 # Requests
@@ -289,10 +266,8 @@ def engine() -> NumberEngine:
 @pytest.fixture(scope="module")
 def reader(engine: NumberEngine) -> Iterator[Reader]:
     """A reader with a result cache."""
-    reader = Reader(Settings(cache_bytes=1 << 20), ThreadPlan(1, 4, 2), engine_opener=lambda: engine)
-    reader.start()
-    yield reader
-    reader.stop(5.0)
+    with running_reader(Settings(cache_bytes=1 << 20), lambda: engine) as reader:
+        yield reader
 
 
 @pytest.fixture(scope="module")
@@ -336,33 +311,27 @@ def test_the_result_cache_holds_pages_as_they_were_read(client: FlaskClient, eng
     assert all(options.mask == () for options in engine.seen)
 
 
-INSTANCE = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [as_base64(picture())]}
-FOREIGN: Mapping[str, Mapping[str, Any]] = {
-    "/api/tr-run/": {"data": {"img": as_base64(picture())}},
-    "/api/ocr": {"json": {"base64": as_base64(picture())}},
-    "/ocr": {"json": {"file": as_base64(picture()), "fileType": 1, "visualize": False}},
-    "/api/trocr": {"data": {"img_base64": as_base64(picture())}},
-    "/parse/image": {"data": {"base64Image": f"data:image/png;base64,{as_base64(picture())}"}},
-    "/predict/ocr_system": {"json": {"images": [as_base64(picture())]}},
-    "/ocr/prediction": {"json": {"key": ["image"], "value": [as_base64(picture())]}},
-    "/ocr/raw": {"data": picture()},
-    "/ocr/batch": {"json": {"images": [as_base64(picture())] * 2}},
-    "/v1/models/ocr:predict": {"json": {"instances": [{"b64": as_base64(picture())}]}},
-    "/v2/models/ocr/infer": {"json": {"inputs": [INSTANCE]}},
+FOREIGN: Mapping[str, tuple[str, dict[str, Any]]] = {
+    **SENT,
+    "turboocr raw": ("/ocr/raw", {"data": picture()}),
+    "turboocr batch": ("/ocr/batch", {"json": {"images": [as_base64(picture())] * 2}}),
 }
 
 
-@pytest.mark.parametrize("path", FOREIGN)
-def test_a_header_masks_the_answers_of_every_adapter(client: FlaskClient, path: str) -> None:
+@pytest.mark.parametrize("adapter", FOREIGN)
+def test_a_header_masks_the_answers_of_every_adapter(client: FlaskClient, adapter: str) -> None:
+    path, sent = FOREIGN[adapter]
+
     def answer(query: str = "", **headers: str) -> str:
-        response = client.post(f"{path}{query}", headers=headers, **FOREIGN[path])
+        response = client.post(f"{path}{query}", headers=headers, **sent)
         assert response.status_code == 200
         return response.get_data(as_text=True)
 
     assert PERSON in answer()
     for masked in (answer(**{"X-Mask": "id"}), answer("?mask=id")):
         assert PERSON not in masked
-        assert STARS in masked
+        # In Markdown a star that marks nothing has a backslash before it.
+        assert STARS in masked.replace("\\", "")
 
 
 @pytest.mark.parametrize(

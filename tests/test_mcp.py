@@ -74,6 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (outside / "secret.png").write_bytes(PNG)
     (folder / "page.png").write_bytes(PNG)
     (folder / "three.pdf").write_bytes(pdf(GRAY, BLACK, GRAY))
+    (folder / "large.png").write_bytes(bytes(200_000))
     (folder / "out.png").symlink_to(outside / "secret.png")
     (folder / "outer").symlink_to(outside)
     (folder / "in.png").symlink_to(folder / "page.png")
@@ -149,6 +150,7 @@ REFUSED = [
     ({"path": "."}, "no file"),
     ({"base64": "!"}, "base64"),
     ({"base64": "A" * 200_000}, "larger"),
+    ({"path": "large.png"}, "--most-bytes"),
     ({"base64": as_base64(b"hello")}, "plain text"),
     ({"url": "http://127.0.0.1/"}, "not fetched"),
     ({"path": "page.png", "pages": "0"}, "pages is"),
@@ -161,12 +163,6 @@ def test_what_may_not_or_cannot_be_read_is_refused_by_name(
 ) -> None:
     failed, (text,) = call(server, "read_document", **sent)
     assert (failed, named in text) == (True, True), text
-
-
-def test_a_file_that_is_too_large_is_not_read(sources: Sources, reader: Reader) -> None:
-    small = make_server(EnginePages(lambda: reader), replace(sources, most_bytes=10), Limits(1, 100))
-    failed, (text,) = call(small, "read_image", path="page.png")
-    assert (failed, "--most-bytes" in text) == (True, True)
 
 
 def test_an_address_is_read_where_the_operator_allows_it(sources: Sources, reader: Reader) -> None:

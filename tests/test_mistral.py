@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from documents import GRAY, pdf
 from flask.testing import FlaskClient
 from keys_support import Keys, bearer, keys_in
+from support import Clock
 from web_support import TEXT, as_base64, json_of, picture, running_app
 
 from ocrsvc.adapters.mistral.uploaded_files import EXPIRES, SIGNATURE, SignatureRefused, UploadedFiles
@@ -234,7 +234,7 @@ def test_a_url_of_another_host_is_fetched_where_the_operator_allows_it() -> None
 
 
 def test_expired_files_go_when_jobs_are_swept(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     jobs = JobStore(tmp_path, 4000, KEEP_S, clock, wall=clock)
     UploadedFiles(jobs.uploads).add(b"x", "a", "one", None)
     clock.now_s += KEEP_S + 1
@@ -245,16 +245,6 @@ def test_expired_files_go_when_jobs_are_swept(tmp_path: Path) -> None:
 # The store.
 
 
-@dataclass
-class Clock:
-    """Seconds that stand still."""
-
-    now_s: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def files_in(folder: Path, clock: Clock, keep_s: float = 1.0) -> UploadedFiles:
     """Room for 100 kB, and two files."""
     folder.mkdir(exist_ok=True)
@@ -262,7 +252,7 @@ def files_in(folder: Path, clock: Clock, keep_s: float = 1.0) -> UploadedFiles:
 
 
 def test_a_signed_url_holds_as_long_as_it_says_and_no_longer_than_its_file(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     files = files_in(tmp_path / "files", clock, 2 * 3600)
     file = files.add(b"x", "a", "caller", None)
     short, long = (f"http://x/v1/files/{file.id}/content?{files.signed_query(file, hours)}" for hours in (1, 100))
@@ -283,11 +273,11 @@ def test_a_signed_url_holds_as_long_as_it_says_and_no_longer_than_its_file(tmp_p
 
 @pytest.mark.parametrize("url", ["http://x/a", f"http://x/b?{SIGNATURE}=1", f"http://[?{SIGNATURE}", "x" * 9999])
 def test_other_urls_are_not_taken_for_signed_ones(tmp_path: Path, url: str) -> None:
-    assert files_in(tmp_path, Clock()).signed_id(url) is None
+    assert files_in(tmp_path, Clock(1000.0)).signed_id(url) is None
 
 
 def test_files_are_bounded_shared_between_callers_and_removed_when_they_are_old(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     files = files_in(tmp_path, clock, 60)
     with pytest.raises(BodyTooLarge):
         files.add(bytes(100_001), "a", "one", None)

@@ -17,6 +17,7 @@ from ocrsvc.engines.model.encryption import ModelKey
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key, default_folder
 
 MODEL = b"a model" * 1000
+KEY = ModelKey(bytes(range(32)))
 
 
 def keep(cache: ModelCache, data: bytes = MODEL, key: str = "key") -> None:
@@ -56,59 +57,61 @@ def replace_by_folder(file: Path) -> None:
     file.mkdir()
 
 
+@pytest.mark.parametrize("own_key", [None, KEY], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("harm", [cut, flip, empty, open_to_all, replace_by_folder])
-def test_what_is_damaged_or_could_be_anybodys_is_not_found(tmp_path: Path, harm: Callable[[Path], None]) -> None:
-    cache = ModelCache(tmp_path)
+def test_what_is_damaged_or_could_be_anybodys_is_not_found_and_made_again(
+    tmp_path: Path, harm: Callable[[Path], None], own_key: ModelKey | None
+) -> None:
+    cache = ModelCache(tmp_path, own_key)
     keep(cache)
     (file,) = tmp_path.iterdir()
     harm(file)
     assert cache.find("model", "key") is None
-
-
-@pytest.mark.parametrize("harm", [cut, flip, empty, open_to_all])
-def test_what_is_damaged_is_made_again(tmp_path: Path, harm: Callable[[Path], None]) -> None:
-    cache = ModelCache(tmp_path)
     keep(cache)
-    (file,) = tmp_path.iterdir()
-    harm(file)
-    keep(cache)
-    assert cache.find("model", "key") == MODEL
+    assert cache.find("model", "key") == (None if file.is_dir() else MODEL)
 
 
-def test_a_folder_that_cannot_be_made_keeps_nothing_and_harms_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("folder", "needed_bytes"), [("file", 1), ("folder", 2**62)], ids=["no folder", "no room"])
+def test_what_cannot_be_kept_harms_nothing(tmp_path: Path, folder: str, needed_bytes: int) -> None:
     (tmp_path / "file").write_text("not a folder")
-    cache = ModelCache(tmp_path / "file")
-    with cache.new_file("model", "key", 1) as file:
+    cache = ModelCache(tmp_path / folder)
+    with cache.new_file("model", "key", needed_bytes) as file:
         assert file is None
     assert cache.find("model", "key") is None
 
 
-def test_too_little_room_keeps_nothing(tmp_path: Path) -> None:
-    with ModelCache(tmp_path).new_file("model", "key", 2**62) as file:
-        assert file is None
-
-
-def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_what_is_half_written_when_its_maker_fails_is_not_kept(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
 
-    def write_half() -> None:
-        with cache.new_file("model", "key", 1) as file:
+    def fail() -> None:
+        with cache.cached_folder("engine", "key") as folder, cache.new_file("model", "key", 1) as file:
+            assert folder is not None
             assert file is not None
+            (folder / "sm90.engine").write_bytes(b"half")
             file.write_bytes(b"half")
             raise RuntimeError("half way")
 
     with pytest.raises(RuntimeError, match="half way"):
-        write_half()
-    assert list(tmp_path.iterdir()) == []
+        fail()
+    assert [one for one in tmp_path.rglob("*") if one.is_file()] == []
+    assert build(cache) == []
 
 
-def test_a_few_of_each_model_are_kept_the_newest(tmp_path: Path) -> None:
+def test_a_few_of_each_model_are_kept_the_newest_and_the_folders_used_last(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
-    for number in range(6):
-        keep(cache, key=f"{number}")
-        os.utime(tmp_path / f"model-{number}", (number, number))
+    for number in range(26):
+        keep(cache, key=f"{number:02}")
+        build(cache, f"{number:02}")
+        for name in ("model", "engine"):
+            os.utime(tmp_path / f"{name}-{number:02}", (number, number))
     keep(cache, key="last")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["model-3", "model-4", "model-5", "model-last"]
+    build(cache, "last")
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        *(f"engine-{number:02}" for number in range(3, 26)),
+        "engine-last",
+        *(f"model-{number:02}" for number in range(23, 26)),
+        "model-last",
+    ]
 
 
 def test_a_folder_is_had_while_another_process_tidies_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,38 +174,12 @@ def test_an_engine_that_was_built_anew_replaces_the_old_one_and_the_others_stay(
         }
 
 
-def test_a_build_that_fails_keeps_nothing(tmp_path: Path) -> None:
-    cache = ModelCache(tmp_path)
-
-    def fail() -> None:
-        with cache.cached_folder("engine", "key") as folder:
-            assert folder is not None
-            (folder / "sm90.engine").write_bytes(b"half")
-            raise RuntimeError("half way")
-
-    with pytest.raises(RuntimeError, match="half way"):
-        fail()
-    assert build(cache) == []
-
-
 def test_a_folder_that_others_may_write_to_is_no_folder(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
     build(cache)
     (tmp_path / "engine-key").chmod(0o777)
     with cache.cached_folder("engine", "key") as folder:
         assert folder is None
-
-
-def test_the_folders_used_last_are_kept(tmp_path: Path) -> None:
-    cache = ModelCache(tmp_path)
-    for number in range(26):
-        build(cache, f"{number:02}")
-        os.utime(tmp_path / f"engine-{number:02}", (number, number))
-    build(cache, "last")
-    assert sorted(file.name for file in tmp_path.iterdir()) == [
-        *(f"engine-{number:02}" for number in range(3, 26)),
-        "engine-last",
-    ]
 
 
 MAKER = """
@@ -272,9 +249,6 @@ def test_the_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert default_folder() == tmp_path / ".cache" / "ocrsvc"
 
 
-KEY = ModelKey(bytes(range(32)))
-
-
 def test_with_a_key_nothing_plain_is_written_and_the_same_key_finds_it(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path, KEY)
     with cache.new_file("model", "key", len(MODEL)) as file:
@@ -287,15 +261,6 @@ def test_with_a_key_nothing_plain_is_written_and_the_same_key_finds_it(tmp_path:
     assert cache.find("model", "key") == MODEL
     assert ModelCache(tmp_path, ModelKey(bytes(32))).find("model", "key") is None
     assert ModelCache(tmp_path).find("model", "key") is None
-
-
-@pytest.mark.parametrize("harm", [cut, flip, empty, open_to_all, replace_by_folder])
-def test_what_is_damaged_of_an_encrypted_cache_is_not_found(tmp_path: Path, harm: Callable[[Path], None]) -> None:
-    cache = ModelCache(tmp_path, KEY)
-    keep(cache)
-    [entry] = [one for one in tmp_path.rglob("*") if one.is_file()]
-    harm(entry)
-    assert cache.find("model", "key") is None
 
 
 def test_an_entry_of_an_encrypted_cache_is_not_taken_for_another(tmp_path: Path) -> None:

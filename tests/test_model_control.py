@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from models_support import make_fake_version
+from models_support import make_fake
 
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import OperatorError, SettingsError, UnknownModel
 from ocrsvc.models.model_control import CHECK_S, PROOF_LOCK, ModelControl
 from ocrsvc.models.model_name import WantedModel
-from ocrsvc.models.policy import FILE, TENSORFLOW_FILE, read_policies
+from ocrsvc.models.policy import FILE, TENSORFLOW_FILE, parse_policies, read_policies
 from ocrsvc.models.repository import ModelRepository
-from ocrsvc.models.state import DAMAGED_FILE, ModelState, StateStore, Verdict, state_folder
+from ocrsvc.models.state import DAMAGED_FILE, MOST_VERDICTS, ModelState, StateStore, Verdict, state_folder
 from ocrsvc.models.state import FILE as STATE_FILE
 from ocrsvc.models.version_selection import VersionSelector
 from ocrsvc.records import ReadOptions
@@ -46,7 +47,7 @@ class Place:
             self.add("mine", number)
 
     def add(self, name: str, number: int, verdict: Verdict | None = ACCEPTED, **more: object) -> ModelVersion:
-        version = make_fake_version(self.folder, name, number, **more)  # type: ignore[arg-type]
+        version = make_fake(self.folder, number, name, **more)  # type: ignore[arg-type]
         if verdict is not None:
             self.store.record_verdict(version.digest, verdict)
         return version
@@ -169,34 +170,6 @@ def test_two_files_of_policies_are_refused(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "number"), [(None, 3), ("mine", 3), ("mine/2", 2), ("mine:old", 1), ("ppocr", 1), ("ppocr/1", 1)]
-)
-def test_a_request_is_read_by_what_it_names(place: Place, model: str | None, number: int) -> None:
-    place.policy('[mine]\nversions = "all"\nlabels = {old = 1}')
-    assert place.selector().select(ReadOptions(model=model)).number == number
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        (ReadOptions(model="mine/9"), "Versions of mine: 3. Labels: none."),
-        (ReadOptions(model="mine:old"), "Versions of mine: 3. Labels: none."),
-        (ReadOptions(model="yours"), "There is: mine, ppocr."),
-        (ReadOptions(model="no model"), "NAME/VERSION"),
-        (
-            ReadOptions(model="ppocr", lang="xyz"),
-            "The model ppocr/1 does not suit lang xyz. Tiers: small. Languages: zh, ",
-        ),
-        (ReadOptions(lang="xyz"), "Tiers: small. Languages: "),
-        (ReadOptions(tier="medium"), "Tiers: small."),
-    ],
-)
-def test_what_is_not_there_is_refused_with_what_is(place: Place, asked: ReadOptions, said: str) -> None:
-    with pytest.raises(UnknownModel, match=said.replace(".", "\\.")):
-        place.selector().select(asked)
-
-
-@pytest.mark.parametrize(
     ("asked", "name"),
     [
         (ReadOptions(lang="en"), "mine"),
@@ -255,35 +228,13 @@ def test_labels_set_by_an_operator_come_before_those_of_the_policy(place: Place)
             control.set_labels("mine", {"stable": wrong})
 
 
-def test_every_version_says_how_it_is(place: Place) -> None:
-    place.add("mine", 4, verdict=Verdict(accepted=False, reason="It reads garbage.", figures={"f1": 0.25}))
-    place.add("mine", 5, verdict=None)
-    (place.folder / "mine" / "6").mkdir()
-    (place.folder / "mine" / "6" / "SHA256SUMS").write_text("no digests")
-    place.loaded = {"mine/2"}
-    found = place.control().status("mine")
-    assert [one.state for one in found] == ["END", "UNLOADING", "AVAILABLE", "END", "START", "END"]
-    assert [one.reason for one in found][:5] == ["It is not wanted.", "", "", "It reads garbage.", found[4].reason]
-    assert "sha256sum" in found[5].reason
-    assert found[3].figures == {"f1": 0.25}
-
-
-def test_a_version_that_is_being_proved_is_loading(place: Place) -> None:
+def test_a_version_that_is_being_proved_is_loading_and_those_that_wait_start(place: Place) -> None:
     for number in (4, 5):
         new = place.add("mine", number, verdict=None)
     place.policy('[mine]\nversions = "all"')
     with place.store.locked(PROOF_LOCK, new.digest):
-        found = place.control().status("mine")
-    assert [one.state for one in found[3:]] == ["START", "LOADING"]
+        assert [one.state for one in place.control().status("mine")[3:]] == ["START", "LOADING"]
     assert [one.state for one in place.control().status("mine")[3:]] == ["START", "START"]
-
-
-def test_other_workers_follow_by_the_state_file(place: Place) -> None:
-    one, other = place.control(), place.control()
-    one.unload("mine")
-    assert "mine/3" in [str(version) for version in other.catalogue().available]
-    place.now_s += CHECK_S
-    assert "mine/3" not in [str(version) for version in other.catalogue().available]
 
 
 def test_a_request_follows_the_state_and_leaves_the_disk_to_the_watcher(place: Place) -> None:
@@ -334,16 +285,7 @@ def test_processes_that_change_the_state_at_once_lose_nothing(tmp_path: Path) ->
     assert sorted(one.name for one in tmp_path.iterdir()) == ["state.json", "state.lock"]
 
 
-def _make_open(folder: Path) -> None:
-    folder.mkdir()
-    folder.chmod(0o777)
-
-
-def _make_file(folder: Path) -> None:
-    folder.write_text("")
-
-
-@pytest.mark.parametrize("make", [_make_open, _make_file])
+@pytest.mark.parametrize("make", [lambda folder: folder.mkdir() or folder.chmod(0o777), Path.touch])
 def test_a_folder_that_is_not_safe_is_not_written_to(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "state")
     with pytest.raises(OperatorError, match="OCRSVC_MODELS_STATE"):
@@ -376,3 +318,21 @@ def test_who_names_what_does_not_serve_is_told_that_it_is_there(place: Place) ->
     for name in ("other", "mine/9", "mine:other"):
         with pytest.raises(UnknownModel, match=f"There is no model {name}"):
             place.selector().select(ReadOptions(model=name))
+
+
+@pytest.mark.parametrize("text", ["[" * 20_000, f"a = {'9' * 5000}", f"{'.'.join('a' * 30_000)} = 1"])
+def test_policies_made_to_stop_the_service_are_wrong_ones(text: str) -> None:
+    with pytest.raises(SettingsError, match="is no TOML"):
+        parse_policies(text)
+
+
+def test_no_refusals_nor_labels_take_its_verdict_from_what_serves(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    store.record_verdict("serves", Verdict(accepted=True, at=1.0))
+    refused = {f"digest {number}": Verdict(accepted=False, at=time.time() + number) for number in range(MOST_VERDICTS)}
+    store.change(lambda state: state.model_copy(update={"verdicts": {**state.verdicts, **refused}}))
+    assert len(store.read().verdicts) == MOST_VERDICTS
+    labels = {"mine": {f"{'l' * 60}{number}": 1 for number in range(100_000)}}
+    with pytest.raises(OperatorError, match="more than"):
+        store.change(lambda state: state.model_copy(update={"labels": labels}))
+    assert StateStore(store.folder).read().verdicts["serves"].accepted

@@ -21,12 +21,6 @@ from ocrsvc.records import ReadOptions
 from ocrsvc.settings.settings import Settings
 
 
-def single_model(engine: str) -> VersionSelector:
-    """The choice where there is no repository."""
-    control = ModelControl(ModelRepository(None, engine=engine), None)
-    return VersionSelector(control, WantedModel(control.catalogue().available[0].name))
-
-
 @pytest.fixture(scope="module")
 def client() -> Iterator[FlaskClient]:
     with running_app() as app:
@@ -49,6 +43,7 @@ def client() -> Iterator[FlaskClient]:
         ("lang", "ch", "zh"),
         ("lang", "chinese_cht", "zh-hant"),
         ("lang", "Japan", "ja"),
+        ("model", "ppocr/12", "ppocr/12"),
     ],
 )
 def test_what_is_sent_is_read_as(name: str, sent: str, value: str) -> None:
@@ -73,21 +68,6 @@ def test_what_cannot_be_one_is_refused(name: str, sent: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
-    [
-        {},
-        {"model": "ppocr"},
-        {"model": "ppocr/1", "tier": "small", "lang": "zh-hant"},
-        {"lang": "auto"},
-        {"lang": "ja"},
-        {"lang": "en-gb"},
-    ],
-)
-def test_the_built_in_model_is_the_only_one(asked: dict[str, str]) -> None:
-    single_model("ppocr").select(ReadOptions(**asked))  # type: ignore[arg-type]  # texts are what they are
-
-
-@pytest.mark.parametrize(
     ("name", "asked", "named"),
     [
         ("model", "ppocr/2", "Versions of ppocr: 1."),
@@ -106,9 +86,11 @@ def test_anything_else_is_unknown_and_what_there_is_is_said(
     assert named in problem["remedy"]
 
 
-def test_what_there_is_may_be_named(client: FlaskClient) -> None:
-    response = client.post("/v1/ocr?model=ppocr/1&tier=small&lang=en", data=picture())
-    assert response.status_code == 200
+@pytest.mark.parametrize(
+    "query", ["model=ppocr", "model=ppocr/1&tier=small&lang=zh-hant", "lang=auto", "lang=ja", "lang=en-gb"]
+)
+def test_what_there_is_may_be_named(client: FlaskClient, query: str) -> None:
+    assert client.post(f"/v1/ocr?{query}", data=picture()).status_code == 200
 
 
 def test_the_list_of_models_has_what_there_is(client: FlaskClient) -> None:
@@ -119,16 +101,15 @@ def test_the_list_of_models_has_what_there_is(client: FlaskClient) -> None:
     assert only["languages"] == list(BUILT_IN_DESCRIPTION.languages)
 
 
-def test_an_engine_with_its_own_model_has_none_to_list() -> None:
+def test_an_engine_with_its_own_model_lists_none_and_leaves_nothing_to_choose() -> None:
     with running_app(Settings(engine="tr")) as app:
         assert json_of(app.test_client().get("/v1/ocr/models")) == {"default": None, "models": []}
-
-
-@pytest.mark.parametrize("asked", [{"model": "fake"}, {"tier": "small"}, {"lang": "en"}])
-def test_an_engine_with_its_own_model_leaves_nothing_to_choose(asked: dict[str, str]) -> None:
-    with pytest.raises(UnknownModel, match="The engine fake reads with its own model"):
-        single_model("fake").select(replace(ReadOptions(), **asked))  # type: ignore[arg-type]
-    single_model("fake").select(ReadOptions(lang="auto"))
+    control = ModelControl(ModelRepository(None, engine="fake"), None)
+    selector = VersionSelector(control, WantedModel(control.catalogue().available[0].name))
+    for asked in ({"model": "fake"}, {"tier": "small"}, {"lang": "en"}):
+        with pytest.raises(UnknownModel, match="The engine fake reads with its own model"):
+            selector.select(replace(ReadOptions(), **asked))  # type: ignore[arg-type]  # texts are what they are
+    selector.select(ReadOptions(lang="auto"))
 
 
 def test_models_as_tensors_take_tier_and_language_as_parameters_where_there_are_several() -> None:

@@ -20,8 +20,6 @@ from ocrsvc.models.proof.judgement import (
     PageMeasurement,
     Stopped,
     judge,
-    pack,
-    unpack,
     words_f1,
 )
 from ocrsvc.models.proof.prover import Prover
@@ -73,53 +71,34 @@ def test_a_version_that_is_worse_than_the_one_that_serves_is_refused(
     assert reason in found.reason
 
 
+PPOCR = '[detection]\nfile = "det.onnx"\n[[recognition]]\nfile = "rec.onnx"\n'
+FAKE = 'engine = "fake"\n'
+
+
 @pytest.mark.parametrize(
-    ("settings", "kind", "reason"),
+    ("model", "files", "limits", "kind", "reason"),
     [
-        ({"fake_fault": "nonsense"}, "nonsense", "numbers that are none"),
-        ({"fake_fault": "segfault"}, "crash", "SIGSEGV"),
-        ({"fake_fault": "fail"}, "failed", "told to fail"),
-        ({"fake_warm_up_s": 1000.0}, "late", "within 1 s"),
-        ({"no_such_setting": 1}, "open", "no_such_setting"),
+        ('fake_fault = "nonsense"', {}, {}, "nonsense", "numbers that are none"),
+        ('fake_fault = "segfault"', {}, {}, "crash", "SIGSEGV"),
+        ('fake_fault = "fail"', {}, {}, "failed", "told to fail"),
+        ("fake_warm_up_s = 1000.0", {}, {"models_proof_s": 1.0}, "late", "within 1 s"),
+        ("no_such_setting = 1", {}, {}, "open", "no_such_setting"),
+        (f"fake_leak_bytes = {200 << 20}", {}, {"models_proof_memory": "150MiB"}, "memory", "more than 150 MiB"),
+        ("", {"weights.bin": b"who"}, {}, "files", "weights.bin"),
+        (PPOCR, {"det.onnx": b"\x08\x07", "rec.onnx": b"\x08\x07"}, {}, "open", "It does not open: "),
+        ("", {"reference/page.png": png()[:40]}, {}, "reference", "page.png"),
     ],
 )
 def test_a_version_that_does_not_work_is_refused(
-    tmp_path: Path, settings: Mapping[str, Any], kind: str, reason: str
+    tmp_path: Path, model: str, files: Mapping[str, bytes], limits: Mapping[str, object], kind: str, reason: str
 ) -> None:
-    limit_s = 1.0 if kind == "late" else 20.0
-    found = prover(tmp_path, models_proof_s=limit_s).prove(make_fake(tmp_path, 2, **settings), None)
+    description = model if model == PPOCR else f"{FAKE}[settings]\n{model}\n"
+    candidate = make_version(tmp_path, "fake", 2, description, {**files, "weights.bin": b"whole"})
+    if "weights.bin" in files:
+        (candidate.folder / "weights.bin").write_bytes(files["weights.bin"])
+    found = prover(tmp_path, model_cache=tmp_path / "cache", **limits).prove(candidate, None)
     assert found.kind == kind
     assert reason in found.reason
-
-
-def test_a_version_that_takes_all_memory_is_ended(tmp_path: Path) -> None:
-    candidate = make_fake(tmp_path, 2, fake_leak_bytes=200 << 20)
-    found = prover(tmp_path, models_proof_memory="150MiB").prove(candidate, None)
-    assert found.kind == "memory"
-    assert "more than 150 MiB" in found.reason
-
-
-def test_a_file_that_is_not_the_manifests_is_refused(tmp_path: Path) -> None:
-    candidate = make_version(tmp_path, "fake", 2, 'engine = "fake"\n', {"weights.bin": b"whole"})
-    (candidate.folder / "weights.bin").write_bytes(b"who")
-    found = prover(tmp_path).prove(candidate, None)
-    assert found.kind == "files"
-    assert "weights.bin" in found.reason
-
-
-def test_a_truncated_model_is_refused(tmp_path: Path) -> None:
-    model = '[detection]\nfile = "det.onnx"\n[[recognition]]\nfile = "rec.onnx"\n'
-    candidate = make_version(tmp_path, "cut", 1, model, {"det.onnx": b"\x08\x07", "rec.onnx": b"\x08\x07"})
-    found = prover(tmp_path, model_cache=tmp_path / "cache").prove(candidate, None)
-    assert found.kind == "open"
-    assert found.reason.startswith("It does not open: ")
-
-
-def test_a_reference_page_that_is_damaged_is_named(tmp_path: Path) -> None:
-    candidate = make_version(tmp_path, "fake", 2, 'engine = "fake"\n', {"reference/page.png": png()[:40]})
-    found = prover(tmp_path).prove(candidate, a_fake(tmp_path, 1))
-    assert found.kind == "reference"
-    assert "page.png" in found.reason
 
 
 def test_a_version_that_is_gone_is_not_blamed(tmp_path: Path) -> None:
@@ -201,26 +180,21 @@ def measured(text: str = "a b c d", cpu_s: float = 1.0, memory: int = 1 << 30, *
 
 
 @pytest.mark.parametrize(
-    ("candidate", "kind"),
+    ("candidate", "serving_cpu_s", "kind"),
     [
-        (measured(), None),
-        (measured(cpu_s=1.49), None),
-        (measured(cpu_s=1.51), "slow"),
-        (measured(memory=3 << 29), None),
-        (measured(memory=2 << 30), "memory"),
-        (measured("a b c x"), "text"),
-        (measured("a b c d", wanted="e f g h"), "text"),
-        (Judgement("crash", "It crashed."), "crash"),
+        (measured(), 1.0, None),
+        (measured(cpu_s=1.49), 1.0, None),
+        (measured(cpu_s=1.51), 1.0, "slow"),
+        # A page that costs nothing is not slower than another.
+        (measured(cpu_s=0.004), 0.0001, None),
+        (measured(memory=3 << 29), 1.0, None),
+        (measured(memory=2 << 30), 1.0, "memory"),
+        (measured("a b c x"), 1.0, "text"),
+        (measured("a b c d", wanted="e f g h"), 1.0, "text"),
+        (Judgement("crash", "It crashed."), 1.0, "crash"),
     ],
 )
-def test_the_bounds_of_the_description_hold(candidate: Measurement | Judgement, kind: str | None) -> None:
-    assert judge(candidate, measured(), Reference()).kind == kind
-
-
-def test_a_page_that_costs_nothing_is_not_slower_than_another() -> None:
-    assert judge(measured(cpu_s=0.004), measured(cpu_s=0.0001), Reference()).kind is None
-
-
-def test_an_outcome_travels() -> None:
-    for outcome in (measured(), Judgement("late", "It is late.")):
-        assert unpack(pack(outcome)) == outcome
+def test_the_bounds_of_the_description_hold(
+    candidate: Measurement | Judgement, serving_cpu_s: float, kind: str | None
+) -> None:
+    assert judge(candidate, measured(cpu_s=serving_cpu_s), Reference()).kind == kind

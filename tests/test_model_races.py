@@ -10,16 +10,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from models_support import make_fake, make_fake_version
+from models_support import make_fake
 from one_version_worker import PAGE, Worker, first_version_worker
-from support import wait_until
+from support import repeating, wait_until
 from test_loaded_models import FAR_S, MIB, serving, version
 from test_model_proof import a_fake, prover
 from test_model_watcher import serving_worker
@@ -32,6 +32,7 @@ from ocrsvc.models.repository import ModelRepository
 from ocrsvc.models.state import FILE, StateStore, Verdict
 from ocrsvc.models.version_loader import LoadState
 from ocrsvc.models.watcher import MOST_FAILURES
+from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.system.child_process import Program
 
@@ -145,41 +146,13 @@ def leave(chance: random.Random) -> Callable[[], None]:
     return check
 
 
-def test_a_retired_version_that_is_asked_for_again_stays_loaded() -> None:
-    with serving() as (models, machine, _):
-        models.preload(version("a"))
-        models.retire(version("a"))
-        wait_until(lambda: machine.closed)
-        for _ in range(3):
-            models.lease(version("a")).close()
-            wait_until(lambda: models.is_settled)
-        assert machine.opened == ["a/10"] * 2
-
-
-def test_a_worker_that_ends_does_not_spin_while_a_version_drains(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_ends_does_not_wait_for_a_version_that_drains() -> None:
     with serving(15) as (models, _, _), closing(models.lease(version("a"))):
-        drains = []
-        drain = models._drain
-
-        def note(*about: Any) -> bool:
-            drains.append(about)
-            return drain(*about)
-
-        monkeypatch.setattr(models, "_drain", note)
         asked = begun(lambda: models.lease(version("b")))
         wait_until(lambda: models.list()[0].state is LoadState.DRAINING)
         models.stop()
         assert isinstance(asked.exception(FAR_S), NotReady)
         wait_until(lambda: models.is_settled, "the loading thread ends")
-        assert len(drains) == 1
-
-
-def test_a_load_that_ends_its_thread_leaves_others_to_be_loaded() -> None:
-    with serving() as (models, machine, _):
-        machine.failures["a/10"] = SystemExit("an engine's own idea")  # type: ignore[assignment]
-        with pytest.raises(ModelUnavailable, match="an engine's own idea"):
-            models.lease(version("a"))
-        models.lease(version("b")).close()
 
 
 def test_a_version_is_not_to_blame_for_those_that_are_used(models: Path) -> None:
@@ -205,7 +178,7 @@ def test_a_version_is_not_to_blame_for_those_that_are_used(models: Path) -> None
 
 def test_a_state_that_cannot_be_read_for_a_moment_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = StateStore(tmp_path / "state")
-    made = make_fake_version(tmp_path / "models", "mine", 1)
+    made = make_fake(tmp_path / "models", 1, "mine")
     store.record_verdict(made.digest, Verdict(accepted=True))
     control = open_control(tmp_path / "models", tmp_path / "state")
     store.record_verdict("other", Verdict(accepted=False))
@@ -229,7 +202,7 @@ def test_a_state_that_cannot_be_read_for_a_moment_is_not_lost(tmp_path: Path, mo
 def test_a_request_does_not_wait_for_the_disk_of_the_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = make_fake_version(tmp_path / "models", "mine", 1)
+    made = make_fake(tmp_path / "models", 1, "mine")
     control = open_control(tmp_path / "models", tmp_path / "state")
     is_scanning, may_go_on = threading.Event(), threading.Event()
     scan = ModelRepository.scan
@@ -302,3 +275,45 @@ def test_a_fault_nobody_foresaw_does_not_end_the_watcher(models: Path, monkeypat
     worker.watcher.start()
     wait_until(lambda: len(looks) > 2)
     worker.watcher.stop()
+
+
+@contextmanager
+def asking(reader: Reader) -> Iterator[Counter[str]]:
+    """Six clients; the version of each answer, which must be that of its text."""
+    seen: Counter[str] = Counter()
+
+    def ask() -> None:
+        try:
+            reading = reader.read(PAGE, ReadOptions(), 20.0)
+            text = reading.page.lines[-1].text
+            seen["wrong" if text != f"fake/{reading.engine.version}" else text] += 1
+        except Exception as error:  # noqa: BLE001  whatever fails is a failed request
+            seen[repr(error)] += 1
+
+    with repeating(ask, 6):
+        yield seen
+
+
+def test_the_old_version_leaves_before_the_new_one_is_loaded(worker: Worker) -> None:
+    with asking(worker.reader) as seen:
+        for number in (2, 3, 4):
+            worker.accept(number)
+            worker.look()
+            wait_until(lambda: seen[f"fake/{number}"], f"an answer of fake/{number}")  # noqa: B023  called at once
+    assert worker.most_open == 1
+    assert set(seen) <= {"fake/1", "fake/2", "fake/3", "fake/4"}
+    assert worker.open_now == ["fake/4"]
+    assert worker.reader.read(PAGE, ReadOptions(), 5.0).engine.version == "4"
+
+
+def test_requests_are_read_by_the_old_version_when_the_new_one_does_not_open(worker: Worker) -> None:
+    worker.broken = {"fake/2"}
+    with asking(worker.reader) as seen:
+        worker.accept(2)
+        for _ in range(2):
+            worker.look()
+            before = seen.total()
+            wait_until(lambda: seen.total() > before + 6, "more answers")  # noqa: B023  called at once
+    assert worker.most_open == 1
+    assert set(seen) == {"fake/1"}
+    assert worker.open_now == ["fake/1"]

@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ocrsvc.engines.model.description import parse_description
 from ocrsvc.engines.model.files import MANIFEST, write_manifest
 from ocrsvc.engines.model.version import built_in_model
 from ocrsvc.errors import BadModel
-from ocrsvc.models.model_name import WantedModel, parse_wanted_model
 from ocrsvc.models.repository import ModelRepository
 
 MODEL = """
@@ -116,32 +114,6 @@ def test_nobody_takes_the_place_of_the_built_in_version(tmp_path: Path) -> None:
 def test_a_folder_that_is_missing_says_so(tmp_path: Path) -> None:
     with pytest.raises(BadModel, match="OCRSVC_MODELS"):
         ModelRepository(tmp_path / "none").scan()
-
-
-def test_a_description_says_what_it_takes_by_default() -> None:
-    description = parse_description(MODEL)
-    assert description.engine == "ppocr"
-    assert description.recognition[1].height_px == 48
-    assert description.files == ("det.onnx", "rec.onnx", "cyrillic.onnx")
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("ppocr", WantedModel("ppocr")),
-        ("ppocr/12", WantedModel("ppocr", 12)),
-        ("ppocr:canary", WantedModel("ppocr", label="canary")),
-    ],
-)
-def test_a_request_names_a_model_a_version_or_a_label(text: str, wanted: WantedModel) -> None:
-    assert parse_wanted_model(text) == wanted
-    assert str(wanted) == text
-
-
-@pytest.mark.parametrize("text", ["", "/1", "a/0", "a/99999999999", "a:", "a/b", "../a", "a/1:b", "Ä"])
-def test_what_names_no_model_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r".*"):
-        parse_wanted_model(text)
 
 
 def test_a_model_that_may_not_be_listed_leaves_the_others_as_they_are(

@@ -23,7 +23,7 @@ from ocrsvc.engines.model.description import Description, Detection, Recognition
 from ocrsvc.engines.model.files import MANIFEST
 from ocrsvc.errors import BadModel, OperatorError
 from ocrsvc.models.importers.find_model import find_model
-from ocrsvc.models.importers.source_files import NewModel, Wanted, files_of
+from ocrsvc.models.importers.source_files import NewModel, Wanted
 from ocrsvc.models.importers.write_version import write_version
 from ocrsvc.models.repository import ModelRepository
 from ocrsvc.models.state import StateStore, Verdict
@@ -86,6 +86,8 @@ def test_added_versions_are_numbered_and_their_manifests_hold(models: Models, re
     assert "mine/2:" in models("add", "mine", folder)
     assert "mine/7:" in models("add", "mine", folder, "--version", 7)
     assert "mine/8:" in models("add", "mine", folder)
+    models("add", "mine", folder, "--models", tmp_path / "other")
+    assert ModelRepository(tmp_path / "other").scan().numbers("mine") == (1,)
     check = ["sha256sum", "--strict", "-c", MANIFEST]
     assert subprocess.run(check, cwd=repository / "mine" / "7", check=False, capture_output=True).returncode == 0
     assert ModelRepository(repository).scan().numbers("mine") == (1, 2, 7, 8)
@@ -103,6 +105,7 @@ def test_added_versions_are_numbered_and_their_manifests_hold(models: Models, re
         (["check", "mine/9"], 65, "There is no mine/9"),
         (["check", "mine:label"], 78, "Accepted is NAME or NAME/VERSION"),
         (["remove", "mine"], 78, "names no version"),
+        (["remove", "mine/1"], 78, "Confirm with --yes"),
         (["remove", "mine/9", "--yes"], 78, "There is no mine/9"),
         (["remove", "ppocr/1", "--yes"], 78, "built-in"),
         (["load", "other"], 65, "There is no model other"),
@@ -113,7 +116,9 @@ def test_added_versions_are_numbered_and_their_manifests_hold(models: Models, re
 def test_what_cannot_be_done_says_why(models: Models, tmp_path: Path, args: list[str], code: int, words: str) -> None:
     folder = source(tmp_path / "source")
     models("add", "mine", folder)
+    before = entries(models)
     assert words in models(*(arg.replace("SOURCE", str(folder)) for arg in args), code=code)
+    assert entries(models) == before
 
 
 @pytest.mark.parametrize("arg", ["--version=0", "--version=1.5", "--recognizer=nothing", "--tier=huge"])
@@ -127,12 +132,6 @@ def test_a_repository_must_be_named(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "--models" in capsys.readouterr().err
     assert run(["models", "list"]) == 0
     assert capsys.readouterr().out.splitlines()[1].startswith("ppocr/1  serving")
-
-
-def test_a_repository_may_be_named_in_the_command(models: Models, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    models("add", "mine", source(tmp_path / "source"), "--models", other)
-    assert ModelRepository(other).scan().numbers("mine") == (1,)
 
 
 def test_a_version_that_cannot_be_written_leaves_nothing(repository: Path, tmp_path: Path) -> None:
@@ -207,12 +206,6 @@ def test_a_removed_version_loses_its_manifest_first(
     assert (has_manifest, numbers) == (False, ())
 
 
-def test_nothing_is_removed_unless_somebody_says_yes(models: Models, repository: Path) -> None:
-    make_fake(repository, 1)
-    assert "Confirm with --yes" in models("remove", "fake/1", code=78)
-    assert states(models)["fake/1"] == "waiting"
-
-
 def test_versions_are_loaded_unloaded_and_tried_anew(models: Models, repository: Path, store: StateStore) -> None:
     digests = [make_fake(repository, number).digest for number in (1, 2)]
     store.record_verdict(digests[0], Verdict(accepted=True))
@@ -265,12 +258,6 @@ def test_check_names_what_was_begun_and_never_ended(repository: Path) -> None:
     assert second.startswith("fake/.adding-0123: a command is at it, or was ended before its end.")
 
 
-def test_check_finds_a_damaged_file(models: Models, repository: Path, tmp_path: Path) -> None:
-    models("add", "mine", source(tmp_path / "source"))
-    (repository / "mine" / "1" / "rec.onnx").write_bytes(b"other")
-    assert "rec.onnx is not the file of its manifest" in models("check", "mine", code=65)
-
-
 def test_a_real_model_is_right(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     # Named, it is not tried what computes it quickest, which takes seconds for a model that was not seen before.
     monkeypatch.setenv("OCRSVC_PRECISION", "fp32")
@@ -284,11 +271,6 @@ def test_ocrsvc_check_says_in_a_line_what_the_repository_holds(repository: Path)
     make_fake(repository, 1)
     (make_fake(repository, 2).folder / MANIFEST).unlink()
     assert f"{repository}, 2 versions, 1 still being copied" in describe_models(read_settings())
-
-
-def test_a_file_has_the_texts_beside_it_and_no_other(tmp_path: Path) -> None:
-    folder = source(tmp_path / "source")
-    assert [file.name for file in files_of(folder / "rec.onnx")] == ["rec.onnx", "dict.txt"]
 
 
 def test_a_folder_that_cannot_be_written_to_says_so(tmp_path: Path) -> None:

@@ -11,18 +11,21 @@ import pytest
 from documents import GRAY, pdf
 from flask.testing import FlaskClient
 from models_support import make_several
-from web_support import as_base64, json_of, picture
+from test_adapters import SENT
+from web_support import as_base64, json_of, picture, running_reader
 
+from ocrsvc.adapters.ocr_space.http import LANGUAGES, read_options
+from ocrsvc.adapters.umi_ocr.answers import OPTIONS, options_for, parse_image_options
 from ocrsvc.api.openapi import openapi
 from ocrsvc.app import create_app
 from ocrsvc.client.response import Response, model_list_of
+from ocrsvc.engines.model.languages import AUTO, is_tag
 from ocrsvc.errors import BadModel
+from ocrsvc.http.parsed_body import Content
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.models.model_control import ModelList
 from ocrsvc.models.worker_models import WorkerModels
-from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.load import read_settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 PAGE = picture()
 BASE64 = as_base64(PAGE)
@@ -38,12 +41,8 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> JobStore:
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory, jobs: JobStore) -> Iterator[FlaskClient]:
     settings = read_settings(make_several(tmp_path_factory.mktemp("models")))
-    reader = Reader(settings, ThreadPlan(1, 4, 2))
-    reader.start()
-    try:
+    with running_reader(settings, None) as reader:
         yield create_app(settings, reader, jobs=jobs).test_client()
-    finally:
-        reader.stop(5.0)
 
 
 def readers(response: Any) -> list[str]:
@@ -114,17 +113,11 @@ def test_the_description_is_the_same_with_a_repository(client: FlaskClient) -> N
     assert json_of(client.get("/openapi.json")) == openapi()
 
 
+BY_NAME = ("trwebocr", "trwebocr_cpp", "rapidocr_api", "paddlex", "paddlehub", "paddle_serving", "umi_ocr", "ocr_space")
 IN_THE_ADDRESS: list[tuple[str, dict[str, Any]]] = [
+    *(SENT[name] for name in BY_NAME),
     ("/ocr/raw", {"data": PAGE}),
     ("/ocr/batch", {"json": {"images": [BASE64]}}),
-    ("/ocr", {"json": {"file": BASE64, "fileType": 1, "visualize": True}}),
-    ("/ocr", {"data": {"image_data": BASE64}}),
-    ("/api/tr-run/", {"data": {"img": BASE64}}),
-    ("/api/trocr", {"data": {"img_base64": BASE64}}),
-    ("/predict/ocr_system", {"json": {"images": [BASE64]}}),
-    ("/ocr/prediction", {"json": {"key": ["image"], "value": [BASE64]}}),
-    ("/parse/image", {"data": {"base64Image": DATA_URI}}),
-    ("/api/ocr", {"json": {"base64": BASE64}}),
 ]
 
 
@@ -160,7 +153,9 @@ def test_a_language_that_no_model_reads_is_invalid_to_ocr_space(client: FlaskCli
 
 def test_umi_ocr_reads_with_every_language_and_model_that_it_lists(client: FlaskClient) -> None:
     described = json_of(client.get("/api/ocr/get_options"))["ocr.language"]
-    values = [value for value, _ in described["optionsList"]]
+    titles = dict(described["optionsList"])
+    values = list(titles)
+    assert [titles[value] for value in values[:2]] == ["简体中文", "English"]
     assert values[0] == described["default"] == "models/config_chinese.txt"
     # The others are those of the built-in model, which nothing here need load.
     for value, version in {
@@ -172,18 +167,29 @@ def test_umi_ocr_reads_with_every_language_and_model_that_it_lists(client: Flask
         "model=east:stable": "east/1",
         "model=east:canary": "east/2",
         "model=north": "north/1",
+        # Not listed, but understood.
+        "Русский": "north/1",
+        "lang=auto": "east/1",
+        "tier=tiny": "north/1",
+        "model=EAST/2": "east/2",
     }.items():
-        assert value in values
+        assert value in values or value in {"Русский", "lang=auto", "tier=tiny", "model=EAST/2"}
         assert readers(_by_umi_ocr(client, value)) == [version]
 
 
-@pytest.mark.parametrize("value", ["models/config_korean.txt", "model=west", "klingon"])
-def test_what_umi_ocr_does_not_list_is_a_wrong_option(client: FlaskClient, value: str) -> None:
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("models/config_korean.txt", "model=west", "klingon", "en", "models/../../etc/passwd", "rotate=90"),
+        *("model=", "lang=klingon", 7, ["en"]),
+    ],
+)
+def test_what_umi_ocr_does_not_list_is_a_wrong_option(client: FlaskClient, value: object) -> None:
     response = _by_umi_ocr(client, value)
     assert (response.status_code, json_of(response)["code"]) == (200, 804)
 
 
-def _by_umi_ocr(client: FlaskClient, value: str) -> Any:
+def _by_umi_ocr(client: FlaskClient, value: object) -> Any:
     return client.post("/api/ocr", json={"base64": BASE64, "options": {"ocr.language": value}})
 
 
@@ -218,3 +224,12 @@ def test_a_repository_that_cannot_be_listed_names_no_path(client: FlaskClient, m
     response = client.get("/v1/ocr/models")
     assert (response.status_code, json_of(response)["code"]) == (503, "not_ready")
     assert "/srv" not in response.text
+
+
+def test_the_languages_of_ocr_space_are_tags_and_mean_nothing_without_a_repository() -> None:
+    assert all(tag == AUTO or is_tag(tag) for tag in LANGUAGES.values())
+    sent = Content(fields=(("language", "CHT"),))
+    assert read_options(sent, has_models=True).lang == "zh-hant"
+    assert read_options(sent, has_models=False).lang is None
+    assert parse_image_options({"ocr.language": ["what", "ever"]}).read_options(has_models=False).lang is None
+    assert options_for(ModelList("gone", ())) == OPTIONS

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import requests
-from documents import tiff
 from models_support import accept, make_fake, make_version
 from support import Server, run_server
 from web_support import picture
@@ -84,17 +83,6 @@ def test_the_models_stay_within_their_memory(server: Server) -> None:
         assert ask(server, name).status_code == 200
     assert server.metric("ocrsvc_model_unloads_total") > 0
     assert server.metric("ocrsvc_loaded_models_bytes") <= server.metric("ocrsvc_loaded_models_limit_bytes")
-
-
-def test_all_pages_of_a_document_are_read_by_one_model(server: Server) -> None:
-    answer = ask(server, "c", tiff([30, 40, 50])).json()
-    assert answer["engine"]["model"] == "c"
-    assert [page["lines"][-1]["text"] for page in answer["pages"]] == ["c/1"] * 3
-
-
-def test_a_model_that_is_not_there_is_named_with_those_that_are(server: Server) -> None:
-    answer = ask(server, "nowhere")
-    assert (answer.status_code, answer.json()["code"]) == (404, "unknown_model")
 
 
 def test_a_damaged_model_is_refused_for_a_while_and_the_others_read(server: Server) -> None:

@@ -30,8 +30,7 @@ from ocrsvc.errors import (
     Unreachable,
 )
 from ocrsvc.ocrmypdf_engine.element_tree import orientation_of, skew_of, to_tree
-from ocrsvc.ocrmypdf_engine.page_reader import raised_as
-from ocrsvc.ocrmypdf_plugin import OcrsvcEngine
+from ocrsvc.ocrmypdf_plugin import OcrsvcEngine, raised_as
 from ocrsvc.records import Box, Line, Page, Word
 
 

@@ -16,12 +16,12 @@ from models_support import built_in
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.pipeline.network_input import model_input, to_tensor
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, WITH_LOGITS, first_steps
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, WITH_LOGITS
 from ocrsvc.engines.ppocr.runtime import openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
 from ocrsvc.engines.ppocr.runtime.open_model import open_model, open_openvino
-from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, OpenVinoRecognizer
+from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, OpenVinoRecognizer, first_steps
 from ocrsvc.engines.ppocr.runtime.runtimes import BF16, FP32, RuntimeChoice
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime_proof import prove_runtimes

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -19,7 +18,7 @@ import requests
 from flask import Flask
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from support import ROOT, Server, clean_environment, run_server, wait_until
+from support import Server, ocrsvc, run_server, wait_until
 from web_support import as_base64, json_of, picture, running_app
 from werkzeug.serving import make_server
 from werkzeug.wrappers import Response
@@ -30,8 +29,7 @@ from ocrsvc.cli.status import describe_overview
 from ocrsvc.http.origins import is_local
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics import METRICS
-from ocrsvc.telemetry.prometheus import ENTRY_ROWS, GPU_ROWS, HEAD_ROWS
-from ocrsvc.telemetry.worker_table import Head, Reason, WorkerEntry
+from ocrsvc.telemetry.worker_table import Reason
 
 _ANSWER_S = 20.0
 _SOON_S = 20.0
@@ -71,18 +69,6 @@ def post(server: Server) -> int:
     return requests.post(f"{server.url}/v1/ocr", data=picture(), timeout=_ANSWER_S).status_code
 
 
-def ocrsvc(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ocrsvc", *args],
-        env=clean_environment(env),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-
-
 @pytest.fixture(scope="module")
 def ready_server() -> Iterator[Server]:
     """One service with two workers, for the tests that only look at it."""
@@ -94,42 +80,31 @@ def ready_server() -> Iterator[Server]:
 # What is counted.
 
 
-def test_requests_are_counted_by_adapter_status_and_code() -> None:
+def test_requests_and_failed_images_are_counted_by_adapter_status_and_code() -> None:
     with running_app() as app:
         client = app.test_client()
         client.post("/v1/ocr", data=picture())
         client.post("/v1/ocr", data=b"no image")
+        # One image fails, and the request does not.
+        client.post("/v1/ocr", json={"images": [as_base64(picture()), as_base64(b"no image at all")]})
         client.post("/api/tr-run/", data={"img": as_base64(picture())})
         client.post("/api/trocr")
         client.get("/nowhere")
-        found = numbers_of(app)
-    assert {key: count for key, count in found.items() if key.startswith("ocrsvc_requests_total")} == {
-        "ocrsvc_requests_total{code=ok,door=api,status=200}": 1,
+        assert numbers_of(app)["ocrsvc_in_flight_requests"] == 1, "the one that asks"
+    client.post("/v1/ocr", data=picture())
+    found = numbers_of(app)
+    assert {key: count for key, count in found.items() if key.startswith("ocrsvc_requests_total{code=")} == {
+        "ocrsvc_requests_total{code=ok,door=api,status=200}": 2,
         "ocrsvc_requests_total{code=unsupported_image,door=api,status=415}": 1,
+        "ocrsvc_requests_total{code=not_ready,door=api,status=503}": 1,
         "ocrsvc_requests_total{code=ok,door=trwebocr,status=200}": 1,
         "ocrsvc_requests_total{code=nothing_sent,door=trwebocr_cpp,status=400}": 1,
         "ocrsvc_requests_total{code=not_found,door=none,status=404}": 1,
+        "ocrsvc_requests_total{code=ok,door=operators,status=200}": 1,
     }
-    assert found["ocrsvc_request_seconds_count{door=api}"] == 2
-    assert found["ocrsvc_in_flight_requests"] == 1, "the one that asks"
-
-
-def test_a_failed_image_among_others_is_counted_though_the_request_succeeds() -> None:
-    with running_app() as app:
-        body = {"images": [as_base64(picture()), as_base64(b"no image at all")]}
-        assert app.test_client().post("/v1/ocr", json=body).status_code == 200
-        found = numbers_of(app)
-    assert found["ocrsvc_failures_total{code=unsupported_image}"] == 1
-    assert found["ocrsvc_requests_total{code=ok,door=api,status=200}"] == 1
-
-
-def test_a_refusal_is_counted_by_its_reason() -> None:
-    with running_app() as app:
-        pass
-    app.test_client().post("/v1/ocr", data=picture())
-    found = numbers_of(app)
+    assert found["ocrsvc_failures_total{code=unsupported_image}"] == 2
     assert found["ocrsvc_refused_total{reason=not_ready}"] == 1
-    assert found["ocrsvc_requests_total{code=not_ready,door=api,status=503}"] == 1
+    assert found["ocrsvc_request_seconds_count{door=api}"] == 4
 
 
 @pytest.mark.parametrize("kind", ["text", "openmetrics"])
@@ -159,13 +134,6 @@ def test_the_table_holds_every_metric_and_no_other() -> None:
     assert shown == {(metric.shown_name, metric.help) for metric in METRICS}
 
 
-@pytest.mark.parametrize(
-    ("row", "owner"), [*((row, Head) for row in HEAD_ROWS), *((row, WorkerEntry) for row in ENTRY_ROWS + GPU_ROWS)]
-)
-def test_each_row_of_the_tables_is_a_field_of_the_worker_table(row: Any, owner: type[Head | WorkerEntry]) -> None:
-    assert row.field in {entry[0] for entry in owner._fields_}
-
-
 # Who may ask.
 
 
@@ -193,7 +161,7 @@ def test_a_caller_is_local_when_its_peer_is_and_no_proxy_speaks_for_it(environ: 
     assert is_local(environ) is local
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/ops/workers"])
+@pytest.mark.parametrize("path", ["/metrics", "/ops/workers", "/ops", "/ops/overview", "/ops/static/ops.js"])
 @pytest.mark.parametrize(
     ("ops", "here", "elsewhere"), [("open", 200, 200), ("local", 200, 403), ("off", 404, 404)], ids=lambda value: value
 )
@@ -202,21 +170,11 @@ def test_the_setting_says_who_may_ask(path: str, ops: Any, here: int, elsewhere:
         client = app.test_client()
         assert client.get(path).status_code == here
         response = client.get(path, environ_base=ELSEWHERE)
+        assert client.get("/healthz", environ_base=ELSEWHERE).status_code == 200
     assert response.status_code == elsewhere
     if elsewhere == 403:
         assert json_of(response)["code"] == "local_only"
         assert "OCRSVC_OPS" in json_of(response)["remedy"]
-
-
-def test_health_is_for_everybody() -> None:
-    with running_app(Settings(ops="local")) as app:
-        assert app.test_client().get("/healthz", environ_base=ELSEWHERE).status_code == 200
-
-
-def test_an_application_without_our_arbiter_shows_its_own_numbers_and_no_workers() -> None:
-    with running_app() as app:
-        assert json_of(app.test_client().get("/ops/workers")) == {"arbiter_pid": None, "workers": []}
-        assert numbers_of(app)["ocrsvc_workers_wanted"] == 0
 
 
 # A real service.
@@ -283,16 +241,6 @@ def test_images_that_wait_are_seen_from_every_worker() -> None:
         for client in clients:
             client.join()
         assert numbers(server)["ocrsvc_queue_waiting_images"] == 0
-
-
-def test_the_access_log_of_a_service_is_complete_at_its_end() -> None:
-    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_ACCESS_LOG": "json"}) as server:
-        for _ in range(30):
-            assert post(server) == 200
-        assert server.stop() == 0
-        events = [json.loads(line) for line in server.lines if line.startswith("{")]
-    assert [event["code"] for event in events] == ["ok"] * 30
-    assert len({event["id"] for event in events}) == 30
 
 
 def test_a_service_writes_no_access_log_unless_it_is_asked_to(ready_server: Server) -> None:
@@ -476,18 +424,15 @@ def test_recycle_never_signals_what_is_not_the_service(ready_server: Server) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [(None, "Nothing says which service"), ("", "does not hold a process id"), ("x", "does not hold a process id")],
+    ("name", "text", "message"),
+    [
+        (None, "", "Nothing says which service"),
+        ("pid", "", "does not hold a process id"),
+        ("pid", "x", "does not hold a process id"),
+        ("none", "", "cannot be read: No such file"),
+    ],
 )
-def test_recycle_needs_to_know_the_service(text: str | None, message: str, tmp_path: Path) -> None:
-    file = tmp_path / "pid"
-    if text is not None:
-        file.write_text(text)
-    done = ocrsvc("recycle", *(() if text is None else ("--pidfile", str(file))))
+def test_recycle_needs_to_know_the_service(name: str | None, text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "pid").write_text(text)
+    done = ocrsvc("recycle", **({} if name is None else {"OCRSVC_PIDFILE": str(tmp_path / name)}))
     assert (done.returncode, message in done.stderr) == (78, True), done.stderr
-
-
-def test_recycle_says_when_the_pid_file_is_not_there(tmp_path: Path) -> None:
-    done = ocrsvc("recycle", OCRSVC_PIDFILE=str(tmp_path / "none"))
-    assert done.returncode == 78
-    assert "cannot be read: No such file" in done.stderr

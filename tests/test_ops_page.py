@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,19 +133,6 @@ def test_calls_over_grpc_that_fail_are_listed_too() -> None:
     ]
 
 
-def test_noting_a_failure_costs_less_than_50_microseconds_of_cpu() -> None:
-    """Measured: 1.4. The best of 20 runs counts, so that a busy machine changes nothing."""
-    recorder = RecentErrors().recorder()
-
-    def run() -> float:
-        began = time.thread_time()
-        for _ in range(200):
-            recorder.note("caller", 400, "bad_option", adapter="api", route="/v1/ocr", request_id="0" * 32)
-        return (time.thread_time() - began) / 200
-
-    assert min(run() for _ in range(20)) < 50e-6
-
-
 # The last ten minutes
 
 
@@ -209,15 +195,6 @@ def test_a_quantile_is_estimated_as_prometheus_does(seconds: tuple[float, ...], 
 # The page
 
 
-@pytest.mark.parametrize("path", ["/ops", "/ops/overview", "/ops/static/ops.js"])
-@pytest.mark.parametrize(("ops", "here", "elsewhere"), [("open", 200, 200), ("local", 200, 403), ("off", 404, 404)])
-def test_who_may_ask_for_the_metrics_may_see_the_page(path: str, ops: Any, here: int, elsewhere: int) -> None:
-    with running_app(Settings(ops=ops)) as app:
-        client = app.test_client()
-        assert client.get(path).status_code == here
-        assert client.get(path, environ_base=ELSEWHERE).status_code == elsewhere
-
-
 def test_the_page_runs_nothing_but_its_own_files() -> None:
     with running_app() as app:
         client = app.test_client()
@@ -237,10 +214,13 @@ def test_another_sites_page_may_not_ask() -> None:
         assert client.delete("/ops/quarantine", headers={"Origin": "http://evil.example"}).status_code == 403
 
 
-def test_without_an_arbiter_there_is_an_overview_without_workers_and_history() -> None:
+def test_without_an_arbiter_there_is_an_overview_without_workers_and_history_and_without_keys_none() -> None:
     with running_app() as app:
-        app.test_client().post("/v1/ocr", data=picture())
-        found = json_of(app.test_client().get("/ops/overview"))
+        client = app.test_client()
+        client.post("/v1/ocr", data=picture())
+        found = json_of(client.get("/ops/overview"))
+        assert json_of(client.get("/ops/workers")) == {"arbiter_pid": None, "workers": []}
+        assert json_of(client.get("/ops/keys")) == {"keys": None}
     assert (found["workers"], found["workers_wanted"], found["documents"]) == ([], 0, None)
     assert found["counts"]["requests_by_adapter"] == {"api": 1}
     assert set(map(len, found["history"]["curves"].values())) == {0}
@@ -353,11 +333,6 @@ def test_the_keys_and_what_is_used_of_them_are_listed_without_their_secrets(tmp_
         assert is_near_quota(KeyLimits(pages_a_day=10), usage, keys.now_s)
         assert not is_near_quota(KeyLimits(pages_a_day=11, requests_per_s=1), usage, keys.now_s)
         assert dict(read_key_counts(keys.gate)) == {KEYS: 2, KEYS_NEAR_QUOTA: 1}
-
-
-def test_a_service_without_keys_says_so() -> None:
-    with running_app() as app:
-        assert json_of(app.test_client().get("/ops/keys")) == {"keys": None}
 
 
 @in_browser

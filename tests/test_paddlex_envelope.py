@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from web_support import KnownEngine, as_base64, picture
+from web_support import as_base64, picture
 
-from ocrsvc.adapters.paddlex.envelope import infer
+from ocrsvc.adapters.paddlex.http import infer
 from ocrsvc.adapters.paddlex.word_boxes import to_word_members
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Box, Character, Line, Word
-from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
-
-
-@pytest.fixture(scope="module")
-def reader() -> Iterator[Reader]:
-    reader = Reader(Settings(), ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
-    reader.start()
-    yield reader
-    reader.stop(5.0)
 
 
 def ask(reader: Reader, members: object) -> tuple[int, Any]:

@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import requests
 from support import Server, run_server, wait_until
 from web_support import picture
 
-from ocrsvc.access.admission import BLOCK, SPARE, KeyReservation, WorkerReservations
+from ocrsvc.access.admission import BLOCK, SPARE, KeyReservation
 from ocrsvc.access.api_keys import KeyEntry, KeyLimits
 from ocrsvc.access.key_store import Hold, LimitReached, Need, Usage, day_of
 from ocrsvc.access.manage_keys import add_key, open_store
@@ -95,41 +94,6 @@ def test_a_block_that_is_full_says_so_and_has_room_again_when_it_is_settled(
     assert block.add("one-more", DAY, 1)
 
 
-def count_and_wait(counts: PageCounts, wire: int) -> None:
-    block = CountBlock(counts, 1)
-    assert block.claim()
-    block.add("acme", DAY, 7)
-    os.write(wire, b".")
-    signal.pause()
-
-
-def test_what_a_killed_worker_has_counted_is_settled_by_another(counts: PageCounts, store: SqliteStore) -> None:
-    out, wire = os.pipe()
-    worker = get_context("fork").Process(target=count_and_wait, args=(counts, wire))
-    worker.start()
-    os.read(out, 1)
-    # It lives: it settles by itself.
-    counts.settle_abandoned(store)
-    assert store.usage("acme", DAY) == Usage()
-    worker.kill()
-    worker.join()
-    for _ in range(2):
-        counts.settle_abandoned(store)
-    assert store.usage("acme", DAY) == Usage(today=7, this_month=7)
-    for end in (out, wire):
-        os.close(end)
-
-
-def test_a_worker_counts_first_what_the_one_before_it_has_left(
-    counts: PageCounts, store: SqliteStore, block: CountBlock
-) -> None:
-    block.add("acme", DAY, 3)
-    reservations = WorkerReservations(store, counts, 0, lambda: 0.0)
-    assert reservations.refresh()
-    assert store.usage("acme", DAY).today == 3
-    reservations.end()
-
-
 def test_a_worker_takes_a_block_asks_nobody_for_those_that_come_next_and_gives_back_the_rest(
     store: SqliteStore, held: KeyReservation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,22 +140,6 @@ def test_of_what_little_is_left_a_worker_takes_no_more_than_it_needs_and_keeps_i
         assert store.usage("acme", DAY)[:2] == (1, BLOCK)
     held.settle()
     assert store.usage("acme", DAY) == Usage(today=5, this_month=5)
-
-
-def test_two_workers_together_never_take_more_than_there_is(
-    counts: PageCounts, store: SqliteStore, held: KeyReservation
-) -> None:
-    others = CountBlock(counts, 1)
-    others.claim()
-    both, taken = (held, KeyReservation(store, others, "acme", lambda: 0.0)), 0
-    for turn in range(400):
-        try:
-            both[turn % 2].take(KeyLimits(pages_a_day=200, concurrency=1000), DAY, ONE)
-            taken += 1
-        except LimitReached:
-            # As it happens four times a second.
-            both[1 - turn % 2].settle()
-    assert taken == 200
 
 
 def test_a_request_does_not_wait_for_others_for_long(held: KeyReservation, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from documents import GRAY, pdf, with_text
+from documents import GRAY, drawn, open_pdf, pdf, with_text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import clean_environment, wait_until
@@ -32,8 +32,7 @@ from web_support import KnownEngine, json_of, running_app
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, ImageTooLarge, OcrsvcError, ResourcesExhausted
 from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import open_document
-from ocrsvc.imaging.pdf import open_pdf as pdf_room
-from ocrsvc.imaging.pdf.open_pdf import Pdf
+from ocrsvc.imaging.pdf import open_pdf as pdf_module
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.settings.settings import Settings
@@ -78,8 +77,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
 @pytest.fixture
 def _double(monkeypatch: pytest.MonkeyPatch) -> None:
     """Documents are drawn by the double, which may be as slow as the machine is busy."""
-    monkeypatch.setattr(pdf_room, "_PROGRAM", "doubles.pdf_program")
-    monkeypatch.setattr(pdf_room, "PAGE_LIMIT_S", 30.0)
+    monkeypatch.setattr(pdf_module, "_PROGRAM", "doubles.pdf_program")
+    monkeypatch.setattr(pdf_module, "PAGE_LIMIT_S", 30.0)
     monkeypatch.setattr(child_process, "_POLL_S", 0.05)
 
 
@@ -90,12 +89,6 @@ def open_files() -> list[str]:
 def file_that(**replies: str) -> bytes:
     """What makes the double answer so; it begins as a PDF does."""
     return b"%PDF-" + json.dumps(replies).encode()
-
-
-@contextmanager
-def opened(data: bytes, check: Callable[[], object] = bool) -> Iterator[Pdf]:
-    with closing(Pdf(data, MEGAPIXEL, check)) as document:
-        yield document
 
 
 # What a process may do wrong
@@ -124,10 +117,10 @@ WRONG = {
 @pytest.mark.usefixtures("_double")
 @pytest.mark.parametrize("how", WRONG)
 def test_a_process_that_misbehaves_costs_its_document_alone(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pdf_room, "PAGE_LIMIT_S", SOON_S)
-    with pytest.raises(BrokenImage), opened(file_that(open=WRONG[how])) as document:
+    monkeypatch.setattr(pdf_module, "PAGE_LIMIT_S", SOON_S)
+    with pytest.raises(BrokenImage), open_pdf(file_that(open=WRONG[how])) as document:
         # One that floods has answered the first question rightly.
-        document.draw(1, 72, 1000, bool, gray=True)
+        drawn(document)
 
 
 @pytest.mark.usefixtures("_double")
@@ -136,38 +129,35 @@ def test_a_process_that_misbehaves_costs_its_document_alone(how: str, monkeypatc
 def test_it_may_misbehave_at_any_time_and_the_next_page_is_drawn_by_another(
     word: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(file_that(**{word: how})) as document:
-        monkeypatch.setattr(pdf_room, "PAGE_LIMIT_S", SOON_S)
+    with open_pdf(file_that(**{word: how})) as document:
+        monkeypatch.setattr(pdf_module, "PAGE_LIMIT_S", SOON_S)
         for _ in range(2):
             with pytest.raises(BrokenImage):
-                document.draw(1, 72, 1000, bool, gray=True)
+                drawn(document)
+
+
+UNREASONABLE = [
+    ({"open": "pages -1"}, BrokenImage),
+    ({"size": "points -1 10"}, BrokenImage),
+    ({"size": "points 1e14 1e14"}, ImageTooLarge),
+    ({"draw": "large_image 1e14 -1e14"}, ImageTooLarge),
+    ({"draw": "damaged_page 1e14"}, BrokenImage),
+]
 
 
 @pytest.mark.usefixtures("_double")
-@pytest.mark.parametrize(
-    ("replies", "error"),
-    [
-        ({"open": "pages -1"}, BrokenImage),
-        ({"size": "points -1 10"}, BrokenImage),
-        ({"size": "points 1e14 1e14"}, ImageTooLarge),
-        ({"draw": "large_image 1e14 -1e14"}, ImageTooLarge),
-        ({"draw": "damaged_page 1e14"}, BrokenImage),
-    ],
-)
+@pytest.mark.parametrize(("replies", "error"), UNREASONABLE)
 def test_numbers_beyond_reason_are_held_against_the_limits(replies: dict[str, str], error: type[OcrsvcError]) -> None:
-    with pytest.raises(error), opened(file_that(**replies)) as document:
-        document.draw(1, 72, 1000, bool, gray=True)
-
-
-@pytest.mark.usefixtures("_double")
-def test_no_more_pages_are_believed_than_a_list_of_them_can_hold() -> None:
-    with opened(file_that(open="pages 1e14")) as document:
+    with pytest.raises(error), open_pdf(file_that(**replies)) as document:
+        drawn(document)
+    # No more pages are believed than a list of them can hold.
+    with open_pdf(file_that(open="pages 1e14")) as document:
         assert document.count < 10_000_000
 
 
 @pytest.mark.usefixtures("_double")
 def test_a_stopped_process_gives_its_turn_back_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pdf_room, "PAGE_LIMIT_S", 60.0)
+    monkeypatch.setattr(pdf_module, "PAGE_LIMIT_S", 60.0)
     # One engine thread: two documents at once.
     reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=KnownEngine)
     reader.start()
@@ -201,7 +191,7 @@ def test_a_process_that_does_not_get_ready_is_not_the_file_s_fault(
     child_process._log_once.cache_clear()
     monkeypatch.setattr(child_process, "START_LIMIT_S", SOON_S if ready == "!silent" else 30.0)
     for _ in range(2):
-        with pytest.raises(ResourcesExhausted, match="did not start") as refusal, opened(file_that(ready=ready)):
+        with pytest.raises(ResourcesExhausted, match="did not start") as refusal, open_pdf(file_that(ready=ready)):
             pass
     assert refusal.value.retryable
     messages = [record.message for record in caplog.records if "did not start" in record.message]
@@ -221,7 +211,7 @@ def test_a_slow_start_is_not_counted_as_the_file_s_time(
             now_s[0] += 10 * SOON_S
             os.kill(started[0].pid, signal.SIGCONT)
 
-    with opened(file_that(ready="!stop"), check) as document:
+    with open_pdf(file_that(ready="!stop"), check=check) as document:
         assert now_s[0] > SOON_S
         assert document.count == 2
 
@@ -248,33 +238,33 @@ def failing(code: int, calls: int, real: Callable[..., Any]) -> Callable[..., An
     return call
 
 
-@pytest.mark.parametrize(
-    ("where", "calls", "code"),
-    [
-        ((os, "memfd_create"), 0, errno.EMFILE),
-        ((os, "memfd_create"), 1, errno.EMFILE),
-        ((os, "write"), 0, errno.ENOSPC),
-        ((fcntl, "fcntl"), 1, errno.EPERM),
-        ((socket, "socketpair"), 0, errno.ENFILE),
-        ((subprocess, "Popen"), 0, errno.EAGAIN),
-        ((subprocess, "Popen"), 0, errno.ENOMEM),
-        ((os, "ftruncate"), 0, errno.ENOMEM),
-        ((mmap, "mmap"), 0, errno.ENOMEM),
-    ],
-)
+REFUSALS = [
+    *[((os, "memfd_create"), calls, errno.EMFILE) for calls in (0, 1)],
+    *[((subprocess, "Popen"), 0, code) for code in (errno.EAGAIN, errno.ENOMEM)],
+    *[((os, "write"), 0, errno.ENOSPC), ((os, "ftruncate"), 0, errno.ENOMEM), ((mmap, "mmap"), 0, errno.ENOMEM)],
+    *[((fcntl, "fcntl"), 1, errno.EPERM), ((socket, "socketpair"), 0, errno.ENFILE)],
+]
+
+
+@pytest.mark.parametrize(("where", "calls", "code"), REFUSALS)
 def test_what_the_system_refuses_is_answered_so_and_nothing_is_left(
     where: tuple[Any, str], calls: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(*where, failing(code, calls, getattr(*where)))
-    with pytest.raises(ResourcesExhausted, match=os.strerror(code)), opened(pdf(GRAY)) as document:
-        document.draw(1, 72, 1000, bool, gray=True)
+    with pytest.raises(ResourcesExhausted, match=os.strerror(code)), open_pdf(pdf(GRAY)) as document:
+        drawn(document)
+
+
+def open_and_close() -> None:
+    with open_pdf(pdf(GRAY)):
+        pass
 
 
 def lay_text() -> bytes:
     return with_text(pdf(GRAY, GRAY), [READ])
 
 
-@pytest.mark.parametrize("read", [lambda: Pdf(pdf(GRAY), MEGAPIXEL, bool).close(), lay_text])
+@pytest.mark.parametrize("read", [open_and_close, lay_text])
 def test_without_file_descriptors_documents_wait_for_better_times(read: Callable[[], object]) -> None:
     before, (soft, hard) = open_files(), resource.getrlimit(resource.RLIMIT_NOFILE)
     refused = 0
@@ -334,21 +324,18 @@ def test_a_program_whose_parent_is_gone_already_ends_before_it_begins() -> None:
         assert ours.recv(MESSAGE_BYTES) == b""
 
 
-@pytest.mark.parametrize(
-    "request_", [b"1 " + b"9" * MESSAGE_BYTES, b"1 unknown", b"open", b"\xff", b"1 size", b"1 size 1 2 3", b"x open"]
-)
-def test_a_program_that_is_asked_nonsense_ends(request_: bytes) -> None:
-    with program(os.getpid(), 1 << 30, 0) as (process, ours):
-        assert ours.recv(MESSAGE_BYTES).startswith(b"ready ")
-        ours.send(request_)
-        process.wait(30)
+NONSENSE = [b"1 " + b"9" * MESSAGE_BYTES, b"1 unknown", b"open", b"\xff", b"1 size", b"1 size 1 2 3", b"x open"]
 
 
-def test_a_program_ends_when_its_parent_closes_the_connection() -> None:
+@pytest.mark.parametrize("request_", [*NONSENSE, None])
+def test_a_program_ends_when_it_is_asked_nonsense_or_its_parent_closes_the_connection(request_: bytes | None) -> None:
     with program(os.getpid(), 1 << 30, 0) as (process, ours):
         assert ours.recv(MESSAGE_BYTES).startswith(b"ready ")
-        ours.close()
-        assert process.wait(30) == 0
+        if request_ is None:
+            ours.close()
+        else:
+            ours.send(request_)
+        assert (process.wait(30) == 0) or request_ is not None
 
 
 def test_a_program_is_late_by_its_own_clock_too() -> None:
@@ -372,7 +359,8 @@ def test_a_program_is_late_by_its_own_clock_too() -> None:
 def test_a_program_is_gone_when_the_process_that_started_it_is_killed() -> None:
     source = (
         "import sys, time; from ocrsvc.imaging.pdf import open_pdf as pdf; pdf._PROGRAM = 'doubles.pdf_program'; "
-        f"document = pdf.Pdf({file_that()!r}, 1000, bool); print(document._child._program.process.pid, flush=True); "
+        f"document = pdf.Pdf({file_that()!r}, pdf.DrawingLimits(72, 1000, 1000), bool); "
+        "print(document._child._program.process.pid, flush=True); "
         "time.sleep(60)"
     )
     environment = clean_environment() | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
@@ -394,18 +382,16 @@ def has_ended(process: int) -> bool:
 # What it is held to
 
 
-def test_a_pdf_s_process_gives_up_what_this_kernel_lets_it(started: list[subprocess.Popen[bytes]]) -> None:
-    with opened(pdf(GRAY)):
+def test_a_pdf_s_process_gives_up_what_this_kernel_lets_it_and_lets_others_go_first(
+    started: list[subprocess.Popen[bytes]],
+) -> None:
+    with open_pdf(pdf(GRAY)):
         lines = Path(f"/proc/{started[0].pid}/status").read_text("ascii").splitlines()
+        assert os.getpriority(os.PRIO_PROCESS, started[0].pid) > os.getpriority(os.PRIO_PROCESS, 0)
     held = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     if "Seccomp" not in held:
         pytest.skip("this kernel has no seccomp")
     assert (held["Seccomp"], held["NoNewPrivs"], held["Threads"]) == ("2", "1", "1")
-
-
-def test_a_pdf_s_process_lets_others_go_first(started: list[subprocess.Popen[bytes]]) -> None:
-    with opened(pdf(GRAY)):
-        assert os.getpriority(os.PRIO_PROCESS, started[0].pid) > os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def test_others_go_first_while_it_still_loads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,7 +419,7 @@ def test_a_pdf_s_process_loads_nothing_but_pdfium_s_own_functions() -> None:
 
 
 def test_the_file_itself_cannot_be_changed_by_who_draws_it() -> None:
-    with opened(pdf(GRAY)) as document, pytest.raises(PermissionError):
+    with open_pdf(pdf(GRAY)) as document, pytest.raises(PermissionError):
         os.pwrite(document._file, b"x", 0)
 
 

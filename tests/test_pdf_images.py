@@ -17,7 +17,7 @@ from web_support import json_of, running_app
 
 from ocrsvc.errors import BadOption, ImageTooLarge
 from ocrsvc.imaging.engine_input import EngineInput
-from ocrsvc.imaging.pdf.open_pdf import Pdf, image_size_px
+from ocrsvc.imaging.pdf.open_pdf import DrawingLimits, Pdf, image_size_px
 from ocrsvc.records import Box, Image, Line, Page, Pixels, ReadOptions
 from ocrsvc.settings.settings import Settings
 
@@ -102,15 +102,15 @@ def placed(made: pikepdf.Pdf, turn: tuple[float, float, float, float]) -> None:
 
 
 def measured(data: bytes, dpi: int = 200, *, most_pixels: int = MOST, longest: int = 5000) -> tuple[int, int] | None:
-    with closing(Pdf(data, most_pixels, bool)) as document:
-        return document.measure_image(1, dpi, longest, bool)
+    with closing(Pdf(data, DrawingLimits(dpi, most_pixels, longest), bool)) as document:
+        return document.measure_image(1, bool)
 
 
 def drawn(data: bytes, dpi: int = 200) -> NDArray[np.uint8]:
-    with closing(Pdf(data, MOST, bool)) as document:
-        size = document.measure_image(1, dpi, 5000, bool)
+    with closing(Pdf(data, DrawingLimits(dpi, MOST, 5000), bool)) as document:
+        size = document.measure_image(1, bool)
         assert size is not None
-        return document.draw(1, dpi, 5000, bool, gray=True, image_size=size)
+        return document.draw(1, size, bool, gray=True, is_image=True)
 
 
 @pytest.mark.parametrize("dpi", [72, 100, 150, 200, 203.2, 300])
@@ -180,7 +180,7 @@ def test_its_resolution_stays_within_the_limits(
     own_dpi: tuple[int, int], dpi: int, most_pixels: int, longest: int, expected: tuple[int, int] | None
 ) -> None:
     own = (A4[0] * own_dpi[0] / 72, A4[1] * own_dpi[1] / 72)
-    found = image_size_px(A4, own, dpi, most_pixels, longest)
+    found = image_size_px(A4, own, DrawingLimits(dpi, most_pixels, longest))
     assert (found is None) == (expected is None)
     if found and expected:
         assert max(abs(one - other) for one, other in zip(found, expected, strict=True)) <= 1

@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 import pytest
 import requests
-from support import ROOT, Server, clean_environment, start_server
+from support import ROOT, Server, ocrsvc, start_server
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.grpc_server.protobuf import Messages
@@ -83,18 +83,6 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python))
     subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, timeout=60)
     return str(python)
-
-
-def ocrsvc(python: str, *args: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """The command line in that environment."""
-    return subprocess.run(
-        [python, "-m", "ocrsvc", *args],
-        env=clean_environment(settings),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
 
 
 def code(text: str, scale: int) -> Pixels:
@@ -169,13 +157,13 @@ def test_the_arbiter_loads_neither_the_engine_nor_the_adapter(server: Server) ->
 
 
 def test_their_settings_are_listed_and_described(python: str) -> None:
-    done = ocrsvc(python, "settings", OCRSVC_QR_MIN_SIDE_PX="12")
+    done = ocrsvc("settings", python=python, OCRSVC_QR_MIN_SIDE_PX="12")
     assert (done.returncode, done.stderr) == (0, "")
     assert "OCRSVC_QR_MIN_SIDE_PX = 12 pixels  (environment)" in done.stdout.splitlines()
     assert "OCRSVC_CSV_SEPARATOR = comma  (default)" in done.stdout.splitlines()
     [dialects] = [line for line in done.stdout.splitlines() if line.startswith("OCRSVC_DIALECTS = ")]
     assert dialects.endswith(", csv  (default)")
-    reference = ocrsvc(python, "settings", "--markdown").stdout
+    reference = ocrsvc("settings", "--markdown", python=python).stdout
     assert "one of ppocr, tr, tr_crnn, fake, qr |" in reference
     *_, qr, csv = reference.split("\n## ")
     assert (qr.startswith("Engine qr\n"), csv.startswith("Adapter csv\n")) == (True, True)
@@ -184,7 +172,7 @@ def test_their_settings_are_listed_and_described(python: str) -> None:
 def test_their_settings_are_read_from_the_file_and_checked(python: str, tmp_path: Path) -> None:
     file = tmp_path / "ocrsvc.toml"
     file.write_text('qr_min_side_px = 7\ncsv_separator = "colon"\n', encoding="utf-8")
-    done = ocrsvc(python, "settings", OCRSVC_CONFIG=str(file), OCRSVC_QR_MIN_SIDE="1")
+    done = ocrsvc("settings", python=python, OCRSVC_CONFIG=str(file), OCRSVC_QR_MIN_SIDE="1")
     assert (done.returncode, sorted(done.stderr.removeprefix("ocrsvc: ").splitlines())) == (
         78,
         [
@@ -195,7 +183,7 @@ def test_their_settings_are_read_from_the_file_and_checked(python: str, tmp_path
 
 
 def test_check_opens_the_engine_and_tells_where_plug_ins_come_from(python: str) -> None:
-    done = ocrsvc(python, "check", OCRSVC_ENGINE="qr")
+    done = ocrsvc("check", python=python, OCRSVC_ENGINE="qr")
     assert done.returncode == 0, done.stderr
     assert f"plug-ins: engine qr ({PACKAGE}), adapter csv ({PACKAGE})" in done.stdout.splitlines()
     assert "  qr: opens (opencv " in done.stdout
@@ -249,10 +237,6 @@ def loaded(*names: str) -> list[str]:
     """The names of what becomes of entry points that name entries of this module."""
     points = [EntryPoint(name, f"test_plugins:{name}", "ocrsvc.engines") for name in names]
     return list(with_plugins((EngineEntry("fake", ""),), points, EngineEntry))
-
-
-def test_plug_ins_come_after_the_built_in_ones() -> None:
-    assert loaded("GOOD") == ["fake", "good"]
 
 
 @pytest.mark.parametrize("name", ["TAKEN", "RESERVED", "LOUD", "PACKAGE", "MISSING"])

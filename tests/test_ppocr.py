@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import sys
 import time
 from collections import Counter
@@ -141,7 +142,7 @@ def test_an_image_reads_the_same_alone_and_beside_others_on_other_threads(handle
 
 def probabilities(graph: str | bytes, page: Pixels) -> NDArray[np.float32]:
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
-    found: NDArray[np.float32] = session.run(None, {"x": to_tensor(page)})[0]
+    found: NDArray[np.float32] = session.run(None, {session.get_inputs()[0].name: to_tensor(page)})[0]
     return found
 
 
@@ -153,6 +154,15 @@ def test_zeroing_subnormal_weights_changes_no_output() -> None:
     assert not ((np.abs(weights) < np.finfo(np.float32).tiny) & (weights != 0)).any()
     page = np.random.default_rng(1).integers(0, 256, (96, 128, 3), np.uint8)
     assert np.array_equal(probabilities(shipped, page), probabilities(mended.SerializeToString(), page))
+
+
+def test_every_rewrite_applies_to_the_built_in_model(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "ocrsvc.ppocr")
+    for kind in (DETECTION, RECOGNITION):
+        models.prepare_model(built_in_part(kind))
+        models.prepare_model(built_in_part(kind), batched=True)
+        models.prepare_model(built_in_part(kind), openvino=True)
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("features", [b"flags : avx2 avx512f fma", b"flags : avx2 fma"])

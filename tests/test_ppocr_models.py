@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -234,12 +233,16 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("changed", "fault"), BAD.values(), ids=BAD)
+@pytest.mark.parametrize(
+    ("changed", "fault", "isolation"),
+    [*((*bad, "thread") for bad in BAD.values()), (*BAD["a dictionary of another model"], "process")],
+    ids=[*BAD, "in a child"],
+)
 def test_what_cannot_be_read_with_is_refused_with_the_reason(
-    tmp_path: Path, changed: dict[str, Any], fault: str
+    tmp_path: Path, changed: dict[str, Any], fault: str, isolation: str
 ) -> None:
     version = a_version(tmp_path / "models", **changed)
-    with pytest.raises(BadModel, match=fault) as raised, opened(version, tmp_path / "cache"):
+    with pytest.raises(BadModel, match=fault) as raised, opened(version, tmp_path / "cache", isolation=isolation):
         pass
     assert raised.value.remedy
 
@@ -256,22 +259,6 @@ def test_a_model_does_not_hold_what_is_in_other_files(
     version = a_version(tmp_path / "models", **changed)
     with pytest.raises(BadModel, match="in another file"), opened(version, tmp_path / "cache", **runtime) as handle:
         read(handle)
-
-
-def test_a_model_that_is_refused_leaves_no_thread(tmp_path: Path) -> None:
-    version, before = a_version(tmp_path / "models", det=make_recognizer(2, 4)), threading.active_count()
-    with pytest.raises(BadModel), opened(version, tmp_path / "cache"):
-        pass
-    assert threading.active_count() == before
-
-
-def test_a_child_says_what_is_wrong_with_a_model(tmp_path: Path) -> None:
-    version = a_version(tmp_path / "models", dict="甲\n".encode())
-    with (
-        pytest.raises(BadModel, match="has 4 classes, and its dictionary"),
-        opened(version, tmp_path / "cache", isolation="process"),
-    ):
-        pass
 
 
 def noise(height: int, width: int) -> Pixels:

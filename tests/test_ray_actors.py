@@ -13,10 +13,9 @@ import pytest
 
 from ocrsvc import __version__
 from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile, failure_of
-from ocrsvc.batch.readers.open_reader import ClusterRequest
-from ocrsvc.batch.readers.ray_actors import Actor, ActorPool
-from ocrsvc.batch.readers.ray_page_actor import ActorArguments, ActorStarted
+from ocrsvc.batch.readers.ray_actors import Actor, ActorArguments, ActorPool, ActorStarted, room_in
 from ocrsvc.batch.readers.ray_reader import RayReader, check_listens, settings_to_send
+from ocrsvc.batch.request import ClusterRequest
 from ocrsvc.cli.batch import actor_options_of
 from ocrsvc.errors import BadOption, ClusterUnavailable, RunChanged, SourceGone
 from ocrsvc.records import ReadOptions
@@ -80,7 +79,8 @@ def pool_of(*at_once: int) -> ActorPool:
     """A pool with actors a, b and so on that read so many groups at once."""
     pool = Cluster(ClusterRequest()).pool
     for host, most in zip("abc", at_once, strict=False):
-        pool.actors.append(Actor(Handle(), 0.0, None, None, host=host, node=f"node of {host}", at_once=most))
+        said = ActorStarted({}, "", "", most, f"node of {host}", host)
+        pool.actors.append(Actor(Handle(), 0.0, None, None, said=said))
     return pool
 
 
@@ -90,7 +90,7 @@ def pool_of(*at_once: int) -> ActorPool:
 def test_groups_go_to_the_actors_with_the_most_places_up_to_what_they_read_at_once() -> None:
     pool = pool_of(2, 2)
     with ExitStack() as taken:
-        assert [taken.enter_context(pool.taken()).host for _ in range(4)] == ["a", "b", "a", "b"]
+        assert [taken.enter_context(pool.taken()).said.host for _ in range(4)] == ["a", "b", "a", "b"]
         assert (pool.at_once, pool._free()) == (4, None)
 
 
@@ -179,8 +179,8 @@ def test_as_many_actors_are_asked_for_as_there_is_room_for() -> None:
 
 
 def test_parts_of_a_gpu_are_counted_exactly() -> None:
-    assert ClusterRequest(cpus=0.1, gpus=0.1).room_in({"CPU": 1.0, "GPU": 1.0}) == 10
-    assert ClusterRequest(options={"resources": {"scanner": 1}}).room_in({"CPU": 8.0}) == 0
+    assert room_in(ClusterRequest(cpus=0.1, gpus=0.1), {"CPU": 1.0, "GPU": 1.0}) == 10
+    assert room_in(ClusterRequest(options={"resources": {"scanner": 1}}), {"CPU": 8.0}) == 0
 
 
 def test_an_actor_that_finds_no_room_is_withdrawn_unless_it_was_asked_for_by_number() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from gunicorn.config import Config
+from support import Clock
 from test_request_framing import Loop
 
 from ocrsvc.serving.caller_turns import CallerTurns
@@ -22,16 +23,6 @@ from ocrsvc.worker.connection import caller_of
 from ocrsvc.worker.request_threads import RequestThreads, StartLimiter
 
 FOR_EVER_S = 1e9
-
-
-class Clock:
-    """Monotonic seconds that pass when they are told to."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def test_a_caller_with_many_requests_has_one_in_front_of_each_other_caller_s() -> None:
@@ -49,7 +40,7 @@ def test_a_caller_with_many_requests_has_one_in_front_of_each_other_caller_s() -
 
 
 def test_so_many_begin_at_once_and_one_more_when_one_ends_or_is_settled() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     starts = StartLimiter(2, 0.005, clock)
     first, _ = starts.begin(), starts.begin()
     assert starts.left_s() == pytest.approx(0.005)
@@ -66,7 +57,7 @@ def test_so_many_begin_at_once_and_one_more_when_one_ends_or_is_settled() -> Non
 
 
 def test_while_the_loop_works_one_begins_at_a_time() -> None:
-    starts = StartLimiter(3, 0.005, Clock())
+    starts = StartLimiter(3, 0.005, Clock(100.0))
     starts.throttle()
     only = starts.begin()
     assert starts.left_s() > 0

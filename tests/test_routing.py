@@ -17,11 +17,6 @@ def test_every_name_has_an_adapter_and_every_adapter_a_name() -> None:
     assert all(resolve(entry.grpc).files for entry in adapters().values() if entry.grpc)
 
 
-def test_an_adapter_is_a_blueprint_that_bears_its_name() -> None:
-    with running_app() as app:
-        assert set(adapters()) <= set(app.blueprints)
-
-
 @pytest.mark.parametrize("name", adapters())
 def test_each_adapter_can_be_the_only_one_and_can_be_switched_off(name: str) -> None:
     others = tuple(other for other in adapters() if other != name)

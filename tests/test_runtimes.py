@@ -65,21 +65,19 @@ def _bf16(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("int8", "bf16", "chosen"),
     [
-        ((1.0, True), (0.5, True), BF16),
-        ((0.4, True), (0.5, True), INT8),
-        ((0.4, False), (0.5, True), BF16),  # quicker, but it reads otherwise
-        ((0.4, False), (0.5, False), FP32),
-        ((0.95, True), (1.2, True), FP32),  # within what timings vary by
+        ((1.0, ""), (2.0, ""), BF16),
+        ((2.5, ""), (2.0, ""), INT8),
+        ((2.5, "it reads otherwise"), (2.0, ""), BF16),
+        ((2.5, "it reads otherwise"), (2.0, "a run fails"), FP32),
+        ((1.05, ""), (0.8, ""), FP32),  # within what timings vary by
     ],
 )
 def test_the_quickest_that_reads_alike_is_chosen_where_it_is_clearly_quicker(
-    int8: tuple[float, bool], bf16: tuple[float, bool], chosen: Runtime
+    int8: tuple[float, str], bf16: tuple[float, str], chosen: Runtime
 ) -> None:
-    tried = [(FP32, 1.0, True), (INT8, *int8), (BF16, *bf16)]
-    assert (
-        quickest([Proof(runtime, (0.2 * s, 0.8 * s), "" if alike else "other lines") for runtime, s, alike in tried])
-        == chosen
-    )
+    proofs = [Proof(RECOGNITION, runtime, gain, fault=fault) for runtime, (gain, fault) in ((INT8, int8), (BF16, bf16))]
+    assert quickest(proofs, RECOGNITION) == chosen
+    assert quickest(proofs, DETECTION) == FP32
 
 
 @pytest.mark.parametrize(
@@ -239,30 +237,24 @@ def test_lines_must_be_found_in_the_same_places(other: list[Any], fault: str) ->
     assert bool(said) is bool(fault)
 
 
-@pytest.mark.parametrize(
-    ("text", "confidence", "fault"),
-    [("word", 0.93, ""), ("work", 0.97, "reads 1 of 1 lines otherwise"), ("word", 0.9, "confidence is 0.07")],
-)
-def test_lines_must_be_read_alike_and_as_surely(text: str, confidence: float, fault: str) -> None:
-    said = text_fault([LineText("word", 0.97)], [LineText(text, confidence)])
-    assert fault in said
-    assert bool(said) is bool(fault)
+OWN, OTHERS = True, False
 
 
 @pytest.mark.parametrize(
-    ("read", "fault"),
+    ("read", "is_own_page", "fault"),
     [
-        ([("No. 17", 0.9), ("one", 0.99)], ""),
-        ([("No.71", 0.97), ("one", 0.99)], "reads 1 of 2 lines otherwise"),
-        ([("No.17", 0.8), ("one", 0.9)], "confidence is 0.13"),
+        ([("No.17", 0.93), ("one", 0.99)], OWN, ""),
+        ([("No.17", 0.97), ("on", 0.99)], OWN, "reads 1 of 2 lines otherwise"),
+        ([("No.17", 0.9), ("one", 0.99)], OWN, "a line's confidence is 0.07"),
+        # Other models are judged without spaces and by their confidence on the whole.
+        ([("No. 17", 0.9), ("one", 0.99)], OTHERS, ""),
+        ([("No.71", 0.97), ("one", 0.99)], OTHERS, "reads 1 of 2 lines otherwise"),
+        ([("No.17", 0.8), ("one", 0.9)], OTHERS, "confidence is 0.13"),
     ],
 )
-def test_other_models_are_judged_without_spaces_and_by_their_confidence_on_the_whole(
-    read: list[tuple[str, float]], fault: str
-) -> None:
-    said = text_fault(
-        [LineText("No.17", 0.97), LineText("one", 0.99)], [LineText(*line) for line in read], is_own_page=False
-    )
+def test_lines_must_be_read_alike_and_as_surely(read: list[tuple[str, float]], is_own_page: bool, fault: str) -> None:
+    single = [LineText("No.17", 0.97), LineText("one", 0.99)]
+    said = text_fault(single, [LineText(*line) for line in read], is_own_page=is_own_page)
     assert fault in said
     assert bool(said) is bool(fault)
 
@@ -271,8 +263,8 @@ def test_a_recognizer_for_which_the_page_has_too_little_to_read_computes_in_sing
     part, crops = built_in()[1], [np.full((48, 96), 255, np.uint8)] * 9
     runner = open_model(part, SessionConfig("cpu"))
     proofs = runtime_proof.prove_recognition(part, {FP32: runner, INT8: runner}, crops)
-    assert quickest(proofs) == FP32
-    assert "too little of its script" in proofs[1].fault
+    assert quickest(proofs, RECOGNITION) == FP32
+    assert "too little of its script" in proofs[0].fault
 
 
 def test_a_candidate_that_does_not_open_is_left_out_and_single_precision_is_not(
@@ -309,10 +301,9 @@ def test_a_candidate_whose_runs_fail_is_out_and_the_start_goes_on() -> None:
         takes_pixels=False, input_format=USUAL, run=lambda array: [np.zeros((1, 1, *array.shape[2:]))]
     )
     broken: Any = Broken()
-    single, other = runtime_proof.prove_detection({FP32: works, BF16: broken}, page)
-    assert single.fault == ""
-    assert "could not create a primitive" in other.fault
-    assert quickest([single, other]) == FP32
+    proofs = runtime_proof.prove_detection({FP32: works, BF16: broken}, page)
+    assert "could not create a primitive" in proofs[0].fault
+    assert quickest(proofs, DETECTION) == FP32
     with pytest.raises(RuntimeError):
         runtime_proof.prove_detection({FP32: broken, BF16: works}, page)
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import cv2
-import hostile_files
 import numpy as np
 import pikepdf
 import pypdfium2
 import pytest
 from batch_outputs_support import box, line
 from documents import GRAY, assemble, pdf, stream, tiff, with_text
+from hostile_files import PDFS
 from PIL import Image
 
 from ocrsvc.errors import BrokenImage
@@ -24,7 +24,7 @@ from ocrsvc.formats.pdf.image_pdf import ImagePdf
 from ocrsvc.formats.pdf.page_image import page_image
 from ocrsvc.formats.pdf.text_lines import text_of
 from ocrsvc.imaging.codecs.decode import PixelLimits, decode
-from ocrsvc.imaging.codecs.resolution import read_resolution
+from ocrsvc.imaging.codecs.tiff_directories import read_resolution
 from ocrsvc.records import Box, Line, Page, Word
 
 PAGES = Path(__file__).parent / "pages"
@@ -187,10 +187,10 @@ def test_an_encrypted_pdf_that_opens_without_a_password_stays_encrypted() -> Non
 @pytest.mark.parametrize(
     "data",
     [
-        hostile_files._pdf_in_a_circle(10_000),
-        hostile_files._pdf_that_says_many_pages(1 << 30),
-        hostile_files._pdf_with_an_object_stream(64 << 20),
-        hostile_files._pdf_with_nested_bombs(64 << 20),
+        PDFS["pdf_circle"].make(10_000),
+        PDFS["pdf_says_many_pages"].make(1 << 30),
+        PDFS["pdf_object_stream"].make(64 << 20),
+        PDFS["pdf_nested_filters"].make(64 << 20),
     ],
     ids=["pages in a circle", "many pages", "object stream", "nested streams"],
 )

@@ -29,12 +29,6 @@ def toml(folder: Path, text: str) -> Path:
     return file
 
 
-def test_the_documented_defaults_hold_when_nothing_is_given() -> None:
-    settings = read_settings({})
-    assert (settings.bind, settings.engine, settings.device) == ("127.0.0.1:8000", "ppocr", "auto")
-    assert (settings.workers, settings.threads, settings.engine_threads) == (None, None, None)
-
-
 @pytest.mark.parametrize(
     "variable",
     [
@@ -156,10 +150,7 @@ def test_memory_limits_are_bytes_or_a_share(name: str, text: str, amount: int | 
     found = getattr(read_settings({f"OCRSVC_{name.upper()}": text}), name)
     assert found == amount
     assert bytes_of(found, 1000) == count
-
-
-def test_a_memory_limit_that_is_not_given_stays_open() -> None:
-    assert bytes_of(read_settings({}).gpu_soft_bytes, 1000) is None
+    assert bytes_of(None, 1000) is None
 
 
 def test_a_share_in_the_file_is_text_and_nothing_else(tmp_path: Path) -> None:
@@ -169,21 +160,24 @@ def test_a_share_in_the_file_is_text_and_nothing_else(tmp_path: Path) -> None:
 
 def test_what_is_accepted_is_reported_in_words() -> None:
     assert accepted("device") == "one of cpu, cuda, auto"
+    assert accepted("cache_url").startswith("an address, such as redis://")
     assert accepted("workers") == "a whole number from 1 to 256"
     assert accepted("deadline_s") == "a number above 0 up to 3600"
     assert accepted("max_body_bytes") == "bytes, such as 4096, 64MiB or 1GB, from 1024 to 4294967296"
 
 
-def test_an_unknown_variable_is_refused_with_the_nearest_known_one() -> None:
-    assert complaint({"OCRSVC_WORKRES": "2"}) == "OCRSVC_WORKRES is '2': no such setting; did you mean OCRSVC_WORKERS?"
-
-
-def test_an_unknown_variable_like_no_other_is_refused_with_the_way_to_the_list() -> None:
-    assert complaint({"OCRSVC_ZZ": "1"}).endswith("`ocrsvc settings --markdown` lists those that exist.")
-
-
-def test_a_variable_in_the_wrong_case_is_unknown() -> None:
-    assert "did you mean OCRSVC_ENGINE?" in complaint({"OCRSVC_Engine": "fake"})
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("OCRSVC_WORKRES", "did you mean OCRSVC_WORKERS?"),
+        ("OCRSVC_Engine", "did you mean OCRSVC_ENGINE?"),
+        ("OCRSVC_ZZ", "`ocrsvc settings --markdown` lists those that exist."),
+    ],
+)
+def test_an_unknown_variable_is_refused_with_the_nearest_known_one_or_the_way_to_the_list(
+    variable: str, hint: str
+) -> None:
+    assert complaint({variable: "2"}) == f"{variable} is '2': no such setting; {hint}"
 
 
 def test_all_complaints_come_at_once(tmp_path: Path) -> None:
@@ -201,23 +195,16 @@ def test_a_value_of_the_wrong_kind_in_the_file_is_refused(line: str, tmp_path: P
     assert "(in ocrsvc.toml) is " in complaint({}, toml(tmp_path, line))
 
 
-def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_toml_or_is_missing_is_refused(tmp_path: Path) -> None:
     assert "is not a TOML file" in complaint({}, toml(tmp_path, "workers: 4"))
-
-
-def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
     assert "cannot be read: No such file" in complaint({"OCRSVC_CONFIG": str(tmp_path / "none.toml")})
 
 
-def test_pixel_limits_of_formats_left_out_keep_their_default() -> None:
-    limits = read_settings({"OCRSVC_FORMAT_MAX_PIXELS": "gif=1000, webp=2000"}).format_max_pixels
-    assert (limits["gif"], limits["webp"], limits["png"]) == (1000, 2000, read_settings({}).format_max_pixels["png"])
-
-
-def test_a_table_and_a_list_in_the_file_are_read(tmp_path: Path) -> None:
+def test_tables_and_lists_are_read_and_pixel_limits_left_out_keep_their_default(tmp_path: Path) -> None:
+    given = read_settings({"OCRSVC_FORMAT_MAX_PIXELS": "gif=1000, webp=2000"}).format_max_pixels
+    assert (given["gif"], given["webp"], given["png"]) == (1000, 2000, read_settings({}).format_max_pixels["png"])
     settings = read_settings({}, toml(tmp_path, 'fake_fault_on = ["a", "b"]\n[format_max_pixels]\ngif = 1000\n'))
-    assert settings.fake_fault_on == ("a", "b")
-    assert settings.format_max_pixels["gif"] == 1000
+    assert (settings.fake_fault_on, settings.format_max_pixels["gif"]) == (("a", "b"), 1000)
 
 
 def test_settings_cannot_be_changed() -> None:
@@ -245,7 +232,3 @@ def test_passwords_in_addresses_are_never_told() -> None:
 def test_settings_reach_another_process_as_json() -> None:
     settings = read_settings({"OCRSVC_GPU_SOFT_BYTES": "80%", "OCRSVC_DIALECTS": "none", "OCRSVC_TR_HOME": "/opt/tr"})
     assert settings_class().model_validate(settings.model_dump(mode="json")) == settings
-
-
-def test_an_address_is_reported_as_one() -> None:
-    assert accepted("cache_url").startswith("an address, such as redis://")

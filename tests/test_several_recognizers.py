@@ -142,25 +142,23 @@ def test_what_was_not_spent_on_some_lines_is_left_for_others_of_the_page() -> No
     assert texts_of(page, [line(number) for number in range(100, 200)]) == [f"b{number}" for number in range(100, 200)]
 
 
-def test_recognizers_of_columns_read_lines_that_run_down_the_page_and_no_others() -> None:
-    first, columns = OneScript("a", lambda _: 0.5), OneScript("v", lambda _: 0.95)
+@pytest.mark.parametrize(
+    ("sure", "directions", "columns_first", "read"),
+    [
+        # Recognizers of columns read lines that run down the page, and no others.
+        ((0.5, 0.95), ("ltr", "vertical"), False, {"a": [0, 1], "b": [1]}),
+        # Where a language was asked for, they read them first.
+        ((0.95, 0.95), ("ltr", "vertical"), True, {"a": [0], "b": [1]}),
+        # Alone, they read lines beside each other too.
+        ((0.5, 0.95), ("vertical", "vertical"), False, {"a": [0, 1], "b": [0, 1]}),
+    ],
+)
+def test_recognizers_of_columns_read_lines_that_run_down_the_page(
+    sure: tuple[float, float], directions: Sequence[Direction], columns_first: bool, read: dict[str, list[int]]
+) -> None:
+    first, other = OneScript("a", lambda _: sure[0]), OneScript("b", lambda _: sure[1])
+    page = several(first, other, directions=directions, columns_first=columns_first)
 
-    page = several(first, columns, directions=["ltr", "vertical"])
-
-    assert texts_of(page, [line(0), line(1, down=True)]) == ["a0", "v1"]
-    assert (first.asked, columns.asked) == ([0, 1], [1])
-
-
-def test_where_a_language_was_asked_for_columns_are_read_by_their_recognizer_first() -> None:
-    first, columns = OneScript("a", lambda _: 0.95), OneScript("v", lambda _: 0.95)
-
-    page = several(first, columns, directions=["ltr", "vertical"], columns_first=True)
-
-    assert texts_of(page, [line(0), line(1, down=True)]) == ["a0", "v1"]
-    assert (first.asked, columns.asked) == ([0], [1])
-
-
-def test_lines_beside_each_other_are_read_by_a_recognizer_of_columns_that_is_alone() -> None:
-    readers = OneScript("v", lambda _: 0.5), OneScript("w", lambda _: 0.6)
-
-    assert texts_of(several(*readers, directions=["vertical", "vertical"]), [line(0)]) == ["w0"]
+    first_line = "b0" if 0 in read["b"] else "a0"
+    assert texts_of(page, [line(0), line(1, down=True)]) == [first_line, "b1"]
+    assert {"a": first.asked, "b": other.asked} == read

@@ -93,24 +93,19 @@ def test_a_table_on_a_turned_page_lies_where_it_is_seen(degrees: int) -> None:
     assert np.abs(np.array(turned.box) - expected).max() < 4
 
 
-def test_the_lines_of_a_cell_lie_in_its_box_and_no_line_is_in_two() -> None:
-    drawn = draw_page("ruled", 4, 3.0)
+@pytest.mark.parametrize(("kind", "seed", "slant"), [("ruled", 4, 3.0), ("spans", 3, 0.0)])
+def test_cells_cover_the_grid_once_and_their_lines_lie_in_their_boxes(kind: str, seed: int, slant: float) -> None:
+    drawn = draw_page(kind, seed, slant)
     (table,) = find_tables(drawn.pixels, drawn.page, no_check)
     seen = [number for cell in table.cells for number in cell.lines]
     assert len(seen) == len(set(seen))
+    covered = np.zeros((table.rows, table.columns), int)
     for cell in table.cells:
+        covered[cell.row : cell.row + cell.row_span, cell.column : cell.column + cell.column_span] += 1
         outline = np.array(cell.box, np.float32)
         for number in cell.lines:
             x, y = np.mean(drawn.page.lines[number].box, axis=0).tolist()
             assert cv2.pointPolygonTest(outline, (x, y), measureDist=False) >= 0
-
-
-def test_the_cells_cover_the_grid_once() -> None:
-    drawn = draw_page("spans", 3)
-    (table,) = find_tables(drawn.pixels, drawn.page, no_check)
-    covered = np.zeros((table.rows, table.columns), int)
-    for cell in table.cells:
-        covered[cell.row : cell.row + cell.row_span, cell.column : cell.column + cell.column_span] += 1
     assert (covered == 1).all()
 
 
@@ -122,9 +117,18 @@ def test_cells_of_a_row_whose_pieces_overlap_cover_it_once_in_any_order() -> Non
         assert [(span.column, span.columns) for span in spans] == [(0, 1), (1, 5)]
 
 
-def test_lines_without_text_are_no_table() -> None:
-    lines = tuple(line_at(x * 90.0, y * 30.0, "") for y in range(4) for x in range(3))
-    assert find_tables(blank(), Page(600, 400, 0, lines), no_check) == ()
+def scattered() -> list[Line]:
+    places = np.random.default_rng(3).uniform(0, 1, (60, 2)) * (1100, 1500)
+    return [line_at(x, y, "word") for x, y in places.tolist()]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [[line_at(x * 90.0, y * 30.0, "") for y in range(4) for x in range(3)], scattered()],
+    ids=("empty", "strewn"),
+)
+def test_lines_without_text_or_without_order_are_no_table(lines: Sequence[Line]) -> None:
+    assert find_tables(blank(1600, 1200), Page(1200, 1600, 0, tuple(lines)), no_check) == ()
 
 
 def test_a_color_page_and_a_large_one_have_the_same_tables_as_the_gray_one() -> None:
@@ -137,12 +141,6 @@ def test_a_color_page_and_a_large_one_have_the_same_tables_as_the_gray_one() -> 
     (enlarged,) = find_tables(large, page, no_check)
     assert cells_of(enlarged) == cells_of(table)
     assert np.abs(np.array(enlarged.box) / 3 - np.array(table.box)).max() < 4
-
-
-def test_text_that_is_scattered_is_no_table() -> None:
-    places = np.random.default_rng(3).uniform(0, 1, (60, 2)) * (1100, 1500)
-    lines = tuple(line_at(x, y, "word") for x, y in places.tolist())
-    assert find_tables(blank(1600, 1200), Page(1200, 1600, 0, lines), no_check) == ()
 
 
 @pytest.mark.parametrize("error", [ClientGone, DeadlineExceeded])
@@ -229,28 +227,24 @@ def test_rules_above_each_other_of_many_extents_are_given_up() -> None:
     assert len(checks) >= len(grids)
 
 
-def small_table() -> Table:
-    return Table(
-        SQUARE,
-        2,
-        2,
-        (
-            Cell(0, 0, 1, 2, SQUARE, "a | b", (0,)),
-            Cell(1, 0, 1, 1, SQUARE, "<script>alert(1)</script>", (1, 2)),
-            Cell(1, 1, 1, 1, SQUARE, "one\ntwo", ()),
-        ),
-    )
+SMALL_TABLE = Table(
+    SQUARE,
+    2,
+    2,
+    (
+        Cell(0, 0, 1, 2, SQUARE, "a | b", (0,)),
+        Cell(1, 0, 1, 1, SQUARE, "<script>alert(1)</script>", (1, 2)),
+        Cell(1, 1, 1, 1, SQUARE, "one\ntwo", ()),
+    ),
+)
 
 
-def test_html_has_the_spans_and_no_markup_of_the_text() -> None:
-    assert to_html(small_table()) == (
+def test_html_and_markdown_have_the_spans_and_no_markup_of_the_text() -> None:
+    assert to_html(SMALL_TABLE) == (
         '<table><tr><td colspan="2">a | b</td></tr>'
         "<tr><td>&lt;script&gt;alert(1)&lt;/script&gt;</td><td>one<br/>two</td></tr></table>"
     )
-
-
-def test_markdown_has_a_place_for_each_place_of_the_grid() -> None:
-    assert to_markdown(small_table()) == (
+    assert to_markdown(SMALL_TABLE) == (
         "| a \\| b |  |\n| --- | --- |\n| \\<script\\>alert(1)\\</script\\> | one<br>two |"
     )
 
@@ -268,12 +262,8 @@ def test_any_text_stays_in_its_cell(text: str) -> None:
     assert heading.replace("\\\\", "").replace("\\|", "").count("|") == 2
 
 
-def paged(table: Table) -> Page:
-    return Page(100, 50, 0, tuple(line_at(1, 1, "x") for _ in range(3)), tables=(table,))
-
-
 def test_a_table_is_put_back_into_the_frame_of_the_image_with_its_page() -> None:
-    page = replace(paged(small_table()), width=50, height=100)
+    page = Page(50, 100, 0, (line_at(1, 1, "x"),) * 3, tables=(SMALL_TABLE,))
     back = restore_page(page, 90, width=200, height=100)
     assert back.tables[0].box == ((0.0, 100.0), (0.0, 98.0), (2.0, 98.0), (2.0, 100.0))
     assert back.tables[0].cells[2].box == back.tables[0].box

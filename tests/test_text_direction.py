@@ -11,11 +11,10 @@ from ocrsvc.engines.line_recognizer import LineText, Path
 from ocrsvc.engines.model.description import Direction
 from ocrsvc.engines.ppocr.pipeline.page import read_page
 from ocrsvc.engines.ppocr.pipeline.words import in_logical_order, words_of
-from ocrsvc.imaging.bidirectional_text import logical_order, visual_order
 from ocrsvc.imaging.geometry import Quad
 from ocrsvc.imaging.outline import Outline
-from ocrsvc.imaging.tables.line_pieces import divide_lines, join_pieces
-from ocrsvc.imaging.text_direction import runs_from_right_to_left
+from ocrsvc.imaging.tables.find_tables import divide_lines, join_pieces
+from ocrsvc.imaging.text_direction import logical_order, runs_from_right_to_left, visual_order
 from ocrsvc.records import Image, Page, ReadOptions, ReadTask, no_check
 
 # Each logical text, and how a browser shows it in a paragraph from right to left (or from left to right, where most

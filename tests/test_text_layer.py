@@ -252,14 +252,17 @@ def test_text_in_the_colour_of_the_paper_or_outside_of_it_is_not_taken(pages: An
     assert not running[1].tasks
 
 
-def test_white_text_on_a_dark_ground_is_taken(pages: Any) -> None:
-    [page] = pages(page_pdf(b"0 g 0 0 300 200 re f\n" + text(SENTENCE, more=b"1 g")))
-    assert said(page) == [SENTENCE.decode()]
-
-
-def test_text_outside_of_the_crop_box_is_not_taken(pages: Any) -> None:
-    [page] = pages(page_pdf(text(SENTENCE, y=100) + text(b"cut off", y=190), page=b"/CropBox [0 0 300 180]"))
-    assert said(page) == [SENTENCE.decode()]
+@pytest.mark.parametrize(
+    ("content", "page"),
+    [
+        (b"0 g 0 0 300 200 re f\n" + text(SENTENCE, more=b"1 g"), b""),
+        (text(SENTENCE, y=100) + text(b"cut off", y=190), b"/CropBox [0 0 300 180]"),
+    ],
+    ids=["white on a dark ground", "beside what the crop box leaves out"],
+)
+def test_text_that_is_seen_is_taken_alone(pages: Any, content: bytes, page: bytes) -> None:
+    [read] = pages(page_pdf(content, page=page))
+    assert said(read) == [SENTENCE.decode()]
 
 
 # Together
@@ -270,14 +273,15 @@ def mixed(height: int = 100) -> bytes:
     return page_pdf(text(SENTENCE, y=160) + image(height=height, x=10, width=height * 3 // 2, y=20), **scanned())
 
 
-def test_what_is_seen_besides_is_read_without_the_text_and_put_in_order(pages: Any, running: Any) -> None:
-    for options in (AUTO, MERGE):
-        running[1].tasks.clear()
-        [page] = pages(mixed(), options)
-        assert [(line.text, line.source) for line in page.lines] == [(SENTENCE.decode(), "text_layer"), ("seen", "ocr")]
-        [task] = running[1].tasks
-        # The engine sees the picture and no letter of the text.
-        assert task.image.pixels[: task.image.height // 2].min() == 255
+@pytest.mark.parametrize("options", [AUTO, MERGE])
+def test_what_is_seen_besides_is_read_without_the_text_and_put_in_order(
+    pages: Any, running: Any, options: ReadOptions
+) -> None:
+    [page] = pages(mixed(), options)
+    assert [(line.text, line.source) for line in page.lines] == [(SENTENCE.decode(), "text_layer"), ("seen", "ocr")]
+    [task] = running[1].tasks
+    # The engine sees the picture and no letter of the text.
+    assert task.image.pixels[: task.image.height // 2].min() == 255
 
 
 def test_a_small_mark_is_read_by_merge_alone(pages: Any, running: Any) -> None:

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-
 import pytest
 from documents import stream
-from text_layer_pages import page_pdf, text, with_image
+from text_layer_pages import own_lines, page_pdf, text, with_image
 
-from ocrsvc.imaging.codecs.decode import PixelLimits
-from ocrsvc.imaging.document import open_document
-from ocrsvc.records import ReadOptions
-
-AUTO = ReadOptions(text_layer="auto")
 SENTENCE = "The quick brown fox jumps over the lazy dog."
 OWN = text(SENTENCE.encode())
 IMAGE = b"q 300 0 0 200 0 0 cm /I Do Q\n"
-
-
-def said(file: bytes) -> list[str]:
-    with closing(open_document(file, PixelLimits(1 << 27), 200, bool, bool)) as document:
-        page = document.own_page(1, AUTO, bool, bool)
-    assert page is not None
-    return [line.text for line in page.text.lines]
 
 
 def form(content: bytes, head: bytes, inner: bytes) -> bytes:
@@ -44,7 +30,7 @@ def page_with_forms(page: bytes, content: bytes = IMAGE, head: bytes = b"", dept
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_text_below_an_image_in_a_form_is_not_taken(depth: int) -> None:
     file = page_with_forms(OWN + b"/X Do\n", depth=depth)
-    assert said(file) == []
+    assert own_lines(file) == []
 
 
 @pytest.mark.parametrize(
@@ -57,31 +43,31 @@ def test_text_below_an_image_in_a_form_is_not_taken(depth: int) -> None:
     ],
 )
 def test_text_beside_or_above_the_image_of_a_form_is_taken(page: bytes) -> None:
-    assert said(page_with_forms(page)) == [SENTENCE]
+    assert own_lines(page_with_forms(page)) == [SENTENCE]
 
 
 def test_an_image_is_where_the_matrix_of_its_form_says_and_as_large_as_its_box() -> None:
     moved = page_with_forms(OWN + b"/X Do\n", head=b"/Matrix [1 0 0 1 0 -80]")
     cut = page_with_forms(OWN + b"/X Do\n").replace(b"/BBox [0 0 300 200]", b"/BBox [0 0 300 100]")
-    assert (said(moved), said(cut)) == ([SENTENCE], [SENTENCE])
+    assert (own_lines(moved), own_lines(cut)) == ([SENTENCE], [SENTENCE])
 
 
 def test_text_in_a_form_is_below_what_the_form_draws_after_it() -> None:
-    assert said(page_with_forms(b"/X Do\n", OWN + IMAGE)) == []
-    assert said(page_with_forms(b"/X Do\n", IMAGE + OWN)) == [SENTENCE]
+    assert own_lines(page_with_forms(b"/X Do\n", OWN + IMAGE)) == []
+    assert own_lines(page_with_forms(b"/X Do\n", IMAGE + OWN)) == [SENTENCE]
 
 
 @pytest.mark.parametrize("colour", [b"0 g", b"1 g", b"1 0 0 rg"])
 def test_words_below_an_opaque_rectangle_are_not_taken(colour: bytes) -> None:
     bar = b"q %s 0 140 128 25 re f Q\n" % colour
-    assert said(page_pdf(OWN + bar)) == ["jumps over the lazy dog."]
-    assert said(page_with_forms(OWN + b"/X Do\n", bar)) == ["jumps over the lazy dog."]
-    assert said(page_pdf(b"q 0.9 g 0 140 128 25 re f Q\n" + OWN)) == [SENTENCE]
+    assert own_lines(page_pdf(OWN + bar)) == ["jumps over the lazy dog."]
+    assert own_lines(page_with_forms(OWN + b"/X Do\n", bar)) == ["jumps over the lazy dog."]
+    assert own_lines(page_pdf(b"q 0.9 g 0 140 128 25 re f Q\n" + OWN)) == [SENTENCE]
 
 
 def test_text_below_what_is_transparent_or_no_rectangle_is_taken() -> None:
     veil = b"q /T gs 0 140 128 25 re f Q\n"
     triangle = b"0.8 g 0 100 m 128 100 l 128 152 l h f\n"
-    assert said(page_with_forms(OWN + veil)) == [SENTENCE]
-    assert said(page_with_forms(OWN + b"q /T gs 300 0 0 200 0 0 cm /I Do Q\n")) == [SENTENCE]
-    assert said(page_pdf(OWN + triangle)) == [SENTENCE]
+    assert own_lines(page_with_forms(OWN + veil)) == [SENTENCE]
+    assert own_lines(page_with_forms(OWN + b"q /T gs 300 0 0 200 0 0 cm /I Do Q\n")) == [SENTENCE]
+    assert own_lines(page_pdf(OWN + triangle)) == [SENTENCE]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,10 +17,10 @@ import cv2
 import numpy as np
 import pytest
 
-from ocrsvc.adapters.trwebocr.tr_rects import to_rects
+from ocrsvc.adapters.trwebocr.http import to_rects
 from ocrsvc.engines.tr.binding import MAX_LINES, MAX_SESSIONS, MAX_STEPS
 from ocrsvc.engines.tr.engine import TrEngine, TrHandle, to_box
-from ocrsvc.errors import EngineFailed, EngineUnavailable, OcrsvcError
+from ocrsvc.errors import EngineFailed, EngineUnavailable
 from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,6 +66,12 @@ def tr_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def home(tr_home: Path, tmp_path: Path) -> Path:
+    """A copy, to be broken."""
+    return Path(shutil.copytree(tr_home, tmp_path / "home"))
+
+
+@pytest.fixture
 def double(tr_home: Path) -> Iterator[Double]:
     seen = Double(tr_home)
     seen.forget()
@@ -100,28 +106,22 @@ def read(handle: TrHandle, pixels: Pixels, options: ReadOptions | None = None) -
     return answer
 
 
-def read_error(handle: TrHandle, pixels: Pixels, options: ReadOptions | None = None) -> OcrsvcError:
-    [answer] = handle.read([task(pixels, options)])
-    assert isinstance(answer, OcrsvcError), answer
-    return answer
-
-
 def test_blanks_go_repeats_collapse_and_tr_s_order_stays(handle: TrHandle) -> None:
-    pixels = noise(1)
-    assert [line.text for line in read(handle, pixels).lines] == [first_line(pixels), SECOND_LINE]
+    page = read(handle, noise(1))
+    assert [line.text for line in page.lines] == [first_line(noise(1)), SECOND_LINE]
+    # The mean over the steps that are not blank.
+    assert [line.confidence for line in page.lines] == pytest.approx([0.9, 0.8])
+    assert (page.width, page.height, page.angle) == (200, 120, 0)
 
 
-def test_the_confidence_is_the_mean_over_the_steps_that_are_not_blank(handle: TrHandle) -> None:
-    assert [line.confidence for line in read(handle, noise(2)).lines] == pytest.approx([0.9, 0.8])
-
-
-def test_a_colour_image_reaches_tr_as_it_is(handle: TrHandle) -> None:
-    pixels = np.dstack([noise(3), noise(4), noise(5)])
-    assert read(handle, pixels).lines[0].text == first_line(pixels)
-
-
-def test_an_image_with_gaps_between_its_rows_is_read_without_the_gaps(handle: TrHandle) -> None:
-    pixels = noise(6)[::2, 10:-10]
+@pytest.mark.parametrize(
+    "pixels",
+    [
+        pytest.param(np.dstack([noise(3), noise(4), noise(5)]), id="colour"),
+        pytest.param(noise(6)[::2, 10:-10], id="gaps between its rows"),
+    ],
+)
+def test_an_image_reaches_tr_as_it_is(handle: TrHandle, pixels: Pixels) -> None:
     assert read(handle, pixels).lines[0].text == first_line(pixels)
 
 
@@ -129,11 +129,6 @@ def test_an_image_with_gaps_between_its_rows_is_read_without_the_gaps(handle: Tr
 def test_upright_boxes_are_asked_of_tr_itself(handle: TrHandle, upright: bool, angle: float) -> None:
     box = read(handle, noise(7), ReadOptions(upright_boxes=upright)).lines[1].box
     assert to_rects(np.array([box]))[0] == pytest.approx([100, 90, 100, 15, angle])
-
-
-def test_the_page_keeps_the_image_s_size_and_is_never_turned(handle: TrHandle) -> None:
-    page = read(handle, noise(8))
-    assert (page.width, page.height, page.angle) == (200, 120, 0)
 
 
 @pytest.mark.parametrize("angle", [-90.0, -45.0, -3.0, 0.0, 12.5, 90.0])
@@ -170,27 +165,20 @@ def test_a_page_may_fill_every_line_and_every_step(handle: TrHandle, monkeypatch
     assert len(lines) == MAX_LINES
 
 
-@pytest.mark.parametrize("kind", ["negative", "huge", "steps", "nan", "unicode", "surrogate"])
-def test_nonsense_from_tr_is_an_error_with_the_image_s_size(
-    handle: TrHandle, monkeypatch: pytest.MonkeyPatch, kind: str
+@pytest.mark.parametrize(
+    ("kind", "detect"),
+    [
+        *((kind, True) for kind in ("negative", "huge", "steps", "nan", "unicode", "surrogate")),
+        *((kind, False) for kind in ("negative", "huge")),
+    ],
+)
+def test_nonsense_from_tr_is_an_error_with_the_image_s_size_and_leaves_no_trace_on_the_next_page(
+    handle: TrHandle, monkeypatch: pytest.MonkeyPatch, kind: str, detect: bool
 ) -> None:
     monkeypatch.setenv("LIBTR_DOUBLE_NONSENSE", kind)
-    error = read_error(handle, noise(12))
+    [error] = handle.read([task(noise(12), ReadOptions(detect=detect))])
     assert isinstance(error, EngineFailed)
     assert "200 x 120" in error.detail
-
-
-@pytest.mark.parametrize("kind", ["negative", "huge"])
-def test_nonsense_about_a_single_line_is_an_error_too(
-    handle: TrHandle, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    monkeypatch.setenv("LIBTR_DOUBLE_NONSENSE", kind)
-    assert isinstance(read_error(handle, noise(13), ReadOptions(detect=False)), EngineFailed)
-
-
-def test_nonsense_leaves_no_trace_on_the_next_page(handle: TrHandle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIBTR_DOUBLE_NONSENSE", "nan")
-    read_error(handle, noise(14))
     monkeypatch.delenv("LIBTR_DOUBLE_NONSENSE")
     assert read(handle, noise(14)).lines[0].text == first_line(noise(14))
 
@@ -279,12 +267,11 @@ def test_a_relative_home_is_found_and_the_working_directory_stays(
     handle.close()
 
 
-def test_a_warm_up_runs_without_a_complaint(handle: TrHandle, double: Double) -> None:
+def test_a_warm_up_runs_without_a_complaint_and_its_failure_makes_the_engine_unavailable(
+    handle: TrHandle, double: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
     handle.warm_up()
     assert double.complaints == 0
-
-
-def test_a_warm_up_that_fails_makes_the_engine_unavailable(handle: TrHandle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIBTR_DOUBLE_NONSENSE", "negative")
     with pytest.raises(EngineUnavailable, match="-1 lines"):
         handle.warm_up()
@@ -302,10 +289,7 @@ def test_no_home_is_refused_naming_the_setting() -> None:
 
 @pytest.mark.parametrize("name", ["libtr.so", "ctpn.bin", "crnn.bin"])
 @pytest.mark.parametrize("fault", ["missing", "empty"])
-def test_a_home_without_one_of_the_files_is_refused_naming_it(
-    tr_home: Path, tmp_path: Path, name: str, fault: str
-) -> None:
-    home = Path(shutil.copytree(tr_home, tmp_path / "home"))
+def test_a_home_without_one_of_the_files_is_refused_naming_it(home: Path, name: str, fault: str) -> None:
     (home / name).unlink()
     if fault == "empty":
         (home / name).touch()
@@ -319,59 +303,49 @@ def with_byte(library: Path, offset: int, value: int) -> None:
     library.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    ("offset", "value"),
-    [
-        pytest.param(0, 0, id="no ELF file"),
-        pytest.param(4, 1, id="32 bits"),
-        pytest.param(18, 0xB7 if os.uname().machine == "x86_64" else 0x3E, id="another processor"),
-    ],
-)
-def test_a_library_for_another_machine_is_refused_saying_so(
-    tr_home: Path, tmp_path: Path, offset: int, value: int
-) -> None:
-    home = Path(shutil.copytree(tr_home, tmp_path / "home"))
-    with_byte(home / "libtr.so", offset, value)
-    with pytest.raises(EngineUnavailable, match="built for the system and processor of this machine"):
-        TrEngine(home)
-
-
-def test_an_empty_file_among_the_libraries_is_refused_saying_so(tr_home: Path, tmp_path: Path) -> None:
-    home = Path(shutil.copytree(tr_home, tmp_path / "home"))
-    (home / "libonnxruntime.so").touch()
-    with pytest.raises(EngineUnavailable, match="cannot be loaded"):
-        TrEngine(home)
-
-
 def compile_library(path: Path, code: str, *more: str) -> None:
     subprocess.run(
         ["cc", "-shared", "-fPIC", "-o", path, "-x", "c", "-", "-x", "none", *more], input=code, text=True, check=True
     )
 
 
-def test_a_library_that_lacks_a_function_is_refused_naming_it(tr_home: Path, tmp_path: Path) -> None:
-    home = Path(shutil.copytree(tr_home, tmp_path / "home"))
-    compile_library(home / "libtr.so", "void tr_init(void) {} void tr_release(void) {}")
-    with pytest.raises(EngineUnavailable, match=r"not Tr 2\.3.*tr_run"):
+def without_a_companion(home: Path) -> None:
+    compile_library(home.parent / "libcompanion.so", "int companion(void) { return 1; }")
+    code = "int companion(void); int tr_init(void) { return companion(); }"
+    compile_library(home / "libtr.so", code, f"-L{home.parent}", "-Wl,--no-as-needed", "-lcompanion")
+
+
+OTHER_MACHINE = "built for the system and processor of this machine"
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        pytest.param(lambda home: with_byte(home / "libtr.so", 0, 0), OTHER_MACHINE, id="no ELF file"),
+        pytest.param(lambda home: with_byte(home / "libtr.so", 4, 1), OTHER_MACHINE, id="32 bits"),
+        pytest.param(
+            lambda home: with_byte(home / "libtr.so", 18, 0xB7 if os.uname().machine == "x86_64" else 0x3E),
+            OTHER_MACHINE,
+            id="another processor",
+        ),
+        pytest.param(lambda home: (home / "libonnxruntime.so").touch(), "cannot be loaded", id="an empty companion"),
+        pytest.param(
+            lambda home: compile_library(home / "libtr.so", "void tr_init(void) {} void tr_release(void) {}"),
+            r"not Tr 2\.3.*tr_run",
+            id="no tr_run",
+        ),
+        pytest.param(without_a_companion, r"libcompanion\.so: .*beside libtr\.so", id="no companion"),
+    ],
+)
+def test_a_library_that_does_not_load_here_is_refused_saying_why(
+    home: Path, harm: Callable[[Path], None], message: str
+) -> None:
+    harm(home)
+    with pytest.raises(EngineUnavailable, match=message):
         TrEngine(home)
 
 
-def test_a_library_whose_companion_is_missing_is_refused_naming_both(tr_home: Path, tmp_path: Path) -> None:
-    home = Path(shutil.copytree(tr_home, tmp_path / "home"))
-    compile_library(tmp_path / "libcompanion.so", "int companion(void) { return 1; }")
-    compile_library(
-        home / "libtr.so",
-        "int companion(void); int tr_init(void) { return companion(); }",
-        f"-L{tmp_path}",
-        "-Wl,--no-as-needed",
-        "-lcompanion",
-    )
-    with pytest.raises(EngineUnavailable, match=r"libcompanion\.so: .*beside libtr\.so"):
-        TrEngine(home)
-
-
-def test_an_onnx_runtime_beside_the_library_is_found(tr_home: Path, tmp_path: Path) -> None:
-    home = Path(shutil.copytree(tr_home, tmp_path / "home"))
+def test_an_onnx_runtime_beside_the_library_is_found(home: Path) -> None:
     runtime = home / "libonnxruntime.so.9.9"
     compile_library(runtime, "int companion(void) { return 1; }", f"-Wl,-soname,{runtime.name}")
     code = "int companion(void); int tr_init(void) { return companion(); } int tr_release, tr_run, tr_recognize;"
@@ -379,14 +353,10 @@ def test_an_onnx_runtime_beside_the_library_is_found(tr_home: Path, tmp_path: Pa
     assert TrEngine(home).describe().provider == "libtr"
 
 
-def test_the_device_is_what_the_library_was_built_for(tr_home: Path, tmp_path: Path) -> None:
-    home = Path(shutil.copytree(tr_home, tmp_path / "home"))
+def test_the_device_is_what_the_library_was_built_for_and_another_is_refused(tr_home: Path, home: Path) -> None:
     compile_library(home / "libonnxruntime.so.9.9", 'const char *needs = "libcudart.so.10.1";')
-    assert TrEngine(tr_home).describe().device == "cpu"
     assert TrEngine(home).describe().device == "cuda"
-
-
-def test_a_library_built_for_another_device_than_the_one_asked_for_is_refused(tr_home: Path) -> None:
+    assert TrEngine(tr_home).describe().device == "cpu"
     with pytest.raises(EngineUnavailable, match="OCRSVC_DEVICE=cuda"):
         TrEngine(tr_home, device="cuda")
 

@@ -58,6 +58,7 @@ def reader(library: CrnnLibrary) -> Iterator[TrCrnnLineReader]:
 
 @needs_tr
 def test_lines_are_read_in_order_with_a_confidence(reader: TrCrnnLineReader) -> None:
+    assert reader.read([]) == []
     lines = reader.read([draw(text) for text in TEXTS])
     assert [line.text for line in lines] == list(TEXTS)
     assert all(0.9 < line.confidence <= 1.0 for line in lines)
@@ -86,11 +87,6 @@ def test_no_shape_of_line_kills_the_process(reader: TrCrnnLineReader, shape: tup
 
 
 @needs_tr
-def test_no_lines_give_no_answers(reader: TrCrnnLineReader) -> None:
-    assert reader.read([]) == []
-
-
-@needs_tr
 def test_eight_threads_with_a_handle_each_read_what_one_reads_alone(
     library: CrnnLibrary, reader: TrCrnnLineReader
 ) -> None:
@@ -111,13 +107,9 @@ def test_eight_threads_with_a_handle_each_read_what_one_reads_alone(
 
 
 @needs_tr
-def test_a_handle_refuses_a_thread_that_did_not_open_it(reader: TrCrnnLineReader) -> None:
+def test_a_handle_refuses_a_thread_that_did_not_open_it_and_calls_after_it_was_closed(reader: TrCrnnLineReader) -> None:
     with ThreadPoolExecutor(1) as pool, pytest.raises(EngineFailed, match="did not open it"):
         pool.submit(reader.read, [draw("1")]).result()
-
-
-@needs_tr
-def test_a_closed_handle_is_refused_and_closes_twice(reader: TrCrnnLineReader) -> None:
     reader.close()
     reader.close()
     with pytest.raises(EngineFailed, match="after it was closed"):
@@ -204,13 +196,10 @@ def test_a_character_outside_the_table_is_an_error() -> None:
         decode(steps(4), "abc")
 
 
-def test_the_margin_takes_the_colour_of_the_line_s_edge() -> None:
+def test_a_line_gets_a_margin_of_its_edge_s_colour_and_is_squeezed_beyond_the_limit() -> None:
     crop = np.full((20, 60), 40, np.uint8)
     crop[5:15, 5:55] = 200
     framed = prepare(crop)
     assert framed.shape == (24, 64)
     assert set(framed[:2].ravel()) == {40}
-
-
-def test_a_line_longer_than_the_limit_is_squeezed() -> None:
     assert prepare(np.zeros((10, 5000), np.uint8)).shape == (12, MOST_WIDTH_PER_HEIGHT * 10 + 2)

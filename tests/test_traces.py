@@ -223,15 +223,6 @@ def test_a_collector_that_does_not_answer_at_the_end_costs_the_given_time_and_al
     assert sum(dropped) == 30
 
 
-def test_batches_are_no_larger_than_they_may_be() -> None:
-    exporter = Exporter()
-    tracer, dropped = make(exporter, queue_spans=1000, batch_spans=10)
-    for _ in range(50):
-        tracer.put(span())
-    tracer.stop(10.0)
-    assert (dropped, sum(exporter.batches), max(exporter.batches)) == ([], 150, 10)
-
-
 def test_what_cannot_be_sent_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     exporter = Exporter(fails=True)
     tracer, dropped = make(exporter, batch_spans=1)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import ROOT, clean_environment
+from support import ROOT, ocrsvc
 
 from ocrsvc.cli.main import run
 from ocrsvc.cli.tune import (
@@ -68,17 +68,8 @@ def test_the_settings_file_holds_what_was_chosen_and_tells_what_was_measured() -
 def tune(
     tmp_path: Path, *flags: str, page: str = str(ROOT / "tests" / "pages" / "line.png"), **env: str
 ) -> subprocess.CompletedProcess[str]:
-    out = str(tmp_path / "tuned.toml")
-    command = [sys.executable, "-m", "ocrsvc", "tune", page, "--seconds", "0.3", "--clients", "4", "--out", out, *flags]
-    return subprocess.run(
-        command,
-        cwd=ROOT,
-        env=clean_environment({"OCRSVC_ENGINE": "fake", **env}),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    few = ("--seconds", "0.3", "--clients", "4", "--out", tmp_path / "tuned.toml")
+    return ocrsvc("tune", page, *few, *flags, **env)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

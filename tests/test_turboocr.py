@@ -18,7 +18,7 @@ from grpc_support import MESSAGES, UNLIMITED, calling, known_model, services_rai
 from web_support import TEXT, as_base64, client_raising, json_of, picture, running_app
 
 from ocrsvc import errors
-from ocrsvc.adapters.turboocr.pixels import swap_colours
+from ocrsvc.adapters.turboocr.parameters import swap_colours
 from ocrsvc.grpc_server.method import Methods
 from ocrsvc.settings.settings import Settings
 

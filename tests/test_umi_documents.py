@@ -26,14 +26,14 @@ from json_structure import differences
 from support import Server, run_server, wait_until
 from web_support import TEXT, KnownEngine, json_of, picture
 
+from ocrsvc.adapters.umi_ocr.answers import parse_document_options
 from ocrsvc.adapters.umi_ocr.documents import name_of, numbers_of
-from ocrsvc.adapters.umi_ocr.options import parse_document_options
 from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.app import create_app
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, QueueFull, SettingsError
 from ocrsvc.jobs import job_runner as runner_module
 from ocrsvc.jobs import storage_threads
-from ocrsvc.jobs.job import BEGUN, Job, Record
+from ocrsvc.jobs.job import BEGUN
 from ocrsvc.jobs.job_folder import LASTING, PREFIX, make_folder
 from ocrsvc.jobs.job_runner import MOST_TRIES
 from ocrsvc.jobs.job_store import JobStore
@@ -333,11 +333,6 @@ def test_what_was_cleared_is_gone(place: Place) -> None:
 # How much is kept, and how long
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> JobStore:
-    return JobStore(tmp_path, most_bytes=100_000, keep_s=100.0)
-
-
 def test_a_full_store_is_a_503_at_the_door(place: Place, tmp_path: Path) -> None:
     app = create_app(Settings(), place.reader, jobs=JobStore(tmp_path, 10, 100.0))
     answer = post_document(app.test_client(), "/api/doc/upload", grays(1))
@@ -373,16 +368,6 @@ def test_a_page_that_ends_whoever_reads_it_is_left_out_in_the_end(place: Place) 
     job.put(BEGUN, {1: MOST_TRIES})
     place.work_until(lambda: place.ask(task_id)["is_done"])
     assert [page["code"] for page in place.ask(task_id, is_data=True)["data"]] == [902, 100]
-
-
-def test_half_a_page_does_not_count_and_is_read_again(place: Place) -> None:
-    task_id = place.upload(grays(2))["data"]
-    job = place.jobs.find(task_id)
-    assert job is not None
-    (job.folder / "pages.jsonl").write_bytes(b'{"number": 1, "pa')
-    assert place.ask(task_id)["processed_count"] == 0
-    place.work_until(lambda: place.ask(task_id)["is_done"])
-    assert [page["page"] for page in place.ask(task_id, is_data=True)["data"]] == [1, 2]
 
 
 def test_a_page_that_is_never_read_in_time_ends_as_an_error(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,14 +430,6 @@ def test_a_task_that_cannot_be_understood_keeps_no_other_waiting(place: Place) -
     assert job is not None
     assert job.progress().state == "failure"
     place.jobs.clear(job)
-
-
-def test_two_processes_never_read_the_same_task(small: JobStore) -> None:
-    job = small.add(b"1", Record(""))
-    with job.claim() as first, Job(job.folder, small.database).claim() as second:
-        assert (first, second) == (True, False)
-    with job.claim() as third:
-        assert third
 
 
 # Several workers
@@ -537,26 +514,6 @@ def test_text_that_is_laid_over_a_pdf_is_found_again_and_not_seen() -> None:
     assert texts_of(after) == ["", "\r\n".join(WORDS)]
     drawn = [pypdfium2.PdfDocument(data)[1].render().to_numpy().tobytes() for data in (before, after)]
     assert drawn[0] == drawn[1]
-
-
-def test_text_lies_where_it_was_read_however_the_page_is_turned() -> None:
-    # From the left and the top as the page is shown, at 0.36 points to a pixel; then in its own points from below.
-    (left, right), (top, bottom) = (7.2, 14.4), (3.6, 10.8)
-    expected = {
-        0: (left, 36 - bottom, right, 36 - top),
-        90: (top, left, bottom, right),
-        180: (72 - right, top, 72 - left, bottom),
-        270: (72 - bottom, 36 - right, 72 - top, 36 - left),
-    }
-    document, turned, pages = pypdfium2.PdfDocument(pdf(*[GRAY] * len(expected))), io.BytesIO(), []
-    for at, turn in enumerate(expected):
-        document[at].set_rotation(turn)
-        size = (200, 100) if turn % 180 == 0 else (100, 200)
-        pages.append(Page(*size, 0, (Line("X", 0.9, box(20, 10, 40, 30)),), at + 1))
-    document.save(turned)
-    found = pypdfium2.PdfDocument(with_text(turned.getvalue(), pages))
-    boxes = [page.get_textpage().get_charbox(0) for page in found]
-    assert boxes == [pytest.approx(box, abs=0.3) for box in expected.values()]
 
 
 def test_text_lies_where_it_was_read_whatever_the_page_has_done_to_its_own_coordinates() -> None:

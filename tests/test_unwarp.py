@@ -17,7 +17,7 @@ from support import page_handle
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.line_field import LastMask
-from ocrsvc.engines.ppocr.pipeline.page_grid import UnwarpingModel
+from ocrsvc.engines.ppocr.pipeline.page_grid import UNWARPING_MODEL, find_grid
 from ocrsvc.engines.ppocr.pipeline.unwarp import read_unwarped
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.http.options import read_options
@@ -171,22 +171,17 @@ def expire() -> None:
     raise DeadlineExceeded("nobody waits")
 
 
-@pytest.fixture(scope="module")
-def model() -> UnwarpingModel:
-    return UnwarpingModel()
-
-
-def test_the_model_finds_where_a_bent_page_lies(model: UnwarpingModel) -> None:
+def test_the_model_finds_where_a_bent_page_lies() -> None:
     picture, truth = bent(flat_page()[0], SAG_PX)
-    found = model.find_grid(picture)
+    found = find_grid(picture)
     assert found.shape == (45, 31, 2)
     # The page is a thousand pixels tall; the model was made for photos, not for drawings.
     assert np.abs(found - truth.points).mean() < 15
     colour = cv2.cvtColor(picture, cv2.COLOR_GRAY2BGR)
-    assert np.array_equal(model.find_grid(np.asarray(colour, np.uint8)), found)
+    assert np.array_equal(find_grid(np.asarray(colour, np.uint8)), found)
 
 
-def test_who_waits_for_the_model_in_vain_stops_waiting(model: UnwarpingModel) -> None:
+def test_who_waits_for_the_model_in_vain_stops_waiting() -> None:
     picture: Pixels = np.full((60, 40), 200, np.uint8)
     checks = 0
 
@@ -196,19 +191,19 @@ def test_who_waits_for_the_model_in_vain_stops_waiting(model: UnwarpingModel) ->
         if checks > 2:
             expire()
 
-    with model._model._turn, ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(model.find_grid, picture, check)
+    with UNWARPING_MODEL._turn, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(find_grid, picture, check)
         assert isinstance(waiting.exception(timeout=20), DeadlineExceeded)
 
 
-def test_the_model_gives_the_same_grid_on_any_thread(model: UnwarpingModel) -> None:
+def test_the_model_gives_the_same_grid_on_any_thread() -> None:
     pictures = [np.asarray(bent(flat_page()[0], sag)[0], np.uint8) for sag in (40.0, 60.0)]
-    alone = [model.find_grid(picture) for picture in pictures]
+    alone = [find_grid(picture) for picture in pictures]
     start = threading.Barrier(4)
 
     def find(index: int) -> NDArray[np.float32]:
         start.wait()
-        return model.find_grid(pictures[index % 2])
+        return find_grid(pictures[index % 2])
 
     with ThreadPoolExecutor(4) as pool:
         for index, found in enumerate(pool.map(find, range(4))):

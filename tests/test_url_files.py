@@ -152,7 +152,7 @@ def test_fetches_leave_threads_and_one_caller_half_of_them_to_others(
         for caller, status in zip(callers, statuses, strict=True):
             asked.append(threads.submit(ask, caller))
             held = sum(one == 200 for one in statuses[: len(asked)])
-            wait_until(lambda held=held: len(server.heads) == held, "the file is asked for")
+            wait_until(lambda held=held: len(server.heads) == held, "the file is asked for")  # type: ignore[misc]
             if status != 200:
                 assert asked[-1].result() == status
         going_on.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support import Clock
 
 from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull
 from ocrsvc.serving.work_queue import (
@@ -19,18 +20,8 @@ from ocrsvc.serving.work_queue import (
 BATCH = RequestContext("batch")
 
 
-class Clock:
-    """A clock that stands still until told."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def make_queue(places: int = 8, servers: int = 1) -> tuple[WorkQueue[str, str], Clock]:
-    clock = Clock()
+    clock = Clock(100.0)
     return WorkQueue(places, servers, clock), clock
 
 
@@ -262,7 +253,7 @@ def test_room_is_reported_without_taking_it() -> None:
 
 
 def test_running_work_learns_at_the_deadline_that_it_is_late() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     check = make_check(RequestContext(), clock.now_s + 10.0, clock)
     clock.now_s += 9.9
     check()
@@ -272,7 +263,7 @@ def test_running_work_learns_at_the_deadline_that_it_is_late() -> None:
 
 
 def test_running_work_asks_seldom_for_its_client_and_learns_soon_that_it_has_gone() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     asked: list[float] = []
 
     def is_gone() -> bool:

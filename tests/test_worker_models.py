@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import create_autospec
@@ -12,7 +12,7 @@ from unittest.mock import create_autospec
 import pytest
 from models_support import IdleHandle, accept, make_fake, make_version
 from support import wait_until
-from web_support import picture
+from web_support import picture, running_reader
 
 from ocrsvc.engines.contract import Engine, EngineTraits
 from ocrsvc.engines.model.version import ModelVersion
@@ -114,23 +114,9 @@ def test_all_models_are_loaded_ahead_as_far_as_there_is_room(tmp_path: Path, ope
     assert loaded(models) == ["a/1", "b/1"]
 
 
-def test_an_older_version_serves_where_the_newest_cannot_be_loaded(tmp_path: Path, open_models: Opener) -> None:
-    repository = tmp_path / "models"
-    versions = [make_fake(repository, 1, "a"), damaged(repository, "a", 2)]
-    models = open_models(*versions, model="a")
-    models.load_ahead()
-    assert (loaded(models), models.describe().version) == (["a/1"], "1")
-
-
 def test_a_default_model_that_cannot_be_loaded_is_an_error(tmp_path: Path, open_models: Opener) -> None:
     models = open_models(damaged(tmp_path / "models", "a", 1), model="a")
     with pytest.raises(BadModel, match="not the file of its manifest"):
-        models.load_ahead()
-
-
-def test_a_default_model_that_is_not_there_is_an_error(tmp_path: Path, open_models: Opener) -> None:
-    models = open_models(make_fake(tmp_path / "models", 1, "a"), model="b")
-    with pytest.raises(UnknownModel, match="b"):
         models.load_ahead()
 
 
@@ -205,27 +191,24 @@ def test_a_reader_whose_models_cannot_be_opened_leaves_no_thread(tmp_path: Path)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("engine-0")]
 
 
-def make_reader(folder: Path, *versions: ModelVersion, **settings: object) -> Reader:
-    """A reader of the versions in a repository, all of which are accepted; not started."""
+def read_with(folder: Path, *versions: ModelVersion, **settings: object) -> AbstractContextManager[Reader]:
+    """A reader of the versions in a repository, all of which are accepted."""
     accept(folder, *versions)
     values = {"engine": "fake", "models": folder / "models", "models_state": folder / "state", **settings}
-    return Reader(Settings.model_validate(values), PLAN)
+    return running_reader(Settings.model_validate(values), None, 1)
 
 
 def test_before_the_start_no_model_is_unknown(tmp_path: Path) -> None:
-    reader = make_reader(tmp_path, make_fake(tmp_path / "models", 1, "a"), model="a")
+    make_fake(tmp_path / "models", 1, "a")
+    reader = Reader(Settings.model_validate({"engine": "fake", "models": tmp_path / "models", "model": "a"}), PLAN)
     with pytest.raises(NotReady):
         reader.read(picture(), ReadOptions(model="b"), FAR_S)
 
 
 def test_the_result_cache_knows_the_model_by_its_files_and_not_by_how_it_was_named(tmp_path: Path) -> None:
     versions = [make_fake(tmp_path / "models", 1, name) for name in "ab"]
-    reader = make_reader(tmp_path, *versions, model="a", cache_bytes=MIB)
-    reader.start()
-    try:
+    with read_with(tmp_path, *versions, model="a", cache_bytes=MIB) as reader:
         found = [reader.read(picture(), ReadOptions(model=name), FAR_S) for name in (None, "a", "a/1", "b")]
-    finally:
-        reader.stop(FAR_S)
     assert [(one.engine.model, one.from_cache) for one in found] == [
         *(("a", False), ("a", True), ("a", True), ("b", False))
     ]
@@ -237,9 +220,7 @@ def test_the_result_cache_knows_the_model_by_its_files_and_not_by_how_it_was_nam
 
 def test_pages_read_one_by_one_are_read_by_the_version_that_the_document_began_with(tmp_path: Path) -> None:
     old, new = (make_fake(tmp_path / "models", number, "a") for number in (1, 2))
-    reader = make_reader(tmp_path, old, model="a")
-    reader.start()
-    try:
+    with read_with(tmp_path, old, model="a") as reader:
         with reader.one_version(ReadOptions(), FAR_S, DEFAULT_CONTEXT) as lease:
             accept(tmp_path, new)
             reader.worker_models.loaded.preload(new)
@@ -247,17 +228,17 @@ def test_pages_read_one_by_one_are_read_by_the_version_that_the_document_began_w
             read = [reader.read(picture(), ReadOptions(), FAR_S, lease=one).engine.version for one in (lease, lease)]
             assert read == ["1", "1"]
         wait_until(lambda: reader.worker_models.loaded.versions() == (new,))
-    finally:
-        reader.stop(FAR_S)
 
 
+@pytest.mark.parametrize("default", ["a", "b"])
 def test_the_newest_that_can_be_loaded_reads_in_place_of_several_that_cannot(
-    tmp_path: Path, open_models: Opener
+    tmp_path: Path, open_models: Opener, default: str
 ) -> None:
     repository = tmp_path / "models"
-    other = make_fake(repository, 1, "b")
     versions = [make_fake(repository, 1, "a"), damaged(repository, "a", 2), damaged(repository, "a", 3)]
-    models = open_models(other, *versions, model="b")
+    models = open_models(make_fake(repository, 1, "b"), *versions, model=default)
+    models.load_ahead()
+    assert loaded(models) == [f"{default}/1"]
     with leased(models, model="a") as read_by:
         assert read_by == "a/1"
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from contextlib import closing
 
 from documents import assemble, stream
+
+from ocrsvc.imaging.codecs.decode import PixelLimits
+from ocrsvc.imaging.document import open_document
+from ocrsvc.records import ReadOptions
 
 SIZE = (300, 200)
 """Points of a page: 833 x 555 pixels at 200 dpi."""
@@ -86,3 +91,12 @@ def with_image(pixels: bytes, width: int, height: int) -> dict[str, object]:
         b"/Filter /FlateDecode /Length %d >>\nstream\n%s\nendstream"
     ) % (width, height, len(packed), packed)
     return {"more": {60: body}, "resources": b"/XObject << /I 60 0 R >>"}
+
+
+def own_lines(file: bytes, mode: str = "auto") -> list[str]:
+    """What the first page's own text says, by its lines."""
+    options = ReadOptions(text_layer=mode)  # type: ignore[arg-type]
+    with closing(open_document(file, PixelLimits(1 << 27), 200, bool, bool)) as document:
+        page = document.own_page(1, options, bool, bool)
+    assert page is not None
+    return [line.text for line in page.text.lines]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from flask.testing import FlaskClient
 
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.app import create_app
-from ocrsvc.engines.contract import EngineTraits
+from ocrsvc.engines.contract import Engine, EngineTraits
 from ocrsvc.errors import EngineFailed, OcrsvcError
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
@@ -115,17 +115,26 @@ def client_raising(error: Exception) -> FlaskClient:
 
 
 @contextmanager
+def running_reader(
+    settings: Settings | None = None, opener: Callable[[], Engine] | None = KnownEngine, threads: int = 2
+) -> Iterator[Reader]:
+    """A reader, of the known engine unless it is given how to open another; None opens that of the settings."""
+    reader = Reader(settings or Settings(), ThreadPlan(1, 4, threads), engine_opener=opener)
+    reader.start()
+    try:
+        yield reader
+    finally:
+        reader.stop(5.0)
+
+
+@contextmanager
 def running_app(
     settings: Settings | None = None, gate: AccessGate | None = None, jobs: JobStore | None = None
 ) -> Iterator[Flask]:
     """The application over a real reader with the known engine."""
     settings = settings or Settings()
-    reader = Reader(settings, ThreadPlan(1, 4, 2), engine_opener=KnownEngine)
-    reader.start()
-    try:
+    with running_reader(settings) as reader:
         yield create_app(settings, reader, jobs=jobs, gate=gate)
-    finally:
-        reader.stop(5.0)
 
 
 def picture(width: int = 64, height: int = 32, shade: int = 200, suffix: str = ".png") -> bytes:

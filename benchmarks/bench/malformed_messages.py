@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from ocrsvc.adapters.kserve import v2_grpc
 from ocrsvc.adapters.paddle_serving import grpc as paddle_serving_grpc
 from ocrsvc.adapters.tfserving import grpc as tfserving_grpc
-from ocrsvc.adapters.tfserving import servables
 from ocrsvc.api import grpc_health
 from ocrsvc.grpc_server.method import Methods
 from ocrsvc.grpc_server.protobuf import Messages
@@ -183,7 +182,7 @@ def _tensorflow_calls(image: bytes) -> list[GoodCall]:
         request.model_spec.name = "ocr"
     status.model_spec.version.value = 1
     tensor = predict.inputs["image"]
-    tensor.dtype = servables.DTYPES["BYTES"]
+    tensor.dtype = tfserving_grpc.DT_STRING
     tensor.tensor_shape.dim.add(size=2)
     tensor.string_val.extend([image, image])
     predict.output_filter.append("texts")

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Final, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import PydanticCustomError
 
-from ocrsvc.errors import BadOption
+from ocrsvc.errors import BadOption, CallerError
 from ocrsvc.http.field_values import as_text, shown
 
+B = TypeVar("B", bound=BaseModel)
 M = TypeVar("M", bound="RequestValues")
 
 MESSAGE: Final = "{name} is {value!r}: {why}."
@@ -56,3 +57,13 @@ def parse_values(kind: type[M], sent: Mapping[str, object], message: str = MESSA
         found = error.errors(include_url=False, include_context=False)[0]
         value = shown(sent.get(str(found["loc"][0])))[:_SHOWN_LETTERS]
         raise BadOption(message.format(name=found["loc"][0], value=value, why=found["msg"])) from None
+
+
+def parse_object(kind: type[B], sent: object, remedy: str) -> B:
+    """An object in JSON as its types. Raises CallerError, which names the member that is wrong."""
+    try:
+        return kind.model_validate(sent)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        why = "Input should be an object" if found["type"] == "model_type" else found["msg"]
+        raise CallerError(f"{'.'.join(map(str, found['loc']))}: {why}.", remedy) from None

@@ -102,7 +102,12 @@ class Destination:
             draft.replace(path) if replace else path.hardlink_to(draft)
         finally:
             draft.unlink(missing_ok=True)
-        _sync_folder(path.parent)
+        # Has the name outlive the machine.
+        descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a file unless there is one; returns whether it was written. Of several callers one writes it."""
@@ -186,12 +191,12 @@ class ObjectDestination(Destination):
 
     def note(self, name: str, data: bytes) -> None:
         """As Destination.note."""
-        self._objects.put(self._url(name), data)
+        with self.writing(name) as file:
+            file.write(data)
 
     def names(self, folder: str) -> list[str]:
         """As Destination.names: one request for each 1,000 on S3."""
-        found = self._objects.listing(self._url(folder))
-        return sorted(entry.url.rpartition("/")[2] for entry in found if not entry.is_folder)
+        return [one.url.rpartition("/")[2] for one in self._objects.listing(self._url(folder)) if not one.is_folder]
 
     def delete(self, name: str) -> None:
         """As Destination.delete."""
@@ -218,23 +223,12 @@ class ObjectDestination(Destination):
 
 def open_destination(out: str) -> Destination:
     """The destination that --out names: a folder, file:// or an object store. Raises BadOption."""
-    protocol = protocol_of(out)
+    protocol, path = protocol_of(out), out.partition("://")[2].strip("/")
     if protocol in ("", "file"):
         return Destination(Path(out.removeprefix("file://")))
-    shown = without_secrets(out)
     if protocol not in DESTINATIONS:
         accepted = ", ".join(f"{name}://" for name in DESTINATIONS)
-        raise BadOption(f"--out is {shown}: accepted are folders and {accepted}.")
-    objects, path = open_objects(out), out.partition("://")[2].strip("/")
+        raise BadOption(f"--out is {without_secrets(out)}: accepted are folders and {accepted}.")
     if not path:
-        raise BadOption(f"--out is {shown}, which names no bucket.")
-    return ObjectDestination(objects, f"{protocol}://{path}")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have the names in a folder outlive the machine."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        raise BadOption(f"--out is {without_secrets(out)}, which names no bucket.")
+    return ObjectDestination(open_objects(out), f"{protocol}://{path}")

@@ -8,9 +8,8 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, NamedTuple
 
 from ocrsvc.batch.pages import PageGroup, PageReader, PageResult, SourceFile
 
@@ -18,37 +17,23 @@ SAMPLE_PAGES: Final = 24
 """Read for an estimate; any page is as likely to be among them."""
 SAMPLE_S: Final = 60.0
 """After which no more of them are begun."""
-_SEED: Final = 1
 _MOST_KINDS: Final = 30
-_OTHER: Final = "other"
 
 
-@dataclass(slots=True)
-class KindCounts:
-    """Files of one kind, their pages that would be read, and the files' bytes."""
+class SourceCounts(NamedTuple):
+    """What sources hold: files, pages and bytes by kind (the end of a file's name), and a sample of single pages."""
 
-    files: int = 0
-    pages: int = 0
-    bytes: int = 0
+    kinds: dict[str, tuple[int, int, int]]
+    sample: list[PageGroup]
 
-    def add(self, file: SourceFile) -> None:
-        """One more."""
-        self.files += 1
-        self.pages += len(file.pages)
-        self.bytes += file.size
+    @property
+    def total(self) -> tuple[int, int, int]:
+        """Files, pages and bytes."""
+        files, pages, size = (sum(kind[at] for kind in self.kinds.values()) for at in range(3))
+        return files, pages, size
 
 
-@dataclass(slots=True)
-class SourceCounts:
-    """What sources hold, by kind (the end of a file's name), and a sample of single pages."""
-
-    kinds: dict[str, KindCounts] = field(default_factory=dict)
-    total: KindCounts = field(default_factory=KindCounts)
-    sample: list[PageGroup] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(NamedTuple):
     """What reading a sample showed; `spread` is 1.96 standard errors of a page's seconds, over their mean."""
 
     pages: int
@@ -63,19 +48,21 @@ class Pace:
 
 
 def count_sources(files: Iterable[SourceFile]) -> SourceCounts:
-    """Count them; memory holds the counts and the sample."""
-    counts, chance = SourceCounts(), random.Random(_SEED)  # noqa: S311  no secret: the same sources give the same sample
+    """Count them, kinds with most pages first; memory holds the counts and the sample."""
+    # The same sources give the same sample.
+    kinds: dict[str, tuple[int, int, int]] = {}
+    sample, seen, chance = list[PageGroup](), 0, random.Random(1)  # noqa: S311  no secret
     for file in files:
         kind = PurePosixPath(file.name).suffix.lower() or "none"
-        if len(counts.kinds) >= _MOST_KINDS and kind not in counts.kinds:
-            kind = _OTHER
-        counts.kinds.setdefault(kind, KindCounts()).add(file)
-        for seen, number in enumerate(file.pages, counts.total.pages):
+        kind = kind if kind in kinds or len(kinds) < _MOST_KINDS else "other"
+        counted, pages, size = kinds.get(kind, (0, 0, 0))
+        kinds[kind] = counted + 1, pages + len(file.pages), size + file.size
+        for number in file.pages:
             place = seen if seen < SAMPLE_PAGES else chance.randrange(seen + 1)
             if place < SAMPLE_PAGES:
-                counts.sample[place : place + 1] = [PageGroup(file, (number,), (seen,))]
-        counts.total.add(file)
-    return counts
+                sample[place : place + 1] = [PageGroup(file, (number,), (seen,))]
+            seen += 1
+    return SourceCounts(dict(sorted(kinds.items(), key=lambda item: (-item[1][1], item[0]))), sample)
 
 
 def measure_pace(
@@ -94,17 +81,8 @@ def measure_pace(
     with ThreadPoolExecutor(at_once) as pool:
         results = [result for found in pool.map(read, sample) for result in found]
     pages_per_s = len(results) / max(clock() - began_s, 1e-6)
-    seconds, failed = [result.seconds for result in results], sum(bool(result.error) for result in results)
-    return Pace(len(results), failed, at_once, pages_per_s, _spread(seconds))
-
-
-def _spread(seconds: Sequence[float]) -> float:
-    if len(seconds) < 2 or not any(seconds):
-        return 1.0
-    error = statistics.stdev(seconds) / math.sqrt(len(seconds))
-    return min(1.0, 1.96 * error / statistics.fmean(seconds))
-
-
-def kinds_by_pages(counts: SourceCounts) -> dict[str, KindCounts]:
-    """The kinds, those with most pages first."""
-    return dict(sorted(counts.kinds.items(), key=lambda item: (-item[1].pages, item[0])))
+    seconds, spread = [result.seconds for result in results], 1.0
+    if len(seconds) > 1 and any(seconds):
+        error = statistics.stdev(seconds) / math.sqrt(len(seconds))
+        spread = min(1.0, 1.96 * error / statistics.fmean(seconds))
+    return Pace(len(results), sum(bool(result.error) for result in results), at_once, pages_per_s, spread)

@@ -1,4 +1,4 @@
-"""Objects at URLs, by fsspec: read, listed and written, with requests sent again and failures as OSError."""
+"""Files at paths, and objects at URLs by fsspec, with requests sent again and failures as OSError."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 import os
 import random
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 
 from ocrsvc.errors import BadOption
 
+FILE: Final = "file://"
 _EXTRA: Final = "ocrsvc[objectstore]"
 PACKAGES: Final = dict.fromkeys(("s3", "s3a", "http", "https", "memory"), _EXTRA) | {
     "gs": "gcsfs",
@@ -51,11 +53,6 @@ _NO_CREDENTIALS: Final = ("NoCredentialsError", "PartialCredentialsError", "Defa
 """By name, of libraries that need not all be installed."""
 
 
-def is_url(text: str) -> bool:
-    """Whether it begins as `protocol://`."""
-    return _URL.match(text) is not None
-
-
 def protocol_of(url: str) -> str:
     """The part before `://` in lower case; "" without one."""
     match = _URL.match(url)
@@ -85,12 +82,37 @@ def check_no_secrets(url: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object or a folder of them: its URL, bytes, and text that changes with its content."""
+    """A file, or an object or a folder of them: its path or URL, bytes, and text that changes with its content."""
 
     url: str
     size: int
     version: str
     is_folder: bool = False
+
+
+def is_local(address: str) -> bool:
+    """Whether an address is a path of this machine."""
+    return protocol_of(address) in ("", "file")
+
+
+def look_at(address: str) -> StoredObject:
+    """The file at a path or URL as it is now. Raises OSError, and BadOption for a URL that cannot be read."""
+    if not is_local(address):
+        return open_objects(address).look_at(address)
+    path = address.removeprefix(FILE)
+    status = os.stat(path)  # noqa: PTH116  a Path for each of a million files costs more
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(0, "It is not a file")
+    return StoredObject(path, status.st_size, f"{status.st_size}-{status.st_mtime_ns}")
+
+
+def open_file(address: str) -> BinaryIO:
+    """The file at a path or URL for reading at any place, unbuffered. Raises OSError and BadOption."""
+    if not is_local(address):
+        return open_objects(address).open(address)
+    # Something that is not a file any more, such as a pipe, must not make its reader wait.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    return os.fdopen(os.open(address.removeprefix(FILE), flags), "rb", buffering=0)
 
 
 class Objects:
@@ -110,11 +132,10 @@ class Objects:
         self._protocol, self._system, self._retry_s = protocol, system, retry_s
         self._clock, self._sleep = clock, sleep
         self._was_heard = False
-        self._random = random.SystemRandom()
 
     def look_at(self, url: str) -> StoredObject:
         """An object as it is now."""
-        info = self._send("HEAD", url, "info")
+        info = self._send("HEAD", url, lambda system, path: system.info(path))
         if info.get("type") == "directory":
             raise FileNotFoundError(errno.ENOENT, f"{url} is no object")
         if info.get("size") is None:
@@ -123,7 +144,7 @@ class Objects:
 
     def read(self, url: str) -> bytes:
         """An object's bytes."""
-        return cast("bytes", self._send("GET", url, "cat_file"))
+        return cast("bytes", self._send("GET", url, lambda system, path: system.cat_file(path)))
 
     def open(self, url: str) -> BinaryIO:
         """An object to be read at any place; a megabyte is read ahead."""
@@ -137,7 +158,7 @@ class Objects:
 
     def read_range(self, url: str, begin: int, end: int) -> bytes:
         """Some of an object's bytes."""
-        data = cast("bytes", self._send("GET", url, "cat_file", start=begin, end=end))
+        data: bytes = self._send("GET", url, lambda system, path: system.cat_file(path, start=begin, end=end))
         if len(data) > end - begin and begin:
             # The server gives no parts of files, and has sent all of it.
             raise OSError(errno.ENOTSUP, f"GET {url}: the server gives whole files only; download the archive first")
@@ -146,7 +167,7 @@ class Objects:
     def listing(self, url: str) -> list[StoredObject]:
         """What lies directly in a folder, in the order of the names; nothing where there is none."""
         try:
-            entries = self._send("LIST", url, "ls", detail=True)
+            entries = self._send("LIST", url, lambda system, path: system.ls(path, detail=True))
         except FileNotFoundError:
             return []
         root = f"{self._protocol}://"
@@ -162,57 +183,42 @@ class Objects:
             else:
                 yield from self.below(entry.url.rstrip("/"))
 
-    def put(self, url: str, data: bytes) -> None:
-        """Write an object."""
-        self._send("PUT", url, "pipe_file", data)
-
     def put_file(self, url: str, file: Path, *, replace: bool = True) -> None:
         """Write an object, in pieces if it is large; it appears whole.
 
         Raises FileExistsError where there is one that must not be replaced.
         """
         mode = "overwrite" if replace else "create"
-        self._repeat(f"PUT {without_secrets(url)}", "put_file", str(file), self._path(url), mode=mode)
+        self._send("PUT", url, lambda system, path: system.put_file(str(file), path, mode=mode))
 
     def delete(self, url: str) -> None:
         """Remove an object, if it is there."""
         with suppress(FileNotFoundError):
-            self._send("DELETE", url, "rm_file")
+            self._send("DELETE", url, lambda system, path: system.rm_file(path))
 
-    def _send(self, verb: str, url: str, method: str, *args: Any, **kwargs: Any) -> Any:
-        return self._repeat(f"{verb} {without_secrets(url)}", method, self._path(url), *args, **kwargs)
-
-    def _repeat(self, what: str, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the file system, again where that may help. Raises OSError, which names `what`."""
+    def _send(self, verb: str, url: str, call: Callable[[Any, str], Any]) -> Any:
+        """Call the file system with the path of a URL, again where that may help. Raises OSError."""
+        path = str(self._system._strip_protocol(url))  # noqa: SLF001  fsspec's own convention
         began, wait_s = self._clock(), _FIRST_WAIT_S
         while True:
             try:
-                result = self._call(method, *args, **kwargs)
-            except Exception as error:
+                result = call(self._system, path)
+            except _MISTAKES:
+                raise
+            except Exception as failure:  # noqa: BLE001  raised as OSError
+                # fsspec's HTTP says of each HEAD that failed, for whatever reason, that there is no file.
+                cause, is_missing = failure.__cause__, isinstance(failure, FileNotFoundError)
+                is_other = isinstance(cause, Exception) and not isinstance(cause, FileNotFoundError | KeyError)
+                error = cause if is_missing and is_other and cause else failure
                 self._was_heard = self._was_heard or _answer(error)[0] is not None or isinstance(error, _ANSWERS)
                 most_s = self._retry_s if self._was_heard else min(_UNHEARD_S, self._retry_s)
-                if isinstance(error, _MISTAKES):
-                    raise
                 if not is_transient(error) or self._clock() - began + wait_s > most_s:
-                    raise os_error_of(error, what) from error
+                    raise os_error_of(error, f"{verb} {without_secrets(url)}") from error
             else:
                 self._was_heard = True
                 return result
-            self._sleep(wait_s * self._random.uniform(0.5, 1.0))
+            self._sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311  no secret
             wait_s = min(2 * wait_s, _MOST_WAIT_S)
-
-    def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """One try. fsspec's HTTP says of each HEAD that failed, for whatever reason, that there is no file."""
-        try:
-            return getattr(self._system, method)(*args, **kwargs)
-        except FileNotFoundError as error:
-            if isinstance(error.__cause__, Exception) and not isinstance(error.__cause__, FileNotFoundError | KeyError):
-                raise error.__cause__ from None
-            raise
-
-    def _path(self, url: str) -> str:
-        """As the file system names it."""
-        return str(self._system._strip_protocol(url))  # noqa: SLF001  fsspec's own convention
 
 
 def open_objects(url: str) -> Objects:
@@ -234,12 +240,7 @@ _OPENING: Final = threading.Lock()
 
 @functools.cache
 def _objects_of(protocol: str, _pid: int) -> Objects:
-    with _OPENING:
-        return Objects(protocol, _open_system(protocol))
-
-
-def _open_system(protocol: str) -> Any:
-    """The file system. Its listings are not cached: other processes write there too."""
+    """Listings are not cached: other processes write there too."""
     try:
         import fsspec
         from fsspec.config import conf
@@ -250,7 +251,8 @@ def _open_system(protocol: str) -> Any:
         elif protocol in ("http", "https"):
             # For the names and passwords in ~/.netrc, and for proxies.
             options["client_kwargs"] = {"trust_env": True}
-        system = fsspec.filesystem(protocol, skip_instance_cache=True, use_listings_cache=False, **options)
+        with _OPENING:
+            system = fsspec.filesystem(protocol, skip_instance_cache=True, use_listings_cache=False, **options)
     except ImportError as error:
         raise BadOption(
             f"{protocol}:// needs a package that is not installed: {error}.",
@@ -258,7 +260,7 @@ def _open_system(protocol: str) -> Any:
         ) from error
     if protocol in ("s3", "s3a"):
         system.retries = 1
-    return system
+    return Objects(protocol, system)
 
 
 def is_transient(error: BaseException) -> bool:
@@ -272,19 +274,16 @@ def is_transient(error: BaseException) -> bool:
 
 def os_error_of(error: BaseException, what: str) -> OSError:
     """The OSError that says what went wrong with a request; FileExistsError, that its condition did not hold."""
-    text = without_secrets(f"{what}: {str(error) or type(error).__name__}")[:600]
-    # Of its numbers OSError makes its subclasses.
-    return OSError(_errno_of(error), text)
-
-
-def _errno_of(error: BaseException) -> int:
     if isinstance(error, FileExistsError) or _answer(error)[0] == 412:
-        return errno.EEXIST
-    if isinstance(error, FileNotFoundError):
-        return errno.ENOENT
-    if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
-        return errno.EACCES
-    return errno.ETIMEDOUT if is_transient(error) else getattr(error, "errno", None) or errno.EIO
+        number = errno.EEXIST
+    elif isinstance(error, FileNotFoundError):
+        number = errno.ENOENT
+    elif isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
+        number = errno.EACCES
+    else:
+        number = errno.ETIMEDOUT if is_transient(error) else getattr(error, "errno", None) or errno.EIO
+    # Of its numbers OSError makes its subclasses.
+    return OSError(number, without_secrets(f"{what}: {str(error) or type(error).__name__}")[:600])
 
 
 def _answer(error: BaseException) -> tuple[int | None, str | None]:

@@ -59,14 +59,13 @@ class PageQueue:
 
     def add_again(self, group: PageGroup, index: int) -> None:
         """Queue a page of a group behind all others, once more."""
-        number = group.pages[group.indexes.index(index)]
-        self._groups.append(PageGroup(group.file, (number,), (index,)))
+        self._groups.append(group.only([group.pages[group.indexes.index(index)]]))
         if self._left is not None:
             self._left += 1
 
     def take(self) -> PageGroup | None:
         """The next group, cut off at the limit."""
-        return self._taken(self._groups.popleft()) if self._groups and not self.is_at_limit else None
+        return self._taken(self._groups) if self._groups and not self.is_at_limit else None
 
     def take_suspects(self) -> list[PageGroup]:
         """The next pages to be read together and with nothing else: one, where several processes died over it.
@@ -75,14 +74,14 @@ class PageQueue:
         fewest rounds, if each of those that are read with it is then read alone.
         """
         waiting, count = (self._doubtful, isqrt(len(self._doubtful))) if self._doubtful else (self._suspects, 1)
-        taken = [waiting.popleft() for _ in range(min(count, len(waiting)))]
-        return [self._taken(group) for group in taken if not self.is_at_limit]
+        count = count if self._left is None else min(count, self._left)
+        return [self._taken(waiting) for _ in range(count)]
 
-    def _taken(self, group: PageGroup) -> PageGroup:
-        if self._left is None:
-            return group
-        group = PageGroup(group.file, group.pages[: self._left], group.indexes[: self._left])
-        self._left -= len(group.pages)
+    def _taken(self, waiting: deque[PageGroup]) -> PageGroup:
+        group = waiting.popleft()
+        if self._left is not None:
+            group = group.only(group.pages[: self._left])
+            self._left -= len(group.pages)
         return group
 
     def _groups_of(self, file: SourceFile, first: int, known: Container[int]) -> Iterator[PageGroup]:
@@ -92,5 +91,4 @@ class PageQueue:
         rest = [page for page in unread if page[1] not in self._deaths]
         together = [rest[at : at + MOST_GROUP_PAGES] for at in range(0, len(rest), MOST_GROUP_PAGES)]
         for pages in apart + together:
-            numbers, indexes = zip(*pages, strict=True)
-            yield PageGroup(file, numbers, indexes)
+            yield PageGroup(file, *map(tuple, zip(*pages, strict=True)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -21,17 +21,23 @@ _PAGE_KEYS: Final = ("width", "height", "angle", "text", "lines", "regions", "ta
 class SourceFile:
     """A file with pages to read; `name` is that in the results, unique in a plan.
 
-    `locator` says where its bytes are: a path, a URL or a member of an archive (`sources/source_files.py`). `version`
-    changes with its content, "" where it is unknown. `total` are the pages that it has, 0 where they could not be
-    counted, and page 1 is to be read; `pages` are the numbers of those to read, from 1.
+    Its bytes are at `address`, a path or a URL, and in it at a `place` where `kind` names an archive. `version` changes
+    with its content, "" where it is unknown. `total` are the pages that it has, 0 where they could not be counted, and
+    page 1 is to be read; `pages` are the numbers of those to read, from 1.
     """
 
     name: str
-    locator: str
+    address: str
     version: str
     size: int
     total: int
     pages: range | tuple[int, ...]
+    kind: str = ""
+    place: str = ""
+
+
+Load = Callable[[SourceFile], bytes]
+"""Gives the bytes of a source's file; raises OcrsvcError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,10 @@ class PageGroup:
     def index_of(self, number: int) -> int:
         """The number in the plan of a page of the file."""
         return self.indexes[self.pages.index(number)]
+
+    def only(self, numbers: Sequence[int]) -> PageGroup:
+        """Some of its pages."""
+        return PageGroup(self.file, tuple(numbers), tuple(map(self.index_of, numbers)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +77,12 @@ class PageResult:
 
 
 class PageReader(Protocol):
-    """Reads groups of pages, in several threads at once. Every reader gives the same records, byte by byte."""
+    """Reads groups of pages, in several threads at once. Every reader gives the same records, byte by byte.
+
+    `is_elsewhere` where other processes than this one and its children read, so that no page kills this one.
+    """
+
+    is_elsewhere: bool
 
     def start(self) -> Mapping[str, str]:
         """Get ready; gives engine, model, version and other facts that results depend on. Raises OcrsvcError."""
@@ -75,10 +90,6 @@ class PageReader(Protocol):
     @property
     def at_once(self) -> int:
         """How many groups are read at once; may change during a run."""
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether other processes than this one and its children read, so that no page kills this one."""
 
     def read(self, group: PageGroup) -> Iterator[PageResult]:
         """Yield a result for each page as soon as it is read. Raises OcrsvcError only for what stops the run."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
@@ -15,8 +15,8 @@ from typing import Any, Final
 import orjson
 
 from ocrsvc.batch.destination import Destination, WrittenFile
-from ocrsvc.batch.outputs.output_formats import FileResults, WritePart, open_writers
-from ocrsvc.batch.pages import SourceFile
+from ocrsvc.batch.outputs.output_formats import FileResults, open_writers
+from ocrsvc.batch.pages import Load
 from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.work_file import PageFacts, WorkFile
 from ocrsvc.errors import DamagedLedger
@@ -24,23 +24,17 @@ from ocrsvc.errors import DamagedLedger
 PARTS: Final = "_ocrsvc/parts"
 KEPT: Final = "_ocrsvc/kept"
 """Results of parts with failures, until those are tried again."""
-UNFINISHED: Final = "unfinished"
+UNFINISHED: Final = "unfinished/"
 """Where parts are of which --limit has left some pages unread."""
 _AT_ONCE: Final = 8
-
-Load = Callable[[SourceFile], bytes]
-"""Gives the bytes of a source's file; raises OcrsvcError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A part of the output.
+    """A part of the output: pages that were read, and those that failed, by error code.
 
-    Attributes:
-        done, failed: Pages that were read, and those that failed, by error code.
-        files: Bytes and SHA-256 of its files, by their names.
-        pages: Facts of each page in the plan's order.
-        reader: Engine, model and version that read it.
+    `files` are bytes and SHA-256 of its files, by their names, `pages` facts of each page in the plan's order, `reader`
+    engine, model and version that read it.
     """
 
     part: int
@@ -49,16 +43,6 @@ class Manifest:
     files: Mapping[str, Sequence[Any]]
     pages: Sequence[PageFacts] = ()
     reader: Mapping[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> bytes:
-        """As its file."""
-        return orjson.dumps(asdict(self) | {"pages": [list(page) for page in self.pages]})
-
-    @classmethod
-    def of(cls, data: bytes) -> Manifest:
-        """What `to_json` wrote. Raises ValueError, KeyError and TypeError."""
-        values = orjson.loads(data)
-        return cls(**values | {"pages": [PageFacts(*page) for page in values["pages"]]})
 
 
 def finished_parts(destination: Destination) -> list[int]:
@@ -71,7 +55,8 @@ def read_manifest(destination: Destination, part: int) -> Manifest:
     """The manifest of a part. Raises FileNotFoundError, OSError and DamagedLedger."""
     data = destination.read(_manifest_name(part))
     try:
-        return Manifest.of(data)
+        values = orjson.loads(data)
+        return Manifest(**values | {"pages": [PageFacts(*page) for page in values["pages"]]})
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedLedger(
             f"{_manifest_name(part)} in {destination.address} is damaged.", "Remove it: its part is read again."
@@ -109,27 +94,32 @@ class PartWriter:
             # Between here and the new manifest the part does not exist; its kept results do.
             self.destination.delete(_manifest_name(part))
         try:
-            files = self._write_files(part, replace=is_reopened)
+            files = self.write_files(part, replace=is_reopened)
         except FileExistsError:
             # Of an object store: of this part's other writer, or of one that died before its manifest.
             if part in finished_parts(self.destination):
                 return read_manifest(self.destination, part)
-            files = self._write_files(part, replace=True)
-        manifest = self._manifest(part, files)
-        if manifest.failed:
-            self._keep(part)
-        if not self.destination.create(_manifest_name(part), manifest.to_json()):
+            files = self.write_files(part, replace=True)
+        pages = list(self.work.facts(self.plan.pages_of(part)))
+        failed = Counter(facts.error for _, facts in pages if facts.error)
+        named = {file.name: (file.size, file.sha256) for file in files}
+        facts = [facts for _, facts in pages]
+        manifest = Manifest(part, len(pages) - failed.total(), dict(failed), named, facts, self.reader)
+        if failed:
+            kept = self.destination.writing(_kept_name(part))
+            with kept as output, gzip.GzipFile("", "wb", 6, output, 0) as lines:
+                for n, facts_of_page in pages:
+                    lines.write(orjson.dumps([n, *facts_of_page]) + b"\n" + self._record({n: n}, n) + b"\n")
+        data = orjson.dumps(asdict(manifest) | {"pages": [list(page) for page in facts]})
+        if not self.destination.create(_manifest_name(part), data):
             return read_manifest(self.destination, part)
         if not manifest.failed:
             self.destination.delete(_kept_name(part))
         return manifest
 
-    def write_unfinished(self, part: int) -> None:
-        """Write what is known of a part that is not whole, beside the output. Raises as `write`."""
-        self._write_files(part, replace=True, folder=f"{UNFINISHED}/")
-
-    def _write_files(self, part: int, *, replace: bool, folder: str = "") -> list[WrittenFile]:
-        writers: list[WritePart] = open_writers(self.outputs, self.reader, folder)
+    def write_files(self, part: int, *, replace: bool, folder: str = "") -> list[WrittenFile]:
+        """Write what is known of a part, without a manifest. Raises as `write`."""
+        writers = open_writers(self.outputs, self.reader, folder)
         return [write(self.destination, part, self._results(part), replace=replace) for write in writers]
 
     def _results(self, part: int) -> Iterator[FileResults]:
@@ -143,17 +133,6 @@ class PartWriter:
         if record is None:
             raise DamagedLedger(f"A result in {self.work.path} is damaged.", "Repeat the command: it is read again.")
         return record
-
-    def _manifest(self, part: int, files: Iterable[WrittenFile]) -> Manifest:
-        pages = [facts for _, facts in self.work.facts(self.plan.pages_of(part))]
-        failed = Counter(facts.error for facts in pages if facts.error)
-        named = {file.name: (file.size, file.sha256) for file in files}
-        return Manifest(part, len(pages) - failed.total(), dict(failed), named, pages, self.reader)
-
-    def _keep(self, part: int) -> None:
-        with self.destination.writing(_kept_name(part)) as output, gzip.GzipFile("", "wb", 6, output, 0) as lines:
-            for n, facts in self.work.facts(self.plan.pages_of(part)):
-                lines.write(orjson.dumps([n, *facts]) + b"\n" + self._record({n: n}, n) + b"\n")
 
 
 def read_kept(destination: Destination, part: int) -> Iterator[tuple[int, bytes, PageFacts]]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import base64
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import cv2
 import numpy as np
 
-from ocrsvc.batch.pages import SourceFile
+from ocrsvc.batch.pages import Load, SourceFile
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, OcrsvcError
 from ocrsvc.imaging.codecs.decode import PixelLimits, decode_pixels
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage
@@ -33,8 +32,7 @@ _DPI: Final = 72
 _QUALITIES: Final = (75, 45)
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(NamedTuple):
     """A page as a JPEG for people, with its size; `missing` says why there is none."""
 
     data: str = ""
@@ -43,45 +41,42 @@ class Picture:
     missing: str = ""
 
 
-_TOO_LATE: Final = Picture(missing="there was no time for it")
+def make_pictures(
+    pages: Sequence[tuple[SourceFile, int]], load: Load, clock: Callable[[], float] = time.monotonic
+) -> list[Picture]:
+    """The picture of each page, from 1, or why there is none; returns when the time is over, whatever hangs."""
+    made: list[Picture] = []
+    end_s = clock() + TIME_S
 
-
-class PictureMaker:
-    """Makes pictures until the time for all of them is over."""
-
-    def __init__(self, load: Callable[[SourceFile], bytes], clock: Callable[[], float] = time.monotonic) -> None:
-        self._load, self._clock = load, clock
-        self._end_s = clock() + TIME_S
-
-    def make(self, file: SourceFile, number: int) -> Picture:
-        """The picture of one page, from 1, or why there is none; returns when the time is over, whatever hangs."""
-        if self._clock() >= self._end_s:
-            return _TOO_LATE
-        if file.size > _MOST_FILE_BYTES:
-            return Picture(missing="the file is too large")
-        made: list[Picture] = []
-        # An archive may be searched for long, and a file system of another machine may not answer at all.
-        thread = threading.Thread(target=lambda: made.append(self._make(file, number)), name="picture", daemon=True)
-        thread.start()
-        thread.join(max(0.0, self._end_s - self._clock()))
-        if not made:
-            self._end_s = self._clock()
-        return made[0] if made else _TOO_LATE
-
-    def _make(self, file: SourceFile, number: int) -> Picture:
-        try:
-            data = self._load(file)
-            with closing(open_document(data, PixelLimits(_MOST_PIXELS), _DPI, self._check, _take)) as document:
-                page = document.open(number, gray=False, check=self._check, take=_take)
-                if isinstance(page, EncodedImage):
-                    page = decode_pixels(page, gray=page.width * page.height > _MOST_COLOUR_PIXELS)
-                return _encode(page)
-        except (OcrsvcError, OSError, MemoryError, ValueError) as error:
-            return Picture(missing=getattr(error, "code", "") or type(error).__name__)
-
-    def _check(self) -> None:
-        if self._clock() >= self._end_s:
+    def check() -> None:
+        if clock() >= end_s:
             raise DeadlineExceeded("The time for pictures is over.")
+
+    def make() -> None:
+        for file, number in pages:
+            if clock() >= end_s:
+                return
+            made.append(_make(load, file, number, check))
+
+    # An archive may be searched for long, and a file system of another machine may not answer at all.
+    thread = threading.Thread(target=make, name="pictures", daemon=True)
+    thread.start()
+    thread.join(TIME_S)
+    found = list(made)
+    return found + [Picture(missing="there was no time for it")] * (len(pages) - len(found))
+
+
+def _make(load: Load, file: SourceFile, number: int, check: Callable[[], None]) -> Picture:
+    if file.size > _MOST_FILE_BYTES:
+        return Picture(missing="the file is too large")
+    try:
+        with closing(open_document(load(file), PixelLimits(_MOST_PIXELS), _DPI, check, _take)) as document:
+            page = document.open(number, gray=False, check=check, take=_take)
+            if isinstance(page, EncodedImage):
+                page = decode_pixels(page, gray=page.width * page.height > _MOST_COLOUR_PIXELS)
+            return _encode(page)
+    except (OcrsvcError, OSError, MemoryError, ValueError) as error:
+        return Picture(missing=getattr(error, "code", "") or type(error).__name__)
 
 
 def _take(size_bytes: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import os
 import shutil
 import sqlite3
 from array import array
@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -18,10 +18,11 @@ from ocrsvc.batch.pages import SourceFile
 
 _SCHEMA: Final = """
 PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;
-CREATE TABLE IF NOT EXISTS file(first INTEGER PRIMARY KEY, part INTEGER, count INTEGER, name TEXT, locator TEXT,
-                                version TEXT, size INTEGER, total INTEGER, pages TEXT);
+CREATE TABLE IF NOT EXISTS file(first INTEGER PRIMARY KEY, part INTEGER, name TEXT, address BLOB, version TEXT,
+                                size INTEGER, total INTEGER, pages TEXT, count INTEGER, kind TEXT, place BLOB);
+BEGIN;
 """
-_COLUMNS: Final = "first, name, locator, version, size, total, pages"
+_COLUMNS: Final = "first, name, address, version, size, total, pages, kind, place"
 
 
 class Plan:
@@ -52,24 +53,23 @@ class Plan:
     def files_of(self, part: int) -> list[tuple[int, SourceFile]]:
         """The files of a part, each with the number of its first page."""
         pages = self.pages_of(part)
-        return list(self._files("WHERE first >= ? AND first < ? ORDER BY first", pages.start, pages.stop))
+        return list(self._select("WHERE first >= ? AND first < ? ORDER BY first", pages.start, pages.stop))
 
     def page(self, page: int) -> tuple[SourceFile, int]:
         """The file that a page is of, and the page's number in it."""
-        [(first, file)] = self._files("WHERE first <= ? ORDER BY first DESC LIMIT 1", page)
+        [(first, file)] = self._select("WHERE first <= ? ORDER BY first DESC LIMIT 1", page)
         return file, file.pages[page - first]
 
-    def files_by_name(self) -> Iterator[SourceFile]:
-        """Every file, sorted by names."""
-        return (file for _, file in self._files("ORDER BY name"))
+    def all_files(self, order: str = "first") -> Iterator[SourceFile]:
+        """Every file in the order of the output, or by "name"."""
+        return (file for _, file in self._select(f"ORDER BY {order}"))
 
-    def all_files(self) -> Iterator[SourceFile]:
-        """Every file in the order of the output."""
-        return (file for _, file in self._files("ORDER BY first"))
-
-    def _files(self, which: str, *values: int) -> Iterator[tuple[int, SourceFile]]:
-        for first, *rest in self._db.execute(f"SELECT {_COLUMNS} FROM file {which}", values):  # noqa: S608  constants
-            yield first, _to_file(rest)
+    def _select(self, which: str, *values: int) -> Iterator[tuple[int, SourceFile]]:
+        rows = self._db.execute(f"SELECT {_COLUMNS} FROM file {which}", values)  # noqa: S608  constants
+        for first, name, address, version, size, total, pages, kind, place in rows:
+            numbers = range(1, max(1, total) + 1) if pages is None else tuple(orjson.loads(pages))
+            where, inside = name if address is None else os.fsdecode(address), os.fsdecode(place or b"")
+            yield first, SourceFile(name, where, version, size, total, numbers, kind or "", inside)
 
 
 def write_plan(path: Path, files: Iterable[SourceFile], part_pages: int, after: Plan | None = None) -> Plan:
@@ -82,36 +82,21 @@ def write_plan(path: Path, files: Iterable[SourceFile], part_pages: int, after: 
         shutil.copyfile(after.path, path)
     part, first = (after.parts, after.pages) if after else (0, 0)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.executescript(f"{_SCHEMA} BEGIN")
+        db.executescript(_SCHEMA)
         rows = _rows(files, part_pages, part, first)
-        db.executemany("INSERT INTO file VALUES (?,?,?,?,?,?,?,?,?)", rows)
+        db.executemany("INSERT INTO file VALUES (?,?,?,?,?,?,?,?,?,?,?)", rows)
         db.execute("COMMIT")
     return Plan(path)
 
 
 def _rows(files: Iterable[SourceFile], part_pages: int, part: int, first: int) -> Iterator[tuple[object, ...]]:
+    """A row for each file; what follows from other columns is null. Addresses and places need not be valid text."""
     begin = first
     for file in files:
-        yield first, part, len(file.pages), *_to_values(file)
+        address = None if file.address == file.name else os.fsencode(file.address)
+        pages = None if file.pages == range(1, max(1, file.total) + 1) else orjson.dumps(list(file.pages)).decode()
+        own = (file.name, address, file.version, file.size, file.total, pages, len(file.pages))
+        yield first, part, *own, file.kind or None, os.fsencode(file.place) or None
         first += len(file.pages)
         if first - begin >= part_pages:
             part, begin = part + 1, first
-
-
-def digest_of(path: Path) -> str:
-    """The SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _to_values(file: SourceFile) -> list[object]:
-    """A file as columns: what follows from the others is null. Names and locators are valid text."""
-    locator = None if file.locator == file.name else file.locator
-    pages = None if file.pages == range(1, max(1, file.total) + 1) else orjson.dumps(list(file.pages)).decode()
-    return [file.name, locator, file.version, file.size, file.total, pages]
-
-
-def _to_file(values: list[Any]) -> SourceFile:
-    name, locator, version, size, total, pages = values
-    numbers = range(1, max(1, total) + 1) if pages is None else tuple(orjson.loads(pages))
-    return SourceFile(name, name if locator is None else locator, version, size, total, numbers)

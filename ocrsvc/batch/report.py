@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -20,8 +19,9 @@ from jinja2 import Environment
 from ocrsvc import __version__
 from ocrsvc.batch.destination import Destination
 from ocrsvc.batch.objects import without_secrets
-from ocrsvc.batch.parts import Load, finished_parts, read_kept, read_manifests
-from ocrsvc.batch.pictures import PictureMaker
+from ocrsvc.batch.pages import Load
+from ocrsvc.batch.parts import finished_parts, read_kept, read_manifests
+from ocrsvc.batch.pictures import Picture, make_pictures
 from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.progress import bytes_of, count_of, duration_of, rate_of, seconds_of, share_of
 from ocrsvc.batch.run_file import open_known_run
@@ -71,25 +71,25 @@ def write_report(destination: Destination, load: Load) -> str:
     Raises BadOption where there is no run, DamagedLedger and OSError.
     """
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"text": _text, "moment": _moment}
-    environment.filters |= {"seconds": seconds_of, "duration": duration_of, "bytes": bytes_of, "rate": rate_of}
+    environment.filters |= {"text": _text, "moment": "{:%Y-%m-%d %H:%M:%S} UTC".format, "seconds": seconds_of}
+    environment.filters |= {"duration": duration_of, "bytes": bytes_of, "rate": rate_of}
     environment.globals |= {"count_of": count_of, "share_of": share_of}
-    template = environment.from_string(files("ocrsvc.batch").joinpath(REPORT).read_text("utf-8"))
+    template = environment.from_string(files("ocrsvc.batch").joinpath("report.html").read_text("utf-8"))
     with tempfile.TemporaryDirectory() as folder:
         described, plan = open_known_run(destination, Path(folder))
-        with closing(plan), page_table(Path(folder) / "pages", _known_pages(destination, plan)) as table:
+        parts = [part for part in finished_parts(destination) if part < plan.parts]
+        pages = (
+            page
+            for manifest in read_manifests(destination, parts)
+            for page in zip(plan.pages_of(manifest.part), manifest.pages, strict=False)
+        )
+        with closing(plan), page_table(Path(folder) / "pages", pages) as table:
             facts = _facts(destination, plan, table, load) | {"plan": plan, "run": described}
-    facts |= {"address": destination.address, "version": __version__, "now": time.time()}
+    facts |= {"address": destination.address, "version": __version__, "now": datetime.now(UTC)}
     with destination.writing(REPORT) as output:
         for piece in template.generate(facts):
             output.write(piece.encode("utf-8", "replace"))
     return REPORT
-
-
-def _known_pages(destination: Destination, plan: Plan) -> Iterator[tuple[int, PageFacts]]:
-    parts = [part for part in finished_parts(destination) if part < plan.parts]
-    for manifest in read_manifests(destination, parts):
-        yield from zip(plan.pages_of(manifest.part), manifest.pages, strict=False)
 
 
 def _facts(destination: Destination, plan: Plan, table: Table, load: Load) -> dict[str, Any]:
@@ -97,22 +97,26 @@ def _facts(destination: Destination, plan: Plan, table: Table, load: Load) -> di
     failures = table("SELECT error, count(*) FROM page WHERE error != '' GROUP BY 1 ORDER BY 2 DESC, 1")
     counts = "count(*), total(attempts > 1), total(lines), min(at - seconds)"
     [(known, tries, lines, began)] = table(f"SELECT {counts} FROM page")  # noqa: S608  constants
-    worst, pictures = "SELECT * FROM page WHERE error = ''", PictureMaker(load)
+    worst = "SELECT * FROM page WHERE error = ''"
     chosen = {
         "Least confident pages": table(f"{worst} AND lines > 0 ORDER BY confidence, n LIMIT ?", MOST_PAGES),
         "Slowest pages": table(f"{worst} ORDER BY seconds DESC, n LIMIT ?", MOST_PAGES),
     }
+    pages = [plan.page(n) for rows in chosen.values() for n, *_ in rows]
+    pictures = iter(make_pictures(pages, load))
     workers = "SELECT worker, count(*), total(error != ''), total(lines), total(seconds) FROM page GROUP BY 1"
     return {
         "known": known,
         "failed": sum(count for _, count in failures),
         "tries": tries,
         "lines": lines,
-        "began": began,
+        "began": began and datetime.fromtimestamp(began, UTC),
         "worked_s": worked_seconds(table),
         "plots": list(plots_of(table)),
         "reasons": [(*reason, _first_pages(destination, plan, table, reason[0])) for reason in failures[:MOST_REASONS]],
-        "shown": {title: [_shown(destination, plan, pictures, *row) for row in rows] for title, rows in chosen.items()},
+        "shown": {
+            title: [_shown(destination, plan, next(pictures), *row) for row in rows] for title, rows in chosen.items()
+        },
         "workers": table(f"{workers} ORDER BY 2 DESC, 1 LIMIT ?", MOST_WORKERS),
     }
 
@@ -166,9 +170,9 @@ def _first_pages(destination: Destination, plan: Plan, table: Table, error: str)
     return [(_name_of(plan, n), orjson.loads(kept[n])["error"]["detail"] if n in kept else "") for n in pages]
 
 
-def _shown(destination: Destination, plan: Plan, pictures: PictureMaker, n: int, *facts: Any) -> dict[str, Any]:
+def _shown(destination: Destination, plan: Plan, picture: Picture, n: int, *facts: Any) -> dict[str, Any]:
     """A page with its picture, and with its text if the output has JSON Lines."""
-    own = {"name": _name_of(plan, n), "picture": pictures.make(*plan.page(n)), "text": ""}
+    own = {"name": _name_of(plan, n), "picture": picture, "text": ""}
     part = plan.part_of(n)
     for folder in ("", "jsonl/"):
         with (
@@ -192,7 +196,3 @@ def _text(value: object) -> str:
         shown = value if isinstance(value, str) else orjson.dumps(value).decode()
     shown = visible(without_secrets(shown))
     return shown if len(shown) <= _MOST_VALUE else f"{shown[:_MOST_VALUE]}…"
-
-
-def _moment(unix: float) -> str:
-    return f"{datetime.fromtimestamp(unix, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -20,10 +19,10 @@ import orjson
 
 from ocrsvc.batch.page_queue import PageQueue
 from ocrsvc.batch.pages import PageGroup, PageReader, PageResult, copied_result
-from ocrsvc.batch.parts import Load, Manifest, PartWriter
-from ocrsvc.batch.plan import Plan
+from ocrsvc.batch.parts import UNFINISHED, Manifest, PartWriter
 from ocrsvc.batch.progress import RunCounts
-from ocrsvc.batch.work_file import BegunPages, WorkFile
+from ocrsvc.batch.request import BatchRequest
+from ocrsvc.batch.work_file import BegunPages
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
 
 MOST_FAILURES: Final = 100
@@ -33,25 +32,9 @@ _MOST_UNWRITTEN: Final = 4
 """Parts that may wait to be written before no further ones are begun."""
 _WAIT_S: Final = 1.0
 
-_Event = Callable[[], None]
+_Event = Callable[[], object]
 
 
-@dataclass(frozen=True, slots=True)
-class RunSettings:
-    """How a run is worked on: parts whose number leaves `shard` when divided by `shards`, until `limit` pages are read.
-
-    With `keeps_going` pages fail also where whatever reads seems to be broken, instead of ending the run.
-    """
-
-    attempts: int = 3
-    shard: int = 0
-    shards: int = 1
-    limit: int | None = None
-    dedupe: bool = False
-    keeps_going: bool = False
-
-
-@dataclass(eq=False)
 class Run:
     """Works on `parts` until all are in the output, the limit is reached, or `drain` is called.
 
@@ -59,22 +42,22 @@ class Run:
     read, once they are started.
     """
 
-    settings: RunSettings
-    plan: Plan
-    work: WorkFile
-    begun: BegunPages
-    reader: PageReader
-    load: Load
-    writer: PartWriter
-    counts: RunCounts
-    threads: list[threading.Thread]
-    parts: Sequence[int]
-    reopened: frozenset[int]
-
-    def __post_init__(self) -> None:
-        self._pages = PageQueue(self.plan, self.begun.deaths, self.settings.attempts, self.settings.limit)
-        self._todo = iter(self.parts)
-        self._unwritten = len(self.parts)
+    def __init__(
+        self,
+        request: BatchRequest,
+        writer: PartWriter,
+        begun: BegunPages,
+        reader: PageReader,
+        counts: RunCounts,
+        threads: list[threading.Thread],
+        parts: Sequence[int],
+        reopened: frozenset[int],
+    ) -> None:
+        self._request, self._writer, self._begun, self._reader = request, writer, begun, reader
+        self._counts, self._threads, self._reopened = counts, threads, reopened
+        self._plan, self._work = writer.plan, writer.work
+        self._pages = PageQueue(self._plan, begun.deaths, request.attempts, request.limit)
+        self._todo, self._unwritten = iter(parts), len(parts)
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._groups: queue.SimpleQueue[tuple[PageGroup, bool] | None] = queue.SimpleQueue()
         self._writing = ThreadPoolExecutor(1, "batch-output")
@@ -88,7 +71,7 @@ class Run:
         self._drain = threading.Event()
         self._committed = time.time()
         # The first page of the first file with each content, and groups of files that are others' copies.
-        self._contents = self.work.contents() if self.settings.dedupe else None
+        self._contents = self._work.contents() if request.dedupe else None
         self._contents_lock = threading.Lock()
         self._copies: list[tuple[PageGroup, int]] = []
 
@@ -104,27 +87,31 @@ class Run:
             OcrsvcError: The reader cannot go on.
             OSError, sqlite3.Error: Destination or work folder cannot be written. What was committed stands.
         """
-        self.counts.begin()
+        self._counts.begin()
         try:
             self._loop()
             self._commit()
-            if self._pages.is_at_limit and self.settings.shards == 1:
+            if self._pages.is_at_limit and self._request.shards == 1:
                 # What was read of parts that are not whole is shown beside the output.
                 for part in self._left:
-                    if self.work.errors(self.plan.pages_of(part)):
-                        self.writer.write_unfinished(part)
+                    if self._work.errors(self._plan.pages_of(part)):
+                        self._writer.write_files(part, replace=True, folder=UNFINISHED)
         finally:
-            for _ in self.threads:
+            for _ in self._threads:
                 self._groups.put(None)
             self._writing.shutdown(cancel_futures=True)
-        self.counts.is_complete = not self._unwritten
-        return self.counts
+        self._counts.is_complete = not self._unwritten
+        return self._counts
 
     def _loop(self) -> None:
         while True:
             self._begin_groups()
             if self._in_flight or self._in_writing:
-                self._take_events()
+                # What came, waiting a little for the first.
+                with contextlib.suppress(queue.Empty):
+                    self._events.get(timeout=_WAIT_S)()
+                    while True:
+                        self._events.get_nowait()()
                 # Also where the clock was set back.
                 if not 0 <= time.time() - self._committed < COMMIT_S:
                     self._commit()
@@ -135,64 +122,51 @@ class Run:
                 return
 
     def _begin_groups(self) -> None:
-        """Give the threads work; pages that may have killed a process are read apart from all others."""
+        """Give the threads work, each one group more than it reads; what may have killed a process is read apart."""
         if self._drain.is_set() or self._is_apart:
             return
+        at_once = self._reader.at_once
+        while len(self._threads) < at_once:
+            thread = threading.Thread(target=self._read_groups, name=f"batch-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
         groups: list[PageGroup] = []
-        room = self._room()
+        room = 2 * at_once - len(self._in_flight)
         while len(groups) < room and not self._pages.has_suspects:
             group = self._pages.take()
             if group is not None:
                 groups.append(group)
             elif self._pages.is_at_limit or not self._begin_part():
                 break
-        if groups:
-            self._begin(groups)
-        elif self._pages.has_suspects and room and not self._in_flight:
+        if not groups and self._pages.has_suspects and room > 0 and not self._in_flight:
             self._commit()
             groups = self._pages.take_suspects()
             self._is_apart = bool(groups)
-            self._begin(groups)
+        self._begin(groups)
 
     def _begin(self, groups: Sequence[PageGroup], *, is_to_be_read: bool = False) -> None:
         self._in_flight |= dict.fromkeys(groups)
-        if not self.reader.is_elsewhere:
+        if groups and not self._reader.is_elsewhere:
             pages = [index for group in self._in_flight for index in group.indexes]
-            self.begun.note(pages, is_apart=self._is_apart)
+            self._begun.note(pages, is_apart=self._is_apart)
         for group in groups:
-            self.counts.begun(group)
+            self._counts.begun(group)
             self._groups.put((group, is_to_be_read))
-
-    def _room(self) -> int:
-        """How many groups may be begun now: each reading thread has one waiting. Starts threads that are missing."""
-        at_once, threads = self.reader.at_once, self.threads
-        while len(threads) < at_once:
-            thread = threading.Thread(target=self._read_groups, name=f"batch-{len(threads)}", daemon=True)
-            threads.append(thread)
-            thread.start()
-        return 2 * at_once - len(self._in_flight)
 
     def _begin_part(self) -> bool:
         """Queue the pages of the next part; False where there is none, or many parts wait to be written."""
         if self._in_writing >= _MOST_UNWRITTEN or (part := next(self._todo, None)) is None:
             return False
-        known = self.work.errors(self.plan.pages_of(part))
+        known = self._work.errors(self._plan.pages_of(part))
         self._left[part], failed = self._pages.add(part, known)
         if not self._left[part]:
             self._write(part)
         for result in failed:
-            self._note(result, self.settings.attempts)
+            self._note(result, self._request.attempts)
         return True
 
-    def _take_events(self) -> None:
-        """Take what came, waiting a little for the first."""
-        with contextlib.suppress(queue.Empty):
-            self._events.get(timeout=_WAIT_S)()
-            while True:
-                self._events.get_nowait()()
-
     def _take_end(self, group: PageGroup) -> None:
-        self.counts.in_flight -= len(group.pages)
+        self._counts.in_flight -= len(group.pages)
         self._in_flight.pop(group, None)
         self._is_apart = self._is_apart and bool(self._in_flight)
 
@@ -203,44 +177,44 @@ class Run:
             self._note(result, attempts)
             return
         self._failures += 1
-        if self._failures >= MOST_FAILURES and not self.settings.keeps_going:
+        if self._failures >= MOST_FAILURES and not self._request.keeps_going:
             error = orjson.loads(result.record)["error"]
             raise EngineUnavailable(
                 f"{self._failures} tries in a row to read pages have failed, the last with {result.error}: "
                 f"{error['detail']}",
                 "Fix that, and repeat the command: what was read is kept. With --keep-going such pages fail instead.",
             )
-        if attempts >= self.settings.attempts:
+        if attempts >= self._request.attempts:
             self._note(result, attempts)
         else:
             self._attempts[result.index] = attempts
             self._pages.add_again(group, result.index)
-            self.counts.page(result, is_tried_again=True)
+            self._counts.page(result, is_tried_again=True)
 
     def _note(self, result: PageResult, attempts: int) -> None:
-        self.work.add(result, attempts, time.time())
-        self.begun.forget([result.index])
-        self.counts.page(result)
-        part = self.plan.part_of(result.index)
+        self._work.add(result, attempts, time.time())
+        self._begun.forget([result.index])
+        self._counts.page(result)
+        part = self._plan.part_of(result.index)
         self._left[part] -= 1
         if not self._left[part]:
             self._write(part)
 
     def _commit(self) -> None:
         """Make durable what was noted, and copy what can be copied now."""
-        self.work.commit()
+        self._work.commit()
         self._committed = time.time()
-        self.counts.commit(self._committed)
+        self._counts.commit(self._committed)
         if self._copies and not self._is_apart:
             self._copy(is_last=False)
 
     def _write(self, part: int) -> None:
         """Have a part written whose pages all have a result."""
-        self.work.commit()
+        self._work.commit()
         del self._left[part]
         if not self._drain.is_set():
             self._in_writing += 1
-            written = self._writing.submit(self.writer.write, part, is_reopened=part in self.reopened)
+            written = self._writing.submit(self._writer.write, part, is_reopened=part in self._reopened)
             written.add_done_callback(lambda found: self._events.put(partial(self._take_part, part, found)))
 
     def _take_part(self, part: int, written: Future[Manifest]) -> None:
@@ -250,9 +224,9 @@ class Run:
             return
         written.result()
         self._unwritten -= 1
-        self.counts.parts += 1
-        if not self.settings.dedupe:
-            self.work.forget(self.plan.pages_of(part))
+        self._counts.parts += 1
+        if not self._request.dedupe:
+            self._work.forget(self._plan.pages_of(part))
 
     def _read_groups(self) -> None:
         """A reading thread: read group after group; what cannot be a result ends the run."""
@@ -260,23 +234,25 @@ class Run:
             group, is_to_be_read = item
             try:
                 if self._contents is None or is_to_be_read or self._is_first(group, self._contents):
-                    for result in self.reader.read(group):
+                    for result in self._reader.read(group):
                         self._events.put(partial(self._take_page, group, result))
             except BaseException as failure:  # noqa: BLE001  raised by the thread that runs
-                self._events.put(partial(_raise, failure))
+                failed = Future[object]()
+                failed.set_exception(failure)
+                self._events.put(failed.result)
                 return
             self._events.put(partial(self._take_end, group))
 
     def _is_first(self, group: PageGroup, contents: dict[bytes, int]) -> bool:
         """Whether a group's file is the first with its content; one that cannot be loaded is read, which says why."""
         try:
-            digest = hashlib.blake2b(self.load(group.file), digest_size=16).digest()
+            digest = hashlib.blake2b(self._writer.load(group.file), digest_size=16).digest()
         except OcrsvcError:
             return True
         own = group.indexes[0] - group.file.pages.index(group.pages[0])
         with self._contents_lock:
             first = contents.setdefault(digest, own)
-        self._events.put(partial(self.work.add_content, digest, first))
+        self._events.put(partial(self._work.add_content, digest, first))
         if first != own:
             self._events.put(partial(self._copies.append, (group, first)))
         return first == own
@@ -285,27 +261,23 @@ class Run:
         """Copy results to pages of files with the same content; read those that have nothing to copy, now or later."""
         copies, self._copies = self._copies, []
         for group, first in copies:
-            rest, is_coming = self._copy_group(group, first)
+            unread, is_coming = self._copy_group(group, first)
             if is_coming and not is_last:
-                self._copies.append((rest, first))
-            elif rest.pages and not self._drain.is_set():
-                self._begin([rest], is_to_be_read=True)
+                self._copies.append((group.only(unread), first))
+            elif unread and not self._drain.is_set():
+                self._begin([group.only(unread)], is_to_be_read=True)
 
-    def _copy_group(self, group: PageGroup, first: int) -> tuple[PageGroup, bool]:
+    def _copy_group(self, group: PageGroup, first: int) -> tuple[list[int], bool]:
         """Copy what can be copied; gives the other pages of the group, and whether any of them may be copied later."""
-        source, _ = self.plan.page(first)
+        source, _ = self._plan.page(first)
         unread, is_coming = [], False
         for number, index in zip(group.pages, group.indexes, strict=True):
             original = first + source.pages.index(number) if number in source.pages else index
-            error = self.work.errors(range(original, original + 1)).get(original)
-            record = self.work.record(original) if error == "" else None
+            error = self._work.errors(range(original, original + 1)).get(original)
+            record = self._work.record(original) if error == "" else None
             if record is not None:
                 self._note(copied_result(record, source.name, group, number), 1)
             else:
-                unread.append((number, index))
-                is_coming |= original != index and error is None and self.plan.part_of(original) in self._left
-        return PageGroup(group.file, tuple(n for n, _ in unread), tuple(at for _, at in unread)), is_coming
-
-
-def _raise(error: BaseException) -> None:
-    raise error
+                unread.append(number)
+                is_coming |= original != index and error is None and self._plan.part_of(original) in self._left
+        return unread, is_coming

@@ -1,9 +1,15 @@
-"""What a run was begun with, made once (`_ocrsvc/run.json`): sources, options, formats, shards, reader and plan."""
+"""What a run was begun with, made once (`_ocrsvc/run.json`): sources, options, formats, shards, reader and plan.
+
+`begin_run` plans a run, and `continue_run` goes on with it.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import os
 import secrets
+import shutil
 import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import closing
@@ -16,12 +22,15 @@ import orjson
 from ocrsvc import __version__
 from ocrsvc.batch.destination import Destination
 from ocrsvc.batch.pages import SourceFile
-from ocrsvc.batch.plan import Plan, digest_of, write_plan
+from ocrsvc.batch.plan import Plan, write_plan
+from ocrsvc.batch.request import BatchRequest
+from ocrsvc.batch.sources.plan_files import check_unchanged, find_sources
+from ocrsvc.batch.sources.source_files import PlanningCounts
 from ocrsvc.errors import BadOption, DamagedLedger, RunChanged
 
 RUN_FILE: Final = "_ocrsvc/run.json"
-FORMAT: Final = 4
-"""Of a run's folder. Earlier ones had a ledger, or other manifests."""
+FORMAT: Final = 5
+"""Of a run's folder. Earlier ones had a ledger, other manifests or other plans."""
 _MOST_SHOWN: Final = 200
 
 
@@ -29,13 +38,9 @@ _MOST_SHOWN: Final = 200
 class RunDescription:
     """A run as its first command described it.
 
-    Attributes:
-        asked: All that must stay the same: sources, formats, how pages are read, what chooses pages and parts.
-        reader: Engine, model, version and settings.
-        plan, plan_digest: Name of the plan's file in the destination, and its SHA-256.
-        id: Random; the same for all revisions.
-        revision: 1, and one more with each --update.
-        ocrsvc: Version that began it.
+    `asked` is all that must stay the same, `reader` are engine, model, version and settings, `plan` is the name of the
+    plan's file in the destination, and `plan_digest` its SHA-256. `id` is random, and the same for all revisions, of
+    which each --update makes one. `ocrsvc` is the version that began it.
     """
 
     asked: dict[str, Any]
@@ -50,59 +55,29 @@ class RunDescription:
     @classmethod
     def read(cls, destination: Destination) -> Self | None:
         """The last revision of the run in a destination, if there is one. Raises DamagedLedger."""
-        found, revision = None, 1
-        while (described := cls._read(destination, revision)) is not None:
-            found, revision = described, revision + 1
+        found = None
+        for revision in itertools.count(1):
+            name = _file_of(revision)
+            try:
+                values = orjson.loads(destination.read(name))
+            except FileNotFoundError:
+                break
+            except orjson.JSONDecodeError as error:
+                where = f"{name} in {destination.address}"
+                raise DamagedLedger(f"{where} is not JSON.", "Choose another destination.") from error
+            if not isinstance(values, dict) or values.get("format") != FORMAT:
+                raise DamagedLedger(
+                    f"{name} in {destination.address} is of another version of ocrsvc, which this one cannot continue.",
+                    "Continue with that version, or choose another destination: the output there stays valid.",
+                )
+            found = cls(**values)
         return found
-
-    @classmethod
-    def _read(cls, destination: Destination, revision: int) -> Self | None:
-        where = f"{_file_of(revision)} in {destination.address}"
-        try:
-            values = orjson.loads(destination.read(_file_of(revision)))
-        except FileNotFoundError:
-            return None
-        except orjson.JSONDecodeError as error:
-            raise DamagedLedger(f"{where} is not JSON.", "Choose another destination.") from error
-        if not isinstance(values, dict) or values.get("format") != FORMAT:
-            raise DamagedLedger(
-                f"{where} is of another version of ocrsvc, which this one cannot continue.",
-                "Continue with that version, or choose another destination: the output there stays valid.",
-            )
-        return cls(**values)
-
-    def planned(
-        self, destination: Destination, files: Iterable[SourceFile], folder: Path, after: Plan | None = None
-    ) -> Self | None:
-        """The run as it is written down with a plan of these files; None where another process was first.
-
-        The plan is drafted in `folder`. Behind the plan `after`, which stays, it is the next revision.
-        """
-        draft = folder / f"plan-{os.getpid()}.draft"
-        with closing(write_plan(draft, files, self.asked["part_pages"], after)) as plan:
-            if after is not None and plan.pages == after.pages:
-                draft.unlink()
-                return self
-        digest, revision = digest_of(draft), self.revision + (after is not None)
-        described = replace(self, plan=f"_ocrsvc/plan-{digest[:16]}.sqlite", plan_digest=digest, revision=revision)
-        with destination.writing(described.plan) as output, draft.open("rb") as file:
-            while piece := file.read(1 << 20):
-                output.write(piece)
-        draft.unlink()
-        data = orjson.dumps(asdict(described), option=orjson.OPT_INDENT_2)
-        if not destination.create(_file_of(described.revision), data):
-            return None
-        for name in destination.names("_ocrsvc"):
-            # Of processes that were not first, or died.
-            if name.startswith("plan-") and f"_ocrsvc/{name}" not in (described.plan, self.plan):
-                destination.delete(f"_ocrsvc/{name}")
-        return described
 
     def open_plan(self, destination: Destination, folder: Path) -> Plan:
         """The run's plan, copied into `folder` if need be. Raises DamagedLedger."""
         try:
             path = destination.local_copy(self.plan, folder)
-            if digest_of(path) == self.plan_digest:
+            if _digest_of(path) == self.plan_digest:
                 return Plan(path)
         except (FileNotFoundError, sqlite3.DatabaseError):
             pass
@@ -136,6 +111,73 @@ def open_known_run(destination: Destination, folder: Path) -> tuple[RunDescripti
     if described is None:
         raise BadOption(f"There is no batch run in {destination.address}.", "Name the folder of --out.")
     return described, described.open_plan(destination, folder)
+
+
+def begin_run(
+    destination: Destination, request: BatchRequest, reader: Mapping[str, str], folder: Path, counts: PlanningCounts
+) -> RunDescription:
+    """Plan a run; where another process has begun it meanwhile, its plan stands."""
+    new = RunDescription(request.asked(), reader)
+    described = _plan(destination, new, find_sources(request.sources, counts), folder) or RunDescription.read(
+        destination
+    )
+    assert described is not None, "another process has written it"
+    described.check_same(new.asked, destination.address)
+    return described
+
+
+def continue_run(
+    destination: Destination, described: RunDescription, request: BatchRequest, folder: Path, counts: PlanningCounts
+) -> RunDescription:
+    """The run, with new files if those are asked for. Raises RunChanged where sources are others."""
+    described.check_same(request.asked(), destination.address)
+    with closing(described.open_plan(destination, folder)) as plan:
+        if not request.as_planned:
+            check_unchanged(plan.all_files(), request.sources, destination.address, may_grow=request.update)
+        if not request.update:
+            return described
+        if request.sources.sample is not None:
+            raise BadOption("A sample cannot be updated.", "Leave --update out, or choose another destination.")
+        new = find_sources(request.sources, counts, plan.all_files())
+        longer = _plan(destination, described, new, folder, after=plan)
+    if longer is None:
+        raise RunChanged(
+            f"Another process has planned the new files of the run in {destination.address} meanwhile.",
+            "Repeat the command without --update.",
+        )
+    return longer
+
+
+def _plan(
+    destination: Destination, run: RunDescription, files: Iterable[SourceFile], folder: Path, after: Plan | None = None
+) -> RunDescription | None:
+    """The run as it is written down with a plan of these files; None where another process was first.
+
+    The plan is drafted in `folder`. Behind the plan `after`, which stays, it is the next revision.
+    """
+    draft = folder / f"plan-{os.getpid()}.draft"
+    try:
+        with closing(write_plan(draft, files, run.asked["part_pages"], after)) as plan:
+            if after is not None and plan.pages == after.pages:
+                return run
+        digest, revision = _digest_of(draft), run.revision + (after is not None)
+        planned = replace(run, plan=f"_ocrsvc/plan-{digest[:16]}.sqlite", plan_digest=digest, revision=revision)
+        with destination.writing(planned.plan) as output, draft.open("rb") as file:
+            shutil.copyfileobj(file, output, 1 << 20)
+    finally:
+        draft.unlink(missing_ok=True)
+    if not destination.create(_file_of(revision), orjson.dumps(asdict(planned), option=orjson.OPT_INDENT_2)):
+        return None
+    for name in destination.names("_ocrsvc"):
+        # Of processes that were not first, or died.
+        if name.startswith("plan-") and f"_ocrsvc/{name}" not in (planned.plan, run.plan):
+            destination.delete(f"_ocrsvc/{name}")
+    return planned
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _file_of(revision: int) -> str:

@@ -16,7 +16,6 @@ from ocrsvc.batch.destination import Destination, ObjectDestination
 from ocrsvc.batch.work_file import is_local_disk
 from ocrsvc.errors import OperatorError
 
-_OWNERS: Final = "_ocrsvc/owners"
 _WORK: Final = "_ocrsvc/work"
 
 
@@ -53,6 +52,7 @@ def shard_lock(destination: Destination, shard: str, *, take_over: bool) -> Iter
     Raises:
         ShardInUse: Another process does; or one did on another machine, and nothing shows that it has ended.
     """
+    name, host = f"_ocrsvc/owners/{shard}", socket.gethostname()
     # Not in the folder of --work: commands that name different ones meet here.
     with (work_folder(destination) / f"{shard}.lock").open("w") as file:
         try:
@@ -60,25 +60,19 @@ def shard_lock(destination: Destination, shard: str, *, take_over: bool) -> Iter
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise _in_use(destination, "on this machine") from error
-        name = f"{_OWNERS}/{shard}"
-        _claim(destination, name, socket.gethostname(), take_over=take_over)
+        if not destination.create(name, host.encode()):
+            with suppress(FileNotFoundError):
+                owner = destination.read(name).decode(errors="replace")
+                # One on this machine has ended, since its lock is free.
+                if owner != host and not take_over:
+                    raise _in_use(destination, f"on {owner}, or was killed there")
+            with destination.writing(name) as output:
+                output.write(host.encode())
         try:
             yield
         finally:
             with suppress(OSError):
                 destination.delete(name)
-
-
-def _claim(destination: Destination, name: str, host: str, *, take_over: bool) -> None:
-    """Note this machine as the owner. One that is noted already has ended if it is this one, which has the lock."""
-    if destination.create(name, host.encode()):
-        return
-    with suppress(FileNotFoundError):
-        owner = destination.read(name).decode(errors="replace")
-        if owner != host and not take_over:
-            raise _in_use(destination, f"on {owner}, or was killed there")
-    with destination.writing(name) as file:
-        file.write(host.encode())
 
 
 def _in_use(destination: Destination, where: str) -> ShardInUse:

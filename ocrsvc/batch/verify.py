@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -60,7 +60,11 @@ def verify(destination: Destination) -> Verification:
                 found.failed += sum(manifest.failed.values())
                 found.problems += _check_part(destination, plan, manifest)
                 names.update(manifest.files)
-            found.problems += _foreign_files(destination, plan, names)
+            # Who reads all files would read the pages of those that are of no part, too.
+            for below in sorted({name.rpartition("/")[0] for name in names if _PART_FILE.fullmatch(name)}):
+                for name in destination.names(below):
+                    if (match := _PART_FILE.fullmatch(name)) and int(match[1]) >= plan.parts:
+                        found.problems.append(f"{below}/{name}".removeprefix("/") + " is of no part of this run.")
             return found
 
 
@@ -96,28 +100,12 @@ def check_file(destination: Destination, name: str, size: int, sha256: str) -> s
 
 def _check_lines(destination: Destination, plan: Plan, manifest: Manifest, name: str) -> Iterator[str]:
     """The first line of JSON Lines that is not the page that the plan has there, or not as the manifest says."""
+    heads = [record_head(file.name, number) for _, file in plan.files_of(manifest.part) for number in file.pages]
     with closing(destination.open(name)) as file:
-        for number, (line, page) in enumerate(zip_longest(file, _expected_lines(plan, manifest)), 1):
-            head, is_read = page or (b"", False)
-            if page is None or line is None or not line.startswith(head):
-                yield f"line {number} is not {head.decode()}…, which is next in the plan."
+        for number, (line, head, facts) in enumerate(zip_longest(file, heads, manifest.pages), 1):
+            if facts is None or head is None or line is None or not line.startswith(head):
+                yield f"line {number} is not {(head or b'').decode()}…, which is next in the plan."
                 return
-            if line.endswith(_NO_ERROR) is not is_read:
+            if line.endswith(_NO_ERROR) is bool(facts.error):
                 yield f"line {number} and the manifest do not agree on whether the page was read."
                 return
-
-
-def _expected_lines(plan: Plan, manifest: Manifest) -> Iterator[tuple[bytes, bool]]:
-    """How the line of each page begins, and whether it was read."""
-    facts = iter(manifest.pages)
-    for _, file in plan.files_of(manifest.part):
-        for number in file.pages:
-            yield record_head(file.name, number), not next(facts).error
-
-
-def _foreign_files(destination: Destination, plan: Plan, names: Iterable[str]) -> Iterator[str]:
-    """Files of the output that are of no part: who reads all files would read their pages, too."""
-    for folder in sorted({name.rpartition("/")[0] for name in names if _PART_FILE.fullmatch(name)}):
-        for name in destination.names(folder):
-            if (match := _PART_FILE.fullmatch(name)) and int(match[1]) >= plan.parts:
-                yield f"{folder}/{name}".removeprefix("/") + " is of no part of this run."

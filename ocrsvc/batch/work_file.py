@@ -55,7 +55,9 @@ class WorkFile:
         try:
             self._open(run_id)
         except sqlite3.DatabaseError as error:
-            if not _is_damage(error):
+            # The file is at fault, and not the room on the disk.
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+            if code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                 raise
             LOGGER.warning("%s is damaged (%s): pages of unfinished parts are read again", path, error)
             for end in _SIDE_FILES:
@@ -123,23 +125,20 @@ class WorkFile:
         # Python's SQLite takes one thread at a time: the thread that writes parts reads beside the run's.
         self._db = sqlite3.connect(self.path, isolation_level=None, timeout=60, check_same_thread=False)
         try:
-            self._begin(run_id)
+            self._db.execute(f"PRAGMA journal_mode={'WAL' if is_local_disk(self.path.parent) else 'DELETE'}")
+            self._db.executescript(f"PRAGMA synchronous=FULL; {_SCHEMA}")
+            if (problem := self._db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+                raise sqlite3.DatabaseError(problem)
+            if self._db.execute("SELECT id FROM run").fetchone() != (run_id,):
+                self._db.executescript("DELETE FROM run; DELETE FROM page; DELETE FROM content;")
+                self._db.execute("INSERT INTO run VALUES (?)", (run_id,))
+            self._db.execute("BEGIN")
+            # SQLite has no checksums of what it keeps: damage inside a row is found by nothing else.
+            rows = self._db.execute("SELECT n, error, record, crc FROM page")
+            self.forget([n for n, error, record, crc in rows if _crc(n, error, record) != crc])
         except BaseException:
             self._db.close()
             raise
-
-    def _begin(self, run_id: str) -> None:
-        self._db.execute(f"PRAGMA journal_mode={'WAL' if is_local_disk(self.path.parent) else 'DELETE'}")
-        self._db.executescript(f"PRAGMA synchronous=FULL; {_SCHEMA}")
-        if (problem := self._db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-            raise sqlite3.DatabaseError(problem)
-        if self._db.execute("SELECT id FROM run").fetchone() != (run_id,):
-            self._db.executescript("DELETE FROM run; DELETE FROM page; DELETE FROM content;")
-            self._db.execute("INSERT INTO run VALUES (?)", (run_id,))
-        self._db.execute("BEGIN")
-        # SQLite has no checksums of what it keeps: damage inside a row is found by nothing else.
-        rows = self._db.execute("SELECT n, error, record, crc FROM page")
-        self.forget([n for n, error, record, crc in rows if _crc(n, error, record) != crc])
 
 
 def is_local_disk(folder: Path) -> bool:
@@ -157,12 +156,6 @@ def is_local_disk(folder: Path) -> bool:
 def _crc(n: int, error: str, record: Any) -> int:
     known = record if isinstance(record, bytes) else b""
     return zlib.crc32(known, zlib.crc32(f"{n} {error}".encode()))
-
-
-def _is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file is at fault, and not the room on the disk."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class Deaths(NamedTuple):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS
-from ocrsvc.batch.readers.open_reader import ClusterRequest, ServiceAccess
+from ocrsvc.batch.request import BatchRequest, ClusterRequest, ServiceAccess, SourceRequest
 from ocrsvc.batch.visible_text import visible
 from ocrsvc.cli.options import AMOUNT, COUNT, FILE, Number, command, option, reading_options
 from ocrsvc.cli.service import read_key, service_access
@@ -28,7 +28,6 @@ from ocrsvc.system.thread_plan import set_library_environment
 if TYPE_CHECKING:
     from ocrsvc.batch.destination import Destination
     from ocrsvc.batch.run import Run
-    from ocrsvc.batch.start import BatchRequest
 
 _MORE_TO_READ: Final = 75
 _SOME_FAILED: Final = 1
@@ -37,6 +36,11 @@ _REMEDY: Final = "Fix that, and repeat the command: what was read is kept."
 # What has an option of its own, or is the run's to say.
 _OWN: Final = (
     *("num_cpus", "num_gpus", "max_restarts", "max_task_retries", "max_concurrency", "name", "lifetime", "namespace"),
+)
+
+# Options that are fields of the request.
+_AS_GIVEN: Final = (
+    *("part_pages", "attempts", "limit", "dedupe", "retry_failed", "as_planned", "update", "take_over", "work"),
 )
 
 _source: Final = partial(option, section="Sources")
@@ -160,10 +164,6 @@ def _check_modes(args: SimpleNamespace) -> None:
 
 def _request_of(args: SimpleNamespace) -> BatchRequest:
     """What the options ask for. Raises BadOption, SettingsError, OperatorError."""
-    from ocrsvc.batch.run import RunSettings
-    from ocrsvc.batch.sources.source_files import SourceRequest
-    from ocrsvc.batch.start import BatchRequest
-
     shard, shards = shard_of(args.shard)
     access, actor_options = args.access, actor_options_of(args.actor_options)
     chosen = args.reading.pages, args.column, args.include, args.exclude, args.sample, args.seed, args.sorted
@@ -172,16 +172,13 @@ def _request_of(args: SimpleNamespace) -> BatchRequest:
         args.reading.options,
         tuple(args.format.split(",")),
         args.on,
-        args.part_pages,
-        args.retry_failed,
-        RunSettings(args.attempts, shard, shards, args.limit, args.dedupe, args.keep_going),
         dict(os.environ),
-        as_planned=args.as_planned,
+        shard=shard,
+        shards=shards,
+        keeps_going=args.keep_going,
         cluster=ClusterRequest(args.actors, args.cpus_per_actor, args.gpus_per_actor, actor_options, args.actor_wait),
         services=ServiceAccess(read_key(access.key_file), access.ca, access.certificate, args.patience, args.at_once),
-        update=args.update,
-        work=args.work,
-        take_over=args.take_over,
+        **{name: getattr(args, name) for name in _AS_GIVEN},
     )
 
 
@@ -221,7 +218,7 @@ def _failures_named(destination: Destination) -> Iterator[None]:
 
 def _read(destination: Destination, args: SimpleNamespace) -> int:
     """Plan or go on, read, and say how it went."""
-    from ocrsvc.batch.progress_display import showing
+    from ocrsvc.batch.progress import showing
     from ocrsvc.batch.sources.source_files import PlanningCounts
     from ocrsvc.batch.start import open_run
     from ocrsvc.cli.batch_summary import make_report_at_end, summary_of
@@ -235,7 +232,7 @@ def _read(destination: Destination, args: SimpleNamespace) -> int:
         for sentence in counts.to_sentences():
             print(visible(f"ocrsvc: {sentence}"), file=sys.stderr)
         outcome = work.execute()
-    for sentence in summary_of(outcome, destination.address, outcome.elapsed_s, args.shard):
+    for sentence in summary_of(outcome, destination.address, outcome.clock() - outcome.began_s, args.shard):
         print(f"ocrsvc: {sentence}", file=sys.stderr)
     if not args.no_report:
         make_report_at_end(destination)

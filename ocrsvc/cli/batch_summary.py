@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from ocrsvc.batch.dry_run import Pace, SourceCounts, count_sources, kinds_by_pages, measure_pace
+from ocrsvc.batch.dry_run import Pace, SourceCounts, count_sources, measure_pace
 from ocrsvc.batch.progress import bytes_of, count_of, duration_of, failures_of, rate_of
 from ocrsvc.batch.visible_text import visible
 from ocrsvc.cli.output import table
@@ -16,7 +16,7 @@ from ocrsvc.errors import OcrsvcError
 if TYPE_CHECKING:
     from ocrsvc.batch.destination import Destination
     from ocrsvc.batch.progress import RunCounts
-    from ocrsvc.batch.start import BatchRequest
+    from ocrsvc.batch.request import BatchRequest
 
 _NAMES: Final = {"local": ("this machine", "such machines")}
 _OTHERS: Final = ("what reads now", "times as much")
@@ -80,14 +80,12 @@ def estimate(request: BatchRequest, machines: int | None, price: float | None) -
     with opened_reader(request) as reader:
         pace = measure_pace(reader, counts.sample)
     if pace is not None:
-        print("\n".join(_estimate(counts.total.pages, pace, _NAMES.get(request.on, _OTHERS), machines, price)))
+        print("\n".join(_estimate(counts.total[1], pace, _NAMES.get(request.on, _OTHERS), machines, price)))
 
 
 def _kinds(counts: SourceCounts) -> Iterator[str]:
-    rows = [
-        (kind, f"{each.files:,}", f"{each.pages:,}", bytes_of(each.bytes))
-        for kind, each in (*kinds_by_pages(counts).items(), ("all", counts.total))
-    ]
+    counted = (*counts.kinds.items(), ("all", counts.total))
+    rows = [(kind, f"{files:,}", f"{pages:,}", bytes_of(size)) for kind, (files, pages, size) in counted]
     return table(("kind", "files", "pages", "bytes"), rows, to_right=True)
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, get_args
@@ -17,7 +17,7 @@ import click
 import orjson
 
 from ocrsvc.access.api_keys import SCOPES, KeyEntry, KeyPriority
-from ocrsvc.access.audit_log import AuditLog, audit_log_of, local_user
+from ocrsvc.access.audit_log import audit_log_of, local_user
 from ocrsvc.access.key_store import KeyStore, Usage, day_of, usage_to_dict
 from ocrsvc.access.manage_keys import add_key, change_key, key_named, open_store, revoke_key, rotate_key
 from ocrsvc.cli.options import Group, Number, gathered, option
@@ -140,46 +140,39 @@ def keys() -> None:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """The store of the keys, the log of what is done to them, and when the command began, in Unix seconds."""
-
-    store: KeyStore
-    log: AuditLog
-    now_s: float
-
-    def note(self, action: str, name: str, **facts: object) -> None:
-        """Write down what was done; after a secret was printed, which nothing brings back. Raises OperatorError."""
-        try:
-            self.log.write(local_user(), f"keys.{action}", self.now_s, name=name, **facts)
-        except OperatorError as error:
-            raise OperatorError(f"{error.detail} The keys were changed all the same.", error.remedy) from error
-
-    def note_entry(self, action: str, entry: KeyEntry) -> None:
-        """The same, with what the key may do now."""
-        facts = {name: value for name, value in entry.as_dict().items() if name not in {"name", "revoked_at"}}
-        self.note(action, entry.name, entry=facts)
-
-
 @contextmanager
-def _opened(*, changes: bool = True) -> Iterator[_Keys]:
-    """Raises OperatorError, also where what `changes` could not be written down, and KeysUnavailable."""
-    settings = read_settings()
-    if settings.keys is None:
+def _opened() -> Iterator[KeyStore]:
+    """The store of the keys. Raises OperatorError, KeysUnavailable."""
+    address = read_settings().keys
+    if address is None:
         raise OperatorError(
             "Nothing says where the keys are stored.",
             "Set OCRSVC_KEYS for the service and for this command, such as sqlite:/var/lib/ocrsvc/keys.sqlite.",
         )
-    with closing(open_store(settings.keys)) as store:
+    with closing(open_store(address)) as store:
         try:
             # Before anything else, so that what is wrong with it is said first.
             store.version()
-            log = audit_log_of(settings)
-            if changes:
-                log.check()
-            yield _Keys(store, log, time.time())
+            yield store
         except KeysUnavailable as error:
             raise KeysUnavailable(error.reason, "") from error
+
+
+@contextmanager
+def _audited(action: str, name: str) -> Iterator[tuple[KeyStore, float, dict[str, object]]]:
+    """The store, the time, and what is written to the audit log at the end, unless the block is left by an exception.
+
+    A secret that was printed by then is valid, whatever becomes of the log. Raises OperatorError, KeysUnavailable.
+    """
+    facts: dict[str, object] = {"name": name}
+    with _opened() as store:
+        log, now_s = audit_log_of(read_settings()), time.time()
+        log.check()
+        yield store, now_s, facts
+        try:
+            log.write(local_user(), f"keys.{action}", now_s, **facts)
+        except OperatorError as error:
+            raise OperatorError(f"{error.detail} It was done all the same.", error.remedy) from error
 
 
 @keys.command("add", examples=("ocrsvc keys add acme --scope read --requests-per-s 5 --pages-a-month 20000",))
@@ -187,10 +180,10 @@ def _opened(*, changes: bool = True) -> Iterator[_Keys]:
 @_changes
 def _add(name: str, change: Change) -> None:
     """Add a key, and print its secret once."""
-    with _opened() as opened:
-        entry = change(KeyEntry(name, created_at=opened.now_s), opened.now_s)
-        _print_secret(add_key(opened.store, entry))
-        opened.note_entry("add", entry)
+    with _audited("add", name) as (store, now_s, facts):
+        entry = change(KeyEntry(name, created_at=now_s), now_s)
+        _print_secret(add_key(store, entry))
+        facts["entry"] = _settled(entry)
 
 
 @keys.command("change", examples=("ocrsvc keys change acme --pages-a-month none --expires never",))
@@ -198,23 +191,23 @@ def _add(name: str, change: Change) -> None:
 @_changes
 def _edit(name: str, change: Change) -> None:
     """Change what is given of a key; its secret stays."""
-    with _opened() as opened:
-        key = key_named(opened.store, name)
-        entry = change(key.entry, opened.now_s)
+    with _audited("change", name) as (store, now_s, facts):
+        key = key_named(store, name)
+        entry = change(key.entry, now_s)
         if entry == key.entry:
             print(f"The key {name} is so already: nothing is changed.", file=sys.stderr)
-            return
-        change_key(opened.store, key, entry)
-        opened.note_entry("change", entry)
+            raise click.exceptions.Exit
+        change_key(store, key, entry)
+        facts["entry"] = _settled(entry)
 
 
 @keys.command("list", examples=("ocrsvc keys list", "ocrsvc keys list --json"))
 @option("--json", "as_json", is_flag=True, help="As JSON, one array.")
 def _list(*, as_json: bool) -> None:
     """List the keys, and what is used of them."""
-    with _opened(changes=False) as opened:
-        day, known, now_s = day_of(opened.now_s), opened.store.keys(), opened.now_s
-        found = [(key, opened.store.usage(key.entry.name, day)) for key in known]
+    now_s = time.time()
+    with _opened() as store:
+        found = [(key, store.usage(key.entry.name, day_of(now_s))) for key in store.keys()]  # noqa: SIM118  no dict
     if as_json:
         secrets = [[{"id": secret.id, "expires_at": secret.expires_at} for secret in key.secrets] for key, _ in found]
         dicts = [usage_to_dict(key.entry, usage, now_s) for key, usage in found]
@@ -228,9 +221,8 @@ def _list(*, as_json: bool) -> None:
 @_NAME
 def _revoke(name: str) -> None:
     """End a key for good."""
-    with _opened() as opened:
-        revoke_key(opened.store, name, opened.now_s)
-        opened.note("revoke", name)
+    with _audited("revoke", name) as (store, now_s, _):
+        revoke_key(store, name, now_s)
 
 
 @keys.command("rotate", examples=("ocrsvc keys rotate acme --grace 12h",))
@@ -244,9 +236,9 @@ def _revoke(name: str) -> None:
 )
 def _rotate(name: str, grace: float) -> None:
     """Give a key a new secret, and print it once."""
-    with _opened() as opened:
-        _print_secret(rotate_key(opened.store, name, grace, opened.now_s))
-        opened.note("rotate", name, grace_s=grace)
+    with _audited("rotate", name) as (store, now_s, facts):
+        _print_secret(rotate_key(store, name, grace, now_s))
+        facts["grace_s"] = grace
 
 
 @keys.command("callback-secret", examples=("ocrsvc keys callback-secret acme",))
@@ -262,9 +254,12 @@ def _callback_secret(name: str) -> None:
             "OCRSVC_CALLBACK_SECRET is not set, from which the secret of a key's callbacks comes.",
             "Set it as for the service.",
         )
-    with _opened() as opened:
-        print(secret_of_key(service_secret, key_named(opened.store, name).entry.identity), flush=True)
-        opened.log.write(local_user(), "keys.callback_secret", opened.now_s, name=name)
+    with _audited("callback_secret", name) as (store, _, _):
+        print(secret_of_key(service_secret, key_named(store, name).entry.identity), flush=True)
+
+
+def _settled(entry: KeyEntry) -> dict[str, Any]:
+    return {name: value for name, value in entry.as_dict().items() if name not in {"name", "revoked_at"}}
 
 
 def _print_secret(text: str) -> None:

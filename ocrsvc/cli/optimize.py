@@ -18,7 +18,8 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import device_for, set_library_environment
 
 if TYPE_CHECKING:
-    from ocrsvc.engines.ppocr.runtime_comparison import Comparison, PageSamples
+    from ocrsvc.engines.ppocr.runtime.runtimes import Proof
+    from ocrsvc.engines.ppocr.runtime_comparison import PageSamples
     from ocrsvc.imaging.codecs.decode import PixelLimits
 
 _ENDINGS: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
@@ -78,9 +79,9 @@ def _files_in(paths: Sequence[Path]) -> Iterator[Path]:
             yield path
 
 
-def _compare(samples: PageSamples, files: Sequence[Path], limits: PixelLimits) -> list[Comparison]:
+def _compare(samples: PageSamples, files: Sequence[Path], limits: PixelLimits) -> list[Proof]:
     """Read the pages with each runtime. Raises NothingSent where too little text is on them."""
-    from ocrsvc.engines.ppocr.runtime_comparison import FEWEST_CHARACTERS, count_characters
+    from ocrsvc.engines.ppocr.runtime_comparison import FEWEST_CHARACTERS
     from ocrsvc.imaging.codecs.decode import decode
 
     for number, file in enumerate(files):
@@ -90,7 +91,7 @@ def _compare(samples: PageSamples, files: Sequence[Path], limits: PixelLimits) -
         except (CallerError, OSError) as error:
             print(f"ocrsvc: {file} is left out: {error}", file=sys.stderr)
     compared = samples.compare(_show_lines)
-    if (characters := count_characters(compared)) < FEWEST_CHARACTERS:
+    if (characters := samples.characters) < FEWEST_CHARACTERS:
         raise NothingSent(
             f"Only {characters} characters were read on {len(files)} files, too few to compare two models.",
             f"Name more pages with --pages, with {FEWEST_CHARACTERS} characters or more.",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ocrsvc.engines.contract import Engine, Handle
-from ocrsvc.engines.layout.layout_model import layout_model
+from ocrsvc.engines.layout.layout_model import find_regions
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.barcodes import find_barcodes
@@ -39,7 +39,7 @@ def _analyse(task: ReadTask, page: Page | OcrsvcError) -> Page | OcrsvcError:
         page = merge_text(page, task.own)
     try:
         if task.options.layout:
-            found = layout_model().find(task.image.pixels, page.angle, task.check)
+            found = find_regions(task.image.pixels, page.angle, task.check)
             page = replace(page, regions=assign_lines(page, found))
         if task.options.tables:
             page = replace(page, tables=find_tables(task.image.pixels, page, task.check))

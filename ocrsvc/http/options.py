@@ -15,9 +15,8 @@ from ocrsvc.engines.model.description import Tier
 from ocrsvc.engines.model.languages import parse_language
 from ocrsvc.errors import BadOption
 from ocrsvc.http.field_values import as_text, parse_decimal, parse_flag
-from ocrsvc.imaging import rectangle
+from ocrsvc.imaging.engine_input import REGION_ACCEPTED, parse_region
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, parse_ranges
-from ocrsvc.imaging.rectangle import parse_rectangle
 from ocrsvc.masking import rules as masking
 from ocrsvc.masking.rules import parse_kinds
 from ocrsvc.models import model_name
@@ -151,7 +150,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "unwarp": _FLAG,
     "layout": _FLAG,
     "barcodes": Option(parse_barcodes, f"{_TRUTHS}, or only"),
-    "region": Option(parse_rectangle, rectangle.ACCEPTED),
+    "region": Option(parse_region, REGION_ACCEPTED),
     "text_layer": _choice(get_args(TextLayer), "ignore, auto, only or merge"),
     "tables": _FLAG,
     "spaces": _choice(("auto", "model", "visible"), "auto, model or visible"),

@@ -20,10 +20,8 @@ from ocrsvc.records import Barcode, Box, Check, Pixels, Point, no_check
 if TYPE_CHECKING:
     from zxingcpp import Position
 
-MOST_TEXT: Final = 4096
-"""Characters of the text of a code that is drawn."""
-ONE_TILE_PX: Final = 2048
-"""An image whose longest side is no longer is read at once."""
+MOST_TEXT: Final = 4096  # characters of the text of a code that is drawn
+ONE_TILE_PX: Final = 2048  # an image whose longest side is no longer is read at once
 OVERLAP_PX: Final = 512
 _TILE_PX: Final = 1536
 _LOOSE_PX: Final = 8.0
@@ -33,11 +31,7 @@ def find_barcodes(pixels: Pixels, check: Check = no_check) -> tuple[Barcode, ...
     """The codes on an image, from top to bottom; those whose check digits are wrong are left out.
 
     A code on an image of more than ONE_TILE_PX is found in one of its tiles where it is smaller than their overlap, and
-    on the whole image, shrunk, where it is large.
-
-    Args:
-        pixels: (H, W) or (H, W, 3), uint8.
-        check: Called between tiles; what it raises ends the search.
+    on the whole image, shrunk, where it is large. `check` is called between tiles; what it raises ends the search.
     """
     found: list[Barcode] = []
     for tile, scale, offset in _views(pixels):
@@ -87,16 +81,10 @@ def _is_inside(point: Point, box: Box) -> bool:
 
 
 def draw_barcode(text: str, kind: str = "QRCode", *, level: str | None = None, quiet_zone: bool = True) -> Pixels:
-    """A code as an image (H, W), uint8, as small as can be: a pixel for each module of a matrix.
+    """A code of a format, as Barcode.type names it, as small as can be: a pixel for each module of a matrix.
 
-    Args:
-        text: What it says.
-        kind: Its format, as Barcode.type names it.
-        level: Of error correction, L, M, Q or H, for QRCode, Aztec and PDF417; None chooses.
-        quiet_zone: Leave the white margin around it that its format asks for.
-
-    Raises:
-        BadOption: The format is unknown or cannot be drawn, or it cannot hold the text.
+    The level of error correction is L, M, Q or H, for QRCode, Aztec and PDF417; None chooses. The quiet zone is the
+    white margin that the format asks for. Raises BadOption for a format that is unknown or cannot hold the text.
     """
     import zxingcpp
 

@@ -17,13 +17,13 @@ from ocrsvc.errors import BadOption, BrokenImage, TooManyPages, UnsupportedImage
 from ocrsvc.imaging.codecs.decode import FORMATS, SUPPORTED, PixelLimits, check_size, open_encoded_image
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage
 from ocrsvc.imaging.codecs.gif_and_tiff import open_tiff
-from ocrsvc.imaging.codecs.tiff_pages import begin_with, find_pages
+from ocrsvc.imaging.codecs.tiff_directories import begin_with, find_pages
 from ocrsvc.imaging.engine_input import clip_region
 from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
 from ocrsvc.imaging.pdf.copied_text import PageFrame
-from ocrsvc.imaging.pdf.ink import look_frame
-from ocrsvc.imaging.pdf.open_pdf import Pdf
+from ocrsvc.imaging.pdf.open_pdf import DrawingLimits, Pdf
 from ocrsvc.imaging.pdf.own_text import CHARACTER_BYTES, MOST_CHARACTERS, OwnPage, own_text
+from ocrsvc.imaging.pdf.page_look import look_frame
 from ocrsvc.records import Image, OwnText, ReadOptions
 from ocrsvc.system.child_process import Check
 
@@ -40,10 +40,7 @@ _TIFF: Final = next(pattern for pattern, opener in FORMATS if opener is open_tif
 class Document:
     """A file that is open, here an image that is one page; `close` it. For one thread.
 
-    Attributes:
-        kind: For people: PDF, TIFF or image.
-        count: Its pages.
-        file_bytes: What the whole file holds.
+    `kind` is for people: PDF, TIFF or image; `count` are its pages, `file_bytes` what the whole file holds.
     """
 
     kind = "image"
@@ -58,8 +55,7 @@ class Document:
         """One page, from 1: to be decoded, with its header checked against the limits, or, of a PDF, drawn.
 
         `take` is asked for the pixels that are drawn. With `to_read`, a page of a PDF that is one image is drawn at
-        that image's own resolution: enlarged or shrunk, it reads worse. Raises what `codecs.decode`, `check`
-        and `take` raise.
+        that image's own resolution: enlarged or shrunk, it reads worse. Raises as `codecs.decode`, `check`, `take` do.
         """
         del number, gray, check, take, to_read
         return open_encoded_image(self._data, self._limits)
@@ -77,16 +73,9 @@ class Document:
     def own_page(self, number: int, options: ReadOptions, check: Check, take: TakeMemory) -> OwnPage | None:
         """The text that a page of a PDF has itself, and how large the page is; None of an image.
 
-        Args:
-            number: From 1.
-            options: Say which of the text is wanted; `text_layer` is not "ignore".
-            check: Asked meanwhile.
-            take: Asked for what finding the text takes; it is needed no longer than this takes.
-
-        Raises:
-            BadOption: The region lies outside of the page, or an image has no text of its own, and no other is wanted.
-            BrokenImage, ImageTooLarge: As for drawing the page; damage of the text alone counts where no other is
-                wanted, else the page has none.
+        `options.text_layer` is not "ignore". `take` is asked for what finding the text takes, and no longer. Raises as
+        `open` does, but for damage of the text alone only where no other is wanted: else the page has none. Raises
+        BadOption for a region outside of the page, and for an image where no other text is wanted.
         """
         del number, check, take
         if options.text_layer == "only":
@@ -128,18 +117,10 @@ def may_have_pages(data: bytes | memoryview) -> bool:
 
 
 def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check, take: TakeMemory) -> Document:
-    """A file as a document.
+    """A file as a document, whose pages, if it is a PDF, are drawn at `dpi`; 0 reads none.
 
-    Args:
-        data: The whole file.
-        limits: What one page may have of pixels.
-        dpi: At which a page of a PDF is drawn; 0 reads none.
-        check: Asked while a PDF is opened.
-        take: Asked for what an open PDF holds beside the pixels of its pages.
-
-    Raises:
-        UnsupportedImage: A PDF, and none are read.
-        EncryptedDocument, BrokenImage, TooManyPages: It cannot be opened.
+    `take` is asked for what an open PDF holds beside the pixels of its pages. Raises UnsupportedImage for a PDF where
+    none are read; EncryptedDocument, BrokenImage, TooManyPages if it cannot be opened.
     """
     if is_pdf(data):
         if not dpi:
@@ -150,18 +131,10 @@ def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check, take
 
 
 def chosen_pages(document: Document, ranges: Ranges, most: int, *, cut: bool) -> Sequence[int]:
-    """The numbers of the pages that are to be read.
+    """The numbers of the pages that are to be read: `most` of them, if too many are to be cut.
 
-    Args:
-        document: What has the pages.
-        ranges: Which are asked for.
-        most: How many may be.
-        cut: Take the first of those that are too many.
-
-    Raises:
-        BadOption: It has none of them.
-        TooManyPages: They are more, and are not to be cut. How pages are chosen is another word in each API, so the
-            remedy names none.
+    Raises BadOption if it has none of them, else TooManyPages. How pages are chosen is another word in each API, so the
+    remedy names none.
     """
     numbers = choose(ranges, document.count)
     if not numbers:
@@ -206,36 +179,42 @@ class _PdfDocument(Document):
     kind = "PDF"
 
     def __init__(self, data: bytes, limits: PixelLimits, dpi: int, check: Check, take: TakeMemory) -> None:
-        self._dpi, self._take, self._canvas_bytes = dpi, take, 0
+        self._take, self._canvas_bytes = take, 0
         # The child has the file in memory, too.
         take(len(data))
-        self._most_pixels = min(limits.max_pixels, limits.by_format.get("pdf", limits.max_pixels))
-        self._pdf = Pdf(data, self._most_pixels, check)
+        most_pixels = min(limits.max_pixels, limits.by_format.get("pdf", limits.max_pixels))
+        self._drawing = DrawingLimits(dpi, most_pixels, limits.max_side)
+        self._pdf = Pdf(data, self._drawing, check)
         super().__init__(data, limits, self._pdf.count)
 
     def open(self, number: int, *, gray: bool, check: Check, take: TakeMemory, to_read: bool = False) -> Image:
         check()
-        frame = self._pdf.measure(number, self._dpi, self._limits.max_side, check)
-        own = self._pdf.measure_image(number, self._dpi, self._limits.max_side, check) if to_read else None
+        frame = self._pdf.measure(number, check)
+        own = self._pdf.measure_image(number, check) if to_read else None
         width, height = own or frame
-        self._grow_canvas(width * height * _CANVAS_BYTES_PER_PIXEL)
+        # The canvas stays as large as the largest page so far.
+        more_bytes = max(0, width * height * _CANVAS_BYTES_PER_PIXEL - self._canvas_bytes)
+        self._take(more_bytes)
+        self._canvas_bytes += more_bytes
         take(width * height * (1 if gray else 3))
-        drawn = self._pdf.draw(number, self._dpi, self._limits.max_side, check, gray=gray, image_size=own)
+        drawn = self._pdf.draw(number, (width, height), check, gray=gray, is_image=own is not None)
         return Image(drawn, "pdf", frame)
 
     def file(self, number: int, take: TakeMemory) -> None:
         del number, take
 
     def key(self, number: int) -> bytes:
-        return b"pdf %d %d %d %d " % (number, self._dpi, self._most_pixels, self._limits.max_side) + self._digest
+        limits = self._drawing
+        return b"pdf %d %d %d %d " % (number, limits.dpi, limits.most_pixels, limits.longest_side) + self._digest
 
     def own_page(self, number: int, options: ReadOptions, check: Check, take: TakeMemory) -> OwnPage:
         check()
-        width, height = self._pdf.measure(number, self._dpi, self._limits.max_side, check)
+        width, height = self._pdf.measure(number, check)
         if options.region is not None:
             options = replace(options, region=clip_region(options.region, width, height))
-        look = look_frame(width, height, self._dpi)
-        frame = PageFrame(width, height) if options.text_layer == "only" else look
+        frame = PageFrame(width, height)
+        if options.text_layer != "only":
+            frame = look_frame(width, height, self._drawing.dpi)
         try:
             return OwnPage(width, height, self._own_text(number, frame, options, check, take))
         except BrokenImage:
@@ -255,9 +234,3 @@ class _PdfDocument(Document):
 
     def close(self) -> None:
         self._pdf.close()
-
-    def _grow_canvas(self, size_bytes: int) -> None:
-        """Reserve what a larger canvas takes; it stays as large as the largest page so far."""
-        more_bytes = max(0, size_bytes - self._canvas_bytes)
-        self._take(more_bytes)
-        self._canvas_bytes += more_bytes

@@ -5,7 +5,9 @@ No engine needs to know about any of the three.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -13,15 +15,23 @@ from ocrsvc.errors import BadOption
 from ocrsvc.imaging.geometry import Quads, map_boxes, move_page, restore_page, shrink, turn, turn_points
 from ocrsvc.records import Image, OwnText, Page, Pixels, ReadOptions, Rectangle
 
+REGION_ACCEPTED: Final = "x,y,width,height in whole pixels, such as 10,20,300,40, with a width and height of at least 1"
+_REGION: Final = re.compile("(0|[1-9][0-9]{0,8}),(0|[1-9][0-9]{0,8}),([1-9][0-9]{0,8}),([1-9][0-9]{0,8})")
+
+
+def parse_region(text: str) -> Rectangle:
+    """The rectangle in text such as "10,20,300,40". Raises ValueError."""
+    match = _REGION.fullmatch(",".join(part.strip() for part in text.split(",", 4)))
+    if match is None:
+        raise ValueError(text)
+    x, y, width, height = map(int, match.groups())
+    return x, y, width, height
+
 
 class EngineInput:
-    """How an image becomes what the engine sees, and the engine's page the image's.
+    """How an image becomes what the engine sees, and the engine's page the image's, by what a request asks for.
 
-    Args:
-        options: What a request asks for: `region`, a fixed `rotate`, `max_side`.
-
-    Attributes:
-        makes_copy: Whether what the engine sees is another array than the image's.
+    `makes_copy` says whether what the engine sees is another array than the image's.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -87,8 +97,6 @@ def clip_region(region: Rectangle, page_width: int, page_height: int) -> Rectang
     """The part of a rectangle that lies on a page of so many pixels. Raises BadOption where there is none."""
     x, y, width, height = region
     if x >= page_width or y >= page_height:
-        raise BadOption(
-            f"The region {x},{y},{width},{height} lies outside the page of {page_width} x {page_height} pixels.",
-            "Give x, y, width and height in pixels of the page as displayed.",
-        )
+        problem = f"The region {x},{y},{width},{height} lies outside the page of {page_width} x {page_height} pixels."
+        raise BadOption(problem, "Give x, y, width and height in pixels of the page as displayed.")
     return x, y, min(width, page_width - x), min(height, page_height - y)

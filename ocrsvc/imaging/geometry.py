@@ -6,9 +6,8 @@ corner where reading starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Final, TypeVar, cast
 
 import cv2
@@ -53,13 +52,7 @@ def shrink(pixels: Pixels, max_side: int) -> tuple[Pixels, float]:
 
 
 def restore_page(page: Page, degrees: int, width: int, height: int) -> Page:
-    """A page read on a turned and perhaps shrunk copy, put back into the frame of the width x height image.
-
-    Args:
-        page: As read; its width and height are those of the copy.
-        degrees: Clockwise turn that made the copy.
-        width, height: Pixels of the image before the turn and the shrinking.
-    """
+    """A page read on a copy, turned clockwise and perhaps shrunk, in the frame of the width x height image."""
     if not degrees and (page.width, page.height) == (width, height):
         return page
     turned_width, turned_height = (height, width) if degrees in (90, 270) else (width, height)
@@ -94,31 +87,23 @@ def _map_page(page: Page, move: Callable[[Quads], Quads]) -> Page:
 
 
 def map_boxes(lines: Sequence[Line], move: Callable[[Quads], Quads]) -> tuple[Line, ...]:
-    """The lines with all their boxes moved: their own, and those of their words and of the words' characters.
-
-    Args:
-        lines: Any number of them.
-        move: Where quads (N, 4, 2), float32, go; called for TOGETHER at most.
-    """
+    """The lines with all their boxes moved, those of their words and characters, too; `move` gets TOGETHER at most."""
     words = [word for line in lines for word in line.words or ()]
     boxed: list[Line | Word | Character] = [*lines, *words, *[each for word in words for each in word.characters]]
     some = (boxed[begin : begin + TOGETHER] for begin in range(0, len(boxed), TOGETHER))
     boxes = [box for part in some for box in as_boxes(move(np.array([each.box for each in part], np.float32)))]
-    characters = iter(boxes[len(lines) + len(words) :])
-    placed = iter([_place_word(word, box, characters) for word, box in zip(words, boxes[len(lines) :], strict=False)])
-    return tuple(_place_line(line, box, placed) for line, box in zip(lines, boxes, strict=False))
+    word_boxes, character_boxes = iter(boxes[len(lines) :]), iter(boxes[len(lines) + len(words) :])
 
+    def place(word: Word) -> Word:
+        return replace(word, box=next(word_boxes), characters=tuple(map(place_character, word.characters)))
 
-def _place_word(word: Word, box: Box, boxes: Iterator[Box]) -> Word:
-    """The word at a box, and its characters at the next ones."""
-    if not word.characters:
-        return replace(word, box=box)
-    return replace(word, box=box, characters=tuple(replace(each, box=next(boxes)) for each in word.characters))
+    def place_character(character: Character) -> Character:
+        return replace(character, box=next(character_boxes))
 
-
-def _place_line(line: Line, box: Box, words: Iterator[Word]) -> Line:
-    """The line at a box, with the next words, if it has any."""
-    return replace(line, box=box, words=tuple(islice(words, len(line.words))) if line.words else line.words)
+    return tuple(
+        replace(line, box=box, words=line.words and tuple(map(place, line.words)))
+        for line, box in zip(lines, boxes, strict=False)
+    )
 
 
 def as_box(quad: NDArray[np.float32]) -> Box:
@@ -178,9 +163,6 @@ def crop(pixels: Pixels, quad: Quad, width: int, height: int) -> Pixels:
 
 
 def _warp(pixels: Pixels, quad: Quad, width: int, height: int) -> Pixels:
-    target = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
-    matrix = cv2.getPerspectiveTransform(quad, target)
-    warped = cv2.warpPerspective(
-        pixels, matrix, (width, height), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
-    )
-    return cast(Pixels, warped)
+    matrix = cv2.getPerspectiveTransform(quad, np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32))
+    how, border = cv2.INTER_LINEAR, cv2.BORDER_REPLICATE
+    return cast(Pixels, cv2.warpPerspective(pixels, matrix, (width, height), flags=how, borderMode=border))

@@ -73,11 +73,8 @@ def cut(pixels: Pixels, outline: Outline, width: int, height: int) -> Pixels:
 def parts_of(outline: Outline, parts: NDArray[np.floating]) -> Quads:
     """Where parts of a line's crop, as `cut` makes it, stand on the page, (N, 4, 2).
 
-    Each corner goes through the perspective of the piece that it is in, and stays within the outline's frame.
-
-    Args:
-        outline: Of the line.
-        parts: (N, 4) left, top, right and bottom of each, as shares of the crop's width and height.
+    Parts are (N, 4) left, top, right and bottom, as shares of the crop's width and height. Each corner goes through the
+    perspective of the piece that it is in, and stays within the outline's frame.
     """
     points = parts[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 2).astype(np.float64)
     corners = _through_pieces(outline, points) if is_curved(outline) else _through(outline, points)

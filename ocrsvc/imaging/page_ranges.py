@@ -13,9 +13,6 @@ ALL: Final[Ranges] = ((1, None),)
 ACCEPTED: Final = "page numbers and ranges from 1, such as 1-3,7 or 5-"
 
 _NUMBER: Final = "[1-9][0-9]{0,8}"
-PATTERN: Final = f"^{_NUMBER}(-({_NUMBER})?)?(,{_NUMBER}(-({_NUMBER})?)?){{0,99}}$"
-"""What `parse_ranges` takes, spaces apart, for JSON Schema, which cannot say that a range must not run backwards."""
-
 _MOST: Final = 100
 # No two runs of blanks meet: whoever sent a megabyte of them would have each cut of it tried.
 _RANGE: Final = re.compile(rf"\s*({_NUMBER})\s*(?:(-)\s*(?:({_NUMBER})\s*)?)?")

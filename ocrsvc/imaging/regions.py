@@ -32,46 +32,39 @@ class FoundRegion:
     frame: tuple[float, float, float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """A region, and the lines in it."""
-
-    region: FoundRegion
-    lines: Sequence[int]
+Group = tuple[FoundRegion, Sequence[int]]
+"""A region, and the lines in it."""
 
 
 def assign_lines(page: Page, found: Sequence[FoundRegion]) -> tuple[Region, ...]:
     """The regions of a page, in the order of their middle lines.
 
     Every line is in one region: in the surest of those found that hold most of it. Lines that are in none, and follow
-    each other, are a region of text of confidence 0.
-
-    Args:
-        page: As it was read.
-        found: On the page turned clockwise by its `angle`, surest first.
+    each other, are a region of text of confidence 0. What was found comes surest first, on the page turned clockwise by
+    its `angle`.
     """
     quads = np.array([line.box for line in page.lines], np.float32).reshape(-1, 4, 2)
     upright = turn_points(quads, page.angle, page.width, page.height)
     frames = np.concatenate([upright.min(axis=1), upright.max(axis=1)], axis=1)
     return tuple(
-        Region(group.region.type, group.region.confidence, _box_of(page, group.region.frame), tuple(group.lines))
-        for group in _grouped(frames, found)
+        Region(region.type, region.confidence, _box_of(page, region.frame), tuple(lines))
+        for region, lines in _grouped(frames, found)
     )
 
 
-def _grouped(frames: Frames, found: Sequence[FoundRegion]) -> list[_Group]:
+def _grouped(frames: Frames, found: Sequence[FoundRegion]) -> list[Group]:
     """The regions with their lines; those without lines where they stand."""
     held: dict[tuple[int, int], list[int]] = {}
     owners, run = _owners(frames, found), 0
     for number, owner in enumerate(owners):
         run += number > 0 and owner != owners[number - 1]
         held.setdefault((owner, run if owner == NOBODY else 0), []).append(number)
-    groups = [
-        _Group(found[owner] if owner != NOBODY else _text_around(frames[lines]), lines)
+    groups: list[Group] = [
+        (found[owner] if owner != NOBODY else _text_around(frames[lines]), lines)
         for (owner, _), lines in sorted(held.items(), key=lambda item: median_low(item[1]))
     ]
     for region in (region for number, region in enumerate(found) if (number, 0) not in held):
-        groups.insert(_place_of(region, groups), _Group(region, ()))
+        groups.insert(_place_of(region, groups), (region, ()))
     return groups
 
 
@@ -92,15 +85,15 @@ def _text_around(frames: Frames) -> FoundRegion:
     return FoundRegion("text", 0.0, (left, top, right, bottom))
 
 
-def _place_of(region: FoundRegion, groups: Sequence[_Group]) -> int:
+def _place_of(region: FoundRegion, groups: Sequence[Group]) -> int:
     """Where a region without lines comes in: behind the last one above it, else before all."""
     left, top, right, bottom = region.frame
-    above = [
-        place
-        for place, (other_left, _, other_right, other_bottom) in enumerate((group.region.frame for group in groups), 1)
-        if other_bottom <= (top + bottom) / 2 and other_left < right and left < other_right
-    ]
-    return max(above, default=0)
+    place = 0
+    for number, (other, _) in enumerate(groups, 1):
+        other_left, _, other_right, other_bottom = other.frame
+        if other_bottom <= (top + bottom) / 2 and other_left < right and left < other_right:
+            place = number
+    return place
 
 
 def _box_of(page: Page, frame: Sequence[float]) -> Box:

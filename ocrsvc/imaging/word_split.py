@@ -18,8 +18,9 @@ Segmenter = Callable[[str], Iterator[str]]
 """Cuts a text of Chinese characters into words, one after the other."""
 
 _CHINESE: Final = "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_ALONE: Final = "\u3001-\u3004\u3008-\u3020\u302a-\u312f\u31f0-\u31ff！（），：；？"
-"""Kana, and marks as wide as characters."""
+_ALONE: Final = (
+    "\u3001-\u3004\u3008-\u3020\u302a-\u312f\u31f0-\u31ff！（），：；？"  # kana, and marks as wide as characters
+)
 
 _WORD: Final = re.compile(f"[{_ALONE}]|(?P<chinese>[{_CHINESE}]+)|[^\\s{_ALONE}{_CHINESE}]+")
 
@@ -30,12 +31,7 @@ def by_character(text: str) -> Iterator[str]:
 
 
 def word_begins(text: str, segment: Segmenter = by_character) -> list[int]:
-    """Where each word of a text begins, in code points; it ends before the next one, or before a space.
-
-    Args:
-        text: Of one line.
-        segment: Cuts its Chinese.
-    """
+    """Where each word of a line begins, in code points; it ends before the next one, or before a space."""
     begins: list[int] = []
     for match in _WORD.finditer(text):
         lengths = list(map(len, segment(match[0]))) if match["chinese"] else [0]
@@ -45,11 +41,7 @@ def word_begins(text: str, segment: Segmenter = by_character) -> list[int]:
 
 @cache
 def open_jieba() -> Segmenter:
-    """The segmenter jieba (https://github.com/fxsjy/jieba, MIT) with its own dictionary, loaded once a process.
-
-    Raises:
-        ModuleNotFoundError: The package is not installed.
-    """
+    """The segmenter jieba (https://github.com/fxsjy/jieba, MIT) with its own dictionary; raises ModuleNotFoundError."""
     import jieba
 
     tokenizer = jieba.Tokenizer()

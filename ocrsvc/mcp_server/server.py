@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import math
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -21,13 +19,14 @@ from pydantic import Field
 
 from ocrsvc import __version__
 from ocrsvc.errors import BadOption, OcrsvcError
-from ocrsvc.formats.document import DocumentResult, write_document
+from ocrsvc.formats.document import text_parts
 from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, choose, parse_ranges
 from ocrsvc.mcp_server.page_sources import PageResult, PageSource, PagesWanted
 from ocrsvc.mcp_server.sources import Sources
 from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Page, no_check
+from ocrsvc.records import Page
+from ocrsvc.registry import output_formats
 
 _AT_ONCE: Final = 4
 _MOST_LINES: Final = 1000
@@ -197,9 +196,7 @@ def _page_text(outcome: Page | OcrsvcError, form: str) -> str:
         return f"[This page cannot be read: {outcome}]\n"
     if not outcome.lines:
         return "[No text on this page.]\n"
-    whole = io.BytesIO()
-    write_document(form, DocumentResult(b"", [outcome], 1, _NO_ENGINE), whole, math.inf, no_check)
-    return whole.getvalue().decode().rstrip("\n\f") + "\n"
+    return "".join(text_parts(output_formats()[form], [outcome], 1, _NO_ENGINE)).rstrip("\n\f") + "\n"
 
 
 def cut(text: str, most_letters: int) -> str:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import hmac
 import socket
-from collections.abc import Awaitable, Callable, MutableMapping
+from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Final
 
 import uvicorn
 from mcp.server.mcpserver import MCPServer
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ocrsvc.errors import OperatorError
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Scope]]
-Send = Callable[[Scope], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PATH: Final = "/mcp"
 # JSON around base64, which is four letters for three bytes.
@@ -49,15 +46,16 @@ def serve(server: MCPServer, listener: socket.socket, token: str, most_bytes: in
     `most_bytes` is the largest file that a request may hold as base64.
     """
     host = listener.getsockname()[0]
-    app: App = server.streamable_http_app(
+    app = server.streamable_http_app(
         streamable_http_path=PATH,
         host=host,
         max_request_body_size=most_bytes * 4 // 3 + _AROUND_BYTES,
         max_sessions=MOST_SESSIONS,
         session_idle_timeout=IDLE_S,
     )
-    checked = TokenCheck(app, token) if token else app
-    config = uvicorn.Config(checked, log_config=None, timeout_graceful_shutdown=_STOP_S, ws="none")
+    config = uvicorn.Config(
+        _with_token(app, token) if token else app, log_config=None, timeout_graceful_shutdown=_STOP_S, ws="none"
+    )
     uvicorn.Server(config).run(sockets=[listener])
 
 
@@ -68,18 +66,16 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class TokenCheck:
+def _with_token(app: ASGIApp, token: str) -> ASGIApp:
     """Passes on the requests that carry the token, and answers 401 to others before anything of them is read."""
+    expected = b"Bearer " + token.encode()
+    refusal = PlainTextResponse(
+        "A token is wanted: Authorization: Bearer TOKEN.\n", HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Bearer"}
+    )
 
-    def __init__(self, app: App, token: str) -> None:
-        self._app, self._expected = app, b"Bearer " + token.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One connection of ASGI."""
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         sent = dict(scope.get("headers", ())).get(b"authorization", b"")
-        if scope["type"] != "http" or hmac.compare_digest(sent, self._expected):
-            await self._app(scope, receive, send)
-            return
-        headers = [(b"www-authenticate", b"Bearer"), (b"content-type", b"text/plain")]
-        await send({"type": "http.response.start", "status": 401, "headers": headers})
-        await send({"type": "http.response.body", "body": b"A token is wanted: Authorization: Bearer TOKEN.\n"})
+        allowed = scope["type"] != "http" or hmac.compare_digest(sent, expected)
+        await (app if allowed else refusal)(scope, receive, send)
+
+    return checked

@@ -15,14 +15,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from ocrsvc.connections.tls_socket import TlsSocket
 from ocrsvc.errors import ClientGone
-from ocrsvc.http.access import HeadCheck
 from ocrsvc.http.received_body import Pace, ReceivedBody
 from ocrsvc.serving.memory_budget import Budget, Share, network_of
 from ocrsvc.worker.request_threads import is_quick
+
+if TYPE_CHECKING:
+    from ocrsvc.http.access import HeadCheck
 
 UNSENT_BYTES: Final = 1 << 17
 """What the kernel takes of an answer before the network does: an ordinary one whole, and of a large one no megabytes,

@@ -15,9 +15,8 @@ from flask import Blueprint, Response
 
 from ocrsvc.adapters.azure_read.analyze_request import LAYOUT, READ, AnalyzeQuery, Asked, document_of_request
 from ocrsvc.adapters.azure_read.analyze_result import SUCCEEDED, moment
-from ocrsvc.adapters.context import AdapterContext, make_blueprint
+from ocrsvc.adapters.context import AdapterContext, StoredDocuments, add_job_routes, make_blueprint
 from ocrsvc.adapters.request_values import parse_values
-from ocrsvc.adapters.stored_documents import StoredDocuments, add_job_routes
 from ocrsvc.errors import CallerError, OcrsvcError, UnsupportedImage
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.parsed_body import is_image
@@ -75,7 +74,6 @@ class _Views:
         self._context, self._documents = context, StoredDocuments(context, SOURCE)
 
     def analyze(self, model: str) -> Response:
-        """Take in a document."""
         # Whoever takes none says so first.
         _ = self._documents.jobs
         data = document_of_request(self._context)
@@ -107,7 +105,6 @@ class _Views:
             return response
 
     def pdf(self, model: str, result_id: str) -> Response:
-        """The searchable PDF."""
         with self._found(model, result_id) as (job, asked):
             if not asked.makes_pdf or _status_of(job)[0] != SUCCEEDED:
                 text = "There is no PDF of this result."

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from flask import Blueprint, Response
 
-from ocrsvc.adapters.context import AdapterContext, add_routes, make_blueprint
+from ocrsvc.adapters.context import AdapterContext, StoredDocuments, add_job_routes, add_routes, make_blueprint
 from ocrsvc.adapters.docling.contents import Converted, Writing, write_answer, write_archive
 from ocrsvc.adapters.docling.conversion import (
     Conversion,
@@ -22,7 +22,6 @@ from ocrsvc.adapters.docling.conversion import (
     request_of_form,
     request_of_json,
 )
-from ocrsvc.adapters.stored_documents import StoredDocuments, add_job_routes
 from ocrsvc.errors import BadOption, CallerError, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
@@ -81,7 +80,6 @@ class _Views:
         self._waiting = threading.BoundedSemaphore(_WAITING)
 
     def form(self) -> ConvertRequest:
-        """What this thread's request, a form, carries."""
         return request_of_form(request.content)
 
     def sources(self) -> ConvertRequest:
@@ -122,7 +120,6 @@ class _Views:
         return Converted(name, pages, len(pages), errors)
 
     def take(self, asked: ConvertRequest) -> Response:
-        """Take a document in as a task."""
         if len(asked.documents) != 1:
             raise BadOption("A task takes one document.", "Send each by itself, or all of them without async.")
         document, conversion = asked.documents[0], asked.conversion
@@ -148,7 +145,6 @@ class _Views:
             self._waiting.release()
 
     def result(self, task_id: str) -> Response:
-        """The answer of a task that is done."""
         with self._tasks.found(task_id, _TaskUnknown()) as job:
             progress = job.progress()
             if progress.state not in {"success", "failure"}:

@@ -11,8 +11,7 @@ from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
 from ocrsvc.adapters.model_protocols.rest import json_answer, serve_paths
 from ocrsvc.adapters.model_protocols.tensors import NotOffered
-from ocrsvc.adapters.tfserving.http import OTHER_VERBS, predict, status, wrong_method
-from ocrsvc.adapters.tfserving.servables import find_servable
+from ocrsvc.adapters.tfserving.http import OTHER_VERBS, find_servable, predict, status, wrong_method
 
 _MODEL: Final = r"/v1/models/(?P<name>[^/:]+)"
 

@@ -9,16 +9,27 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import orjson
 from flask import Blueprint, Response
+from pydantic import BaseModel
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.kserve import v2_metadata
-from ocrsvc.adapters.kserve.infer import InferredArrays, InferRequest, infer_arrays
 from ocrsvc.adapters.kserve.v2_metadata import server_metadata
-from ocrsvc.adapters.kserve.v2_models import find_model, load_model, repository_index, statistics_of, unload_model
+from ocrsvc.adapters.kserve.v2_models import (
+    InferredArrays,
+    InferRequest,
+    checked_parameters,
+    find_model,
+    infer_arrays,
+    load_model,
+    only_input,
+    repository_index,
+    statistics_of,
+    unload_model,
+)
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel, ServedModel
 from ocrsvc.adapters.model_protocols.operators import caller_of_request
 from ocrsvc.adapters.model_protocols.rest import (
@@ -34,11 +45,11 @@ from ocrsvc.adapters.model_protocols.tensors import (
     NAME,
     Array,
     BadTensor,
-    NotOffered,
     check_input,
     pack,
     unpack_elements,
 )
+from ocrsvc.adapters.request_values import parse_object
 from ocrsvc.errors import CallerError
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import shown
@@ -48,27 +59,48 @@ from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE
 from ocrsvc.serving.memory_budget import Share
 
-T = TypeVar("T")
-
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 BINARY_TYPE: Final = "application/octet-stream"
 MAX_ID: Final = 1024
+_REMEDY: Final = "See the Open Inference Protocol."
 
 _MODEL: Final = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?"
 _REPOSITORY: Final = r"/v2/repository/models/(?P<name>[^/]+)"
 _DIGITS: Final = re.compile(r"[0-9]{1,12}")
 
 
+class _LoadRequest(BaseModel):
+    """What comes with a request to load a model."""
+
+    parameters: dict[str, Any] | None = None
+
+
+class _Output(_LoadRequest):
+    """An output that is asked for."""
+
+    name: str
+
+
+class _Input(_Output):
+    """An input; its data may be behind the JSON."""
+
+    datatype: str
+    shape: list[Any]
+    data: list[Any] = []
+
+
+class _Head(BaseModel):
+    """The JSON of an inference request."""
+
+    id: int | float | bool | str | None = None
+    parameters: dict[str, Any] | None = None
+    inputs: list[_Input]
+    outputs: list[_Output] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class _HttpRequest:
-    """An inference request, and how it is to be answered.
-
-    Attributes:
-        asked: The request.
-        id: For the answer.
-        outputs: Whether each output asked for is answered as raw bytes.
-        binary: Whether all others are.
-    """
+    """An inference request, and whether each output asked for, and all others (`binary`), are answered as raw bytes."""
 
     asked: InferRequest
     id: object = None
@@ -140,36 +172,31 @@ def _unload(model: OcrModel, name: str) -> Response:
 
 def _parameter_names(body: bytes) -> list[str]:
     """Of a request to load a model, which may come without a body."""
-    return list(_parameters(parse_json(body, request.share))) if body else []
+    sent = parse_json(body, request.share) if body else {}
+    return list(parse_object(_LoadRequest, sent, _REMEDY).parameters or ())
 
 
 def _read_request(body: bytes, header_length: str | None, share: Share) -> _HttpRequest:
     """The request in a body: JSON, JSON and raw tensors behind it, or one raw tensor alone.
 
-    Raises:
-        CallerError: It is none of these.
-        QueueFull: Other requests hold the memory.
+    Raises CallerError where it is none of these, QueueFull where other requests hold the memory.
     """
     head_bytes, raw = _split(body, header_length)
     share.take(len(raw))
     if header_length is not None and not head_bytes:
         return _raw_request(raw)
-    head = parse_json(head_bytes, share)
-    tensor = _only_input(head)
-    name = _member(tensor, "name", str)
-    batch = check_input(name, _member(tensor, "datatype", str), _member(tensor, "shape", list))
-    parameters = _parameters(head)
+    head = parse_object(_Head, parse_json(head_bytes, share), _REMEDY)
+    if isinstance(head.id, str) and len(head.id) > MAX_ID:
+        raise CallerError(f"'id' is not a text of at most {MAX_ID} letters.", _REMEDY)
+    tensor, parameters = only_input(head.inputs), head.parameters or {}
+    batch = check_input(tensor.name, tensor.datatype, tensor.shape)
     binary = parameters.get("binary_data_output") is True
-    elements, outputs = _elements(tensor, raw, math.prod(batch), share), _wanted(head, default=binary)
-    return _HttpRequest(InferRequest(name, elements, batch, list(outputs), parameters), _id(head), outputs, binary)
-
-
-def _id(head: Mapping[str, object]) -> object:
-    """What the answer repeats."""
-    sent = head.get("id")
-    if isinstance(sent, list | dict) or (isinstance(sent, str) and len(sent) > MAX_ID):
-        raise CallerError(f"'id' is not a text of at most {MAX_ID} letters.", "See the Open Inference Protocol.")
-    return sent
+    outputs = {}
+    for output in head.outputs or ():
+        own = checked_parameters(output.parameters or {})
+        outputs[output.name] = own.get("binary_data", binary) is True
+    elements = _elements(tensor, raw, math.prod(batch), share)
+    return _HttpRequest(InferRequest(tensor.name, elements, batch, list(outputs), parameters), head.id, outputs, binary)
 
 
 def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
@@ -192,16 +219,9 @@ def _raw_request(raw: memoryview) -> _HttpRequest:
     return _HttpRequest(InferRequest(IMAGE.name, [bytes(image)], (1,), (), {}))
 
 
-def _only_input(head: Mapping[str, object]) -> Mapping[str, object]:
-    inputs: list[object] = _member(head, "inputs", list)
-    if len(inputs) != 1:
-        raise BadTensor(f"expected 1 inputs but got {len(inputs)} inputs for model '{NAME}'.", f"Send {IMAGE.name!r}.")
-    return _as_object(inputs[0], "inputs[0]")
-
-
-def _elements(tensor: Mapping[str, object], raw: memoryview, count: int, share: Share) -> list[bytes]:
+def _elements(tensor: _Input, raw: memoryview, count: int, share: Share) -> list[bytes]:
     """The elements of the input, from behind the JSON or out of it. Raises BadTensor, QueueFull."""
-    parameters = _parameters(tensor)
+    parameters = tensor.parameters or {}
     if "binary_data_size" in parameters:
         if parameters["binary_data_size"] != len(raw):
             sent_size = shown(parameters["binary_data_size"])[:40]
@@ -210,7 +230,7 @@ def _elements(tensor: Mapping[str, object], raw: memoryview, count: int, share: 
                 f"Send {HEADER_LENGTH}, and the tensors' bytes behind the JSON.",
             )
         return unpack_elements(raw, count)
-    texts = _flat(_member(tensor, "data", list))
+    texts = _flat(tensor.data)
     if len(texts) != count:
         raise BadTensor(f"The shape stands for {count} elements, and data has {len(texts)}.", "Send as many.")
     if parameters.get("content_type") == "base64":
@@ -230,18 +250,6 @@ def _flat(values: list[object], depth: int = 0) -> list[str]:
         else:
             raise BadTensor(f"data of '{IMAGE.name}' holds something other than text.", "Send base64 text.")
     return texts
-
-
-def _wanted(head: Mapping[str, object], *, default: bool) -> dict[str, bool]:
-    """The outputs asked for, and whether each is answered as raw bytes. Raises NotOffered."""
-    wanted = {}
-    for item in _member(head, "outputs", list) if head.get("outputs") else []:
-        output = _as_object(item, "outputs")
-        own = _parameters(output)
-        if own.get("classification"):
-            raise NotOffered("The classification extension is not supported.", "Ask for the output as it is.")
-        wanted[_member(output, "name", str)] = own.get("binary_data", default) is True
-    return wanted
 
 
 def _answer(sent: _HttpRequest, inferred: InferredArrays) -> Response:
@@ -266,22 +274,3 @@ def _output(array: Array, raw: list[bytes], *, binary: bool) -> dict[str, object
         return output | {"parameters": {"binary_data_size": len(raw[-1])}}
     values = array.values
     return output | {"data": values if isinstance(values, list) else values.ravel()}
-
-
-def _parameters(members: Mapping[str, object]) -> Mapping[str, Any]:
-    sent = members.get("parameters")
-    return {} if sent is None else _as_object(sent, "parameters")
-
-
-def _as_object(value: object, name: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise CallerError(f"{name} is not an object.", "See the Open Inference Protocol.")
-    return value
-
-
-def _member(members: Mapping[str, object], name: str, kind: type[T]) -> T:
-    value = members.get(name)
-    if not isinstance(value, kind):
-        word = "text" if kind is str else "list"
-        raise CallerError(f"{name!r} is missing, or no {word}.", "See the Open Inference Protocol.")
-    return value

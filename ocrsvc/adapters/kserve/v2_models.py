@@ -1,17 +1,39 @@
-"""Which models there are, and loading and unloading them, in the words of the KServe v2 protocol and of Triton."""
+"""Models in the words of the KServe v2 protocol and of Triton: which there are, loading, unloading and inference."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
 
 from ocrsvc.adapters.kserve.v2_metadata import model_statistics, version_statistics
-from ocrsvc.adapters.model_protocols.ocr_model import MOST_DIGITS, OcrModel, ServedModel, ServedModels
+from ocrsvc.adapters.model_protocols.ocr_model import (
+    MOST_DIGITS,
+    OcrModel,
+    ServedModel,
+    ServedModels,
+    limit_in,
+    options_in,
+)
 from ocrsvc.adapters.model_protocols.operators import Caller
-from ocrsvc.adapters.model_protocols.tensors import NAME, VERSION, BadTensor, NotOffered
+from ocrsvc.adapters.model_protocols.tensors import (
+    IMAGE,
+    JSON_IN,
+    JSON_OUT,
+    NAME,
+    VERSION,
+    Array,
+    BadTensor,
+    NotOffered,
+    Shape,
+    arrays_of,
+    image_of,
+    wanted_outputs,
+)
+from ocrsvc.adapters.paddlex.http import infer as infer_as_paddlex
 from ocrsvc.errors import UnknownModel
 from ocrsvc.models.model_control import VersionStatus
+from ocrsvc.serving.work_queue import RequestContext
 
 Node = dict[str, Any]
 
@@ -26,6 +48,8 @@ _STATES: Final = {
     "END": "UNAVAILABLE",
 }
 _FILE: Final = "file:"
+
+T = TypeVar("T")
 
 
 def find_model(models: ServedModels, name: str, version: str = "") -> ServedModel:
@@ -49,9 +73,7 @@ def repository_index(models: ServedModels, *, only_ready: bool) -> list[Node]:
 def statistics_of(model: OcrModel, name: str, version: str) -> Node:
     """What was counted of a version, or of all that serve of a model, or without a name of all that serve.
 
-    Raises:
-        UnknownModel: It is not there.
-        BadTensor: The version is no number.
+    Raises as `find_model`.
     """
     if not model.models.has_repository:
         find_model(model.models, name or NAME, version)
@@ -63,16 +85,9 @@ def statistics_of(model: OcrModel, name: str, version: str) -> Node:
 
 
 def load_model(model: OcrModel, name: str, parameters: Iterable[str], caller: Callable[[], Caller]) -> None:
-    """Have a model serve; where there is no repository, it does.
+    """Have a model serve; where there is no repository, it does. `parameters` are names, `caller` says who asks.
 
-    Args:
-        model: Over the repository.
-        name: Of the model.
-        parameters: Their names.
-        caller: Says who asks.
-
-    Raises:
-        OcrsvcError: As `ModelOperations.load`; NotOffered for a model that comes with the request.
+    Raises as `ModelOperations.load`; NotOffered for a model that comes with the request.
     """
     if model.operations is None:
         find_model(model.models, name)
@@ -113,3 +128,63 @@ def _versions_of(models: ServedModels, name: str) -> str:
         return f"The one version is {VERSION}."
     found = models.find(name)
     return f"Versions: {', '.join(map(str, found.numbers[:20]))}." if found is not None else "Send digits."
+
+
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    """One inference request.
+
+    Its one input is named as an image or as PaddleX's JSON; the elements of that came in the shape `batch`. No names of
+    outputs ask for all. Reading options and a timeout are taken from the parameters.
+    """
+
+    name: str
+    elements: Sequence[bytes]
+    batch: Shape
+    outputs: Sequence[str]
+    parameters: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class InferredArrays:
+    """The outputs asked for, and the name and the version of the model that read them."""
+
+    arrays: list[Array]
+    name: str
+    version: str
+
+
+def only_input(inputs: Sequence[T]) -> T:
+    """The one input of a request. Raises BadTensor."""
+    if len(inputs) != 1:
+        raise BadTensor(f"expected 1 inputs but got {len(inputs)} inputs for model '{NAME}'.", f"Send {IMAGE.name!r}.")
+    return inputs[0]
+
+
+def checked_parameters(of_output: Mapping[str, object]) -> Mapping[str, object]:
+    """The parameters of an output that is asked for. Raises NotOffered."""
+    if of_output.get("classification"):
+        raise NotOffered("The classification extension is not supported.", "Ask for the output as it is.")
+    return of_output
+
+
+def infer_arrays(
+    model: OcrModel, served: ServedModel, asked: InferRequest, limit_s: float, context: RequestContext
+) -> InferredArrays:
+    """The outputs asked for, of the model that the request names, within `limit_s` or what the request itself says.
+
+    Raises OcrsvcError: as OcrModel.infer; BadTensor for outputs that there are not; BadOption.
+    """
+    limit_s = limit_in(asked.parameters, limit_s)
+    wanted = wanted_outputs(asked.outputs, asked.name)
+    if asked.name == JSON_IN:
+        if len(asked.elements) != 1:
+            raise BadTensor(f"'{JSON_IN}' takes one request of PaddleX's at a time.", "Send several requests.")
+        # As PaddleX's "high-stability serving" puts its JSON into tensors of a model.
+        _, answer = infer_as_paddlex(asked.elements[0], model.reader, limit_s, context, served.option)
+        array = Array(JSON_OUT, "BYTES", asked.batch, [answer.decode()])
+        return InferredArrays([array], served.name, str(served.number))
+    images = [image_of(element, context.share) for element in asked.elements]
+    options = replace(options_in(asked.parameters, has_models=model.models.has_repository), model=served.option)
+    read = model.infer(images, options, limit_s, context, served)
+    return InferredArrays(arrays_of(read.pages, wanted, asked.batch), read.name, read.version)

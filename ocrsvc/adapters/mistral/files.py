@@ -9,9 +9,9 @@ from typing import Annotated, Final, Literal
 from flask import Blueprint, Response
 from pydantic import Field
 
+from ocrsvc.adapters.context import add_job_routes
 from ocrsvc.adapters.mistral.uploaded_files import SIGNATURE, UploadedFile, UploadedFiles
 from ocrsvc.adapters.request_values import RequestValues, parse_values
-from ocrsvc.adapters.stored_documents import add_job_routes
 from ocrsvc.errors import CallerError, NothingSent
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json

@@ -2,24 +2,103 @@
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
 from flask import Blueprint, Response
+from pydantic import Field, PlainValidator
 
 from ocrsvc.adapters.context import AdapterContext, make_blueprint
-from ocrsvc.adapters.mistral.files import FileViews
-from ocrsvc.adapters.mistral.ocr_request import OcrRequest, document_data
-from ocrsvc.adapters.mistral.pages import page_members
+from ocrsvc.adapters.mistral.files import FileViews, find_file, stored_data
 from ocrsvc.adapters.mistral.uploaded_files import UploadedFiles
-from ocrsvc.adapters.request_values import parse_values
+from ocrsvc.adapters.request_values import RequestValues, parse_values
+from ocrsvc.errors import BadOption, NothingSent
+from ocrsvc.formats.blocks import Block, Kind, blocks_of
 from ocrsvc.formats.markdown import markdown_by_page
+from ocrsvc.formats.markup import to_html, to_markdown
+from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.error_responses import failure_of
+from ocrsvc.http.field_values import as_text
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import as_json
-from ocrsvc.imaging.page_ranges import ALL
+from ocrsvc.http.responses import as_json, is_url
+from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.pipeline.documents import FileRead
+from ocrsvc.records import Page, ReadOptions, Table
+
+_MOST_RANGES: Final = 1000
+_RANGE: Final = re.compile("([0-9]{1,9}) *(?:- *([0-9]{1,9}))?")
+_TYPES: Final = ("document_url", "image_url", "file")
 
 _UNPROCESSABLE: Final = 422
+_DIGITS: Final = 4
+_BLOCK_TYPES: Final[dict[Kind, str]] = {"heading": "title", "paragraph": "text", "item": "list", "table": "table"}
+# How a table is written, and what the name of its file ends with.
+_TABLE_FORMATS: Final = {"markdown": (to_markdown, "md"), "html": (to_html, "html")}
+
+
+def _ranges(sent: object) -> Ranges:
+    """Pages from 0, in a list or a text, as ranges from 1."""
+    items = sent if isinstance(sent, list) else as_text(sent).split(",", _MOST_RANGES)
+    matches = [_RANGE.fullmatch(as_text(item).strip()) for item in items]
+    ranges = tuple((int(match[1]) + 1, int(match[2] or match[1]) + 1) for match in matches if match)
+    if not 0 < len(matches) <= _MOST_RANGES or len(ranges) < len(matches) or any(last < at for at, last in ranges):
+        raise ValueError('accepted are page numbers from 0, as a list, or a text such as "0-2,5"')
+    return ranges
+
+
+class OcrRequest(RequestValues):
+    """The options of a request. No model here describes pages, which the last three ask for."""
+
+    model: Annotated[str, Field(max_length=200)] = ""
+    pages: Annotated[Ranges, PlainValidator(_ranges)] = ALL
+    table_format: Literal["markdown", "html"] | None = None
+    include_blocks: bool = False
+    confidence_scores_granularity: Literal["word", "page", "block"] | None = None
+    bbox_annotation_format: None = None
+    document_annotation_format: None = None
+    document_annotation_prompt: None = None
+
+    def read_options(self, *, has_models: bool) -> ReadOptions:
+        """What the reader is asked for; without a model repository one model reads everything, whatever its name."""
+        wanted = self.model if has_models and self.model and not self.model.startswith("mistral") else None
+        return ReadOptions(tables=True, words=self.confidence_scores_granularity == "word", model=wanted)
+
+
+def document_data(sent: object, files: UploadedFiles | None, context: AdapterContext) -> bytes:
+    """The bytes of the member `document`, in the request's account of memory; `files` are those that were uploaded.
+
+    Raises:
+        BadOption: It is none, or has a URL that is not asked.
+        NothingSent, BadBase64: Its data URL is empty or wrong.
+        NoSuchFile: It names a file that is not there.
+        SignatureRefused: It has a signed URL of this service that is not good.
+        OcrsvcError: As `UrlFiles.fetch` for a URL of another host.
+    """
+    members = sent if isinstance(sent, Mapping) else {}
+    kind = members.get("type") or next((name for name in _TYPES if name in members), None)
+    if kind not in _TYPES:
+        raise BadOption(
+            f"document is no object of one of the types {', '.join(_TYPES)}.",
+            'Send {"type": "document_url", "document_url": "data:…"}.',
+        )
+    if kind == "file":
+        return _file_data(members.get("file_id"), files)
+    value = members.get(kind)
+    url = value.get("url") if isinstance(value, Mapping) else value
+    if not isinstance(url, str) or not url:
+        raise NothingSent(f"The document has no {kind}.", "Send a data URL, or the signed URL of an uploaded file.")
+    if not is_url(url):
+        return decode_base64(url, request.share)
+    if files is not None and (file_id := files.signed_id(url)) is not None:
+        return stored_data(files.find(file_id))
+    return context.fetch(url, "Send the document as a data URL, or upload it and send its signed URL.").data
+
+
+def _file_data(file_id: object, files: UploadedFiles | None) -> bytes:
+    if not isinstance(file_id, str) or files is None:
+        raise BadOption("file_id names no file that is kept here.", "Upload the file first, or send a data URL.")
+    return stored_data(find_file(files, file_id))
 
 
 def make_mistral(context: AdapterContext) -> Blueprint:
@@ -65,3 +144,64 @@ def _failure(error: Exception) -> Response:
     detail = {"detail": [{"loc": ["body"], "msg": text, "type": code}]} if status == _UNPROCESSABLE else {}
     about = {"param": None, "code": str(status), "raw_status_code": status}
     return as_json({"object": "error", "message": text, "type": code, **about, **detail}, status)
+
+
+def page_members(page: Page, markdown: str, asked: OcrRequest, dpi: int) -> dict[str, object]:
+    """One page, which is also given as Markdown; pages of PDFs are drawn at `dpi`."""
+    members: dict[str, object] = {
+        "index": page.number - 1,
+        "markdown": markdown,
+        "images": [],
+        "dimensions": {"dpi": dpi, "height": page.height, "width": page.width},
+        "hyperlinks": [],
+        "header": None,
+        "footer": None,
+    }
+    if asked.include_blocks:
+        members["blocks"] = [_block(block, page) for block in blocks_of(page)]
+    if asked.table_format:
+        members["tables"] = [_table(number, table, asked.table_format) for number, table in enumerate(page.tables)]
+    if asked.confidence_scores_granularity and page.lines:
+        by_word = asked.confidence_scores_granularity == "word"
+        members["confidence_scores"] = _confidences(page, markdown, by_word=by_word)
+    return members
+
+
+def _block(block: Block, page: Page) -> dict[str, object]:
+    (left, top), _, (right, bottom), _ = block.frame(page)
+    return {
+        "type": _BLOCK_TYPES[block.kind],
+        "content": block.text,
+        "top_left_x": round(left),
+        "top_left_y": round(top),
+        "bottom_right_x": round(right),
+        "bottom_right_y": round(bottom),
+    }
+
+
+def _table(number: int, table: Table, table_format: str) -> dict[str, object]:
+    write, suffix = _TABLE_FORMATS[table_format]
+    return {"id": f"tbl-{number}.{suffix}", "content": write(table), "format": table_format}
+
+
+def _confidences(page: Page, markdown: str, *, by_word: bool) -> dict[str, object]:
+    """The mean and the least of the lines' confidences, or of the words' with a list of them."""
+    words = _words(page, markdown) if by_word else []
+    scores = [word["confidence"] for word in words] or [line.confidence for line in page.lines]
+    return {
+        "average_page_confidence_score": round(sum(scores) / len(scores), _DIGITS),
+        "minimum_page_confidence_score": round(min(scores), _DIGITS),
+        **({"word_confidence_scores": words} if by_word else {}),
+    }
+
+
+def _words(page: Page, markdown: str) -> list[dict[str, Any]]:
+    """The words in the order of the text, each looked for in the Markdown behind the one before it."""
+    found: list[dict[str, Any]] = []
+    at = 0
+    for word in (word for line in page.lines for word in line.words or ()):
+        # In Markdown some signs are escaped; such a word is put where the search stands.
+        at = max(at, markdown.find(word.text, at))
+        found.append({"text": word.text, "confidence": round(word.confidence, _DIGITS), "start_index": at})
+        at += len(word.text) if markdown.startswith(word.text, at) else 0
+    return found

@@ -118,7 +118,6 @@ def to_answer(file: FileRead, spent_s: float, *, overlay: bool) -> dict[str, obj
 
 
 def _parsed(outcome: Reading | OcrsvcError, *, overlay: bool) -> dict[str, object]:
-    """One page, or why it is not there."""
     if isinstance(outcome, OcrsvcError):
         failure = failure_of(outcome)
         message, details = str(failure), failure.title
@@ -146,7 +145,6 @@ def _overlay(page: Page) -> dict[str, object]:
 
 
 def _placed(texts: Sequence[Line | Word]) -> list[dict[str, object]]:
-    """Each as a word."""
     frames = to_frames(to_boxes(texts).round(1))
     frames[:, 2:] -= frames[:, :2]
     sizes = cast("list[list[float]]", frames.round(1).tolist())

@@ -21,7 +21,7 @@ from ocrsvc.adapters.model_protocols.tensors import (
     image_of,
     wanted_outputs,
 )
-from ocrsvc.adapters.tfserving.servables import (
+from ocrsvc.adapters.tfserving.http import (
     DTYPES,
     SIGNATURE,
     check_signature,
@@ -39,7 +39,7 @@ PREDICTION: Final = "/tensorflow.serving.PredictionService/"
 MODEL: Final = "/tensorflow.serving.ModelService/"
 TYPE_URL: Final = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 
-_DT_STRING: Final = 7
+DT_STRING: Final = 7
 _VALUES: Final = {"FP32": "float_val", "INT32": "int_val"}
 _FAILED_PRECONDITION: Final = 9
 _NO_PAGE: Final = Page(0, 0, 0, ())
@@ -76,7 +76,6 @@ class _Service:
         return self._messages[f"tensorflow.serving.{name}"]()
 
     def predict(self, request: Any, call: Call) -> Any:
-        """Read images."""
         spec = request.model_spec
         served = find_servable(self._models, *_place(spec))
         check_signature(spec.signature_name)
@@ -100,7 +99,6 @@ class _Service:
         return replace(read, pages=[next(pages) if element else _NO_PAGE for element in elements])
 
     def metadata(self, request: Any, _call: Call) -> Any:
-        """What the model takes and gives."""
         served = find_servable(self._models, *_place(request.model_spec))
         if set(request.metadata_field) != {"signature_def"}:
             raise BadTensor("The one metadata_field that there is is 'signature_def'.", "Ask for it.")
@@ -113,7 +111,6 @@ class _Service:
         return response
 
     def status(self, request: Any, _call: Call) -> Any:
-        """How the versions of a model are."""
         response = self._response("GetModelStatusResponse")
         for one in find_versions(self._models, *_place(request.model_spec)):
             failure = failure_of_version(one)
@@ -147,7 +144,7 @@ def _elements(request: Any) -> tuple[Sequence[bytes], tuple[int, ...]]:
         names = ", ".join(repr(name[:40]) for name in list(request.inputs)[:5])
         raise BadTensor(f"The inputs are named {names or 'nothing'}; the one input is {IMAGE.name!r}.")
     tensor = request.inputs[IMAGE.name]
-    datatype = IMAGE.datatype if tensor.dtype == _DT_STRING else f"DataType {tensor.dtype}"
+    datatype = IMAGE.datatype if tensor.dtype == DT_STRING else f"DataType {tensor.dtype}"
     shape = check_input(IMAGE.name, datatype, [dim.size for dim in tensor.tensor_shape.dim])
     count, sent = math.prod(shape), len(tensor.string_val)
     if sent not in (0, count):

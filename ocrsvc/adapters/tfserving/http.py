@@ -14,20 +14,21 @@ import orjson
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
+from ocrsvc.adapters.model_protocols.ocr_model import MOST_DIGITS, OcrModel, ServedModel, ServedModels
 from ocrsvc.adapters.model_protocols.rest import answer_ready, compressed, json_answer, parse_received, serve_paths
-from ocrsvc.adapters.model_protocols.tensors import IMAGE, MAX_BATCH, OUTPUT_NAMES, BadTensor, arrays_of, image_of
-from ocrsvc.adapters.tfserving.servables import (
-    METHOD,
-    SIGNATURE,
-    check_signature,
-    failure_of_version,
-    find_servable,
-    find_versions,
-    signature_of,
+from ocrsvc.adapters.model_protocols.tensors import (
+    IMAGE,
+    MAX_BATCH,
+    OUTPUT_NAMES,
+    OUTPUTS,
+    BadTensor,
+    Tensor,
+    arrays_of,
+    image_of,
 )
 from ocrsvc.errors import CallerError, UnknownModel
 from ocrsvc.http.base64text import decode_base64
+from ocrsvc.http.field_values import shown
 from ocrsvc.http.json_body import parse_json
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE
@@ -39,6 +40,10 @@ OTHER_VERBS: Final = "classify|regress"
 ROW_NAMES: Final = ("text", "scores", "boxes", "counts")
 
 _MODEL: Final = r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
+
+SIGNATURE: Final = "serving_default"
+METHOD: Final = "tensorflow/serving/predict"
+DTYPES: Final = {"BYTES": "DT_STRING", "FP32": "DT_FLOAT", "INT32": "DT_INT32"}
 
 
 def make_tfserving(context: AdapterContext) -> Blueprint:
@@ -170,3 +175,68 @@ def _columns(pages: Sequence[Page]) -> dict[str, object]:
         else:
             columns[array.name] = values
     return columns
+
+
+def find_servable(models: ServedModels, name: str, version: str | None = None, label: str | None = None) -> ServedModel:
+    """What a request names, to predict. Raises UnknownModel."""
+    found = models.find(name, _number(version), label)
+    if found is not None:
+        return found
+    is_known = bool(models.status(name))
+    if version and is_known:
+        raise _no_version(name, version)
+    if label and is_known:
+        raise UnknownModel(f"Unrecognized servable version label: {label[:100]}")
+    place = f"Specific({name[:100]}, {version[:20]})" if version else f"Latest({name[:100]})"
+    raise UnknownModel(f"Servable not found for request: {place}")
+
+
+def find_versions(
+    models: ServedModels, name: str, version: str | None = None, label: str | None = None
+) -> Sequence[VersionStatus]:
+    """How the versions are that a request names, the newest first. Raises UnknownModel."""
+    every = models.status(name)
+    if not every:
+        raise UnknownModel(f"Could not find any versions of model {name[:100]}")
+    if label:
+        return [one for one in every if one.number == find_servable(models, name, None, label).number]
+    chosen = [one for one in every if version is None or one.number == _number(version)]
+    if version and not chosen:
+        raise _no_version(name, version)
+    return list(reversed(chosen))
+
+
+def failure_of_version(one: VersionStatus) -> str:
+    """What is wrong with it; "" where nothing is: what was unloaded, or is not wanted, ended well."""
+    return one.reason if one.failed else ""
+
+
+def check_signature(signature: object) -> None:
+    """Raises BadTensor unless this is the one signature, or none."""
+    if signature not in (None, "", SIGNATURE):
+        name = shown(signature)[:100]
+        raise BadTensor(f'Serving signature name: "{name}" not found in signature def', f"Use {SIGNATURE}.")
+
+
+def signature_of() -> dict[str, Any]:
+    """The one signature: what every model takes and gives."""
+    outputs = {output.name: _tensor(output) for output in OUTPUTS}
+    return {"inputs": {IMAGE.name: _tensor(IMAGE)}, "outputs": outputs, "method_name": METHOD}
+
+
+def _tensor(tensor: Tensor) -> dict[str, Any]:
+    """A tensor's description. One image is one element here, so that a batch of them has one length."""
+    lengths = tensor.shape[:1] if tensor.dims == (1,) else tensor.shape
+    shape = {"dim": [{"size": str(length), "name": ""} for length in lengths], "unknown_rank": False}
+    return {"dtype": DTYPES[tensor.datatype], "tensor_shape": shape, "name": f"{tensor.name}:0"}
+
+
+def _number(version: str | None) -> int | None:
+    """Of a version in digits; one that is too long is a version that there is not."""
+    if not version:
+        return None
+    return int(version) if len(version) <= MOST_DIGITS else 0
+
+
+def _no_version(name: str, version: str) -> UnknownModel:
+    return UnknownModel(f"Could not find version {version[:20]} of model {name}")

@@ -13,8 +13,7 @@ from ocrsvc.adapters.turboocr.documents import DocumentCall, answer_markdown, an
 from ocrsvc.adapters.turboocr.failures import Coded, as_original, code_of
 from ocrsvc.adapters.turboocr.http import RESPONSE_MODE, capabilities_of
 from ocrsvc.adapters.turboocr.page_values import to_results
-from ocrsvc.adapters.turboocr.parameters import DocumentParameters, document_parameters, page_parameters
-from ocrsvc.adapters.turboocr.pixels import to_image_file
+from ocrsvc.adapters.turboocr.parameters import DocumentParameters, document_parameters, page_parameters, to_image_file
 from ocrsvc.errors import NotReady, OcrsvcError
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
@@ -70,7 +69,6 @@ class _Service:
         self._messages, self._reader = messages, model.reader
 
     def recognize(self, request: Any, call: Call) -> Any:
-        """An image, or bare pixels."""
         asked, data = page_parameters(_parameters_of(request)), bytes(request.image)
         if request.pixels:
             data = to_image_file(request.pixels, (request.width, request.height, request.channels or 3), call.share)
@@ -80,7 +78,6 @@ class _Service:
         return self._page_response(to_results(page, asked))
 
     def recognize_batch(self, request: Any, call: Call) -> Any:
-        """Images."""
         asked = page_parameters(_parameters_of(request))
         if not request.images:
             raise Coded("EMPTY_BATCH", "The request has no images.")
@@ -112,14 +109,12 @@ class _Service:
         )
 
     def recognize_markdown(self, request: Any, call: Call) -> Any:
-        """An image as Markdown."""
         if not request.image:
             raise Coded("MISSING_IMAGE", "The request has no image.")
         answer = answer_markdown(self._call(request.image, DocumentParameters(), call))
         return self._messages["ocr.OCRMarkdownResponse"](markdown=answer.file.decode())
 
     def health(self, _request: Any, _call: Call) -> Any:
-        """That the engine is warm."""
         if not self._reader.ready:
             raise NotReady("Pipeline not ready.")
         document = orjson.dumps(capabilities_of(self._reader.settings)).decode()

@@ -8,20 +8,22 @@ from typing import Final
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext, make_blueprint
-from ocrsvc.adapters.turboocr.documents import DocumentCall, answer_markdown, answer_pdf, batch_answer
+from ocrsvc.adapters.turboocr.documents import DocumentCall, answer_markdown, answer_pdf, batch_answer, respond_by_page
 from ocrsvc.adapters.turboocr.failures import Coded, answer_failure
 from ocrsvc.adapters.turboocr.page_values import to_results
 from ocrsvc.adapters.turboocr.parameters import (
     DEFAULT_DPI,
+    MAX_SIDE_PX,
     MODES,
     DocumentParameters,
     PageParameters,
+    check_size,
     document_parameters,
     first_values,
     page_parameters,
+    read_size,
+    to_image_file,
 )
-from ocrsvc.adapters.turboocr.pixels import MAX_SIDE_PX, check_size, read_size, to_image_file
-from ocrsvc.adapters.turboocr.streaming import respond_by_page
 from ocrsvc.errors import NothingSent, NotReady
 from ocrsvc.http.parsed_body import MAX_IMAGES, limited_parsing
 from ocrsvc.http.request import request
@@ -62,16 +64,13 @@ class _Views:
         self._context = context
 
     def ocr(self) -> Response:
-        """An image in base64."""
         asked = page_parameters(first_values(request.content.fields))
         return self._read(request.content.first_image((), ("image",)), asked)
 
     def raw(self) -> Response:
-        """The body is an image."""
         return self._read(_raw_image(), page_parameters(first_values(request.content.fields)))
 
     def pixels(self) -> Response:
-        """The body is bare pixels."""
         sent = first_values(request.args.items(multi=True))
         size = read_size(sent, request.headers)
         # A body that cannot be what it should is not kept.
@@ -82,7 +81,6 @@ class _Views:
         return self._read(data, page_parameters(sent))
 
     def batch(self) -> Response:
-        """Images in base64."""
         content = request.content
         asked = page_parameters(first_values(content.fields))
         if not content.members.get("images"):
@@ -93,7 +91,6 @@ class _Views:
         return _timed(as_json({"batch_results": entries, "errors": errors}), readings)
 
     def pdf(self) -> Response:
-        """A PDF, answered as JSON, searchable PDF or Markdown."""
         asked = document_parameters(first_values(request.content.fields))
         answer = answer_pdf(self._call(_pdf(), asked))
         if answer.pages:
@@ -108,22 +105,18 @@ class _Views:
         return _timed(response, answer.readings)
 
     def markdown(self) -> Response:
-        """An image as Markdown."""
         page_parameters(first_values(request.content.fields))
         answer = answer_markdown(self._call(_raw_image(), DocumentParameters()))
         return _timed(_markdown(answer.file), answer.readings)
 
     def stream(self) -> Response:
-        """A document, page by page."""
         asked = document_parameters(first_values(request.content.fields))
         return respond_by_page(self._call(_raw_image(), asked))
 
     def health(self) -> Response:
-        """That the process lives."""
         return Response("ok", content_type="text/plain; charset=utf-8")
 
     def ready(self) -> Response:
-        """That its engine is warm."""
         if not self._context.reader.ready:
             raise NotReady("Pipeline not ready.")
         return self.health()
@@ -154,7 +147,6 @@ def capabilities_of(settings: Settings) -> dict[str, object]:
 
 
 def _timed(response: Response, readings: Sequence[Reading]) -> Response:
-    """With the engine's time."""
     engine_s = sum(reading.timing.engine_s for reading in readings)
     response.headers["X-Inference-Time-Ms"] = f"{engine_s * 1000:.3f}"
     return response

@@ -1,21 +1,57 @@
-"""Umi-OCR's answers about one page, its codes, and the checks of requests that have codes of their own."""
+"""Umi-OCR's options, answers about one page, and codes; how it describes options to its clients is options.json."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.resources import files
 from itertools import pairwise
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
+import orjson
+from pydantic import Field
 
 from ocrsvc.adapters.answer_values import placed_texts
-from ocrsvc.adapters.umi_ocr.options import ImageOptions
+from ocrsvc.adapters.request_values import RequestValues, parse_values
 from ocrsvc.errors import BadBase64, BadOption, BrokenImage, CallerError, NothingSent, UnknownModel, UnsupportedImage
 from ocrsvc.formats.boxes import to_boxes, to_frames
+from ocrsvc.http.field_values import shown
+from ocrsvc.http.options import read_options
 from ocrsvc.http.request import request
-from ocrsvc.records import Line, Page
+from ocrsvc.http.responses import clamp_side_px, rotate_option
+from ocrsvc.models.model_control import ModelList
+from ocrsvc.records import Line, Page, ReadOptions
 
+_Parser = Literal[
+    "multi_para", "multi_line", "multi_none", "single_para", "single_line", "single_none", "single_code", "none"
+]
+_Corner = tuple[float, float]
+_MESSAGE: Final = "options 解释失败。 {name} 当前值不合法： {value}"
+
+LANGUAGE: Final = "ocr.language"
+FILES: Final[Mapping[str, tuple[str, str]]] = {
+    "models/config_chinese.txt": ("zh", "简体中文"),
+    "models/config_en.txt": ("en", "English"),
+    "models/config_chinese_cht(v2).txt": ("zh-hant", "繁體中文"),
+    "models/config_japan.txt": ("ja", "日本語"),
+    "models/config_korean.txt": ("ko", "한국어"),
+    "models/config_cyrillic.txt": ("ru", "Русский"),
+}
+"""The languages that the original's plugins have, many of them hard-wired in clients: their tags and titles."""
+
+_LANGUAGES: Final = {
+    **{value: tag for value, (tag, _) in FILES.items()},
+    **{title: tag for tag, title in FILES.values()},
+    "models/config_chinese_cht.txt": "zh-hant",
+}
+
+_DESCRIBED: Final[Mapping[str, Any]] = orjson.loads(files(__package__).joinpath("options.json").read_bytes())
+OPTIONS: Final[Mapping[str, Any]] = _DESCRIBED["image"]
+"""What GET /api/ocr/get_options answers without a model repository, as the original describes it to its clients."""
+DOCUMENT_OPTIONS: Final[Mapping[str, Any]] = _DESCRIBED["document"]
+"""What GET /api/doc/get_options adds to the options of an image."""
 OK, NO_TEXT = 100, 101
 NOT_JSON, EMPTY, NO_BASE64, NO_DICT, BAD_OPTION = 800, 801, 802, 803, 804
 ENGINE_FAILED, REFUSED = 902, 903
@@ -29,6 +65,76 @@ CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
 )
 """The code for each error; 300 and 301 are those of the engine in the original."""
 UNREADABLE_IMAGES: Final = (300, 301)
+
+
+class ImageOptions(RequestValues):
+    """The options of an image; the original has no `words`, and so it is not among those that are listed."""
+
+    language: Annotated[Any, Field(alias=LANGUAGE)] = None
+    cls: Annotated[bool | None, Field(alias="ocr.cls")] = None
+    max_side: Annotated[float | None, Field(alias="ocr.limit_side_len")] = None
+    parser: Annotated[_Parser | None, Field(alias="tbpu.parser")] = None
+    ignored: Annotated[tuple[tuple[_Corner, _Corner], ...], Field(alias="tbpu.ignoreArea")] = ()
+    form: Annotated[Literal["dict", "text"], Field(alias="data.format")] = "dict"
+    words: Annotated[bool, Field(alias="data.words")] = False
+
+    def read_options(self, *, has_models: bool) -> ReadOptions:
+        """What is asked of the reader; a language only where there is a model repository. Raises BadOption."""
+        side = clamp_side_px(self.max_side) if self.max_side is not None else None
+        read = ReadOptions(rotate=rotate_option(self.cls), max_side=side, words=self.words)
+        return _with_language(read, self.language) if has_models and self.language is not None else read
+
+
+class DocumentOptions(ImageOptions):
+    """The options of a document; kept with a task under the names that were sent."""
+
+    ignored_first: Annotated[int, Field(alias="tbpu.ignoreRangeStart")] = 1
+    ignored_last: Annotated[int, Field(alias="tbpu.ignoreRangeEnd")] = -1
+    first: Annotated[int, Field(alias="pageRangeStart")] = 1
+    last: Annotated[int, Field(alias="pageRangeEnd")] = -1
+    listed: Annotated[tuple[int, ...], Field(alias="pageList")] = ()
+    # Pages are read as they look.
+    mode: Annotated[Literal["mixed", "fullPage", "imageOnly"], Field(alias="doc.extractionMode")] = "fullPage"
+
+
+def parse_image_options(sent: Mapping[str, object]) -> ImageOptions:
+    """The checked options of an image. Raises BadOption, with the original's words."""
+    return parse_values(ImageOptions, sent, _MESSAGE)
+
+
+def parse_document_options(sent: Mapping[str, object]) -> DocumentOptions:
+    """The checked options of a document. Raises BadOption, with the original's words."""
+    return parse_values(DocumentOptions, sent, _MESSAGE)
+
+
+def _with_language(options: ReadOptions, sent: object) -> ReadOptions:
+    if isinstance(sent, str) and sent in _LANGUAGES:
+        return replace(options, lang=_LANGUAGES[sent])
+    name, sign, value = sent.partition("=") if isinstance(sent, str) else ("", "", "")
+    if not sign or name not in {"model", "tier", "lang"}:
+        raise BadOption(_MESSAGE.format(name=LANGUAGE, value=shown(sent)[:100]))
+    asked = read_options([(name, value)]).read
+    return replace(options, model=asked.model, tier=asked.tier, lang=asked.lang)
+
+
+def language_choices(listed: ModelList) -> list[tuple[str, str]]:
+    """The values with their titles: languages that are read, by the original's values where it has any; then models."""
+    found = [(value, title) for value, (tag, title) in FILES.items() if tag in listed.languages]
+    known = {tag for tag, _ in FILES.values()}
+    found += [(f"lang={tag}", tag) for tag in listed.languages if tag not in known]
+    for one in listed.versions:
+        if one.version in listed.available:
+            title = one.version.description.title
+            names = (one.name, *(f"{one.name}:{label}" for label in one.labels))
+            found += [(f"model={name}", f"{title} ({name})" if title else name) for name in names]
+    return list(dict(found).items())
+
+
+def options_for(listed: ModelList) -> Mapping[str, object]:
+    """What GET /api/ocr/get_options answers where there is a model repository."""
+    choices = language_choices(listed)
+    own = {"default": choices[0][0], "optionsList": list(map(list, choices))} if choices else {}
+    return {**OPTIONS, LANGUAGE: {**OPTIONS[LANGUAGE], **own}}
 
 
 class Coded(CallerError):

@@ -13,8 +13,7 @@ from typing import IO, Any, Final, TypeVar
 
 import orjson
 
-from ocrsvc.adapters.umi_ocr.answers import ENGINE_FAILED, OK, Coded, to_answer
-from ocrsvc.adapters.umi_ocr.options import DocumentOptions
+from ocrsvc.adapters.umi_ocr.answers import ENGINE_FAILED, OK, Coded, DocumentOptions, to_answer
 from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.errors import BrokenImage
 from ocrsvc.formats.document import PictureOf, write_document
@@ -123,9 +122,10 @@ def _write_file(kind: str, job: Job, making: Making, output: IO[bytes], *, ignor
 def pages_of(
     job: Job, check: Check, kind: str = "dict", after: int = 0, most: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """The pages of a task as `page_of`, one at a time, from the one on that has `after` before it."""
+    """The pages of a task in Umi-OCR's words, one at a time, without the first `after`; `kind` is dict or text."""
     record = job.record()
-    return (page_of(row, record, kind) for row in _checked(job.pages(after, most), check))
+    asked = DocumentOptions.model_validate(record.asked).model_copy(update={"form": kind})
+    return (_page_of(row, record, asked) for row in _checked(job.pages(after, most), check))
 
 
 def _checked(pages: Iterable[T], check: Check) -> Iterator[T]:
@@ -134,18 +134,15 @@ def _checked(pages: Iterable[T], check: Check) -> Iterator[T]:
         yield page
 
 
-def page_of(row: Mapping[str, Any], record: Record, kind: str = "dict") -> dict[str, Any]:
-    """What was read of one page in Umi-OCR's words; of `kind` text, its text as `data`."""
+def _page_of(row: Mapping[str, Any], record: Record, asked: DocumentOptions) -> dict[str, Any]:
     number = row["number"]
     called = f"{record.name} - {number}"
     named = {"page": number, "path": called, "fileName": called}
     if "error" in row:
         return {"code": ENGINE_FAILED, "data": row["error"], "score": 0, **named}
-    asked = DocumentOptions.model_validate(record.asked)
     first, last = (from_front(edge, record.count) for edge in (asked.ignored_first, asked.ignored_last))
-    asked = asked.model_copy(update={"form": kind, "ignored": asked.ignored if first <= number <= last else ()})
-    answer = to_answer(unpack_page(row["page"]), asked, row["took_s"])
-    return {**answer, "timestamp": row["at_s"], **named}
+    options = asked if first <= number <= last else asked.model_copy(update={"ignored": ()})
+    return {**to_answer(unpack_page(row["page"]), options, row["took_s"]), "timestamp": row["at_s"], **named}
 
 
 def from_front(number: int, count: int) -> int:
@@ -203,7 +200,6 @@ _TEXT_WRITERS: Final[Mapping[str, Callable[[Job, Iterable[Mapping[str, Any]], IO
 
 
 def _text_or_error(page: Mapping[str, Any]) -> str:
-    """The text of a page, or why it has none."""
     if page["code"] == ENGINE_FAILED:
         return f"[Error] OCR failed. Code: {page['code']}, Msg: {page['data']}\n"
     return str(page["data"])

@@ -18,9 +18,17 @@ from flask import Blueprint, Response
 from werkzeug.exceptions import NotFound
 
 from ocrsvc.adapters.answer_values import HeldOutput
-from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.adapters.stored_documents import StoredDocuments, add_job_routes
-from ocrsvc.adapters.umi_ocr.answers import OK, Coded, code_in
+from ocrsvc.adapters.context import AdapterContext, StoredDocuments, add_job_routes
+from ocrsvc.adapters.umi_ocr.answers import (
+    DOCUMENT_OPTIONS,
+    OK,
+    OPTIONS,
+    Coded,
+    DocumentOptions,
+    code_in,
+    options_for,
+    parse_document_options,
+)
 from ocrsvc.adapters.umi_ocr.document_files import (
     AskedFiles,
     Making,
@@ -28,13 +36,6 @@ from ocrsvc.adapters.umi_ocr.document_files import (
     from_front,
     pages_of,
     write_files,
-)
-from ocrsvc.adapters.umi_ocr.options import (
-    DOCUMENT_OPTIONS,
-    OPTIONS,
-    DocumentOptions,
-    options_for,
-    parse_document_options,
 )
 from ocrsvc.errors import (
     BadOption,
@@ -103,12 +104,10 @@ class _DocumentViews:
         self._context, self._tasks = context, StoredDocuments(context, SOURCE)
 
     def options(self) -> Response:
-        """The options of a document."""
         reader = self._context.reader
         return as_json({**(options_for(reader.models()) if reader.has_models else OPTIONS), **DOCUMENT_OPTIONS})
 
     def upload(self) -> Response:
-        """Take in a document."""
         content = request.content
         part = next((part for part in content.files if part.name == "file" and part.data), None)
         if part is None:
@@ -177,7 +176,6 @@ class _DocumentViews:
             return self._tasks.jobs.make_file(job, asked.name, lambda output: write_files(job, asked, making, output))
 
     def download(self, task_id: str, name: str) -> Response:
-        """A file that was made."""
         with self._tasks.found(task_id, NotFound()) as job:
             path = job.result_path(name)
             if path is None:
@@ -187,7 +185,6 @@ class _DocumentViews:
             return response
 
     def clear(self, task_id: str) -> Response:
-        """Delete a task."""
         with self._tasks.found(task_id, Coded(NOT_THERE, f"{task_id[:100]} does not exist.")) as job:
             self._tasks.jobs.clear(job)
         return as_json({"code": OK, "data": "Success"})

@@ -7,36 +7,53 @@ there; what the service refuses keeps its true status beside it.
 from __future__ import annotations
 
 import time
-from typing import Final
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
+import cv2
+import numpy as np
 import orjson
 from flask import Blueprint, Response
+from pydantic import Field
 
 from ocrsvc.adapters.context import AdapterContext, add_routes, make_blueprint
+from ocrsvc.adapters.request_values import RequestValues, parse_values
 from ocrsvc.adapters.umi_ocr.answers import (
     CODES,
     ENGINE_FAILED,
+    NO_TEXT,
     NOT_JSON,
+    OK,
+    OPTIONS,
     REFUSED,
     UNREADABLE_IMAGES,
+    Coded,
     checked_members,
     code_in,
+    options_for,
+    parse_image_options,
     to_answer,
 )
 from ocrsvc.adapters.umi_ocr.documents import PATH, add_documents, code_of
-from ocrsvc.adapters.umi_ocr.options import OPTIONS, options_for, parse_image_options
-from ocrsvc.adapters.umi_ocr.qr_codes import UNREADABLE, draw_code, to_codes
-from ocrsvc.errors import OcrsvcError
+from ocrsvc.errors import BadOption, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
+from ocrsvc.http.field_values import shown
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE, is_reported_in_a_200, is_wrong_path
-from ocrsvc.records import ReadOptions
+from ocrsvc.imaging.barcodes import draw_barcode
+from ocrsvc.records import Barcode, Box, Page, Pixels, ReadOptions
 
 QR_CODES: Final = "/api/qrcode"
 # The original labels its JSON so, and pages in a browser rely on the rest.
 HTML: Final = "text/html; charset=UTF-8"
 SAFE: Final = {"Content-Security-Policy": "default-src 'none'; sandbox"}
 _ENGINE_FAILURES: Final = frozenset({"engine_failed", "image_crashes_engine", "request_stops_worker"})
+
+NOT_DRAWN, UNREADABLE = 200, 202
+_NOTHING_FOUND: Final = "QR code not found in the image."
+_LEVELS: Final = {1: "L", 0: "M", 3: "Q", 2: "H"}
+_Side = Annotated[float, Field(ge=-1, le=4096)]
 
 
 class _NotServed(OcrsvcError, status=501, code="not_served", title="Not served"):
@@ -113,3 +130,52 @@ def _as_html(answer: object, status: int = 200) -> Response:
     for sign in (b"<", b">", b"&"):
         body = body.replace(sign, b"\\u%04x" % sign[0])
     return Response(body, status, SAFE, content_type=HTML)
+
+
+class _Drawing(RequestValues):
+    """How a code is drawn; its sides in pixels."""
+
+    format: str = "QRCode"
+    w: _Side = 0
+    h: _Side = 0
+    quiet_zone: _Side = -1
+    ec_level: _Side = -1
+
+
+def to_codes(page: Page, spent_s: float) -> dict[str, object]:
+    """The codes of a page in Umi-OCR's words, or its code for none."""
+    if not page.barcodes:
+        return {"code": NO_TEXT, "data": _NOTHING_FOUND}
+    data = [_to_code(code) for code in page.barcodes]
+    return {"code": OK, "data": data, "time": round(spent_s, 4), "timestamp": time.time()}
+
+
+def draw_code(text: Any, options: Mapping[str, Any]) -> dict[str, object]:
+    """A code with this text, as a JPEG in base64. Raises Coded where it cannot be drawn."""
+    if not isinstance(text, str):
+        raise Coded(NOT_DRAWN, f"[Error] text is {shown(text)[:40]}: it is to be a text.")
+    try:
+        asked = parse_values(_Drawing, options)
+        level, has_zone = _LEVELS.get(round(asked.ec_level)), round(asked.quiet_zone) != 0
+        pixels = draw_barcode(text, asked.format, level=level, quiet_zone=has_zone)
+    except BadOption as error:
+        raise Coded(NOT_DRAWN, f"[Error] {error.detail}") from error
+    _, jpeg = cv2.imencode(".jpg", _enlarge(pixels, round(asked.w), round(asked.h)))
+    return {"code": OK, "data": b64encode(jpeg.tobytes()).decode()}
+
+
+def _enlarge(pixels: Pixels, width: int, height: int) -> Pixels:
+    """At least so large, each module as many whole pixels as fit."""
+    scale = max(1, min(max(width, 1) // pixels.shape[1], max(height, 1) // pixels.shape[0]))
+    return np.ascontiguousarray(pixels.repeat(scale, 0).repeat(scale, 1))
+
+
+def _to_code(code: Barcode) -> dict[str, object]:
+    box = [[round(x), round(y)] for x, y in code.box]
+    return {"orientation": _orientation(code.box), "box": box, "score": 1, "format": code.type, "text": code.text}
+
+
+def _orientation(box: Box) -> int:
+    """Degrees from -180 to 180 by which the code is turned clockwise."""
+    (x0, y0), (x1, y1) = box[:2]
+    return round(float(np.degrees(np.arctan2(y1 - y0, x1 - x0))))

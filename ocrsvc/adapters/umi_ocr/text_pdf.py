@@ -48,12 +48,10 @@ class _PdfFile:
         self._write(b"%PDF-1.5\n%\xe2\xe3\xcf\xd3\n")
 
     def add(self, content: bytes) -> None:
-        """The next object."""
         self._places.append(self._at)
         self._write(b"%d 0 obj\n%b\nendobj\n" % (len(self._places), content))
 
     def finish(self) -> None:
-        """The table of all objects."""
         begin, size = self._at, len(self._places) + 1
         self._write(b"xref\n0 %d\n0000000000 65535 f \n" % size)
         for place in self._places:

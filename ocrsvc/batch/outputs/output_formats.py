@@ -38,10 +38,7 @@ class WritePart(Protocol):
     def __call__(
         self, destination: Destination, part: int, files: Iterator[FileResults], *, replace: bool
     ) -> WrittenFile:
-        """Give the file that the manifest names.
-
-        Raises OSError; FileExistsError where a file is there that must not be replaced.
-        """
+        """Give the file that the manifest names. Raises OSError; FileExistsError for what must not be replaced."""
 
 
 BATCH_FORMATS: Final = {
@@ -54,34 +51,6 @@ BATCH_FORMATS: Final = {
     "pdf": "searchable PDF, a file for each source",
 }
 """By name, with what they hold."""
-
-
-def open_writer(name: str, folder: str, reader: Mapping[str, str]) -> WritePart:
-    """What writes a format into a folder, "" or with a slash behind it, of what `reader` has read."""
-    if name.startswith("jsonl"):
-        return partial(_write_lines, folder, name)
-    if name.startswith("parquet"):
-        from ocrsvc.batch.outputs.parquet_files import write_parquet
-
-        return partial(write_parquet, folder, name.partition(":")[2] or "page")
-    from ocrsvc.batch.outputs.source_files import open_source_files
-
-    return open_source_files(name, folder, reader)
-
-
-def _write_lines(
-    folder: str, ending: str, destination: Destination, part: int, files: Iterator[FileResults], *, replace: bool
-) -> WrittenFile:
-    """Write JSON Lines."""
-    name = f"{folder}pages-{part:05d}.{ending}"
-    with destination.writing(name, replace=replace) as output, ExitStack() as packing:
-        is_packed = ending.endswith(".gz")
-        # Without a name and a time in it: the same pages give the same bytes.
-        lines = packing.enter_context(gzip.GzipFile("", "wb", _PACKING, output, 0)) if is_packed else output
-        for results in files:
-            for page in results.pages:
-                lines.write(results.record(page) + b"\n")
-    return output.written()
 
 
 def check_formats(names: Sequence[str], options: Mapping[str, Any]) -> None:
@@ -99,10 +68,37 @@ def check_formats(names: Sequence[str], options: Mapping[str, Any]) -> None:
         raise BadOption("--format parquet needs the package pyarrow.", "Install the extra: ocrsvc[parquet].")
 
 
-def open_writers(names: Sequence[str], reader: Mapping[str, str], below: str = "") -> list[WritePart]:
-    """What writes these formats `below` a folder; each of several has a folder of its own, and Parquet always.
+def open_writers(names: Sequence[str], reader: Mapping[str, str], below: str = "") -> Iterator[WritePart]:
+    """What writes these formats `below` a folder, of what `reader` has read.
 
-    What reads a folder of Parquet takes every file in it for one.
+    Each of several has a folder of its own, and Parquet always: what reads a folder of Parquet takes every file in it
+    for one.
     """
-    folders = [f"{name.replace(':', '-')}/" if len(names) > 1 or name.startswith("parquet") else "" for name in names]
-    return [open_writer(name, below + folder, reader) for name, folder in zip(names, folders, strict=True)]
+    for name in names:
+        has_folder = len(names) > 1 or name.startswith("parquet")
+        folder = f"{below}{name.replace(':', '-')}/" if has_folder else below
+        if name.startswith("jsonl"):
+            yield partial(_write_lines, folder, name)
+        elif name.startswith("parquet"):
+            from ocrsvc.batch.outputs.parquet_files import write_parquet
+
+            yield partial(write_parquet, folder, name.partition(":")[2] or "page")
+        else:
+            from ocrsvc.batch.outputs.source_files import open_source_files
+
+            yield open_source_files(name, folder, reader)
+
+
+def _write_lines(
+    folder: str, ending: str, destination: Destination, part: int, files: Iterator[FileResults], *, replace: bool
+) -> WrittenFile:
+    """Write JSON Lines."""
+    name = f"{folder}pages-{part:05d}.{ending}"
+    with destination.writing(name, replace=replace) as output, ExitStack() as packing:
+        is_packed = ending.endswith(".gz")
+        # Without a name and a time in it: the same pages give the same bytes.
+        lines = packing.enter_context(gzip.GzipFile("", "wb", _PACKING, output, 0)) if is_packed else output
+        for results in files:
+            for page in results.pages:
+                lines.write(results.record(page) + b"\n")
+    return output.written()

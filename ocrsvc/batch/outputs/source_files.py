@@ -15,6 +15,7 @@ from ocrsvc.batch.destination import Destination, HashedFile, WrittenFile
 from ocrsvc.batch.outputs.output_formats import FileResults, WritePart
 from ocrsvc.batch.outputs.source_paths import source_path
 from ocrsvc.batch.visible_text import visible
+from ocrsvc.client.response import page_of
 from ocrsvc.errors import BrokenImage, CallerError, SourceGone
 from ocrsvc.formats.document import text_parts
 from ocrsvc.formats.pdf.image_pdf import ImagePdf
@@ -22,7 +23,7 @@ from ocrsvc.formats.pdf.searchable import NumberedText, add_pictures, lay_over_p
 from ocrsvc.formats.pdf.text_lines import PageText, text_of
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Box, Line, Page, Word, no_check
+from ocrsvc.records import Page, no_check
 from ocrsvc.registry import OutputFormat, text_formats
 
 LOGGER: Final = logging.getLogger("ocrsvc.batch")
@@ -30,6 +31,7 @@ _PDF_LIMIT_S: Final = 60.0
 _PDF_LIMIT_OF_PAGE_S: Final = 0.5
 # Behind the folder of the format; what reads folders of data passes over names that begin so.
 _LISTS: Final = "_files/"
+_OF_PAGE: Final = ("page", "width", "height", "angle", "text", "lines")
 
 WriteFile = Callable[[FileResults, HashedFile], object]
 """Writes the file of one source. Raises CallerError or SourceGone if there cannot be one, and OSError."""
@@ -87,32 +89,16 @@ class _SourceFiles:
 
 
 def _write_text(form: OutputFormat, engine: EngineInfo, results: FileResults, output: HashedFile) -> None:
-    for part in text_parts(form, _pages_of(results), len(results.pages), engine):
+    """The pages, one at a time."""
+    pages = (_page_of(orjson.loads(results.record(number))) for number in results.pages)
+    for part in text_parts(form, pages, len(results.pages), engine):
         output.write(part.encode(errors="replace"))
 
 
-def _pages_of(results: FileResults) -> Iterator[Page]:
-    """The pages, one at a time; one that has failed is empty."""
-    for number in results.pages:
-        yield _page_of(number, orjson.loads(results.record(number)))
-
-
-def _page_of(number: int, record: Mapping[str, Any]) -> Page:
-    lines = tuple(map(_line_of, record["lines"]))
-    return Page(record.get("width", 0), record.get("height", 0), record.get("angle", 0), lines, number)
-
-
-def _line_of(line: Mapping[str, Any]) -> Line:
-    """A line of a record, and its words where it has some; formats have no place for characters."""
-    words = None
-    if "words" in line:
-        words = tuple(Word(word["text"], word["confidence"], _box_of(word)) for word in line["words"])
-    return Line(line["text"], line["confidence"], _box_of(line), words, line.get("source"))
-
-
-def _box_of(text: Mapping[str, Any]) -> Box:
-    one, two, three, four = ((float(x), float(y)) for x, y in text["box"])
-    return one, two, three, four
+def _page_of(record: dict[str, Any]) -> Page:
+    """The page of a record; one that has failed is empty."""
+    known = {"width": 0, "height": 0, "angle": 0} | record
+    return page_of({name: known[name] for name in _OF_PAGE}).record()
 
 
 def _write_pdf(results: FileResults, output: HashedFile) -> None:
@@ -138,9 +124,5 @@ def _texts_of(results: FileResults, *, is_over_own: bool = False) -> Iterator[Nu
     for number in results.pages:
         record = orjson.loads(results.record(number))
         failed = record["error"]
-        text = (
-            text_of(_page_of(number, record), is_over_own=is_over_own)
-            if failed is None
-            else BrokenImage(failed["detail"])
-        )
+        text = text_of(_page_of(record), is_over_own=is_over_own) if failed is None else BrokenImage(failed["detail"])
         yield number, text

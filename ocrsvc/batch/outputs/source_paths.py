@@ -32,13 +32,12 @@ _DIGITS: Final = 16
 
 
 def source_path(name: str, ending: str) -> str:
-    """The name in the store of a source's file.
-
-    Args:
-        name: The source's, as results call it: a path, a URL, or either of them with a member of an archive behind it.
-        ending: One of ENDINGS.
-    """
-    first, rest = _beginning(name)
+    """The name in the destination of the file of a source, as results call it, with one of ENDINGS."""
+    first, rest = [], name
+    if found := _SCHEME.match(name):
+        first, rest = [f"@{_escaped(name[: found.end() - 3])}"], name[found.end() :]
+    elif name.startswith("/"):
+        first, rest = [_ROOT], name[1:]
     *folders, last = rest.split("/")
     parts = [*first, *(_FILE_ENDINGS.sub("%2E", _safe(folder)) for folder in folders)]
     parts = [_shortened(part, part) for part in parts]
@@ -46,15 +45,6 @@ def source_path(name: str, ending: str) -> str:
     if len(path.encode()) <= _LONGEST_BYTES:
         return path
     return f"@long/{_shortened(_safe(last), name, always=True)}{ending}"
-
-
-def _beginning(name: str) -> tuple[list[str], str]:
-    """What stands for a scheme or for the root of a machine, and the rest."""
-    if found := _SCHEME.match(name):
-        return [f"@{_escaped(name[: found.end() - 3])}"], name[found.end() :]
-    if name.startswith("/"):
-        return [_ROOT], name[1:]
-    return [], name
 
 
 def _safe(part: str) -> str:

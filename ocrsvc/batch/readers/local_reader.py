@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from ocrsvc.batch.pages import PageGroup, PageResult, failure_of, result_of
-from ocrsvc.batch.readers.open_reader import ReaderRequest
+from ocrsvc.batch.pages import Load, PageGroup, PageResult, failure_of, result_of
+from ocrsvc.batch.request import BatchRequest
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.formats.json_values import page_to_dict
 from ocrsvc.http.options import read_options
-from ocrsvc.imaging.document import Document, DocumentPage
+from ocrsvc.imaging.document import DocumentPage
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.work_queue import RequestContext
@@ -31,6 +31,8 @@ _CONTEXT: Final = RequestContext(priority="batch")
 
 class LocalReader:
     """The engine of these settings, with its threads; see PageReader."""
+
+    is_elsewhere = False
 
     def __init__(
         self,
@@ -63,39 +65,32 @@ class LocalReader:
         """As PageReader.at_once: one more than engine threads, so that the next page is decoded meanwhile."""
         return self._plan.engine_threads + 1
 
-    @property
-    def is_elsewhere(self) -> bool:
-        """As PageReader.is_elsewhere: pages are decoded here, and children share this host's memory."""
-        return False
-
     def read(self, group: PageGroup) -> Iterator[PageResult]:
         """As PageReader.read."""
         try:
             with self._reader.open_document(self._load(group), self._page_limit_s, _CONTEXT) as document:
                 for number in group.pages:
-                    yield self._read_page(group, document, number)
+                    began_s, page = time.monotonic(), DocumentPage(document, number)
+                    try:
+                        read = self._reader.read(page, self._options, self._page_limit_s, _CONTEXT).page
+                    except OcrsvcError as error:
+                        yield failure_of(group, number, error, time.monotonic() - began_s)
+                        continue
+                    record = page_to_dict(read, number, self._options)
+                    yield result_of(group, number, record, time.monotonic() - began_s, "this process")
         except OcrsvcError as error:
             # The file could not be opened: no page of it was read.
             yield from (failure_of(group, number, error) for number in group.pages)
-
-    def _read_page(self, group: PageGroup, document: Document, number: int) -> PageResult:
-        began_s = time.monotonic()
-        try:
-            reading = self._reader.read(DocumentPage(document, number), self._options, self._page_limit_s, _CONTEXT)
-        except OcrsvcError as error:
-            return failure_of(group, number, error, time.monotonic() - began_s)
-        page = page_to_dict(reading.page, number, self._options)
-        return result_of(group, number, page, time.monotonic() - began_s, "this process")
 
     def close(self) -> None:
         """As PageReader.close."""
         self._reader.stop(_STOP_S)
 
 
-def open_local(request: ReaderRequest) -> LocalReader:
+def open_local(request: BatchRequest, load: Load) -> LocalReader:
     """The reader in this process, where a file that crashes the engine fails alone. Raises as `open_reader`."""
     environment = {"OCRSVC_ISOLATION": "process"} | dict(request.environment) | OWN_SETTINGS
     settings = read_settings(environment)
     limit_s = settings.deadline_s if "OCRSVC_DEADLINE_S" in environment else PAGE_LIMIT_S
     options = read_options(request.options.items()).read
-    return LocalReader(settings, options, lambda group: request.load(group.file), limit_s)
+    return LocalReader(settings, options, lambda group: load(group.file), limit_s)

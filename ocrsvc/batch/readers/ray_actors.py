@@ -1,19 +1,25 @@
-"""The actors of a Ray cluster: which there are, and which of them reads the next group."""
+"""The actors of a Ray cluster: what runs on a node, which actors there are, and which of them reads the next group."""
 
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Final
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
 from ocrsvc import __version__
-from ocrsvc.batch.readers.open_reader import ClusterRequest
-from ocrsvc.batch.readers.ray_page_actor import ActorStarted
-from ocrsvc.errors import ClusterUnavailable, RunChanged
+from ocrsvc.batch.pages import Load, PageGroup, PageResult, failure_of
+from ocrsvc.batch.readers.local_reader import LocalReader
+from ocrsvc.batch.request import ClusterRequest
+from ocrsvc.errors import ClusterUnavailable, OcrsvcError, OperatorError, RunChanged
+from ocrsvc.records import ReadOptions
+from ocrsvc.settings.describe import is_secret
+from ocrsvc.settings.load import RawValue, check_settings, gather
 
 LOGGER: Final = logging.getLogger("ocrsvc.batch")
 _REPORT_S: Final = 20.0
@@ -23,11 +29,80 @@ _MOST_REFUSED: Final = 5
 _WAIT_S: Final = 1.0
 
 
+class ActorArguments(NamedTuple):
+    """What an actor is made of: settings without secrets, options, what loads files, and the command's folder."""
+
+    given: Mapping[str, RawValue]
+    options: ReadOptions
+    load: Load
+    page_limit_s: float
+    folder: str
+
+
+class ActorStarted(NamedTuple):
+    """What an actor says that is ready."""
+
+    identity: Mapping[str, str]
+    ocrsvc: str
+    computes_on: str
+    at_once: int
+    node: str
+    host: str
+
+
+_SAID_NOTHING: Final = ActorStarted({}, "", "", 0, "", "")
+
+
+class PageActor:
+    """On a node: one engine with its threads; its methods run in several threads of Ray."""
+
+    def __init__(self, arguments: ActorArguments) -> None:
+        self._arguments = arguments
+        self._file = threading.local()
+        self._host = f"{socket.gethostname()}/{os.getpid()}"
+        self._reader: LocalReader | None = None
+
+    def node(self) -> str:
+        """Ray's id of the node that has the actor."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+    def start(self) -> ActorStarted:
+        """Open the engine. Raises OcrsvcError, which Ray carries to the command."""
+        arguments = self._arguments
+        with suppress(OSError):
+            os.chdir(arguments.folder)
+        secrets = {name: value for name, value in gather(os.environ).items() if is_secret(name)}
+        settings = check_settings(secrets | dict(arguments.given))
+        reader = LocalReader(settings, arguments.options, lambda _: bytes(self._file.data), arguments.page_limit_s)
+        identity = reader.start()
+        self._reader = reader
+        return ActorStarted(identity, __version__, reader.computes_on, reader.at_once, self.node(), self._host)
+
+    def read(self, group: PageGroup, data: bytes | None) -> tuple[PageResult, ...] | None:
+        """The results of a group's pages; `data` is the file, None where it is to be loaded here.
+
+        None where that fails: not there, not allowed, or without what its kind of address needs: another machine may
+        have it.
+        """
+        assert self._reader is not None, "it was started"
+        try:
+            self._file.data = self._arguments.load(group.file) if data is None else data
+        except OperatorError:
+            return None
+        except OcrsvcError as error:
+            return tuple(failure_of(group, number, error, worker=self._host) for number in group.pages)
+        results = tuple(replace(result, worker=self._host) for result in self._reader.read(group))
+        self._file.data = b""
+        return results
+
+
 @dataclass(slots=True, eq=False)
 class Actor:
-    """An actor: Ray's handle, since when, Ray's references to its place and its start, and what is known once it reads.
+    """An actor: Ray's handle, since when, Ray's references to its place and its start, and what it said once it reads.
 
-    `at_once` is how many groups it can read, `calls` how many it reads.
+    `calls` are the groups that it reads.
     """
 
     handle: Any
@@ -35,9 +110,7 @@ class Actor:
     placed: Any
     started: Any
     is_placed: bool = False
-    host: str = ""
-    node: str = ""
-    at_once: int = 0
+    said: ActorStarted = _SAID_NOTHING
     calls: int = 0
 
 
@@ -65,7 +138,7 @@ class ActorPool:
     @property
     def at_once(self) -> int:
         """Groups that the actors there are read at once; at least 1."""
-        return max(1, sum(actor.at_once for actor in list(self.actors)))
+        return max(1, sum(actor.said.at_once for actor in list(self.actors)))
 
     def wait_for_first(self) -> Mapping[str, str]:
         """Engine, model and version of the first actor that is ready. Raises what `fail` was given."""
@@ -83,7 +156,7 @@ class ActorPool:
         """
         with self._alone if alone else nullcontext():
             with self._changed:
-                while (actor := self._free_alone() if alone else self._free()) is None:
+                while (actor := self._free(alone=alone)) is None:
                     if self._failure is not None:
                         raise self._failure
                     self._changed.wait(_WAIT_S)
@@ -96,6 +169,16 @@ class ActorPool:
                     self._reserved = None if alone else self._reserved
                     self._changed.notify_all()
 
+    def _free(self, *, alone: bool = False) -> Actor | None:
+        """The actor with the most places, or the one that is kept free for what is read alone."""
+        if alone:
+            if self._reserved not in self.actors:
+                self._reserved = min(self.actors, key=lambda actor: actor.calls, default=None)
+            return self._reserved if self._reserved is not None and not self._reserved.calls else None
+        places = {actor: actor.said.at_once - actor.calls for actor in self.actors if actor is not self._reserved}
+        actor = max(places, key=places.__getitem__, default=None)
+        return actor if actor is not None and places[actor] > 0 else None
+
     def remove(self, actor: Actor, reason: str) -> None:
         """An actor has ended, or is to."""
         with self._changed:
@@ -104,8 +187,8 @@ class ActorPool:
             self.actors.remove(actor)
             self._none_since_s = self._clock()
             self._changed.notify_all()
-        LOGGER.warning("Actor %s has ended; its %d groups are read again. %s", actor.host, actor.calls, reason)
-        self._kill(actor.handle)
+        LOGGER.warning("Actor %s has ended; its %d groups are read again. %s", actor.said.host, actor.calls, reason)
+        self._kill(actor)
 
     def fail(self, error: BaseException) -> None:
         """Nothing is read any more; whatever waits raises this."""
@@ -116,7 +199,7 @@ class ActorPool:
     def end(self) -> None:
         """End all actors."""
         for one in (*self.actors, *self._starting):
-            self._kill(one.handle)
+            self._kill(one)
 
     def adapt(self) -> None:
         """Take actors that are ready, start what is missing, withdraw what finds no room; called each second or so.
@@ -133,18 +216,9 @@ class ActorPool:
             # A cluster that scales itself would grow for those without a place, which were not asked for.
             for late in [one for one in self._starting if not one.is_placed and now - one.since_s > _WITHDRAW_S]:
                 self._starting.remove(late)
-                self._kill(late.handle)
+                self._kill(late)
                 self._ask_again_s = now + _ASK_AGAIN_S
         self._check_any(now)
-
-    def _free(self) -> Actor | None:
-        free = [actor for actor in self.actors if actor.calls < actor.at_once and actor is not self._reserved]
-        return max(free, key=lambda actor: actor.at_once - actor.calls, default=None)
-
-    def _free_alone(self) -> Actor | None:
-        if self._reserved not in self.actors:
-            self._reserved = min(self.actors, key=lambda actor: actor.calls, default=None)
-        return self._reserved if self._reserved is not None and not self._reserved.calls else None
 
     def _look_at(self, starting: Actor) -> None:
         """Whether an actor has a place, and has answered its start or ended instead."""
@@ -153,20 +227,27 @@ class ActorPool:
             return
         self._starting.remove(starting)
         try:
-            answer: ActorStarted = self._ray.get(starting.started)
+            said = starting.said = self._ray.get(starting.started)
         except Exception as error:  # noqa: BLE001  whatever kept it from starting: it is counted, and reported
             self._refuse(starting, first_line(getattr(error, "cause", None) or error))
             return
-        if answer.ocrsvc == __version__ and self.identity in (None, answer.identity):
-            self._take_ready(starting, answer)
+        if said.ocrsvc != __version__ or self.identity not in (None, said.identity):
+            ours = f"{' '.join((self.identity or {}).values())} {__version__}"
+            reason = f"Actor {said.host} reads with {' '.join(said.identity.values())} of ocrsvc {said.ocrsvc}"
+            if self.identity is None:
+                raise RunChanged(f"{reason}, and here it is {ours}.", "Install the same version on every node.")
+            self._refuse(starting, f"{reason}, and here it is {ours}.")
             return
-        theirs, ours = " ".join(answer.identity.values()), " ".join((self.identity or {}).values())
-        reason = (
-            f"Actor {answer.host} reads with {theirs} of ocrsvc {answer.ocrsvc}, and here it is {ours} {__version__}."
-        )
-        if self.identity is None:
-            raise RunChanged(reason, "Install the same version on every node.")
-        self._refuse(starting, reason)
+        self._computes_on = self._computes_on or said.computes_on
+        if said.computes_on != self._computes_on:
+            warning = "Actor %s computes on %s, and the first on %s: digits of confidences may differ. %s"
+            remedy = "OCRSVC_PROVIDER and OCRSVC_DEVICE make them alike."
+            LOGGER.warning(warning, said.host, said.computes_on, self._computes_on, remedy)
+        self._refused = 0
+        with self._changed:
+            self.identity = said.identity
+            self.actors.append(starting)
+            self._changed.notify_all()
 
     def _missing(self, now: float) -> int:
         """How many actors to ask for; none for a while after one was refused."""
@@ -177,13 +258,17 @@ class ActorPool:
             return max(0, self._request.actors - there)
         if self._starting or now < self._ask_again_s:
             return 0
-        most = sum(self._request.room_in(node["Resources"]) for node in self._ray.nodes() if node["Alive"])
-        room = min(self._request.room_in(self._ray.available_resources()), most - there)
+        most = sum(room_in(self._request, node) for node in self._nodes())
+        room = min(room_in(self._request, self._ray.available_resources()), most - there)
         return max(room, 0 if there else 1)
+
+    def _nodes(self) -> list[Mapping[str, float]]:
+        """The resources of each node."""
+        return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
 
     def _refuse(self, starting: Actor, reason: str) -> None:
         """An actor has not started, or would read otherwise than the others."""
-        self._kill(starting.handle)
+        self._kill(starting)
         self._refused += 1
         self._refused_s, self._last_reason = self._clock(), reason
         LOGGER.warning("An actor is not used: %s", reason)
@@ -193,21 +278,6 @@ class ActorPool:
                 f"No actor can be started: {reason}",
                 "Every node needs ocrsvc and its engine: see docs/batch_clusters.md.",
             )
-
-    def _take_ready(self, starting: Actor, answer: ActorStarted) -> None:
-        self._computes_on = self._computes_on or answer.computes_on
-        if answer.computes_on != self._computes_on:
-            LOGGER.warning(
-                "Actor %s computes on %s, and the first on %s: digits of confidences may differ. OCRSVC_PROVIDER and "
-                "OCRSVC_DEVICE make them alike.",
-                *(answer.host, answer.computes_on, self._computes_on),
-            )
-        self._refused = 0
-        with self._changed:
-            self.identity = answer.identity
-            starting.host, starting.node, starting.at_once = answer.host, answer.node, answer.at_once
-            self.actors.append(starting)
-            self._changed.notify_all()
 
     def _check_any(self, now: float) -> None:
         """Report why actors are missing; raises ClusterUnavailable when there has been none for too long."""
@@ -225,20 +295,31 @@ class ActorPool:
         """What is being started, or else what an actor needs, and what there is."""
         if placed := sum(one.is_placed for one in self._starting):
             return f"{placed} have a place, and load their engines."
-        needs = self._request.needs()
+        needs, nodes = needs_of(self._request), self._nodes()
         total, free = self._ray.cluster_resources(), self._ray.available_resources()
         found = ", ".join(f"{free.get(name, 0):g} of {total.get(name, 0):g} {name} free" for name in needs)
-        nodes = [node for node in self._ray.nodes() if node["Alive"]]
-        fits = any(self._request.room_in(node["Resources"]) for node in nodes)
         wanted = ", ".join(f"{amount:g} {name}" for name, amount in needs.items())
+        fits = any(room_in(self._request, node) for node in nodes)
         text = f"Each needs {wanted}; the cluster has {found} on {len(nodes)} nodes."
         return f"{text} {'' if fits else 'No node is large enough. '}{self._last_reason}".rstrip()
 
-    def _kill(self, handle: Any) -> None:
+    def _kill(self, actor: Actor) -> None:
         try:
-            self._ray.kill(handle)
+            self._ray.kill(actor.handle)
         except Exception as error:  # noqa: BLE001  it has ended, or the cluster has: all the same here
             LOGGER.debug("An actor could not be ended: %s", first_line(error))
+
+
+def needs_of(request: ClusterRequest) -> dict[str, float]:
+    """What each actor takes of its node, by Ray's names of resources; memory in bytes."""
+    own = {"CPU": request.cpus, "GPU": request.gpus, "memory": float(request.options.get("memory", 0))}
+    return {name: amount for name, amount in (own | dict(request.options.get("resources", {}))).items() if amount}
+
+
+def room_in(request: ClusterRequest, free: Mapping[str, float]) -> int:
+    """How many actors fit into what is free."""
+    # Ray counts in ten-thousandths; a hundredth GPU must not be lost to rounding.
+    return min((int(free.get(name, 0) / amount + 1e-6) for name, amount in needs_of(request).items()), default=1)
 
 
 def first_line(error: BaseException) -> str:

@@ -14,12 +14,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ocrsvc.batch.pages import PageGroup, PageResult, failure_of
+from ocrsvc.batch.pages import Load, PageGroup, PageResult, failure_of
 from ocrsvc.batch.readers.local_reader import OWN_SETTINGS, PAGE_LIMIT_S
-from ocrsvc.batch.readers.open_reader import RAY_ADDRESS, ClusterRequest, ReaderRequest
-from ocrsvc.batch.readers.ray_actors import Actor, ActorPool, first_line
-from ocrsvc.batch.readers.ray_page_actor import ActorArguments, PageActor
+from ocrsvc.batch.readers.ray_actors import Actor, ActorArguments, ActorPool, PageActor, first_line
 from ocrsvc.batch.readers.service_reader import GroupAdmission
+from ocrsvc.batch.request import RAY_ADDRESS, BatchRequest, ClusterRequest
 from ocrsvc.errors import BadOption, ClusterUnavailable, ImageCrashesEngine, OcrsvcError
 from ocrsvc.http.options import read_options
 from ocrsvc.settings.describe import is_secret, without_passwords
@@ -49,6 +48,8 @@ _ENVIRONMENT: Final = {
 class RayReader:
     """Actors that hold an engine each; see PageReader."""
 
+    is_elsewhere = True
+
     def __init__(self, on: str, request: ClusterRequest, arguments: ActorArguments) -> None:
         self._on, self._request, self._arguments = on, request, arguments
         self._ray: Any = None
@@ -73,11 +74,6 @@ class RayReader:
         """As PageReader.at_once: what the actors that are ready read at once."""
         return int(self._pool.at_once)
 
-    @property
-    def is_elsewhere(self) -> bool:
-        """As PageReader.is_elsewhere."""
-        return True
-
     def read(self, group: PageGroup) -> Iterator[PageResult]:
         """As PageReader.read.
 
@@ -86,8 +82,7 @@ class RayReader:
         for _ in range(DEATHS_TOGETHER):
             if results := self._read(group):
                 return iter(results)
-        pages = zip(group.pages, group.indexes, strict=True)
-        return (self._read_alone(PageGroup(group.file, (number,), (index,))) for number, index in pages)
+        return (self._read_alone(group.only([number])) for number in group.pages)
 
     def close(self) -> None:
         """As PageReader.close."""
@@ -120,10 +115,10 @@ class RayReader:
     def _read(self, group: PageGroup, *, alone: bool = False) -> tuple[PageResult, ...]:
         """By an actor that loads the file, or is sent it where its node has none; nothing where the actor has ended."""
         with self._pool.taken(alone=alone) as actor:
-            results = None if actor.node in self._lacking else self._ask(actor, group, None)
+            results = None if actor.said.node in self._lacking else self._ask(actor, group, None)
             if results is None:
                 # From now on its files are sent at once.
-                self._lacking.add(actor.node)
+                self._lacking.add(actor.said.node)
                 with self._sending.entered(group.file.size):
                     try:
                         data = self._ray.put(self._arguments.load(group.file))
@@ -149,12 +144,12 @@ class RayReader:
         return results
 
 
-def open_ray(request: ReaderRequest) -> RayReader:
+def open_ray(request: BatchRequest, load: Load) -> RayReader:
     """The reader, not connected. Raises as `open_reader`."""
     given = settings_to_send(request.environment, request.cluster)
     limit_s = check_settings(given).deadline_s if "OCRSVC_DEADLINE_S" in request.environment else PAGE_LIMIT_S
     options = read_options(request.options.items()).read
-    arguments = ActorArguments(given, options, request.load, limit_s, str(Path.cwd()))
+    arguments = ActorArguments(given, options, load, limit_s, str(Path.cwd()))
     return RayReader(request.on, request.cluster, arguments)
 
 

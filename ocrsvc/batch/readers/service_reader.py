@@ -6,13 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
-import orjson
 from pydantic import BaseModel, Field, ValidationError
 
-from ocrsvc.batch.pages import PageGroup, PageResult, failure_of, result_of
+from ocrsvc.batch.pages import Load, PageGroup, PageResult, failure_of, result_of
+from ocrsvc.batch.request import BatchRequest
+from ocrsvc.client.balancing.rules import Rules
 from ocrsvc.client.client import Client
 from ocrsvc.client.request import PATH, Options, Request, query_of
 from ocrsvc.client.response import Data, Response, error_of
@@ -36,6 +36,8 @@ PAGE_LIMIT_S: Final = 600.0
 """A page that takes longer has failed."""
 MOST_HELD_BYTES: Final = 1 << 28
 """Files that are on their way to services take so much memory at most, unless one alone is larger."""
+_UNREACHABLE_S: Final = 10.0
+"""How long services may be out of reach when the run begins."""
 _BLANK_LIMIT_S: Final = 60.0
 _PAUSE_S: Final = 1.0
 # Services may have died over it by chance.
@@ -52,28 +54,24 @@ _OF_PROXIES: Final = (502, 503, 504)
 _ASK_AGAIN_S: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What a service answered, and its address."""
+class Answered(NamedTuple):
+    """What a service answered, its address, and engine, model and version that have read."""
 
     data: Data
     url: str
-
-    @property
-    def identity(self) -> Mapping[str, str]:
-        """Engine, model and version that have read."""
-        engine = self.data["engine"]
-        return {"engine": str(engine.get("name")), **{name: str(engine.get(name)) for name in ("model", "version")}}
+    identity: Mapping[str, str]
 
 
 class ServiceReader:
     """Services that all read with the same engine and model; see PageReader."""
 
+    is_elsewhere = True
+
     def __init__(
         self,
         services: Client,
         options: Options,
-        load: Callable[[PageGroup], bytes],
+        load: Load,
         patience_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -95,11 +93,6 @@ class ServiceReader:
     def at_once(self) -> int:
         """As PageReader.at_once: as many as the services have shown that they take."""
         return self._services.capacity()
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """As PageReader.is_elsewhere."""
-        return True
 
     def read(self, group: PageGroup) -> Iterator[PageResult]:
         """As PageReader.read: the file is sent once for all pages of the group."""
@@ -123,7 +116,7 @@ class ServiceReader:
     def _answer(self, group: PageGroup) -> Answered | OcrsvcError:
         """A service's answer, or why no page was read. Raises what stops the run."""
         try:
-            body = self._load(group)
+            body = self._load(group.file)
         except OcrsvcError as error:
             return error
         if not body:
@@ -140,10 +133,20 @@ class ServiceReader:
                 if not isinstance(error, _NO_ANSWER) or unanswered == _ROUNDS:
                     self._answered_s = self._clock()
                     return error
-                self._wait(error)
+                waited_s = self._clock() - self._answered_s
+                if waited_s >= self._patience_s or self._closing.wait(_PAUSE_S):
+                    raise ServicesGone(
+                        f"No service has answered for {waited_s:.0f} seconds: {error.detail}",
+                        "Give the same command again when one does: what was read is kept.",
+                    ) from error
             else:
-                self._check_same(answered)
-                return answered
+                if answered.identity == self._identity:
+                    return answered
+                raise RunChanged(
+                    f"{answered.url} reads with {' '.join(answered.identity.values())}, and this run was begun with "
+                    f"{' '.join(self._identity.values())}.",
+                    "Name services with the same engine and model.",
+                )
 
     def _is_left_unanswered(self, error: OcrsvcError) -> bool:
         """Whether services had the file and gave no answer, and then a blank page is read: that is the file's fault."""
@@ -156,24 +159,6 @@ class ServiceReader:
             return False
         return True
 
-    def _wait(self, error: OcrsvcError) -> None:
-        """Wait a little; raises ServicesGone once there is no patience left."""
-        waited_s = self._clock() - self._answered_s
-        if waited_s >= self._patience_s or self._closing.wait(_PAUSE_S):
-            raise ServicesGone(
-                f"No service has answered for {waited_s:.0f} seconds: {error.detail}",
-                "Give the same command again when one does: what was read is kept.",
-            ) from error
-
-    def _check_same(self, answered: Answered) -> None:
-        """Raises RunChanged where another engine or model has read than at the beginning."""
-        if answered.identity != self._identity:
-            raise RunChanged(
-                f"{answered.url} reads with {' '.join(answered.identity.values())}, and this run was begun with "
-                f"{' '.join(self._identity.values())}.",
-                "Name services with the same engine and model.",
-            )
-
     def _read_blank(self) -> Answered:
         """Any service's reading of a blank page, of which a region need not be part. Raises as `Client.ask`."""
         query = {name: value for name, value in self._query.items() if name != "region"}
@@ -184,6 +169,20 @@ class ServiceReader:
         answered = self._services.ask(Request("POST", PATH, query, body), parse_answer, limit_s)
         self._answered_s = self._clock()
         return answered
+
+
+def open_services(request: BatchRequest, load: Load) -> ServiceReader:
+    """The reader, which has asked nothing yet. Raises as `open_reader`."""
+    access = request.services
+    client = Client(
+        request.on.split(","),
+        api_key=access.api_key,
+        ca=access.ca,
+        certificate=access.certificate,
+        priority="batch",
+        rules=Rules(at_once=access.at_once, patience_s=_UNREACHABLE_S),
+    )
+    return ServiceReader(client, request.options, load, access.patience_s)
 
 
 def pages_option(group: PageGroup) -> dict[str, str]:
@@ -210,7 +209,9 @@ class GroupAdmission:
     def entered(self, size_bytes: int) -> Iterator[None]:
         """Wait until there is room for a group with a file of this size, and keep it for the block."""
         with self._left:
-            while not self._has_room(size_bytes):
+            while self._sizes and (
+                len(self._sizes) >= self._most_at_once() or sum(self._sizes) + size_bytes > self._most_bytes
+            ):
                 self._left.wait(_ASK_AGAIN_S)
             self._sizes.append(size_bytes)
         try:
@@ -220,29 +221,17 @@ class GroupAdmission:
                 self._sizes.remove(size_bytes)
                 self._left.notify_all()
 
-    def _has_room(self, size_bytes: int) -> bool:
-        has_place = len(self._sizes) < self._most_at_once() and sum(self._sizes) + size_bytes <= self._most_bytes
-        return has_place or not self._sizes
-
 
 def parse_answer(response: Response) -> Answered:
     """The answer that a response holds. Raises Unreachable and OcrsvcError."""
-    data = _object_of(response.body)
-    if response.status in _OF_PROXIES and "code" not in data:
+    if response.status in _OF_PROXIES and b'"code"' not in response.body:
         raise Unreachable(f"{response.url} answers with the status {response.status}.", "Check what is behind it.")
-    if response.status != 200:
-        raise error_of(response.status, data, response.retry_after)
-    if not isinstance(data.get("pages"), list) or not isinstance(data.get("engine"), dict):
+    data = response.data()
+    engine = data.get("engine")
+    if not isinstance(data.get("pages"), list) or not isinstance(engine, dict):
         raise ServerError(f"The answer of {response.url} is not one of this service.", "Check the address.")
-    return Answered(data, response.url)
-
-
-def _object_of(body: bytes) -> dict[str, Any]:
-    try:
-        data = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return {}
-    return data if isinstance(data, dict) else {}
+    identity = {"engine": str(engine.get("name")), **{name: str(engine.get(name)) for name in ("model", "version")}}
+    return Answered(data, response.url, identity)
 
 
 # Of the output's 32 bits.

@@ -6,36 +6,32 @@
 from __future__ import annotations
 
 import os
-import posixpath
 import re
 import stat
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import orjson
 
-from ocrsvc.batch.objects import StoredObject, is_url, open_objects, protocol_of
-from ocrsvc.batch.sources.source_files import Found, Locator, PlanningCounts, path_name
+from ocrsvc.batch.objects import FILE, StoredObject, is_local, open_file, open_objects, protocol_of
+from ocrsvc.batch.sources.source_files import Found, PlanningCounts, path_name
 from ocrsvc.errors import BadOption, SourceGone
 from ocrsvc.imaging.page_ranges import ACCEPTED, Ranges, parse_ranges
 
 _MOST_ENTRY_BYTES: Final = 1024 * 1024
 _STANDARD_INPUT: Final = frozenset({"-", "@-"})
 _RUN_FOLDER: Final = "_ocrsvc"
-_FILE: Final = "file://"
-_OUTSIDE: Final = (
-    "It names a file outside the table's folder, which is read only where --column names the column with the paths."
-)
 _SPECIAL: Final = re.compile(r"[*?\[]")
 
+Listed = Iterator[tuple[Found, Ranges | None]]
+"""Files, with the pages that their list asks for."""
 
-def find_all(
-    sources: tuple[str, ...], counts: PlanningCounts, *, only_local: bool = False
-) -> Iterator[tuple[Found, Ranges | None]]:
-    """The files of all sources, each once, with the pages that its list asks for.
+
+def find_all(sources: tuple[str, ...], counts: PlanningCounts, *, only_local: bool = False) -> Listed:
+    """The files of all sources, each once.
 
     `only_local` leaves out what is not on this machine, and standard input. Raises SourceGone, and BadOption for a list
     that is malformed, or names one file twice with different pages.
@@ -45,62 +41,13 @@ def find_all(
     for source in sources:
         for found, ranges in _find(source, counts, only_local=only_local):
             has_ranges = has_ranges or ranges is not None
-            if (key := hash(found.locator.address)) not in seen:
+            if (key := hash(found.address)) not in seen:
                 seen.add(key)
                 yield found, ranges
             elif has_ranges:
                 raise BadOption(f"{found.name} is named twice.", "Name each file once, with all its pages.")
             else:
                 counts.named_twice += 1
-
-
-def is_local(address: str) -> bool:
-    """Whether an address is a path of this machine."""
-    return address.startswith(_FILE) or not is_url(address)
-
-
-def look_at(address: str) -> Found:
-    """A file as it is now. Raises OSError, and BadOption for a URL that cannot be read."""
-    if not is_local(address):
-        return _found_object(open_objects(address).look_at(address))
-    path = address.removeprefix(_FILE)
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(0, "It is not a file")
-    return _found(path, status)
-
-
-def open_file(address: str) -> BinaryIO:
-    """A file for reading at any place, unbuffered. Raises OSError and BadOption."""
-    if not is_local(address):
-        return open_objects(address).open(address)
-    # Something that is not a file any more, such as a pipe, must not make its reader wait.
-    path = address.removeprefix(_FILE)
-    return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=0)
-
-
-def linked_address(table: str, path: str) -> str:
-    """The address of a file that a table names: seen from its folder, or a whole path or URL."""
-    is_whole = "://" in path or path.startswith("/")
-    return path if is_whole else f"{table.rpartition('/')[0]}/{path}"
-
-
-def problem_of_linked(table: str, address: str, *, may_lead_away: bool) -> str:
-    """Why a file that a table names is not read; "" where nothing is against it."""
-    if "\0" in address:
-        return "The path that it names has a NUL in it."
-    return "" if may_lead_away or _is_below(table.rpartition("/")[0], address) else _OUTSIDE
-
-
-def _is_below(folder: str, address: str) -> bool:
-    """Whether a file is below a folder; on this machine where its links lead decides."""
-    scheme, _, rest = address.rpartition("://")
-    above, _, below = folder.rpartition("://")
-    if scheme != above:
-        return False
-    if not scheme:
-        return Path(rest).resolve().is_relative_to(Path(f"{below}/").resolve())
-    return posixpath.normpath(rest).startswith(f"{posixpath.normpath(below)}/")
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -122,7 +69,7 @@ def _folder_of(pattern: str) -> str:
     return folder or slash
 
 
-def _find(source: str, counts: PlanningCounts, *, only_local: bool) -> Iterator[tuple[Found, Ranges | None]]:
+def _find(source: str, counts: PlanningCounts, *, only_local: bool) -> Listed:
     if only_local and (source in _STANDARD_INPUT or not is_local(source.removeprefix("@"))):
         return
     if _is_list(source):
@@ -140,11 +87,11 @@ def _find_source(source: str, counts: PlanningCounts) -> Iterator[Found]:
     """The files of a file's, folder's or pattern's name. Raises SourceGone."""
     if not is_local(source):
         return _find_objects(source, counts)
-    path = source.removeprefix(_FILE)
+    path = source.removeprefix(FILE)
     if os.path.isdir(path):
         return _walk(path, counts)
     if _SPECIAL.search(path) and not os.path.lexists(path):
-        return _find_matching(path, counts)
+        return _walk(_folder_of(path), counts, path)
     try:
         return iter([_found(path, os.stat(path), is_named=True)])
     except OSError as error:
@@ -153,29 +100,32 @@ def _find_source(source: str, counts: PlanningCounts) -> Iterator[Found]:
         ) from error
 
 
-def _find_matching(pattern: str, counts: PlanningCounts) -> Iterator[Found]:
-    found = None
-    for found in _walk(_folder_of(pattern), counts, pattern):
-        yield found
-    if found is None:
-        raise SourceGone(f"No file matches {path_name(pattern)}.", "Check the pattern; put it in quotes.")
-
-
 def _walk(top: str, counts: PlanningCounts, pattern: str = "**") -> Iterator[Found]:
-    """The files below a folder, depth first; one folder's sorted entries for each level are held."""
-    stack = [(top, True)]
+    """The files below a folder, depth first; one folder's sorted entries for each level are held.
+
+    Raises SourceGone for a pattern that nothing matches.
+    """
+    stack, is_empty = [(top, True)], pattern != "**"
     while stack:
         path, is_folder = stack.pop()
         try:
             if not is_folder:
-                if matches(path, pattern):
-                    yield from _look_at_found(path, counts)
+                if not matches(path, pattern):
+                    continue
+                status, is_empty = os.stat(path), False
+                if stat.S_ISREG(status.st_mode):
+                    yield _found(path, status)
+                else:
+                    counts.skip("links to folders" if stat.S_ISDIR(status.st_mode) else "devices and pipes")
             elif path == top or "**" in pattern or path.count("/") < pattern.count("/"):
                 stack += reversed(_entries(path, counts, is_top=path == top))
         except OSError as error:
             # What cannot be looked at is not skipped: loading it will say why.
+            is_empty = False
             problem = f"The folder {path_name(path)} cannot be listed: {error.strerror}." if is_folder else ""
-            yield Found(path_name(path), Locator(_absolute(path)), problem=problem)
+            yield Found(path_name(path), _absolute(path), problem=problem)
+    if is_empty:
+        raise SourceGone(f"No file matches {path_name(pattern)}.", "Check the pattern; put it in quotes.")
 
 
 def _entries(folder: str, counts: PlanningCounts, *, is_top: bool) -> list[tuple[str, bool]]:
@@ -190,17 +140,9 @@ def _entries(folder: str, counts: PlanningCounts, *, is_top: bool) -> list[tuple
     return [(os.path.join(folder, name), found[name]) for name in names]
 
 
-def _look_at_found(path: str, counts: PlanningCounts) -> Iterator[Found]:
-    status = os.stat(path)
-    if stat.S_ISREG(status.st_mode):
-        yield _found(path, status)
-    else:
-        counts.skip("links to folders" if stat.S_ISDIR(status.st_mode) else "devices and pipes")
-
-
 def _found(path: str, status: os.stat_result, *, is_named: bool = False) -> Found:
     version = f"{status.st_size}-{status.st_mtime_ns}"
-    return Found(path_name(path), Locator(_absolute(path)), status.st_size, version, is_named=is_named)
+    return Found(path_name(path), _absolute(path), status.st_size, version, is_named=is_named)
 
 
 def _absolute(path: str) -> str:
@@ -237,12 +179,18 @@ def _find_objects(source: str, counts: PlanningCounts) -> Iterator[Found]:
 
 
 def _found_object(found: StoredObject, *, is_named: bool = False) -> Found:
-    return Found(found.url, Locator(found.url), found.size, found.version, is_named=is_named)
+    return Found(found.url, found.url, found.size, found.version, is_named=is_named)
 
 
-def _find_listed(source: str, counts: PlanningCounts, *, only_local: bool) -> Iterator[tuple[Found, Ranges | None]]:
+def _find_listed(source: str, counts: PlanningCounts, *, only_local: bool) -> Listed:
     """The files of a list; what it names and is not there fails, and does not end the planning."""
-    data = _read_list(source)
+    try:
+        with nullcontext(sys.stdin.buffer) if source in _STANDARD_INPUT else open_file(source[1:]) as file:
+            data = file.read()
+    except OSError as error:
+        raise SourceGone(
+            f"The list {path_name(source[1:])} cannot be read: {error.strerror or error}.", "Check its name."
+        ) from error
     entries = data.split(b"\0") if b"\0" in data else [line.rstrip(b"\r") for line in data.split(b"\n")]
     for number, entry in enumerate(filter(None, entries), 1):
         named, ranges = _parse(entry, f"entry {number} of {path_name(source)}")
@@ -253,20 +201,8 @@ def _find_listed(source: str, counts: PlanningCounts, *, only_local: bool) -> It
                 yield found, ranges
         except SourceGone:
             # Loading it will say why.
-            address = _absolute(named.removeprefix(_FILE)) if is_local(named) else named
-            yield Found(path_name(named), Locator(address), is_named=True), ranges
-
-
-def _read_list(source: str) -> bytes:
-    if source in _STANDARD_INPUT:
-        return sys.stdin.buffer.read()
-    try:
-        with open_file(source[1:]) as file:
-            return file.read()
-    except OSError as error:
-        raise SourceGone(
-            f"The list {path_name(source[1:])} cannot be read: {error.strerror or error}.", "Check its name."
-        ) from error
+            address = _absolute(named.removeprefix(FILE)) if is_local(named) else named
+            yield Found(path_name(named), address, is_named=True), ranges
 
 
 def _parse(entry: bytes, where: str) -> tuple[str, Ranges | None]:

@@ -4,71 +4,85 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
+from ocrsvc.batch.objects import look_at, open_file
 from ocrsvc.batch.pages import SourceFile
-from ocrsvc.batch.sources.find_files import look_at, open_file
-from ocrsvc.batch.sources.source_files import (
-    DOCUMENTS,
-    MOST_FILE_BYTES,
-    Locator,
-    extension_of,
-    read_fully,
-    too_large,
-)
+from ocrsvc.batch.request import MOST_FILE_BYTES
+from ocrsvc.batch.sources.archives import TarArchive, ZipArchive
+from ocrsvc.batch.sources.source_files import DOCUMENTS, Archive, Found, extension_of, read_fully, too_large
 from ocrsvc.batch.sources.tables import TableArchive, Tables
-from ocrsvc.batch.sources.tar_archive import TarArchive
-from ocrsvc.batch.sources.zip_archive import ZipArchive
 from ocrsvc.errors import BrokenArchive, CallerError, SourceGone
 from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import may_have_pages, open_document
 
-Archive = TarArchive | ZipArchive | TableArchive
-"""An archive or a table that is open; methods raise OSError and BrokenArchive.
-
-`members(archive)` gives what is in it, in its order, for one thread; what came before a failure stands. `load(place,
-most_bytes)` gives the bytes of a member to any thread, and raises BodyTooLarge, too.
-"""
 FAILURE: Final = "failure"
-"""The kind of locator of what cannot be read: its place is the reason."""
+"""The kind of what cannot be read: its place is the reason."""
 LINKED: Final = "linked"
-"""The kind of locator of a whole file that a table names: its place is the table's address."""
+"""The kind of a whole file that a table names: its place is the table's address."""
 MOST_OPEN: Final = 8
 """Archives that stay open while nothing is read from them."""
 KEPT_BYTES: Final = 64 * 1024 * 1024
-"""What a cache keeps of files, besides the one that was loaded last."""
+"""What is kept of files, besides the one that was loaded last."""
 _LIMITS: Final = PixelLimits(1 << 40)
 _DPI: Final = 100
 
 
 class SourceLoader:
-    """Loads files, for any thread; can be pickled, and works in any process. `close` it."""
+    """Loads files, for any thread; can be pickled, and works in any process. `close` it.
 
-    def __init__(self, most_bytes: int = MOST_FILE_BYTES) -> None:
-        self._most_bytes = most_bytes
+    The documents that were loaded last are kept, and with `keeps_all` other files, too: with deduplication they are
+    loaded twice.
+    """
+
+    def __init__(
+        self, most_bytes: int = MOST_FILE_BYTES, *, keeps_all: bool = False, kept_bytes: int = KEPT_BYTES
+    ) -> None:
+        self._most_bytes, self._keeps_all, self._kept_bytes = most_bytes, keeps_all, kept_bytes
         # By kind, address and version, with how many threads use it; what was used last is last.
         self._open: OrderedDict[tuple[str, str, str], tuple[Archive, int]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], tuple[Future[bytes], int]] = OrderedDict()
         self._lock = threading.Lock()
         self._tables = Tables()
 
-    def __reduce__(self) -> tuple[type[SourceLoader], tuple[int]]:
-        return SourceLoader, (self._most_bytes,)
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(SourceLoader, self._most_bytes, keeps_all=self._keeps_all, kept_bytes=self._kept_bytes), ()
 
     def __call__(self, file: SourceFile) -> bytes:
-        """The bytes of a file.
+        """The bytes of a file; a thread that asks while another loads it waits for that.
 
         Raises SourceGone where it is no longer what was planned, BrokenArchive, CallerError where it is too large or a
         document that cannot be opened, and ResourcesExhausted.
         """
-        locator = Locator.of(file.locator)
-        if locator.kind == FAILURE:
+        if file.total == 1 and not self._keeps_all:
+            return self._load_planned(file)
+        key = file.address, file.place
+        with self._lock:
+            future, _ = found = self._kept.pop(key, None) or (Future[bytes](), file.size)
+            is_first = not (future.running() or future.done())
+            if is_first:
+                future.set_running_or_notify_cancel()
+            self._kept[key] = found
+            while len(self._kept) > 1 and sum(size for _, size in self._kept.values()) > self._kept_bytes:
+                self._kept.popitem(last=False)
+        if is_first:
+            try:
+                future.set_result(self._load_planned(file))
+            except BaseException as error:  # noqa: BLE001  whatever waits for it raises it
+                with self._lock:
+                    self._kept.pop(key, None)
+                future.set_exception(error)
+        return future.result()
+
+    def _load_planned(self, file: SourceFile) -> bytes:
+        if file.kind == FAILURE:
             kind = BrokenArchive if file.version else SourceGone
-            raise kind(locator.place, "Repair it, and choose another destination for it.")
-        data = self.load(locator, file.name, file.version)
+            raise kind(file.place, "Repair it, and choose another destination for it.")
+        data = self.load(file)
         # Where the name alone was known at planning, or counting failed, no page of a document may be lost.
         is_counted = file.total > 1 or (file.total == 1 and extension_of(file.name) in DOCUMENTS)
         if not is_counted and (pages := count_pages(data)) != 1:
@@ -78,25 +92,25 @@ class SourceLoader:
             )
         return data
 
-    def load(self, locator: Locator, name: str, version: str) -> bytes:
-        """The bytes at a place; `version` "" is not compared. Raises as a call does."""
+    def load(self, file: SourceFile | Found) -> bytes:
+        """The bytes at a file's place; `version` "" is not compared. Raises as a call does."""
         try:
-            now = look_at(locator.address)
-            if version and now.version != version:
+            now = look_at(file.address)
+            if file.version and now.version != file.version:
                 raise SourceGone("It has changed since the run was planned.", "Choose another destination for it.")
-            if locator.kind not in {"", LINKED}:
-                with self._using((locator.kind, locator.address, now.version)) as archive:
-                    return archive.load(locator.place, self._most_bytes)
+            if file.kind not in {"", LINKED}:
+                with self._using((file.kind, file.address, now.version)) as archive:
+                    return archive.load(file.place, self._most_bytes)
             if now.size > self._most_bytes:
                 raise too_large(now.size, self._most_bytes)
-            with open_file(locator.address) as file:
-                return read_fully(file, now.size)
+            with open_file(file.address) as opened:
+                return read_fully(opened, now.size)
         except OSError as error:
             raise SourceGone(
-                f"{name} cannot be read: {error.strerror or error}.", "Check it and its permissions."
+                f"{file.name} cannot be read: {error.strerror or error}.", "Check it and its permissions."
             ) from error
         except (SourceGone, CallerError) as error:
-            raise type(error)(f"{name}: {error.detail}", error.remedy) from error
+            raise type(error)(f"{file.name}: {error.detail}", error.remedy) from error
 
     def open(self, kind: str, address: str, column: str | None = None) -> Archive:
         """The archive at an address, to be closed. Raises OSError, SourceGone and BrokenArchive."""
@@ -128,44 +142,6 @@ class SourceLoader:
         idle = [key for key, (_, users) in self._open.items() if not users]
         for key in idle[: max(0, len(self._open) - most)]:
             self._open.pop(key)[0].close()
-
-
-class FileCache:
-    """Keeps the files that were loaded last; for any thread. In another process it begins empty.
-
-    Files of one page are kept only with `keeps_all`: without deduplication nothing loads them twice.
-    """
-
-    def __init__(
-        self, load: Callable[[SourceFile], bytes], *, keeps_all: bool = False, kept_bytes: int = KEPT_BYTES
-    ) -> None:
-        self._load, self._keeps_all, self._kept_bytes = load, keeps_all, kept_bytes
-        self._lock = threading.Lock()
-        self._files: OrderedDict[str, tuple[Future[bytes], int]] = OrderedDict()
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return partial(FileCache, self._load, keeps_all=self._keeps_all, kept_bytes=self._kept_bytes), ()
-
-    def load(self, file: SourceFile) -> bytes:
-        """The bytes of a file; a thread that asks while another loads it waits for that. Raises OcrsvcError."""
-        if file.total == 1 and not self._keeps_all:
-            return self._load(file)
-        with self._lock:
-            future, _ = found = self._files.pop(file.locator, None) or (Future[bytes](), file.size)
-            is_first = not (future.running() or future.done())
-            if is_first:
-                future.set_running_or_notify_cancel()
-            self._files[file.locator] = found
-            while len(self._files) > 1 and sum(size for _, size in self._files.values()) > self._kept_bytes:
-                self._files.popitem(last=False)
-        if is_first:
-            try:
-                future.set_result(self._load(file))
-            except BaseException as error:  # noqa: BLE001  whatever waits for it raises it
-                with self._lock:
-                    self._files.pop(file.locator, None)
-                future.set_exception(error)
-        return future.result()
 
 
 def count_pages(data: bytes) -> int:

@@ -1,45 +1,33 @@
 """Plans the files of sources: themselves, the images in archives and tables, or one page that fails.
 
-Also what has changed since: `find_changes` and `find_new`.
+`check_unchanged` looks what has changed since.
 """
 
 from __future__ import annotations
 
 import heapq
 import os
+import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from hashlib import blake2b
-from itertools import groupby, islice
+from itertools import compress, groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from ocrsvc.batch.objects import StoredObject, is_local, look_at, open_file
 from ocrsvc.batch.pages import SourceFile
 from ocrsvc.batch.plan import write_plan
-from ocrsvc.batch.sources.find_files import (
-    find_all,
-    is_local,
-    linked_address,
-    look_at,
-    matches,
-    open_file,
-    problem_of_linked,
-)
+from ocrsvc.batch.request import SourceRequest
+from ocrsvc.batch.sources.find_files import find_all, matches
 from ocrsvc.batch.sources.load_files import FAILURE, LINKED, SourceLoader, count_pages
-from ocrsvc.batch.sources.source_files import (
-    DOCUMENTS,
-    HEAD_BYTES,
-    Found,
-    Locator,
-    PlanningCounts,
-    SourceRequest,
-    extension_of,
-)
+from ocrsvc.batch.sources.source_files import DOCUMENTS, HEAD_BYTES, Found, PlanningCounts, extension_of
 from ocrsvc.errors import BadOption, BrokenArchive, CallerError, RunChanged, SourceGone
 from ocrsvc.imaging.codecs.decode import FORMATS
 from ocrsvc.imaging.document import is_pdf, may_have_pages
@@ -53,6 +41,9 @@ _ARCHIVES: Final = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _FIRST: Final = range(1, 2)
+_OUTSIDE: Final = (
+    "It names a file outside the table's folder, which is read only where --column names the column with the paths."
+)
 # Archives may say any size.
 _MOST_SIZE_BYTES: Final = 1 << 40
 # Each has a document of 64 MiB at most, and its child has it a second time.
@@ -62,20 +53,27 @@ _SAMPLE: Final = re.compile(r"(?P<share>\d{1,3}(\.\d{1,9})?)%|(?P<count>\d{1,12}
 _MOST_EXAMPLES: Final = 3
 
 
-def find_sources(request: SourceRequest, counts: PlanningCounts) -> Iterator[SourceFile]:
-    """The files of all sources in the order of the output, with the pages to read. Raises SourceGone and BadOption."""
-    files = _planned(request, counts, lambda _found: True)
-    if request.sample is not None:
-        files = _sampled(files, request.sample, request.seed, counts)
-    yield from _in_order_of_names(files) if request.is_sorted else files
-
-
-def _planned(
-    request: SourceRequest, counts: PlanningCounts, is_asked_for: Callable[[Found], bool]
+def find_sources(
+    request: SourceRequest, counts: PlanningCounts, planned: Iterable[SourceFile] = ()
 ) -> Iterator[SourceFile]:
+    """The files of all sources in the order of the output, with the pages to read; not those that are `planned`.
+
+    Raises SourceGone and BadOption.
+    """
+    known = {key for key, _, _ in _versions(planned)}
     with closing(_Planner(request, counts)) as planner:
-        files = ((found, ranges) for found, ranges in find_all(request.sources, counts) if is_asked_for(found))
-        yield from planner.plan_all(files)
+        found = (
+            (found, ranges) for found, ranges in find_all(request.sources, counts) if hash(found.address) not in known
+        )
+        files = planner.plan_all(found)
+        if request.sample is not None:
+            files = _sampled(files, request.sample, request.seed, counts)
+        if not request.is_sorted:
+            yield from files
+            return
+        # SQLite sorts by names.
+        with TemporaryDirectory() as folder, closing(write_plan(Path(folder, "all"), files, 500)) as plan:
+            yield from plan.all_files("name")
 
 
 class _Planner:
@@ -84,25 +82,21 @@ class _Planner:
     def __init__(self, request: SourceRequest, counts: PlanningCounts) -> None:
         self._request, self._counts = request, counts
         self._loader = SourceLoader(request.most_file_bytes)
+        self.close = self._loader.close
         try:
             self._ranges = ALL if request.pages is None else parse_ranges(request.pages)
         except ValueError as error:
             raise BadOption(f"--pages is {request.pages!r}: accepted are {ACCEPTED}.") from error
-
-    def close(self) -> None:
-        self._loader.close()
 
     def plan_all(self, files: Iterable[tuple[Found, Ranges | None]]) -> Iterator[SourceFile]:
         """What is planned of files, in their order; some are counted at once that are documents by their names."""
         rest, threads = iter(files), min(_MOST_THREADS, len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(threads, thread_name_prefix="batch-plan") as pool:
             while some := list(islice(rest, _AHEAD)):
-                for (found, ranges), total in zip(some, pool.map(self._count_named, some), strict=True):
-                    yield from self.plan(found, ranges, total)
-
-    def _count_named(self, item: tuple[Found, Ranges | None]) -> int | None:
-        found = item[0]
-        return self._count(found) if extension_of(found.name) in DOCUMENTS and not found.problem else None
+                documents = [extension_of(found.name) in DOCUMENTS and not found.problem for found, _ in some]
+                totals = pool.map(self._count, [found for found, _ in compress(some, documents)])
+                for (found, ranges), is_document in zip(some, documents, strict=True):
+                    yield from self.plan(found, ranges, next(totals) if is_document else None)
 
     def plan(self, found: Found, ranges: Ranges | None, total: int | None = None) -> Iterator[SourceFile]:
         """What is planned of a file: of its documents these pages, or those that the command asks for."""
@@ -111,16 +105,15 @@ class _Planner:
             yield self._failure(found)
         elif archive := _ARCHIVES.fullmatch(found.name):
             kind = next(kind for kind, end in archive.groupdict().items() if end)
-            yield from self._plan_archive(found, kind, ranges)
+            yield from self._plan_archive(replace(found, kind=kind), ranges)
         else:
             yield from self._plan(found, ranges, total)
 
-    def _plan_archive(self, archive: Found, kind: str, ranges: Ranges) -> Iterator[SourceFile]:
+    def _plan_archive(self, archive: Found, ranges: Ranges) -> Iterator[SourceFile]:
         """What is planned of what is in an archive or a table, and a page that fails where it ends early."""
         try:
-            with closing(self._loader.open(kind, archive.locator.address, self._request.column)) as opened:
-                whole = replace(archive, locator=Locator(archive.locator.address, kind))
-                for member in opened.members(whole):
+            with closing(self._loader.open(archive.kind, archive.address, self._request.column)) as opened:
+                for member in opened.members(archive):
                     yield from self._plan(self._linked(archive, member) if member.path else member, ranges, None)
             return
         except OSError as error:
@@ -132,33 +125,37 @@ class _Planner:
 
     def _linked(self, table: Found, row: Found) -> Found:
         """A file that a table names: it is called by its row, so that rows may name one file."""
-        address, is_trusted = linked_address(table.locator.address, row.path), self._request.column is not None
-        # A table that others made must not choose what else of this machine and its network is read.
-        if problem := problem_of_linked(table.locator.address, address, may_lead_away=is_trusted):
-            return replace(row, problem=f"{row.name}: {problem}")
-        if not is_trusted and is_local(address):
-            # A link that is changed later leads nowhere else.
-            address = str(Path(address).resolve())
-        found = Found(row.name, Locator(address, LINKED, table.locator.address), is_named=True)
+        is_trusted, is_whole = self._request.column is not None, "://" in row.path or row.path.startswith("/")
+        address = row.path if is_whole else f"{table.address.rpartition('/')[0]}/{row.path}"
         try:
+            # A table that others made must not choose what else of this machine and its network is read.
+            if not (is_trusted or is_below(table.address.rpartition("/")[0], address)):
+                raise BadOption(_OUTSIDE)
+            if not is_trusted and is_local(address):
+                # A link that is changed later leads nowhere else.
+                address = str(Path(address).resolve())
             now = look_at(address)
-            return replace(found, size=now.size, version=now.version)
         except OSError:
-            return found
-        except BadOption as error:
-            return replace(row, problem=f"{row.name}: {error.detail}")
+            now = StoredObject(address, 0, "")
+        except (BadOption, ValueError) as error:
+            return replace(row, problem=f"{row.name}: {getattr(error, 'detail', 'The path that it names has a NUL.')}")
+        found = Found(row.name, address, now.size, now.version, is_named=True)
+        return replace(found, kind=LINKED, place=table.address)
 
     def _plan(self, found: Found, ranges: Ranges, total: int | None) -> Iterator[SourceFile]:
         """What is planned of a file, or of a member of an archive."""
-        if not self._is_wanted(found.locator.address if found.locator.kind == LINKED else found.name):
+        name, include = found.address if found.kind == LINKED else found.name, self._request.include
+        if (include and not _matches_any(name, include)) or _matches_any(name, self._request.exclude):
             self._counts.left_out += 1
             return
         head = _read_head(found) if found.head is None and not found.problem else found.head or b""
         if head is None:
             # What cannot be read is not skipped: it may be an image. Its version is not known, nor compared.
             self._counts.unreadable += 1
-            yield SourceFile(found.name, found.locator.to_text(), "", 0, 0, _FIRST)
-        elif not (found.is_named or _is_image_name(found.name) or _is_image_head(head)):
+            yield SourceFile(found.name, found.address, "", 0, 0, _FIRST, found.kind, found.place)
+        elif not (
+            found.is_named or _is_image_name(found.name) or is_pdf(head) or any(form.match(head) for form, _ in FORMATS)
+        ):
             extension = extension_of(found.name)
             self._counts.skip(f".{extension[:16]}" if extension else "no extension")
         elif found.problem:
@@ -173,7 +170,7 @@ class _Planner:
         if found.size > self._request.most_file_bytes:
             return 0
         try:
-            return count_pages(self._loader.load(found.locator, found.name, found.version))
+            return count_pages(self._loader.load(found))
         except (SourceGone, CallerError):
             return 0
 
@@ -182,37 +179,38 @@ class _Planner:
         if pages:
             numbers = pages if isinstance(pages, range) else tuple(pages)
             size = min(found.size, _MOST_SIZE_BYTES)
-            yield SourceFile(found.name, found.locator.to_text(), found.version, size, total, numbers)
+            yield SourceFile(found.name, found.address, found.version, size, total, numbers, found.kind, found.place)
         else:
             self._counts.without_pages += 1
 
     def _failure(self, found: Found) -> SourceFile:
         self._counts.unreadable += 1
-        locator = Locator(found.locator.address, FAILURE, found.problem)
-        return SourceFile(found.name, locator.to_text(), found.version, 0, 0, _FIRST)
-
-    def _is_wanted(self, name: str) -> bool:
-        include, exclude = self._request.include, self._request.exclude
-        is_included = not include or any(_matches_name(name, pattern) for pattern in include)
-        return is_included and not any(_matches_name(name, pattern) for pattern in exclude)
+        return SourceFile(found.name, found.address, found.version, 0, 0, _FIRST, FAILURE, found.problem)
 
 
-def _matches_name(name: str, pattern: str) -> bool:
+def is_below(folder: str, address: str) -> bool:
+    """Whether a file is below a folder; on this machine where its links lead decides. Raises ValueError for a NUL."""
+    scheme, _, rest = address.rpartition("://")
+    above, _, below = folder.rpartition("://")
+    if scheme != above:
+        return False
+    if not scheme:
+        return Path(rest).resolve().is_relative_to(Path(f"{below}/").resolve())
+    return posixpath.normpath(rest).startswith(f"{posixpath.normpath(below)}/")
+
+
+def _matches_any(name: str, patterns: Iterable[str]) -> bool:
     """A pattern without a slash is one of the name alone, wherever the file is."""
-    return matches(name, pattern) if "/" in pattern else matches(name.rpartition("/")[2], pattern)
+    return any(matches(name if "/" in pattern else name.rpartition("/")[2], pattern) for pattern in patterns)
 
 
 def _is_image_name(name: str) -> bool:
     return _IMAGES.fullmatch(extension_of(name)) is not None
 
 
-def _is_image_head(head: bytes) -> bool:
-    return is_pdf(head) or any(pattern.match(head) for pattern, _ in FORMATS)
-
-
 def _read_head(found: Found) -> bytes | None:
     """The first bytes of a file; none where they cost a request and its name says enough, None where unreadable."""
-    address = found.locator.address
+    address = found.address
     if not found.version:
         return None
     if not is_local(address) and _is_image_name(address):
@@ -252,71 +250,40 @@ def _hash(name: str, number: int, seed: int) -> int:
     return int.from_bytes(blake2b(f"{seed} {number} {name}".encode(), digest_size=8).digest(), "big")
 
 
-def _in_order_of_names(files: Iterable[SourceFile]) -> Iterator[SourceFile]:
-    """The files sorted by their names, by SQLite."""
-    with TemporaryDirectory() as folder, closing(write_plan(Path(folder, "all"), files, 500)) as plan:
-        yield from plan.files_by_name()
+def check_unchanged(
+    planned: Iterable[SourceFile], request: SourceRequest, address: str, *, may_grow: bool = False
+) -> None:
+    """Raises RunChanged, with numbers of files, of which an archive is one, where sources differ from what is planned.
 
-
-@dataclass(slots=True)
-class SourceChanges:
-    """How sources differ from a plan: counts of files, of which an archive is one, and a few names."""
-
-    new: int = 0
-    missing: int = 0
-    changed: int = 0
-    examples: list[str] = field(default_factory=list)
-
-    def check_none(self, address: str) -> None:
-        """Raises RunChanged, with the numbers, if there are any."""
-        if not (self.new or self.missing or self.changed):
-            return
-        names = f", such as {', '.join(self.examples)}" if self.examples else ""
-        counts = (self.new, "new"), (self.changed, "changed"), (self.missing, "missing")
-        shown = ", ".join(f"{count} {what}" for count, what in counts if count)
-        update = "Add new files with --update, c" if self.new else "C"
+    Object stores, whose listing takes minutes, and standard input are left out: what is missing or has changed there
+    fails when it is read. A sample is not asked for new files. Raises SourceGone.
+    """
+    known = {key: version for key, version, is_here in _versions(planned) if is_here}
+    changes, examples, counts = Counter(new=0, changed=0, missing=0), list[str](), PlanningCounts()
+    with closing(_Planner(request, counts)) as planner:
+        for found, ranges in find_all(request.sources, counts, only_local=True):
+            version = known.pop(hash(found.address), None)
+            if version in (0, hash(found.version)):
+                continue
+            if version is None and (may_grow or request.sample or next(planner.plan(found, ranges), None) is None):
+                continue
+            changes["new" if version is None else "changed"] += 1
+            examples += [found.name][: _MOST_EXAMPLES - len(examples)]
+    changes["missing"] += len(known)
+    if changes.total():
+        names = f", such as {', '.join(examples)}" if examples else ""
+        shown = ", ".join(f"{count} {what}" for what, count in changes.items() if count)
+        update = "Add new files with --update, c" if changes["new"] else "C"
         raise RunChanged(
             f"Files have changed since the run in {address} was planned: {shown}{names}.",
             f"{update}ontinue whatever has changed with --as-planned, or choose another destination.",
         )
 
 
-def find_changes(planned: Iterable[SourceFile], request: SourceRequest) -> SourceChanges:
-    """What has changed since files were planned. Raises SourceGone.
-
-    Object stores, whose listing takes minutes, and standard input are left out: what is missing or has changed there
-    fails when it is read. A sample is not asked for new files.
-    """
-    known = {key: version for key, version, is_here in _versions(planned) if is_here}
-    changes, counts = SourceChanges(), PlanningCounts()
-    with closing(_Planner(request, counts)) as planner:
-        for found, ranges in find_all(request.sources, counts, only_local=True):
-            planned_version = known.pop(hash(found.locator.address), None)
-            is_new = planned_version is None
-            if is_new and (request.sample is not None or next(planner.plan(found, ranges), None) is None):
-                continue
-            if is_new or planned_version not in (0, hash(found.version)):
-                changes.new += is_new
-                changes.changed += not is_new
-                changes.examples += [found.name][: _MOST_EXAMPLES - len(changes.examples)]
-    changes.missing = len(known)
-    return changes
-
-
-def find_new(planned: Iterable[SourceFile], request: SourceRequest, counts: PlanningCounts) -> Iterator[SourceFile]:
-    """What is planned of files that were not there before, wherever they are. Raises SourceGone and BadOption."""
-    if request.sample is not None:
-        raise BadOption("A sample cannot be updated.", "Leave --update out, or choose another destination.")
-    known = {key for key, _, _ in _versions(planned)}
-    files = _planned(request, counts, lambda found: hash(found.locator.address) not in known)
-    yield from _in_order_of_names(files) if request.is_sorted else files
-
-
 def _versions(planned: Iterable[SourceFile]) -> Iterator[tuple[int, int, bool]]:
     """Of each file of a plan: hashes of address and version, 0 where that is unknown, and whether it is local."""
     for file in planned:
-        locator = Locator.of(file.locator)
-        is_linked = locator.kind == LINKED
-        address = locator.place if is_linked else locator.address
+        is_linked = file.kind == LINKED
+        address = file.place if is_linked else file.address
         is_known = bool(file.version) and not is_linked
         yield hash(address), hash(file.version) if is_known else 0, is_local(address)

@@ -1,18 +1,16 @@
-"""What is asked of sources, and what they hold before it is planned: files and members, their names and places."""
+"""What sources hold before it is planned: files and members, their names, and what is left out."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, BinaryIO, Final, Self
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO, Final, Protocol
 
 from ocrsvc.errors import BodyTooLarge, BrokenArchive
 
-MOST_FILE_BYTES: Final = 64 * 1024 * 1024
-"""What a file or a member may hold unless OCRSVC_MAX_BODY_BYTES says otherwise."""
 MOST_MEMBERS: Final = 500_000
 """Of an archive: zipfile takes about 650 bytes for each."""
 HEAD_BYTES: Final = 64
@@ -22,36 +20,6 @@ _MOST_KINDS: Final = 200
 _MOST_SHOWN: Final = 8
 # What looks as if it had been escaped here.
 _LOOKS_ESCAPED: Final = re.compile(r"\\x[89a-f][0-9a-f]")
-
-
-@dataclass(frozen=True, slots=True)
-class SourceRequest:
-    """What is to be planned.
-
-    Attributes:
-        pages: Of each document, such as "1-3,7"; None is all.
-        column: Of tables: what holds the images; None finds it.
-        include, exclude: Patterns of names, of which one must match, and none may.
-        sample: How many pages to take, "1000", or which share, "2.5%"; None is all.
-        is_sorted: Whether the order is that of the names over all sources.
-        most_file_bytes: What is larger fails without being read.
-    """
-
-    sources: tuple[str, ...]
-    pages: str | None = None
-    column: str | None = None
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    sample: str | None = None
-    seed: int = 0
-    is_sorted: bool = False
-    most_file_bytes: int = MOST_FILE_BYTES
-
-    def choice(self) -> dict[str, Any]:
-        """What chooses pages beside the sources, as far as it was given; it must stay the same during a run."""
-        own = asdict(self)
-        chosen = [each for each in fields(self) if each.name not in ("sources", "most_file_bytes")]
-        return {each.name: own[each.name] for each in chosen if own[each.name] != each.default}
 
 
 @dataclass(slots=True)
@@ -88,53 +56,45 @@ class PlanningCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Locator:
-    """A file, or a place in it: `kind` says which archive's reader loads it; "" is the whole file."""
-
-    address: str
-    kind: str = ""
-    place: str = ""
-
-    def to_text(self) -> str:
-        """As a plan holds it: a whole file is its address, where that is valid text, all else JSON."""
-        is_text = self.address.isascii() or self.address.encode(errors="replace").decode() == self.address
-        return self.address if is_text and not self.kind else json.dumps([self.address, self.kind, self.place])
-
-    @classmethod
-    def of(cls, text: str) -> Self:
-        """The locator that `to_text` wrote; no address begins with a bracket."""
-        return cls(*json.loads(text)) if text.startswith("[") else cls(text)
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
     """A file, a member of an archive or a row of a table, that may be planned.
 
-    Attributes:
-        name: In the results: valid text.
-        size: Bytes; 0 where that is not known.
-        version: Of the file: text that changes with its content; "" of what cannot be looked at.
-        head: The first bytes; None where they are to be read, "" where the name decides.
-        is_named: Whether it is planned whatever it is, as what a source names itself.
-        problem: Why it cannot be read.
-        path: Of the file that a table's row names.
+    `name` is valid text, `address`, `kind` and `place` are as in SourceFile. `version` is that of the file, "" where it
+    cannot be looked at, `size` 0 where it is not known. `head` has the first bytes: None where they are to be read, ""
+    where the name decides. What is `is_named` is planned whatever it is. `problem` says why it cannot be read, and
+    `path` is of the file that a table's row names.
     """
 
     name: str
-    locator: Locator
+    address: str
     size: int = 0
     version: str = ""
     head: bytes | None = None
     is_named: bool = False
     problem: str = ""
+    kind: str = ""
+    place: str = ""
     path: str = ""
 
     def member(self, name: str, place: str, size: int, head: bytes, problem: str, path: str = "") -> Found:
         """What lies at a place of this archive; its name begins with what is between the names."""
         own = self.name + name
-        locator = Locator(self.locator.address, self.locator.kind, place)
         problem = f"{own}: {problem}" if problem else ""
-        return Found(own, locator, size, self.version, head, name.startswith("#"), problem, path)
+        is_row = name.startswith("#")
+        return Found(own, self.address, size, self.version, head, is_row, problem, self.kind, place, path)
+
+
+class Archive(Protocol):
+    """An archive or a table that is open; methods raise OSError and BrokenArchive."""
+
+    def members(self, archive: Found) -> Iterator[Found]:
+        """What is in it, in its order, for one thread; what came before a failure stands."""
+
+    def load(self, place: str, most_bytes: int) -> bytes:
+        """The bytes of a member, for any thread. Raises BodyTooLarge, too."""
+
+    def close(self) -> None:
+        """Close it."""
 
 
 class MemberNames:

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import orjson
 
-from ocrsvc.batch.sources.find_files import look_at, open_file
+from ocrsvc.batch.objects import look_at, open_file
 from ocrsvc.batch.sources.source_files import HEAD_BYTES, Found, too_large
 from ocrsvc.errors import BadOption, BodyTooLarge, BrokenArchive, OcrsvcError, SourceGone
 from ocrsvc.imaging.document import may_have_pages
@@ -87,24 +87,21 @@ class Tables:
             set_library_environment(environ)
             self._program = Program(__name__, (os.getpid(),), environ=environ)
             self._program.wire.settimeout(_ANSWER_S)
-        wire = self._program.wire
-        wire.send(request)
-        answer = orjson.loads(_received(wire))
-        data = bytearray()
-        while len(data) < answer.get("size", 0):
-            data += _received(wire)
-        return answer, bytes(data)
+        self._program.wire.send(request)
+        pieces, missing = [self._program.wire.recv(_CHUNK_BYTES)], 0
+        answer = orjson.loads(pieces[0] or b"{}")
+        missing = answer.get("size", 0)
+        while missing and pieces[-1]:
+            pieces.append(self._program.wire.recv(_CHUNK_BYTES))
+            missing -= len(pieces[-1])
+        if not pieces[-1]:
+            raise ConnectionError
+        return answer, b"".join(pieces[1:])
 
     def _end(self) -> None:
         if self._program is not None:
             self._program.end()
             self._program = None
-
-
-def _received(wire: socket.socket) -> bytes:
-    if not (message := wire.recv(_CHUNK_BYTES)):
-        raise ConnectionError
-    return message
 
 
 class TableArchive:

@@ -9,7 +9,6 @@ whole strides.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Final, cast, get_args
 
@@ -79,26 +78,19 @@ _INPUT_PX: Final = (608, 800)  # width and height
 _MEANS: Final = np.array([0.485, 0.456, 0.406], np.float32)  # red, green, blue, of ImageNet
 _DEVIATIONS: Final = np.array([0.229, 0.224, 0.225], np.float32)
 
-
-class LayoutModel:
-    """The model, opened when it is first needed; safe to share between threads, which take turns."""
-
-    def __init__(self) -> None:
-        self._model = OnDemandModel(_FILE, "layout")
-
-    def find(self, pixels: Pixels, degrees: int, check: Check) -> list[FoundRegion]:
-        """The regions of a page, surest first, on the page turned clockwise by `degrees`. Raises EngineFailed."""
-        outputs = self._model.run(_to_tensor(pixels, degrees), check)
-        boxes, classes = decode(outputs[: len(STRIDES_PX)], outputs[len(STRIDES_PX) :], *_INPUT_PX)
-        height, width = pixels.shape[:2][:: 1 if degrees % 180 == 0 else -1]
-        across, down = width / _INPUT_PX[0], height / _INPUT_PX[1]
-        return [
-            FoundRegion(TYPES[number], confidence, (left * across, top * down, right * across, bottom * down))
-            for number, (left, top, right, bottom, confidence) in zip(classes.tolist(), boxes.tolist(), strict=True)
-        ]
+LAYOUT_MODEL: Final = OnDemandModel(_FILE, "layout")
 
 
-layout_model: Final = cache(LayoutModel)  # that of this process, which several engines share
+def find_regions(pixels: Pixels, degrees: int, check: Check) -> list[FoundRegion]:
+    """The regions of a page, surest first, on the page turned clockwise by `degrees`. Raises EngineFailed."""
+    outputs = LAYOUT_MODEL.run(_to_tensor(pixels, degrees), check)
+    boxes, classes = decode(outputs[: len(STRIDES_PX)], outputs[len(STRIDES_PX) :], *_INPUT_PX)
+    height, width = pixels.shape[:2][:: 1 if degrees % 180 == 0 else -1]
+    across, down = width / _INPUT_PX[0], height / _INPUT_PX[1]
+    return [
+        FoundRegion(TYPES[number], confidence, (left * across, top * down, right * across, bottom * down))
+        for number, (left, top, right, bottom, confidence) in zip(classes.tolist(), boxes.tolist(), strict=True)
+    ]
 
 
 def _to_tensor(pixels: Pixels, degrees: int) -> NDArray[np.float32]:

@@ -20,7 +20,7 @@ from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, Imaging, find_backend
 from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline, batch_on_gpu, find_fault
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
-from ocrsvc.engines.ppocr.pipeline.page_grid import unwarping_model
+from ocrsvc.engines.ppocr.pipeline.page_grid import find_grid
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import BatchRunner, LineRunner, make_line_runner, profiles
 from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, BeamRecognizer, Recognizer
 from ocrsvc.engines.ppocr.pipeline.several_recognizers import Script
@@ -105,12 +105,9 @@ class PpocrEngine:
 
     def open_handle(self) -> PageHandle:
         """See engines.contract.Engine."""
+        gpu_pipeline = self._gpu_pipeline
         return PageHandle(
-            self._detector,
-            self._scripts,
-            self._shared_threads,
-            gpu_pipeline=self._gpu_pipeline,
-            find_grid=unwarping_model().find_grid,
+            self._detector, self._scripts, self._shared_threads, gpu_pipeline=gpu_pipeline, find_grid=find_grid
         )
 
     def close(self) -> None:

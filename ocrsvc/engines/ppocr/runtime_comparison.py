@@ -1,6 +1,6 @@
 """Compares what the models can be computed with on the user's own pages: speed, lines found, and text read.
 
-This judges the same candidates as the proof at the first start (runtime_proof.py), by pages that matter to the user in
+This judges the candidates as the proof at the first start does (runtime_proof.py), by pages that matter to the user in
 place of one that we drew. Speed is measured in pairs of runs, one right after the other, in the processor's time.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Final
@@ -19,13 +18,16 @@ from ocrsvc.engines.ppocr.pipeline.db_postprocess import find_lines
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
-from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind, built_in_part
 from ocrsvc.engines.ppocr.runtime.runtimes import (
+    FP32,
     LEAST_GAIN,
+    Proof,
     Runtime,
     RuntimeChoice,
     choice_key,
     choice_name,
+    quickest,
     store_choice,
 )
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
@@ -40,39 +42,13 @@ from ocrsvc.engines.ppocr.runtime_proof import (
 from ocrsvc.imaging.outline import Outline, corners, extent
 from ocrsvc.records import Image, Pixels
 
-LEAST_AGREEMENT: Final = 0.99  # share of the characters that must be read as in single precision
-LEAST_FOUND: Final = 0.97  # share of the lines that must be found where single precision finds them
+LEAST_SHARE: Final[dict[Kind, float]] = {DETECTION: 0.97, RECOGNITION: 0.99}
+"""Of the lines that must be found where single precision finds them, and of the characters that must be read alike."""
+
 FEWEST_CHARACTERS: Final = 500  # with fewer, the agreement says nothing
 _SHIFT: Final = 0.15  # of a line's height: how far its corners may lie from where single precision finds them
 _MOST_TIMED: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A runtime of one model beside single precision in ONNX Runtime."""
-
-    model: str  # DETECTION or RECOGNITION
-    runtime: Runtime
-    # for each page or line, the processor's seconds in single precision and with this runtime
-    times_s: Sequence[tuple[float, float]]
-    count: int  # lines found, or characters read, in single precision
-    same: int  # how many of them are found or read alike
-
-    @property
-    def gain(self) -> float:
-        """How many times as quick: the median."""
-        return median(single / own for single, own in self.times_s) if self.times_s else 0.0
-
-    @property
-    def agreement(self) -> float:
-        """Share of what is found or read alike."""
-        return self.same / max(1, self.count)
-
-    @property
-    def wins(self) -> bool:
-        """Whether it may be chosen."""
-        least = LEAST_FOUND if self.model == DETECTION else LEAST_AGREEMENT
-        return self.gain >= LEAST_GAIN and self.agreement >= least
+_LEAST_S: Final = 1e-9  # what a clock that has not moved counts as
 
 
 class PageSamples:
@@ -85,61 +61,51 @@ class PageSamples:
         self._recognition = open_candidates(self._parts[1], config, cache)
         self._crops: list[Pixels] = []
         self._found: list[list[tuple[float, list[Outline]]]] = []
-        self._pages = 0
+        self.characters = 0  # read in single precision
 
-    def collect(self, image: Image) -> int:
-        """Find the lines of one more page with every candidate; returns how many lines there are now."""
+    def collect(self, image: Image) -> None:
+        """Find the lines of one more page with every candidate."""
         found = [_timed(partial(find_lines, image.pixels, partial(detect, one))) for one in self._detection.values()]
         self._found.append(found)
         self._crops += [cut_line(image.pixels, outline) for outline in found[0][1]]
-        self._pages += 1
-        return len(self._crops)
 
-    def compare(self, report_progress: Callable[[int, int], None] = lambda _done, _count: None) -> list[Comparison]:
+    def compare(self, report_progress: Callable[[int, int], None] = lambda _done, _count: None) -> list[Proof]:
         """Compare the lines found, read them all with every candidate, and time some of those runs."""
         compared = [
             _compare_found(runtime, [(page[0], page[place]) for page in self._found])
             for place, runtime in enumerate(self._detection)
             if place
         ]
-        single, *others = self._recognition
+        others = [runtime for runtime in self._recognition if runtime != FP32]
         texts: dict[Runtime, list[str]] = {runtime: [] for runtime in self._recognition}
-        times_s: dict[Runtime, list[tuple[float, float]]] = {runtime: [] for runtime in others}
+        gains: dict[Runtime, list[float]] = {runtime: [] for runtime in others}
         every = max(1, len(self._crops) // _MOST_TIMED)
         for number, line in enumerate(self._crops):
             report_progress(number, len(self._crops))
             for runtime, runner in self._recognition.items():
                 texts[runtime].append(read_lines(self._parts[1], runner, [line])[0].text)
             if number % every == 0:
-                runs = {
-                    one: [partial(runner.run, to_tensor(line), OUTPUTS)] for one, runner in self._recognition.items()
-                }
+                tensor = to_tensor(line)
+                runs = {one: [partial(runner.run, tensor, OUTPUTS)] for one, runner in self._recognition.items()}
                 spent_s = time_in_turn(runs, rounds=1, clock=time.process_time)
                 for runtime in others:
-                    times_s[runtime].append((spent_s[single][0], spent_s[runtime][0]))
+                    gains[runtime].append(spent_s[FP32][0] / max(spent_s[runtime][0], _LEAST_S))
         report_progress(len(self._crops), len(self._crops))
-        return compared + [_compare_read(one, times_s[one], texts[single], texts[one]) for one in others]
+        self.characters = sum(map(len, texts[FP32]))
+        return compared + [
+            make_proof(RECOGNITION, one, gains[one], self.characters, sum(map(count_edits, texts[FP32], texts[one])))
+            for one in others
+        ]
 
-    def choose(self, compared: Sequence[Comparison]) -> RuntimeChoice:
+    def choose(self, compared: Sequence[Proof]) -> RuntimeChoice:
         """The quickest of those that win, for each model; single precision where none does."""
-
-        def best(name: str, single: Runtime) -> Runtime:
-            winners = [one for one in compared if one.model == name and one.wins]
-            return max(winners, key=lambda one: one.gain).runtime if winners else single
-
-        reason = f"by `ocrsvc optimize` with {self._pages} pages"
-        detection, recognition = next(iter(self._detection)), next(iter(self._recognition))
-        return RuntimeChoice(best(DETECTION, detection), best(RECOGNITION, recognition), reason)
+        reason = f"by `ocrsvc optimize` with {len(self._found)} pages"
+        return RuntimeChoice(quickest(compared, DETECTION), quickest(compared, RECOGNITION), reason)
 
     def save(self, choice: RuntimeChoice) -> bool:
         """Let the engine take that choice from its next start on; whether the cache took it."""
         key = choice_key(self._parts, self._config.provider, read_reference_file())
         return store_choice(self._cache, choice_name(self._parts[1]), key, choice)
-
-
-def count_characters(compared: Sequence[Comparison]) -> int:
-    """How many characters were read in single precision; 0 where nothing was compared with it."""
-    return max((one.count for one in compared if one.model == RECOGNITION), default=0)
 
 
 def count_edits(wanted: str, found: str) -> int:
@@ -163,14 +129,13 @@ def count_found(single: Sequence[Outline], other: Sequence[Outline]) -> int:
     return sum(bool(shift <= max(2.0, _SHIFT * extent(line)[1])) for shift, line in zip(shifts, single, strict=True))
 
 
-def table(compared: Sequence[Comparison]) -> Iterable[str]:
+def table(compared: Sequence[Proof]) -> Iterable[str]:
     """What was measured, in lines to print."""
     yield f"{'model':12} {'runtime':18} {'speed':>7} {'alike':>8}  verdict"
     for one in compared:
-        model = "detection" if one.model == DETECTION else "recognition"
-        least = LEAST_FOUND if one.model == DETECTION else LEAST_AGREEMENT
+        least = LEAST_SHARE[one.model]
         verdict = "may be used" if one.wins else f"not used: at least x{LEAST_GAIN:g} and {least:.0%} are asked"
-        yield f"{model:12} {one.runtime!s:18} {'x' + format(one.gain, '.2f'):>7} {one.agreement:>8.2%}  {verdict}"
+        yield f"{one.model:12} {one.runtime!s:18} {'x' + format(one.gain, '.2f'):>7} {one.agreement:>8.2%}  {verdict}"
 
 
 def _timed(run: Callable[[], list[Outline]]) -> tuple[float, list[Outline]]:
@@ -181,15 +146,15 @@ def _timed(run: Callable[[], list[Outline]]) -> tuple[float, list[Outline]]:
 
 def _compare_found(
     runtime: Runtime, pages: Sequence[tuple[tuple[float, list[Outline]], tuple[float, list[Outline]]]]
-) -> Comparison:
-    times_s = [(single[0], other[0]) for single, other in pages]
+) -> Proof:
+    gains = [single[0] / max(other[0], _LEAST_S) for single, other in pages]
+    count = sum(len(single[1]) for single, _ in pages)
     same = sum(count_found(single[1], other[1]) for single, other in pages)
-    return Comparison(DETECTION, runtime, times_s, sum(len(single[1]) for single, _ in pages), same)
+    return make_proof(DETECTION, runtime, gains, count, count - same)
 
 
-def _compare_read(
-    runtime: Runtime, times_s: Sequence[tuple[float, float]], single: Sequence[str], other: Sequence[str]
-) -> Comparison:
-    count = sum(map(len, single))
-    edits = sum(map(count_edits, single, other))
-    return Comparison(RECOGNITION, runtime, times_s, count, max(0, count - edits))
+def make_proof(model: Kind, runtime: Runtime, gains: Sequence[float], count: int, differing: int) -> Proof:
+    """Of so many lines or characters, where so many are found or read otherwise; the median gain counts."""
+    agreement = max(0, count - differing) / max(1, count)
+    fault = "" if agreement >= LEAST_SHARE[model] else "too little is alike"
+    return Proof(model, runtime, median(gains) if gains else 0.0, agreement, fault)

@@ -27,11 +27,12 @@ from ocrsvc.engines.ppocr.pipeline.page import LEAST_CONFIDENCE
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS, make_line_runner
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, input_width
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
-from ocrsvc.engines.ppocr.runtime.model_parts import ModelPart
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind, ModelPart
 from ocrsvc.engines.ppocr.runtime.models import read_dictionary
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.providers import ON_CPU, check_precision, choose_provider
 from ocrsvc.engines.ppocr.runtime.runtimes import (
+    FP32,
     Proof,
     Runtime,
     RuntimeChoice,
@@ -107,19 +108,20 @@ def prove_runtimes(parts: Parts, config: SessionConfig, cache: ModelCache) -> Ru
     began_s = time.perf_counter()
     page = np.asarray(cv2.imread(str(_REFERENCE), cv2.IMREAD_COLOR), np.uint8)
     detection = open_candidates(parts[0], config, cache)
-    found = prove_detection(detection, page)
-    outlines = find_lines_once(next(iter(detection.values())), page)
+    proofs = prove_detection(detection, page)
+    outlines = find_lines_once(detection[FP32], page)
     recognition = open_candidates(parts[1], config, cache)
     height = parts[1].input_format.height_px
-    read = prove_recognition(parts[1], recognition, [cut_line(page, outline, height) for outline in outlines])
-    for proof in (*found, *read):
-        times = " + ".join(f"{1000 * seconds:.1f}" for seconds in proof.times_s) or "no"
-        LOG.info("Tried %s: %s ms%s", proof.runtime, times, f", but {proof.fault}" if proof.fault else "")
+    proofs += prove_recognition(parts[1], recognition, [cut_line(page, outline, height) for outline in outlines])
+    for proof in proofs:
+        LOG.info(
+            "Tried %s for %s: x%.2f%s", proof.runtime, proof.model, proof.gain, proof.fault and f", but {proof.fault}"
+        )
     # What the candidates that lost have taken; the worker's limits of memory look at what is resident.
     del detection, recognition
     give_back()
     reason = f"proved in {time.perf_counter() - began_s:.1f} s"
-    return RuntimeChoice(quickest(found), quickest(read), reason)
+    return RuntimeChoice(quickest(proofs, DETECTION), quickest(proofs, RECOGNITION), reason)
 
 
 def read_reference_file() -> bytes:
@@ -142,48 +144,58 @@ def open_candidates(part: ModelPart, config: SessionConfig, cache: ModelCache) -
 
 
 def prove_detection(runners: Mapping[Runtime, ModelRunner], page: Pixels) -> list[Proof]:
-    """A proof of each, of the same page. Single precision comes first."""
+    """A proof of each candidate, of the same page."""
     resized = _for_detection(page)
-    lines, failed = _try_each(runners, lambda runner: find_lines_once(runner, page))
-    single = next(iter(lines.values()))
-    times_s = time_in_turn({runtime: [partial(detect, runners[runtime], resized)] for runtime in lines})
-    proofs = [Proof(runtime, times_s[runtime], outline_fault(single, found)) for runtime, found in lines.items()]
-    return proofs + failed
+    return _prove(
+        DETECTION,
+        runners,
+        read=lambda runner: find_lines_once(runner, page),
+        runs=lambda runner: [partial(detect, runner, resized)],
+        fault=outline_fault,
+    )
 
 
 def prove_recognition(part: ModelPart, runners: Mapping[Runtime, ModelRunner], crops: Sequence[Pixels]) -> list[Proof]:
-    """A proof of each, of the same lines: those that single precision, which comes first, makes sense of."""
+    """A proof of each candidate, of the same lines: those that single precision makes sense of."""
     # Lines of scripts that it does not know are noise to it.
-    found = read_lines(part, next(iter(runners.values())), crops)
+    found = read_lines(part, runners[FP32], crops)
     crops = [crop for crop, text in zip(crops, found, strict=True) if text.confidence >= LEAST_CONFIDENCE]
     if len(crops) < FEWEST_LINES:
-        return [Proof(runtime, (0.0,), "the reference page has too little of its script") for runtime in runners]
-    texts, failed = _try_each(runners, lambda runner: read_lines(part, runner, crops))
-    single = next(iter(texts.values()))
+        fault = "the reference page has too little of its script"
+        return [Proof(RECOGNITION, runtime, 0.0, fault=fault) for runtime in runners if runtime != FP32]
     by_width = sorted(crops, key=lambda one: one.shape[1])
     # From the narrowest to the widest, evenly apart.
     places = np.linspace(0, len(by_width) - 1, min(len(by_width), _TIMED_LINES)).round().astype(int)
     timed = [to_tensor(by_width[place], part.input_format) for place in dict.fromkeys(places.tolist())]
-    runs = {runtime: [partial(runners[runtime].run, tensor, OUTPUTS) for tensor in timed] for runtime in texts}
-    times_s = time_in_turn(runs)
-    fault = partial(text_fault, single, is_own_page=part.version.is_built_in)
-    return [Proof(runtime, times_s[runtime], fault(read)) for runtime, read in texts.items()] + failed
+    return _prove(
+        RECOGNITION,
+        runners,
+        read=lambda runner: read_lines(part, runner, crops),
+        runs=lambda runner: [partial(runner.run, tensor, OUTPUTS) for tensor in timed],
+        fault=partial(text_fault, is_own_page=part.version.is_built_in),
+    )
 
 
-def _try_each(
-    runners: Mapping[Runtime, ModelRunner], attempt: Callable[[ModelRunner], R]
-) -> tuple[dict[Runtime, R], list[Proof]]:
-    """What is made of each, and proofs against those whose runs fail. Raises what the first, single precision, does."""
-    made: dict[Runtime, R] = {}
-    failed = []
-    for runtime, runner in runners.items():
+def _prove(
+    model: Kind,
+    runners: Mapping[Runtime, ModelRunner],
+    read: Callable[[ModelRunner], R],
+    runs: Callable[[ModelRunner], Sequence[Callable[[], object]]],
+    fault: Callable[[R, R], str],
+) -> list[Proof]:
+    """Hold what each candidate reads against single precision, and time its runs. Raises what the latter's raise."""
+    made, faults = {FP32: read(runners[FP32])}, dict[Runtime, str]()
+    others = [runtime for runtime in runners if runtime != FP32]
+    for runtime in others:
         try:
-            made[runtime] = attempt(runner)
+            made[runtime] = read(runners[runtime])
         except SESSION_ERRORS as error:
-            if not made:
-                raise
-            failed.append(Proof(runtime, (), f"a run fails: {error}"))
-    return made, failed
+            faults[runtime] = f"a run fails: {error}"
+        else:
+            faults[runtime] = fault(made[FP32], made[runtime])
+    spent_s = {name: sum(one) for name, one in time_in_turn({name: runs(runners[name]) for name in made}).items()}
+    gains = {name: spent_s[FP32] / max(spent_s[name], 1e-9) for name in made}
+    return [Proof(model, name, gains.get(name, 0.0), fault=faults[name]) for name in others]
 
 
 def time_in_turn(

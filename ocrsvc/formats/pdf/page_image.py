@@ -15,7 +15,7 @@ from ocrsvc.imaging.codecs.encoded_image import EncodedImage
 from ocrsvc.imaging.codecs.gif_and_tiff import open_tiff
 from ocrsvc.imaging.codecs.jpeg import read_colours
 from ocrsvc.imaging.codecs.png import PALETTE, RGB, PngSamples, read_samples
-from ocrsvc.imaging.codecs.resolution import read_resolution
+from ocrsvc.imaging.codecs.tiff_directories import read_resolution
 from ocrsvc.records import Pixels
 
 _JPEG_COLOURS: Final = {1: b"/DeviceGray", 3: b"/DeviceRGB", 4: b"/DeviceCMYK"}
@@ -80,11 +80,11 @@ def _undecoded() -> BrokenImage:
 
 
 def _jpeg_head(raw: bytes) -> bytes | None:
-    colours = read_colours(raw)
-    space = _JPEG_COLOURS.get(colours.components)
+    components, is_adobe = read_colours(raw)
+    space = _JPEG_COLOURS.get(components)
     if space is None:
         return None
-    inverted = b" /Decode [1 0 1 0 1 0 1 0]" if colours.components == 4 and colours.is_adobe else b""
+    inverted = b" /Decode [1 0 1 0 1 0 1 0]" if components == 4 and is_adobe else b""
     return b"/ColorSpace %b /BitsPerComponent 8 /Filter /DCTDecode%b" % (space, inverted)
 
 

@@ -22,7 +22,7 @@ from ocrsvc.formats.pdf.image_pdf import ImagePdf
 from ocrsvc.formats.pdf.page_image import page_image
 from ocrsvc.formats.pdf.text_lines import PageText, text_of
 from ocrsvc.imaging.codecs.decode import PixelLimits
-from ocrsvc.imaging.codecs.tiff_pages import find_pages
+from ocrsvc.imaging.codecs.tiff_directories import find_pages
 from ocrsvc.imaging.document import is_pdf, may_have_pages
 from ocrsvc.records import Page
 from ocrsvc.system.child_process import Check, ChildFailed, ChildLate, ChildProcess

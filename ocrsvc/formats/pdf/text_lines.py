@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from ocrsvc.imaging.bidirectional_text import visual_order
+from ocrsvc.imaging.text_direction import visual_order
 from ocrsvc.records import Box, LineSource, Page
 
 _LEAST_GAP: Final = 0.25

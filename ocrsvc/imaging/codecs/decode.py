@@ -12,15 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ocrsvc.errors import BrokenImage, ImageTooLarge, UnsupportedImage
-from ocrsvc.imaging.codecs.bmp import open_bmp
-from ocrsvc.imaging.codecs.encoded_image import EncodedImage, broken
-from ocrsvc.imaging.codecs.exif import turn_upright
+from ocrsvc.imaging.codecs.bmp_pnm_webp import open_bmp, open_pnm, open_webp
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage, broken, flatten, turn_upright
 from ocrsvc.imaging.codecs.gif_and_tiff import open_gif, open_tiff
 from ocrsvc.imaging.codecs.jpeg import open_jpeg
-from ocrsvc.imaging.codecs.pixel_depth import flatten
 from ocrsvc.imaging.codecs.png import open_png
-from ocrsvc.imaging.codecs.pnm import open_pnm
-from ocrsvc.imaging.codecs.webp import open_webp
 from ocrsvc.records import Image
 
 FORMATS: tuple[tuple[re.Pattern[bytes], Callable[[bytes], EncodedImage]], ...] = (
@@ -60,13 +56,10 @@ SNIFFED_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class PixelLimits:
-    """How many pixels a header may declare before anything is decoded.
+    """How many pixels a header may declare before anything is decoded (OCRSVC_MAX_PIXELS, OCRSVC_FORMAT_MAX_PIXELS).
 
-    Attributes:
-        max_pixels: Width times height, for every format (OCRSVC_MAX_PIXELS).
-        by_format: Lower limits for single formats, by lower-case name (OCRSVC_FORMAT_MAX_PIXELS): a few bytes of PNG,
-            WebP, GIF or TIFF can declare a gigapixel.
-        max_side: Longest side in pixels; the formats' own and the decoders' limits lie here.
+    Formats, by lower-case name, may have lower limits: a few bytes of PNG, WebP, GIF or TIFF can declare a gigapixel.
+    At `max_side` lie the formats' own limits and the decoders'.
     """
 
     max_pixels: int
@@ -75,17 +68,9 @@ class PixelLimits:
 
 
 def decode(data: bytes | memoryview, limits: PixelLimits, *, gray: bool) -> Image:
-    """The first image in `data`, upright, over an opaque background.
+    """The first image in a file, upright, over an opaque background; with `gray`, or if it has no colour, gray.
 
-    Args:
-        data: The whole file.
-        limits: What the header may declare.
-        gray: Colour is not needed; files without colour come back gray either way.
-
-    Raises:
-        UnsupportedImage: Not a format that is read.
-        ImageTooLarge: The header declares more than `limits` allow; nothing was decoded.
-        BrokenImage: Empty, cut off or damaged.
+    Raises UnsupportedImage; ImageTooLarge, before anything is decoded; BrokenImage if it is empty, cut off or damaged.
     """
     return decode_pixels(open_encoded_image(data, limits), gray=gray)
 
@@ -107,11 +92,7 @@ def open_without_pillow(data: bytes, limits: PixelLimits) -> EncodedImage | None
 
 
 def decode_pixels(encoded: EncodedImage, *, gray: bool) -> Image:
-    """Decode, flatten and turn upright; in the calling thread, without the GIL where OpenCV decodes.
-
-    Raises:
-        BrokenImage: Cut off or damaged.
-    """
+    """Decode, flatten and turn upright, without the GIL where OpenCV decodes. Raises BrokenImage."""
     gray = gray or encoded.gray
     # Without a name for what comes in between, which would keep it until the end.
     return Image(turn_upright(flatten(encoded.read(gray), gray=gray), encoded.orientation), encoded.format)
@@ -125,19 +106,13 @@ def no_bytes() -> BrokenImage:
 def _opener_of(raw: bytes) -> Callable[[bytes], EncodedImage]:
     if not raw:
         raise no_bytes()
-    for pattern, open_encoded_image in FORMATS:
+    for pattern, opener in FORMATS:
         if pattern.match(raw):
-            return open_encoded_image
-    raise UnsupportedImage(
-        f"This is {_name_unsupported(raw[:SNIFFED_BYTES])}.", f"Send one of: {SUPPORTED}; PDF where documents are read."
-    )
-
-
-def _name_unsupported(head: bytes) -> str:
-    for pattern, name in UNSUPPORTED_FORMATS:
-        if pattern.match(head):
-            return name
-    return f"no image format that is known here (it begins with the bytes {head[:8].hex(' ')})"
+            return opener
+    head = raw[:SNIFFED_BYTES]
+    unknown = f"no image format that is known here (it begins with the bytes {head[:8].hex(' ')})"
+    name = next((name for pattern, name in UNSUPPORTED_FORMATS if pattern.match(head)), unknown)
+    raise UnsupportedImage(f"This is {name}.", f"Send one of: {SUPPORTED}; PDF where documents are read.")
 
 
 def check_size(encoded: EncodedImage, limits: PixelLimits) -> None:
@@ -150,17 +125,11 @@ def check_size(encoded: EncodedImage, limits: PixelLimits) -> None:
             f"This {name} declares {width} x {height} pixels; no side may be longer than {limits.max_side}.",
             "Send a smaller image or cut it into pages.",
         )
-    _check_area(encoded, limits)
-
-
-def _check_area(encoded: EncodedImage, limits: PixelLimits) -> None:
     own = limits.by_format.get(encoded.format)
     limit = limits.max_pixels if own is None else min(own, limits.max_pixels)
-    area = encoded.width * encoded.height
-    if area > limit:
-        setting = "OCRSVC_FORMAT_MAX_PIXELS" if own == limit else "OCRSVC_MAX_PIXELS"
+    if width * height > limit:
+        setting = "OCRSVC_FORMAT_MAX_PIXELS" if limit == own else "OCRSVC_MAX_PIXELS"
         raise ImageTooLarge(
-            f"This {encoded.format.upper()} declares {encoded.width} x {encoded.height} = {area} pixels; the limit is "
-            f"{limit} ({setting}).",
+            f"This {name} declares {width} x {height} = {width * height} pixels; the limit is {limit} ({setting}).",
             "Send a smaller image, or ask the operator to raise the limit.",
         )

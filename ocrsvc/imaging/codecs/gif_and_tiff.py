@@ -19,28 +19,16 @@ from PIL.Image import Image as PillowImage
 from PIL.TiffImagePlugin import TiffImageFile
 
 from ocrsvc.errors import ImageTooLarge
-from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, broken
-from ocrsvc.imaging.codecs.pixel_depth import bands, stretch
-from ocrsvc.imaging.codecs.tiff_pages import begin_with
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, bands, broken, stretch
+from ocrsvc.imaging.codecs.tiff_directories import begin_with
 
 PHOTOMETRIC, ORIENTATION, TILE_WIDTH, TILE_LENGTH = 262, 274, 322, 323
 WHITE_IS_ZERO = 0
 
 # Whatever Pillow's parsers stumble over in a damaged file; MemoryError is not among them: it is not the file's fault.
-PARSER_FAILURES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    Warning,
-    struct.error,
-)
+_BY_VALUE = (ArithmeticError, LookupError, TypeError, ValueError, struct.error)
+_BY_STATE = (AssertionError, AttributeError, EOFError, OSError, RuntimeError, SyntaxError, Warning)
+PARSER_FAILURES = (*_BY_VALUE, *_BY_STATE)
 
 
 def open_gif(raw: bytes) -> EncodedImage:
@@ -56,12 +44,7 @@ def open_gif(raw: bytes) -> EncodedImage:
 
 
 def open_tiff(raw: bytes, page: int | None = None) -> EncodedImage:
-    """Read one directory. Pillow turns the pixels upright itself. Raises BrokenImage, ImageTooLarge.
-
-    Args:
-        raw: The whole file.
-        page: Where the directory begins; None is the first one.
-    """
+    """Read the directory at an offset, or the first; Pillow turns pixels upright. Raises BrokenImage, ImageTooLarge."""
 
     def open_image() -> TiffImageFile:
         return TiffImageFile(io.BytesIO(raw if page is None else begin_with(raw, page)))
@@ -103,20 +86,13 @@ def _failures_translated(name: str) -> Iterator[None]:
         raise broken(name, f"is cut off, damaged or of a kind that is not read ({reason})") from cause
 
 
-def _read_tiff(image: PillowImage) -> Samples:
+def _read_tiff(image: TiffImageFile) -> Samples:
     if not image.mode.startswith(("I", "F")):
         return _read_colours(image)
     levels = np.asarray(image)
-    if image.mode in ("I", "F"):
-        samples: Samples = stretch(levels)
-    else:
-        samples = levels.astype(np.uint16)
+    samples: Samples = stretch(levels) if image.mode in ("I", "F") else levels.astype(np.uint16)
     # For one byte a sample Pillow turns white-is-zero round itself, for more it does not.
-    return np.invert(samples) if _is_white_zero(image) else samples
-
-
-def _is_white_zero(image: PillowImage) -> bool:
-    return isinstance(image, TiffImageFile) and image.tag_v2.get(PHOTOMETRIC) == WHITE_IS_ZERO
+    return np.invert(samples) if image.tag_v2.get(PHOTOMETRIC) == WHITE_IS_ZERO else samples
 
 
 def _read_colours(image: PillowImage) -> Samples:

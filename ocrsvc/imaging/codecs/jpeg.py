@@ -11,20 +11,18 @@ import numpy as np
 
 from ocrsvc.errors import UnsupportedImage
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, broken, decode_with_opencv, try_opencv
-from ocrsvc.imaging.codecs.exif import read_orientation
+from ocrsvc.imaging.codecs.tiff_directories import read_orientation
 
 MAGIC = b"\xff\xd8"
 END_OF_IMAGE = b"\xff\xd9"
 START_OF_SCAN = 0xDA
 APP1 = 0xE1
 APP14 = 0xEE
-BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
-"""Markers without a length behind them."""
+BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length behind them
 FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 PROGRESSIVE_MARKERS = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 
-FRAME_BYTES = 6
-"""Depth, height, width and number of components, before the components themselves."""
+FRAME_BYTES = 6  # depth, height, width and number of components, before the components themselves
 
 MAX_SEGMENTS = 10_000
 MAX_SCANS = 500
@@ -60,18 +58,10 @@ def open_jpeg(raw: bytes) -> EncodedImage:
     return EncodedImage("jpeg", header.width, header.height, read, orientation, colourless, need)
 
 
-@dataclass(frozen=True, slots=True)
-class JpegColours:
-    """How a JPEG stores its colours: components of a pixel, and whether Adobe's marker says that inks are inverted."""
-
-    components: int
-    is_adobe: bool
-
-
-def read_colours(raw: bytes) -> JpegColours:
-    """The colours of a JPEG that `open_jpeg` opens. Raises BrokenImage, UnsupportedImage."""
+def read_colours(raw: bytes) -> tuple[int, bool]:
+    """Components of a pixel, and whether Adobe's marker says that inks are inverted. Raises as `open_jpeg` does."""
     header = _read_markers(raw)
-    return JpegColours(header.components, header.is_adobe)
+    return header.components, header.is_adobe
 
 
 def _read_markers(raw: bytes) -> _Header:
@@ -120,8 +110,7 @@ def _note_frame(header: _Header, marker: int, body: bytes) -> None:
 def _coefficient_bytes(components: bytes) -> int:
     """Bytes of coefficients for each pixel, rounded up: two for each sample, of which coarser components have fewer.
 
-    Args:
-        components: Three bytes for each: its name, its samples across and down, its table.
+    Each component has three bytes: its name, its samples across and down, its table.
     """
     sides = [(sampling >> 4, sampling & 15) for sampling in components[1::3]]
     finest = max((across for across, _ in sides), default=1) * max((down for _, down in sides), default=1)
@@ -143,11 +132,7 @@ def _decode(raw: bytes, header: _Header, gray: bool) -> Samples:  # noqa: FBT001
     if raw.rfind(END_OF_IMAGE, header.scan_offset) >= 0:
         return decode_with_opencv(raw, flags, "JPEG")
     samples = None if header.has_scans else try_opencv(raw + END_OF_IMAGE, flags)
-    if samples is None or _is_cut_off(samples):
+    # For lost data libjpeg fills in mid gray.
+    if samples is None or np.all(samples[-8:, -8:] == 128):
         raise broken("JPEG", "is cut off: its pixels end before the last row")
     return samples
-
-
-def _is_cut_off(samples: Samples) -> bool:
-    """Whether the last block is the mid gray that libjpeg fills in for lost data."""
-    return bool(np.all(samples[-8:, -8:] == 128))

@@ -8,76 +8,81 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import cv2
 
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, broken, decode_with_opencv
-from ocrsvc.imaging.codecs.exif import read_orientation
+from ocrsvc.imaging.codecs.tiff_directories import read_orientation
 
 MAGIC = b"\x89PNG\r\n\x1a\n"
 IHDR = struct.Struct(">IIBBBBB")
-FRAME_BYTES = 12
-"""Length, type and checksum around a chunk's body."""
+FRAME_BYTES = 12  # length, type and checksum around a chunk's body
 END_CHUNK = b"\0\0\0\0IEND\xaeB`\x82"
 CRITICAL_CHUNKS = frozenset({b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"})
 MAX_CHUNKS = 100_000
-_INTERLACED = 28
 
 GRAY, RGB, PALETTE, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
 DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), PALETTE: (1, 2, 4, 8), GRAY_ALPHA: (8, 16), RGB_ALPHA: (8, 16)}
 
 
 @dataclass(slots=True)
-class _Chunks:
-    """Byte ranges of the critical chunks, and what the other chunks say."""
+class _Png:
+    """A PNG's header, the byte ranges of its critical chunks, and what the other chunks say."""
 
+    width: int
+    height: int
+    depth: int
+    kind: int
+    is_interlaced: bool
     ranges: list[tuple[int, int]]
+    packed: list[slice] = field(default_factory=list)
     palette: bytes = b""
     exif: bytes = b""
-    transparent: bool = False
-    pixels: bool = False
-    ended: bool = False
+    is_transparent: bool = False
+    has_end: bool = False
+
+    @property
+    def has_alpha(self) -> bool:
+        """Whether pixels may be transparent."""
+        return self.kind in (GRAY_ALPHA, RGB_ALPHA) or (self.kind in (RGB, PALETTE) and self.is_transparent)
+
+    @property
+    def is_gray(self) -> bool:
+        """Whether it has no colour."""
+        reds, greens, blues = (self.palette[at::3] for at in range(3))
+        return self.kind in (GRAY, GRAY_ALPHA) or (self.kind == PALETTE and reds == greens == blues)
+
+    @property
+    def is_only_critical(self) -> bool:
+        """Whether the file has no other chunks, and its end."""
+        return len(self.ranges) == 1 and self.has_end
 
 
 def open_png(raw: bytes) -> EncodedImage:
     """Read the header and list the chunks; nothing is inflated. Raises BrokenImage."""
-    width, height, depth, kind = _read_ihdr(raw)
-    chunks = _read_chunks(raw)
-    if not chunks.pixels:
+    png = _read_chunks(raw)
+    if not png.packed:
         raise broken("PNG", "holds no pixels: its IDAT chunk is missing")
-    if kind == PALETTE and not chunks.palette:
+    if png.kind == PALETTE and not png.palette:
         raise broken("PNG", "has no palette")
 
     def read(gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
-        return decode_with_opencv(_critical_only(raw, chunks), _flags(kind, chunks, gray=gray), "PNG")
+        opaque = cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR
+        return decode_with_opencv(_critical_only(raw, png), cv2.IMREAD_UNCHANGED if png.has_alpha else opaque, "PNG")
 
     # With transparency all four channels are decoded before they are flattened.
-    samples = 2 * 4 * (2 if depth == 16 else 1)
-    need = (samples, samples) if _may_be_transparent(kind, chunks) else (2, 6)
-    colourless = kind in (GRAY, GRAY_ALPHA) or (kind == PALETTE and _is_gray(chunks.palette))
-    return EncodedImage(
-        "png",
-        width,
-        height,
-        read,
-        read_orientation(chunks.exif),
-        colourless,
-        need,
-        0 if _has_only_critical(chunks) else len(raw),
-    )
+    samples = 2 * 4 * (2 if png.depth == 16 else 1)
+    need = (samples, samples) if png.has_alpha else (2, 6)
+    copied = 0 if png.is_only_critical else len(raw)
+    return EncodedImage("png", png.width, png.height, read, read_orientation(png.exif), png.is_gray, need, copied)
 
 
 @dataclass(frozen=True, slots=True)
 class PngSamples:
-    """The samples of a PNG as they are packed in it.
+    """The samples of a PNG as they are packed in it: GRAY, RGB or PALETTE, of so many bits.
 
-    Attributes:
-        width, height: Pixels.
-        depth: Bits of a sample.
-        kind: GRAY, RGB or PALETTE.
-        palette: Red, green and blue of each colour; empty without.
-        packed: The rows, each with its filter, packed by zlib: to be joined.
+    The palette has red, green and blue of each colour; the rows, with their filters, are packed by zlib, to be joined.
     """
 
     width: int
@@ -90,41 +95,41 @@ class PngSamples:
 
 def read_samples(raw: bytes) -> PngSamples | None:
     """The samples of a PNG, not unpacked; None where it is transparent or interlaced. Raises BrokenImage."""
-    width, height, depth, kind = _read_ihdr(raw)
-    chunks = _read_chunks(raw)
-    if chunks.transparent or kind in (GRAY_ALPHA, RGB_ALPHA) or raw[_INTERLACED]:
+    png = _read_chunks(raw)
+    if png.is_transparent or png.has_alpha or png.is_interlaced:
         return None
-    view = memoryview(raw)
-    packed = [view[start + 8 : stop - 4] for name, start, stop in _walk(raw) if name == b"IDAT"]
-    return PngSamples(width, height, depth, kind, chunks.palette, packed)
+    packed = [memoryview(raw)[part] for part in png.packed]
+    return PngSamples(png.width, png.height, png.depth, png.kind, png.palette, packed)
 
 
-def _read_ihdr(raw: bytes) -> tuple[int, int, int, int]:
+def _read_header(raw: bytes) -> _Png:
     if len(raw) < 33 or raw[8:16] != b"\0\0\0\rIHDR":
         raise broken("PNG", "does not begin with a header")
-    width, height, depth, kind, *_ = IHDR.unpack_from(raw, 16)
+    width, height, depth, kind, *_, interlaced = IHDR.unpack_from(raw, 16)
     if depth not in DEPTHS.get(kind, ()):
         raise broken("PNG", f"declares colour type {kind} with {depth} bits, which does not exist")
-    return width, height, depth, kind
+    return _Png(width, height, depth, kind, bool(interlaced), [(0, len(MAGIC))])
 
 
-def _read_chunks(raw: bytes) -> _Chunks:
-    chunks = _Chunks(ranges=[(0, len(MAGIC))])
+def _read_chunks(raw: bytes) -> _Png:
+    png = _read_header(raw)
     for name, start, stop in _walk(raw):
         body = slice(start + 8, stop - 4)
-        if name in CRITICAL_CHUNKS:
-            _append_range(chunks.ranges, start, stop)
+        if name in CRITICAL_CHUNKS and png.ranges[-1][1] == start:
+            png.ranges[-1] = (png.ranges[-1][0], stop)
+        elif name in CRITICAL_CHUNKS:
+            png.ranges.append((start, stop))
         if name == b"IDAT":
-            chunks.pixels = True
+            png.packed.append(body)
         elif name == b"PLTE":
-            chunks.palette = raw[body]
+            png.palette = raw[body]
         elif name == b"tRNS":
-            chunks.transparent = True
-        elif name == b"eXIf" and not chunks.exif:
-            chunks.exif = raw[body]
+            png.is_transparent = True
+        elif name == b"eXIf" and not png.exif:
+            png.exif = raw[body]
         elif name == b"IEND":
-            chunks.ended = True
-    return chunks
+            png.has_end = True
+    return png
 
 
 def _walk(raw: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -141,33 +146,8 @@ def _walk(raw: bytes) -> Iterator[tuple[bytes, int, int]]:
     raise broken("PNG", f"has more than {MAX_CHUNKS} chunks")
 
 
-def _append_range(ranges: list[tuple[int, int]], start: int, stop: int) -> None:
-    if ranges[-1][1] == start:
-        ranges[-1] = (ranges[-1][0], stop)
-    else:
-        ranges.append((start, stop))
-
-
-def _has_only_critical(chunks: _Chunks) -> bool:
-    return len(chunks.ranges) == 1 and chunks.ended
-
-
-def _critical_only(raw: bytes, chunks: _Chunks) -> bytes:
-    if _has_only_critical(chunks):
+def _critical_only(raw: bytes, png: _Png) -> bytes:
+    if png.is_only_critical:
         return raw
-    parts = [memoryview(raw)[start:stop] for start, stop in chunks.ranges]
-    return b"".join([*parts, b"" if chunks.ended else END_CHUNK])
-
-
-def _flags(kind: int, chunks: _Chunks, *, gray: bool) -> int:
-    if _may_be_transparent(kind, chunks):
-        return cv2.IMREAD_UNCHANGED
-    return cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR
-
-
-def _may_be_transparent(kind: int, chunks: _Chunks) -> bool:
-    return kind in (GRAY_ALPHA, RGB_ALPHA) or (kind in (RGB, PALETTE) and chunks.transparent)
-
-
-def _is_gray(palette: bytes) -> bool:
-    return palette[0::3] == palette[1::3] == palette[2::3]
+    parts = [memoryview(raw)[start:stop] for start, stop in png.ranges]
+    return b"".join([*parts, b"" if png.has_end else END_CHUNK])

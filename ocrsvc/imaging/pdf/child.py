@@ -26,24 +26,19 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 from ocrsvc.imaging.pdf.characters import CharacterCopier, room_bytes
+from ocrsvc.imaging.pdf.page_objects import displayed, objects_of
 from ocrsvc.system.child_program import RequestFailed, apply_limits, pack, serve
 
-FONT_FOLDERS: Final = (
-    *("/usr/share/fonts", "/usr/local/share/fonts"),
-    *("/usr/share/X11/fonts/Type1", "/usr/share/X11/fonts/TTF"),
-)
+_X11_FONTS: Final = "/usr/share/X11/fonts"
+FONT_FOLDERS: Final = ("/usr/share/fonts", "/usr/local/share/fonts", f"{_X11_FONTS}/Type1", f"{_X11_FONTS}/TTF")
 """Where pdfium looks for fonts that a file does not bring."""
 
-_DEEPEST_FORM: Final = 8
 _BYTES_PER_PIXEL: Final = 4
 _LARGEST_SIDE: Final = 1e9
 _POINTS_PER_INCH: Final = 72
-_UNITS: Final = 1 << 20
-"""Of a page's width and height, in which places on it are asked for: pdfium gives whole numbers."""
-_LEAST_SHARE: Final = 0.5
-"""Of the page's width and height, that an image takes for the page to be that image."""
-_LEVEL: Final = 0.01
-"""Of an image's side, how much it may rise and still be level."""
+_UNITS: Final = 1 << 20  # of a page's width and height, in which places on it are asked for
+_LEAST_SHARE: Final = 0.5  # of the page's width and height, that an image takes for the page to be that image
+_LEVEL: Final = 0.01  # of an image's side, how much it may rise and still be level
 _LOOK_PX: Final = 16
 _OPAQUE: Final = 255
 _INSET_PX: Final = 0.01
@@ -72,7 +67,10 @@ class _Drawer:
         if not self._handle:
             secret = pdfium.FPDF_GetLastError() in {pdfium.FPDF_ERR_PASSWORD, pdfium.FPDF_ERR_SECURITY}
             raise RequestFailed("password" if secret else "damaged")
-        self._form = self._open_form()
+        if pdfium.FPDF_GetFormType(self._handle) != pdfium.FORMTYPE_NONE:
+            # It draws the fields of a form, which are no part of the page itself.
+            self._form_info = pdfium.FPDF_FORMFILLINFO(version=2)
+            self._form = pdfium.FPDFDOC_InitFormFillEnvironment(self._handle, self._form_info)
         return pack("pages", pdfium.FPDF_GetPageCount(self._handle))
 
     def size(self, number: int) -> str:
@@ -100,7 +98,8 @@ class _Drawer:
         page = self._load(number)
         try:
             self._check_images(page, most_pixels)
-            self._draw(page, width, height, exact=bool(exact))
+            with mmap.mmap(self._canvas, width * height * _BYTES_PER_PIXEL) as canvas:
+                self._draw_on(page, canvas, 0, (width, height), exact=bool(exact))
         finally:
             self._close_page()
         return pack("drawn")
@@ -123,7 +122,7 @@ class _Drawer:
         with mmap.mmap(self._canvas, characters_bytes + small_width * small_height) as canvas:
             counts = copier.copy(canvas)
             if small_width and small_height:
-                self._draw_small(page, canvas, characters_bytes, small_width, small_height)
+                self._draw_on(page, canvas, characters_bytes, (small_width, small_height), gray=True)
         return pack("copied", *counts, *copier.to_pixels(width, height))
 
     def _load(self, number: int) -> Any:
@@ -137,55 +136,25 @@ class _Drawer:
         self._page = self._text = None
         self._opened.close()
 
-    def _draw_small(self, page: Any, canvas: mmap.mmap, at: int, width: int, height: int) -> None:
-        start = ctypes.c_char.from_buffer(canvas, at)
-        try:
-            self._draw_on(page, ctypes.addressof(start), width, height, gray=True)
-        finally:
-            del start
-
-    def _open_form(self) -> Any:
-        """What draws the fields of a form, which are no part of the page itself; None without fields."""
-        if self._pdfium.FPDF_GetFormType(self._handle) == self._pdfium.FORMTYPE_NONE:
-            return None
-        self._form_info = self._pdfium.FPDF_FORMFILLINFO(version=2)
-        return self._pdfium.FPDFDOC_InitFormFillEnvironment(self._handle, self._form_info)
-
     @contextmanager
     def _open_page(self, number: int) -> Iterator[Any]:
-        page = self._pdfium.FPDF_LoadPage(self._handle, number - 1)
+        pdfium, form = self._pdfium, self._form
+        page = pdfium.FPDF_LoadPage(self._handle, number - 1)
         if not page:
             raise RequestFailed("damaged_page", number)
         try:
-            if self._form:
-                self._pdfium.FORM_OnAfterLoadPage(page, self._form)
+            if form:
+                pdfium.FORM_OnAfterLoadPage(page, form)
             yield page
         finally:
-            if self._form:
-                self._pdfium.FORM_OnBeforeClosePage(page, self._form)
-            self._pdfium.FPDF_ClosePage(page)
-
-    def _objects(
-        self, owner: Any, count: Callable[[Any], int], get: Callable[[Any, int], Any], depth: int
-    ) -> Iterator[tuple[Any, int, int]]:
-        """The objects of a page or form and of the forms in it, with their kinds, and how many forms they are in."""
-        pdfium = self._pdfium
-        for index in range(count(owner)):
-            item = get(owner, index)
-            kind = pdfium.FPDFPageObj_GetType(item)
-            if kind == pdfium.FPDF_PAGEOBJ_FORM and depth < _DEEPEST_FORM:
-                counting, getting = pdfium.FPDFFormObj_CountObjects, pdfium.FPDFFormObj_GetObject
-                yield from self._objects(item, counting, getting, depth + 1)
-            else:
-                yield item, kind, depth
-
-    def _objects_of(self, page: Any) -> Iterator[tuple[Any, int, int]]:
-        return self._objects(page, self._pdfium.FPDFPage_CountObjects, self._pdfium.FPDFPage_GetObject, 0)
+            if form:
+                pdfium.FORM_OnBeforeClosePage(page, form)
+            pdfium.FPDF_ClosePage(page)
 
     def _only_image(self, page: Any) -> Any:
         """The image that is all that a page shows; None for other pages. Text that is not shown is no matter."""
         pdfium, only = self._pdfium, None
-        for item, kind, depth in self._objects_of(page):
+        for item, kind, depth, *_ in objects_of(pdfium, page):
             if kind == pdfium.FPDF_PAGEOBJ_IMAGE and depth == 0 and only is None:
                 only = item
             elif (
@@ -200,26 +169,18 @@ class _Drawer:
         image, matrix = self._only_image(page), self._pdfium.FS_MATRIX()
         if image is None or not self._pdfium.FPDFPageObj_GetMatrix(image, matrix):
             return 0.0, 0.0
-        size = self._pixel_size(image)
-        if size is None:
-            return 0.0, 0.0
-        left, top = self._place(page, matrix.e, matrix.f)
-        # Its lower and its left edge, as shares of the page's width and height.
-        sides = [(matrix.e + matrix.a, matrix.f + matrix.b), (matrix.e + matrix.c, matrix.f + matrix.d)]
-        (ax, ay), (bx, by) = ((abs(x - left), abs(y - top)) for x, y in (self._place(page, *side) for side in sides))
-        width, height = size
+        # Its corner, and the ends of its lower and its left edge, as shares of the page's width and height.
+        points = [(matrix.e, matrix.f), (matrix.e + matrix.a, matrix.f + matrix.b)]
+        points.append((matrix.e + matrix.c, matrix.f + matrix.d))
+        (left, top), *ends = (displayed(self._pdfium, page, (1, 1), point, _UNITS) for point in points)
+        (ax, ay), (bx, by) = ((abs(x - left), abs(y - top)) for x, y in ends)
+        width, height = self._pixel_size(image)
         if ax < ay:
             # The page is displayed on its side.
             (ax, ay), (bx, by), (width, height) = (bx, by), (ax, ay), (height, width)
         if min(ax, by) < _LEAST_SHARE or max(ay, bx) > _LEVEL * min(ax, by):
             return 0.0, 0.0
         return width / ax, height / by
-
-    def _place(self, page: Any, x: float, y: float) -> tuple[float, float]:
-        """Where a point is on the page as displayed, as shares of its width and height."""
-        across, down = ctypes.c_int(), ctypes.c_int()
-        self._pdfium.FPDF_PageToDevice(page, 0, 0, _UNITS, _UNITS, 0, x, y, across, down)
-        return across.value / _UNITS, down.value / _UNITS
 
     def _is_opaque(self, page: Any) -> bool:
         """Whether what the page shows covers the ground wherever it is drawn, as an image without a mask does."""
@@ -231,46 +192,32 @@ class _Drawer:
         return set(look[_BYTES_PER_PIXEL - 1 :: _BYTES_PER_PIXEL]) <= {0, _OPAQUE}
 
     def _check_images(self, page: Any, most_pixels: int) -> None:
-        for item, kind, _ in self._objects_of(page):
-            if kind == self._pdfium.FPDF_PAGEOBJ_IMAGE:
-                self._check_image(item, most_pixels)
-
-    def _check_image(self, image: Any, most_pixels: int) -> None:
         """Raises RequestFailed: a few bytes can declare an image that takes gigabytes to unpack."""
-        size = self._pixel_size(image)
-        if size is not None and size[0] * size[1] > most_pixels:
-            raise RequestFailed("large_image", *size)
+        for item, kind, *_ in objects_of(self._pdfium, page):
+            width, height = self._pixel_size(item) if kind == self._pdfium.FPDF_PAGEOBJ_IMAGE else (0, 0)
+            if width * height > most_pixels:
+                raise RequestFailed("large_image", width, height)
 
-    def _pixel_size(self, image: Any) -> tuple[int, int] | None:
+    def _pixel_size(self, image: Any) -> tuple[int, int]:
+        """0 0 where it is not known."""
         width, height = ctypes.c_uint(), ctypes.c_uint()
-        known = self._pdfium.FPDFImageObj_GetImagePixelSize(image, width, height)
-        return (width.value, height.value) if known else None
+        self._pdfium.FPDFImageObj_GetImagePixelSize(image, width, height)
+        return width.value, height.value
 
-    def _draw(self, page: Any, width: int, height: int, *, exact: bool) -> None:
-        with mmap.mmap(self._canvas, width * height * _BYTES_PER_PIXEL) as canvas:
-            start = ctypes.c_char.from_buffer(canvas)
-            try:
-                self._draw_on(page, ctypes.addressof(start), width, height, gray=False, exact=exact)
-            finally:
-                # The canvas cannot be unmapped while anything points into it.
-                del start
-
-    def _draw_on(self, page: Any, where: int, width: int, height: int, *, gray: bool, exact: bool = False) -> None:
-        """Draw the page on white, at an address."""
-        pdfium = self._pdfium
+    def _draw_on(
+        self, page: Any, canvas: mmap.mmap, at: int, size: tuple[int, int], *, gray: bool = False, exact: bool = False
+    ) -> None:
+        """Draw the page on white, so many bytes behind the canvas's first."""
+        pdfium, (width, height) = self._pdfium, size
+        start = ctypes.c_char.from_buffer(canvas, at)
         kind, stride = (pdfium.FPDFBitmap_Gray, width) if gray else (pdfium.FPDFBitmap_BGRx, width * _BYTES_PER_PIXEL)
-        bitmap = pdfium.FPDFBitmap_CreateEx(width, height, kind, where, stride)
+        bitmap = pdfium.FPDFBitmap_CreateEx(width, height, kind, ctypes.addressof(start), stride)
         pdfium.FPDFBitmap_FillRect(bitmap, 0, 0, width, height, 0xFFFFFFFF)
         flags = pdfium.FPDF_ANNOT | pdfium.FPDF_RENDER_LIMITEDIMAGECACHE
         how = (0, 0, width, height, 0, flags)
         if exact:
-            across, down = (
-                (side - 2 * _INSET_PX) / points
-                for side, points in (
-                    (width, pdfium.FPDF_GetPageWidthF(page)),
-                    (height, pdfium.FPDF_GetPageHeightF(page)),
-                )
-            )
+            across = (width - 2 * _INSET_PX) / pdfium.FPDF_GetPageWidthF(page)
+            down = (height - 2 * _INSET_PX) / pdfium.FPDF_GetPageHeightF(page)
             inset = pdfium.FS_MATRIX(across, 0, 0, down, _INSET_PX, _INSET_PX)
             pdfium.FPDF_RenderPageBitmapWithMatrix(bitmap, page, inset, pdfium.FS_RECTF(0, 0, width, height), flags)
         else:
@@ -292,14 +239,8 @@ def main() -> None:
     """Serve one parent, until it closes the connection."""
     file, canvas = apply_limits()
     drawer = _Drawer(load_pdfium(), file, canvas)
-    answers: dict[str, Callable[..., str]] = {
-        "open": drawer.open,
-        "size": drawer.size,
-        "image": drawer.image,
-        "draw": drawer.draw,
-        "text": drawer.text,
-        "copy": drawer.copy,
-    }
+    words = ("open", "size", "image", "draw", "text", "copy")
+    answers: dict[str, Callable[..., str]] = {word: getattr(drawer, word) for word in words}
     serve(answers, FONT_FOLDERS)
 
 

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from ocrsvc.imaging.pdf.copied_text import Flags, Numbers
-from ocrsvc.imaging.pdf.list_markers import Marker, find_marker
+from ocrsvc.imaging.pdf.page_look import RuleFinder
 from ocrsvc.imaging.pdf.runs import AFTER_BLANK, AFTER_GUESS, AFTER_NOTHING, IN_OBJECT, Indices, Level
 
-RuleFinder = Callable[[Numbers, Numbers, Numbers, Numbers], tuple[Flags, Flags]]
-"""Says for each white, by its left and right side, baseline and font size, whether a rule crosses the line in it, and
-whether one ground ends there and another one begins."""
-
 # In ems.
-_WORD: Final = 0.12
-"""The least white that may be a blank between words."""
-_LETTERS: Final = 0.25
-"""White that may be between the letters of a word, where the file moves from one to the next."""
+_WORD: Final = 0.12  # the least white that may be a blank between words
+_LETTERS: Final = 0.25  # white that may be between the letters of a word, where the file moves from one to the next
 _LEAST: Final = 0.4
 """The least white between columns, where the file does not say by its blanks which white is between words."""
-_LEAST_WITHOUT_BLANK: Final = 0.15
-"""The same where it does: between two words of a text it would have a blank."""
+_LEAST_WITHOUT_BLANK: Final = 0.15  # the same where it does: between two words of a text it would have a blank
 _SAME_ROW: Final = 0.3
 _SAME_EDGE: Final = 0.2
 _FURTHEST_ROW: Final = 3.5
 
-_WIDER: Final = 1.6
-"""Times the least white of its line, or what is usual on the page, is clearly wider."""
+_WIDER: Final = 1.6  # times the least white of its line, or what is usual on the page, is clearly wider
 _USUAL: Final = (0.2, 0.3, 0.35)  # least, without any, most ems of a blank that is taken for usual
 _USUAL_SHARE: Final = 0.2  # of all white is no wider
 _HAS_BLANKS: Final = 0.2  # of all white within lines is of blanks in the file, where it writes blanks
@@ -45,22 +38,21 @@ _ROWS_WITHOUT_EDGE: Final = 6
 _MOST_CHANNELS: Final = 64
 _MOST_PASSED: Final = 8  # rows beside a channel, until it ends
 
+# What stands before the items of a list, which belongs to their lines: bullets, numbers and letters with a sign.
+_MARKER_CHARACTERS: Final = 7
+_MARKER: Final = re.compile(
+    r"(?P<list>\W|[(\[]?(?:\d{1,3}|\w{1,4})[.):\]]{1,2}|(?:\d{1,2}\.){1,3}\d{0,2})|(?P<number>\d{1,5})"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class _Whites:
     """White between characters that stand beside each other in a row, by row and from left to right.
 
-    Attributes:
-        before, after: The places of these characters in their level.
-        left, right, em: Where it is, and the size of the font, in pixels.
-        row: The number of its row, from the top.
-        line: The line before it.
-        is_parted: Another line begins after it.
-        may_part: It may stand between two columns, if it lines up with others.
-        is_wide: It is clearly wider than others of its line.
-        is_ruled: A rule stands in it.
-        end: Where what stands behind it ends, before the next white that may part.
-        is_number: Mostly digits stand there.
+    It is between `before` and `after`, places in their level; `left`, `right` and the font's size are pixels; `line` is
+    that before it. It is parted if another line begins after it; it may part, standing between two columns, if it lines
+    up with other white; it is wide if it clearly is wider than others of its line, ruled if a rule stands in it. What
+    stands behind it, before the next white that may part, ends at `end`, and is a number if it is mostly digits.
     """
 
     before: Indices
@@ -92,11 +84,7 @@ class _Channel:
 def part_columns(level: Level, line_of: Indices, codes: Sequence[int], find_ruled: RuleFinder | None) -> Indices | None:
     """The cell that each character is in; cells do not reach over lines. None where all lines stay as they are.
 
-    Args:
-        level: C characters.
-        line_of: (C,) the line of each, from 0 on; -1 is of none.
-        codes: Their code points.
-        find_ruled: Looks for rules; None where the page is not drawn.
+    `line_of` (C,) is the line of each, from 0 on, or -1; without `find_ruled` the page is not drawn.
     """
     order, rows, bases = _in_rows(level, line_of)
     if not len(order):
@@ -105,10 +93,8 @@ def part_columns(level: Level, line_of: Indices, codes: Sequence[int], find_rule
     if not (whites.may_part.any() or whites.is_ruled.any()):
         return None
     channels = [channel for channel in _find_channels(whites, rows, bases, order, level) if _is_column(channel, whites)]
-    cut = _cuts(channels, whites, line_of, codes)
-    return (
-        _cells(whites, np.flatnonzero(cut | whites.is_ruled), line_of, order) if (cut | whites.is_ruled).any() else None
-    )
+    cut = _cuts(channels, whites, line_of, codes) | whites.is_ruled
+    return _cells(whites, np.flatnonzero(cut), line_of, order) if cut.any() else None
 
 
 def _in_rows(level: Level, line_of: Indices) -> tuple[Indices, Indices, Numbers]:
@@ -181,13 +167,8 @@ def _behind(
 ) -> tuple[Numbers, Flags]:
     """Where what stands behind each white ends, and whether it is a number; of what is usable alone, else nothing.
 
-    Args:
-        at: (G,) the place, in their order, of the character before each white.
-        usable: Which of them may part.
-        reach: How far the characters up to each place reach in their row.
-        rows: (C,) the row of each place.
-        codes: Code points of the characters.
-        order: Their order.
+    `at` (G,) is the place, in their order, of the character before each white; `reach` (C,) how far the characters up
+    to each place reach in their row.
     """
     last = np.searchsorted(rows, rows[at[usable]], side="right") - 1
     last = np.minimum(last, np.append(at[usable][1:], len(order)))
@@ -289,10 +270,11 @@ def _cuts(channels: Sequence[_Channel], whites: _Whites, line_of: Indices, codes
     is_apart[whites.after[whites.may_part | whites.is_ruled]] = True
     for channel in channels:
         some = [one for one in channel.whites if whites.may_part[one]]
-        markers = [find_marker(line_of, codes, is_apart, int(whites.before[one])) for one in some]
-        if sum(marker is Marker.LIST for marker in markers) >= _MOSTLY * len(some):
+        begins = [_beginning(line_of, codes, is_apart, int(whites.before[one])) for one in some]
+        markers = list(filter(None, map(_MARKER.fullmatch, begins)))
+        if sum(marker["list"] is not None for marker in markers) >= _MOSTLY * len(some):
             continue
-        is_numbers = sum(marker is not Marker.NONE for marker in markers) >= _MOSTLY * len(some)
+        is_numbers = len(markers) >= _MOSTLY * len(some)
         (numbered if is_numbers else cut)[some] = True
         is_sure[some] |= len(channel.whites) >= _SURE_ROWS and _has_edge(channel, whites)
     # Numbers stand before a list's items, and a program's lines, too; in tables they are not the only column.
@@ -302,6 +284,16 @@ def _cuts(channels: Sequence[_Channel], whites: _Whites, line_of: Indices, codes
     # Where all white of a line is alike it is a justified one, unless there are columns at all of it.
     rest = np.bincount(whites.line[~(cut | whites.is_parted | whites.is_ruled)], minlength=len(line_of))
     return np.asarray(cut & (whites.is_wide | is_sure | (rest[whites.line] == 0)), np.bool_)
+
+
+def _beginning(line_of: Indices, codes: Sequence[int], is_apart: Flags, last: int) -> str:
+    """What a line begins with, up to this character before some white; "" if that is long, or has white in it."""
+    line, first = line_of[last], last
+    while first > 0 and last - first < _MARKER_CHARACTERS and line_of[first - 1] == line:
+        first -= 1
+    if last - first >= _MARKER_CHARACTERS or is_apart[first + 1 : last + 1].any():
+        return ""
+    return "".join(chr(code) if code <= 0x10FFFF else " " for code in codes[first : last + 1])
 
 
 def _cells(whites: _Whites, cuts: Indices, line_of: Indices, order: Indices) -> Indices:

@@ -8,7 +8,7 @@ from typing import Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.pdf.characters import ADDED, BOX_NUMBERS, OBJECT_NUMBERS, UNMAPPED, room_bytes
+from ocrsvc.imaging.pdf.characters import ADDED, CHARACTER_NUMBERS, OBJECT_NUMBERS, UNMAPPED, room_bytes
 from ocrsvc.imaging.pdf.page_objects import COVER_NUMBERS
 from ocrsvc.records import Pixels
 
@@ -36,13 +36,9 @@ class PageFrame:
 
 @dataclass(frozen=True, slots=True)
 class CopiedText:
-    """What the child has copied; see `ocrsvc.imaging.pdf.characters`.
+    """What the child has copied: numbers as `ocrsvc.imaging.pdf.characters` says, and the small drawing behind them.
 
-    Attributes:
-        data: The characters, and the small drawing behind them.
-        count, objects, covers: How many characters, text objects and covers these are.
-        matrix: Six numbers that make pixels of points.
-        frame: Of the page.
+    There are `count` characters, and so many text objects and covers; `matrix` makes pixels of points.
     """
 
     data: bytes
@@ -62,17 +58,10 @@ class CopiedText:
 class PageCharacters:
     """N characters in the order of the file. Pixels of the page as drawn, origin top left, y downwards.
 
-    Attributes:
-        codes: (N,) Unicode code points.
-        ink: (N, 4) left, top, right and bottom of what is drawn; without extent for blanks.
-        origin: (N, 2) where each stands on its baseline.
-        em: (N,) size of its font.
-        along: (N, 2) unit vector in which its line runs.
-        font: (N,) which font it is of.
-        owner: (N,) which text object it is of.
-        is_unmapped: (N,) the font has no Unicode for it.
-        is_added: (N,) it is a blank that is not in the file, for white that is on the page.
-        is_hidden: (N,) it is drawn invisibly, or an image or a rectangle was drawn over it.
+    `ink` (N, 4) is left, top, right and bottom of what is drawn, without extent for blanks; `origin` (N, 2) where each
+    stands on its baseline; `em` the size of its font; `along` (N, 2) the unit vector in which its line runs; `font` and
+    `owner` which font and text object it is of. It is unmapped if the font has no Unicode for it, added if it is a
+    blank that is not in the file, hidden if it is drawn invisibly, or an image or a rectangle was drawn over it.
     """
 
     codes: NDArray[np.uint32]
@@ -102,26 +91,20 @@ class PageCharacters:
 
 def page_characters(copied: CopiedText) -> PageCharacters:
     """The characters in pixels of the page as drawn."""
-    count, numbers = (
-        copied.count,
-        np.frombuffer(copied.data, np.float64, (room_bytes(copied.count) - 12 * copied.count) // 8),
-    )
+    numbers = np.frombuffer(copied.data, np.float64, room_bytes(copied.count) // 8)
     numbers = np.nan_to_num(numbers, posinf=_FURTHEST_PX, neginf=-_FURTHEST_PX)
-    at = BOX_NUMBERS * count
-    boxes = numbers[:at].reshape(count, BOX_NUMBERS)
-    objects = numbers[at : at + OBJECT_NUMBERS * copied.objects].reshape(copied.objects, OBJECT_NUMBERS)
-    at += OBJECT_NUMBERS * copied.objects
-    covers = numbers[at : at + COVER_NUMBERS * copied.covers].reshape(copied.covers, COVER_NUMBERS)
-    codes, owners, flags = np.frombuffer(copied.data, np.uint32, 3 * count, room_bytes(count) - 12 * count).reshape(
-        3, -1
-    )
-    owned = objects[owners] if copied.objects else np.zeros((count, OBJECT_NUMBERS))
-    corners = _clipped(_to_pixels(boxes[:, :4].reshape(count, 2, 2).transpose(0, 2, 1), copied.matrix))
+    sizes = CHARACTER_NUMBERS * copied.count, OBJECT_NUMBERS * copied.objects, COVER_NUMBERS * copied.covers
+    flat = np.split(numbers, np.cumsum(sizes))
+    characters, objects = flat[0].reshape(-1, CHARACTER_NUMBERS), flat[1].reshape(-1, OBJECT_NUMBERS)
+    codes, owners, flags = characters[:, 6:].T.astype(np.uint32)
+    owned = objects[owners] if copied.objects else np.zeros((copied.count, OBJECT_NUMBERS))
+    covers = flat[2].reshape(-1, COVER_NUMBERS)
+    corners = _clipped(_to_pixels(characters[:, :4].reshape(-1, 2, 2).transpose(0, 2, 1), copied.matrix))
     ink = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
     hidden = np.isin(owned[:, 6], INVISIBLE_MODES) | _covered(corners.mean(axis=1), owned[:, 7], covers, copied.matrix)
     has_ink: Flags = np.any(ink[:, 2:] > ink[:, :2], axis=1)
     em = _em_px(owned, copied.matrix, ink[:, 3] - ink[:, 1], has_ink)
-    origin = _clipped(_to_pixels(boxes[:, 4:], copied.matrix))
+    origin = _clipped(_to_pixels(characters[:, 4:6], copied.matrix))
     ink[~has_ink] = np.concatenate([origin, origin], axis=1)[~has_ink]
     return PageCharacters(
         codes,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -12,10 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.bidirectional_text import logical_order
-from ocrsvc.imaging.pdf.columns import RuleFinder, part_columns
+from ocrsvc.imaging.pdf.columns import part_columns
 from ocrsvc.imaging.pdf.copied_text import Flags, PageCharacters
-from ocrsvc.imaging.pdf.page_rules import PageRules
+from ocrsvc.imaging.pdf.page_look import RuleFinder
 from ocrsvc.imaging.pdf.runs import (
     AFTER_BLANK,
     AFTER_GUESS,
@@ -32,7 +31,7 @@ from ocrsvc.imaging.pdf.runs import (
     join_runs,
     read_level,
 )
-from ocrsvc.imaging.text_direction import MOSTLY, RIGHT_TO_LEFT
+from ocrsvc.imaging.text_direction import MOSTLY, RIGHT_TO_LEFT, logical_order
 
 # pdfium gives them for a hyphen at the end of a line, whose word goes on in the next.
 HYPHENS: Final = (0x2, 0xAD, 0xFFFE)
@@ -42,23 +41,25 @@ BULLETS: Final = {0xF0B7: "•", 0xF0A7: "▪", 0xF076: "❖", 0xF0D8: "➢", 0x
 _PRESENTATION_FORMS: Final = (0xFB00, 0xFEFF)
 
 
+FindRules = Callable[[int], RuleFinder | None]
+
+
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """A line of characters.
+    """A line of the page's characters, in logical order, turned clockwise by so many degrees from left to right.
 
-    Attributes:
-        members: Which of the page's characters, in logical order.
-        texts: What each of them says, at least one code point.
-        blanks: Whether white stands before each of them; never before the first.
-        degrees: By how much the line is turned clockwise from left to right.
-        text: What it says.
+    Each character says one code point at least; blanks tell whether white stands before it, never before the first.
     """
 
     members: Indices
     texts: Sequence[str]
     blanks: Sequence[bool]
     degrees: int
-    text: str
+
+    @property
+    def text(self) -> str:
+        """What it says."""
+        return "".join([" " + text if blank else text for text, blank in zip(self.texts, self.blanks, strict=True)])
 
 
 def is_blank(codes: NDArray[np.uint32]) -> Flags:
@@ -67,12 +68,10 @@ def is_blank(codes: NDArray[np.uint32]) -> Flags:
     return ((codes <= 0x20) | np.isin(codes, spaces)) & ~np.isin(codes, HYPHENS)
 
 
-def find_lines(characters: PageCharacters, rules: PageRules | None = None) -> list[TextLine]:
+def find_lines(characters: PageCharacters, find_rules: FindRules | None = None) -> list[TextLine]:
     """The lines of a page, in no particular order; characters that stand for themselves are lines of one.
 
-    Args:
-        characters: Of the page.
-        rules: The rules that are drawn on it, if it was drawn; they part cells.
+    `find_rules` finds the rules that are drawn on the page, which part cells, across lines turned by so many degrees.
     """
     blank = is_blank(characters.codes)
     seen = np.flatnonzero(~blank)
@@ -81,7 +80,7 @@ def find_lines(characters: PageCharacters, rules: PageRules | None = None) -> li
     return [
         line
         for turn in np.unique(degrees[seen]).tolist()
-        for line in _lines_along(characters, seen[degrees[seen] == turn], spaces, turn, rules)
+        for line in _lines_along(characters, seen[degrees[seen] == turn], spaces, turn, find_rules)
     ]
 
 
@@ -101,14 +100,14 @@ def _spaces(characters: PageCharacters, blank: Flags, seen: Indices) -> Indices:
 
 
 def _lines_along(
-    characters: PageCharacters, indices: Indices, spaces: Indices, degrees: int, rules: PageRules | None
+    characters: PageCharacters, indices: Indices, spaces: Indices, degrees: int, find_rules: FindRules | None
 ) -> Iterator[TextLine]:
     level = read_level(characters, indices, spaces, degrees)
     runs = find_runs(level)
     for begin, end, is_vertical in zip(runs.begins, runs.ends, runs.is_vertical, strict=True):
         if is_vertical:
             yield _line(characters, indices[begin:end], [False] * (end - begin), degrees)
-    find_ruled = None if rules is None else rules.along(degrees)
+    find_ruled = None if find_rules is None else find_rules(degrees)
     runs, lines = _parted(level, runs, join_runs(runs), characters.codes[indices], find_ruled)
     for numbers in lines:
         if any(runs.is_odd[number] for number in numbers):
@@ -179,7 +178,7 @@ def _as_they_stand(level: Level, runs: Runs, numbers: Sequence[int]) -> tuple[In
 def _line(characters: PageCharacters, members: Indices, blanks: list[bool], degrees: int) -> TextLine:
     texts = [_text_of(code) for code in characters.codes[members].tolist()]
     blanks[0] = False
-    return TextLine(members, texts, blanks, degrees, _joined_text(texts, blanks))
+    return TextLine(members, texts, blanks, degrees)
 
 
 def _turned(line: TextLine) -> TextLine:
@@ -190,20 +189,11 @@ def _turned(line: TextLine) -> TextLine:
     for place, (text, blank) in enumerate(zip(line.texts, line.blanks, strict=True)):
         shown += [(-1, " ")] * blank + [(place, text)]
     order, found = logical_order([text for _, text in shown])
-    places, texts, blanks, before = list[int](), list[str](), list[bool](), False
-    for at, text in zip(order, found, strict=True):
-        if shown[at][0] < 0:
-            before = bool(places)
-            continue
-        places.append(shown[at][0])
-        texts.append(text)
-        blanks.append(before)
-        before = False
-    return TextLine(line.members[places], texts, blanks, line.degrees, _joined_text(texts, blanks))
-
-
-def _joined_text(texts: Sequence[str], blanks: Sequence[bool]) -> str:
-    return "".join([" " + text if blank else text for text, blank in zip(texts, blanks, strict=True)])
+    places = [shown[at][0] for at in order]
+    kept = [at for at, place in enumerate(places) if place >= 0]
+    texts = [found[at] for at in kept]
+    blanks = [at > 0 and places[at - 1] < 0 and number > 0 for number, at in enumerate(kept)]
+    return TextLine(line.members[[places[at] for at in kept]], texts, blanks, line.degrees)
 
 
 @cache

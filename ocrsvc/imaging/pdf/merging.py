@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import cv2
 import numpy as np
@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from ocrsvc.imaging.pdf.own_lines import order_of
 from ocrsvc.records import Image, Line, OwnText, Page, Pixels
 
-_MOST_COVERED: Final = 0.4
-"""Of a line that the engine has read, what may lie in boxes of own text."""
+_MOST_COVERED: Final = 0.4  # of a line that the engine has read, what may lie in boxes of own text
 _GRID_PX: Final = 4
 _BORDER_PX: Final = 2
 
@@ -37,12 +36,7 @@ def own_page(image: Image, own: OwnText) -> Page:
 
 
 def merge_text(page: Page, own: OwnText) -> Page:
-    """The page that the engine has read without its own text, with it: in reading order.
-
-    Args:
-        page: What the engine has read.
-        own: The page's own text, in the same frame.
-    """
+    """The page that the engine has read without its own text, with it: in reading order."""
     if not own.lines:
         return page
     read = _besides(page, own)
@@ -75,21 +69,22 @@ def _besides(page: Page, own: OwnText) -> list[Line]:
 
 def _share_in(covered: NDArray[np.uint8], quad: NDArray[np.float32]) -> float:
     """Which share of a line's frame is covered."""
-    height, width = covered.shape
-    left, top = np.clip(quad.min(axis=0) / _GRID_PX, 0, (width - 1, height - 1)).astype(int).tolist()
-    right, bottom = np.clip(quad.max(axis=0) / _GRID_PX, 0, (width - 1, height - 1)).astype(int).tolist()
+    left, top, right, bottom = _frame(quad / _GRID_PX, covered.shape)
     return float(covered[top : bottom + 1, left : right + 1].mean())
+
+
+def _frame(points: NDArray[Any], shape: Sequence[int], margin: int = 0) -> list[int]:
+    """Left, top, right and bottom of pixels around some points, within an image of this shape."""
+    ends = np.array([points.min(axis=0) - margin, points.max(axis=0) + margin])
+    return [int(side) for side in np.clip(ends, 0, (shape[1] - 1, shape[0] - 1)).reshape(-1)]
 
 
 def _colour_around(pixels: Pixels, corners: NDArray[np.int32]) -> Sequence[float]:
     """The median of what lies just outside of a box."""
-    height, width = pixels.shape[:2]
-    left, top = np.clip(corners.min(axis=0) - _BORDER_PX, 0, (width - 1, height - 1)).tolist()
-    right, bottom = np.clip(corners.max(axis=0) + _BORDER_PX, 0, (width - 1, height - 1)).tolist()
+    left, top, right, bottom = _frame(corners, pixels.shape, _BORDER_PX)
     border = [pixels[top, left : right + 1], pixels[bottom, left : right + 1]]
     border += [pixels[top : bottom + 1, left], pixels[top : bottom + 1, right]]
-    colour = np.median(np.concatenate(border), axis=0)
-    return [float(value) for value in np.atleast_1d(colour)]
+    return [float(value) for value in np.atleast_1d(np.median(np.concatenate(border), axis=0))]
 
 
 def _quads(lines: Sequence[Line]) -> NDArray[np.float32]:

@@ -13,6 +13,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Final
 
 import cv2
@@ -29,15 +30,12 @@ from ocrsvc.system.shared_memory import READ_ONLY, open_memory
 POINTS_PER_INCH: Final = 72
 LEAST_DPI: Final = 72
 """Below this nothing small is legible; a page that does not fit its limits at this resolution is too large."""
-PAGE_LIMIT_S: Final = 10.0
-"""For opening the file, and for each page; a scan of 50 megapixels takes a second or two."""
+PAGE_LIMIT_S: Final = 10.0  # for opening the file, and for each page; a scan of 50 megapixels takes a second or two
 OWN_DPI: Final = 1.5
 """Of the resolution at which pages are drawn, up to which a page that is one image has its own. That bounds what such a
 page takes: a scan of 600 dpi has nine times the pixels of one at 200."""
-_ALIKE: Final = 0.02
-"""By which an image's resolutions across and down may differ and each still be its own."""
-TEXT_LIMIT_S: Final = 5.0
-"""For finding a page's characters: a page of ten thousand takes some milliseconds."""
+_ALIKE: Final = 0.02  # by which an image's resolutions across and down may differ and each still be its own
+TEXT_LIMIT_S: Final = 5.0  # for finding a page's characters: a page of ten thousand takes some milliseconds
 # A scan of 50 megapixels needs less than half of it; what is drawn lies in the canvas, and is counted apart.
 _MEMORY_BYTES: Final = 144 << 20
 _BYTES_PER_PIXEL: Final = 4
@@ -46,22 +44,25 @@ _PROGRAM: Final = "ocrsvc.imaging.pdf.child"
 _MOST_PAGES: Final = 1 << 21
 
 
+@dataclass(frozen=True, slots=True)
+class DrawingLimits:
+    """At how many dots an inch pages are drawn, and what a page, and every image on it, may have of pixels."""
+
+    dpi: int
+    most_pixels: int
+    longest_side: int
+
+
 class Pdf:
-    """An open PDF; `close` it. For one thread.
+    """An open PDF; `close` it. For one thread. `check` is asked while the child works.
 
-    Args:
-        raw: The whole file.
-        most_pixels: Of a page, and of every image on it.
-        check: Asked while the child works.
-
-    Raises:
-        EncryptedDocument: It needs a password.
-        BrokenImage: It cannot be opened, or has no pages.
-        ResourcesExhausted: There is no process or memory for it.
+    All that asks the child raises BrokenImage for what is damaged, crashes it, or takes longer than PAGE_LIMIT_S;
+    ImageTooLarge for a page, or an image on it, that is too large; ResourcesExhausted where there is no process or
+    memory. Opening raises EncryptedDocument where a password is needed.
     """
 
-    def __init__(self, raw: bytes, most_pixels: int, check: Check) -> None:
-        self._most_pixels = most_pixels
+    def __init__(self, raw: bytes, limits: DrawingLimits, check: Check) -> None:
+        self._limits = limits
         self._memory_bytes = _MEMORY_BYTES + len(raw)
         self._child: ChildProcess | None = None
         with ExitStack() as opened:
@@ -77,37 +78,17 @@ class Pdf:
                 raise broken("PDF", "has no pages")
             self._opened = opened.pop_all()
 
-    def measure(self, number: int, dpi: int, longest_side: int, check: Check) -> tuple[int, int]:
-        """Width and height in pixels at which `draw` would draw a page; nothing is drawn.
+    def measure(self, number: int, check: Check) -> tuple[int, int]:
+        """Width and height in pixels at which a page, from 1, is drawn; nothing is drawn."""
+        return size_px(*self._points(number, check), self._limits)
 
-        Args:
-            number: From 1.
-            dpi: Pixels an inch.
-            longest_side: In pixels.
-            check: Asked while the child works.
-
-        Raises:
-            ImageTooLarge: The page is too large.
-            BrokenImage: It is damaged, or takes longer than PAGE_LIMIT_S.
-            ResourcesExhausted: There is no process for it.
-        """
-        return size_px(*self._points(number, check), dpi, self._most_pixels, longest_side)
-
-    def measure_image(self, number: int, dpi: int, longest_side: int, check: Check) -> tuple[int, int] | None:
-        """Width and height in pixels of a page that is one image, as its own pixels give them; None for other pages.
-
-        Args:
-            number, longest_side, check: As for `measure`.
-            dpi: At which other pages are drawn: one of more than OWN_DPI times that is scaled down to it.
-
-        Raises:
-            ImageTooLarge, BrokenImage, ResourcesExhausted: As for `draw`.
-        """
-        request = f"image {number} {dpi} {self._most_pixels}"
-        own = self._ask(request, f"Page {number} of the PDF", check, "image", 2)
-        if not all(0 < side < math.inf for side in own):
+    def measure_image(self, number: int, check: Check) -> tuple[int, int] | None:
+        """Width and height in pixels of a page that is one image, as its own pixels give them; None for other pages."""
+        request = f"image {number} {self._limits.dpi} {self._limits.most_pixels}"
+        across, down = self._ask(request, f"Page {number} of the PDF", check, "image", 2)
+        if not (0 < across < math.inf and 0 < down < math.inf):
             return None
-        return image_size_px(self._points(number, check), (own[0], own[1]), dpi, self._most_pixels, longest_side)
+        return image_size_px(self._points(number, check), (across, down), self._limits)
 
     def _points(self, number: int, check: Check) -> tuple[float, float]:
         """Width and height of a page in points."""
@@ -115,31 +96,13 @@ class Pdf:
         return width, height
 
     def draw(
-        self,
-        number: int,
-        dpi: int,
-        longest_side: int,
-        check: Check,
-        *,
-        gray: bool,
-        image_size: tuple[int, int] | None = None,
+        self, number: int, size: tuple[int, int], check: Check, *, gray: bool = False, is_image: bool = False
     ) -> Pixels:
-        """One page on white, at a lower resolution where it has too many pixels otherwise.
-
-        Args:
-            number, dpi, longest_side, check: As for `measure`.
-            gray: (H, W) instead of (H, W, 3) BGR.
-            image_size: What `measure_image` gave, for a drawing of that size; None for one as `measure` gives it.
-
-        Raises:
-            ImageTooLarge: The page, or an image on it, is too large.
-            BrokenImage: The page cannot be drawn, or takes longer than PAGE_LIMIT_S.
-            ResourcesExhausted: There is no process or memory for it.
-        """
-        width, height = image_size or self.measure(number, dpi, longest_side, check)
+        """One page on white, (H, W) if `gray`, else (H, W, 3) BGR; for `is_image`, `measure_image` gave the size."""
+        width, height = size
         size_bytes = width * height * _BYTES_PER_PIXEL
         self._grow_canvas(size_bytes)
-        request = f"draw {number} {width} {height} {self._most_pixels} {int(image_size is not None)}"
+        request = f"draw {number} {width} {height} {self._limits.most_pixels} {int(is_image)}"
         self._ask(request, f"Page {number} of the PDF", check, "drawn", 0)
         with resources_exhausted(), mmap.mmap(self._canvas, size_bytes, access=mmap.ACCESS_READ) as canvas:
             pixels = np.frombuffer(canvas, np.uint8).reshape(height, width, _BYTES_PER_PIXEL)
@@ -148,31 +111,16 @@ class Pdf:
         return np.asarray(drawn, np.uint8)
 
     def count_characters(self, number: int, check: Check) -> int:
-        """How many characters a page has, which `characters` gives next.
-
-        Raises:
-            BrokenImage: It is damaged, or has so many that they take longer than TEXT_LIMIT_S.
-            ResourcesExhausted: There is no process for it.
-        """
+        """How many characters a page has, which `characters` gives next; finding them takes TEXT_LIMIT_S at most."""
         (count,) = self._ask(f"text {number}", f"The text of page {number}", check, "characters", 1, TEXT_LIMIT_S)
         return int(count)
 
     def characters(self, number: int, count: int, frame: PageFrame, check: Check) -> CopiedText:
-        """The characters of the page that was asked for last, and a small drawing of it.
-
-        Args:
-            number: Of that page, from 1.
-            count: How many they are.
-            frame: How large the page is drawn.
-            check: As for `measure`.
-
-        Raises:
-            As `draw` does.
-        """
+        """The so many characters of the page that was asked for last, and a small drawing of it."""
         text_bytes = room_bytes(count)
         self._grow_canvas(text_bytes + frame.small_width * frame.small_height)
         sides = (frame.width, frame.height, frame.small_width, frame.small_height)
-        request = " ".join(map(str, ("copy", *sides, self._most_pixels)))
+        request = " ".join(map(str, ("copy", *sides, self._limits.most_pixels)))
         objects, covers, *matrix = self._ask(request, f"Page {number} of the PDF", check, "copied", 8)
         with resources_exhausted():
             data = os.pread(self._canvas, text_bytes + frame.small_width * frame.small_height, 0)
@@ -196,17 +144,9 @@ class Pdf:
     def _ask(
         self, request: str, what: str, check: Check, word: str, count: int, limit_s: float | None = None
     ) -> Sequence[float]:
-        """Ask the child, a new one where the last has ended.
+        """The numbers of the child's answer to a request about `what`; a new child answers where the last has ended.
 
-        Args:
-            request: As `ocrsvc.imaging.pdf.child` says.
-            what: What the request is about, for people.
-            check: Asked meanwhile.
-            word, count: The answer expected, and how many numbers it has.
-            limit_s: Seconds that it may take; None is PAGE_LIMIT_S.
-
-        Returns:
-            These numbers.
+        The answer is expected to be `word` and `count` numbers, within PAGE_LIMIT_S if nothing else is said.
         """
         limit_s = PAGE_LIMIT_S if limit_s is None else limit_s
         if self._child is None or not self._child.is_open:
@@ -222,7 +162,7 @@ class Pdf:
             raise _crash(what) from failure
         if (said, len(numbers)) == (word, count):
             return numbers
-        error = _error_of(said, numbers, self._most_pixels)
+        error = _error_of(said, numbers, self._limits.most_pixels)
         if error is None:
             self._end()
         raise error or _crash(what)
@@ -232,36 +172,30 @@ class Pdf:
             self._child.close()
 
 
-def size_px(width: float, height: float, dpi: int, most_pixels: int, longest_side: int) -> tuple[int, int]:
+def size_px(width: float, height: float, limits: DrawingLimits) -> tuple[int, int]:
     """Width and height in pixels at which a page is drawn whose sides are in points.
 
-    Raises:
-        BrokenImage: It has no size.
-        ImageTooLarge: It has too many pixels at LEAST_DPI still.
+    Raises BrokenImage if it has no size, ImageTooLarge if it has too many pixels at LEAST_DPI still.
     """
     if not (0 < width < math.inf and 0 < height < math.inf):
         raise broken("PDF page", "has no size")
-    fitting = min(math.sqrt(most_pixels / width / height), longest_side / max(width, height))
-    scale = min(dpi / POINTS_PER_INCH, fitting)
+    fitting = min(math.sqrt(limits.most_pixels / width / height), limits.longest_side / max(width, height))
+    scale = min(limits.dpi / POINTS_PER_INCH, fitting)
     if scale < LEAST_DPI / POINTS_PER_INCH:
         raise ImageTooLarge(
-            f"This PDF page is {width:.0f} x {height:.0f} points: too large for {LEAST_DPI} dpi and {most_pixels} "
-            "pixels (OCRSVC_MAX_PIXELS, OCRSVC_FORMAT_MAX_PIXELS).",
+            f"This PDF page is {width:.0f} x {height:.0f} points: too large for {LEAST_DPI} dpi and "
+            f"{limits.most_pixels} pixels (OCRSVC_MAX_PIXELS, OCRSVC_FORMAT_MAX_PIXELS).",
             "Cut it into smaller pages, or ask the operator to raise the limit.",
         )
     return max(1, int(width * scale)), max(1, int(height * scale))
 
 
 def image_size_px(
-    points: tuple[float, float], own: tuple[float, float], dpi: int, most_pixels: int, longest_side: int
+    points: tuple[float, float], own: tuple[float, float], limits: DrawingLimits
 ) -> tuple[int, int] | None:
-    """Width and height in pixels at which a page is drawn that is one image; None where that has no usual resolution.
+    """Width and height in pixels at which a page of so many points is drawn into which `own` pixels of an image fit.
 
-    Args:
-        points: The page's width and height.
-        own: How many pixels of the image fit into them.
-        dpi: At which other pages are drawn.
-        most_pixels, longest_side: That the drawing may have.
+    None where that has no usual resolution.
     """
     across, down = (pixels / side * POINTS_PER_INCH for pixels, side in zip(own, points, strict=True))
     finest = max(across, down)
@@ -271,7 +205,8 @@ def image_size_px(
         # That of a fax has half as many rows: they are drawn twice.
         across = down = finest
     width, height = (side * one / POINTS_PER_INCH for side, one in zip(points, (across, down), strict=True))
-    scale = min(1.0, OWN_DPI * dpi / finest, math.sqrt(most_pixels / width / height), longest_side / max(width, height))
+    fitting = min(math.sqrt(limits.most_pixels / width / height), limits.longest_side / max(width, height))
+    scale = min(1.0, OWN_DPI * limits.dpi / finest, fitting)
     if finest * scale < LEAST_DPI:
         return None
     # A whole number of the image's own pixels is that number but for a rounding error.

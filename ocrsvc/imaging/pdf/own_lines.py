@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import Final, cast
 
@@ -22,34 +21,25 @@ from ocrsvc.records import Box, Character, Line, ReadOptions, Word
 
 Quads = NDArray[np.float32]
 
-CONFIDENCE: Final = 1.0
-"""Of text that is what its file says."""
+CONFIDENCE: Final = 1.0  # of text that is what its file says
 
-_MARGIN: Final = 0.06
-"""By how much a line's box is higher than its ink, above and below, in ems."""
+_MARGIN: Final = 0.06  # by how much a line's box is higher than its ink, above and below, in ems
 _ASCENT, _DESCENT, _WIDTH = 0.75, 0.2, 0.55
 """What a character takes where its ink is not known along its line, in ems."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedLines:
-    """Lines with their boxes, corners in pixels of the page as drawn, clockwise from where reading starts.
+    """Lines with their boxes (L, 4, 2), corners in pixels of the page as drawn, clockwise from where reading starts.
 
-    Attributes:
-        lines: L of them.
-        quads: (L, 4, 2) their boxes.
-        spans: (M, 4) of all their characters, one line after the other: left, top, right and bottom along the line.
-        turns: (M,) by which angle each is turned, in degrees.
+    Of all their characters, one line after the other: (M, 4) left, top, right and bottom along the line, and (M,) by
+    how many degrees each is turned.
     """
 
     lines: Sequence[TextLine]
     quads: Quads
     spans: Numbers
     turns: Numbers
-
-    def of(self, chosen: Sequence[int]) -> tuple[Sequence[TextLine], Quads]:
-        """These lines, and their boxes."""
-        return [self.lines[one] for one in chosen], self.quads[list(chosen)]
 
 
 def place_lines(characters: PageCharacters, lines: Sequence[TextLine]) -> PlacedLines:
@@ -72,20 +62,11 @@ def place_lines(characters: PageCharacters, lines: Sequence[TextLine]) -> Placed
 def make_lines(placed: PlacedLines, chosen: Sequence[int], options: ReadOptions) -> tuple[Line, ...]:
     """Records of the chosen lines, in the order in which they are chosen, with words where these are asked for."""
     quads = upright_boxes(placed.quads) if options.upright_boxes and len(placed.quads) else placed.quads
-    boxes = as_boxes(quads)
-    starts = [0, *accumulate(len(line.members) for line in placed.lines)]
+    boxes, lines = as_boxes(quads), placed.lines
+    starts = [0, *accumulate(len(line.members) for line in lines)]
     segment = open_jieba() if options.words == "segmented" else by_character
-    words_of = partial(_words_of, placed, options, segment)
-    return tuple(
-        Line(
-            placed.lines[one].text,
-            CONFIDENCE,
-            boxes[one],
-            words_of(placed.lines[one], starts[one]) if options.wants_words else None,
-            "text_layer",
-        )
-        for one in chosen
-    )
+    words = {one: _words_of(placed, options, segment, lines[one], starts[one]) for one in chosen if options.wants_words}
+    return tuple(Line(lines[one].text, CONFIDENCE, boxes[one], words.get(one), "text_layer") for one in chosen)
 
 
 def page_angle(lines: Sequence[TextLine], quads: Quads) -> int:

@@ -2,36 +2,56 @@
 
 "auto" and "merge" take what a reader of the page sees: text that is drawn visibly, on the page, by fonts that map to
 Unicode. "only" takes whatever the file says that is text, for there is nothing else to be had.
+
+A font whose map to Unicode is missing or wrong gives text that nobody can read, while the page looks as it should.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ocrsvc.imaging.pdf.copied_text import CopiedText, PageCharacters, PageFrame, page_characters
-from ocrsvc.imaging.pdf.ink import edges_of, find_seen, rest_share
-from ocrsvc.imaging.pdf.lines import find_lines, is_blank
+from ocrsvc.imaging.pdf.copied_text import CopiedText, Flags, PageCharacters, PageFrame, page_characters
+from ocrsvc.imaging.pdf.lines import BULLETS, HYPHENS, TextLine, find_lines, is_blank
 from ocrsvc.imaging.pdf.own_lines import PlacedLines, make_lines, order_of, page_angle, place_lines
-from ocrsvc.imaging.pdf.page_rules import PageRules
-from ocrsvc.imaging.pdf.soundness import bad_characters, is_sound, wrong_fonts
+from ocrsvc.imaging.pdf.page_look import edges_of, find_seen, rest_share, rule_finder
 from ocrsvc.records import OwnText, ReadOptions, Rectangle
 
 MOST_REST: Final = {"auto": 0.005, "merge": 0.0}
 """The share of a page with own text that may be taken by something else, and yet nothing else is read."""
 
-MOST_CHARACTERS: Final = 50_000
-"""Of a page whose own text is taken; the densest pages of newspapers have 30,000."""
+MOST_CHARACTERS: Final = 50_000  # of a page whose own text is taken; the densest pages of newspapers have 30,000
 
-CHARACTER_BYTES: Final = 600
-"""What one character takes while lines are made of all."""
+CHARACTER_BYTES: Final = 600  # what one character takes while lines are made of all
 
 _SAME_PLACE: Final = 0.15  # ems between a character and the same one printed again
 _SAME_LINE: Final = 0.6  # of the smaller of two boxes with the same text
 _COPIES: Final = 8  # lines of the same text that are compared
+
+_NO_CHARACTERS: Final = frozenset({"Cc", "Cn", "Co", "Cs"})
+MOST_BAD: Final = 0.02  # characters of a line that may be none before it is left to the engine
+
+LEAST_LETTERS: Final = 80  # Latin letters of a font before it is judged by how often each occurs
+LEAST_DIFFERENT: Final = 16  # letters that a font of running text has; fonts for formulas have fewer
+MOST_BITS: Final = 4.95
+"""What a letter of a font may take on average to write with the code of European languages: 4.1 to 4.7 is usual, and
+4.9 to 5.8 where letters stand for others."""
+
+LEAST_SIGNS: Final = 60
+MOST_SIGNS: Final = 0.6
+"""Share of the characters of a font, of so many or more, that may be neither letters nor digits."""
+
+# A to Z per thousand letters, a mean of English, German, French, Spanish, Italian, Portuguese, Polish without accents.
+_PER_THOUSAND: Final = np.array(
+    [90, 14, 38, 42, 140, 12, 17, 22, 75, 5, 8, 46, 28, 70, 72, 28, 6, 66, 67, 64, 36, 14, 9, 3, 10, 8]
+)
+_BITS: Final = -np.log2(_PER_THOUSAND / _PER_THOUSAND.sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +74,9 @@ def needs_pixels(options: ReadOptions) -> bool:
 
 
 def own_text(copied: CopiedText, options: ReadOptions) -> OwnText:
-    """What of a page's text is taken.
+    """What of a page's text is taken, by `text_layer` ("auto", "only" or "merge"), in the region of the options.
 
-    Args:
-        copied: Its characters, with a small drawing unless the option is "only".
-        options: `text_layer` is "auto", "only" or "merge"; `region`, `rotate`, and how lines are to be described.
+    The characters come with a small drawing unless the option is "only".
     """
     region, everything = options.region, page_characters(copied)
     if options.text_layer == "only":
@@ -67,10 +85,10 @@ def own_text(copied: CopiedText, options: ReadOptions) -> OwnText:
         return _described(placed, range(len(placed.lines)), options, is_all=True)
     shown = everything.of(~everything.is_hidden | is_blank(everything.codes))
     characters = _once(_on_page(shown, copied.frame, region))
-    bad = bad_characters(characters) | wrong_fonts(characters)
+    bad = _bad_characters(characters) | _wrong_fonts(characters)
     drawing = copied.drawing()
-    lines = find_lines(characters, PageRules(drawing, copied.frame))
-    placed = place_lines(characters, [line for line in lines if is_sound(line, bad)])
+    lines = find_lines(characters, partial(rule_finder, drawing, copied.frame))
+    placed = place_lines(characters, [line for line in lines if _is_sound(line, bad)])
     edges = edges_of(drawing)
     seen = find_seen(edges, placed.quads, copied.frame)
     share = rest_share(edges, placed.quads[seen], copied.frame, region)
@@ -108,7 +126,7 @@ def _once(characters: PageCharacters) -> PageCharacters:
 def _described(placed: PlacedLines, kept: Sequence[int], options: ReadOptions, *, is_all: bool) -> OwnText:
     """Records of these lines in reading order, no line twice."""
     chosen = _different(placed, kept)
-    lines, quads = placed.of(chosen)
+    lines, quads = [placed.lines[one] for one in chosen], placed.quads[chosen]
     angle = page_angle(lines, quads) if options.rotate == "auto" else int(options.rotate)
     order = order_of([line.text for line in lines], quads, angle)
     return OwnText(make_lines(placed, [chosen[one] for one in order], options), angle, is_all)
@@ -131,3 +149,49 @@ def _overlap(one: Sequence[float], other: Sequence[float]) -> float:
     height = min(one[3], other[3]) - max(one[1], other[1])
     least = min((frame[2] - frame[0]) * (frame[3] - frame[1]) for frame in (one, other))
     return max(0.0, width) * max(0.0, height) / max(least, 1e-9)
+
+
+def _is_sound(line: TextLine, bad: Flags) -> bool:
+    """Whether a line is what it shows, with these of the page's characters known to be bad."""
+    return int(bad[line.members].sum()) <= MOST_BAD * len(line.members)
+
+
+def _bad_characters(characters: PageCharacters) -> Flags:
+    """(N,) which are no characters: controls, private use, the replacement character, or of a font without a map."""
+    codes, places = np.unique(characters.codes, return_inverse=True)
+    bad = np.array([_is_bad(code) for code in codes.tolist()], np.bool_)
+    return (bad[places] if len(codes) else np.zeros(0, np.bool_)) | characters.is_unmapped
+
+
+def _wrong_fonts(characters: PageCharacters) -> Flags:
+    """(N,) which characters are of fonts whose map to Unicode says letters that nobody writes."""
+    order = np.argsort(characters.font, kind="stable")
+    starts = np.flatnonzero(np.diff(characters.font[order])) + 1
+    wrong = np.zeros(len(characters), np.bool_)
+    for members in np.split(order, starts):
+        wrong[members] = _is_wrong(characters.codes[members])
+    return wrong
+
+
+@cache
+def _is_bad(code: int) -> bool:
+    if code in BULLETS or code in HYPHENS:
+        return False
+    return code > 0x10FFFF or code == 0xFFFD or unicodedata.category(chr(code)) in _NO_CHARACTERS
+
+
+def _is_wrong(codes: NDArray[np.uint32]) -> bool:
+    folded = codes | 0x20
+    is_letter = (folded >= 0x61) & (folded <= 0x7A)
+    letters = codes[is_letter]
+    if len(letters) >= LEAST_LETTERS and len(np.unique(letters)) >= LEAST_DIFFERENT and _bits_each(letters) > MOST_BITS:
+        return True
+    shown = int((codes > 0x20).sum())
+    signs = codes[(codes > 0x20) & (codes < 0x7F) & ~is_letter & ~((codes >= 0x30) & (codes <= 0x39))]
+    # Leaders and rules of dots and dashes are of one sign each.
+    return shown >= LEAST_SIGNS and len(np.unique(signs)) > 8 and len(signs) > MOST_SIGNS * shown
+
+
+def _bits_each(letters: NDArray[np.uint32]) -> float:
+    counts = np.bincount((letters | 0x20) - 0x61, minlength=26)[:26]
+    return float(counts @ _BITS / counts.sum())

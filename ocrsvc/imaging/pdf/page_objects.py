@@ -1,4 +1,4 @@
-"""Finds what a PDF's page draws over its text: images and opaque rectangles, those in its forms, too.
+"""What a PDF's page draws, that in its forms for these, and what of it lies over text: images and opaque rectangles.
 
 For the program `ocrsvc.imaging.pdf.child`, in which numpy is not loaded. A form may draw other forms, and one form may
 be drawn many times: all of them together are looked at up to a number of objects, each with the matrix of its forms.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 COVER_NUMBERS: Final = 5
 """Of a cover, as doubles: its place among what the page draws, and left, bottom, right and top in points."""
@@ -18,14 +18,11 @@ MOST_COVERS: Final = 2 * MOST_OF_A_KIND
 """The largest images and the largest rectangles that are told of; on pages with more, they are pieces of pictures."""
 
 _DEEPEST_FORM: Final = 8
-_MOST_OBJECTS: Final = 200_000
-"""Of a page that are looked at; a map of a town has fewer."""
-_MOST_RECTANGLES: Final = 4_000
-"""That are looked at closely."""
+_MOST_OBJECTS: Final = 200_000  # of a page that are looked at for covers; a map of a town has fewer
+_MOST_RECTANGLES: Final = 4_000  # that are looked at closely
 _RECTANGLE_SEGMENTS: Final = (4, 5)
 _MOST_CLIPS: Final = 8
 _OPAQUE: Final = 255
-_POINTER: Final = ctypes.c_void_p
 
 Matrix = tuple[float, float, float, float, float, float]
 Frame = tuple[float, float, float, float]
@@ -33,22 +30,67 @@ _UNCHANGED: Final[Matrix] = (1.0, 0.0, 0.0, 1.0, 0.0, 0.0)
 _EVERYWHERE: Final[Frame] = (-1e6, -1e6, 1e6, 1e6)
 
 
+class PageObject(NamedTuple):
+    """An object, its kind, and of the forms that it is in: how many, what makes points of the page, where they draw."""
+
+    item: Any
+    kind: int
+    depth: int
+    matrix: Matrix
+    clip: Frame
+
+
+def displayed(
+    pdfium: Any, page: Any, size: tuple[int, int], point: tuple[float, float], scale: int
+) -> tuple[float, float]:
+    """Where a point is on the page as displayed in this size; pdfium gives whole numbers, here scaled."""
+    across, down = ctypes.c_int(), ctypes.c_int()
+    width, height = size
+    pdfium.FPDF_PageToDevice(page, 0, 0, width * scale, height * scale, 0, *point, across, down)
+    return across.value / scale, down.value / scale
+
+
+def objects_of(pdfium: Any, page: Any, most: float = float("inf")) -> Iterator[PageObject]:
+    """The objects of a page in the order in which they are drawn; `most` of them, forms counted, are looked at."""
+    count = pdfium.FPDFPage_CountObjects(page)
+    roots: Iterator[Any] = (pdfium.FPDFPage_GetObject(page, index) for index in range(count))
+    opened = [(roots, _UNCHANGED, _EVERYWHERE)]
+    while opened and most > 0:
+        items, matrix, clip = opened[-1]
+        item = next(items, None)
+        if item is None:
+            opened.pop()
+            continue
+        most -= 1
+        kind = pdfium.FPDFPageObj_GetType(item)
+        if kind == pdfium.FPDF_PAGEOBJ_FORM and len(opened) <= _DEEPEST_FORM:
+            opened.append(_opened_form(pdfium, item, matrix, clip))
+        else:
+            yield PageObject(item, kind, len(opened) - 1, matrix, clip)
+
+
+def _opened_form(pdfium: Any, form: Any, matrix: Matrix, clip: Frame) -> tuple[Iterator[Any], Matrix, Frame]:
+    """The items of a form, with the matrix and the frame in which it is drawn."""
+    inner = pdfium.FS_MATRIX()
+    pdfium.FPDFPageObj_GetMatrix(form, inner)
+    a, b, c, d, e, f = (getattr(inner, name) for name in "abcdef")
+    g, h, i, j, k, m = matrix
+    both = (a * g + b * i, a * h + b * j, c * g + d * i, c * h + d * j, e * g + f * i + k, e * h + f * j + m)
+    items = (pdfium.FPDFFormObj_GetObject(form, index) for index in range(pdfium.FPDFFormObj_CountObjects(form)))
+    return items, both, _within(_moved(_clipped(pdfium, form, _EVERYWHERE), matrix), clip)
+
+
 def look_at_objects(pdfium: Any, page: Any) -> tuple[dict[int, int], list[list[float]]]:
-    """The place among what the page draws of each text object, by its address, and what was drawn over text.
+    """The place among what the page draws of each text object, by its address, and the COVER_NUMBERS of each cover.
 
-    Args:
-        pdfium: Its functions.
-        page: A loaded page.
-
-    Returns:
-        Places, and the COVER_NUMBERS of each cover. What was drawn before all text covers none and is not told of.
+    What was drawn before all text covers none and is not told of.
     """
     places = dict[int, int]()
     images, rectangles = list[list[float]](), list[list[float]]()
     looked_at = 0
-    for place, (item, kind, matrix, clip) in enumerate(_Objects(pdfium).of(page)):
+    for place, (item, kind, _, matrix, clip) in enumerate(objects_of(pdfium, page, _MOST_OBJECTS)):
         if kind == pdfium.FPDF_PAGEOBJ_TEXT:
-            places[ctypes.cast(item, _POINTER).value or 0] = place
+            places[ctypes.cast(item, ctypes.c_void_p).value or 0] = place
         elif kind == pdfium.FPDF_PAGEOBJ_IMAGE and places and not pdfium.FPDFPageObj_HasTransparency(item):
             images.append([float(place), *_bounds_on_page(pdfium, item, matrix, clip)])
         elif kind == pdfium.FPDF_PAGEOBJ_PATH and places and looked_at < _MOST_RECTANGLES:
@@ -60,48 +102,6 @@ def look_at_objects(pdfium: Any, page: Any) -> tuple[dict[int, int], list[list[f
 
 def _largest(covers: list[list[float]]) -> list[list[float]]:
     return sorted(covers, key=lambda cover: (cover[1] - cover[3]) * (cover[4] - cover[2]))[:MOST_OF_A_KIND]
-
-
-class _Objects:
-    """The objects of a page in the order in which they are drawn, those in forms for these.
-
-    With each comes the matrix that makes points of the page of its own, and the frame in which its forms are drawn.
-    """
-
-    def __init__(self, pdfium: Any) -> None:
-        self._pdfium, self._left = pdfium, _MOST_OBJECTS
-
-    def of(self, page: Any) -> Iterator[tuple[Any, int, Matrix, Frame]]:
-        pdfium = self._pdfium
-        for index in range(pdfium.FPDFPage_CountObjects(page)):
-            yield from self._from(pdfium.FPDFPage_GetObject(page, index), _UNCHANGED, _EVERYWHERE, 0)
-            if self._left <= 0:
-                return
-
-    def _from(self, item: Any, matrix: Matrix, clip: Frame, depth: int) -> Iterator[tuple[Any, int, Matrix, Frame]]:
-        """An object, or, of a form, those in it."""
-        pdfium = self._pdfium
-        self._left -= 1
-        kind = pdfium.FPDFPageObj_GetType(item)
-        if kind != pdfium.FPDF_PAGEOBJ_FORM:
-            yield item, kind, matrix, clip
-            return
-        if depth == _DEEPEST_FORM:
-            return
-        inner = pdfium.FS_MATRIX()
-        pdfium.FPDFPageObj_GetMatrix(item, inner)
-        clip = _within(_moved(_clipped(pdfium, item, _EVERYWHERE), matrix), clip)
-        both = _joined((inner.a, inner.b, inner.c, inner.d, inner.e, inner.f), matrix)
-        for index in range(pdfium.FPDFFormObj_CountObjects(item)):
-            if self._left <= 0:
-                return
-            yield from self._from(pdfium.FPDFFormObj_GetObject(item, index), both, clip, depth + 1)
-
-
-def _joined(first: Matrix, then: Matrix) -> Matrix:
-    """The matrix that does both, one after the other."""
-    (a, b, c, d, e, f), (g, h, i, j, k, m) = first, then
-    return (a * g + b * i, a * h + b * j, c * g + d * i, c * h + d * j, e * g + f * i + k, e * h + f * j + m)
 
 
 def _is_opaque_rectangle(pdfium: Any, item: Any) -> bool:
@@ -134,8 +134,11 @@ def _bounds_on_page(pdfium: Any, item: Any, matrix: Matrix, clip: Frame) -> Fram
 def _moved(frame: Frame, matrix: Matrix) -> Frame:
     left, bottom, right, top = frame
     a, b, c, d, e, f = matrix
-    corners = [(a * x + c * y + e, b * x + d * y + f) for x in (left, right) for y in (bottom, top)]
-    xs, ys = zip(*corners, strict=True)
+    return _around([(a * x + c * y + e, b * x + d * y + f) for x in (left, right) for y in (bottom, top)])
+
+
+def _around(points: list[tuple[float, float]]) -> Frame:
+    xs, ys = zip(*points, strict=True)
     return min(xs), min(ys), max(xs), max(ys)
 
 
@@ -152,8 +155,7 @@ def _clipped(pdfium: Any, item: Any, frame: Frame) -> Frame:
         count = pdfium.FPDFClipPath_CountPathSegments(clip, path)
         points = _points(pdfium, count, partial(pdfium.FPDFClipPath_GetPathSegment, clip, path))
         if _is_upright(points):
-            xs, ys = zip(*points, strict=True)
-            frame = _within(frame, (min(xs), min(ys), max(xs), max(ys)))
+            frame = _within(frame, _around(points))
     return frame
 
 

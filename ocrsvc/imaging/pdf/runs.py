@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,11 @@ from ocrsvc.imaging.pdf.copied_text import Flags, Numbers, PageCharacters
 Indices = NDArray[np.intp]
 
 # All in ems.
-GAP: Final = 1.5
-"""The widest white within a line: beyond it stands another column, or a table's next cell."""
+GAP: Final = 1.5  # the widest white within a line: beyond it stands another column, or a table's next cell
 _STRETCHED: Final = 4.0  # the same where the file has one blank there, amid a string
 SHIFT: Final = 0.5
 """By how much a character may stand above or below its neighbour's baseline, as a footnote's number does."""
-BLANK: Final = 0.15
-"""The narrowest white between words that stand apart in the file."""
+BLANK: Final = 0.15  # the narrowest white between words that stand apart in the file
 _OBJECTS_BLANK: Final = 0.25  # the same where one follows the other in the file
 LEFTWARDS_BLANK: Final = 0.28  # between Arabic letters, some of which join none
 WIDE_BLANK: Final = 0.5  # between Chinese characters
@@ -33,8 +31,7 @@ IN_STRING, AFTER_NOTHING, AFTER_GUESS, AFTER_BLANK, IN_OBJECT = range(5)
 """What stands before a character in the file: another one of its text object, or of another one; a blank that pdfium
 adds, for the white that is there; a blank; a blank in the same text object as the characters on both sides of it."""
 
-_CJK: Final = (0x2E80, 0xA4CF)
-_CJK_MORE: Final = ((0xAC00, 0xD7AF), (0xF900, 0xFAFF), (0xFF00, 0xFFEF), (0x20000, 0x3FFFF))
+_CJK: Final = ((0x2E80, 0xA4CF), (0xAC00, 0xD7AF), (0xF900, 0xFAFF), (0xFF00, 0xFFEF), (0x20000, 0x3FFFF))
 _RIGHT_TO_LEFT: Final = ((0x0590, 0x08FF), (0xFB1D, 0xFDFF), (0xFE70, 0xFEFF))
 
 
@@ -42,15 +39,10 @@ _RIGHT_TO_LEFT: Final = ((0x0590, 0x08FF), (0xFB1D, 0xFDFF), (0xFE70, 0xFEFF))
 class Level:
     """Characters of one direction, turned so that it is from left to right; pixels, y downwards.
 
-    Attributes:
-        indices: Which of the page's.
-        left, right, base, em: Where their ink is, their baseline, and the size of their font.
-        start, font: Where they stand on their baseline, and which font they are of.
-        taken: Where what each takes ends: its ink, but of Chinese its square, of which commas fill a corner.
-        spaces: As of `read_level`.
-        is_cjk, is_leftwards, is_letter: Chinese, Japanese or Korean; of a script from right to left; an English letter.
-        blank: White before it, if it follows the one before it in its line, too.
-        is_back: It stands before the one before it, in the direction of their script.
+    `left` and `right` are of their ink, `start` is where they stand on the baseline `base`, `em` the size of the font.
+    What each takes ends at `taken`: its ink, but of Chinese its square, of which commas fill a corner. `is_letter` are
+    English; `blank` is white before it, if it follows the one before it in its line, too; `is_back`: it stands before
+    the one before it, in the direction of their script.
     """
 
     indices: Indices
@@ -70,14 +62,7 @@ class Level:
 
 
 def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, degrees: int) -> Level:
-    """Characters of one direction.
-
-    Args:
-        characters: Of the page.
-        indices: Which of them.
-        spaces: (N,) what the file has before each, from IN_STRING to IN_OBJECT.
-        degrees: By how much their lines are turned clockwise.
-    """
+    """These characters, of one direction; `spaces` (N,) is what the file has before each, IN_STRING to IN_OBJECT."""
     some = characters.of(indices)
     angle = np.radians(degrees)
     along, down = np.array([np.cos(angle), np.sin(angle)]), np.array([-np.sin(angle), np.cos(angle)])
@@ -87,7 +72,7 @@ def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, de
     if degrees % 90:
         # The frame of a slanted character says little.
         left, right = start, start + some.em / 2
-    is_cjk = _is_cjk(some.codes)
+    is_cjk = _within(some.codes, _CJK)
     leftwards = _within(some.codes, _RIGHT_TO_LEFT)
     white = np.maximum(left[1:] - right[:-1], left[:-1] - right[1:])
     both = is_cjk[1:] & is_cjk[:-1]
@@ -108,14 +93,10 @@ def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, de
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """R runs of characters that follow each other, in the file as on the page.
+    """Runs of characters that follow each other, in the file as on the page.
 
-    Attributes:
-        begins, ends: The first place of each in its `Level`, and the one after its last.
-        left, right, base, em: As of its characters.
-        is_vertical: They stand below each other.
-        leftwards: How many of them are of a script from right to left.
-        is_odd: They do not go where their script does.
+    `begins` and `ends` are the first place of each in its `Level`, and the one after its last; `leftwards` counts those
+    of a script from right to left; in odd ones characters do not go where their script does.
     """
 
     begins: Sequence[int]
@@ -195,12 +176,6 @@ def join_runs(runs: Runs) -> list[list[int]]:
     return lines
 
 
-def _is_cjk(codes: NDArray[np.uint32]) -> Flags:
-    return _within(codes, (_CJK, *_CJK_MORE))
-
-
 def _within(codes: NDArray[np.uint32], ranges: Sequence[tuple[int, int]]) -> Flags:
-    found = np.zeros(len(codes), np.bool_)
-    for first, last in ranges:
-        found |= (codes >= first) & (codes <= last)
-    return cast(Flags, found)
+    found = [(codes >= first) & (codes <= last) for first, last in ranges]
+    return np.asarray(np.logical_or.reduce(found), np.bool_)

@@ -37,10 +37,8 @@ SAME_RULE: Final = 0.4  # rules nearer to each other than this are one border, i
 WALL: Final = 0.6  # of a border between two cells is ruled, if it divides them
 RULED: Final = 0.55  # of all borders between two places of a grid; edges of things in pictures make fewer
 OPEN_EDGE: Final = 1.0  # how far, in line heights, rules reach beyond the last border where the edge has none
-MOST_CELLS: Final = 20_000
-"""Of a grid; more are hatching or graph paper."""
-MOST_AREA: Final = 4
-"""Times the page's area that all grids together are looked at: nested ones lie in each other."""
+MOST_CELLS: Final = 20_000  # of a grid; more are hatching or graph paper
+MOST_AREA: Final = 4  # times the page's area that all grids together are looked at: nested ones lie in each other
 
 
 @dataclass(frozen=True, slots=True)

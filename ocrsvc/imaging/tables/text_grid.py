@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, pairwise
 from operator import itemgetter
 from statistics import median
@@ -190,9 +191,7 @@ def page_gutters(
 ) -> list[float]:
     """Where gutters divide the page rather than a table: beside running text and, if no rules cross, between tables."""
     gutters = [(one[1], other[0]) for one, other in pairwise(columns)]
-    running = [
-        is_running_text(block, *column) for column in zip(in_columns(block, rows, columns), columns, strict=True)
-    ]
+    running = list(map(partial(is_running_text, block), in_columns(block, rows, columns), columns))
     found = []
     for number, (left, right) in enumerate(gutters):
         beside = running[number : number + 2]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Final, cast
 
@@ -26,28 +25,18 @@ _INPUT_PX: Final = (488, 712)  # width and height
 _SESSION_OPTIONS: Final = {"session.disable_quant_qdq": "1"}
 """Kernels are made floats when the model is opened, not at every run."""
 
+UNWARPING_MODEL: Final = OnDemandModel(_FILE, "unwarp", _SESSION_OPTIONS)
+"""Most processes never meet a curved page, so none pays the 75 MB that it holds once it is open. A run needs 30 MB."""
 
-class UnwarpingModel:
-    """The model, opened when it is first needed; safe to share between threads, which take turns.
 
-    Most processes never meet a curved page, so none pays the 75 MB that it holds once it is open. One run at a time
-    keeps what runs need besides (30 MB) from growing with the number of threads.
+def find_grid(pixels: Pixels, check: Check = no_check) -> NDArray[np.float32]:
+    """(45, 31, 2) float32: where points that lie evenly on the flat page are in a picture (H, W[, 3]), in pixels.
+
+    The page's top left corner comes first, row by row; they may lie outside the picture.
     """
-
-    def __init__(self) -> None:
-        self._model = OnDemandModel(_FILE, "unwarp", _SESSION_OPTIONS)
-
-    def find_grid(self, pixels: Pixels, check: Check = no_check) -> NDArray[np.float32]:
-        """(45, 31, 2) float32: where points that lie evenly on the flat page are in a picture (H, W[, 3]), in pixels.
-
-        The page's top left corner comes first, row by row; they may lie outside the picture.
-        """
-        found = self._model.run(_to_tensor(pixels), check)[0]
-        height, width = pixels.shape[:2]
-        return cast("NDArray[np.float32]", (np.moveaxis(found, 0, -1) + 1) / 2 * np.array([width, height], np.float32))
-
-
-unwarping_model: Final = cache(UnwarpingModel)  # that of this process, which several engines share
+    found = UNWARPING_MODEL.run(_to_tensor(pixels), check)[0]
+    height, width = pixels.shape[:2]
+    return cast("NDArray[np.float32]", (np.moveaxis(found, 0, -1) + 1) / 2 * np.array([width, height], np.float32))
 
 
 def _to_tensor(pixels: Pixels) -> NDArray[np.float32]:

@@ -17,9 +17,8 @@ from typing import Any, Final, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.pipeline.ctc import BLANK
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
-from ocrsvc.engines.ppocr.runtime.openvino_session import Features, OpenVinoRecognizer
+from ocrsvc.engines.ppocr.runtime.openvino_session import Features, OpenVinoRecognizer, first_steps
 from ocrsvc.engines.ppocr.runtime.providers import Profile
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionPool
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
@@ -266,9 +265,3 @@ def bucket_of(width: int) -> int:
 def own_steps(width: int, padded: int, steps: int) -> int:
     """How many of a padded line's steps cover the line itself."""
     return max(1, min(steps, -(-steps * width // padded)))
-
-
-def first_steps(best: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The first step of each run of one class that is not blank; (T,) to (N,)."""
-    changed = np.concatenate(([True], best[1:] != best[:-1]))
-    return np.flatnonzero(changed & (best != BLANK))

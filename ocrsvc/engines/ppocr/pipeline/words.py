@@ -1,7 +1,7 @@
 """Makes the words and characters of a line's answer: split by script, placed by the ink, mapped onto the page.
 
 CTC gives the characters of a line from left to right, whatever the script. For text from right to left
-`imaging.bidirectional_text` undoes what Unicode's bidirectional algorithm (UAX #9) does to show it, with the same
+`imaging.text_direction` undoes what Unicode's bidirectional algorithm (UAX #9) does to show it, with the same
 results as the package PaddleOCR's. Packages that implement UAX #9 return a string; here each character has a place, so
 the order itself is needed.
 """
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from ocrsvc.engines.line_recognizer import LineText, Path
 from ocrsvc.engines.ppocr.pipeline.character_places import CharacterPlaces, Columns, place_characters
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX
-from ocrsvc.imaging.bidirectional_text import logical_order
 from ocrsvc.imaging.geometry import as_boxes, upright_boxes
 from ocrsvc.imaging.outline import Outline, parts_of
+from ocrsvc.imaging.text_direction import logical_order
 from ocrsvc.imaging.word_split import Segmenter, by_character, open_jieba, word_begins
 from ocrsvc.records import Box, Character, Check, ReadOptions, Word
 

@@ -1,4 +1,4 @@
-"""Rewrites models that the rewrites were not made for: what does not apply to a graph is left out.
+"""Rewrites the graphs of models, those that come with the engine and others; what does not apply to one is left out.
 
 What was rewritten is run beside the file as it came, on noise, and must give the same but for rounding; a graph that
 looks as the rewrites want it and is another runs as it came. That takes a fraction of a second, once: the model cache
@@ -20,6 +20,7 @@ from onnx import compose, version_converter
 from ocrsvc.engines.ppocr.graph import memory_layout, rewrite
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, ModelPart
 from ocrsvc.engines.ppocr.runtime.models import channel_block, load_model, note_recognizer
+from ocrsvc.engines.ppocr.runtime.openvino_session import first_steps
 from ocrsvc.engines.ppocr.runtime.providers import CPU
 from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS
 from ocrsvc.errors import BadModel
@@ -166,18 +167,12 @@ def _reads_alike(found: Sequence[Array] | None, expected: Array, *, batched: boo
     if best.shape != (len(probabilities),) or logits.shape != probabilities.shape:
         return False
     chosen = np.take_along_axis(probabilities, best[:, None], axis=1)[:, 0]
-    at = slice(None) if batched else _first_steps(best)
+    at = slice(None) if batched else first_steps(best)
     return (
         _are_alike(chosen, probabilities.max(axis=1))
         and _are_alike(shares, chosen[at])
         and _are_alike(_softmax(logits), probabilities)
     )
-
-
-def _first_steps(best: Array) -> Array:
-    """The first step of each run of one class that is not blank."""
-    changed = np.concatenate(([best[0] != 0], best[1:] != best[:-1]))
-    return np.flatnonzero(changed & (best != 0))
 
 
 def _are_alike(found: Array, expected: Array) -> bool:

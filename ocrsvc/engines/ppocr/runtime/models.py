@@ -14,7 +14,7 @@ from ocrsvc.engines.model.description import Recognition
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.ppocr.graph.inspection import has_external_weights
 from ocrsvc.engines.ppocr.runtime.model_cache import cpu_features
-from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, ModelPart
+from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, ModelPart
 from ocrsvc.errors import BadModel, EngineUnavailable
 
 if TYPE_CHECKING:
@@ -32,15 +32,13 @@ def prepare_model(
     """The model as it is run: for a line or a batch (graph/rewrite.py), perhaps in half precision (graph/fp16.py).
 
     For OpenVINO a recognizer with a last product ends before it (`rewrite.keep_features`); see `prepare_classifier`.
-    The rewrites are made for the built-in model; of others see checked_rewrites.py.
 
     Imports `onnx`, which a cached model does without. Raises BadModel.
     """
     from ocrsvc.engines.ppocr.graph import rewrite
     from ocrsvc.engines.ppocr.runtime import checked_rewrites
 
-    prepare = _rewritten if part.version.is_built_in else checked_rewrites.rewritten
-    proto = prepare(part, batched=batched, openvino=openvino)
+    proto = checked_rewrites.rewritten(part, batched=batched, openvino=openvino)
     if half_precision:
         from ocrsvc.engines.ppocr.graph import fp16
 
@@ -48,24 +46,6 @@ def prepare_model(
         proto = fp16.to_fp16(proto, rewrite.LOGITS if has_product else "")
     prepared: bytes = proto.SerializeToString()
     return prepared
-
-
-def _rewritten(part: ModelPart, *, batched: bool, openvino: bool) -> onnx.ModelProto:
-    """The built-in model, whose graph is known."""
-    from ocrsvc.engines.ppocr.graph import memory_layout, rewrite
-
-    proto = load_model(part)
-    rewrite.zero_subnormal_weights(proto)
-    if not batched:
-        memory_layout.drop_identities(proto)
-    if part.kind == DETECTION and not batched:
-        for rewriting in memory_layout.detector_rewrites(channel_block()):
-            rewriting(proto)
-    if part.kind == RECOGNITION:
-        note_recognizer(proto, _classes_of(proto), has_product=True)
-        single = rewrite.keep_features if openvino else rewrite.add_argmax
-        (rewrite.add_argmax_batched if batched else single)(proto)
-    return proto
 
 
 def load_model(part: ModelPart) -> onnx.ModelProto:
@@ -80,7 +60,7 @@ def load_model(part: ModelPart) -> onnx.ModelProto:
     if len(proto.graph.input) != 1 or not proto.graph.output:
         inputs = len(proto.graph.input)
         raise BadModel(f"{part} has {inputs} inputs, and the engine ppocr feeds one.", "Export it for inference.")
-    if not part.version.is_built_in and has_external_weights(proto):
+    if has_external_weights(proto):
         raise BadModel(f"{part} keeps its weights in another file, which no manifest holds.", "Save it as one file.")
     return proto
 
@@ -104,20 +84,11 @@ def note_recognizer(proto: onnx.ModelProto, classes: int, *, has_product: bool) 
         entry.key, entry.value = key, value
 
 
-def _classes_of(proto: onnx.ModelProto) -> int:
-    return int(proto.graph.output[0].type.tensor_type.shape.dim[2].dim_value)
-
-
 def prepare_properties(part: ModelPart) -> bytes:
     """The properties of the prepared recognizer, as JSON. Imports `onnx`."""
     import onnx
 
-    if part.version.is_built_in:
-        proto = load_model(part)
-        note_recognizer(proto, _classes_of(proto), has_product=True)
-    else:
-        proto = onnx.load_from_string(prepare_model(part))
-    return json.dumps(properties_of(proto)).encode()
+    return json.dumps(properties_of(onnx.load_from_string(prepare_model(part)))).encode()
 
 
 def prepare_classifier(part: ModelPart, steps: int) -> bytes:

@@ -200,7 +200,7 @@ class OpenVinoRecognizer(OpenVinoSession):
         begins = np.zeros(len(rows), bool)
         begins[starts] = True
         best, shares = self._choose(rows, begins)
-        first = _first_steps(best, begins)
+        first = first_steps(best, begins)
         ends = starts + lengths
         inside = zip(np.searchsorted(first, starts), np.searchsorted(first, ends), strict=True)
         return [
@@ -222,7 +222,7 @@ class OpenVinoRecognizer(OpenVinoSession):
                 part = slice(start, start + STEPS)
                 self._classifier.infer([features[part], flags[part]], share_outputs=True)
                 best[part] = self._classifier.get_output_tensor(0).data
-                first = _first_steps(best[part], flags[part])
+                first = first_steps(best[part], flags[part])
                 shares[part][first] = self._classifier.get_output_tensor(1).data
             if self._release_asked:
                 self._release()
@@ -233,8 +233,7 @@ class OpenVinoRecognizer(OpenVinoSession):
         self._compiled_classifier.release_memory()
 
 
-def _first_steps(best: NDArray[np.int64], begins: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """As in the graph: the first step of each run of one class that is not blank, and of what begins there."""
-    changed = begins.copy()
-    changed[1:] |= best[1:] != best[:-1]
-    return np.flatnonzero(changed & (best != 0))
+def first_steps(best: NDArray[np.int64], begins: NDArray[np.bool_] | None = None) -> NDArray[np.intp]:
+    """(N,) the first step of each run of one class (T,) that is not blank, as in the graph; `begins` begins one too."""
+    changed = np.concatenate(([True], best[1:] != best[:-1]))
+    return np.flatnonzero((changed if begins is None else changed | begins) & (best != 0))

@@ -52,19 +52,24 @@ class RuntimeChoice:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How one runtime did beside single precision in ONNX Runtime."""
+    """How a runtime of one model did beside single precision in ONNX Runtime."""
 
+    model: Kind
     runtime: Runtime
-    times_s: tuple[float, ...]  # its least seconds for each of some fixed inputs, the same for all runtimes
-    fault: str = ""  # what differed from what single precision gives, for the log; empty where nothing did
+    gain: float  # how many times as quick it is; 0 where no run was timed
+    agreement: float = 1.0  # share of the lines found, or of the characters read, alike
+    fault: str = ""  # what speaks against it, speed apart; empty where nothing does
+
+    @property
+    def wins(self) -> bool:
+        """Whether it may be chosen."""
+        return not self.fault and self.gain >= LEAST_GAIN
 
 
-def quickest(proofs: Sequence[Proof]) -> Runtime:
-    """The quickest that reads alike; single precision, the first of them, unless another one is clearly quicker."""
-    single = proofs[0]
-    sound = [proof for proof in proofs[1:] if not proof.fault]
-    best = min(sound, key=lambda proof: sum(proof.times_s), default=single)
-    return best.runtime if sum(best.times_s) * LEAST_GAIN <= sum(single.times_s) else single.runtime
+def quickest(proofs: Sequence[Proof], model: Kind) -> Runtime:
+    """The quickest that wins for a model; single precision where none does."""
+    winners = [proof for proof in proofs if proof.model == model and proof.wins]
+    return max(winners, key=lambda proof: proof.gain).runtime if winners else FP32
 
 
 def named(precision: Precision, provider: Provider) -> RuntimeChoice | None:

@@ -1,17 +1,31 @@
-"""Tars, packed or not: listed by tarfile, members loaded by their place."""
+"""Zips, and tars, packed or not: listed by zipfile and tarfile, members loaded by their place."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
+import os
+import struct
 import tarfile
 import threading
+import zipfile
+import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, BinaryIO, Final
 
-from ocrsvc.batch.sources.find_files import open_file
-from ocrsvc.batch.sources.source_files import HEAD_BYTES, Found, MemberNames, read_fully, too_large
+from ocrsvc.batch.objects import is_local, open_file
+from ocrsvc.batch.sources.source_files import (
+    HEAD_BYTES,
+    MOST_MEMBERS,
+    Found,
+    MemberNames,
+    read_fully,
+    too_large,
+    too_many_members,
+)
 from ocrsvc.errors import BrokenArchive, SourceGone
 
 _MOST_READ_BYTES: Final = 1024 * 1024
@@ -24,14 +38,23 @@ _FREE_BYTES: Final = 1 << 30
 """What may be unpacked however small the archive is."""
 _MOST_RATIO: Final = 1000
 _NO_FILE: Final = "It is no plain file, but a link, a sparse file or a device."
+_MOST_DIRECTORY_BYTES: Final = 128 * 1024 * 1024
+_END: Final = struct.Struct("<4s4H2LH")
+_END64: Final = struct.Struct("<4sQ2H2L4Q")
+_TAIL_BYTES: Final = 65535 + 22 + 20 + 56
+_ENCRYPTED, _UTF8 = 0x1, 0x800
+_ZIP_ERRORS: Final = (
+    *(zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, struct.error, zlib.error, EOFError),
+)
 
 
 class TarArchive:
-    """A tar; see load_files.Archive. A packed one (gzip, Zstandard, bzip2, xz) is read from its beginning."""
+    """A tar; see Archive. A packed one (gzip, Zstandard, bzip2, xz) is read from its beginning."""
 
     def __init__(self, address: str, *, is_packed: bool = False) -> None:
         self._file: Any = _Unpacked(address) if is_packed else open_file(address)
         self._lock = threading.Lock()
+        self.close = self._file.close
 
     def members(self, archive: Found) -> Iterator[Found]:
         """As Archive.members, without folders. That one is cut off is found when it is loaded."""
@@ -54,10 +77,6 @@ class TarArchive:
         if len(data) < size:
             raise BrokenArchive("The tar is cut off in it.", "Make the tar again.")
         return data
-
-    def close(self) -> None:
-        """As Archive.close."""
-        self._file.close()
 
     def _headers(self) -> Iterator[tarfile.TarInfo]:
         """The headers, without folders'. Raises TarError, ValueError and the like, and BrokenArchive."""
@@ -182,3 +201,83 @@ class _Xz:
             if piece := self._unpacker.decompress(data, size):
                 return piece
         return b""
+
+
+class ZipArchive:
+    """A zip; see Archive. A member's place is its number in the directory."""
+
+    def __init__(self, address: str) -> None:
+        with ExitStack() as opened, _broken("The zip"):
+            # A member is read in pieces of 4 KiB.
+            file: Any = open_file(address)
+            self._file = opened.enter_context(io.BufferedReader(file))
+            _check_directory(self._file)
+            self._zip = zipfile.ZipFile(self._file)
+            opened.pop_all()
+        self._reads_heads = is_local(address)
+
+    def members(self, archive: Found) -> Iterator[Found]:
+        """As Archive.members."""
+        names = MemberNames()
+        for place, info in enumerate(self._zip.infolist()):
+            if info.is_dir():
+                continue
+            problem = "It is encrypted in the zip." if info.flag_bits & _ENCRYPTED else ""
+            if not problem and info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                problem = f"It is packed in a way that is not read here (method {info.compress_type} of the zip)."
+            head = b"" if problem or not self._reads_heads else self._read_head(info)
+            # The bytes of its name: zipfile takes those that are not said to be UTF-8 for code page 437.
+            is_utf8 = info.flag_bits & _UTF8
+            path = info.orig_filename.encode(*(("utf-8", "surrogateescape") if is_utf8 else ("cp437",)))
+            yield archive.member(names.name(path), str(place), info.file_size, head, problem)
+
+    def load(self, place: str, most_bytes: int) -> bytes:
+        """As Archive.load."""
+        info = self._zip.infolist()[int(place)]
+        if max(info.file_size, info.compress_size) > most_bytes:
+            raise too_large(info.file_size, most_bytes)
+        with _broken("It"), self._zip.open(info) as member:
+            data = member.read()
+        if len(data) != info.file_size:
+            raise BrokenArchive("It is damaged: the zip says another size.", "Make the zip again.")
+        return data
+
+    def close(self) -> None:
+        """As Archive.close."""
+        self._zip.close()
+        self._file.close()
+
+    def _read_head(self, info: zipfile.ZipInfo) -> bytes:
+        """The first bytes of a member; none of one that cannot be read, which loading it will say."""
+        try:
+            with self._zip.open(info) as member:
+                return member.read(HEAD_BYTES)
+        except _ZIP_ERRORS:
+            return b""
+
+
+@contextmanager
+def _broken(what: str) -> Iterator[None]:
+    """What zipfile raises is BrokenArchive."""
+    try:
+        yield
+    except _ZIP_ERRORS as error:
+        raise BrokenArchive(f"{what} is damaged or cut off: {error}.", "Make the zip again.") from error
+
+
+def _check_directory(file: BinaryIO) -> None:
+    """Raises BrokenArchive for a directory that zipfile would take too much memory for."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _TAIL_BYTES))
+    tail = file.read(_TAIL_BYTES)
+    at = tail.rfind(b"PK\5\6")
+    if at < 0 or at + _END.size > len(tail):
+        return
+    _, disk, _, _, members, directory_bytes, _, _ = _END.unpack_from(tail, at)
+    before = tail.rfind(b"PK\6\6", 0, at)
+    if before >= 0 and before + _END64.size <= at:
+        _, _, _, _, disk, _, _, members, directory_bytes, _ = _END64.unpack_from(tail, before)
+    if disk not in {0, 0xFFFF}:
+        raise zipfile.BadZipFile("it is one of several volumes")
+    if members > MOST_MEMBERS or directory_bytes > _MOST_DIRECTORY_BYTES:
+        raise too_many_members(f"a directory of {directory_bytes:,} bytes for {members:,}")

@@ -1,0 +1,160 @@
+"""Looks at a small drawing of a page: which lines are to be seen, what stands besides them, where rules part cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.imaging.pdf.copied_text import Flags, Numbers, PageFrame
+from ocrsvc.records import Pixels, Rectangle
+
+LOOK_DPI: Final = 50  # at which a page is drawn for this look: text of 6 points is 4 pixels high
+
+_EDGE: Final = 40  # the least difference of neighbouring pixels, of 255, that counts as ink
+_SEEN: Final = 8  # the least difference within a line's box that shows that something is written there
+_RULE_PX: Final = 25  # straight edges of half an inch and more are rules, frames and bars: no text
+_THICK_PX: Final = 5
+_JOINED_PX: Final = 7
+_LEAST_SIDES_PX: Final = (5, 4)
+"""Text of 5 points has more; the ends of a bar of a chart are as thick as their outline."""
+_LEAST_SHARE: Final = 0.2  # ink in the frame of a piece of text or of a picture; curves and outlines have less
+
+
+_STEP: Final = 12  # the least difference of a rule from the ground, of 255: a hairline of light gray has it at 50 dpi
+_ABOVE, _BELOW = 0.85, 0.28  # ems of a rule above and below the baseline: more than any letter or bracket has
+_NEAR_PX: Final = 3  # on each side of a rule, within which the ground is seen
+_LEAST_PX: Final = 3  # of a drawing
+_SAMPLES: Final = 12  # rows at which a column is looked at, from above a line to below it
+_MOST_PX: Final = 64  # of a white that is looked at from its left side on
+
+RuleFinder = Callable[[Numbers, Numbers, Numbers, Numbers], tuple[Flags, Flags]]
+"""Says for each white, by its left and right side, baseline and font size, whether a rule crosses the line in it, and
+whether one ground ends there and another one begins."""
+
+
+def look_frame(width: int, height: int, dpi: int) -> PageFrame:
+    """The frame of a page of so many pixels at so many a inch, with small sides for the look at it."""
+    scale = min(1.0, LOOK_DPI / dpi)
+    return PageFrame(width, height, max(1, round(width * scale)), max(1, round(height * scale)))
+
+
+def edges_of(drawing: Pixels) -> Pixels:
+    """How much each pixel of a gray drawing differs from those around it."""
+    return np.asarray(cv2.morphologyEx(drawing, cv2.MORPH_GRADIENT, np.ones((3, 3), np.uint8)), np.uint8)
+
+
+def find_seen(edges: Pixels, quads: NDArray[np.float32], frame: PageFrame) -> Flags:
+    """(L,) in which of the lines' boxes (L, 4, 2) something is drawn: text in the paper's colour is not to be seen."""
+    height, width = edges.shape
+    frames = np.concatenate([quads.min(axis=1), quads.max(axis=1)], axis=1) * _scale(frame)[[0, 1, 0, 1]]
+    seen = np.zeros(len(quads), np.bool_)
+    for number, (left, top, right, bottom) in enumerate(frames.tolist()):
+        x, y = min(max(0, int(left)), width - 1), min(max(0, int(top)), height - 1)
+        part = edges[y : max(y, int(bottom)) + 1, x : max(x, int(right)) + 1]
+        seen[number] = part.max() >= _SEEN
+    return seen
+
+
+def rest_share(edges: Pixels, quads: NDArray[np.float32], frame: PageFrame, region: Rectangle | None = None) -> float:
+    """The share of the page, or a region of it, that is taken by what may be text, outside of these boxes."""
+    ink = np.asarray(edges > _EDGE, np.uint8)
+    covered = np.zeros_like(ink)
+    corners = np.round(quads * _scale(frame)).astype(np.int32)
+    for quad in corners:
+        cv2.fillConvexPoly(covered, quad, 1)
+    covered = np.asarray(cv2.dilate(covered, np.ones((5, 5), np.uint8)), np.uint8)
+    share = _share_outside(ink, covered, frame, region)
+    # The boxes of a table's lines leave short pieces of its rules, which are rules before they are covered alone.
+    return min(share, _share_outside(_without_rules(ink), covered, frame, region)) if share else share
+
+
+def _share_outside(ink: Pixels, covered: Pixels, frame: PageFrame, region: Rectangle | None) -> float:
+    ink = np.where(covered, np.uint8(0), ink)
+    if region is not None:
+        x, y, width, height = region
+        left, top, right, bottom = (np.array([x, y, x + width, y + height]) * _scale(frame)[[0, 1, 0, 1]]).astype(int)
+        ink = np.ascontiguousarray(ink[top:bottom, left:right])
+    return _area_of_pieces(_without_rules(ink)) / max(1, ink.size)
+
+
+def _scale(frame: PageFrame) -> NDArray[np.float32]:
+    return np.array([frame.small_width / frame.width, frame.small_height / frame.height], np.float32)
+
+
+def _without_rules(ink: Pixels) -> Pixels:
+    if not ink.size:
+        return ink
+    rest = ink
+    for along, across in (((1, _RULE_PX), (_THICK_PX, 1)), ((_RULE_PX, 1), (1, _THICK_PX))):
+        long = cv2.morphologyEx(ink, cv2.MORPH_OPEN, np.ones(along, np.uint8))
+        # Letters beside each other are as long, and thicker.
+        thick = cv2.morphologyEx(long, cv2.MORPH_OPEN, np.ones(across, np.uint8))
+        rest = np.asarray(cv2.subtract(rest, cv2.subtract(long, thick)), np.uint8)
+    return rest
+
+
+def _area_of_pieces(ink: Pixels) -> int:
+    """Pixels in the frames of what is dense enough to be text or a picture."""
+    if not ink.size or not ink.any():
+        return 0
+    joined = cv2.morphologyEx(ink, cv2.MORPH_CLOSE, np.ones((1, _JOINED_PX), np.uint8))
+    count, labels, stats, _ = cv2.connectedComponentsWithStats(joined, connectivity=8)
+    inked = np.bincount(labels[ink > 0], minlength=count)
+    frames = stats[:, cv2.CC_STAT_WIDTH].astype(np.int64) * stats[:, cv2.CC_STAT_HEIGHT]
+    sides = stats[:, [cv2.CC_STAT_WIDTH, cv2.CC_STAT_HEIGHT]]
+    counts = (sides >= _LEAST_SIDES_PX).all(axis=1) & (inked >= _LEAST_SHARE * frames)
+    counts[0] = False
+    return int(frames[counts].sum())
+
+
+def rule_finder(drawing: Pixels, frame: PageFrame, degrees: int) -> RuleFinder | None:
+    """What finds upright rules, and edges between two grounds, across lines that are turned clockwise; None if slanted.
+
+    It takes pixels of the page, turned about its origin so that lines run from left to right.
+    """
+    if degrees % 90:
+        return None
+    height, width = drawing.shape
+    x, y = {0: (0, 0), 90: (0, width), 180: (width, height), 270: (height, 0)}[degrees]
+    scale_x, scale_y = _scale(frame).tolist()[:: 1 if degrees % 180 == 0 else -1]
+    turned = np.ascontiguousarray(np.rot90(drawing, degrees // 90))
+    # The darker of the grounds on both sides: beside a rule both are lighter, in a coloured ground one is the same.
+    beside = [cv2.dilate(turned, np.ones((1, _NEAR_PX + 1), np.uint8), anchor=(at, 0)) for at in (0, _NEAR_PX)]
+    ground = np.asarray(cv2.min(*beside), np.uint8)
+
+    def find(left: Numbers, right: Numbers, base: Numbers, em: Numbers) -> tuple[Flags, Flags]:
+        sides = left * scale_x + x, right * scale_x + x
+        rows = (base - _ABOVE * em) * scale_y + y, (base + _BELOW * em) * scale_y + y
+        return _find_rules(turned, ground, *sides, *rows)
+
+    return find
+
+
+def _find_rules(
+    drawing: Pixels, ground: Pixels, left: Numbers, right: Numbers, top: Numbers, bottom: Numbers
+) -> tuple[Flags, Flags]:
+    """In which of these frames, in pixels, a column is darker than both grounds beside it, from top to bottom.
+
+    And in which there is one whose grounds differ in the same way from top to bottom.
+    """
+    height, width = drawing.shape
+    if width < _LEAST_PX:
+        return np.zeros(len(left), np.bool_), np.zeros(len(left), np.bool_)
+    first, last = np.maximum(np.floor(left), 1).astype(np.intp), np.ceil(right).astype(np.intp) - 1
+    last = np.clip(last, 1, width - 2)
+    first = np.minimum(first, width - 1)
+    sampled = np.linspace(top, bottom, _SAMPLES)
+    rows = np.clip(sampled, 0, height - 1).astype(np.intp)
+    is_rule, is_step = np.zeros(len(left), np.bool_), np.zeros(len(left), np.bool_)
+    for at in range(min(_MOST_PX, int((last - first).max(initial=-1)) + 1)):
+        column = np.minimum(first + at, width - 2)
+        here = drawing[rows, column].astype(np.int16)
+        step = drawing[rows, column + 1].astype(np.int16) - drawing[rows, column - 1]
+        within = first + at <= last
+        is_rule |= within & (ground[rows, column] - here > _STEP).all(axis=0)
+        is_step |= within & ((step > _STEP).all(axis=0) | (step < -_STEP).all(axis=0))
+    return is_rule, is_step
