@@ -29,7 +29,7 @@ import pypdfium2
 from bench.machine import print_machine
 
 from ocrsvc.batch.destination import Destination
-from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, FileResults, open_writer
+from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS, FileResults, open_writers
 from ocrsvc.batch.pages import SourceFile
 from ocrsvc.formats.pdf.image_pdf import ImagePdf
 from ocrsvc.formats.pdf.page_image import page_image
@@ -72,7 +72,7 @@ def cpu_s() -> float:
 
 def write(folder: Path, name: str, files: Sequence[FileResults], pages: int) -> None:
     """Write a format, and print what it takes."""
-    write_part = open_writer(name, "", READER)
+    [write_part] = open_writers([name], READER)
     began_s = cpu_s()
     write_part(Destination(folder), 0, iter(files), replace=True)
     spent_ms = (cpu_s() - began_s) * 1000 / pages

@@ -259,7 +259,7 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
             # The header that every answer has.
             client.sendall(answer.replace(b"\r\n", b"\r\nX-Content-Type-Options: nosniff\r\n", 1))
 
-        super().handle_error(req, SimpleNamespace(sendall=send), addr, exc)
+        super().handle_error(req, SimpleNamespace(sendall=send, gettimeout=client.gettimeout), addr, exc)
 
 
 class PidFile(pidfile.Pidfile):  # type: ignore[misc]  # gunicorn has no types

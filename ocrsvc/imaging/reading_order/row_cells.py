@@ -181,6 +181,8 @@ def _with_wrapped_lines(lines: TextLines, rows: Rows) -> Rows:
     ends = list(range(len(rows)))
     usual = median(white_below(lines, rows))
     for low, high in {(row_of[line], row_of[following]) for line, following in links.items()}:
+        if high <= low:
+            continue
         closer = white_below(lines, rows[low : high + 1])[0] <= usual - 2 * LEAST_JUMP
         if len(rows[low]) == len(rows[high]) > 1 and not closer:
             continue
