@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
 import onnxruntime as ort
+from pydantic import TypeAdapter, ValidationError
 
 from ocrsvc import __version__
 from ocrsvc.engines.ppocr.runtime import models, openvino_session
@@ -106,25 +107,13 @@ def choice_name(part: ModelPart) -> str:
 
 def load_choice(cache: ModelCache, name: str, key: str) -> RuntimeChoice | None:
     """The choice that was stored under a name and a key, if it can be used: else a proof is made again."""
-    found = cache.find(name, key)
-    if found is None:
-        return None
     try:
-        stored = json.loads(found)
-        choice = RuntimeChoice(_known(stored["detection"]), _known(stored["recognition"]), str(stored["reason"]))
-    except (ValueError, KeyError, TypeError):
+        choice = TypeAdapter(RuntimeChoice).validate_json(cache.find(name, key) or b"")
+    except ValidationError:
         return None
     # The package may be there and not load, on another machine that shares the cache.
     needs_openvino = BF16 in (choice.detection, choice.recognition)
     return choice if not needs_openvino or openvino_session.computes_bf16() else None
-
-
-def _known(stored: Mapping[str, Any]) -> Runtime:
-    """One of the runtimes that are proved. Raises ValueError or TypeError for anything else."""
-    found = Runtime(**stored)
-    if found not in (FP32, INT8, BF16):
-        raise ValueError(f"no runtime that is proved: {found}")
-    return found
 
 
 def store_choice(cache: ModelCache, name: str, key: str, choice: RuntimeChoice) -> bool:
