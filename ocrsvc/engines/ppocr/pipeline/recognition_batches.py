@@ -82,10 +82,12 @@ class SingleLineRunner:
 
         def read(line_image: LineImage) -> R:
             check()
-            tensor = to_tensor(line_image.pixels(), self._session.input_format)
-            return decode(RecognizerOutput(*self._session.run(tensor, outputs)))
+            return decode(self._run(line_image.pixels(), outputs))
 
         return self._shared_threads.map(read, line_images)
+
+    def _run(self, crop: Pixels, outputs: tuple[str, ...]) -> RecognizerOutput:
+        return RecognizerOutput(*self._session.run(to_tensor(crop, self._session.input_format), outputs))
 
 
 GROUP_STEPS: Final = 512
