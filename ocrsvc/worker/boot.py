@@ -140,7 +140,9 @@ def _load(service: ServiceContext, worker: RecyclingWorker) -> None:
     if engine.device == "cuda" and gauge is None:
         worker.log.warning("The engine computes on a GPU that cannot be read: only RSS limits hold in this worker.")
     _start_samplers(service, reader)
-    _start_watcher(service)
+    if (watcher := service.worker.models_watcher) is not None:
+        watcher.start()
+        closing.callback(watcher.stop)
     _start_runner(service, worker, reader)
     _start_grpc(service, worker, reader)
     _note_ready(service, worker, reader, gauge if engine.device == "cuda" else None, waited_s=began - came)
@@ -159,19 +161,10 @@ def _start_samplers(service: ServiceContext, reader: Reader) -> None:
         from ocrsvc.access.gate import KEY_COUNTS_S, read_key_counts
 
         samplers.append(Sampler(own.metrics, lambda: read_key_counts(gate), KEY_COUNTS_S))
-    loaded = reader.worker_models.loaded
-    samplers.append(Sampler(own.metrics, loaded.gauges))
+    samplers.append(Sampler(own.metrics, reader.worker_models.loaded.gauges))
     for sampler in samplers:
         sampler.start()
         own.closing.callback(sampler.stop)
-
-
-def _start_watcher(service: ServiceContext) -> None:
-    """Follow what comes into the model repository, if there is one, until this worker is to go."""
-    watcher = service.worker.models_watcher
-    if watcher is not None:
-        watcher.start()
-        service.worker.closing.callback(watcher.stop)
 
 
 def _open_gauge(service: ServiceContext, worker: RecyclingWorker) -> GpuMemoryReader | None:

@@ -89,10 +89,8 @@ class Connection:
         body: That request's body; None where its head is wrong.
         caller: Who takes turns with others for a thread: the address, or what a proxy says it is.
         is_quick: Whether the request needs neither the engine nor time: health checks, metrics, pages, wrong heads.
-        unsent: What the kernel has not taken of the answer.
-        file: The file whose rest follows that; None where the answer is none.
-        sent_bytes: What it has taken, since the answer's thread left it to the loop.
-        pace: How quickly the client takes that.
+        unsent: What the kernel has not taken of the answer; the rest of `file` follows that.
+        sent_bytes, pace: What it has taken, since the answer's thread left it to the loop, and how quickly.
         is_kept: Whether the next request may come on it, by the request's thread.
         limit_s: When its handshake, its head or its rest is over, monotonic.
         close_s, close_bytes: While it closes: until when, and how much of what is still sent is thrown away.
@@ -232,9 +230,7 @@ class Sender:
     gunicorn sends the head, and then the body. A worker that is killed in between leaves half a response at a proxy,
     which cannot ask another worker any more. So the head goes with the first piece of the body, in one call.
 
-    Attributes:
-        unsent: What the kernel has not taken yet, for the event loop.
-        file: The file whose rest follows that; None where the answer is none.
+    What the kernel has not taken yet, `unsent` and the rest of `file`, is for the event loop.
     """
 
     def __init__(self, sock: Any) -> None:

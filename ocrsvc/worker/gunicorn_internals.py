@@ -493,10 +493,9 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
                 self.kill_worker(pid, signal.SIGTERM)
 
     def _is_quick_stop_requested(self) -> bool:
-        try:
+        with suppress(queue.Empty):
             return self.SIG_QUEUE.get_nowait() in (signal.SIGINT, signal.SIGQUIT)
-        except queue.Empty:
-            return False
+        return False
 
     def _close_listeners(self) -> None:
         listeners, self.LISTENERS = self.LISTENERS, []
