@@ -25,7 +25,7 @@ class GpuSessionDouble:
 
     def __init__(self, model: bytes, options: Any, providers: Any, **_: int) -> None:
         self._session = _REAL(model, options, providers=[CPU])
-        self._names = [name for name, _ in providers]
+        self._names = [one if isinstance(one, str) else one[0] for one in providers]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
