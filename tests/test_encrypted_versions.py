@@ -31,7 +31,7 @@ from ocrsvc.models.repository import ModelRepository
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import plan_for
-from ocrsvc.worker.model_key import open_model_key
+from ocrsvc.worker.hooks import open_model_key
 
 KEY = ModelKey(bytes(range(32)))
 PR_GET_DUMPABLE = 3

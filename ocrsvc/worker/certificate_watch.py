@@ -33,30 +33,14 @@ def open_certificates(settings: Settings, before: Certificates | None, *, is_sta
 
 
 class CertificateWatch:
-    """The arbiter's part: looks at the files once a second, and warns of a certificate that expires.
-
-    Args:
-        head: Where workers see that there are others.
-        metrics: The arbiter's own.
-        log: Where to say so.
-        clock: Monotonic seconds.
-
-    Attributes:
-        certificates: Those of the service; None without TLS.
-    """
+    """The arbiter's part: reads changed files, tells the workers, and warns before a certificate ends."""
 
     def __init__(
-        self,
-        head: Head,
-        metrics: WorkerMetrics,
-        log: logging.Logger,
-        clock: Callable[[], float] = time.monotonic,
+        self, head: Head, metrics: WorkerMetrics, log: logging.Logger, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        # None without TLS.
         self.certificates: Certificates | None = None
-        self._head = head
-        self._metrics = metrics
-        self._log = log
-        self._clock = clock
+        self._head, self._metrics, self._log, self._clock = head, metrics, log, clock
         self._warned_s = -_DAY_S
 
     def begin(self, certificates: Certificates | None) -> None:

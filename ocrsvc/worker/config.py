@@ -1,10 +1,13 @@
-"""gunicorn's settings, made from ours, and a check of its flags, which are read later and win."""
+"""gunicorn's settings, made from ours, a check of its flags, which are read later and win, and gRPC's listeners."""
 
 from __future__ import annotations
 
 import math
 import os
+import socket
+import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +24,7 @@ _KEEPALIVE_S: Final = 75
 _TIMEOUT_S: Final = 30
 # What a worker may need beyond the longest deadline to send its last answers.
 _LAST_ANSWERS_S: Final = 5
+_BACKLOG: Final = 2048
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a mount point; gunicorn makes a file for each worker, which is closed at once
 
 _REFUSED_FLAGS: Final = {
@@ -41,7 +45,7 @@ def configuration(settings: Settings, plan: ThreadPlan) -> Mapping[str, object]:
         "worker_class": "ocrsvc.worker.gunicorn_internals.RecyclingWorker",
         "logger_class": f"ocrsvc.worker.logger.{'JsonLogger' if settings.log_format == 'json' else 'LastingLogger'}",
         "worker_connections": max(1000, 2 * plan.threads),
-        "backlog": 2048,
+        "backlog": _BACKLOG,
         "keepalive": _KEEPALIVE_S,
         "timeout": _TIMEOUT_S,
         "graceful_timeout": math.ceil(settings.deadline_s) + _LAST_ANSWERS_S,
@@ -101,3 +105,44 @@ def _check_tls(config: Any, settings: Settings) -> None:
                 f"{setting.cli[0]} is gunicorn's own TLS, which is not used.",
                 "Leave the flag out, and set OCRSVC_TLS_CERTIFICATE and OCRSVC_TLS_KEY.",
             )
+
+
+def listen(address: str) -> socket.socket:
+    """A listening socket for gRPC at "host:port", "[IPv6]:port" or "unix:path"; shared by all workers.
+
+    As gunicorn's for HTTP, never with SO_REUSEPORT, which gives each worker a queue of its own that is lost with it.
+    Raises SettingsError.
+    """
+    try:
+        if address.startswith("unix:"):
+            return _listen_unix(Path(address.removeprefix("unix:")))
+        host, _, port = address.rpartition(":")
+        family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+        return socket.create_server((host.strip("[]"), int(port)), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise SettingsError(
+            f"OCRSVC_GRPC_BIND: {address} cannot be listened on: {error.strerror or error}.", "Choose a free address."
+        ) from error
+
+
+def address_of(listener: socket.socket) -> str:
+    """Where it listens, as `listen` takes it."""
+    name = listener.getsockname()
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{name}"
+    return f"[{name[0]}]:{name[1]}" if listener.family == socket.AF_INET6 else f"{name[0]}:{name[1]}"
+
+
+def _listen_unix(path: Path) -> socket.socket:
+    """What an earlier service has left there is removed; anything but a socket is not."""
+    with suppress(FileNotFoundError):
+        if stat.S_ISSOCK(path.stat().st_mode):
+            path.unlink()
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(str(path))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -82,18 +82,13 @@ class EventLoop:
 
     Args:
         cfg, log: gunicorn's.
-        listeners: Where connections come from.
-        load: What this worker has in flight, and its siblings.
-        limits: What requests may take.
         parser: Makes, for the address of a client, what parses its heads.
         answer: Answers a request in one of the threads; whether the next one may come on its connection.
 
     Attributes:
         handshakes: Those of HTTP connections, but for Unix sockets; None where HTTP is plain.
-        connections: How many there are.
-        kept: Those that wait between two requests, the one that waits longest first.
+        kept: Connections that wait between two requests, the one that waits longest first.
         takes_rest: Whether it takes what waits to be accepted when it stops: no sibling will.
-        threads: Where requests are answered.
     """
 
     def __init__(

@@ -316,10 +316,7 @@ def take_over(
     """Make gunicorn's arbiter this one; from `on_starting`, since the command `gunicorn` makes its own.
 
     Args:
-        server: gunicorn's.
-        controller: Decides which worker is forked, replaced and killed, and when.
-        hung_requests: Finds out for which request.
-        each_second: Called once a second; it must not wait for anything.
+        each_second: Must not wait for anything.
         drain_s: How long to serve on after SIGTERM, not ready, before the workers stop.
         on_stop: Called when the service stops, before its workers do.
     """

@@ -24,6 +24,8 @@ from ocrsvc import __version__
 from ocrsvc.access.audit_log import audit_log_of
 from ocrsvc.access.manage_keys import check_store, settle_rest
 from ocrsvc.connections.certificates import Certificates
+from ocrsvc.engines.model.encryption import ModelKey
+from ocrsvc.engines.model.key_source import hide_variable, is_read_again, read_model_key
 from ocrsvc.errors import OcrsvcError, OperatorError, SettingsError
 from ocrsvc.jobs.job_folder import open_jobs
 from ocrsvc.settings.load import read_settings
@@ -35,11 +37,9 @@ from ocrsvc.telemetry.tracing import check_tracing
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker import boot
 from ocrsvc.worker.certificate_watch import open_certificates
-from ocrsvc.worker.config import check_server, configuration
-from ocrsvc.worker.grpc_socket import address_of, listen
+from ocrsvc.worker.config import address_of, check_server, configuration, listen
 from ocrsvc.worker.gunicorn_internals import LastingArbiter, RecyclingWorker, remove_stale, take_over
 from ocrsvc.worker.logger import count_lost_lines
-from ocrsvc.worker.model_key import open_model_key, without_key
 from ocrsvc.worker.service_context import ServiceContext
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ def configuration_or_exit() -> Mapping[str, object]:
         certificates = _open_certificates(settings)
         before = _services[0].model_key if _services else None
         model_key = open_model_key(settings, before, is_start=not _services)
-        settings = without_key(settings)
+        # Nothing that processes and threads have is a secret of models.
+        settings = settings.model_copy(update={"models_key": None})
     except SettingsError as error:
         if not _services:
             _write_line(f"ocrsvc cannot start: {error.title.lower()}.\n{error}")
@@ -86,6 +87,26 @@ def configuration_or_exit() -> Mapping[str, object]:
         _write_line("ocrsvc keeps its addresses: they are read at the start only.")
         gunicorns["bind"] = service.addresses
     return {**gunicorns, **_hooks()}
+
+
+def open_model_key(settings: Settings, before: ModelKey | None, *, is_start: bool) -> ModelKey | None:
+    """At the start and at each SIGHUP: the key of encrypted models, which is then in the environment no more.
+
+    The one before stays where it cannot be read again.
+
+    Raises SettingsError where it cannot be read, or does not decrypt a version that is to be loaded.
+    """
+    key = read_model_key(settings) if is_start or is_read_again(settings) else before
+    hide_variable()
+    if settings.models is not None and (is_start or _is_other(key, before)):
+        from ocrsvc.models.repository import ModelRepository
+
+        ModelRepository(settings.models, key).check_key()
+    return key
+
+
+def _is_other(key: ModelKey | None, before: ModelKey | None) -> bool:
+    return (key and key.id) != (before and before.id)
 
 
 def _open_certificates(settings: Settings) -> Certificates | None:
@@ -142,7 +163,7 @@ def on_starting(server: LastingArbiter) -> None:
             check_store(settings.keys)
         audit_log_of(settings).check()
         _check_policies(settings)
-        if service.stores_documents():
+        if settings.tasks_bytes:
             service.jobs = open_jobs(settings)
     except OperatorError as error:
         server.log.error("%s", error)

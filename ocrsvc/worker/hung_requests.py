@@ -31,13 +31,7 @@ _GUESS: Final = " Perhaps out of memory?"
 
 
 class HungRequests:
-    """Which workers the arbiter has killed, and for which request. All of it runs in the arbiter's main thread.
-
-    Args:
-        table: What the workers work on.
-        denylist: Where bodies go that stopped one.
-        log: gunicorn's, of errors.
-    """
+    """Which workers the arbiter has killed, and for which request. All of it runs in the arbiter's main thread."""
 
     def __init__(self, table: InFlightTable, denylist: CrashDenylist, log: logging.Logger) -> None:
         self._table, self._denylist, self._log = table, denylist, log
@@ -110,12 +104,9 @@ class HungRequests:
 
 
 def blamed(in_flight: Sequence[InFlight], used_s: Sequence[float], timeout_s: float) -> list[InFlight]:
-    """The requests whose threads computed while the worker did not answer; most often it is one.
+    """The requests whose threads computed while the worker did not answer, for so long at least; most often one.
 
-    Args:
-        in_flight: All on record.
-        used_s: CPU seconds that the thread of each has used since its stage began.
-        timeout_s: How long the worker has not answered, at least.
+    `used_s` are the CPU seconds that the thread of each has used since its stage began.
     """
     least_s = max(CPU_SHARE * timeout_s, _TIE * max(used_s, default=0.0))
     pairs = zip(in_flight, used_s, strict=True)

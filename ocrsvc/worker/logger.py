@@ -96,10 +96,7 @@ def count_lost_lines(log: LastingLogger, on_drop: Callable[[], object]) -> None:
 def log_in_background(log: LastingLogger, worker: int, on_drop: Callable[[], object]) -> BackgroundHandler:
     """Worker, after its fork: have a thread write what gunicorn, this package and all others log.
 
-    Args:
-        log: gunicorn's logger.
-        worker: The number of this worker's entry in the worker table.
-        on_drop: Called for each line that is lost.
+    `worker` is its slot in the worker table; `on_drop` is called for each line that is lost.
     """
     targets, handlers = logging.getLogger(TARGETS), list(log.error_log.handlers)
     targets.propagate, targets.handlers[:] = False, handlers

@@ -53,32 +53,17 @@ class ServiceContext:
 
     The settings come to the workers by fork too: a file that is edited later cannot make a worker that is replaced
     differ from its siblings, or fail.
-
-    Attributes:
-        settings: The effective settings, those of the last reload that was right.
-        gpus: Those that the workers share, by name; seen before a worker is given one.
-        addresses: Where gunicorn listens, as it was at the start.
-        controller: Decides which worker is forked, replaced and killed.
-        image_denylist: Images that ended an engine's child process.
-        request_denylist: Bodies of requests that stopped a worker.
-        in_flight: What all workers work on.
-        hung_requests: Finds out which request stopped a worker.
-        metrics: Of all workers.
-        errors: The last failures of all workers.
-        history: The last ten minutes.
-        model_key: Decrypts encrypted models; None without one.
-        certificate_watch: Has the TLS certificates, and reads them again.
-        grpc_listeners: Shared by all workers.
-        jobs: Documents that nobody waits for; None where none are taken in.
-        page_counts: Pages of API keys that are counted, and not in the store yet.
-        worker: This worker's own; in the arbiter what a process without gunicorn's hooks has.
     """
 
     def __init__(self, settings: Settings) -> None:
+        # Those of the last reload that was right.
         self.settings = settings
+        # Those that the workers share, by name; seen before a worker is given one.
         self.gpus: tuple[str, ...] = ()
+        # Where gunicorn listens, as it was at the start.
         self.addresses: object = None
         self.controller = ReplacementController(WorkerTable())
+        # Images that ended an engine's child process, and bodies of requests that stopped a worker.
         self.image_denylist = CrashDenylist(settings.quarantine_size, settings.quarantine_s)
         self.request_denylist = CrashDenylist(settings.quarantine_size, settings.quarantine_s)
         self.in_flight = InFlightTable(SLOTS)
@@ -92,23 +77,20 @@ class ServiceContext:
         self.grpc_listeners: tuple[socket.socket, ...] = ()
         self.jobs: JobStore | None = None
         self.page_counts = PageCounts(secrets.token_hex(8), SLOTS)
+        # In the arbiter what a process without gunicorn's hooks has.
         self.worker = WorkerContext(self.metrics.common, self.errors.recorder())
 
     def each_second(self) -> None:
-        """Arbiter, each second."""
+        """Arbiter, each second: look at the certificates, and keep how the service is when it is time for that."""
         self.certificate_watch.look()
-        self.note_history()
+        now_s = time.monotonic()
+        if self.history.is_due(now_s):
+            self.history.add(observe(self.metrics, self.controller.worker_table, now_s))
 
     def close_grpc_listeners(self) -> None:
         """Arbiter: the workers have theirs still."""
         for listener in self.grpc_listeners:
             listener.close()
-
-    def note_history(self) -> None:
-        """Arbiter, each second: keep how the service is, when it is time for that."""
-        now_s = time.monotonic()
-        if self.history.is_due(now_s):
-            self.history.add(observe(self.metrics, self.controller.worker_table, now_s))
 
     def plan(self, workers: int | None = None, threads: int | None = None) -> ThreadPlan:
         """How many engine threads a worker runs, given gunicorn's workers and threads; None leaves them to the plan."""
@@ -212,26 +194,15 @@ class ServiceContext:
         self.worker.tracer = tracer
         return tracer
 
-    def stores_documents(self) -> bool:
-        """Whether documents are taken in that nobody waits for."""
-        return bool(self.settings.tasks_bytes)
-
 
 @dataclass(slots=True)
 class WorkerContext:
-    """One worker's own.
+    """One worker's own. What it does not have, such as keys or an access log, is None.
 
     Attributes:
-        metrics: What this worker counts with.
-        error_recorder: What it notes its failures with.
         slot: The number of its entry in the worker table; None in a process without gunicorn's hooks.
-        reader: Reads images and documents.
         limits: What all requests to this worker may take together.
-        access_log: None where there is none.
-        gate: Admits requests by their API keys; None where the service is open to everybody.
-        models_watcher: Has new versions of models proved, and switches to them; None without OCRSVC_MODELS, and before
-            the reader is started.
-        tracer: Records traces.
+        models_watcher: Has new versions of models proved, and switches to them.
         closing: What ends with the worker, the last first.
     """
 
