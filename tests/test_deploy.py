@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import requests
-from proxies import ANSWER_S, CLIENTS, DEPLOY, ENV, PROXIES, SOON_S, asking, proxied, texts_of
+from proxies import ANSWER_S, CLIENTS, ENV, PROXIES, asking, proxied, texts_of
 from support import Server, run_server, wait_until
 
 KILLS = 3
@@ -87,16 +85,3 @@ def test_a_service_that_trusts_its_machine_alone_does_not_trust_a_proxy_on_it(
         assert requests.get(f"{server.url}/metrics", timeout=ANSWER_S).status_code == 200
         assert requests.get(f"{url}/metrics", timeout=ANSWER_S).status_code == 403
         assert requests.get(f"{url}/readyz", timeout=ANSWER_S).status_code == 200
-
-
-def test_systemd_understands_the_unit(tmp_path: Path) -> None:
-    analyze = shutil.which("systemd-analyze")
-    if analyze is None:
-        pytest.skip("systemd is not installed")
-    unit = tmp_path / "ocrsvc.service"
-    text = (DEPLOY / "ocrsvc.service").read_text(encoding="utf-8")
-    unit.write_text(text.replace("/opt/ocrsvc/.venv/bin/ocrsvc serve", "/bin/true serve"))
-    done = subprocess.run(
-        [analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=SOON_S, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")

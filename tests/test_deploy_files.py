@@ -79,17 +79,20 @@ def helm(cases: Sequence[Mapping[str, Any]]) -> tuple[list[Any], dict[str, Any]]
     """Helm's answer to each set of values: the files, or what is wrong with it; and what it says of the chart."""
     if find_spec("helm_python") is None:
         pytest.skip("helm-python-sdk is not installed")
-    done = subprocess.run(
-        [sys.executable, "-c", HELM],
-        input=json.dumps([str(CHART), cases, ALL_ON]),
-        capture_output=True,
-        text=True,
-        timeout=_SOON_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    answers, report = json.loads(done.stdout)
+    answers, report = json.loads(run(sys.executable, "-c", HELM, given=json.dumps([str(CHART), cases, ALL_ON])))
     return answers, report
+
+
+def run(*command: object, given: str | None = None) -> str:
+    """What a program prints that must end well; skips the test where it is not installed."""
+    beside = shutil.which(str(command[0]), path=str(Path(sys.executable).parent))
+    program = beside or shutil.which(str(command[0]))
+    if program is None:
+        pytest.skip(f"{command[0]} is not installed")
+    words = [program, *map(str, command[1:])]
+    done = subprocess.run(words, input=given, capture_output=True, text=True, timeout=_SOON_S, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    return done.stdout
 
 
 def rendered(values: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -156,12 +159,13 @@ def test_every_pod_is_restricted_as_pod_security_asks(values: Mapping[str, Any])
             assert not any("hostPort" in port for port in container.get("ports", ()))
 
 
-@pytest.mark.parametrize("scheme", ["http", "https"])
-def test_probes_ask_as_the_service_is_spoken_to(scheme: str) -> None:
-    [pod, _] = sorted(pods(rendered({"scheme": scheme})), key=lambda pod: "volumes" not in pod)
-    [container] = pod["containers"]
-    asked = {container[kind]["httpGet"]["scheme"] for kind in ("startupProbe", "readinessProbe", "livenessProbe")}
-    assert asked == {scheme.upper()}
+@pytest.mark.parametrize(("scheme", "protocols"), [("http", ["http", "kubernetes.io/h2c"]), ("https", ["https"] * 2)])
+def test_probes_and_ports_are_of_the_scheme(scheme: str, protocols: list[str]) -> None:
+    manifests = rendered({"scheme": scheme, "grpc": {"enabled": True}})
+    probes = ("startupProbe", "readinessProbe", "livenessProbe")
+    assert {service_of(manifests)[kind]["httpGet"]["scheme"] for kind in probes} == {scheme.upper()}
+    [service] = [one for one in manifests if one["kind"] == "Service"]
+    assert [port["appProtocol"] for port in service["spec"]["ports"]] == protocols
 
 
 def test_a_large_number_is_a_setting_as_it_is_written() -> None:
@@ -170,17 +174,39 @@ def test_a_large_number_is_a_setting_as_it_is_written() -> None:
     assert [found[name] for name in settings] == ["67108864", "optional", "true"]
 
 
+def service_of(manifests: list[dict[str, Any]]) -> dict[str, Any]:
+    """The service's container."""
+    [pod] = [pod for pod in pods(manifests) if "terminationGracePeriodSeconds" in pod]
+    container: dict[str, Any] = pod["containers"][0]
+    return container
+
+
 def environment(values: Mapping[str, Any]) -> dict[str, str]:
     """The service's environment variables in the chart with these values."""
-    [pod] = [pod for pod in pods(rendered(values)) if "volumes" in pod and "terminationGracePeriodSeconds" in pod]
-    return {one["name"]: one["value"] for one in pod["containers"][0]["env"] if "value" in one}
+    return {one["name"]: one["value"] for one in service_of(rendered(values))["env"] if "value" in one}
 
 
-@pytest.mark.parametrize("values", [{"replicas": 2}, {"keda": {"enabled": True}}], ids=["replicas", "keda"])
-def test_several_replicas_take_no_jobs_which_only_one_of_them_would_know(values: Mapping[str, Any]) -> None:
-    assert environment(values)["OCRSVC_TASKS_BYTES"] == "0"
-    assert environment({**values, "settings": {"OCRSVC_TASKS_BYTES": "1GiB"}})["OCRSVC_TASKS_BYTES"] == "1GiB"
-    assert "OCRSVC_TASKS_BYTES" not in environment({})
+ONE_GIB = {"OCRSVC_TASKS_BYTES": "1GiB"}
+
+
+# Several replicas take no jobs, which only one of them would know, unless the settings say so.
+@pytest.mark.parametrize(
+    ("values", "tasks_bytes", "notes"),
+    [
+        ({}, None, "Jobs are lost with their pod"),
+        (KEPT, None, "Jobs are kept in the claim ocr-jobs"),
+        ({"replicas": 2}, "0", "No jobs are taken"),
+        ({"keda": {"enabled": True}}, "0", "No jobs are taken"),
+        ({"replicas": 2, "settings": ONE_GIB}, "1GiB", "JOBS WILL SEEM LOST"),
+    ],
+    ids=["default", "kept jobs", "replicas", "keda", "jobs of replicas"],
+)
+def test_what_becomes_of_jobs_is_set_and_said(values: Mapping[str, Any], tasks_bytes: str | None, notes: str) -> None:
+    assert environment(values).get("OCRSVC_TASKS_BYTES") == tasks_bytes
+    [files] = helm([values])[0]
+    [text] = [text for name, text in files.items() if name.endswith("NOTES.txt")]
+    endings = r"Jobs are lost with their pod|Jobs are kept in the claim \S+\b|No jobs are taken|JOBS.+LOST"
+    assert re.findall(endings, text) == [notes]
 
 
 def test_jobs_in_a_claim_are_those_of_one_pod_at_a_time() -> None:
@@ -191,44 +217,23 @@ def test_jobs_in_a_claim_are_those_of_one_pod_at_a_time() -> None:
     assert {"name": "jobs", "persistentVolumeClaim": {"claimName": "ocr-jobs"}} in pod["volumes"]
 
 
-@pytest.mark.parametrize(
-    ("values", "notes"),
-    [
-        ({}, "Jobs are lost with their pod"),
-        (KEPT, "Jobs are kept in the claim ocr-jobs"),
-        ({"replicas": 2}, "No jobs are taken"),
-        ({"keda": {"enabled": True}}, "No jobs are taken"),
-        ({"replicas": 2, "settings": {"OCRSVC_TASKS_BYTES": "1GiB"}}, "JOBS WILL SEEM LOST"),
-    ],
-    ids=["default", "kept jobs", "replicas", "keda", "jobs of replicas"],
-)
-def test_the_notes_say_what_becomes_of_jobs(values: Mapping[str, Any], notes: str) -> None:
-    [files] = helm([values])[0]
-    [text] = [text for name, text in files.items() if name.endswith("NOTES.txt")]
-    assert re.findall(
-        r"Jobs are lost with their pod|Jobs are kept in the claim \S+\b|No jobs are taken|JOBS.+LOST", text
-    ) == [notes]
+def test_the_chart_names_the_declared_settings_and_the_version_of_the_package() -> None:
+    from ocrsvc import __version__
 
-
-def test_the_schema_names_the_settings_that_are_declared() -> None:
     assert SCHEMA.read_text(encoding="utf-8") == schema_text(), "run: python tests/chart_schema.py"
-
-
-@pytest.mark.parametrize(("scheme", "protocols"), [("http", ["http", "kubernetes.io/h2c"]), ("https", ["https"] * 2)])
-def test_the_service_says_what_its_ports_speak(scheme: str, protocols: list[str]) -> None:
-    manifests = rendered({"scheme": scheme, "grpc": {"enabled": True}})
-    [service] = [one for one in manifests if one["kind"] == "Service"]
-    assert [port["appProtocol"] for port in service["spec"]["ports"]] == protocols
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))["appVersion"] == __version__
 
 
 @pytest.mark.parametrize("deadline_s", [60, 300])
 def test_a_pod_has_time_to_answer_what_it_has(deadline_s: int) -> None:
-    [pod] = [pod for pod in pods(rendered({"deadlineSeconds": deadline_s})) if "terminationGracePeriodSeconds" in pod]
-    [container] = pod["containers"]
-    _, wait_s = container["lifecycle"]["preStop"]["exec"]["command"]
+    manifests = rendered({"deadlineSeconds": deadline_s})
+    [grace_s] = [
+        one["terminationGracePeriodSeconds"] for one in pods(manifests) if "terminationGracePeriodSeconds" in one
+    ]
+    _, wait_s = service_of(manifests)["lifecycle"]["preStop"]["exec"]["command"]
     assert environment({"deadlineSeconds": deadline_s})["OCRSVC_DEADLINE_S"] == str(deadline_s)
     # As gunicorn's graceful timeout is made of the deadline (worker/config.py).
-    assert pod["terminationGracePeriodSeconds"] > int(wait_s) + deadline_s + 5
+    assert grace_s > int(wait_s) + deadline_s + 5
 
 
 REFUSED: Sequence[tuple[Mapping[str, Any], str]] = (
@@ -258,55 +263,27 @@ def test_values_that_would_do_nothing_are_refused() -> None:
     assert all(isinstance(answer, str) for answer in answers)
 
 
-def test_the_chart_is_of_the_version_of_the_package() -> None:
-    from ocrsvc import __version__
-
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
-    assert chart["appVersion"] == __version__
-
-
 @pytest.mark.parametrize("name", ["compose.yaml", "compose.gpu.yaml"])
-def test_the_compose_files_follow_the_specification(name: str) -> None:
+def test_the_compose_files_follow_the_specification_and_mount_files_that_are_there(name: str) -> None:
     compose = pytest.importorskip("compose_spec")
-    text = (DEPLOY / "compose" / name).read_text(encoding="utf-8")
     # The specification has merge keys as YAML has them, which its parser leaves to YAML's.
-    plain = yaml.safe_dump(yaml.safe_load(text), sort_keys=False)
-    assert "ocrsvc" in compose.PyCompose.from_yaml(plain).to_dict()["services"]
-
-
-def test_every_file_that_compose_mounts_is_there() -> None:
-    services = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text(encoding="utf-8"))["services"]
-    mounted = [volume.split(":")[0] for one in services.values() for volume in one.get("volumes", ())]
-    missing = [name for name in mounted if name.startswith(".") and not (DEPLOY / "compose" / name).exists()]
-    assert missing == []
+    plain = yaml.safe_load((DEPLOY / "compose" / name).read_text(encoding="utf-8"))
+    assert "ocrsvc" in compose.PyCompose.from_yaml(yaml.safe_dump(plain, sort_keys=False)).to_dict()["services"]
+    mounted = [volume.split(":")[0] for one in plain["services"].values() for volume in one.get("volumes", ())]
+    assert [file for file in mounted if file.startswith(".") and not (DEPLOY / "compose" / file).exists()] == []
 
 
 def test_prometheus_reads_its_configuration_and_the_query_that_scales(tmp_path: Path) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is not installed")
     [scaled] = [one for one in rendered({"keda": {"enabled": True}}) if one["kind"] == "ScaledObject"]
     [trigger] = scaled["spec"]["triggers"]
     rule = {"groups": [{"name": "keda", "rules": [{"record": "wait", "expr": trigger["metadata"]["query"]}]}]}
     (tmp_path / "rules.yml").write_text(yaml.safe_dump(rule))
-    for command in (
-        ["config", "--syntax-only", str(DEPLOY / "compose" / "prometheus.yml")],
-        ["rules", str(tmp_path / "rules.yml")],
-    ):
-        done = subprocess.run(
-            [promtool, "check", *command], capture_output=True, text=True, timeout=_SOON_S, check=False
-        )
-        assert done.returncode == 0, done.stderr
+    run("promtool", "check", "config", "--syntax-only", DEPLOY / "compose" / "prometheus.yml")
+    run("promtool", "check", "rules", tmp_path / "rules.yml")
 
 
 def test_hadolint_finds_nothing_wrong_with_the_image() -> None:
-    hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which("hadolint")
-    if hadolint is None:
-        pytest.skip("hadolint is not installed")
-    done = subprocess.run(
-        [hadolint, DEPLOY / "Containerfile"], capture_output=True, text=True, timeout=_SOON_S, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "")
+    assert run("hadolint", DEPLOY / "Containerfile") == ""
 
 
 def test_the_image_holds_what_the_wheel_is_made_of() -> None:
@@ -316,19 +293,13 @@ def test_the_image_holds_what_the_wheel_is_made_of() -> None:
     assert held == {"ocrsvc", "deploy/requirements*.txt", *SOURCES}
 
 
-def test_systemd_counts_little_that_the_unit_may_do() -> None:
-    analyze = shutil.which("systemd-analyze")
-    if analyze is None:
-        pytest.skip("systemd is not installed")
-    done = subprocess.run(
-        [analyze, "security", "--offline=true", "--threshold=20", "--no-pager", DEPLOY / "ocrsvc.service"],
-        capture_output=True,
-        text=True,
-        timeout=_SOON_S,
-        check=False,
-    )
+def test_systemd_understands_the_unit_and_counts_little_that_it_may_do(tmp_path: Path) -> None:
+    unit = tmp_path / "ocrsvc.service"
+    text = (DEPLOY / "ocrsvc.service").read_text(encoding="utf-8")
+    unit.write_text(text.replace("/opt/ocrsvc/.venv/bin/ocrsvc serve", "/bin/true serve"))
+    run("systemd-analyze", "verify", "--man=no", unit)
     # 20 is an exposure of 2.0, of 10.
-    assert done.returncode == 0, done.stdout
+    run("systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", DEPLOY / "ocrsvc.service")
 
 
 def test_kong_refuses_what_operators_keep_to_themselves_and_asks_for_a_key() -> None:

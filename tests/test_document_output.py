@@ -10,8 +10,8 @@ from dataclasses import replace
 import pypdfium2
 import pytest
 from documents import pdf, tiff
+from web_support import running_reader
 
-from ocrsvc.engines.fake import FakeEngine
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.formats.document import DocumentResult, options_for, write_document
 from ocrsvc.pipeline.read import Reader
@@ -19,18 +19,14 @@ from ocrsvc.readings import EngineInfo, Reading
 from ocrsvc.records import Page, ReadOptions, no_check
 from ocrsvc.registry import needs_of
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 ENGINE = EngineInfo("fake", "fake", "1", "cpu", "fp32", "none")
 
 
 @pytest.fixture(scope="module")
 def reader() -> Iterator[Reader]:
-    settings = Settings(engine="fake")
-    reader = Reader(settings, ThreadPlan(1, 1, 1), lambda: FakeEngine(settings))
-    reader.start()
-    yield reader
-    reader.stop(5)
+    with running_reader(Settings(engine="fake"), opener=None, threads=1) as reader:
+        yield reader
 
 
 def pages_of(reader: Reader, file: bytes) -> list[Page]:

@@ -17,7 +17,7 @@ from support import run_server, wait_until
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.gpu import Siblings, _handle_of
-from ocrsvc.system.gpu_devices import find_gpus, least_loaded_gpu, pin_gpu
+from ocrsvc.system.gpu_devices import find_gpus, pin_gpu
 from ocrsvc.system.thread_plan import device_for, gpus_for, plan
 from ocrsvc.telemetry.worker_table import Granted, Head, Reason, Snapshot, State, WorkerTable
 from ocrsvc.worker import boot
@@ -108,13 +108,6 @@ def test_there_are_two_workers_on_each_gpu() -> None:
     assert plan(8, "cuda", 64, gpu_count=3).workers == 6
     assert plan(8, "cuda", 64, gpu_count=0).workers == 2
     assert plan(8, "cuda", 64, gpu_count=3, workers=4).workers == 4
-
-
-@pytest.mark.parametrize(
-    ("busy", "gpus", "taken"), [([], 2, 0), ([0], 2, 1), ([0, 1], 2, 0), ([0, 1, 1], 2, 0), ([1, 2], 3, 0), ([], 0, 0)]
-)
-def test_the_emptiest_gpu_is_taken(busy: list[int], gpus: int, taken: int) -> None:
-    assert least_loaded_gpu(busy, gpus) == taken
 
 
 def test_a_pinned_process_sees_its_gpu_only_in_the_order_of_nvidia_smi() -> None:

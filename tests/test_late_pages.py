@@ -13,7 +13,7 @@ import pytest
 from documents import GRAY, pdf
 from flask.testing import FlaskClient
 from grpc_support import MESSAGES, V2, calling, infer_request, model_over, serving, unary
-from web_support import KnownEngine, as_base64, json_of, picture, texts
+from web_support import KnownEngine, as_base64, json_of, picture, running_reader, texts
 
 from ocrsvc.app import create_app
 from ocrsvc.errors import DeadlineExceeded, OcrsvcError
@@ -22,7 +22,6 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadTask
 from ocrsvc.registry import adapters
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 WIDE, NARROW = picture(64, 32), picture(48, 32)
 DOCUMENT = pdf(GRAY, GRAY, GRAY)
@@ -33,8 +32,7 @@ IMAGES = [as_base64(WIDE), as_base64(NARROW)]
 class LateEngine(KnownEngine):
     """Reads the first page of each request, and is too late with all others."""
 
-    def __init__(self) -> None:
-        self.read_pages = 0
+    read_pages = 0
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
         self.read_pages += len(tasks)
@@ -48,10 +46,8 @@ def engine() -> LateEngine:
 
 @pytest.fixture(scope="module")
 def reader(engine: LateEngine) -> Iterator[Reader]:
-    reader = Reader(Settings(), ThreadPlan(1, 4, 1), engine_opener=lambda: engine)
-    reader.start()
-    yield reader
-    reader.stop(5.0)
+    with running_reader(opener=lambda: engine, threads=1) as reader:
+        yield reader
 
 
 @pytest.fixture

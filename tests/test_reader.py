@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import cv2
@@ -34,7 +34,7 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.pipeline.read_context import make_read_request
 from ocrsvc.pipeline.result_cache import ResultCache
 from ocrsvc.readings import EngineInfo, Reading
-from ocrsvc.records import Image, Line, Page, Point, ReadOptions, ReadTask
+from ocrsvc.records import Image, Line, Page, ReadOptions, ReadTask
 from ocrsvc.serving.byte_cache import MemoryCache
 from ocrsvc.serving.memory_budget import Budget, Share
 from ocrsvc.serving.work_queue import RequestContext
@@ -102,55 +102,56 @@ def reading(engine: Mirror, *, engine_threads: int = 1, **settings: object) -> I
         reader.stop(SOON_S)
 
 
-def test_an_image_becomes_a_page_with_its_engine_and_its_times() -> None:
-    with reading(Mirror()) as reader:
+@contextmanager
+def asking(call: Callable[[], object], count: int, gate: threading.Event) -> Iterator[list[threading.Thread]]:
+    """Threads that each make the call once; at the end the engine's gate is opened, and they are awaited."""
+    threads = [threading.Thread(target=call) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield threads
+    finally:
+        gate.set()
+        for thread in threads:
+            thread.join(SOON_S)
+
+
+def test_an_image_becomes_a_page_with_its_engine_and_its_times_and_stop_closes_the_engine() -> None:
+    engine = Mirror()
+    with reading(engine) as reader:
         answer = reader.read(png(40, 30), ReadOptions(), SOON_S)
+        assert not engine.closed
     assert answer.page.text == "40x30"
     assert answer.engine.name == "mirror"
     parts = answer.timing.decode_s + answer.timing.queue_s + answer.timing.engine_s
     assert 0 < parts <= answer.timing.total_s
-
-
-@pytest.mark.parametrize(("rotate", "seen"), [("0", "40x30"), ("90", "30x40"), ("180", "40x30"), ("270", "30x40")])
-def test_a_fixed_turn_is_applied_before_the_engine_and_undone_after_it(rotate: str, seen: str) -> None:
-    with reading(Mirror()) as reader:
-        page = reader.read(png(40, 30), ReadOptions(rotate=rotate), SOON_S).page  # type: ignore[arg-type]
-    assert page.text == seen
-    assert (page.width, page.height, page.angle) == (40, 30, int(rotate))
-    assert sorted(page.lines[0].box) == [(0, 0), (0, 30), (40, 0), (40, 30)]
-
-
-def test_max_side_shrinks_what_the_engine_sees_and_not_the_boxes() -> None:
-    with reading(Mirror()) as reader:
-        page = reader.read(png(400, 300), ReadOptions(max_side=100), SOON_S).page
-    assert page.text == "100x75"
-    assert page.lines[0].box == ((0, 0), (400, 0), (400, 300), (0, 300))
+    assert (engine.closed, reader.ready) == (True, False)
 
 
 @pytest.mark.parametrize(
-    ("region", "seen", "corner", "opposite"),
+    ("options", "seen", "frame"),
     [
-        ((10, 20, 100, 50), "100x50", (10, 20), (110, 70)),
-        ((390, 290, 100, 50), "10x10", (390, 290), (400, 300)),
-        ((0, 0, 400, 300), "400x300", (0, 0), (400, 300)),
+        (ReadOptions(), "400x300", (0, 0, 400, 300)),
+        (ReadOptions(rotate="90"), "300x400", (0, 0, 400, 300)),
+        (ReadOptions(rotate="180"), "400x300", (0, 0, 400, 300)),
+        (ReadOptions(rotate="270"), "300x400", (0, 0, 400, 300)),
+        (ReadOptions(max_side=100), "100x75", (0, 0, 400, 300)),
+        (ReadOptions(region=(10, 20, 100, 50)), "100x50", (10, 20, 110, 70)),
+        (ReadOptions(region=(390, 290, 100, 50)), "10x10", (390, 290, 400, 300)),
+        (ReadOptions(region=(0, 0, 400, 300)), "400x300", (0, 0, 400, 300)),
+        # Cut out before it is turned and shrunk.
+        (ReadOptions(region=(100, 50, 200, 100), rotate="90", max_side=100), "50x100", (100, 50, 300, 150)),
     ],
 )
-def test_a_region_is_what_the_engine_sees_and_boxes_are_of_the_whole_page(
-    region: tuple[int, int, int, int], seen: str, corner: Point, opposite: Point
+def test_options_are_applied_before_the_engine_and_undone_after_it(
+    options: ReadOptions, seen: str, frame: tuple[int, int, int, int]
 ) -> None:
     with reading(Mirror()) as reader:
-        page = reader.read(png(400, 300), ReadOptions(region=region), SOON_S).page
-    assert page.text == seen
-    assert (page.width, page.height) == (400, 300)
-    assert (page.lines[0].box[0], page.lines[0].box[2]) == (corner, opposite)
-
-
-def test_a_region_is_cut_out_before_it_is_turned_and_shrunk() -> None:
-    with reading(Mirror()) as reader:
-        options = ReadOptions(region=(100, 50, 200, 100), rotate="90", max_side=100)
         page = reader.read(png(400, 300), options, SOON_S).page
-    assert page.text == "50x100"
-    assert sorted(page.lines[0].box) == [(100, 50), (100, 150), (300, 50), (300, 150)]
+    left, top, right, bottom = frame
+    assert page.text == seen
+    assert (page.width, page.height, page.angle) == (400, 300, int(options.rotate) if options.rotate != "auto" else 0)
+    assert sorted(page.lines[0].box) == [(left, top), (left, bottom), (right, top), (right, bottom)]
 
 
 def test_a_region_outside_the_page_is_the_callers_error() -> None:
@@ -158,13 +159,12 @@ def test_a_region_outside_the_page_is_the_callers_error() -> None:
         reader.read(png(400, 300), ReadOptions(region=(400, 0, 1, 1)), SOON_S)
 
 
-def test_an_engine_that_wants_gray_gets_gray() -> None:
-    gray, colour = Mirror(wants_gray=True), Mirror()
-    for engine in (gray, colour):
-        with reading(engine) as reader:
-            reader.read(png(40, 30), ReadOptions(), SOON_S)
-    assert gray.seen[0].image.pixels.ndim == 2
-    assert colour.seen[0].image.pixels.ndim == 3
+@pytest.mark.parametrize(("wants_gray", "dimensions"), [(True, 2), (False, 3)])
+def test_an_engine_that_wants_gray_gets_gray(wants_gray: bool, dimensions: int) -> None:
+    engine = Mirror(wants_gray=wants_gray)
+    with reading(engine) as reader:
+        reader.read(png(40, 30), ReadOptions(), SOON_S)
+    assert engine.seen[0].image.pixels.ndim == dimensions
 
 
 @pytest.mark.parametrize(
@@ -199,19 +199,14 @@ def test_an_engine_that_cannot_open_fails_the_start() -> None:
 def test_a_full_queue_refuses_before_decoding() -> None:
     gate = threading.Event()
     engine = Mirror(gate=gate)
-    with reading(engine, queue_size=1) as reader:
-        asked = [threading.Thread(target=reader.read, args=(png(40, 30), ReadOptions(), SOON_S)) for _ in range(2)]
-        asked[0].start()
-        assert engine.entered.wait(SOON_S)
-        asked[1].start()
-        while reader.waiting() == 0:
-            assert asked[1].is_alive()
+    with reading(engine, queue_size=1) as reader, ExitStack() as asked:
+        for _ in range(2):
+            asked.enter_context(asking(lambda: reader.read(png(40, 30), ReadOptions(), SOON_S), 1, gate))
+            assert engine.entered.wait(SOON_S)
+        wait_until(lambda: reader.waiting() == 1)
         with pytest.raises(QueueFull) as refusal:
             reader.read(b"not even an image", ReadOptions(), SOON_S)
         assert refusal.value.retry_after_s >= 1
-        gate.set()
-        for thread in asked:
-            thread.join(SOON_S)
 
 
 def test_the_deadline_is_kept() -> None:
@@ -227,14 +222,6 @@ def test_of_many_images_each_is_answered_apart_and_in_order() -> None:
         answers = reader.read_many([png(10 + n, 10) for n in range(7)] + [b"junk", png(5, 5)], ReadOptions(), SOON_S)
     texts = [answer.page.text if isinstance(answer, Reading) else answer.code for answer in answers]
     assert texts == [*(f"{10 + n}x10" for n in range(7)), "unsupported_image", "5x5"]
-
-
-def test_stop_closes_the_engine_once_its_threads_have_ended() -> None:
-    engine = Mirror()
-    with reading(engine) as reader:
-        assert not engine.closed
-    assert engine.closed
-    assert not reader.ready
 
 
 def test_between_the_pages_of_a_request_a_client_that_has_gone_is_noticed() -> None:
@@ -265,7 +252,6 @@ def test_between_the_pages_of_a_request_a_client_that_has_gone_is_noticed() -> N
 def test_images_that_are_decoded_together_stay_within_the_memory_of_all_requests() -> None:
     """Whoever finds none left is refused; every byte is free again when the answers are there."""
     gate, memory = threading.Event(), Budget(4 * SQUARE_BYTES)
-    engine = Mirror(gate=gate)
     refused: list[str] = []
 
     def ask() -> None:
@@ -274,16 +260,10 @@ def test_images_that_are_decoded_together_stay_within_the_memory_of_all_requests
         except QueueFull as error:
             refused.append(error.detail)
 
-    with reading(engine, queue_size=30) as reader:
-        asked = [threading.Thread(target=ask) for _ in range(30)]
-        for thread in asked:
-            thread.start()
+    with reading(Mirror(gate=gate), queue_size=30) as reader, asking(ask, 30, gate) as asked:
         # To decode one takes twice what it holds afterwards.
         wait_until(lambda: memory.held_bytes == SQUARE_BYTES * sum(map(threading.Thread.is_alive, asked)) > 0)
         assert memory.held_bytes <= 3 * SQUARE_BYTES
-        gate.set()
-        for thread in asked:
-            thread.join(SOON_S)
     assert len(refused) >= 27
     assert "OCRSVC_REQUEST_MEMORY_BYTES" in refused[0]
     assert memory.held_bytes == 0
@@ -302,38 +282,28 @@ def test_an_image_that_can_never_fit_is_told_apart_and_its_neighbours_are_read()
 
 def test_of_a_request_with_many_large_pages_few_are_in_memory_at_once() -> None:
     """Three engine threads could have three in work, which together do not fit while they are decoded."""
-    memory = Budget(4 * SQUARE_BYTES)
-    most_bytes = 0
+    memory, held_bytes = Budget(4 * SQUARE_BYTES), list[int]()
 
     class Watching(Mirror):
         def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
-            nonlocal most_bytes
-            most_bytes = max(most_bytes, memory.held_bytes)
+            held_bytes.append(memory.held_bytes)
             return super().read(tasks)
 
     with reading(Watching(), engine_threads=3) as reader:
         options, context = ReadOptions(rotate="90"), RequestContext(share=Share(memory))
         answers = reader.read_many([png(700, 700)] * 12, options, SOON_S, context)
     assert [type(answer) for answer in answers] == [Reading] * 12
-    assert (most_bytes, memory.held_bytes) == (SQUARE_BYTES, 0)
+    assert (max(held_bytes), memory.held_bytes) == (SQUARE_BYTES, 0)
 
 
-@pytest.mark.parametrize("late", [True, False])
-def test_pixels_that_nobody_waits_for_any_more_are_in_the_account_until_the_engine_has_done_with_them(
-    late: bool,
-) -> None:
+def test_pixels_that_nobody_waits_for_any_more_are_in_the_account_until_the_engine_has_done_with_them() -> None:
     gate, memory = threading.Event(), Budget(3 * SQUARE_BYTES)
-    engine = Mirror(gate=gate)
     share = Share(memory)
-    with reading(engine) as reader:
-        if late:
-            with pytest.raises(DeadlineExceeded):
-                reader.read(png(700, 700), ReadOptions(), 0.2, RequestContext(share=share))
-            share.release()
-            assert memory.held_bytes == SQUARE_BYTES
-        else:
-            gate.set()
-            reader.read(png(700, 700), ReadOptions(), SOON_S, RequestContext(share=share))
+    with reading(Mirror(gate=gate)) as reader:
+        with pytest.raises(DeadlineExceeded):
+            reader.read(png(700, 700), ReadOptions(), 0.2, RequestContext(share=share))
+        share.release()
+        assert memory.held_bytes == SQUARE_BYTES
         gate.set()
         wait_until(lambda: memory.held_bytes == 0)
 
@@ -341,15 +311,11 @@ def test_pixels_that_nobody_waits_for_any_more_are_in_the_account_until_the_engi
 def test_pixels_of_work_that_is_dropped_from_the_queue_are_given_back() -> None:
     gate, memory = threading.Event(), Budget(3 * SQUARE_BYTES)
     engine = Mirror(gate=gate)
-    with reading(engine) as reader:
-        first = threading.Thread(target=lambda: reader.read(png(30, 20), ReadOptions(), SOON_S))
-        first.start()
+    with reading(engine) as reader, asking(lambda: reader.read(png(30, 20), ReadOptions(), SOON_S), 1, gate):
         assert engine.entered.wait(SOON_S)
         with pytest.raises(DeadlineExceeded):
             reader.read(png(700, 700), ReadOptions(), 0.2, RequestContext(share=Share(memory)))
         assert memory.held_bytes == 0
-        gate.set()
-        first.join(SOON_S)
 
 
 @pytest.mark.parametrize("data", [png(700, 700)[:-2000], b"GIF89a", png(700, 700)[:40]])
@@ -412,19 +378,16 @@ def test_small_images_are_read_while_large_ones_are_decoded(monkeypatch: pytest.
         return decode_pixels(source, gray=gray)
 
     monkeypatch.setattr("ocrsvc.pipeline.decode_job.decode_pixels", slowly)
-    with reading(Mirror(), engine_threads=2) as reader:
-        large = png(3000, 2000)
-        asked = [threading.Thread(target=reader.read, args=(large, ReadOptions(), SOON_S)) for _ in range(4)]
-        for thread in asked:
-            thread.start()
+    large = png(3000, 2000)
+    with (
+        reading(Mirror(), engine_threads=2) as reader,
+        asking(lambda: reader.read(large, ReadOptions(), SOON_S), 4, gate),
+    ):
         assert begun.acquire(timeout=SOON_S)
         assert reader.read(png(30, 20), ReadOptions(), SOON_S).page.text == "30x20"
         with reader.decoded_image(png(30, 20), limit_s=SOON_S) as image:
             assert image.width == 30
         assert not begun.acquire(blocking=False), "one at a time"
-        gate.set()
-        for thread in asked:
-            thread.join(SOON_S)
 
 
 def test_of_the_largest_pages_one_is_read_at_a_time_and_none_is_refused_for_want_of_memory() -> None:
@@ -435,18 +398,11 @@ def test_of_the_largest_pages_one_is_read_at_a_time_and_none_is_refused_for_want
     def ask() -> None:
         pages.append(reader.read(png(3000, 2000), ReadOptions(), SOON_S, RequestContext(share=Share(memory))))
 
-    with reading(engine, engine_threads=2) as reader:
-        asked = [threading.Thread(target=ask) for _ in range(4)]
-        for thread in asked:
-            thread.start()
+    with reading(engine, engine_threads=2) as reader, asking(ask, 4, gate):
         assert engine.entered.wait(SOON_S)
         wait_until(lambda: reader.waiting() == 3)
         assert memory.held_bytes == LARGE_BYTES
-        gate.set()
-        for thread in asked:
-            thread.join(SOON_S)
-    assert len(pages) == 4
-    assert memory.held_bytes == 0
+    assert (len(pages), memory.held_bytes) == (4, 0)
 
 
 @pytest.mark.parametrize(("deadline_s", "expected"), [(0.3, DeadlineExceeded), (SOON_S, ClientGone)])
@@ -477,21 +433,19 @@ def test_the_same_bytes_with_the_same_options_are_read_once_when_pages_are_cache
 
 
 @pytest.mark.parametrize(
-    ("data", "options"), [(png(31, 20), ReadOptions()), (png(30, 20), ReadOptions(rotate="90"))], ids=["bytes", "turn"]
+    ("data", "options", "cache_bytes"),
+    [
+        (png(31, 20), ReadOptions(), 1_000_000),
+        (png(30, 20), ReadOptions(rotate="90"), 1_000_000),
+        (png(30, 20), ReadOptions(), 0),
+    ],
+    ids=["bytes", "turn", "no cache asked for"],
 )
-def test_other_bytes_or_other_options_are_read_although_pages_are_kept(data: bytes, options: ReadOptions) -> None:
+def test_other_bytes_or_other_options_are_read_again(data: bytes, options: ReadOptions, cache_bytes: int) -> None:
     engine = Mirror()
-    with reading(engine, cache_bytes=1_000_000) as reader:
+    with reading(engine, cache_bytes=cache_bytes) as reader:
         reader.read(png(30, 20), ReadOptions(), SOON_S)
         assert not reader.read(data, options, SOON_S).from_cache
-    assert len(engine.seen) == 2
-
-
-def test_no_page_is_cached_unless_the_settings_ask_for_it() -> None:
-    engine = Mirror()
-    with reading(engine) as reader:
-        reader.read(png(30, 20), ReadOptions(), SOON_S)
-        assert not reader.read(png(30, 20), ReadOptions(), SOON_S).from_cache
     assert len(engine.seen) == 2
 
 
@@ -501,14 +455,6 @@ def test_what_comes_back_damaged_from_a_cache_is_read_anew() -> None:
     cache.put(b"noise", b"\x00")
     pages = ResultCache(cache)
     assert (pages.get(b"page"), pages.get(b"noise"), pages.get(b"none")) == (None, None, None)
-
-
-def test_a_page_comes_back_as_it_was_cached() -> None:
-    box = ((0.5, 1.0), (30.25, 1.0), (30.25, 9.0), (0.5, 9.0))
-    page = Page(40, 30, 90, (Line("正品 promotion", 0.75, box), Line("", 1.0, box)), number=3)
-    pages = ResultCache(MemoryCache(10_000, 60.0))
-    pages.put(b"key", page)
-    assert pages.get(b"key") == page
 
 
 def test_the_deadline_holds_while_an_image_waits_for_its_turn_to_be_decoded() -> None:

@@ -37,7 +37,7 @@ def lose(server: Server) -> None:
 
 def is_alive(pid: int) -> bool:
     """Whether a process runs; one that nobody has waited for yet does not."""
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
 

@@ -17,7 +17,7 @@ from gunicorn.config import Config
 from support import Clock
 from test_request_framing import Loop
 
-from ocrsvc.serving.caller_turns import CallerTurns
+from ocrsvc.serving.limiter import CallerTurns
 from ocrsvc.telemetry.worker_table import State
 from ocrsvc.worker.connection import caller_of
 from ocrsvc.worker.request_threads import RequestThreads, StartLimiter

@@ -17,6 +17,7 @@ import pytest
 from batch_outputs_support import box, line
 from documents import GRAY, assemble, pdf, stream, tiff, with_text
 from hostile_files import PDFS
+from numpy.typing import NDArray
 from PIL import Image
 
 from ocrsvc.errors import BrokenImage
@@ -75,6 +76,12 @@ def picture(width: int = 60, height: int = 30, *, colour: bool = True) -> np.nda
     return noise.repeat(10, axis=0).repeat(10, axis=1).squeeze()
 
 
+def palette_png() -> bytes:
+    whole = io.BytesIO()
+    Image.fromarray(picture()).convert("P", palette=Image.Palette.ADAPTIVE, colors=7).save(whole, "PNG", bits=4)
+    return whole.getvalue()
+
+
 def png(pixels: np.ndarray, *how: int) -> bytes:
     return cv2.imencode(".png", pixels, how)[1].tobytes()
 
@@ -89,17 +96,13 @@ def jpeg(pixels: np.ndarray, orientation: int = 1, mode: str = "RGB") -> bytes:
 # What a PDF had
 
 
-def test_the_text_of_a_pdf_s_pages_is_found_again() -> None:
-    after = with_text(pdf(GRAY, GRAY), [replace(READ, number=2)])
-    assert by_pdfium(after) == [[""], list(TEXTS)]
-    assert faults(after) == []
-
-
 @needs_poppler
-def test_poppler_finds_the_same_text() -> None:
-    after = with_text(pdf(GRAY, GRAY), [replace(READ, number=2)])
-    assert by_poppler(after) == [[], list(TEXTS)]
+def test_the_text_is_found_again_on_the_pages_of_a_pdf_and_on_pictures() -> None:
+    once, after = (with_text(pdf(GRAY, GRAY), [replace(READ, number=2)]) for _ in range(2))
+    assert (by_pdfium(after), by_poppler(after)) == ([[""], list(TEXTS)], [[], list(TEXTS)])
     assert by_poppler(images_pdf(jpeg(picture(200, 100)))) == [list(TEXTS)]
+    assert faults(after) == []
+    assert once == after, "the same text gives the same bytes"
 
 
 def form_pdf() -> bytes:
@@ -155,21 +158,19 @@ def test_a_page_of_text_adds_little() -> None:
     assert len(with_text(before, pages)) - len(before) < 10 * 2500
 
 
-def test_the_same_text_gives_the_same_bytes() -> None:
-    once, again = (with_text(pdf(GRAY), [READ]) for _ in range(2))
-    assert once == again
-
-
-def test_text_lies_where_it_was_read_on_a_page_that_is_cropped_and_turned() -> None:
+def test_text_lies_where_it_was_read_on_a_page_that_is_cropped_and_turned_and_on_a_picture() -> None:
     whole = io.BytesIO()
     document = pypdfium2.PdfDocument(pdf(GRAY, size=(300, 200)))
     document[0].set_cropbox(100, 50, 500, 86)
     document[0].set_rotation(90)
     document.save(whole)
     # What is shown is 36 wide and 200 high.
-    read = Page(72, 400, 0, (Line("X", 0.9, box(10, 40, 20, 60)),))
-    found = pypdfium2.PdfDocument(with_text(whole.getvalue(), [read]))[0].get_textpage().get_charbox(0)
-    assert found == pytest.approx((120, 55, 130, 60), abs=0.3)
+    on_page = with_text(whole.getvalue(), [Page(72, 400, 0, (Line("X", 0.9, box(10, 40, 20, 60)),))])
+    on_picture = images_pdf(png(picture()), read=Page(60, 30, 0, (Line("X", 0.9, box(10, 5, 20, 10)),)))
+    # 60 x 30 pixels at 200 an inch are 21.6 x 10.8 points.
+    for made, place in ((on_page, (120, 55, 130, 60)), (on_picture, (3.6, 7.2, 7.2, 9.0))):
+        found = pypdfium2.PdfDocument(made)[0].get_textpage().get_charbox(0)
+        assert found == pytest.approx(place, abs=0.3)
 
 
 def test_an_encrypted_pdf_that_opens_without_a_password_stays_encrypted() -> None:
@@ -223,16 +224,13 @@ def test_a_line_is_written_word_by_word_where_its_words_are_known() -> None:
 
 
 @needs_poppler
-def test_words_are_apart_where_the_text_has_blanks_and_nowhere_else() -> None:
+def test_words_are_apart_where_the_text_has_blanks_and_a_hyphen_at_the_end_of_a_line_joins_none() -> None:
     # The first two touch, and a gap is before the last, as behind a Chinese comma.
-    words = (
-        Word("ab", 1, box(20, 10, 60, 30)),
-        Word("cd", 1, box(60, 10, 100, 30)),
-        Word("ef", 1, box(120, 10, 180, 30)),
-    )
-    read = Page(200, 100, 0, (Line("ab cdef", 1, box(20, 10, 180, 30), words),))
-    made = images_pdf(png(picture(200, 100)), read=read)
-    assert by_pdfium(made) == by_poppler(made) == [["ab cdef"]]
+    places = (("ab", 20, 60), ("cd", 60, 100), ("ef", 120, 180))
+    words = tuple(Word(text, 1, box(left, 10, right, 30)) for text, left, right in places)
+    lines = (Line("ab cdef", 1, box(20, 10, 180, 30), words), line("an inter-", 40), line("viewed man", 70))
+    made = images_pdf(png(picture(200, 100)), read=Page(200, 100, 0, lines))
+    assert by_pdfium(made) == by_poppler(made) == [["ab cdef", "an inter\u2010", "viewed man"]]
 
 
 @pytest.mark.parametrize("words", [("a", "c"), ("ab",), ("c", "ab"), ("",), ()])
@@ -312,12 +310,10 @@ def test_a_sign_alone_does_not_bend_a_line_whose_boxes_are_tight(
 
 def test_signs_alone_stand_between_the_words_of_a_bent_line() -> None:
     line = bent_line(BENT[0], 20)
-    (upper_left, upper_right, lower_right, lower_left) = (line.words or ())[3].box
-    (left, top), (right, end) = upper_left, upper_right
-    low = ((left, top + 11), (right, end + 11), lower_right, lower_left)
-    words = tuple(replace(word, box=low) if at == 3 else word for at, word in enumerate(line.words or ()))
-    found = text_of(Page(380, 140, 0, (replace(line, words=words),))).lines
-    expected = text_of(Page(380, 140, 0, (line,))).lines
+    words = list(line.words or ())
+    (left, top), (right, end), *lower = words[3].box
+    words[3] = replace(words[3], box=((left, top + 11), (right, end + 11), *lower))
+    found, expected = (text_of(Page(380, 140, 0, (one,))).lines for one in (replace(line, words=tuple(words)), line))
     heights = [np.mean(one[0][1::2]) - np.mean(other[0][1::2]) for one, other in zip(found, expected, strict=True)]
     # The course between its neighbours is straight, and so 3.4 above the arc.
     assert max(map(abs, heights)) < 4.0
@@ -341,38 +337,30 @@ def test_words_of_bent_lines_are_found_whole_where_they_stand() -> None:
             assert abs(140 - (low + high) / 2 / 0.36 - middle[1]) < 6
 
 
-@needs_poppler
-def test_a_hyphen_at_the_end_of_a_line_stays_and_joins_no_other_words() -> None:
-    read = Page(200, 100, 0, (line("an inter-"), line("viewed man", 40)))
-    made = images_pdf(png(picture(200, 100)), read=read)
-    assert by_pdfium(made) == by_poppler(made) == [["an inter\u2010", "viewed man"]]
-
-
 RIGHT_TO_LEFT = ("שלום עולם, 12.5%", "مرحبا بالعالم")
 
 
-def test_text_from_right_to_left_is_found_in_the_order_in_which_it_is_read() -> None:
-    read = Page(200, 100, 0, (line(RIGHT_TO_LEFT[0]), line(RIGHT_TO_LEFT[1], 50)))
-    assert by_pdfium(images_pdf(png(picture(200, 100)), read=read)) == [list(RIGHT_TO_LEFT)]
-
-
 @needs_poppler
-def test_poppler_finds_words_from_right_to_left() -> None:
-    read = Page(200, 100, 0, (line(RIGHT_TO_LEFT[1]),))
-    ((found,),) = by_poppler(images_pdf(png(picture(200, 100)), read=read))
+def test_text_from_right_to_left_is_found_in_the_order_in_which_it_is_read() -> None:
+    made = images_pdf(
+        png(picture(200, 100)), read=Page(200, 100, 0, (line(RIGHT_TO_LEFT[0]), line(RIGHT_TO_LEFT[1], 50)))
+    )
+    assert by_pdfium(made) == [list(RIGHT_TO_LEFT)]
     # It adds marks of direction around them.
-    assert found.strip("\u202a\u202b\u202c") == RIGHT_TO_LEFT[1]
+    assert by_poppler(made)[0][-1].strip("\u202a\u202b\u202c") == RIGHT_TO_LEFT[1]
 
 
 # Pictures
 
 
-def test_the_bytes_of_a_jpeg_are_the_picture_s() -> None:
-    file = jpeg(picture())
+@pytest.mark.parametrize(("file", "sides"), [(jpeg(picture()), (14.4, 7.2)), (png(picture()), (21.6, 10.8))])
+def test_the_samples_of_a_jpeg_or_png_are_the_picture_s_and_not_packed_again(
+    file: bytes, sides: tuple[float, float]
+) -> None:
     made = images_pdf(file)
     with pikepdf.open(io.BytesIO(made)) as document:
-        assert document.pages[0].obj["/Resources"]["/XObject"]["/I"].read_raw_bytes() == file
-        assert [float(side) for side in document.pages[0].obj["/MediaBox"]] == pytest.approx([0, 0, 14.4, 7.2])
+        assert document.pages[0].obj["/Resources"]["/XObject"]["/I"].read_raw_bytes() in file
+        assert [float(side) for side in document.pages[0].obj["/MediaBox"]] == pytest.approx([0, 0, *sides])
     assert by_pdfium(made) == [list(TEXTS)]
     assert faults(made) == []
 
@@ -385,13 +373,8 @@ PICTURES = {
     "bmp": cv2.imencode(".bmp", picture())[1].tobytes(),
     "webp": cv2.imencode(".webp", picture(), [cv2.IMWRITE_WEBP_QUALITY, 101])[1].tobytes(),
     "tiff": cv2.imencode(".tif", picture(colour=False) // 128 * 255)[1].tobytes(),
+    "palette": palette_png(),
 }
-
-
-def palette_png() -> bytes:
-    whole = io.BytesIO()
-    Image.fromarray(picture()).convert("P", palette=Image.Palette.ADAPTIVE, colors=7).save(whole, "PNG", bits=4)
-    return whole.getvalue()
 
 
 def in_colour(pixels: np.ndarray) -> np.ndarray:
@@ -399,13 +382,9 @@ def in_colour(pixels: np.ndarray) -> np.ndarray:
     return np.broadcast_to(pixels, (*pixels.shape[:2], 3))
 
 
-def centres(pixels: np.ndarray) -> np.ndarray:
-    """One pixel of each square of `picture`: at their edges renderers mix them."""
-    return pixels[5::10, 5::10].astype(int)
-
-
-@pytest.mark.parametrize("file", [*PICTURES.values(), palette_png()], ids=[*PICTURES, "palette"])
-def test_pictures_lose_nothing(file: bytes) -> None:
+@pytest.mark.parametrize("kind", PICTURES)
+def test_pictures_lose_nothing(kind: str) -> None:
+    file = PICTURES[kind]
     made = images_pdf(file)
     with pypdfium2.PdfDocument(made) as document:
         (image,) = document[0].get_objects([pypdfium2.raw.FPDF_PAGEOBJ_IMAGE])
@@ -414,38 +393,25 @@ def test_pictures_lose_nothing(file: bytes) -> None:
     assert faults(made) == []
 
 
-def test_the_samples_of_a_png_are_not_packed_again() -> None:
-    file = png(picture())
-    with pikepdf.open(io.BytesIO(images_pdf(file))) as document:
-        packed = document.pages[0].obj["/Resources"]["/XObject"]["/I"].read_raw_bytes()
-    assert packed in file
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_picture_is_shown_as_its_orientation_says(orientation: int) -> None:
-    file = jpeg(picture(), orientation)
+def shown_and_expected(file: bytes) -> NDArray[np.int64]:
+    """One pixel of each square of `picture`, as rendered and as decoded: at their edges renderers mix them."""
     expected = decode(file, LIMITS, gray=False).pixels
     with pypdfium2.PdfDocument(images_pdf(file)) as document:
         shown = document[0].render(scale=300 / 72).to_numpy()
     assert shown.shape == expected.shape
-    assert np.abs(centres(shown) - centres(expected)).max() < 8
+    return np.stack([shown, expected])[:, 5::10, 5::10].astype(int)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_picture_is_shown_as_its_orientation_says(orientation: int) -> None:
+    shown, expected = shown_and_expected(jpeg(picture(), orientation))
+    assert np.abs(shown - expected).max() < 8
 
 
 def test_a_picture_in_inks_is_shown_in_its_colours() -> None:
-    file = jpeg(picture(), mode="CMYK")
-    expected = decode(file, LIMITS, gray=False).pixels
-    with pypdfium2.PdfDocument(images_pdf(file)) as document:
-        shown = document[0].render(scale=300 / 72).to_numpy()
+    shown, expected = shown_and_expected(jpeg(picture(), mode="CMYK"))
     # Each turns inks into light in a way of its own; inverted ones are 125 apart.
-    assert np.abs(centres(shown) - centres(expected)).mean() < 40
-
-
-def test_text_lies_where_it_was_read_on_a_picture() -> None:
-    read = Page(60, 30, 0, (Line("X", 0.9, box(10, 5, 20, 10)),))
-    made = images_pdf(png(picture()), read=read)
-    found = pypdfium2.PdfDocument(made)[0].get_textpage().get_charbox(0)
-    # 60 x 30 pixels at 200 an inch are 21.6 x 10.8 points.
-    assert found == pytest.approx((3.6, 7.2, 7.2, 9.0), abs=0.1)
+    assert np.abs(shown - expected).mean() < 40
 
 
 def test_more_signs_beyond_two_bytes_than_there_are_codes_become_question_marks() -> None:

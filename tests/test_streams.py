@@ -6,14 +6,14 @@ import asyncio
 import http.client
 import io
 import json
-import re
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, closing, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import pytest
@@ -63,20 +63,16 @@ def client() -> Iterator[FlaskClient]:
         yield app.test_client()
 
 
-def address_of(server: Server) -> tuple[str, int]:
-    parts = urlsplit(server.url)
-    return parts.hostname or "", parts.port or 0
+def connected(server: Server) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=20)
 
 
 @contextmanager
 def asking(server: Server, body: bytes, query: str = "format=ndjson", **headers: str) -> Iterator[Any]:
     """The response to a request, of which nothing but the head has been read."""
-    connection = http.client.HTTPConnection(*address_of(server), timeout=20)
-    try:
+    with closing(connected(server)) as connection:
         connection.request("POST", f"/v1/ocr?{query}", body, {"Content-Type": "image/tiff", **headers})
         yield connection.getresponse()
-    finally:
-        connection.close()
 
 
 def parts_of(text: str) -> list[dict[str, Any]]:
@@ -85,24 +81,19 @@ def parts_of(text: str) -> list[dict[str, Any]]:
 
 def requests_with(server: Server, code: str) -> float:
     """How many requests to the native API have ended so."""
-    connection = http.client.HTTPConnection(*address_of(server), timeout=20)
-    connection.request("GET", "/metrics")
-    text = connection.getresponse().read().decode()
-    connection.close()
-    match = re.search(rf'ocrsvc_requests_total{{code="{code}",door="api",status="200"}} (\S+)', text)
-    return float(match[1]) if match else 0.0
+    return server.metric(f'ocrsvc_requests_total{{code="{code}",door="api",status="200"}}')
 
 
 def test_pages_leave_as_they_are_read_on_a_connection_that_is_kept(server: Server) -> None:
-    connection = http.client.HTTPConnection(*address_of(server), timeout=20)
-    for _ in range(2):
-        connection.request("POST", "/v1/ocr?format=ndjson", tiff(12), {"Content-Type": "image/tiff"})
-        response = connection.getresponse()
-        arrived_s = [time.monotonic() for _ in response]
-        # Each page takes the engine so long: the first does not wait for the eleven after it.
-        assert arrived_s[-1] - arrived_s[0] > LATENCY_S
-        assert (response.getheader("Transfer-Encoding"), response.getheader("X-Accel-Buffering")) == ("chunked", "no")
-    connection.close()
+    with closing(connected(server)) as connection:
+        for _ in range(2):
+            connection.request("POST", "/v1/ocr?format=ndjson", tiff(12), {"Content-Type": "image/tiff"})
+            response = connection.getresponse()
+            arrived_s = [time.monotonic() for _ in response]
+            # Each page takes the engine so long: the first does not wait for the eleven after it.
+            assert arrived_s[-1] - arrived_s[0] > LATENCY_S
+            headers = ("Transfer-Encoding", "X-Accel-Buffering")
+            assert [response.getheader(name) for name in headers] == ["chunked", "no"]
 
 
 def test_the_pages_are_those_of_json_and_the_last_part_says_that_they_are_all(server: Server) -> None:
@@ -118,8 +109,8 @@ def test_the_pages_are_those_of_json_and_the_last_part_says_that_they_are_all(se
 
 
 def test_old_clients_get_the_same_without_chunks_until_the_connection_ends(server: Server) -> None:
-    body = tiff(2)
-    with socket.create_connection(address_of(server), 20) as wire:
+    body, address = tiff(2), urlsplit(server.url)
+    with socket.create_connection((address.hostname or "", address.port or 0), 20) as wire:
         wire.sendall(b"POST /v1/ocr?format=ndjson HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         head, _, text = b"".join(iter(lambda: wire.recv(65536), b"")).partition(b"\r\n\r\n")
     assert b"Transfer-Encoding" not in head
@@ -149,50 +140,43 @@ def test_the_deadline_ends_an_answer_with_an_error(server: Server) -> None:
     wait_until(lambda: requests_with(server, "deadline_exceeded") == before + 1, "the request is counted")
 
 
-def sent(client: FlaskClient, query: str = "", accept: str = "", **files: Any) -> Any:
-    data = {"file": [(io.BytesIO(file), "x") for file in files.values()]}
-    return client.post(f"/v1/ocr{query}", data=data, headers={"Accept": accept or "*/*"})
+def sent(client: FlaskClient, *files: bytes, query: str = "?format=ndjson", accept: str = "*/*") -> Any:
+    data = {"file": [(io.BytesIO(file), "x") for file in files]}
+    return client.post(f"/v1/ocr{query}", data=data, headers={"Accept": accept})
 
 
 def test_events_are_the_same_parts_by_name(client: FlaskClient) -> None:
-    response = sent(client, accept="text/event-stream", one=tiff(2), two=picture(8, 8))
+    response = sent(client, tiff(2), picture(8, 8), query="", accept="text/event-stream")
     assert response.content_type == "text/event-stream"
     events = [event.splitlines() for event in response.text.split("\n\n")[:-1]]
     assert [event[0] for event in events] == ["event: page"] * 3 + ["event: end"]
-    parts = [json.loads(event[1].removeprefix("data: ")) for event in events]
-    assert [part.get("source") for part in parts] == [
-        *({"file": 1, "page": 1}, {"file": 1, "page": 2}, {"file": 2, "page": 1}),
-        None,
-    ]
-    assert [part.get("page") for part in parts] == [1, 2, 3, None]
+    *pages, end = [json.loads(event[1].removeprefix("data: ")) for event in events]
+    places = [(part["page"], part["source"]["file"], part["source"]["page"]) for part in pages]
+    assert (places, "page" in end) == ([(1, 1, 1), (2, 1, 2), (3, 2, 1)], False)
 
 
 @pytest.mark.parametrize("accept", ["application/x-ndjson", "application/x-ndjson, application/json;q=0.5"])
 def test_a_client_may_ask_by_what_it_accepts(client: FlaskClient, accept: str) -> None:
-    assert sent(client, accept=accept, one=picture()).content_type == "application/x-ndjson"
+    assert sent(client, picture(), query="", accept=accept).content_type == "application/x-ndjson"
 
 
 def test_a_file_that_fails_leaves_the_others_alone(client: FlaskClient) -> None:
-    response = sent(client, "?format=ndjson", one=b"none", two=picture(8, 8))
-    failed, page, last = parts_of(response.text)
+    failed, page, last = parts_of(sent(client, b"none", picture(8, 8)).text)
     assert (failed["page"], failed["error"]["code"], page["page"]) == (1, "unsupported_image", 2)
     assert (last["end"]["pages_read"], last["end"]["pages_failed"]) == (1, 1)
 
 
 @pytest.mark.parametrize(("file", "status"), [(b"none", 415), (b"\x89PNG\r\n\x1a\n", 422), (b"", 400)])
 def test_an_answer_that_cannot_begin_is_an_error_with_its_status(client: FlaskClient, file: bytes, status: int) -> None:
-    response = sent(client, "?format=ndjson", one=file)
+    response = sent(client, file)
     assert (response.status_code, response.content_type) == (status, "application/problem+json")
 
 
 def test_an_unforeseen_failure_ends_the_answer_and_tells_nothing_of_itself(
     client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise KeyError("a secret")
-
-    monkeypatch.setattr("ocrsvc.api.streaming.page_to_dict", fail)
-    response = sent(client, "?format=ndjson", one=picture())
+    monkeypatch.setattr("ocrsvc.api.streaming.page_to_dict", Mock(side_effect=KeyError("a secret")))
+    response = sent(client, picture())
     assert [part["error"]["code"] for part in parts_of(response.text)] == ["internal"]
     assert "secret" not in response.text
 

@@ -13,7 +13,7 @@ import orjson
 import pytest
 from documents import GRAY
 from text_layer_pages import image, mapped, page_pdf, text, type3, with_image
-from web_support import picture, running_app
+from web_support import KnownEngine, picture, running_app, running_reader
 
 from ocrsvc.client.response import Response, answer_of
 from ocrsvc.engines.contract import EngineTraits
@@ -28,16 +28,14 @@ from ocrsvc.imaging.pdf.merging import merge_text
 from ocrsvc.imaging.pdf.open_pdf import Pdf
 from ocrsvc.imaging.pdf.own_text import OwnPage
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Image, Line, OwnText, Page, ReadOptions, ReadTask
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 AUTO, ONLY, MERGE = (ReadOptions(text_layer=mode) for mode in ("auto", "only", "merge"))
 SENTENCE = b"The quick brown fox jumps over the lazy dog."
 
 
-class SeeingEngine:
+class SeeingEngine(KnownEngine):
     """Reads one line in the middle of whatever is darker than its page, and keeps the tasks."""
 
     traits = EngineTraits(wants_gray=True)
@@ -45,21 +43,12 @@ class SeeingEngine:
     def __init__(self) -> None:
         self.tasks: list[ReadTask] = []
 
-    def describe(self) -> EngineInfo:
-        return EngineInfo("seeing", "none", "1", "cpu", "fp32", "none")
-
     def open_handle(self) -> SeeingEngine:
         return self
-
-    def warm_up(self) -> None:
-        """Nothing is loaded."""
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
         self.tasks += tasks
         return [_seen(task) for task in tasks]
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def _seen(task: ReadTask) -> Page:
@@ -75,10 +64,8 @@ def _seen(task: ReadTask) -> Page:
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[Reader, SeeingEngine]]:
     engine = SeeingEngine()
-    reader = Reader(Settings(), ThreadPlan(1, 1, 1), engine_opener=lambda: AnalysingEngine(engine))
-    reader.start()
-    yield reader, engine
-    reader.stop(5.0)
+    with running_reader(opener=lambda: AnalysingEngine(engine), threads=1) as reader:
+        yield reader, engine
 
 
 @pytest.fixture
@@ -111,11 +98,10 @@ def frame(line: Line) -> tuple[float, ...]:
 
 
 def test_sound_text_is_taken_as_it_is_and_no_engine_reads(pages: Any, running: Any) -> None:
-    [page] = pages(page_pdf(text(SENTENCE) + text(b"Second line.", y=130)))
+    [page, blank, gray] = pages(page_pdf(text(SENTENCE) + text(b"Second line.", y=130), b"", GRAY))
     assert said(page) == [SENTENCE.decode(), "Second line."]
-    assert sources(page) == {"text_layer"}
-    assert {line.confidence for line in page.lines} == {1.0}
-    assert not running[1].tasks
+    assert {(line.source, line.confidence) for line in page.lines} == {("text_layer", 1.0)}
+    assert (blank.lines, gray.lines, running[1].tasks) == ((), (), [])
 
 
 def test_without_the_option_pages_are_read_as_drawn_and_lines_say_nothing_of_their_source(
@@ -123,13 +109,6 @@ def test_without_the_option_pages_are_read_as_drawn_and_lines_say_nothing_of_the
 ) -> None:
     [page] = pages(page_pdf(text(SENTENCE)), ReadOptions())
     assert (said(page), sources(page), len(running[1].tasks)) == (["seen"], {None}, 1)
-
-
-def test_boxes_frame_the_ink_of_the_page_as_it_is_drawn(pages: Any) -> None:
-    file = page_pdf(text(SENTENCE, size=11.5, x=33, y=77))
-    [[own], [drawn]] = (page.lines for page in (*pages(file), *pages(file, ReadOptions())))
-    # The one that sees pixels is strict about dark ones.
-    assert frame(own) == pytest.approx(frame(drawn), abs=4.0)
 
 
 @pytest.mark.parametrize("turn", [0, 90, 180, 270])
@@ -165,17 +144,15 @@ def test_words_and_characters_stand_where_their_ink_is(pages: Any) -> None:
     assert rights[0] - lefts[0] == pytest.approx(44.4, abs=1.0)
 
 
-def test_text_printed_twice_for_boldness_or_a_shadow_is_one_line(pages: Any) -> None:
+def test_glyphs_are_lines_as_they_are_seen(pages: Any) -> None:
+    # Text printed twice, for boldness or a shadow, is one line.
     bold = text(SENTENCE) + text(SENTENCE, x=20.3) + text(b"Shadow", y=100, size=20) + text(b"Shadow", 21.5, 98.5, 20)
-    [page] = pages(page_pdf(bold))
-    assert said(page) == [SENTENCE.decode(), "Shadow"]
-
-
-def test_cells_apart_are_lines_of_their_own_and_pieces_side_by_side_are_one(pages: Any) -> None:
+    # Cells apart are lines of their own, and pieces side by side are one.
     pieces = text(b"Name", y=150) + text(b"Amount", x=150, y=150)
     pieces += b"BT /F 12 Tf 20 120 Td [(A) 20 (V) -300 (word) -250 (of) 10 (pieces)] TJ ET\n"
-    [page] = pages(page_pdf(pieces + text(b"now", x=118, y=120)))
-    assert said(page) == ["Name", "Amount", "AV word ofpieces now"]
+    first, second = pages(page_pdf(bold, pieces + text(b"now", x=118, y=120)))
+    assert said(first) == [SENTENCE.decode(), "Shadow"]
+    assert said(second) == ["Name", "Amount", "AV word ofpieces now"]
 
 
 def test_ligatures_and_hyphens_are_letters_and_hyphens(pages: Any) -> None:
@@ -184,34 +161,24 @@ def test_ligatures_and_hyphens_are_letters_and_hyphens(pages: Any) -> None:
     assert said(page) == ["office and fire exam-", "ple and hy-"]
 
 
-def test_a_page_without_anything_has_no_lines_and_needs_no_engine(pages: Any, running: Any) -> None:
-    blank, gray = pages(page_pdf(b"", GRAY))
-    assert (blank.lines, gray.lines, running[1].tasks) == ((), (), [])
-
-
 # What is not
 
 
 def wrongly_mapped() -> bytes:
     letters = "abcdefghijklmnopqrstuvwxyz"
-    font, more = mapped({ord(one): other for one, other in zip(letters, letters[7:] + letters[:7], strict=True)})
-    said = (
+    lines = (
         b"Whoever takes the text of this page",
         b"as it stands in the file will find",
         b"that nobody could read a word of it",
     )
-    lines = b"".join(text(line, y=160 - 20 * row) for row, line in enumerate(said))
-    return page_pdf(lines, font=font, more=more)
+    content = b"".join(text(line, y=160 - 20 * row) for row, line in enumerate(lines))
+    return in_font(
+        mapped({ord(one): other for one, other in zip(letters, letters[7:] + letters[:7], strict=True)}), content
+    )
 
 
-def unmapped() -> bytes:
-    font, more = type3()
-    return page_pdf(text(b"ABCDEFGHIJ KLMNOP"), font=font, more=more)
-
-
-def privately_mapped() -> bytes:
-    font, more = mapped({code: chr(0xE000 + code) for code in range(0x21, 0x7F)})
-    return page_pdf(text(SENTENCE), font=font, more=more)
+def in_font(font: tuple[bytes, dict[int, bytes]], content: bytes) -> bytes:
+    return page_pdf(content, font=font[0], more=font[1])
 
 
 def scanned() -> dict[str, Any]:
@@ -220,19 +187,15 @@ def scanned() -> dict[str, Any]:
     return with_image(pixels.tobytes(), 300, 200)
 
 
-def partly_unmapped() -> bytes:
-    font, more = mapped({ord("o"): "\ufffd"})
-    return page_pdf(text(SENTENCE), font=font, more=more)
-
-
+INVISIBLE = text(b"5canned tcxt", more=b"3 Tr", y=90, size=24)
 UNSOUND: dict[str, Callable[[], bytes]] = {
     "letters that a wrong map makes of others": wrongly_mapped,
-    "a Type 3 font without names": unmapped,
-    "code points for private use": privately_mapped,
-    "the replacement character": partly_unmapped,
-    "invisible text over a scan": lambda: page_pdf(
-        image() + text(b"5canned tcxt", more=b"3 Tr", y=90, size=24), **scanned()
+    "a Type 3 font without names": lambda: in_font(type3(), text(b"ABCDEFGHIJ KLMNOP")),
+    "code points for private use": lambda: in_font(
+        mapped({code: chr(0xE000 + code) for code in range(0x21, 0x7F)}), text(SENTENCE)
     ),
+    "the replacement character": lambda: in_font(mapped({ord("o"): "\ufffd"}), text(SENTENCE)),
+    "invisible text over a scan": lambda: page_pdf(image() + INVISIBLE, **scanned()),
     "visible text under a scan": lambda: page_pdf(text(b"5canned tcxt", y=90, size=24) + image(), **scanned()),
     "a scan alone": lambda: page_pdf(image(), **scanned()),
 }
@@ -245,24 +208,25 @@ def test_text_that_is_not_what_is_seen_is_left_to_the_engine(pages: Any, running
     assert len(running[1].tasks) == 1
 
 
-def test_text_in_the_colour_of_the_paper_or_outside_of_it_is_not_taken(pages: Any, running: Any) -> None:
-    hidden = text(b"white on white", y=100, more=b"1 g") + text(b"below the page", y=-50) + text(b"0", x=400)
-    [page] = pages(page_pdf(text(SENTENCE, more=b"0 g") + hidden))
-    assert said(page) == [SENTENCE.decode()]
-    assert not running[1].tasks
+HIDDEN = text(b"white on white", y=100, more=b"1 g") + text(b"below the page", y=-50) + text(b"0", x=400)
 
 
 @pytest.mark.parametrize(
     ("content", "page"),
     [
+        (text(SENTENCE, more=b"0 g") + HIDDEN, b""),
         (b"0 g 0 0 300 200 re f\n" + text(SENTENCE, more=b"1 g"), b""),
         (text(SENTENCE, y=100) + text(b"cut off", y=190), b"/CropBox [0 0 300 180]"),
     ],
-    ids=["white on a dark ground", "beside what the crop box leaves out"],
+    ids=[
+        "beside the paper's colour and outside of it",
+        "white on a dark ground",
+        "beside what the crop box leaves out",
+    ],
 )
-def test_text_that_is_seen_is_taken_alone(pages: Any, content: bytes, page: bytes) -> None:
+def test_text_that_is_seen_is_taken_alone(pages: Any, running: Any, content: bytes, page: bytes) -> None:
     [read] = pages(page_pdf(content, page=page))
-    assert said(read) == [SENTENCE.decode()]
+    assert (said(read), running[1].tasks) == ([SENTENCE.decode()], [])
 
 
 # Together

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ocrsvc.settings.load import read_settings
-from ocrsvc.system.cpu_quota import read_cpus, read_quotas
+from ocrsvc.system.cgroup import read_cpus, read_quotas
 from ocrsvc.system.thread_plan import (
     ThreadPlan,
     expected_device,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from proxies import CLIENTS, ENV, PROXIES, asking, proxied, texts_of
 from support import ROOT, wait_until
-from upgrade_support import HeldSocket, replace_package, serving, version_of, write_package
+from upgrade_support import Changes, HeldSocket, replace_package, serving, version_of, write_package
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.load import REPLACED, read_settings
@@ -101,54 +102,54 @@ def test_a_setting_of_0_1_0_is_accepted_with_every_value_that_was(name: str) -> 
 
 
 @pytest.mark.parametrize("name", GONE)
-def test_a_setting_that_is_gone_says_what_replaced_it(name: str) -> None:
+def test_a_setting_that_is_gone_says_what_replaced_it_as_the_documents_do(name: str) -> None:
     with pytest.raises(SettingsError) as raised:
         read_settings({f"OCRSVC_{name}": GONE[name]})
     assert f"OCRSVC_{name} is no longer a setting: use OCRSVC_REQUEST_MEMORY_BYTES." in str(raised.value)
     assert GONE[name] not in str(raised.value)
-
-
-def test_what_replaces_a_setting_is_one_and_the_documents_have_all_of_them() -> None:
+    assert f"`OCRSVC_{name}`" in (ROOT / "docs" / "upgrading.md").read_text(encoding="utf-8")
     assert {name.upper() for name in REPLACED} == GONE.keys()
-    page = (ROOT / "docs" / "upgrading.md").read_text(encoding="utf-8")
-    for name, (replacement, _) in REPLACED.items():
-        read_settings({f"OCRSVC_{replacement.upper()}": "1GB"})
-        assert f"`OCRSVC_{name.upper()}`" in page
-        assert f"`OCRSVC_{replacement.upper()}`" in page
 
 
 # The package is replaced. The clients leave the processor to what starts.
 SLOW = {**ENV, "OCRSVC_FAKE_LATENCY_S": "0.2"}
 
 
-def test_sighup_takes_new_code_and_fails_nothing(tmp_path: Path) -> None:
+def wait_for_answers(outcomes: Counter[str]) -> None:
+    """Until each client was answered again."""
+    answered = outcomes.total()
+    wait_until(lambda: outcomes.total() > answered + 2 * CLIENTS, "answers")
+
+
+# In the second, the arbiter has loaded ocrsvc.errors, and its workers have what it has.
+@pytest.mark.parametrize(
+    ("changes", "logged", "answering"),
+    [
+        ({}, "ocrsvc 0.2.0 is installed, and this arbiter is 0.1.0", "0.2.0"),
+        (
+            {
+                "ocrsvc/errors.py": ("class OperatorError(", "NEW_NAME = 1\n\n\nclass OperatorError("),
+                "ocrsvc/app.py": ("from __future__ import annotations", "from ocrsvc.errors import NEW_NAME"),
+            },
+            "died before it was ready",
+            "0.1.0",
+        ),
+    ],
+    ids=["new code", "new code that does not fit the arbiter's"],
+)
+def test_sighup_takes_new_code_if_it_fits_and_fails_nothing(
+    tmp_path: Path, changes: Changes, logged: str, answering: str
+) -> None:
     write_package(tmp_path, "0.1.0")
     with serving(tmp_path, SLOW) as server, asking(server.url, texts_of(server)) as outcomes:
         assert version_of(server.url) == "0.1.0"
-        replace_package(tmp_path, "0.2.0")
-        os.kill(server.pid, signal.SIGHUP)
-        server.wait_for("RECYCLED worker .*: reload", count=2)
-        answered = outcomes.total()
-        wait_until(lambda: outcomes.total() > answered + 2 * CLIENTS, "answers of the new code")
-        assert version_of(server.url) == "0.2.0"
-        server.wait_for("ocrsvc 0.2.0 is installed, and this arbiter is 0.1.0")
-    assert set(outcomes) == {"right"}, outcomes
-
-
-def test_old_workers_answer_on_where_new_code_does_not_fit_the_arbiters(tmp_path: Path) -> None:
-    write_package(tmp_path, "0.1.0")
-    # The arbiter has loaded ocrsvc.errors, and its workers have what it has.
-    changes = {
-        "ocrsvc/errors.py": ("class OperatorError(", "NEW_NAME = 1\n\n\nclass OperatorError("),
-        "ocrsvc/app.py": ("from __future__ import annotations", "from ocrsvc.errors import NEW_NAME"),
-    }
-    with serving(tmp_path, SLOW) as server, asking(server.url, texts_of(server)) as outcomes:
         replace_package(tmp_path, "0.2.0", changes)
         os.kill(server.pid, signal.SIGHUP)
-        server.wait_for("died before it was ready")
-        answered = outcomes.total()
-        wait_until(lambda: outcomes.total() > answered + 2 * CLIENTS, "answers of the old code")
-        assert version_of(server.url) == "0.1.0"
+        if not changes:
+            server.wait_for("RECYCLED worker .*: reload", count=2)
+        server.wait_for(logged)
+        wait_for_answers(outcomes)
+        assert version_of(server.url) == answering
     assert set(outcomes) == {"right"}, outcomes
 
 
@@ -162,8 +163,7 @@ def test_a_restart_on_a_socket_that_is_held_takes_all_new_code_and_fails_nothing
                 assert held.stop(service) == 0
                 replace_package(tmp_path, "0.2.0")
                 service = held.start()
-                answered = outcomes.total()
-                wait_until(lambda: outcomes.total() > answered + 2 * CLIENTS, "answers of the new code")
+                wait_for_answers(outcomes)
                 assert version_of(held.url) == "0.2.0"
         finally:
             assert held.stop(service) == 0
@@ -188,7 +188,6 @@ def test_hosts_behind_a_proxy_are_replaced_one_after_the_other_and_nothing_fails
                 port = int(host.url.rpartition(":")[2])
                 assert host.stop() == 0, host.log
                 stack.enter_context(serving(new, one, port))
-                answered = outcomes.total()
-                wait_until(lambda before=answered: outcomes.total() > before + 2 * CLIENTS, "answers")  # type: ignore[misc]
+                wait_for_answers(outcomes)
             assert version_of(url) == "0.2.0"
     assert set(outcomes) == {"right"}, outcomes

@@ -25,7 +25,7 @@ from ocrsvc.registry import adapters, engines, output_formats
 from ocrsvc.settings.describe import without_passwords
 from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.cpu_quota import read_cpus
+from ocrsvc.system.cgroup import read_cpus
 from ocrsvc.system.thread_plan import device_for, is_installed, plan_for, set_library_environment
 
 _PACKAGES: Final = (

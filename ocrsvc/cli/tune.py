@@ -29,7 +29,7 @@ from ocrsvc.errors import NothingSent, OperatorError
 from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.load import CONFIG_VARIABLE, read_settings
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.cpu_quota import read_cpus
+from ocrsvc.system.cgroup import read_cpus
 from ocrsvc.system.memory import read_rss_bytes
 from ocrsvc.system.thread_plan import device_for
 

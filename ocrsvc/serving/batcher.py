@@ -25,12 +25,9 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a batch may become, and how long it may take to become so.
+    """How large a batch may become, and how long its oldest piece waits for company at most.
 
-    Attributes:
-        most_cost: Sum of the costs in one batch; a piece that alone costs more runs alone.
-        most_items: Pieces in one batch.
-        longest_wait_s: What the oldest piece waits for company at most.
+    A piece that alone costs more than a batch may runs alone.
     """
 
     most_cost: int
@@ -47,13 +44,10 @@ class _Piece(Generic[W, A]):
 
 
 class Batcher(Generic[B, W, A]):
-    """Collects work and runs it, in threads of its own.
+    """Collects work and runs it, in as many threads of its own as there are runners.
 
-    Args:
-        run: One bucket and its works to one answer each, in order; raises to fail the batch, whose pieces are then run
-            once more one by one, so that only the one that caused it fails.
-        limits: Of a batch.
-        runners: Batches that run at once.
+    `run` answers each work of a bucket, in order. Where it raises, the pieces of the batch are run once more one by
+    one, so that only the one that caused it fails.
     """
 
     def __init__(self, run: Callable[[B, Sequence[W]], Sequence[A]], limits: Limits, *, runners: int = 1) -> None:

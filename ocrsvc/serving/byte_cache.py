@@ -32,10 +32,7 @@ _REDIS_PREFIX: Final = b"ocrsvc:page:"
 class MemoryCache:
     """In this process; the least recently used entries go first. Methods may be called from any thread.
 
-    Args:
-        most_bytes: What keys, values and bookkeeping may take together.
-        keep_s: Seconds after which an entry is forgotten.
-        clock: Monotonic seconds.
+    Keys, values and bookkeeping take `most_bytes` together at most.
     """
 
     def __init__(self, most_bytes: int, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -84,13 +81,8 @@ class MemoryCache:
 class RedisCache:
     """In Redis, which all workers and machines share, and which bounds its own memory (`maxmemory`); for any thread.
 
-    Args:
-        url: redis://, rediss:// or unix://; connects when it is first used.
-        keep_s: Seconds after which Redis forgets an entry.
-        clock: Monotonic seconds.
-
-    Raises:
-        EngineUnavailable: The package redis is not installed, or the URL is none.
+    Connects when it is first used. Raises EngineUnavailable where the package redis is not installed, or the URL is
+    none (redis://, rediss:// or unix://).
     """
 
     def __init__(self, url: str, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -42,14 +42,10 @@ _RECORD_BYTES: Final = ctypes.sizeof(_Record)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One image that crashed engines.
+    """One image that crashed engines: last at `when_s`, since the epoch, and forgotten in `left_s`.
 
-    Attributes:
-        hash: Of its file (a PDF's page: its pixels) and what matters of the options, as 32 hexadecimal digits.
-        cause: How the engine crashed last, such as "SIGSEGV", "hang", "nonsense".
-        crashes: How often it did; from CRASHES on the image is refused.
-        when_s: Seconds since the epoch of the last one.
-        left_s: Seconds until the entry is forgotten.
+    The hash, 32 hexadecimal digits, is of its file (a PDF's page: its pixels) and what matters of the options. The
+    cause is how the engine crashed last, such as "SIGSEGV", "hang", "nonsense".
     """
 
     hash: str
@@ -67,10 +63,7 @@ class Entry:
 class CrashDenylist:
     """The shared list, by digests of 16 bytes. Make it before any fork; any process and thread may call.
 
-    Args:
-        size: Most images kept; the one that expires first is replaced.
-        keep_s: Seconds after which an image gets another chance.
-        clock: Monotonic seconds, the same in all processes.
+    Of more images than `size` the one that expires first is replaced. The clock is the same in all processes.
     """
 
     def __init__(self, size: int, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:

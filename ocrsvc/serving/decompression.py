@@ -20,18 +20,10 @@ class Damaged(Exception):
 
 
 def decompress(data: bytes | memoryview, window_bits: int, most_bytes: int, share: Share | None = None) -> bytes:
-    """What zlib data holds; each step is counted in the share before it is made.
+    """What zlib data holds; each step is counted in the share, which keeps what it took, before it is made.
 
-    Args:
-        data: With its head and tail.
-        window_bits: As zlib wants them; they say which head it is.
-        most_bytes: The most that may come out.
-        share: Of the memory that all may hold together; it keeps what it took.
-
-    Raises:
-        TooLarge: There is more in it.
-        Damaged: It cannot be unpacked to its end.
-        QueueFull: Others hold the memory.
+    zlib's window bits say which head and tail it has. Raises TooLarge, Damaged, and QueueFull where others hold the
+    memory.
     """
     decompressor, out, size = zlib.decompressobj(window_bits), BytesIO(), 0
     # In slices, because zlib copies whatever it leaves of its input.

@@ -75,11 +75,10 @@ class QueuePlace(Generic[W, A]):
         self._queue.discard(item)
 
     def wait(self, item: Item[W, A]) -> Served[A]:
-        """Block until the item is answered.
+        """Block until the item is answered; raises the item's own error.
 
-        Raises:
-            OcrsvcError: The item's own error; DeadlineExceeded at its deadline, not after it (NeverStarted where it
-                was still in the queue); ClientGone when the client hangs up while the item is in the queue.
+        Raises DeadlineExceeded at its deadline, not after it (NeverStarted where it was still in the queue), and
+        ClientGone when the client hangs up while the item is in the queue.
         """
         try:
             with waiting():
@@ -103,20 +102,10 @@ class QueuePlace(Generic[W, A]):
 
 
 class Executor(Generic[W, A]):
-    """N threads in front of an engine.
+    """N threads in front of an engine, each of which opens one handle, and hands `batch` items at most to one `read`.
 
-    Args:
-        open_handle: Opens one handle; called once in each thread.
-        threads: How many threads.
-        places: Size of the queue.
-        batch: Most items handed to one `read`.
-        serial_open: Open the handles one after the other.
-        on_idle: Called in an engine thread that has had nothing to do for IDLE_S; once until there is work again.
-        may_join: As for WorkQueue: what goes into one `read`.
-        clock: Monotonic seconds.
-
-    Attributes:
-        queue: Of the work that no thread has taken yet.
+    `places` and `may_join` are the queue's. With `serial_open` the handles are opened one after the other. `on_idle` is
+    called in an engine thread that has had nothing to do for IDLE_S; once until there is work again.
     """
 
     def __init__(
@@ -175,14 +164,9 @@ class Executor(Generic[W, A]):
         return tuple(thread.ident for thread in self._threads if thread.ident is not None)
 
     def run_in_each(self, call: Callable[[], object], threads: Sequence[int] | None = None) -> list[Future[None]]:
-        """Have engine threads run something before their next work; those that are idle wake up for it.
+        """Have engine threads, or all, run something before their next work; those that are idle wake up for it.
 
-        Args:
-            call: Run once in each of them.
-            threads: Which; None is all.
-
-        Returns:
-            One future for each. Wait for it with a limit: a thread that is stuck, or has ended, never comes to it.
+        Returns one future for each. Wait for it with a limit: a thread that is stuck, or has ended, never comes to it.
         """
         futures = []
         for thread in self.idents() if threads is None else threads:

@@ -1,25 +1,67 @@
-"""Limits how many callers do something expensive at once, and how many wait for it."""
+"""Limits how many callers do something expensive at once, and how many wait for it, taking turns."""
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from ocrsvc.errors import QueueFull
-from ocrsvc.serving.caller_turns import CallerTurns
 
 _CHECK_S: Final = 0.25
+
+T = TypeVar("T")
+
+
+class CallerTurns(Generic[T]):
+    """Items of callers, who take turns: one that brings many does not keep another's waiting for all of them.
+
+    For one thread at a time.
+    """
+
+    def __init__(self) -> None:
+        # Who is next comes first.
+        self._lines: OrderedDict[str, deque[T]] = OrderedDict()
+
+    def put(self, caller: str, item: T) -> None:
+        """Add an item behind those of the same caller."""
+        self._lines.setdefault(caller, deque()).append(item)
+
+    def take(self) -> T:
+        """The first item of the caller whose turn it is. Raises IndexError where there is none."""
+        if not self._lines:
+            raise IndexError("nothing waits")
+        caller, line = self._lines.popitem(last=False)
+        item = line.popleft()
+        if line:
+            self._lines[caller] = line
+        return item
+
+    def remove(self, caller: str, item: T) -> bool:
+        """Take an item out of turn; False where it was taken already."""
+        line = self._lines.get(caller, deque())
+        if item not in line:
+            return False
+        line.remove(item)
+        if not line:
+            del self._lines[caller]
+        return True
+
+    def count(self, caller: str) -> int:
+        """How many items of this caller wait."""
+        return len(self._lines.get(caller, ()))
+
+    def __len__(self) -> int:
+        """How many items wait."""
+        return sum(map(len, self._lines.values()))
 
 
 class Limiter:
     """A bounded number of requests at once, and a bounded number that wait, whose callers take turns. For any thread.
 
-    Args:
-        at_once: Requests inside the block at most.
-        waiting: Requests that wait for it at most.
-        waiting_each: Of these at most so many of one caller who is named; None is all.
+    Of one caller who is named at most `waiting_each` wait; None is all.
     """
 
     def __init__(self, at_once: int, waiting: int, waiting_each: int | None = None) -> None:

@@ -21,14 +21,7 @@ _CUSTOMER_BITS: Final = 64
 
 
 class Budget:
-    """Bytes that all may hold together. All methods may be called from any thread.
-
-    Args:
-        total_bytes: The most.
-
-    Attributes:
-        total_bytes, held_bytes: The most, and what is held now.
-    """
+    """Bytes that all may hold together, and hold now. All methods may be called from any thread."""
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
@@ -50,10 +43,9 @@ class Budget:
 
 
 class Share:
-    """What one request holds of a budget, from its first byte until its answer has left; for any thread.
+    """What one request holds of a budget, without its parts, from its first byte until its answer has left.
 
-    Attributes:
-        held_bytes: Held now, without what parts hold.
+    For any thread.
     """
 
     def __init__(self, budget: Budget, whole: Budget | None = None) -> None:
@@ -75,13 +67,8 @@ class Share:
     def take(self, size_bytes: int, part: float = 1.0) -> None:
         """Hold so many bytes more; asked before they are allocated.
 
-        Args:
-            size_bytes: How many.
-            part: Of all memory, which may be filled so; a request that is alone may fill it all.
-
-        Raises:
-            BodyTooLarge: This request alone would hold more than all requests may.
-            QueueFull: They are not free now.
+        Only that `part` of all memory may be filled so, but a request that is alone may fill it all. Raises
+        BodyTooLarge where this request alone would hold more than all requests may, QueueFull where it is not free now.
         """
         if not self._whole.take(size_bytes):
             raise BodyTooLarge(
@@ -145,8 +132,7 @@ def unlimited() -> Share:
 class Callers:
     """Counts the requests that each caller has under way, and holds no name longer than that; for any thread.
 
-    Args:
-        most: Requests that one caller may have under way; 0 is no limit.
+    One caller may have `most` under way; 0 is no limit.
     """
 
     def __init__(self, most: int) -> None:
@@ -178,13 +164,7 @@ class Callers:
 
 @dataclass(frozen=True, slots=True)
 class SharedLimits:
-    """What all requests to one process share, whichever protocol brings them.
-
-    Attributes:
-        memory: For what they hold, from the first byte of a request to the last of its answer.
-        callers: How many each caller has under way.
-        guard: Records what is worked on, and knows the bodies that stopped workers; None does neither.
-    """
+    """What all requests to one process share, whichever protocol brings them; without a guard none is on record."""
 
     memory: Budget
     callers: Callers

@@ -46,12 +46,7 @@ def digest_of(body: bytes | memoryview) -> bytes:
 
 
 class RequestGuard:
-    """What one worker's threads use; made once in it.
-
-    Args:
-        recorder: Writes its rows of the table.
-        denylist: Bodies that stopped workers; shared by all workers.
-    """
+    """What one worker's threads use: who writes its rows of the table, and the bodies that stopped any worker."""
 
     def __init__(self, recorder: Recorder, denylist: CrashDenylist) -> None:
         self.recorder = recorder

@@ -72,13 +72,8 @@ class Row(ctypes.Structure):
 class InFlight:
     """One request that a thread works on.
 
-    Attributes:
-        id, route: As in the access log; both may be cut.
-        size: Bytes of its body.
-        digest: Of its body; empty for a request without one.
-        stage: What the thread does.
-        thread: Its id for the operating system.
-        cpu_s: CPU seconds of the thread when the stage began.
+    Id and route are as in the access log, and may be cut; size and digest are those of the body, the digest empty
+    without one. The thread's id is the operating system's; `cpu_s` are its CPU seconds when the stage began.
     """
 
     id: str
@@ -91,12 +86,7 @@ class InFlight:
 
 
 class InFlightTable:
-    """The rows of all workers. Make it before any fork.
-
-    Args:
-        workers: Workers that there may be.
-        rows: Of each.
-    """
+    """The rows of all workers that there may be. Make it before any fork."""
 
     def __init__(self, workers: int, rows: int = ROWS) -> None:
         self._count = rows

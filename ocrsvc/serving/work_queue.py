@@ -44,16 +44,12 @@ class RequestContext:
     """What the queue and the reader know of a request.
 
     Attributes:
-        priority: Which goes first when others wait too.
         is_gone: Whether the client has hung up, or the job was deleted. Called when a server takes its work and seldom
             besides, from any thread, also under the queue's lock: it must not block or raise (there, what raises counts
             as gone).
-        share: The request's account of memory.
-        pages: Where its pages are counted.
         mask: What is to be masked in its answers, whatever its options say.
         ledger: Of its stages; for the request's own thread.
         choice: The model that it asks for beside its options; None where it does not, and without a model repository.
-        source: Whether a client waits for its answer, for the metrics.
     """
 
     priority: Priority = "interactive"
@@ -93,12 +89,9 @@ class Item(Generic[W, A]):
 class WorkQueue(Generic[W, A]):
     """A bounded queue, ordered by priority and deadline. All methods may be called from any thread.
 
-    Args:
-        places: Most items that may wait (or be in the making) at once; three quarters of them are open to batch.
-        servers: Threads that take from it; only used to foretell when a place comes free.
-        clock: Monotonic seconds.
-        may_join: Whether a piece of work may be handed out with others: the first of them, how many they are, and it;
-            None where all may.
+    The places are for items that wait, or are in the making; three quarters of them are open to batch. The servers are
+    the threads that take from it, only used to foretell when a place comes free. `may_join` says whether a piece of
+    work may be handed out with others: the first of them, how many they are, and it; None where all may.
     """
 
     def __init__(
@@ -151,11 +144,7 @@ class WorkQueue(Generic[W, A]):
     ) -> Item[W, A]:
         """Queue work in a place reserved before, for the same priority. Raises NotReady once closed.
 
-        Args:
-            work: What a server is to do.
-            deadline: On the queue's clock.
-            size_bytes: What it holds in memory.
-            context: Of its request.
+        The deadline is on the queue's clock; the size is what the work holds in memory.
         """
         item: Item[W, A] = Item(work, deadline, size_bytes, self._clock(), context)
         with self._changed:
@@ -197,11 +186,7 @@ class WorkQueue(Generic[W, A]):
                     return None
 
     def interrupt(self, thread: int) -> None:
-        """Have a thread return from `take` with None, now or as soon as it comes there.
-
-        Args:
-            thread: As threading.get_ident() names it.
-        """
+        """Have a thread, by threading.get_ident(), return from `take` with None, now or as soon as it comes there."""
         with self._changed:
             self._interrupted.add(thread)
             self._changed.notify_all()

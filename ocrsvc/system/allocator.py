@@ -12,13 +12,13 @@ import threading
 import weakref
 from typing import Final, Protocol
 
-ARENAS: Final = 2
-MAPPED_BYTES: Final = 256 * 2**10
+_ARENAS: Final = 2
+_MAPPED_BYTES: Final = 256 * 2**10
 _M_MMAP_THRESHOLD: Final = -3  # <malloc.h>
 _M_ARENA_MAX: Final = -8
 
 
-def limit_arenas(count: int = ARENAS) -> bool:
+def limit_arenas() -> bool:
     """Keep malloc to a few arenas. Call it before threads allocate.
 
     By default each of the many HTTP threads soon has an arena of its own, and every decoded image is paged in afresh in
@@ -26,17 +26,17 @@ def limit_arenas(count: int = ARENAS) -> bool:
     150 and 0.9 ms with two arenas.
     """
     glibc = _glibc()
-    return glibc is not None and bool(glibc.mallopt(_M_ARENA_MAX, count))
+    return glibc is not None and bool(glibc.mallopt(_M_ARENA_MAX, _ARENAS))
 
 
-def map_large_blocks(least_bytes: int = MAPPED_BYTES) -> bool:
-    """Let blocks from that size on be mapped by themselves, so that each returns to the system when it is freed.
+def map_large_blocks() -> bool:
+    """Let blocks of 256 KiB and more be mapped by themselves, so that each returns to the system when it is freed.
 
     By itself glibc raises that size to what was freed before, up to 32 MiB; then the buffers that a library makes for
     every new shape stay in the heap: OpenVINO's detector held 486 MB after 21 shapes, and 312 MB so.
     """
     glibc = _glibc()
-    return glibc is not None and bool(glibc.mallopt(_M_MMAP_THRESHOLD, least_bytes))
+    return glibc is not None and bool(glibc.mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES))
 
 
 class Holder(Protocol):

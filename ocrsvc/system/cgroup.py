@@ -1,18 +1,32 @@
-"""Reads the limits that Linux's control groups (v1 and v2) set for this process."""
+"""Reads the limits that Linux's control groups (v1 and v2) set for this process, and how many CPUs they leave it."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+
+
+def read_cpus(root: Path = Path("/")) -> float:
+    """CPUs that this process may use: the smaller of its affinity and its cgroups' CPU quotas, never the host's."""
+    affinity = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return min([float(affinity), *read_quotas(root)])
+
+
+def read_quotas(root: Path) -> Iterator[float]:
+    """The CPU quotas, in CPUs, of this process's cgroup and of those around it; none when unlimited."""
+    for words in read_limits(root, "cpu", "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"):
+        match words:
+            # 150000 100000 is 1.5 CPUs. No quota is "max", or -1, or no file.
+            case [quota, period] if quota.isdigit() and int(period):
+                yield int(quota) / int(period)
 
 
 def read_limits(root: Path, controller: str, v2_file: str, *v1_files: str) -> Iterator[list[str]]:
     """The words in the files of a limit, of this process's cgroup and of those around it, innermost first.
 
-    Args:
-        root: Folder that holds proc/self/cgroup and sys/fs/cgroup.
-        controller: What rules the limit in v1, "cpu" or "memory".
-        v2_file, v1_files: Where the limit stands.
+    `root` holds proc/self/cgroup and sys/fs/cgroup; the controller is "cpu" or "memory".
     """
     for line in read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)

@@ -49,21 +49,10 @@ class Program:
     """A module of ours that runs in a process of its own; `end` it.
 
     It has our connection to it as its standard input, imports what this process can import, and is in a process group
-    of its own: what a terminal sends to the service's must not end it before its parent.
+    of its own: what a terminal sends to the service's must not end it before its parent. It inherits the open `files`,
+    gets `environ` and PYTHONPATH, and writes to `output`, or where we write. Our end, `wire`, keeps messages apart.
 
-    Args:
-        module: Its name.
-        arguments: On its command line.
-        files: Numbers of open files that it gets.
-        environ: Its environment variables, but for PYTHONPATH.
-        output: Its standard output and error; None for ours.
-
-    Attributes:
-        wire: Our end, which keeps messages apart.
-        process: It.
-
-    Raises:
-        OSError: The system gives no process or connection; nothing is left open.
+    Raises OSError where the system gives no process or connection; nothing is left open then.
     """
 
     def __init__(
@@ -102,15 +91,8 @@ class Program:
 class ChildProcess:
     """A process that is ready to be asked; `close` it. For one thread.
 
-    Args:
-        module: A program that calls `child_program.apply_limits` and `serve`.
-        memory_bytes: The most memory of its own that it may take.
-        file_bytes: To which a file may grow on which it writes.
-        files: Numbers of open files that it gets.
-        check: Asked while it starts.
-
-    Raises:
-        ResourcesExhausted: The system gives no process, or it does not get ready.
+    The module calls `child_program.apply_limits` and `serve`; a file on which it writes may grow to `file_bytes`. The
+    check is called while it starts. Raises ResourcesExhausted where the system gives no process, or it is not ready.
     """
 
     def __init__(self, module: str, memory_bytes: int, file_bytes: int, files: tuple[int, ...], check: Check) -> None:
@@ -131,18 +113,10 @@ class ChildProcess:
             ) from failure
 
     def ask(self, request: str, limit_s: float, check: Check) -> tuple[str, list[float]]:
-        """Ask, and wait for the answer. Whatever is raised, the process is ended.
+        """Ask with a word and numbers; the answer is a word, and numbers that are finite and of a sensible size.
 
-        Args:
-            request: A word, and numbers.
-            limit_s: Seconds that the answer may take.
-            check: Asked meanwhile.
-
-        Returns:
-            A word, and numbers that are finite and of a sensible size.
-
-        Raises:
-            ChildFailed: There is no answer; ChildLate, none in time.
+        Raises ChildFailed where there is no answer, ChildLate where there is none in time, and whatever `check` raises
+        meanwhile; in each case the process is ended.
         """
         with _calling_on_failure(self.close):
             try:

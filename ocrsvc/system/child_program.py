@@ -42,11 +42,9 @@ def apply_limits() -> tuple[int, ...]:
 
 
 def serve(answers: Mapping[str, Callable[..., str]], readable: Iterable[str]) -> None:
-    """Give up what is not needed, and answer until the parent closes the connection.
+    """Give up all but `readable` files and folders, and answer until the parent closes the connection.
 
-    Args:
-        answers: What each word of a request is answered by; it gets the numbers, and may raise RequestFailed.
-        readable: Files and folders that may still be opened.
+    What answers a word of a request gets its numbers, and may raise RequestFailed.
     """
     restrictions = restrict(readable)
     with suppress(BrokenPipeError, ConnectionResetError):

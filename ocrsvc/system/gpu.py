@@ -18,8 +18,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from ocrsvc.system.gpu_devices import VISIBLE
+
 _NVML: Final = "libnvidia-ml.so.1"
-_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 class GpuUnreadable(Exception):
@@ -28,12 +29,7 @@ class GpuUnreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """GPU memory, in bytes, at one time. Not in records.py, whose numpy the arbiter must not load.
-
-    Attributes:
-        own_bytes: Held by this process.
-        used_bytes, free_bytes, total_bytes: The GPU's, or those of the part of it (MIG) that this process sees.
-    """
+    """GPU memory at one time: this process's own, and that of the GPU, or part of it (MIG), that this process sees."""
 
     own_bytes: int
     used_bytes: int
@@ -43,11 +39,9 @@ class MemoryReading:
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
-    """The other workers of this service, as far as the worker table knows.
+    """The other workers of this service, as far as the worker table knows: the sum of what they last said they hold.
 
-    Attributes:
-        gpu_bytes: What they last said they hold.
-        settled: None of them loads or leaves, so that the sum is what they hold.
+    They are settled while none of them loads or leaves, so that the sum is what they hold.
     """
 
     gpu_bytes: int = 0
@@ -73,14 +67,8 @@ class Source(Protocol):
 class GpuMemoryReader:
     """Reads the GPU for one worker. Make it before the engine is loaded; read it after.
 
-    Args:
-        source: Where readings come from.
-        log: Gets one line when the GPU cannot be read, and one when it can be again.
-        siblings: How the other workers stand before this one loads.
-        pid: This process.
-
-    Attributes:
-        is_listed: Whether the last reading is what NVML lists for this process, not estimated from the GPU's totals.
+    The log gets one line when the GPU cannot be read, and one when it can be again. `is_listed` says whether the last
+    reading is what NVML lists for this process, not estimated from the GPU's totals.
     """
 
     def __init__(self, source: Source, log: logging.Logger, siblings: Siblings, pid: int | None = None) -> None:
@@ -151,12 +139,8 @@ def open_gpu_memory_reader(
 ) -> GpuMemoryReader | None:
     """A reader of the GPU that the engine of this process will use; None without one.
 
-    A GPU that is there but cannot be read is one line in the log.
-
-    Args:
-        log, siblings: As for GpuMemoryReader.
-        environ: Where CUDA_VISIBLE_DEVICES stands.
-        nvml_only: Do without a reading rather than load cupy, which knows the GPU's totals only.
+    A GPU that is there but cannot be read is one line in the log. With `nvml_only` there is no reading rather than one
+    through cupy, which knows the GPU's totals only.
     """
     for open_source in (_open_nvml,) if nvml_only else (_open_nvml, _open_cupy):
         try:
@@ -201,7 +185,7 @@ def _open_nvml(environ: Mapping[str, str]) -> Source | None:
     import pynvml
 
     _ask(pynvml, pynvml.nvmlInit)
-    return _Nvml(pynvml, _ask(pynvml, lambda: _handle_of(pynvml, environ.get(_VISIBLE, "0"))))
+    return _Nvml(pynvml, _ask(pynvml, lambda: _handle_of(pynvml, environ.get(VISIBLE, "0"))))
 
 
 def _handle_of(nvml: Any, visible: str) -> object:
@@ -214,10 +198,10 @@ def _handle_of(nvml: Any, visible: str) -> object:
         handles = (nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount()))
         found = next((handle for handle in handles if nvml.nvmlDeviceGetUUID(handle).startswith(name)), None)
         if found is None:
-            raise GpuUnreadable(f"{_VISIBLE} names {name}, and NVML knows no such GPU")
+            raise GpuUnreadable(f"{VISIBLE} names {name}, and NVML knows no such GPU")
         return _first_part(nvml, found)
     if not name.isdigit():
-        raise GpuUnreadable(f"{_VISIBLE} is {visible!r}, which names no GPU")
+        raise GpuUnreadable(f"{VISIBLE} is {visible!r}, which names no GPU")
     return _first_part(nvml, nvml.nvmlDeviceGetHandleByIndex(int(name)))
 
 

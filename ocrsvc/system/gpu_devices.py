@@ -18,10 +18,7 @@ _DEVICES: Final = Path("/dev")
 def find_gpus(asked: Sequence[str], environ: Mapping[str, str], devices: Path = _DEVICES) -> tuple[str, ...]:
     """Names of the GPUs to spread the workers over, as CUDA_VISIBLE_DEVICES accepts them; none where there are none.
 
-    Args:
-        asked: OCRSVC_GPUS: names, ("all",), or () for what the environment shows.
-        environ: Where CUDA_VISIBLE_DEVICES may stand.
-        devices: Folder of the device files.
+    `asked` is OCRSVC_GPUS: names, ("all",), or () for what the environment shows.
     """
     if asked and tuple(asked) != ("all",):
         return tuple(asked)
@@ -40,16 +37,6 @@ def _seen_by_cuda(shown: str) -> tuple[str, ...]:
             break
         names.append(name)
     return tuple(dict.fromkeys(names))
-
-
-def least_loaded_gpu(busy: Sequence[int], gpu_count: int) -> int:
-    """The GPU with the fewest workers, the first of equals.
-
-    Args:
-        busy: The GPUs, by their place in the list, of the workers that stay.
-        gpu_count: How many there are.
-    """
-    return min(range(max(1, gpu_count)), key=lambda gpu: (busy.count(gpu), gpu))
 
 
 def pin_gpu(environ: MutableMapping[str, str], gpu: str) -> None:

@@ -21,11 +21,9 @@ _RECLAIMED: Final = ("inactive_file", "total_inactive_file")
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Memory of the machine or the container, in bytes; 0 where the kernel does not report it.
+    """Memory of the machine or the container; 0 where the kernel does not report it.
 
-    Attributes:
-        used_bytes: In use, without what the kernel takes back when it is wanted.
-        limit_bytes: What there is.
+    In use is what the kernel does not take back when it is wanted.
     """
 
     used_bytes: int
@@ -67,16 +65,12 @@ def read_process_bytes(pid: int, root: Path = Path("/proc")) -> int:
 
 
 def read_memory_bytes(root: Path = Path("/")) -> int:
-    """What this process and its siblings may use together: the smaller of the machine's memory and the cgroups' limits.
-
-    Args:
-        root: Folder that holds proc and sys/fs/cgroup.
-    """
+    """What this process and its siblings may use together: the machine's memory, or a smaller limit of a cgroup."""
     return read_memory_use(root).limit_bytes
 
 
 def read_memory_use(root: Path = Path("/")) -> MemoryUse:
-    """Of the container or the machine, whichever has less; arguments as for `read_memory_bytes`."""
+    """Of the container or the machine, whichever has less; `root` holds proc and sys/fs/cgroup."""
     words = read_text(root / "proc/meminfo").replace(":", "").split()
     total, available = (1024 * _value_after(words, name) for name in ("MemTotal", "MemAvailable"))
     found = [MemoryUse(total - available, total)] if total else []

@@ -11,7 +11,7 @@ from typing import Final
 
 from ocrsvc.registry import engines
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.cpu_quota import read_cpus
+from ocrsvc.system.cgroup import read_cpus
 from ocrsvc.system.gpu_devices import find_gpus
 
 LIBRARY_THREADS: Final = 1
@@ -29,13 +29,9 @@ _LIBRARY_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 
 @dataclass(frozen=True, slots=True)
 class ThreadPlan:
-    """Numbers of processes and threads.
+    """Numbers of worker processes, of HTTP threads and engine threads in each, and of threads in a library's call.
 
-    Attributes:
-        workers: Processes that serve.
-        threads: HTTP threads in each worker; each holds one request.
-        engine_threads: Engine threads in each worker; each runs one engine handle.
-        library_threads: Threads inside one call of OpenMP, BLAS, OpenCV or ONNX Runtime.
+    Each HTTP thread holds one request, each engine thread runs one engine handle.
     """
 
     workers: int
@@ -53,9 +49,7 @@ class ThreadPlan:
 def plan_for(settings: Settings, *, workers: int | None = None, threads: int | None = None) -> ThreadPlan:
     """The thread plan of this machine; reads the CPU limits and device files, and loads nothing.
 
-    Args:
-        settings: The effective settings.
-        workers, threads: What gunicorn's own flags fixed; they win over the settings.
+    What gunicorn's own flags fixed (`workers`, `threads`) wins over the settings.
     """
     return plan(
         read_cpus(),
@@ -94,14 +88,9 @@ def plan(
     engine_threads: int | None = None,
     gpu_count: int = 1,
 ) -> ThreadPlan:
-    """The thread plan; numbers that are given are kept, the others follow from the CPUs.
+    """The thread plan; numbers that the operator fixed are kept, the others follow from the CPUs of all workers.
 
-    Args:
-        cpus: CPUs that all workers together may use; may be a fraction.
-        device: "cuda" plans for a GPU, whose threads mostly wait; anything else for the CPU.
-        queue_size: Images that may wait in each worker; each of them holds an HTTP thread.
-        workers, threads, engine_threads: What the operator fixed; None is free.
-        gpu_count: GPUs that the workers are spread over.
+    On "cuda" engine threads mostly wait. Each image in a worker's queue holds an HTTP thread.
     """
     on_gpu = device == "cuda"
     fitting = _GPU_WORKERS * max(1, gpu_count) if on_gpu else min(max(int(cpus) // _CPUS_PER_WORKER, 1), _MAX_WORKERS)
@@ -122,13 +111,7 @@ def set_library_environment(environ: MutableMapping[str, str], count: int = LIBR
 
 
 def expected_device(device: str, *, gpu_runtime: bool, devices: Path = Path("/dev")) -> str:
-    """Where the engine will compute, "cpu" or "cuda", found without touching CUDA (safe in the arbiter).
-
-    Args:
-        device: OCRSVC_DEVICE.
-        gpu_runtime: Whether a GPU build of the engine's runtime is installed.
-        devices: Folder of the device files.
-    """
+    """Where the engine will compute, "cpu" or "cuda", found without touching CUDA (safe in the arbiter)."""
     if device != "auto":
         return device
     return "cuda" if gpu_runtime and any(devices.glob("nvidia[0-9]*")) else "cpu"

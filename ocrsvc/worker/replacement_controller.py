@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from gunicorn.errors import HaltServer
 
-from ocrsvc.system.gpu_devices import least_loaded_gpu
 from ocrsvc.telemetry.worker_table import NOBODY, SLOTS, Granted, Head, Reason, Snapshot, State, WorkerTable
 
 BOOT_ERROR: Final = 3
@@ -154,8 +153,7 @@ class ReplacementController:
         leaving = (State.DRAINING,)
         staying = [worker for worker in self.worker_table.live() if not worker.granted and worker.state not in leaving]
         names = [self._gpus[worker.gpu] for worker in staying if worker.slot != slot_number]
-        busy = [gpus.index(name) for name in names if name in gpus]
-        return self._gpus.index(gpus[least_loaded_gpu(busy, len(gpus))])
+        return self._gpus.index(min(gpus, key=names.count))
 
     def in_worker(self, worker: Any) -> None:
         """Worker, after its fork: record its own process id, and restore the settings that a reload has set to 0."""

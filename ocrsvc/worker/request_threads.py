@@ -16,7 +16,7 @@ from urllib.parse import unquote_to_bytes
 
 from ocrsvc.access.key_routes import HEALTH_PATHS
 from ocrsvc.registry import adapters
-from ocrsvc.serving.caller_turns import CallerTurns
+from ocrsvc.serving.limiter import CallerTurns
 
 AT_ONCE: Final = 3
 """So many requests begin at once: more threads that compute than this only take the interpreter from each other."""

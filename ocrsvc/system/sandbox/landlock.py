@@ -49,14 +49,7 @@ def read_version() -> int:
 def confine_to(readable: Iterable[str]) -> int:
     """Open from here on nothing but these files and folders, for reading; what is open stays so.
 
-    Args:
-        readable: Paths; those that cannot be opened are left out.
-
-    Returns:
-        The version of Landlock that does so.
-
-    Raises:
-        OSError: The kernel has none.
+    Paths that cannot be opened are left out. Returns the version of Landlock; raises OSError where the kernel has none.
     """
     version = read_version()
     attribute = _Attribute(_of(_FILE_RIGHTS, version), _of(_NETWORK_RIGHTS, version), _of(_SCOPES, version))

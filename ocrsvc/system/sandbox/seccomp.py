@@ -98,8 +98,7 @@ class _Program(ctypes.Structure):
 def refuse_calls() -> None:
     """Hold this thread, and all that it starts, to the filter.
 
-    Raises:
-        OSError: The kernel has no seccomp, or we know none of its calls on this architecture.
+    Raises OSError where the kernel has no seccomp, or we know none of its calls on this architecture.
     """
     architecture = _ARCHITECTURES.get(os.uname().machine)
     if architecture is None or sys.maxsize < 1 << 32 or sys.byteorder != "little":
