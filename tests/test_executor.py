@@ -21,14 +21,14 @@ from ocrsvc.errors import (
     OcrsvcError,
     QueueFull,
 )
-from ocrsvc.serving.executor import STUCK_S, Executor
-from ocrsvc.serving.work_queue import RequestContext
+from ocrsvc.serving.executor import STUCK_S, Executor, QueuePlace
+from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Item, RequestContext
 
 FAR_S = 30.0
 
 
 class Upper:
-    """A server that answers in capitals, fails on "bad", and can be held."""
+    """A server that answers in capitals, fails on "bad" and "leave", and can be held."""
 
     def __init__(self, gate: threading.Event | None = None) -> None:
         self.gate = gate
@@ -45,6 +45,8 @@ class Upper:
         self.batches.append(list(tasks))
         if "bad" in tasks:
             raise ValueError("cannot read this")
+        if "leave" in tasks:
+            raise SystemExit(1)
         return [BrokenImage("half of it is missing.") if task == "broken" else task.upper() for task in tasks]
 
     def close(self) -> None:
@@ -68,28 +70,35 @@ def running(
         assert executor.stop(FAR_S)
 
 
+def submit(
+    executor: Executor[str, str],
+    work: str,
+    deadline_s: float = FAR_S,
+    context: RequestContext = DEFAULT_CONTEXT,
+) -> tuple[QueuePlace[str, str], Item[str, str]]:
+    with executor.admit(context) as place:
+        return place, place.submit(work, time.monotonic() + deadline_s)
+
+
 def ask(executor: Executor[str, str], work: str, deadline_s: float = FAR_S) -> str:
-    with executor.admit() as place:
-        item = place.submit(work, time.monotonic() + deadline_s)
+    place, item = submit(executor, work, deadline_s)
     return place.wait(item).answer
 
 
-def test_work_is_answered_by_the_server() -> None:
+@pytest.mark.parametrize(
+    ("work", "error", "message"),
+    [
+        ("broken", BrokenImage, "half of it is missing"),
+        ("bad", EngineFailed, "ValueError: cannot read this"),
+        ("leave", EngineFailed, "SystemExit"),
+    ],
+)
+def test_a_failure_reaches_the_one_who_asked_and_the_thread_lives_on(
+    work: str, error: type[OcrsvcError], message: str
+) -> None:
     with running(Upper) as executor:
-        assert ask(executor, "a") == "A"
-
-
-def test_an_error_of_the_server_reaches_the_one_who_asked() -> None:
-    with running(Upper) as executor:
-        with pytest.raises(BrokenImage):
-            ask(executor, "broken")
-        assert ask(executor, "a") == "A"
-
-
-def test_an_unexpected_failure_becomes_engine_failed_and_the_thread_lives_on() -> None:
-    with running(Upper) as executor:
-        with pytest.raises(EngineFailed, match="ValueError: cannot read this"):
-            ask(executor, "bad")
+        with pytest.raises(error, match=message):
+            ask(executor, work)
         assert ask(executor, "a") == "A"
 
 
@@ -99,8 +108,7 @@ def test_one_bad_item_does_not_spoil_its_batch() -> None:
     with running(lambda: server, batch=4) as executor:
         items = []
         for work in ("first", "a", "bad", "b"):
-            with executor.admit() as place:
-                items.append((place, place.submit(work, time.monotonic() + FAR_S)))
+            items.append(submit(executor, work))
             if work == "first":
                 wait_until(lambda: executor.queue.waiting() == 0)
         gate.set()
@@ -112,11 +120,9 @@ def test_one_bad_item_does_not_spoil_its_batch() -> None:
 def test_a_full_queue_refuses_and_serves_again_when_a_place_is_free() -> None:
     gate = threading.Event()
     with running(lambda: Upper(gate), places=1) as executor:
-        with executor.admit() as place:
-            running_item = place.submit("a", time.monotonic() + FAR_S)
+        place, running_item = submit(executor, "a")
         wait_until(lambda: executor.queue.waiting() == 0)
-        with executor.admit() as waiting_place:
-            waiting_item = waiting_place.submit("b", time.monotonic() + FAR_S)
+        waiting_place, waiting_item = submit(executor, "b")
         with pytest.raises(QueueFull):
             ask(executor, "c")
         gate.set()
@@ -196,10 +202,7 @@ def test_stop_finishes_what_is_queued() -> None:
     gate = threading.Event()
     executor: Executor[str, str] = Executor(lambda: Upper(gate), threads=1, places=8)
     executor.start()
-    held = []
-    for work in "abc":
-        with executor.admit() as place:
-            held.append((place, place.submit(work, time.monotonic() + FAR_S)))
+    held = [submit(executor, work) for work in "abc"]
     gate.set()
     assert executor.stop(FAR_S)
     assert [place.wait(item).answer for place, item in held] == ["A", "B", "C"]
@@ -208,27 +211,13 @@ def test_stop_finishes_what_is_queued() -> None:
 def test_a_waiter_that_gives_up_frees_its_place_at_once() -> None:
     gate = threading.Event()
     with running(lambda: Upper(gate), places=1) as executor:
-        with executor.admit() as place:
-            first = place.submit("a", time.monotonic() + FAR_S)
+        place, first = submit(executor, "a")
         wait_until(lambda: executor.queue.waiting() == 0)
         with pytest.raises(DeadlineExceeded):
             ask(executor, "b", deadline_s=0.01)
         assert executor.queue.waiting() == 0
         gate.set()
         assert place.wait(first).answer == "A"
-
-
-def test_a_thread_outlives_whatever_its_engine_raises() -> None:
-    class Leaving(Upper):
-        def read(self, tasks: Sequence[str]) -> Sequence[str | OcrsvcError]:
-            if "leave" in tasks:
-                raise SystemExit(1)
-            return super().read(tasks)
-
-    with running(Leaving) as executor:
-        with pytest.raises(EngineFailed, match="SystemExit"):
-            ask(executor, "leave")
-        assert ask(executor, "a") == "A"
 
 
 def test_a_server_that_does_not_warm_up_is_closed() -> None:
@@ -258,11 +247,9 @@ def test_a_client_that_goes_while_its_work_waits_ends_the_wait_and_the_work() ->
     gate, gone, server = threading.Event(), threading.Event(), Upper()
     server.gate = gate
     with running(lambda: server) as executor:
-        with executor.admit() as place:
-            held = place.submit("held", time.monotonic() + FAR_S)
+        place, held = submit(executor, "held")
         wait_until(held.future.running)
-        with executor.admit(RequestContext(is_gone=gone.is_set)) as waiting_place:
-            item = waiting_place.submit("gone", time.monotonic() + FAR_S)
+        waiting_place, item = submit(executor, "gone", context=RequestContext(is_gone=gone.is_set))
         gone.set()
         with pytest.raises(ClientGone):
             waiting_place.wait(item)
@@ -277,8 +264,7 @@ def test_a_question_for_the_client_that_fails_ends_its_work_and_no_thread() -> N
         raise OSError(errno.EIO, "Input/output error")
 
     with running(Upper) as executor:
-        with executor.admit(RequestContext(is_gone=is_gone)) as place:
-            item = place.submit("a", time.monotonic() + FAR_S)
+        _, item = submit(executor, "a", context=RequestContext(is_gone=is_gone))
         with pytest.raises(ClientGone) as raised:
             item.future.result(FAR_S)
         assert isinstance(raised.value.__cause__, OSError)
@@ -289,8 +275,7 @@ def test_a_client_that_goes_while_the_engine_works_changes_nothing() -> None:
     """Where it does not look: its thread's time is spent either way."""
     gate, gone = threading.Event(), threading.Event()
     with running(lambda: Upper(gate)) as executor:
-        with executor.admit(RequestContext(is_gone=gone.is_set)) as place:
-            item = place.submit("a", time.monotonic() + FAR_S)
+        place, item = submit(executor, "a", context=RequestContext(is_gone=gone.is_set))
         wait_until(item.future.running)
         gone.set()
         opener = threading.Timer(0.5, gate.set)

@@ -18,15 +18,7 @@ WAIT_S = 30.0
 
 
 class Waiting:
-    """Requests that wait for a limiter, in threads of their own.
-
-    Args:
-        limiter: What they wait for.
-        pool: Their threads.
-
-    Attributes:
-        entered: The callers, in the order in which they came in.
-    """
+    """Requests that wait for a limiter, in threads of a pool; `entered` are the callers in the order they came in."""
 
     def __init__(self, limiter: Limiter, pool: ThreadPoolExecutor) -> None:
         self._limiter, self._pool = limiter, pool

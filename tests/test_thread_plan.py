@@ -49,11 +49,8 @@ def test_http_threads_can_fill_the_queue_and_the_engine_and_leave_some_for_healt
     assert made.threads > 100 + made.engine_threads
 
 
-def test_numbers_that_the_operator_fixed_are_kept() -> None:
+def test_numbers_that_the_operator_fixed_are_kept_and_the_others_follow() -> None:
     assert plan(8, "cpu", 64, workers=3, threads=7, engine_threads=5) == ThreadPlan(3, 7, 5)
-
-
-def test_engine_threads_are_divided_among_the_workers_that_were_fixed() -> None:
     assert plan(8, "cpu", 64, workers=4).engine_threads == 2
 
 
@@ -64,12 +61,23 @@ def test_gunicorns_flags_win_over_the_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "cpus"),
-    [("150000 100000\n", 1.5), ("max 100000\n", None), ("", None), ("50000 100000", 0.5), ("-1 100000", None)],
+    ("text", "quotas"),
+    [("150000 100000\n", [1.5]), ("max 100000\n", []), ("", []), ("50000 100000", [0.5]), ("-1 100000", [])],
 )
-def test_a_quota_is_read_in_cpus(text: str, cpus: float | None, tmp_path: Path) -> None:
-    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": text}
-    assert list(read_quotas(machine(tmp_path, files))) == ([] if cpus is None else [cpus])
+def test_a_quota_is_read_in_cpus(text: str, quotas: list[float], tmp_path: Path) -> None:
+    # A container may see its own root only.
+    files = {"proc/self/cgroup": "0::/docker/0123\n", "sys/fs/cgroup/cpu.max": text}
+    assert list(read_quotas(machine(tmp_path, files))) == quotas
+
+
+@pytest.mark.parametrize(("text", "quotas"), [("75000\n", [0.75]), ("-1\n", [])])
+def test_a_quota_of_v1_is_read_in_cpus(text: str, quotas: list[float], tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "4:memory:/x\n3:cpu,cpuacct:/docker/0123\n",
+        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": text,
+        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+    }
+    assert list(read_quotas(machine(tmp_path, files))) == quotas
 
 
 def test_only_the_cgroups_that_rule_the_cpu_are_looked_at(tmp_path: Path) -> None:
@@ -83,39 +91,13 @@ def test_only_the_cgroups_that_rule_the_cpu_are_looked_at(tmp_path: Path) -> Non
 
 
 def test_the_smallest_quota_of_all_parents_holds_in_v2(tmp_path: Path) -> None:
-    root = machine(
-        tmp_path,
-        {
-            "proc/self/cgroup": "0::/kubepods/pod/box\n",
-            "sys/fs/cgroup/kubepods/pod/box/cpu.max": "max 100000",
-            "sys/fs/cgroup/kubepods/pod/cpu.max": "200000 100000",
-            "sys/fs/cgroup/kubepods/cpu.max": "800000 100000",
-        },
-    )
-    assert sorted(read_quotas(root)) == [2.0, 8.0]
-
-
-def test_a_container_that_sees_its_own_root_only_still_finds_its_quota(tmp_path: Path) -> None:
-    files = {"proc/self/cgroup": "0::/docker/0123\n", "sys/fs/cgroup/cpu.max": "50000 100000"}
+    files = {
+        "proc/self/cgroup": "0::/kubepods/pod/box\n",
+        "sys/fs/cgroup/kubepods/pod/box/cpu.max": "max 100000",
+        "sys/fs/cgroup/kubepods/pod/cpu.max": "50000 100000",
+        "sys/fs/cgroup/kubepods/cpu.max": "800000 100000",
+    }
     assert read_cpus(machine(tmp_path, files)) == 0.5
-
-
-def test_a_v1_quota_is_found(tmp_path: Path) -> None:
-    files = {
-        "proc/self/cgroup": "4:memory:/x\n3:cpu,cpuacct:/docker/0123\n",
-        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "75000\n",
-        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-    }
-    assert read_cpus(machine(tmp_path, files)) == 0.75
-
-
-def test_a_v1_group_without_a_quota_gives_none(tmp_path: Path) -> None:
-    files = {
-        "proc/self/cgroup": "3:cpu:/\n",
-        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-    }
-    assert list(read_quotas(machine(tmp_path, files))) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="affinity is Linux's")
@@ -170,7 +152,4 @@ def test_a_gpu_is_planned_for_when_it_is_asked_for_or_there(
 def test_what_is_installed_is_known() -> None:
     assert is_installed("pytest")
     assert not is_installed("no-such-distribution")
-
-
-def test_engines_without_onnx_runtime_have_no_gpu_runtime() -> None:
-    assert not has_gpu_runtime("fake")
+    assert not has_gpu_runtime("fake"), "it has no runtime at all"
