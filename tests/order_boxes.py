@@ -14,6 +14,8 @@ from order_sheet import SetLine
 from rapidfuzz.distance import Levenshtein
 
 Matrix = NDArray[np.float64]
+Frame = tuple[float, float, float, float]
+"""Left, top, right, bottom."""
 
 GROWN = 0.12  # how far a detector's box reaches beyond the ink, in em
 SHAKEN = 0.05  # standard deviation of its sides, in em
@@ -42,13 +44,7 @@ class View:
 
 
 def quads_of(lines: Sequence[SetLine], matrix: Matrix, shake: random.Random | None) -> NDArray[np.float32]:
-    """(N, 4, 2) corners of the lines in the picture, clockwise from where reading starts.
-
-    Args:
-        lines: What was set.
-        matrix: From the sheet to the picture.
-        shake: Moves the sides of the boxes as a detector does; None leaves them.
-    """
+    """(N, 4, 2) corners of the lines in the picture, clockwise from where reading starts; `shake` moves their sides."""
     quads = []
     for line in lines:
         offsets = [GROWN + (shake.gauss(0, SHAKEN) if shake else 0.0) for _ in range(4)]
@@ -59,6 +55,12 @@ def quads_of(lines: Sequence[SetLine], matrix: Matrix, shake: random.Random | No
         quads.append(corners[1:] + corners[:1] if line.vertical else corners)
     points = np.array(quads, np.float32).reshape(-1, 1, 2)
     return cast("NDArray[np.float32]", cv2.perspectiveTransform(points, matrix).reshape(-1, 4, 2))
+
+
+def quads_around(frames: Sequence[Frame]) -> NDArray[np.float32]:
+    """(N, 4, 2) corners of upright lines."""
+    quads = [[[left, top], [right, top], [right, bottom], [left, bottom]] for left, top, right, bottom in frames]
+    return np.array(quads, np.float32).reshape(-1, 4, 2)
 
 
 def rules_of(rules: Sequence[tuple[float, float, float, float]], matrix: Matrix) -> NDArray[np.float32]:

@@ -11,8 +11,7 @@ import cv2
 import numpy as np
 from order_boxes import Matrix, View
 from order_pages import KINDS
-from order_parts import HEIGHT, WIDTH
-from order_sheet import SetLine, Sheet
+from order_sheet import HEIGHT, WIDTH, SetLine, Sheet
 from PIL import Image, ImageDraw, ImageFont
 
 from ocrsvc.records import Pixels

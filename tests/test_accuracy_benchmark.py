@@ -68,12 +68,20 @@ def score(shared: Path, *args: str) -> tuple[subprocess.CompletedProcess[str], d
     return done, json.loads(out.read_text("utf-8"))["kinds"]
 
 
-def test_each_page_belongs_to_the_half_that_its_name_hashes_to(shared: Path) -> None:
-    _, kinds = score(shared, "--score", str(shared / "before.jsonl"))
+def test_pages_count_in_the_half_that_their_names_hash_to_and_bars_are_held(shared: Path) -> None:
+    done, kinds = score(shared, "--score", str(shared / "before.jsonl"))
     wanted = [half_of(file) for file in PAGES]
     assert kinds["all"]["ALL"]["pages"] == 12
     assert kinds["tuning"]["ALL"]["pages"] == wanted.count("tuning")
     assert kinds["reporting"]["ALL"]["pages"] == wanted.count("reporting")
+    # Kinds of few pages or tokens are marked.
+    assert kinds["all"]["ALL"]["few"] is True
+    assert kinds["all"]["photo"]["pages"] == 1
+    assert [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("photo")] == ["few"]
+    # Spaces are counted over all pages, and their bar is missed.
+    assert kinds["all"]["ALL"]["spaces_mixed"] == {"f1": 1.0, "right": 0.75, "places": 48}
+    assert done.returncode == 1
+    assert "MISSED of spaces beside Chinese 0.7500 are right, below 0.9500" in done.stdout
 
 
 @pytest.mark.parametrize("half", ["tuning", "reporting"])
@@ -83,30 +91,12 @@ def test_a_half_alone_is_what_the_whole_shows_of_it(shared: Path, half: str) -> 
     assert alone == {"all": whole[half]}
 
 
-def test_kinds_of_few_pages_or_tokens_are_marked(shared: Path) -> None:
-    done, kinds = score(shared, "--score", str(shared / "before.jsonl"))
-    assert kinds["all"]["ALL"]["few"] is True
-    assert kinds["all"]["photo"]["pages"] == 1
-    assert [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("photo")] == ["few"]
-
-
 def test_what_two_readings_have_otherwise_is_named(shared: Path) -> None:
     done, _ = score(
         shared, "--score", str(shared / "after.jsonl"), "--against", str(shared / "before.jsonl"), "--every", "1"
     )
     assert "img/page3.png (document): -1 tokens right, 1 lines gone, 1 new" in done.stdout
     assert "1 of 12 pages read differently" in done.stdout
-
-
-def test_spaces_are_counted_over_all_pages(shared: Path) -> None:
-    _, kinds = score(shared, "--score", str(shared / "before.jsonl"))
-    assert kinds["all"]["ALL"]["spaces_mixed"] == {"f1": 1.0, "right": 0.75, "places": 48}
-
-
-def test_a_missed_bar_ends_with_an_error(shared: Path) -> None:
-    done, _ = score(shared, "--score", str(shared / "before.jsonl"))
-    assert done.returncode == 1
-    assert "MISSED of spaces beside Chinese 0.7500 are right, below 0.9500" in done.stdout
 
 
 def test_a_sample_holds_no_bars(shared: Path) -> None:

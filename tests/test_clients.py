@@ -8,6 +8,7 @@ clients` fetches all that can be fetched, runs this, and writes docs/clients.md.
 from __future__ import annotations
 
 import dataclasses
+import operator
 import os
 import re
 import socket
@@ -103,18 +104,11 @@ def _watched(place: Place, recorder: Recorder, stack: ExitStack) -> Place:
     return dataclasses.replace(place, http=watch(place.http), poly=watch(place.poly), grpc=watch(place.grpc))
 
 
-RECORDED = pytest.mark.parametrize(
-    "client", [client for client in CLIENTS if client.repeats], ids=lambda client: client.key
-)
-
-
-@RECORDED
-def test_what_a_real_client_once_sent_is_served(client: Client, place: Place) -> None:
+@pytest.mark.parametrize("client", [client for client in CLIENTS if client.repeats], ids=operator.attrgetter("key"))
+def test_what_a_real_client_once_sent_is_served_and_names_no_folder_and_no_machine(
+    client: Client, place: Place
+) -> None:
     _replay(client, place)
-
-
-@RECORDED
-def test_a_recording_is_small_and_names_no_folder_and_no_machine(client: Client) -> None:
     sent = _recording(client).read_bytes()
     assert len(sent) < 10_000
     assert not re.search(rb"/(tmp|root|home|Users|var)/|(?<![\d.])(?!127\.)\d{1,3}(\.\d{1,3}){3}(?![\d.])", sent)
@@ -126,7 +120,7 @@ def test_a_client_that_is_refused_is_noticed(place: Place) -> None:
         _replay(dataclasses.replace(client, refused=0), place)
 
 
-@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.key)
+@pytest.mark.parametrize("client", CLIENTS, ids=operator.attrgetter("key"))
 def test_a_real_client_is_served_or_what_it_sent_is(
     client: Client, place: Place, recorder: Recorder, record_property: Callable[[str, object], None]
 ) -> None:

@@ -43,16 +43,13 @@ def test_a_strip_along_an_arc_is_one_curved_line_around_it() -> None:
 
 
 @pytest.mark.parametrize(("turned", "direction"), [(0, 0), (90, 90), (180, 0), (270, 90)])
-def test_a_curved_line_begins_at_its_left_end_or_at_its_top(turned: float, direction: int) -> None:
+def test_a_curved_line_begins_at_its_left_end_or_at_its_top_in_the_rectangle_around_it(
+    turned: float, direction: int
+) -> None:
     outline = only_line(arc(150, 10, 40, turned))
-    assert heading(corners(outline)) == heading(ends(outline)) == direction
-    assert heading(ends(turned_round(outline))) == direction + 180
-    assert heading(corners(turned_round(outline))) == direction + 180
-
-
-def test_the_corners_of_a_curved_line_are_those_of_the_rectangle_around_it() -> None:
-    outline = only_line(arc(150, 10, 40))
     quad = corners(outline)
+    assert heading(quad) == heading(ends(outline)) == direction
+    assert heading(ends(turned_round(outline))) == heading(corners(turned_round(outline))) == direction + 180
     assert np.allclose(quad.min(axis=0), outline.min(axis=0), atol=1)
     assert np.allclose(quad.max(axis=0), outline.max(axis=0), atol=1)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from documents import GRAY, pdf, tiff
 from flask.testing import FlaskClient
-from golden import Recorded, parse_json, read_golden
+from golden import parse_json, read_golden
 from json_structure import differences
 from web_support import as_base64, picture, running_app
 
@@ -29,15 +29,7 @@ WHITE, BLACK = as_base64(picture(shade=255)), as_base64(picture(shade=0))
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One exchange.
-
-    Attributes:
-        method, path, sent: The request.
-        differs: Why the answer differs; empty if it does not.
-        status: The answer's status where it differs.
-        like: Title of the recording whose structure the answer has, where it differs.
-        equal: Members that must be equal to the recorded ones.
-    """
+    """One exchange; where the answer differs from the recorded one, why, its status, and whose structure it has."""
 
     method: str
     path: str
@@ -46,6 +38,7 @@ class Case:
     status: int | None = None
     like: str = ""
     equal: tuple[str, ...] = ()
+    """Members that must be equal to the recorded ones."""
 
 
 def part(name: str = "image_file", data: bytes = PNG, **fields: str) -> dict[str, Any]:
@@ -214,10 +207,9 @@ def client() -> Iterator[FlaskClient]:
 def test_a_recorded_exchange_is_answered_as_it_was(client: FlaskClient, adapter: str, title: str) -> None:
     name, cases = GOLDEN[adapter]
     golden, case = read_golden(name), cases[title]
-    response = client.open(
-        case.path, method=case.method, base_url=f"http://127.0.0.1:{adapters()[adapter].port}", **case.sent
-    )
-    expected = golden[case.like] if case.like else golden[title]
+    expected = golden[case.like or title]
+    url = f"http://127.0.0.1:{adapters()[adapter].port}"
+    response = client.open(case.path, method=case.method, base_url=url, **case.sent)
     assert response.status_code == (case.status or expected.status)
     if case.differs and not case.like:
         return
@@ -226,12 +218,8 @@ def test_a_recorded_exchange_is_answered_as_it_was(client: FlaskClient, adapter:
     if case.like and title == "health":
         answer.pop("status")
     assert differences(expected.json, answer) == []
-    check(case, golden[title], answer)
-
-
-def check(case: Case, recorded: Recorded, answer: Any) -> None:
     for member in case.equal:
-        sent, answered = recorded.json[member], answer[member]
+        sent, answered = golden[title].json[member], answer[member]
         # Our messages may go on where the recorded one ends.
         assert answered == sent or (isinstance(sent, str) and answered.startswith(sent.rstrip(".")))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -48,23 +50,32 @@ def below(texts: Sequence[str], *, pitch: float = 1.5, begin: float = 0, left: f
 
 
 FULL = "The quick brown fox jumps over the lazy dog and goes home"
+HAN = ("暖风熏得游人醉这里是一个完整的长句子，它会", "在这里继续下去直到这一行结束为止这样就", "完了。")
 
 
-def test_lines_of_a_paragraph_are_joined_and_gaps_part_paragraphs() -> None:
-    first = below([FULL, FULL, "and sleeps."])
-    second = below(["Later " + FULL, "it wakes."], begin=6 * BODY)
-    assert markdown_of(page(*first, *second)) == (f"{FULL} {FULL} and sleeps.\n\nLater {FULL} it wakes.\n")
-
-
-def test_an_indent_or_a_short_last_line_begins_a_paragraph() -> None:
-    lines = [*below([FULL, FULL, FULL + "."]), line(FULL, 4.5 * BODY, left=LEFT + 2 * BODY, right=LEFT + 855)]
-    assert markdown_of(page(*lines)).count("\n\n") == 1
-    assert markdown_of(page(*below([FULL, FULL, "An end.", FULL, FULL]))).split("\n\n")[0].endswith("An end.")
-
-
-def test_chinese_lines_are_joined_without_a_blank() -> None:
-    lines = below(["暖风熏得游人醉这里是一个完整的长句子，它会", "在这里继续下去直到这一行结束为止这样就", "完了。"])
-    assert markdown_of(page(*lines)) == "".join(text.text for text in lines) + "\n"
+@pytest.mark.parametrize(
+    ("lines", "paragraphs"),
+    [
+        (
+            [*below([FULL, FULL, "and sleeps."]), *below(["Later " + FULL, "it wakes."], begin=6 * BODY)],
+            [f"{FULL} {FULL} and sleeps.", f"Later {FULL} it wakes."],
+        ),
+        (
+            [*below([FULL, FULL, FULL + "."]), line(FULL, 4.5 * BODY, left=LEFT + 2 * BODY, right=LEFT + 855)],
+            [f"{FULL} {FULL} {FULL}.", FULL],
+        ),
+        (below([FULL, FULL, "An end.", FULL, FULL]), [f"{FULL} {FULL} An end.", f"{FULL} {FULL}"]),
+        (below(HAN), ["".join(HAN)]),
+        (
+            [*below([FULL, FULL, "which is so dif-"], left=50), *below(["ferent there.", FULL], left=950)],
+            [f"{FULL} {FULL} which is so different there.", FULL],
+        ),
+        ([Line("a", 0.9, box(LEFT, top, LEFT, top)) for top in range(3)], ["a"] * 3),
+    ],
+    ids=["a gap", "an indent", "a short last line", "chinese", "in the next column", "lines without height"],
+)
+def test_lines_of_a_paragraph_are_joined(lines: list[Line], paragraphs: list[str]) -> None:
+    assert markdown_of(page(*lines)) == "\n\n".join(paragraphs) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -85,21 +96,17 @@ def test_words_and_sentences_go_on_in_the_next_line(lines: list[str], joined: st
     assert join_lines(lines) == joined
 
 
-def test_large_letters_are_headings_by_their_size() -> None:
+def test_large_letters_are_headings_by_their_size_and_hardly_larger_ones_are_not() -> None:
     lines = [
         line("The Title", 0, size=2 * BODY),
         line("1.2 A Section", 100, size=1.5 * BODY),
         line("A Part", 170, size=1.3 * BODY),
-        *below([FULL, FULL, FULL + "."], begin=240),
+        *below([FULL, FULL, FULL, FULL + "."], begin=240),
     ]
+    lines[4] = line(FULL, 240 + 1.375 * BODY, size=1.25 * BODY, right=LEFT + 855)
     written = markdown_of(page(*lines))
     assert written.startswith("# The Title\n\n## 1.2 A Section\n\n### A Part\n\nThe quick")
-
-
-def test_a_line_that_is_hardly_larger_stays_in_its_paragraph() -> None:
-    lines = below([FULL, FULL, FULL, FULL + "."])
-    lines[1] = line(FULL, 1.375 * BODY, size=1.25 * BODY, right=LEFT + 855)
-    assert markdown_of(page(*lines)).count("\n\n") == 0
+    assert written.count("\n\n") == 3
 
 
 def test_bullets_and_numbers_become_lists() -> None:
@@ -144,24 +151,11 @@ def test_regions_name_titles_and_what_is_printed_around_the_text() -> None:
     assert markdown_of(page(*lines, regions=regions)) == "### A title\n\nText.\n"
 
 
-def test_columns_are_read_one_after_the_other_and_paragraphs_go_on_in_the_next() -> None:
-    one = below([FULL, FULL, "which is so dif-"], left=50)
-    other = below(["ferent there.", FULL], left=950)
-    assert "which is so different there." in markdown_of(page(*one, *other))
-
-
 def test_a_page_that_lies_on_its_side_is_written_as_it_is_read() -> None:
     upright = page(*below([FULL, FULL, "An end.", FULL, FULL]))
-    turned = Page(
-        upright.height,
-        upright.width,
-        90,
-        tuple(
-            Line(each.text, 0.9, tuple((y, upright.width - x) for x, y in each.box))  # type: ignore[arg-type]
-            for each in upright.lines
-        ),
-    )
-    assert markdown_of(turned) == markdown_of(upright)
+    boxes: list[Any] = [tuple((y, upright.width - x) for x, y in each.box) for each in upright.lines]
+    lines = tuple(replace(each, box=turned) for each, turned in zip(upright.lines, boxes, strict=True))
+    assert markdown_of(Page(upright.height, upright.width, 90, lines)) == markdown_of(upright)
 
 
 def test_pages_of_a_document_are_parted_by_a_comment_with_their_number() -> None:
@@ -218,13 +212,8 @@ def check_is_text(text: str) -> None:
     """What is shown has the text's signs, in paragraphs or items alone."""
     written = markdown_of(page(line(text, 0), line("End.", 500)))
     tokens = markdown_it.MarkdownIt("gfm-like", {"linkify": False}).parse(written)
-    assert {token.type.removesuffix("_open").removesuffix("_close") for token in tokens} <= {
-        "paragraph",
-        "inline",
-        "bullet_list",
-        "ordered_list",
-        "list_item",
-    }
+    kinds = {token.type.removesuffix("_open").removesuffix("_close") for token in tokens}
+    assert kinds <= {"paragraph", "inline", "bullet_list", "ordered_list", "list_item"}
     children = [child for token in tokens for child in token.children or ()]
     assert {child.type for child in children} <= {"text", "text_special"}
 
@@ -244,8 +233,3 @@ def test_a_hostile_page_takes_linear_time() -> None:
 
     seconds(100)
     assert min(seconds(8000) for _ in range(3)) < 20 * max(0.01, *(seconds(1000) for _ in range(3)))
-
-
-def test_lines_without_height_are_written() -> None:
-    flat = [Line("a", 0.9, box(LEFT, top, LEFT, top)) for top in range(3)]
-    assert markdown_of(page(*flat)).split() == ["a", "a", "a"]

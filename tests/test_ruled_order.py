@@ -9,34 +9,31 @@ import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from order_boxes import Frame, quads_around
 
 from ocrsvc.imaging.reading_order.blocks import reading_order
 from ocrsvc.imaging.reading_order.rules import find_rules
 from ocrsvc.records import Pixels
 
-Frame = tuple[float, float, float, float]
-
 SIZE_PX = 20
-
-
-def quads_of(frames: Sequence[Frame]) -> NDArray[np.float32]:
-    """Upright corners of (left, top, right, bottom) lines."""
-    quads = [[[left, top], [right, top], [right, bottom], [left, bottom]] for left, top, right, bottom in frames]
-    return np.array(quads, np.float32).reshape(-1, 4, 2)
 
 
 def rules_around(frames: Sequence[Frame]) -> NDArray[np.float32]:
     """The rules that close in each of some places."""
-    ends = [
-        rule
-        for left, top, right, bottom in frames
-        for rule in (
-            (left, top, right, top),
-            (left, bottom, right, bottom),
-            (left, top, left, bottom),
-            (right, top, right, bottom),
-        )
-    ]
+    return as_rules(
+        [
+            rule
+            for left, top, right, bottom in frames
+            for rule in (
+                *((left, y, right, y) for y in (top, bottom)),
+                *((x, top, x, bottom) for x in (left, right)),
+            )
+        ]
+    )
+
+
+def as_rules(ends: Sequence[Frame]) -> NDArray[np.float32]:
+    """Corners of rules: from one end to the other and back."""
     return np.array([[rule[:2], rule[2:], rule[2:], rule[:2]] for rule in ends], np.float32)
 
 
@@ -73,7 +70,7 @@ def test_rules_are_found_as_long_as_they_are() -> None:
     cells = grid(3, 3)
     lines = [line for cell in cells for line in lines_in(cell, 2)]
 
-    found = find_rules(drawn(rules_around(cells), lines), quads_of(lines))
+    found = find_rules(drawn(rules_around(cells), lines), quads_around(lines))
 
     assert sorted(round(length(rule), -1) for rule in found) == pytest.approx([300] * 4 + [600] * 4, abs=20)
 
@@ -84,42 +81,43 @@ def test_rules_of_a_slanted_page_are_found(degrees: float) -> None:
     matrix = cv2.getRotationMatrix2D((350, 250), degrees, 1)
     pixels = cv2.warpAffine(drawn(rules_around(cells), []), matrix, (700, 500), borderValue=(255, 255, 255))
 
-    found = find_rules(np.asarray(pixels, np.uint8), quads_of(lines_in(cells[0], 2)))
+    found = find_rules(np.asarray(pixels, np.uint8), quads_around(lines_in(cells[0], 2)))
 
     assert sum(length(rule) > 250 for rule in found) >= 7
 
 
-def test_strokes_of_letters_below_each_other_are_no_rules() -> None:
+def test_strokes_of_letters_below_each_other_are_no_rules_and_a_page_without_lines_has_none() -> None:
     lines = [(20.0, 20.0 + 22 * row, 600.0, 40.0 + 22 * row) for row in range(20)]
-
-    assert len(find_rules(drawn(rules_around([]), lines), quads_of(lines))) == 0
-
-
-def test_a_page_without_lines_has_no_rules() -> None:
-    assert find_rules(drawn(rules_around(grid(3, 3)), []), quads_of([])).shape == (0, 4, 2)
+    assert len(find_rules(drawn(rules_around([]), lines), quads_around(lines))) == 0
+    assert find_rules(drawn(rules_around(grid(3, 3)), []), quads_around([])).shape == (0, 4, 2)
 
 
-@pytest.mark.parametrize("count", [(1, 1, 1), (3, 1, 2), (1, 3, 1)])
-def test_a_ruled_table_is_read_cell_by_cell_row_by_row(count: tuple[int, ...]) -> None:
-    cells = grid(3, 4)
-    lines = [line for number, cell in enumerate(cells) for line in lines_in(cell, count[number % 3])]
+# Lines that stand below each other in the places of a grid; what rules close in is read whole, row by row.
+@pytest.mark.parametrize(
+    ("places", "counts"),
+    [
+        (grid(3, 4), (1, 1, 1)),
+        (grid(3, 4), (3, 1, 2)),
+        (grid(3, 4), (1, 3, 1)),
+        (grid(3, 3, gap=20, width=200, height=120), (4, 4, 4)),
+        (grid(3, 3, gap=20, width=150, height=120), (4, 4, 4)),
+    ],
+    ids=["table of lines", "table", "table with a long middle", "cards", "narrow cards"],
+)
+def test_cells_and_cards_are_read_one_after_the_other_row_by_row(places: list[Frame], counts: tuple[int, ...]) -> None:
+    lines = [line for number, place in enumerate(places) for line in lines_in(place, counts[number % 3])]
+    assert_in_order(lines, rules_around(places))
 
-    assert reading_order(quads_of(lines), None, rules_around(cells)) == list(range(len(lines)))
+
+def assert_in_order(lines: Sequence[Frame], rules: NDArray[np.float32], texts: Sequence[str] | None = None) -> None:
+    assert reading_order(quads_around(lines), texts, rules) == list(range(len(lines)))
 
 
 def test_a_cell_over_several_rows_comes_with_the_first_of_them() -> None:
     cells: list[Frame] = [(20, 20, 220, 220), *((220, 20 + 100 * row, 420, 120 + 100 * row) for row in range(2))]
     lines = [(30.0, 110.0, 100.0, 130.0), *lines_in(cells[1], 3), *lines_in(cells[2], 3)]
 
-    assert reading_order(quads_of(lines), None, rules_around(cells)) == list(range(7))
-
-
-@pytest.mark.parametrize("width", [200, 150])
-def test_cards_are_read_one_after_the_other_row_by_row(width: float) -> None:
-    cards = grid(3, 3, gap=20, width=width, height=120)
-    lines = [line for card in cards for line in lines_in(card, 4)]
-
-    assert reading_order(quads_of(lines), None, rules_around(cards)) == list(range(len(lines)))
+    assert_in_order(lines, rules_around(cells))
 
 
 def test_a_table_without_outer_rules_at_its_sides_is_read_cell_by_cell() -> None:
@@ -128,7 +126,7 @@ def test_a_table_without_outer_rules_at_its_sides_is_read_cell_by_cell() -> None
     inner = rules[(rules[:, :, 0].max(axis=1) > 20) & (rules[:, :, 0].min(axis=1) < 620)]
     lines = [line for number, cell in enumerate(cells) for line in lines_in(cell, (3, 1, 2)[number % 3])]
 
-    assert reading_order(quads_of(lines), None, inner) == list(range(len(lines)))
+    assert_in_order(lines, inner)
 
 
 def test_a_framed_note_in_a_column_is_read_in_its_place() -> None:
@@ -138,7 +136,7 @@ def test_a_framed_note_in_a_column_is_read_in_its_place() -> None:
     right = [(310.0, 7 + 24.0 * row, 590.0, 27 + 24.0 * row) for row in range(12)]
     lines = left + lines_in(note, 2, 250) + below + right
 
-    assert reading_order(quads_of(lines), None, rules_around([note])) == list(range(len(lines)))
+    assert_in_order(lines, rules_around([note]))
 
 
 def test_frames_in_frames_cost_no_more_than_their_lines() -> None:
@@ -146,12 +144,8 @@ def test_frames_in_frames_cost_no_more_than_their_lines() -> None:
     lines = [(frame[0] + 20, frame[1] + 6, frame[0] + 120, frame[1] + 26) for frame in frames]
     began = time.process_time()
 
-    assert sorted(reading_order(quads_of(lines), None, rules_around(frames))) == list(range(200))
+    assert sorted(reading_order(quads_around(lines), None, rules_around(frames))) == list(range(200))
     assert time.process_time() - began < 1  # 0.04 s measured
-
-
-def rule_across(y: float) -> NDArray[np.float32]:
-    return np.array([[(0, y), (620, y), (620, y), (0, y)]], np.float32)
 
 
 def test_totals_between_two_rules_are_read_row_by_row() -> None:
@@ -159,9 +153,9 @@ def test_totals_between_two_rules_are_read_row_by_row() -> None:
     rows = [(x, 60 + 24 * row) for row in range(4) for x in (20, 500)]
     places = [(20, 20), *rows[:-1], (20, 170)]
     lines = [(x, y, x + 12.0 * len(text), y + 20.0) for (x, y), text in zip(places, texts, strict=True)]
-    rules = np.concatenate([rule_across(50), rule_across(162)])
+    rules = as_rules([(0, y, 620, y) for y in (50, 162)])
 
-    assert reading_order(quads_of(lines), texts, rules) == list(range(9))
+    assert_in_order(lines, rules, texts)
 
 
 def test_rows_of_a_table_between_rules_are_read_cell_by_cell() -> None:
@@ -172,6 +166,6 @@ def test_rows_of_a_table_between_rules_are_read_cell_by_cell() -> None:
         for x, count in ((20.0, 3), (240.0, 1), (450.0, 2))
         for line in range(count)
     ]
-    rules = np.concatenate([rule_across(top - 12) for top in [*tops, 460.0]])
+    rules = as_rules([(0, top - 12, 620, top - 12) for top in [*tops, 460.0]])
 
-    assert reading_order(quads_of(lines), ["several words here"] * 24, rules) == list(range(24))
+    assert_in_order(lines, rules, ["several words here"] * 24)

@@ -311,8 +311,8 @@ def test_a_sign_alone_does_not_bend_a_line_whose_boxes_are_tight(
 def test_signs_alone_stand_between_the_words_of_a_bent_line() -> None:
     line = bent_line(BENT[0], 20)
     words = list(line.words or ())
-    (left, top), (right, end), *lower = words[3].box
-    words[3] = replace(words[3], box=((left, top + 11), (right, end + 11), *lower))
+    (left, top), (right, end), below_right, below_left = words[3].box
+    words[3] = replace(words[3], box=((left, top + 11), (right, end + 11), below_right, below_left))
     found, expected = (text_of(Page(380, 140, 0, (one,))).lines for one in (replace(line, words=tuple(words)), line))
     heights = [np.mean(one[0][1::2]) - np.mean(other[0][1::2]) for one, other in zip(found, expected, strict=True)]
     # The course between its neighbours is straight, and so 3.4 above the arc.

@@ -71,12 +71,8 @@ def test_gaps_are_measured_where_the_script_changes_and_between_chinese(shape: s
 @pytest.mark.parametrize("characters", ["", "x", "中文", "xy", "x。文", " x y ", "中 文"])
 def test_a_line_in_which_no_script_changes_has_no_gaps_and_asks_for_no_crop(characters: str) -> None:
     steps = np.arange(len(characters))
-    assert (
-        measure_gaps(
-            Path(list(characters), steps, steps, 20, 0.9, np.full(len(characters), 0.9)), lambda: pytest.fail("asked")
-        )
-        is None
-    )
+    path = Path(list(characters), steps, steps, 20, 0.9, np.full(len(characters), 0.9))
+    assert measure_gaps(path, lambda: pytest.fail("asked")) is None
 
 
 def test_chinese_characters_at_all_distances_have_no_pitch() -> None:
@@ -94,23 +90,20 @@ def test_a_space_of_the_model_lies_within_the_gap() -> None:
     assert (found.places.tolist(), found.widths.tolist()) == ([0], [14])
 
 
-def test_ink_that_fills_most_of_the_line_is_not_the_ground() -> None:
+def test_ink_that_fills_most_of_the_line_is_not_the_ground_and_a_ruled_line_is_no_ink() -> None:
     crop = np.full((48, 400), 40, np.uint8)
     for left in range(10, 390, 20):
         crop[4:44, left : left + 17] = 200
     assert np.flatnonzero(~blank_columns(crop)).tolist() == [x for x in range(10, 390) if (x - 10) % 20 < 17]
+    _, ruled = draw("中x", [14])
+    ruled[12:14] = 20
+    assert blank_columns(ruled)[44:58].all()
 
 
 def test_a_line_that_shows_no_gap_at_all_is_left_to_the_model() -> None:
     path, crop = draw("中 x文", [TYPED, CLOSE])
     rough = np.random.default_rng(3).integers(0, 256, crop.shape, np.uint8)
     assert measure_gaps(path, lambda: rough) is None
-
-
-def test_a_ruled_line_is_no_ink() -> None:
-    _, crop = draw("中x", [14])
-    crop[12:14] = 20
-    assert blank_columns(crop)[44:58].all()
 
 
 @pytest.mark.parametrize("crop", [np.zeros((48, 48), np.uint8), np.full((48, 7, 3), 255, np.uint8)])
@@ -142,29 +135,20 @@ def test_narrow_characters_stand_wider_apart_without_a_space() -> None:
     assert texts_of([line("于5年6号到", 15)]) == ["于 5 年 6 号到"]
 
 
-def test_a_space_that_the_model_alone_sees_goes() -> None:
+def test_a_space_that_the_model_alone_sees_goes_and_a_new_one_stands_in_its_gap_of_the_path() -> None:
     lines = [line("中文 x文", CLOSE)] + [line("中文字里有x和3个y们", CLOSE)] * 5
-    (text, *_) = decide_spaces(lines, "auto")
-    assert text.text == "中文x文"
-    assert text.path is not None
-    assert text.path.characters == ["中", "文", "x", "文"]
-    assert len(text.path.first) == len(text.path.last) == 4
+    gone, come = decide_spaces(lines, "auto")[0], decide_spaces([line("中文字x文 x", TYPED)], "auto")[0]
+    assert (gone.text, come.text) == ("中文x文", "中文字 x 文 x")
+    for text in (gone, come):
+        assert text.path is not None
+        assert "".join(text.path.characters) == text.text
+        assert len(text.path.first) == len(text.path.last) == len(text.text)
+        assert (np.diff(text.path.first) >= 0).all()
+        assert (text.path.first <= text.path.last).all()
 
 
-def test_the_path_spells_the_text_and_a_new_space_stands_in_its_gap() -> None:
-    (text,) = decide_spaces([line("中文字x文 x", TYPED)], "auto")
-    assert text.path is not None
-    assert "".join(text.path.characters) == text.text == "中文字 x 文 x"
-    assert (np.diff(text.path.first) >= 0).all()
-    assert (text.path.first <= text.path.last).all()
-
-
-def test_the_model_is_left_alone_on_request() -> None:
-    lines = [line("中文x文 字y", TYPED), line("中 x", CLOSE)]
-    assert texts_of(lines, "model") == ["中文x文 字y", "中 x"]
-
-
-def test_every_gap_that_is_seen_is_a_space_on_request() -> None:
+def test_on_request_the_model_is_left_alone_or_every_gap_that_is_seen_is_a_space() -> None:
+    assert texts_of([line("中文x文 字y", TYPED), line("中 x", CLOSE)], "model") == ["中文x文 字y", "中 x"]
     lines = [line("中文字x", gap_px) for gap_px in (TYPED, OFFICE, BROWSER, CLOSE)]
     assert texts_of(lines, "visible") == ["中文字 x", "中文字 x", "中文字 x", "中文字x"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,18 +96,19 @@ def test_cancelling_ends_the_request_and_keeps_the_pages_that_came(opened: Open,
 
 @in_browser
 @pytest.mark.parametrize(
-    ("last", "said"),
-    [({"error": {"title": "Took too long", "code": "x"}}, "Took too long"), (None, "The service cannot be reached")],
+    ("ending", "said"),
+    [
+        (({"error": {"title": "Took too long", "code": "x"}}, None), "Took too long"),
+        ((None,), "The service cannot be reached"),
+    ],
 )
 def test_what_ended_an_answer_early_is_reported_beside_the_pages_that_came(
-    opened: Open, held: HeldAnswers, last: object, said: str
+    opened: Open, held: HeldAnswers, ending: Sequence[Any], said: str
 ) -> None:
     page = opened()
     put(page)
-    held.send(page_line(1, 3))
-    held.send(last)
-    if last is not None:
-        held.send(None)
+    for part in (page_line(1, 3), *ending):
+        held.send(part)
     expect(page.get_by_role("alert")).to_contain_text(said)
     expect(page.locator(".lines button").first).to_contain_text("page 1 line 0")
     expect(state_of(page)).to_have_text("failed · 2 lines")

@@ -83,6 +83,7 @@ def test_every_file_of_the_page_is_served_with_its_type_and_a_strict_policy(clie
         assert "default-src 'self'" in policy
         assert "unsafe" not in policy
     assert (answers["page.js"].mimetype, answers["page.css"].mimetype) == ("text/javascript", "text/css")
+    assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 90_000
     again = client.get("/static/page.js", headers={"If-None-Match": answers["page.js"].headers["ETag"]})
     assert (again.status_code, again.data, again.headers["Cache-Control"]) == (304, b"", "no-cache")
 

@@ -72,15 +72,16 @@ NOTICE = [
 
 @pytest.mark.parametrize("decoder", get_args(Decoder))
 def test_words_end_where_their_ink_does(handle: PageHandle, decoder: Decoder) -> None:
-    pixels = load("notice.png")
+    pixels, line = load("notice.png"), load("line.png")
     page = read(handle, pixels, ReadOptions(words=True, decoder=decoder))
     assert texts(page) == NOTICE
     assert_between(words_of(page.lines[2]), runs_of_ink(pixels[160:205]))
     assert all(0.5 < word.confidence <= 1 and not word.characters for line in page.lines for word in words_of(line))
-
-
-def test_words_are_not_there_unless_they_are_asked_for(handle: PageHandle) -> None:
-    assert all(line.words is None for line in read(handle, load("notice.png"), ReadOptions()).lines)
+    # The whole image as one line; and words are not there unless they are asked for.
+    alone = read(handle, line, ReadOptions(detect=False, words=True, decoder=decoder))
+    assert texts(alone) == [NOTICE[2]]
+    assert_between(words_of(alone.lines[0]), runs_of_ink(line))
+    assert all(line.words is None for line in read(handle, pixels, ReadOptions(decoder=decoder)).lines)
 
 
 def test_characters_are_those_of_the_words_and_lie_in_their_boxes(handle: PageHandle) -> None:
@@ -92,13 +93,6 @@ def test_characters_are_those_of_the_words_and_lie_in_their_boxes(handle: PageHa
         assert (sides[0, 0], sides[-1, 2]) == pytest.approx((left, right), abs=0.5)
         assert (sides[1:, 0] >= sides[:-1, 2] - 0.5).all()
         assert (sides[:, 1].min(), sides[:, 3].max()) == pytest.approx((top, bottom), abs=0.5)
-
-
-def test_the_whole_image_as_one_line_has_words(handle: PageHandle) -> None:
-    pixels = load("line.png")
-    page = read(handle, pixels, ReadOptions(detect=False, words=True))
-    assert texts(page) == [NOTICE[2]]
-    assert_between(words_of(page.lines[0]), runs_of_ink(pixels))
 
 
 @pytest.mark.parametrize(("name", "degrees"), [("notice_turned_90.png", 90), ("notice_turned_180.png", 180)])
