@@ -143,7 +143,7 @@ def each(*works: Callable[[], object]) -> None:
             work()
 
 
-def options(value: str | bytes) -> None:
+def options(value: str) -> None:
     each(*(lambda name=name: read_options([(name, value)]) for name in OPTIONS))
 
 
@@ -200,7 +200,8 @@ PARSERS: Final[Mapping[str, Parse]] = {
     "multipart header lines": lambda text: parts(text, b""),
     "multipart preamble": lambda text: split_parts(text + b"\r\n--x--", "multipart/form-data; boundary=x"),
     "options": lambda text: options(text.decode("utf-8", "replace")),
-    "options in bytes": options,
+    # What is sent as bytes is decoded before its name is looked at.
+    "option in bytes": lambda text: each(lambda: read_options([("lang", text)])),
     "options of other formats": foreign_options,
     "KServe v2 text": within_json(*KSERVE.replace("%s", '["%s"]').split("%s"))(kserve),
     "KServe v2 data": within_json(*KSERVE.split("%s"))(kserve),
