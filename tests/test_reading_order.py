@@ -194,3 +194,23 @@ def test_drawn_pages_seen_in_a_mirror_are_read_alike_from_the_right(kind: str) -
     reflected = (quads * (-1, 1) + (WIDTH, 0)).astype(np.float32)[:, [1, 0, 3, 2]]
 
     assert reading_order(reflected, texts, from_right=True) == reading_order(quads, texts)
+
+
+def test_paragraphs_whose_lines_run_downwards_are_ordered() -> None:
+    """Lines of a page that is read as it lies, though its text is turned; some link within one row."""
+    lines = [
+        ("• Portability. The code should work on all Unix like operating systems, and Windows.", -969, 277, 1446, 31),
+        ("handles may be used in parallel.", -924, 311, 734, 31),
+        (
+            "line tools, self-tests and build infrastructure are licensed under the GNU General",
+            -806,
+            311,
+            1448,
+            31,
+        ),
+        ("License version 3.0 or later.", -843, 311, 672, 25),
+        ("The library itself should be portable to any C89 system, not even POSIX is required.", -1005, 311, 1439, 31),
+    ]
+    quads = [[(x, top), (x, end), (x - height, end), (x - height, top)] for _, x, top, end, height in lines]
+    order = reading_order(np.array(quads, np.float32), [text for text, *_ in lines])
+    assert sorted(order) == list(range(len(lines)))
