@@ -59,7 +59,8 @@ def parse_any_json(body: bytes, share: Share | None = None) -> object:
 
 def _width(body: bytes) -> int:
     """Bytes of a character in memory: one that is not ASCII makes all of its text as wide."""
-    if body.isascii() and _ESCAPES not in body:
+    # Most bodies have no backslash, and searching for one byte is far cheaper than searching for two.
+    if body.isascii() and (b"\\" not in body or _ESCAPES not in body):
         return 1
     return 4 if _WIDEST.search(body) else 2
 
