@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from documents import GRAY, pdf
 from flask import Flask
+from image_support import encoded, noise
 from PIL import Image as PillowImage
 from web_support import KnownEngine, as_base64, json_of
 
@@ -64,13 +65,8 @@ def app_with(
         reader.stop(5.0)
 
 
-def noise(side: int) -> bytes:
-    """A PNG whose picture in an answer is nearly as large as its pixels."""
-    pixels = np.random.default_rng(side).integers(0, 256, (side, side, 3), np.uint8)
-    return cv2.imencode(".png", pixels)[1].tobytes()
-
-
-NOISE = noise(500)
+# A picture of it in an answer is nearly as large as its pixels.
+NOISE = encoded(noise(500, 500, 500, 3))
 TWO_PAGES = pdf(GRAY, GRAY)
 PICTURES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "TrWebOCR": ("/api/tr-run/", {"data": NOISE, "content_type": "image/png"}, {}),
@@ -127,36 +123,32 @@ def pillow(pixels: Any, kind: str, **how: Any) -> bytes:
     return file.getvalue()
 
 
-def opencv(suffix: str, pixels: Any, *how: int) -> bytes:
-    return cv2.imencode(suffix, pixels, how)[1].tobytes()
-
-
 def turned() -> PillowImage.Exif:
     exif = PillowImage.Exif()
     exif[274] = 7
     return exif
 
 
-COLOUR = cv2.resize(np.random.default_rng(1).integers(0, 256, (30, 40, 3), np.uint8), (1600, 1200))
-CLEAR = cv2.resize(np.random.default_rng(2).integers(0, 256, (30, 40, 4), np.uint8), (1600, 1200))
+COLOUR = cv2.resize(noise(1, 30, 40, 3), (1600, 1200))
+CLEAR = cv2.resize(noise(2, 30, 40, 4), (1600, 1200))
 FILES = {
-    "JPEG": opencv(".jpg", COLOUR),
+    "JPEG": encoded(COLOUR, ".jpg"),
     "JPEG, turned and mirrored": pillow(COLOUR, "JPEG", exif=turned()),
-    "PNG": opencv(".png", COLOUR),
-    "PNG, transparent": opencv(".png", CLEAR),
-    "PNG, white and transparent": opencv(".png", np.dstack([np.full_like(COLOUR, 255), CLEAR[..., 3]])),
-    "PNG, 16 bits": opencv(".png", COLOUR.astype(np.uint16) * 257),
-    "PNG, 16 bits, transparent": opencv(".png", CLEAR.astype(np.uint16) * 257),
+    "PNG": encoded(COLOUR, ".png"),
+    "PNG, transparent": encoded(CLEAR, ".png"),
+    "PNG, white and transparent": encoded(np.dstack([np.full_like(COLOUR, 255), CLEAR[..., 3]]), ".png"),
+    "PNG, 16 bits": encoded(COLOUR.astype(np.uint16) * 257, ".png"),
+    "PNG, 16 bits, transparent": encoded(CLEAR.astype(np.uint16) * 257, ".png"),
     "PNG, gray and transparent": pillow(CLEAR[..., :2].copy(), "PNG"),
-    "WebP": opencv(".webp", COLOUR, cv2.IMWRITE_WEBP_QUALITY, 80),
-    "WebP, lossless, transparent": opencv(".webp", CLEAR, cv2.IMWRITE_WEBP_QUALITY, 101),
+    "WebP": encoded(COLOUR, ".webp", (cv2.IMWRITE_WEBP_QUALITY, 80)),
+    "WebP, lossless, transparent": encoded(CLEAR, ".webp", (cv2.IMWRITE_WEBP_QUALITY, 101)),
     "GIF": pillow(COLOUR[..., 0].copy(), "GIF"),
     "TIFF": pillow(COLOUR, "TIFF", compression="tiff_lzw"),
     "TIFF, turned": pillow(COLOUR, "TIFF", tiffinfo={274: 6}),
     "TIFF, transparent": pillow(CLEAR, "TIFF", compression="tiff_lzw"),
     "TIFF, floats": pillow(COLOUR[..., 0].astype(np.float32), "TIFF"),
     "TIFF, 16 bits": pillow(COLOUR[..., 0].astype(np.uint16) * 257, "TIFF"),
-    "BMP": opencv(".bmp", COLOUR),
+    "BMP": encoded(COLOUR, ".bmp"),
     "PPM": b"P6 1600 1200 200 " + COLOUR.tobytes(),
     "PPM, 16 bits": b"P6 1600 1200 60000 " + COLOUR.astype(">u2").tobytes(),
 }
@@ -261,7 +253,7 @@ def test_drawing_stops_between_two_lines() -> None:
 
 @pytest.mark.parametrize("boxes", ["rect", "poly"])
 def test_a_drawing_that_takes_too_long_is_reported_at_the_deadline(boxes: str) -> None:
-    pixels = opencv(".jpg", np.full((2000, 2000), 200, np.uint8))
+    pixels = encoded(np.full((2000, 2000), 200, np.uint8), ".jpg")
     with app_with(Budget(1 << 30), Talkative(600_000), trwebocr_boxes=boxes) as app:
         # Of its processor time most is for what comes before: 600,000 lines as JSON.
         began_s = time.thread_time()

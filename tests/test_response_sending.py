@@ -6,10 +6,9 @@ import socket
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
-import cv2
-import numpy as np
 import pytest
 import requests
+from image_support import encoded, noise
 from support import run_server
 from web_support import picture
 
@@ -71,8 +70,7 @@ def test_a_real_connection_goes_on_after_any_kind_of_answer() -> None:
 def test_clients_that_do_not_read_hold_no_thread_and_those_that_read_later_get_everything() -> None:
     """A page's picture of many megabytes for each of 12 clients on a worker of two threads."""
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "2"}
-    noise = np.random.default_rng(1).integers(0, 255, (1500, 1500), np.uint8)
-    body = cv2.imencode(".png", noise)[1].tobytes()
+    body = encoded(noise(1, 1500, 1500))
     head = b"POST /api/tr-run/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
     with run_server(env) as server, ExitStack() as stack:
         address = urlsplit(server.url)

@@ -24,6 +24,7 @@ import pytest
 import requests
 from documents import GRAY, pdf
 from grpc_support import MESSAGES, V2, unary
+from image_support import encoded, noise
 from support import Server, run_server, start_server, wait_until
 from tls_support import RSA, Authority
 from web_support import picture
@@ -264,8 +265,7 @@ def test_a_goodbye_that_comes_with_a_request_ends_the_connection_after_its_answe
 
 
 def test_clients_that_read_late_hold_nobody_and_get_everything(server: Server, authority: Authority) -> None:
-    noise = np.random.default_rng(1).integers(0, 255, (1500, 1500), np.uint8)
-    body = cv2.imencode(".png", noise)[1].tobytes()
+    body = encoded(noise(1, 1500, 1500))
     head = b"POST /api/tr-run/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
     with ExitStack() as stack:
         clients = []

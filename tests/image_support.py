@@ -1,0 +1,37 @@
+"""Small images for tests, as pixels and as files, and the boxes of lines on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.records import Box, Pixels
+
+
+def encoded(pixels: NDArray[Any], suffix: str = ".png", how: Sequence[int] = ()) -> bytes:
+    """Pixels as a file of the format with this suffix; `how` has OpenCV's flags."""
+    return cv2.imencode(suffix, pixels, how)[1].tobytes()
+
+
+def decoded(data: bytes, flags: int = cv2.IMREAD_UNCHANGED) -> Pixels:
+    """The pixels in a file."""
+    return np.asarray(cv2.imdecode(np.frombuffer(data, np.uint8), flags), np.uint8)
+
+
+def png(width: int = 64, height: int = 32, shade: int = 200, suffix: str = ".png") -> bytes:
+    """A file of one shade of gray; each size and shade has its own bytes."""
+    return encoded(np.full((height, width), shade, np.uint8), suffix)
+
+
+def noise(seed: int, *shape: int) -> Pixels:
+    """Random pixels, in which a moved or mixed one shows; of 20 x 30 in colour unless `shape` says otherwise."""
+    return np.random.default_rng(seed).integers(0, 256, shape or (20, 30, 3), np.uint8)
+
+
+def box(left: float, top: float, right: float, bottom: float) -> Box:
+    """The corners of an upright rectangle, clockwise from the upper left."""
+    return (left, top), (right, top), (right, bottom), (left, bottom)
