@@ -11,7 +11,7 @@ import pytest
 from ocrsvc.batch.readers.service_reader import page_of, parse_answer
 from ocrsvc.batch.visible_text import visible
 from ocrsvc.cli.main import run
-from ocrsvc.client.balancing.address import services_of
+from ocrsvc.client.address import services_of
 from ocrsvc.client.response import Response, retry_after_s
 from ocrsvc.errors import BadOption, OcrsvcError, ServerError
 

@@ -24,7 +24,7 @@ from ocrsvc.access.manage_keys import add_key, open_store
 from ocrsvc.batch.pages import PageGroup, SourceFile
 from ocrsvc.batch.readers.service_reader import GroupAdmission, pages_option
 from ocrsvc.cli.main import run
-from ocrsvc.client.balancing.rules import Rules
+from ocrsvc.client.balancer import Rules
 
 # anyio's: a connection that is given up, as the client is closed, before anybody has tried it.
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine 'connect_tcp:RuntimeWarning")
@@ -63,8 +63,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake engine; services that fail are left alone for a tenth of the time."""
     monkeypatch.setenv("OCRSVC_ENGINE", "fake")
     monkeypatch.setenv("OCRSVC_ISOLATION", "thread")
-    monkeypatch.setattr("ocrsvc.client.balancing.rules.Rules", partial(Rules, first_ejection_s=0.1))
-    monkeypatch.setattr("ocrsvc.client.balancing.attempts._LONGEST_PAUSE_S", 0.1)
+    monkeypatch.setattr("ocrsvc.client.balancer.Rules", partial(Rules, first_ejection_s=0.1))
+    monkeypatch.setattr("ocrsvc.client.attempts._LONGEST_PAUSE_S", 0.1)
     monkeypatch.setattr("ocrsvc.batch.readers.service_reader._PAUSE_S", 0.1)
 
 

@@ -13,12 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocrsvc import errors
-from ocrsvc.client.balancing.address import Address, is_one, services_of
-from ocrsvc.client.balancing.attempts import BROKEN_TRIES, FIRST_WAIT_S, Attempts
-from ocrsvc.client.balancing.balancer import Balancer, Place
-from ocrsvc.client.balancing.host import Outcome
-from ocrsvc.client.balancing.name_lookup import NameLookup
-from ocrsvc.client.balancing.rules import Rules
+from ocrsvc.client.address import Address, is_one, services_of
+from ocrsvc.client.attempts import BROKEN_TRIES, FIRST_WAIT_S, Attempts
+from ocrsvc.client.balancer import Balancer, Outcome, Place, Rules
+from ocrsvc.client.services import NameLookup
 
 A, B, C = (Address("http", name, name, 8000) for name in "abc")
 NINE = tuple(Address("http", str(number), str(number), 80) for number in range(9))

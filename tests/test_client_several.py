@@ -24,7 +24,7 @@ from tls_support import Authority
 from ocrsvc import errors
 from ocrsvc.cli import main
 from ocrsvc.client import AsyncClient, Client
-from ocrsvc.client.balancing.rules import Rules
+from ocrsvc.client.balancer import Rules
 from ocrsvc.client.request import PATH, Request
 from ocrsvc.client.response import Answer, answer_of
 from ocrsvc.client.services import Services

@@ -15,9 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Self, TypedDict, TypeVar, Unpack
 
-from ocrsvc.client.balancing.address import is_one
-from ocrsvc.client.balancing.balancer import HostState
-from ocrsvc.client.balancing.rules import Rules
+from ocrsvc.client.address import is_one
+from ocrsvc.client.balancer import HostState, Rules
 from ocrsvc.client.jobs import JOBS_PATH, Ask, Job, JobState, state_of
 from ocrsvc.client.loop_thread import LoopThread, result_of
 from ocrsvc.client.request import MODELS_PATH, PATH, ImageInput, Options, Priority, Request, body_of, query_of

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from ocrsvc.batch.pages import Load, PageGroup, PageResult, failure_of, result_of
 from ocrsvc.batch.request import BatchRequest
-from ocrsvc.client.balancing.rules import Rules
+from ocrsvc.client.balancer import Rules
 from ocrsvc.client.client import Client
 from ocrsvc.client.request import PATH, Options, Request, query_of
 from ocrsvc.client.response import Data, Response, error_of

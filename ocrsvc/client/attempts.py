@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ocrsvc.client.balancing.address import Address
-from ocrsvc.client.balancing.balancer import Balancer, Place
-from ocrsvc.client.balancing.host import Outcome
-from ocrsvc.client.balancing.rules import Rules
+from ocrsvc.client.address import Address
+from ocrsvc.client.balancer import Balancer, Outcome, Place, Rules
 from ocrsvc.errors import CallerError, DeadlineExceeded, NotConnected, OcrsvcError, Refused, ServerError, Unreachable
 
 # Tries after which a connection that breaks is given up; a refusal is retried until the deadline.

@@ -1,1 +1,0 @@
-"""Which of several services a request goes to, and when it goes to another one: decisions without sockets."""
