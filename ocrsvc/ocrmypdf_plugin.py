@@ -23,9 +23,10 @@ from ocrmypdf.pluginspec import OcrEngine, OrientationConfidence
 from PIL import Image
 
 from ocrsvc import __version__
+from ocrsvc.cli.service import Access
 from ocrsvc.errors import BadOption, CallerError, OcrsvcError, OperatorError
 from ocrsvc.formats.document import DocumentResult, text_parts, write_document
-from ocrsvc.ocrmypdf_engine.element_tree import orientation_of, skew_of, to_tree
+from ocrsvc.integrations.ocrmypdf_elements import orientation_of, skew_of, to_tree
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page, ReadOptions, no_check
 from ocrsvc.registry import output_formats
@@ -115,15 +116,15 @@ class OcrsvcEngine(OcrEngine):
         output_text.write_text(_text_of(page), encoding="utf-8")
 
 
+def _has_tesseract() -> bool:
+    return shutil.which("tesseract") is not None
+
+
 @hookimpl
 def initialize(plugin_manager: Any) -> None:
     """Leave Tesseract's plug-in out where there is no Tesseract, for it would stop OCRmyPDF."""
     if not _has_tesseract():
         plugin_manager.set_blocked(_TESSERACT)
-
-
-def _has_tesseract() -> bool:
-    return shutil.which("tesseract") is not None
 
 
 @hookimpl
@@ -168,25 +169,9 @@ def raised_as(error: OcrsvcError) -> exceptions.ExitCodeException:
 @cache
 def _service_reader(url: str, key_file: str, lang: str | None) -> Callable[[bytes], Page]:
     """A service reads, or several with commas between their addresses. Raises OcrsvcError."""
-    try:
-        from ocrsvc.client.client import Client
-    except ModuleNotFoundError as error:
-        raise OperatorError(
-            f"A service needs the package {error.name}.", "Install the extra: ocrsvc[client]."
-        ) from error
-    client = Client(url.split(",") if "," in url else url, timeout_s=_PAGE_S, api_key=_key(key_file))
+    client = Access(key_file=Path(key_file) if key_file else None).client(url)
     atexit.register(client.close)
-    return lambda image: client.read(image, words=True, lang=lang).pages[0].record()
-
-
-def _key(file: str) -> str | None:
-    """The key in a file; None leaves it to the environment. Raises OperatorError."""
-    if not file:
-        return None
-    try:
-        return Path(file).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise OperatorError(f"The key file {file} cannot be read.", "Check its name and permissions.") from error
+    return lambda image: client.read(image, timeout_s=_PAGE_S, words=True, lang=lang).pages[0].record()
 
 
 @cache

@@ -41,11 +41,10 @@ LAYERS = {
     "app": 12,
     "client": 12,
     "batch": 13,
-    "mcp_server": 13,
-    "ocrmypdf_engine": 13,
+    "integrations": 13,
     "worker": 13,
     "cli": 14,
-    "ocrmypdf_plugin": 14,
+    "ocrmypdf_plugin": 15,
     "__main__": 15,
 }
 

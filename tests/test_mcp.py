@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -26,10 +26,9 @@ from web_support import TEXT, KnownEngine, as_base64, picture
 
 from ocrsvc.cli.main import run
 from ocrsvc.connections.policy import OutgoingPolicy
-from ocrsvc.mcp_server.page_sources import EnginePages, PageResult
-from ocrsvc.mcp_server.server import DocumentText, Limits, cut, make_server, shown
-from ocrsvc.mcp_server.sources import Sources
-from ocrsvc.mcp_server.streamable_http import MOST_SESSIONS
+from ocrsvc.integrations import mcp_server
+from ocrsvc.integrations.mcp_files import EnginePages, PageResult, Sources
+from ocrsvc.integrations.mcp_server import DocumentText, Limits, cut, make_server, shown
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page
 from ocrsvc.settings.settings import Settings
@@ -222,17 +221,18 @@ def over_http(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     token = tmp_path_factory.mktemp("token") / "token"
     token.write_text(TOKEN)
     with run_server({"OCRSVC_ENGINE": "fake"}) as service:
-        words = ["--http", "127.0.0.1:0", "--token-file", str(token), "--url", service.url, "--folder", str(folder)]
-        with closing(Mcp(["ocrsvc", "mcp", *words])) as served:
-            served.wait_for("MCP at")
+        words = ["--token-file", str(token), "--url", service.url, "--folder", str(folder)]
+        with closing(Mcp(words)) as served:
             yield served.url, service
 
 
 class Mcp(Server):
-    """`ocrsvc mcp --http`."""
+    """`ocrsvc mcp --http`; `module` runs it."""
 
-    def __init__(self, words: list[str]) -> None:
-        super().__init__(words, _PATH, ROOT)
+    def __init__(self, words: Sequence[str], module: str = "ocrsvc", folder: Path = ROOT) -> None:
+        packages = {"PYTHONPATH": os.pathsep.join([_PATH["PYTHONPATH"], str(folder)])}
+        super().__init__([module, "mcp", "--http", "127.0.0.1:0", *words], packages, ROOT)
+        self.wait_for("MCP at")
 
     def close(self) -> None:
         self.stop()
@@ -261,15 +261,17 @@ def test_over_http_a_service_reads_for_who_has_the_token(over_http: tuple[str, S
     assert re.findall(r"--- page (\d) of 7 ---\n200x100", document) == list("234567")
 
 
-def test_sessions_that_do_nothing_are_bounded(folder: Path) -> None:
+def test_sessions_that_do_nothing_are_bounded(folder: Path, tmp_path: Path) -> None:
+    assert mcp_server.MOST_SESSIONS == 1000
+    few = "from ocrsvc.cli.main import run; from ocrsvc.integrations import mcp_server; mcp_server.MOST_SESSIONS = 3"
+    (tmp_path / "few_sessions.py").write_text(f"import sys; {few}; run(sys.argv[1:])")
     params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     begin = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
     accept = {"Accept": "application/json, text/event-stream"}
-    command = ["ocrsvc", "mcp", "--http", "127.0.0.1:0", "--engine", "fake", "--folder", str(folder)]
-    with closing(Mcp(command)) as served, httpx2.Client(headers=accept, timeout=30) as client:
-        served.wait_for("MCP at")
-        begun = [client.post(served.url, json=begin) for _ in range(MOST_SESSIONS + 1)]
-        assert [answer.status_code for answer in begun[-2:]] == [200, 503]
+    served = Mcp(["--engine", "fake", "--folder", str(folder)], "few_sessions", tmp_path)
+    with closing(served), httpx2.Client(headers=accept, timeout=30) as client:
+        begun = [client.post(served.url, json=begin) for _ in range(4)]
+        assert [answer.status_code for answer in begun] == [200, 200, 200, 503]
         client.delete(served.url, headers={"Mcp-Session-Id": begun[0].headers["Mcp-Session-Id"]})
         assert client.post(served.url, json=begin).status_code == 200
 

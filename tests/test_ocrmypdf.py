@@ -29,7 +29,7 @@ from ocrsvc.errors import (
     QueueFull,
     Unreachable,
 )
-from ocrsvc.ocrmypdf_engine.element_tree import orientation_of, skew_of, to_tree
+from ocrsvc.integrations.ocrmypdf_elements import orientation_of, skew_of, to_tree
 from ocrsvc.ocrmypdf_plugin import OcrsvcEngine, raised_as
 from ocrsvc.records import Box, Line, Page, Word
 

@@ -17,8 +17,7 @@ from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import set_library_environment
 
 if TYPE_CHECKING:
-    from ocrsvc.mcp_server.page_sources import PageSource
-    from ocrsvc.mcp_server.sources import Sources
+    from ocrsvc.integrations.mcp_files import PageSource, Sources
 
 _http: Final = partial(option, section="Over HTTP")
 _most: Final = partial(option, section="Limits", type=COUNT, metavar="N", show_default=True)
@@ -64,8 +63,7 @@ def mcp(  # noqa: PLR0913  a command's options are its arguments
     # Before the numeric libraries load, which read the environment once.
     set_library_environment(os.environ)
     try:
-        from ocrsvc.mcp_server.server import Limits, make_server
-        from ocrsvc.mcp_server.streamable_http import PATH, listen, serve
+        from ocrsvc.integrations.mcp_server import PATH, Limits, listen, make_server, serve
     except ModuleNotFoundError as error:
         raise OperatorError(f"ocrsvc mcp needs the package {error.name}.", "Install the extra: ocrsvc[mcp].") from error
     source = _page_source(url, access, engine)
@@ -86,7 +84,7 @@ def mcp(  # noqa: PLR0913  a command's options are its arguments
 
 def _sources(folders: Sequence[Path], most_bytes: int) -> Sources:
     from ocrsvc.connections.policy import policy_of_files
-    from ocrsvc.mcp_server.sources import Sources
+    from ocrsvc.integrations.mcp_files import Sources
 
     if wrong := [folder for folder in folders if not folder.is_dir()]:
         raise OperatorError(f"{wrong[0]} is no folder.", "Name one that is there with --folder.")
@@ -97,7 +95,7 @@ def _sources(folders: Sequence[Path], most_bytes: int) -> Sources:
 def _page_source(url: str | None, access: Access, engine: str | None) -> PageSource:
     """A service, or an engine in this process that is opened when it is first needed. Raises OperatorError."""
     from ocrsvc.cli.read_files import start_reader
-    from ocrsvc.mcp_server.page_sources import EnginePages, ServicePages
+    from ocrsvc.integrations.mcp_files import EnginePages, ServicePages
 
     return ServicePages(access.client(url)) if url else EnginePages(lambda: start_reader(engine))
 

@@ -1,33 +1,46 @@
-"""The MCP server: its tools `read_image` and `read_document`, on the official SDK, and the texts that they answer."""
+"""The MCP server, on the official SDK: its tools `read_image` and `read_document`, over stdio or streamable HTTP."""
 
 from __future__ import annotations
 
+import hmac
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import anyio
 import anyio.from_thread
 import anyio.to_thread
 import orjson
+import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ocrsvc import __version__
-from ocrsvc.errors import BadOption, OcrsvcError
+from ocrsvc.errors import BadOption, OcrsvcError, OperatorError
 from ocrsvc.formats.document import text_parts
 from ocrsvc.formats.json_values import page_to_dict
+from ocrsvc.http.origins import is_loopback
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, choose, parse_ranges
-from ocrsvc.mcp_server.page_sources import PageResult, PageSource, PagesWanted
-from ocrsvc.mcp_server.sources import Sources
+from ocrsvc.integrations.mcp_files import PageResult, PageSource, PagesWanted, Sources
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page
 from ocrsvc.registry import output_formats
 
+PATH: Final = "/mcp"
+# Sessions over HTTP at once, of 40 kB each; more are answered 503. Each ends after so long without a request or stream.
+MOST_SESSIONS: Final = 1000
+IDLE_S: Final = 300.0
+_STOP_S: Final = 5
+# JSON around base64, which is four characters for three bytes.
+_AROUND_BYTES: Final = 1 << 16
 _AT_ONCE: Final = 4
 _MOST_LINES: Final = 1000
 _MOST_RANGES: Final = 100
@@ -225,3 +238,51 @@ def _lines_json(page: Page, *, words: bool) -> str:
         line.pop("words", None)
     kept = {name: members[name] for name in ("width", "height", "angle")}
     return orjson.dumps({**kept, "lines": listed[:_MOST_LINES], "lines_total": len(page.lines)}).decode()
+
+
+def listen(host: str, port: int, token: str) -> socket.socket:
+    """A listening socket. Raises OperatorError for one that others reach without a token, and for a taken port."""
+    if not token and not is_loopback(host):
+        raise OperatorError(
+            f"At {host} others reach the files and the engine.", "Name a file with a token: --token-file FILE."
+        )
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise OperatorError(
+            f"{host}:{port} cannot be listened on: {error.strerror}.", "Choose another port."
+        ) from error
+
+
+def serve(server: MCPServer, listener: socket.socket, token: str, most_bytes: int) -> None:
+    """Serve until a signal ends it, to clients that send `Authorization: Bearer TOKEN` where there is a token.
+
+    `most_bytes` is the largest file that a request may hold as base64.
+    """
+    host = listener.getsockname()[0]
+    app = server.streamable_http_app(
+        streamable_http_path=PATH,
+        host=host,
+        max_request_body_size=most_bytes * 4 // 3 + _AROUND_BYTES,
+        max_sessions=MOST_SESSIONS,
+        session_idle_timeout=IDLE_S,
+    )
+    config = uvicorn.Config(
+        _with_token(app, token) if token else app, log_config=None, timeout_graceful_shutdown=_STOP_S, ws="none"
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _with_token(app: ASGIApp, token: str) -> ASGIApp:
+    """Passes on the requests that carry the token, and answers 401 to others before anything of them is read."""
+    expected = b"Bearer " + token.encode()
+    refusal = PlainTextResponse(
+        "A token is wanted: Authorization: Bearer TOKEN.\n", HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Bearer"}
+    )
+
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        sent = dict(scope.get("headers", ())).get(b"authorization", b"")
+        allowed = scope["type"] != "http" or hmac.compare_digest(sent, expected)
+        await (app if allowed else refusal)(scope, receive, send)
+
+    return checked
