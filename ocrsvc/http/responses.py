@@ -13,7 +13,7 @@ from werkzeug.wsgi import wrap_file
 
 from ocrsvc.errors import BadBase64, BrokenImage, CallerError, OcrsvcError, UnknownModel, UnsupportedImage
 from ocrsvc.formats.drawing import draw_page, drawing_bytes
-from ocrsvc.http.request import Environ, request
+from ocrsvc.http.request import request
 from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
@@ -26,7 +26,6 @@ JSON_TYPE: Final = "application/json"
 # What says of an upload that it is no image, whichever way.
 NO_IMAGE: Final = (BadBase64, UnsupportedImage, BrokenImage)
 
-_MAX_ACCEPT: Final = 4096
 _SHORT_FILE_BYTES: Final = 1 << 16
 
 
@@ -111,14 +110,6 @@ def rotate_option(asked: bool | None) -> Rotate:  # noqa: FBT001  a wire format'
 def clamp_side_px(side_px: float) -> int:
     """A longest side that `ReadOptions` takes: the nearest one."""
     return int(min(max(side_px, MIN_SIDE_PX), MAX_SIDE_PX))
-
-
-def cut_accepted(environ: Environ) -> None:
-    """Keep the first types of what a client accepts: 64 KiB of them would take 0.2 s."""
-    for name in ("HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING"):
-        sent = environ.get(name, "")
-        if len(sent) > _MAX_ACCEPT:
-            environ[name] = sent[:_MAX_ACCEPT].rpartition(",")[0]
 
 
 def is_url(text: object) -> bool:

@@ -24,7 +24,7 @@ from ocrsvc.serving.memory_budget import Budget, Share, network_of
 from ocrsvc.worker.request_threads import is_quick
 
 if TYPE_CHECKING:
-    from ocrsvc.http.access import HeadCheck
+    from ocrsvc.http.admission import HeadCheck
 
 UNSENT_BYTES: Final = 1 << 17
 """What the kernel takes of an answer before the network does: an ordinary one whole, and of a large one no megabytes,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from flask import Flask
 
     from ocrsvc.access.gate import AccessGate
-    from ocrsvc.http.access import HeadCheck
+    from ocrsvc.http.admission import HeadCheck
     from ocrsvc.models.loaded_version import EngineThreads
     from ocrsvc.models.watcher import ModelWatcher
     from ocrsvc.models.worker_models import WorkerModels
@@ -171,11 +171,10 @@ class ServiceContext:
         """What the event loop asks before it receives a body; None where no key is wanted."""
         if self.worker.gate is None:
             return None
-        from ocrsvc.http.access import make_head_check
+        from ocrsvc.http.admission import KeyCheck
 
-        return make_head_check(
-            self.worker.gate, Routes(self.settings.dialects, has_models=self.settings.models is not None)
-        )
+        routes = Routes(self.settings.dialects, has_models=self.settings.models is not None)
+        return KeyCheck(self.worker.gate, routes).refusal_of_head
 
     def _start_tracer(self) -> Tracer:
         """What records traces in this worker; ends with it."""

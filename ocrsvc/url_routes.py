@@ -35,31 +35,18 @@ class Router:
         self._usual_ports = settings.usual_ports
 
     def by_head(self, asked: Request) -> None:
-        """To an adapter that its port and its headers allow; what matches nothing, to the only one of that path."""
-        if asked.url_rule is not None:
+        """To an adapter that its port, its headers and its key allow; what matches nothing, to the only one there."""
+        if asked.routing_exception is None:
             if rivals := self._rivals(asked):
-                asked.url_rule = rivals[by_head(asked, self._allowed(asked, rivals))]
-        elif len(owners := self._here(asked) or _owners(self._rules, asked.path)) == 1:
+                asked.url_rule = rivals[_best_by_head(asked, self._allowed(asked, rivals))]
+        elif len(owners := self._adapters_at_port(asked) or _owners(self._rules, asked.path)) == 1:
             # Nothing matched; the failure is answered by the blueprint that the rule names.
             asked.url_rule = self._rules[next(iter(owners))][0]
 
-    def by_key(self, asked: Request) -> None:
-        """To an adapter that its key is for, if its path has one."""
-        if asked.key is None or asked.key.adapters is None:
-            return
-        rivals = self._rivals(asked)
-        left = asked.key.adapters.intersection(self._allowed(asked, rivals))
-        if left and asked.blueprint not in left:
-            asked.url_rule = rivals[by_head(asked, left)]
-
     def by_body(self, asked: Request) -> None:
-        """Where the headers leave several, to the one that the body of a POST fits."""
-        rivals = self._rivals(asked) if asked.method == "POST" else None
-        if not rivals:
-            return
+        """Where several are left, to the one that the body of a POST fits."""
+        rivals = self._rivals(asked) if asked.method == "POST" else {}
         left = self._allowed(asked, rivals)
-        if asked.key is not None and asked.key.adapters is not None:
-            left = asked.key.adapters.intersection(left)
         if len(left) > 1:
             name = next((name for name in _by_body(asked, left) if name in left), None)
             asked.url_rule = rivals[name] if name else asked.url_rule
@@ -69,15 +56,18 @@ class Router:
         return {} if asked.url_rule is None else self._shared.get((asked.url_rule.rule, asked.method), {})
 
     def _allowed(self, asked: Request, rivals: Collection[str]) -> Collection[str]:
-        return self._here(asked).intersection(rivals) or rivals
+        """The rivals for whose sake its port is bound, and of these the ones that its key is for; all if none is."""
+        left = self._adapters_at_port(asked).intersection(rivals) or rivals
+        if asked.key is not None and asked.key.adapters is not None:
+            return asked.key.adapters.intersection(left) or left
+        return left
 
-    def _here(self, asked: Request) -> frozenset[str]:
-        """The adapters for whose sake its port is bound."""
+    def _adapters_at_port(self, asked: Request) -> frozenset[str]:
         port, bound = asked.environ.get("SERVER_PORT", ""), self._usual_ports
         return adapters_at(int(port)).intersection(bound) if bound and port.isdecimal() else frozenset()
 
 
-def by_head(asked: Request, rivals: Collection[str]) -> str:
+def _best_by_head(asked: Request, rivals: Collection[str]) -> str:
     """The one of several adapters that suits the method and the type of the body."""
     if len(rivals) == 1:
         return next(iter(rivals))
@@ -103,8 +93,8 @@ def _by_body(asked: Request, left: Collection[str]) -> Iterator[str]:
     # What cannot be read, its adapter reports.
     with suppress(OcrsvcError):
         raw, members = asked.content.raw, asked.content.members
-        told = ((name, entry.members) for name, entry in adapters().items() if name in left)
-        yield from (name for name, wanted in told if not members.keys().isdisjoint(wanted))
+        sent = ((name, entry.members) for name, entry in adapters().items() if name in left)
+        yield from (name for name, wanted in sent if not members.keys().isdisjoint(wanted))
     if asked.mimetype == "application/x-www-form-urlencoded" or raw is not None:
         yield from _taking_forms()
 
