@@ -252,7 +252,7 @@ def test_a_service_hides_its_key_and_forbids_core_dumps(tmp_path: Path) -> None:
 
 
 def test_a_process_that_has_a_key_cannot_be_dumped() -> None:
-    program = "from ocrsvc.system.sandbox.restrict import forbid_core_dumps; import ctypes; forbid_core_dumps(); "
+    program = "from ocrsvc.system.sandbox import forbid_core_dumps; import ctypes; forbid_core_dumps(); "
     asked = f"{program} print(ctypes.CDLL(None).prctl({PR_GET_DUMPABLE}))"
     ended = subprocess.run([sys.executable, "-c", asked], env=clean_environment(), capture_output=True, check=True)
     assert ended.stdout == b"0\n"

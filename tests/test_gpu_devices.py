@@ -16,9 +16,8 @@ from support import run_server, wait_until
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.load import read_settings
-from ocrsvc.system.gpu import Siblings, _handle_of
-from ocrsvc.system.gpu_devices import find_gpus, pin_gpu
-from ocrsvc.system.thread_plan import device_for, gpus_for, plan
+from ocrsvc.system.gpu import Siblings, _handle_of, find_gpus, pin_gpu
+from ocrsvc.system.thread_plan import gpus_for, plan
 from ocrsvc.telemetry.worker_table import Granted, Head, Reason, Snapshot, State, WorkerTable
 from ocrsvc.worker import boot
 from ocrsvc.worker.replacement_controller import ReplacementController, next_grant
@@ -70,16 +69,6 @@ def test_an_engine_on_the_cpu_uses_no_gpu() -> None:
     assert gpus_for(read_settings({"OCRSVC_GPUS": "0,1", "OCRSVC_PROVIDER": "cpu"})) == ()
     assert gpus_for(read_settings({"OCRSVC_ENGINE": "fake"})) == ()
     assert gpus_for(read_settings({"OCRSVC_GPUS": "0,1"})) == ("0", "1")
-
-
-@pytest.mark.parametrize(("shown", "device"), [("", "cpu"), ("-1", "cpu"), ("0", "cuda")])
-def test_gpus_that_the_environment_hides_are_not_planned_for(
-    shown: str, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ocrsvc.system.thread_plan.expected_device", lambda *_args, **_more: "cuda")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
-    assert device_for(read_settings({})) == device
-    assert device_for(read_settings({"OCRSVC_DEVICE": "cuda"})) == "cuda"
 
 
 @pytest.mark.parametrize("setting", ["OCRSVC_DEVICE", "OCRSVC_PROVIDER"])

@@ -20,7 +20,7 @@ import requests
 from support import Server, clean_environment, run_server, wait_until
 from web_support import picture
 
-from ocrsvc.system.gpu import GpuMemoryReader, GpuUnreadable, Siblings
+from ocrsvc.system.gpu import GpuMemoryReader, GpuUnreadable, Nvml, Siblings
 
 DOUBLES = Path(__file__).parent / "doubles"
 sys.path.insert(0, str(DOUBLES))
@@ -134,18 +134,7 @@ def test_without_nvml_there_is_no_reading_and_nothing_to_say(home: Path) -> None
     assert probe(home, {}) == (None, "")
 
 
-def test_without_nvml_cupy_tells_the_totals(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "cupy.py").write_text(
-        "free = [900, 600]\nclass cuda:\n    class runtime:\n"
-        "        memGetInfo = staticmethod(lambda: (free.pop(0), 1000))\n"
-    )
-    path = f"{clean_environment()['PYTHONPATH']}:{tmp_path}"
-    reading, _ = probe(home, {"PYTHONPATH": path})
-    held = {"own_bytes": 300, "used_bytes": 400, "free_bytes": 600, "total_bytes": 1000}
-    assert reading == held | {"busy_ratio": None}
-
-
-class Totals:
+class Totals(Nvml):
     """A GPU of 1000 bytes that lists no processes, or does not answer."""
 
     def __init__(self, used: int) -> None:

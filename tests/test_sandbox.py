@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from support import clean_environment
 
-from ocrsvc.system.sandbox import landlock, restrict, seccomp
-from ocrsvc.system.sandbox.restrict import Restrictions
+from ocrsvc.system import sandbox
+from ocrsvc.system.sandbox import Restrictions
 
 DONE = "done"
 
@@ -77,15 +77,14 @@ OTHERWISE = {
 }
 SOURCE = """
 import ctypes, json, os, resource, socket, subprocess, sys, threading, time
-from ocrsvc.system.sandbox import restrict
-from ocrsvc.system.sandbox.libc import system_call as call
+from ocrsvc.system.sandbox import restrict, system_call as call
 READABLE, OTHER, TRIES = json.loads(sys.argv[1])
 X86 = os.uname().machine == "x86_64"
 OPEN, OUT = os.open(READABLE, os.O_RDONLY), os.open(OTHER, os.O_RDWR)
 CONNECTED, peer = socket.socketpair()
 LOOSE = socket.socket()
 resource.setrlimit(resource.RLIMIT_AS, (1 << 32, 1 << 32))
-held = restrict.restrict([os.path.dirname(READABLE), "/not/there"])
+held = restrict([os.path.dirname(READABLE), "/not/there"])
 found = {}
 def attempt(name):
     try:
@@ -135,20 +134,20 @@ def test_a_restricted_process_cannot(name: str, outcome: Any) -> None:
 
 def test_all_that_the_kernel_has_is_used(outcome: Any) -> None:
     try:
-        version = landlock.read_version()
+        version = sandbox.read_version()
     except OSError:
         version = 0
     filters = Path("/proc/sys/kernel/seccomp/actions_avail").exists()
-    assert outcome[:2] == [version, filters and os.uname().machine in seccomp._ARCHITECTURES]
+    assert outcome[:2] == [version, filters and os.uname().machine in sandbox._ARCHITECTURES]
 
 
 def test_where_the_kernel_has_neither_the_process_goes_on_and_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise OSError(errno.ENOSYS, "none")
 
-    monkeypatch.setattr(restrict, "confine_to", refused)
-    monkeypatch.setattr(restrict, "refuse_calls", refused)
-    assert restrict.restrict() == Restrictions(0, seccomp=False)
+    monkeypatch.setattr(sandbox, "confine_to", refused)
+    monkeypatch.setattr(sandbox, "refuse_calls", refused)
+    assert sandbox.restrict() == Restrictions(0, seccomp=False)
 
 
 @pytest.mark.parametrize(
@@ -156,14 +155,14 @@ def test_where_the_kernel_has_neither_the_process_goes_on_and_tells(monkeypatch:
     [(1, 13), (2, 14), (3, 15), (4, 15), (5, 16), (6, 16), (99, 16)],
 )
 def test_an_older_landlock_is_asked_for_what_it_knows(version: int, rights: int) -> None:
-    assert landlock._of(landlock._FILE_RIGHTS, version) == (1 << rights) - 1
-    assert landlock._of(landlock._ATTRIBUTE_BYTES, version) == (8 if version < 4 else 16 if version < 6 else 24)
+    assert sandbox._of(sandbox._FILE_RIGHTS, version) == (1 << rights) - 1
+    assert sandbox._of(sandbox._ATTRIBUTE_BYTES, version) == (8 if version < 4 else 16 if version < 6 else 24)
 
 
 def test_an_architecture_whose_calls_nobody_wrote_down_has_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seccomp, "_ARCHITECTURES", {})
+    monkeypatch.setattr(sandbox, "_ARCHITECTURES", {})
     with pytest.raises(OSError, match="no filter"):
-        seccomp.refuse_calls()
+        sandbox.refuse_calls()
 
 
 HEADERS = {
@@ -178,8 +177,8 @@ def test_the_numbers_of_calls_are_the_kernel_s(architecture: str) -> None:
     if not header.exists():
         pytest.skip("the kernel's headers are not installed")
     known = {name: int(number) for name, number in re.findall(pattern, header.read_text("utf-8"))}
-    tables = (seccomp._REFUSED, seccomp._ABSENT, seccomp._OWN, seccomp._OWN_OR_ZERO, seccomp._LIMIT)
-    more = (seccomp._OPEN, seccomp._OPENAT, seccomp._CLONE)
+    tables = (sandbox._REFUSED, sandbox._ABSENT, sandbox._OWN, sandbox._OWN_OR_ZERO, sandbox._LIMIT)
+    more = (sandbox._OPEN, sandbox._OPENAT, sandbox._CLONE)
     rows = [call.split() for table in (*tables, *more) for call in table.split(",")]
     # Headers may be older than a call, and then do not have it.
     wrong = [row[0] for row in rows if row[0] in known and known[row[0]] != int(row[column])]
@@ -191,7 +190,7 @@ def test_the_numbers_of_calls_are_the_kernel_s(architecture: str) -> None:
 def test_limits_of_resources_hold_the_process_that_takes_them(written: int, kept: int, message: bytes) -> None:
     file = os.memfd_create("out")
     source = (
-        "import os; from ocrsvc.system.sandbox.restrict import limit_resources; limit_resources(1 << 30, 100, 16); "
+        "import os; from ocrsvc.system.sandbox import limit_resources; limit_resources(1 << 30, 100, 16); "
         f"os.pwrite({file}, bytes(100), 0); os.pwrite({file}, bytes({written} - 100), 100); bytes(2 << 30)"
     )
     try:

@@ -13,9 +13,7 @@ from ocrsvc.settings.load import read_settings
 from ocrsvc.system.cgroup import read_cpus, read_quotas
 from ocrsvc.system.thread_plan import (
     ThreadPlan,
-    expected_device,
-    has_gpu_runtime,
-    is_installed,
+    device_for,
     plan,
     plan_for,
     set_library_environment,
@@ -133,23 +131,30 @@ def test_onnx_runtime_keeps_no_events_to_send_where_it_is_told(tmp_path: Path, i
 
 
 @pytest.mark.parametrize(
-    ("asked", "runtime", "device_file", "expected"),
+    ("device", "runtime", "device_file", "visible", "expected"),
     [
-        ("auto", True, "nvidia0", "cuda"),
-        ("auto", False, "nvidia0", "cpu"),
-        ("auto", True, "nvidiactl", "cpu"),
-        ("cpu", True, "nvidia0", "cpu"),
-        ("cuda", False, "null", "cuda"),
+        ("auto", True, "nvidia0", "0", "cuda"),
+        ("auto", True, "nvidia0", "", "cpu"),
+        ("auto", True, "nvidia0", "-1", "cpu"),
+        ("auto", False, "nvidia0", "0", "cpu"),
+        ("auto", True, "nvidiactl", "0", "cpu"),
+        ("cpu", True, "nvidia0", "0", "cpu"),
+        ("cuda", False, "null", "", "cuda"),
     ],
 )
-def test_a_gpu_is_planned_for_when_it_is_asked_for_or_there(
-    asked: str, runtime: bool, device_file: str, expected: str, tmp_path: Path
+def test_a_gpu_is_planned_for_when_it_is_asked_for_or_there_and_not_hidden(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    runtime: bool,
+    device_file: str,
+    visible: str,
+    expected: str,
 ) -> None:
     (tmp_path / device_file).touch()
-    assert expected_device(asked, gpu_runtime=runtime, devices=tmp_path) == expected
-
-
-def test_what_is_installed_is_known() -> None:
-    assert is_installed("pytest")
-    assert not is_installed("no-such-distribution")
-    assert not has_gpu_runtime("fake"), "it has no runtime at all"
+    monkeypatch.setattr("ocrsvc.system.thread_plan.is_installed", lambda _: runtime)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert device_for(read_settings({"OCRSVC_DEVICE": device}), tmp_path) == expected
+    assert device_for(read_settings({"OCRSVC_DEVICE": device, "OCRSVC_ENGINE": "fake"}), tmp_path) != "cuda" or (
+        device == "cuda"
+    )

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from ocrsvc.errors import ResourcesExhausted
 from ocrsvc.system.child_program import MESSAGE_BYTES
-from ocrsvc.system.sandbox.restrict import lower_priority
+from ocrsvc.system.sandbox import lower_priority
 
 LOGGER: Final = logging.getLogger("ocrsvc.imaging")
 
@@ -91,8 +91,8 @@ class Program:
 class ChildProcess:
     """A process that is ready to be asked; `close` it. For one thread.
 
-    The module calls `child_program.apply_limits` and `serve`; a file on which it writes may grow to `file_bytes`. The
-    check is called while it starts. Raises ResourcesExhausted where the system gives no process, or it is not ready.
+    The module calls `child_program.apply_limits` and `serve`; it may write files of `file_bytes`. `check` is called
+    while it starts. Raises ResourcesExhausted where the system gives no process, or it does not get ready.
     """
 
     def __init__(self, module: str, memory_bytes: int, file_bytes: int, files: tuple[int, ...], check: Check) -> None:
@@ -113,10 +113,9 @@ class ChildProcess:
             ) from failure
 
     def ask(self, request: str, limit_s: float, check: Check) -> tuple[str, list[float]]:
-        """Ask with a word and numbers; the answer is a word, and numbers that are finite and of a sensible size.
+        """Ask with a word and numbers; the answer is a word, and finite numbers of a sensible size.
 
-        Raises ChildFailed where there is no answer, ChildLate where there is none in time, and whatever `check` raises
-        meanwhile; in each case the process is ended.
+        Raises ChildFailed without an answer, ChildLate without one in time, and what `check` raises; each ends it.
         """
         with _calling_on_failure(self.close):
             try:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
-from ocrsvc.system.sandbox.restrict import end_with_parent, limit_resources, raise_oom_score, restrict
+from ocrsvc.system.sandbox import end_with_parent, limit_resources, raise_oom_score, restrict
 
 MESSAGE_BYTES: Final = 256
 """The most that a request or an answer holds."""
@@ -25,7 +25,7 @@ _GRACE_S: Final = 5
 
 
 class RequestFailed(Exception):
-    """Why a request cannot be answered: a word for the parent, and the numbers that belong to it."""
+    """Why a request cannot be answered: a word for the parent, and its numbers."""
 
     def __init__(self, word: str, *numbers: float) -> None:
         super().__init__(word, *numbers)

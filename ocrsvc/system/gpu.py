@@ -1,26 +1,58 @@
-"""Reads the GPU: how much memory this process holds, how much is left, how busy it is; the only file that calls NVML.
+"""Finds the GPUs, and reads one: how much memory this process holds, how much is left, how busy it is.
 
-For workers only: nothing here starts CUDA (but for cupy, if NVML is missing), and the arbiter must not even load NVML.
+The only file that calls NVML, and nothing in it starts CUDA. The arbiter lists the GPUs, and must not even load NVML. A
+worker sees one GPU only: CUDA_VISIBLE_DEVICES is set in it before anything of CUDA loads. Numbers are those of
+nvidia-smi (and of NVML), so CUDA is set to count in the same order, unless the environment says otherwise.
 
-NVML names processes by the ids of the machine. In a container this process may therefore be listed under another id,
-or not at all, and under MIG without a size. So its own share is, in this order: what is listed under its id; what is
-listed under the one id that appeared while it loaded; what the GPU holds beyond what others held before the load and
-what its siblings say they hold.
+NVML names processes by the ids of the machine. In a container this process may be listed under another id or not at
+all, and under MIG without a size. So its own share is, in this order: what is listed under its id; under the one id
+that appeared while it loaded; what the GPU holds beyond what others held before the load and what the siblings report.
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from pathlib import Path
+from typing import Any, Final
 
-from ocrsvc.system.gpu_devices import VISIBLE
-
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_ORDER: Final = "CUDA_DEVICE_ORDER"
+_DEVICES: Final = Path("/dev")
 _NVML: Final = "libnvidia-ml.so.1"
+
+
+def find_gpus(asked: Sequence[str], environ: Mapping[str, str], devices: Path = _DEVICES) -> tuple[str, ...]:
+    """Names of the GPUs to spread the workers over, as CUDA_VISIBLE_DEVICES accepts them; none where there are none.
+
+    `asked` is OCRSVC_GPUS: names, ("all",), or () for what the environment shows.
+    """
+    if asked and tuple(asked) != ("all",):
+        return tuple(asked)
+    shown = environ.get(VISIBLE)
+    if shown is not None and not asked:
+        return _seen_by_cuda(shown)
+    # A container may be given /dev/nvidia3 alone, which CUDA and NVML number 0 there.
+    return tuple(str(number) for number, _ in enumerate(devices.glob("nvidia[0-9]*")))
+
+
+def _seen_by_cuda(shown: str) -> tuple[str, ...]:
+    """The names in CUDA_VISIBLE_DEVICES, up to the first that names no GPU (-1, NoDevFiles): CUDA stops there too."""
+    names: list[str] = []
+    for name in (part.strip() for part in shown.split(",")):
+        if not (name.isdigit() or name.startswith(("GPU-", "MIG-"))):
+            break
+        names.append(name)
+    return tuple(dict.fromkeys(names))
+
+
+def pin_gpu(environ: MutableMapping[str, str], gpu: str) -> None:
+    """Let this process see that GPU only. Before anything of CUDA loads, which reads the environment once."""
+    environ[VISIBLE] = gpu
+    environ.setdefault(_ORDER, "PCI_BUS_ID")
 
 
 class GpuUnreadable(Exception):
@@ -39,41 +71,21 @@ class MemoryReading:
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
-    """The other workers of this service, as far as the worker table knows: the sum of what they last said they hold.
-
-    They are settled while none of them loads or leaves, so that the sum is what they hold.
-    """
+    """The GPU memory that the other workers last reported, and whether none of them loads or leaves."""
 
     gpu_bytes: int = 0
     settled: bool = True
 
 
-class Source(Protocol):
-    """Where readings come from. All calls raise GpuUnreadable."""
-
-    def totals(self) -> tuple[int, int]:
-        """Used and total bytes of the GPU."""
-        ...
-
-    def processes(self) -> Mapping[int, int | None]:
-        """Bytes that each process holds, by process id, as far as listed; None where the size is not reported."""
-        ...
-
-    def busy_ratio(self) -> float:
-        """The share of the last second in which the GPU computed, from 0 to 1."""
-        ...
-
-
 class GpuMemoryReader:
     """Reads the GPU for one worker. Make it before the engine is loaded; read it after.
 
-    The log gets one line when the GPU cannot be read, and one when it can be again. `is_listed` says whether the last
-    reading is what NVML lists for this process, not estimated from the GPU's totals.
+    The log gets one line when the GPU cannot be read, and one when it can be again. `is_listed`: the last reading is
+    what NVML lists for this process, not an estimate from the GPU's totals.
     """
 
-    def __init__(self, source: Source, log: logging.Logger, siblings: Siblings, pid: int | None = None) -> None:
-        self._source = source
-        self._log = log
+    def __init__(self, source: Nvml, log: logging.Logger, siblings: Siblings, pid: int | None = None) -> None:
+        self._source, self._log = source, log
         self._pid = os.getpid() if pid is None else pid
         self._readable = True
         used_bytes, _ = source.totals()
@@ -98,10 +110,7 @@ class GpuMemoryReader:
         return reading
 
     def read_busy_ratio(self) -> float | None:
-        """The share of the last second in which the GPU computed, from 0 to 1; None where it cannot be read.
-
-        A part of a GPU (MIG) has none. Never raises, and logs nothing: `read` says when the GPU does not answer.
-        """
+        """As Nvml has it; None where it cannot be read, as for a part of a GPU (MIG). Only `read` logs that."""
         try:
             return self._source.busy_ratio()
         except GpuUnreadable:
@@ -135,48 +144,43 @@ class GpuMemoryReader:
 
 
 def open_gpu_memory_reader(
-    log: logging.Logger, siblings: Siblings, environ: Mapping[str, str] = os.environ, *, nvml_only: bool = False
+    log: logging.Logger, siblings: Siblings, environ: Mapping[str, str] = os.environ
 ) -> GpuMemoryReader | None:
-    """A reader of the GPU that the engine of this process will use; None without one.
+    """A reader of the GPU that the engine of this process will use; None without NVML.
 
-    A GPU that is there but cannot be read is one line in the log. With `nvml_only` there is no reading rather than one
-    through cupy, which knows the GPU's totals only.
+    A GPU that is there but cannot be read is one line in the log.
     """
-    for open_source in (_open_nvml,) if nvml_only else (_open_nvml, _open_cupy):
-        try:
-            source = open_source(environ)
-            if source is not None:
-                return GpuMemoryReader(source, log, siblings)
-        except GpuUnreadable as error:
-            log.warning("No readings of a GPU (%s): only RSS limits hold in this worker.", error)
-            return None
-    return None
+    try:
+        source = _open_nvml(environ)
+        return None if source is None else GpuMemoryReader(source, log, siblings)
+    except GpuUnreadable as error:
+        log.warning("No readings of a GPU (%s): only RSS limits hold in this worker.", error)
+        return None
 
 
-class _Nvml:
-    """One GPU, or one part of it, through NVML."""
+class Nvml:
+    """One GPU, or one part of it, through NVML. All calls raise GpuUnreadable."""
 
     def __init__(self, nvml: Any, handle: object) -> None:
-        self._nvml = nvml
-        self._handle = handle
+        self._nvml, self._handle = nvml, handle
 
     def totals(self) -> tuple[int, int]:
-        """See Source."""
+        """Used and total bytes of the GPU."""
         memory = _ask(self._nvml, lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle))
         return memory.used, memory.total
 
     def processes(self) -> Mapping[int, int | None]:
-        """See Source."""
+        """Bytes that each process holds, by process id, as far as listed; None where the size is not reported."""
         listed = _ask(self._nvml, lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
         return {entry.pid: entry.usedGpuMemory for entry in listed}
 
     def busy_ratio(self) -> float:
-        """See Source."""
+        """The share of the last second in which the GPU computed, from 0 to 1."""
         percent: int = _ask(self._nvml, lambda: self._nvml.nvmlDeviceGetUtilizationRates(self._handle)).gpu
         return percent / 100
 
 
-def _open_nvml(environ: Mapping[str, str]) -> Source | None:
+def _open_nvml(environ: Mapping[str, str]) -> Nvml | None:
     """The GPU through NVML; None when its library is not there. Raises GpuUnreadable."""
     try:
         ctypes.CDLL(_NVML)
@@ -185,7 +189,7 @@ def _open_nvml(environ: Mapping[str, str]) -> Source | None:
     import pynvml
 
     _ask(pynvml, pynvml.nvmlInit)
-    return _Nvml(pynvml, _ask(pynvml, lambda: _handle_of(pynvml, environ.get(VISIBLE, "0"))))
+    return Nvml(pynvml, _ask(pynvml, lambda: _handle_of(pynvml, environ.get(VISIBLE, "0"))))
 
 
 def _handle_of(nvml: Any, visible: str) -> object:
@@ -220,37 +224,3 @@ def _ask(nvml: Any, call: Callable[[], Any]) -> Any:
         return call()
     except (nvml.NVMLError, OSError) as error:
         raise GpuUnreadable(f"NVML: {error}") from error
-
-
-class _Cupy:
-    """The present GPU through cupy, which knows its totals only."""
-
-    def __init__(self, cupy: Any) -> None:
-        self._cupy = cupy
-
-    def totals(self) -> tuple[int, int]:
-        """See Source."""
-        try:
-            free_bytes, total_bytes = self._cupy.cuda.runtime.memGetInfo()
-        except (RuntimeError, OSError) as error:
-            raise GpuUnreadable(f"cupy: {error}") from error
-        return total_bytes - free_bytes, total_bytes
-
-    def processes(self) -> Mapping[int, int | None]:
-        """See Source."""
-        return {}
-
-    def busy_ratio(self) -> float:
-        """See Source."""
-        raise GpuUnreadable("cupy does not know how busy a GPU is")
-
-
-def _open_cupy(_environ: Mapping[str, str]) -> Source | None:
-    """The GPU through cupy, in the CUDA context that the engine will use too; None without cupy."""
-    if importlib.util.find_spec("cupy") is None:
-        return None
-    try:
-        import cupy
-    except ImportError as error:
-        raise GpuUnreadable(f"cupy: {error}") from error
-    return _Cupy(cupy)

@@ -21,11 +21,9 @@ _RECLAIMED: Final = ("inactive_file", "total_inactive_file")
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Memory of the machine or the container; 0 where the kernel does not report it.
+    """Memory of the machine or the container; 0 where the kernel does not report it."""
 
-    In use is what the kernel does not take back when it is wanted.
-    """
-
+    # Without what the kernel takes back when it is wanted.
     used_bytes: int
     limit_bytes: int
 
@@ -42,11 +40,11 @@ def read_private_bytes(statm: Path = _OWN) -> int:
 
 
 def read_peak_rss_bytes(status: Path = _OWN_STATUS) -> int:
-    """The most resident memory that the process had since it was started, or since `forget_peak_rss`; 0 if unknown.
+    """The most resident memory of the process since its start, or since `forget_peak_rss`; 0 if unknown.
 
-    Not what `getrusage` says, which knows of the process that started it as well.
+    `getrusage` also counts the process that started it.
     """
-    return 1024 * _value_after(read_text(status).replace(":", "").split(), "VmHWM")
+    return 1024 * _value_after(_words(status), "VmHWM")
 
 
 def forget_peak_rss(clear_refs: Path = Path("/proc/self/clear_refs")) -> None:
@@ -60,8 +58,7 @@ def read_process_bytes(pid: int, root: Path = Path("/proc")) -> int:
 
     It takes milliseconds, in which the process cannot map memory.
     """
-    words = read_text(root / str(pid) / "smaps_rollup").replace(":", "").split()
-    return 1024 * _value_after(words, "Pss_Anon")
+    return 1024 * _value_after(_words(root / str(pid) / "smaps_rollup"), "Pss_Anon")
 
 
 def read_memory_bytes(root: Path = Path("/")) -> int:
@@ -71,7 +68,7 @@ def read_memory_bytes(root: Path = Path("/")) -> int:
 
 def read_memory_use(root: Path = Path("/")) -> MemoryUse:
     """Of the container or the machine, whichever has less; `root` holds proc and sys/fs/cgroup."""
-    words = read_text(root / "proc/meminfo").replace(":", "").split()
+    words = _words(root / "proc/meminfo")
     total, available = (1024 * _value_after(words, name) for name in ("MemTotal", "MemAvailable"))
     found = [MemoryUse(total - available, total)] if total else []
     files = (("memory.max", "memory.limit_in_bytes"), ("memory.current", "memory.usage_in_bytes"), ("memory.stat",) * 2)
@@ -83,12 +80,16 @@ def read_memory_use(root: Path = Path("/")) -> MemoryUse:
     return min(found, key=lambda use: use.limit_bytes, default=MemoryUse(0, 0))
 
 
+def _words(file: Path) -> Sequence[str]:
+    return read_text(file).replace(":", "").split()
+
+
 def _value_after(words: Sequence[str], name: str) -> int:
     """The number that follows a name; 0 where it is not there."""
     return next((int(value) for word, value in pairwise(words) if word == name), 0)
 
 
 def _read_statm(statm: Path) -> tuple[int, int]:
-    """Bytes that are resident, and those of them that are shared or of files."""
+    # Resident bytes, and those of them that are shared or of files.
     _, resident, shared, *_ = (*map(int, read_text(statm).split()), 0, 0, 0)
     return resident * _PAGE_BYTES, shared * _PAGE_BYTES

@@ -18,10 +18,10 @@ _T = TypeVar("_T", bound=ctypes.Structure)
 
 
 def shared_array(kind: type[_T], count: int) -> ctypes.Array[_T]:
-    """So many records, all zero; memory is taken only for those that are touched. Make it before any fork.
+    """`count` records, all zero; memory is taken only for those that are touched. Make it before any fork.
 
-    An aligned 8-byte field is read and written in one piece. What is longer can be met half-written by another process,
-    and nothing here locks: a lock that a killed process held would stay locked.
+    An aligned 8-byte field is read and written in one piece; longer ones may be seen half-written. Nothing locks: a
+    lock that a killed process held would stay locked.
     """
     return (kind * count).from_buffer(mmap.mmap(-1, count * ctypes.sizeof(kind)))
 

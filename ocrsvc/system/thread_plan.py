@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,7 @@ from typing import Final
 from ocrsvc.registry import engines
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.cgroup import read_cpus
-from ocrsvc.system.gpu_devices import find_gpus
+from ocrsvc.system.gpu import find_gpus
 
 LIBRARY_THREADS: Final = 1
 """Threads inside one call of a numeric library: the engine threads already fill the CPUs."""
@@ -40,10 +40,7 @@ class ThreadPlan:
     library_threads: int = LIBRARY_THREADS
 
     def __str__(self) -> str:
-        return (
-            f"workers={self.workers} threads={self.threads} engine_threads={self.engine_threads} "
-            f"library_threads={self.library_threads}"
-        )
+        return " ".join(f"{name}={count}" for name, count in asdict(self).items())
 
 
 def plan_for(settings: Settings, *, workers: int | None = None, threads: int | None = None) -> ThreadPlan:
@@ -69,13 +66,16 @@ def gpus_for(settings: Settings) -> tuple[str, ...]:
     return find_gpus((), os.environ) if device_for(settings) == "cuda" else ()
 
 
-def device_for(settings: Settings) -> str:
-    """Where the engine will compute, "cpu" or "cuda"."""
-    device = "cpu" if settings.provider in _ON_CPU else settings.device
-    expected = expected_device(device, gpu_runtime=has_gpu_runtime(settings.engine))
+def device_for(settings: Settings, devices: Path = Path("/dev")) -> str:
+    """Where the engine will compute, "cpu" or "cuda", found without touching CUDA (safe in the arbiter)."""
+    if settings.provider in _ON_CPU:
+        return "cpu"
+    if settings.device != "auto":
+        return settings.device
+    has_runtime = engines()[settings.engine].uses_onnx_runtime and is_installed("onnxruntime-gpu")
     # CUDA_VISIBLE_DEVICES may hide every GPU, and the engine then takes the CPU.
-    is_hidden = device == "auto" and not find_gpus(settings.gpus, os.environ)
-    return "cpu" if is_hidden else expected
+    sees_gpu = any(devices.glob("nvidia[0-9]*")) and find_gpus(settings.gpus, os.environ)
+    return "cuda" if has_runtime and sees_gpu else "cpu"
 
 
 def plan(
@@ -100,32 +100,16 @@ def plan(
 
 
 def set_library_environment(environ: MutableMapping[str, str], count: int = LIBRARY_THREADS) -> None:
-    """Tell the numeric libraries how many threads a call may use, and to report to nobody; what the operator set stays.
+    """Limit the threads in a call of a numeric library, and its telemetry; what the operator set stays.
 
     Must run before any of them is imported: they read the environment once, while they load.
     """
     for variable in _LIBRARY_VARIABLES:
         environ.setdefault(variable, str(count))
-    # Else ONNX Runtime 1.31 keeps events of its use under the home, and a thread that sends them to its makers.
+    # Else ONNX Runtime 1.31 keeps events of its use under the home, and a thread sends them to its makers.
     environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-
-
-def expected_device(device: str, *, gpu_runtime: bool, devices: Path = Path("/dev")) -> str:
-    """Where the engine will compute, "cpu" or "cuda", found without touching CUDA (safe in the arbiter)."""
-    if device != "auto":
-        return device
-    return "cuda" if gpu_runtime and any(devices.glob("nvidia[0-9]*")) else "cpu"
-
-
-def has_gpu_runtime(engine: str) -> bool:
-    """Whether the runtime that the engine uses is installed in a GPU build; asks the package metadata only."""
-    return engines()[engine].uses_onnx_runtime and is_installed("onnxruntime-gpu")
 
 
 def is_installed(distribution: str) -> bool:
     """Whether a distribution of this name is installed."""
-    try:
-        metadata.distribution(distribution)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
+    return any(metadata.distributions(name=distribution))

@@ -20,10 +20,9 @@ from ocrsvc.access.key_routes import Routes
 from ocrsvc.connections.handshakes import Handshakes
 from ocrsvc.errors import OcrsvcError, OperatorError
 from ocrsvc.system.allocator import limit_arenas
-from ocrsvc.system.gpu import GpuMemoryReader, open_gpu_memory_reader
-from ocrsvc.system.gpu_devices import VISIBLE, pin_gpu
+from ocrsvc.system.gpu import VISIBLE, GpuMemoryReader, open_gpu_memory_reader, pin_gpu
 from ocrsvc.system.memory import read_rss_bytes
-from ocrsvc.system.sandbox.restrict import forbid_core_dumps
+from ocrsvc.system.sandbox import forbid_core_dumps
 from ocrsvc.system.thread_plan import device_for
 from ocrsvc.telemetry.metrics import JOBS, LINES_DROPPED, STUCK, WAITING
 from ocrsvc.telemetry.metrics_store import Sampler

@@ -26,7 +26,7 @@ from ocrsvc.batch.sources.source_files import HEAD_BYTES, Found, too_large
 from ocrsvc.errors import BadOption, BodyTooLarge, BrokenArchive, OcrsvcError, SourceGone
 from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.system.child_process import Program
-from ocrsvc.system.sandbox.restrict import end_with_parent, limit_resources
+from ocrsvc.system.sandbox import end_with_parent, limit_resources
 from ocrsvc.system.thread_plan import set_library_environment
 
 MEMORY_BYTES: Final = 400_000_000

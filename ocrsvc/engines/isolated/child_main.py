@@ -39,7 +39,7 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.allocator import give_back
 from ocrsvc.system.gpu import Siblings, open_gpu_memory_reader
 from ocrsvc.system.memory import read_private_bytes
-from ocrsvc.system.sandbox.restrict import raise_oom_score
+from ocrsvc.system.sandbox import raise_oom_score
 from ocrsvc.system.thread_plan import ThreadPlan
 
 _EVERY_S: Final = 1.0
@@ -53,7 +53,7 @@ class GpuMemory:
         log = logging.getLogger("ocrsvc.isolation.gpu")
         # The worker, which reads the same GPU, logs it when the GPU cannot be read.
         log.disabled = True
-        self._reader = None if on_cpu else open_gpu_memory_reader(log, Siblings(), nvml_only=True)
+        self._reader = None if on_cpu else open_gpu_memory_reader(log, Siblings())
         self._again_s = 0.0
         self._last_reading = (0, 0)
 

@@ -29,7 +29,7 @@ from ocrsvc.engines.model.version import VersionName
 from ocrsvc.registry import engines
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.allocator import limit_arenas
-from ocrsvc.system.sandbox.restrict import end_with_parent, forbid_core_dumps, ignore_signals
+from ocrsvc.system.sandbox import end_with_parent, forbid_core_dumps, ignore_signals
 from ocrsvc.system.thread_plan import ThreadPlan, set_library_environment
 from ocrsvc.telemetry.event_log import log_as_json
 from ocrsvc.telemetry.loggable import loggable_error

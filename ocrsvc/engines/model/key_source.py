@@ -15,7 +15,7 @@ from ocrsvc.engines.model.encryption import ACCEPTED, ModelKey, parse_key
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.sandbox.restrict import forbid_core_dumps
+from ocrsvc.system.sandbox import forbid_core_dumps
 
 LIMIT_S: Final = 10.0  # for a command to print the key, or for a descriptor to give it
 KEY_SETTINGS: Final = ("models_key", "models_key_fd", "models_key_command")

@@ -30,7 +30,7 @@ from ocrsvc.models.proof.reference_pages import ReferencePage, find_reference_pa
 from ocrsvc.settings.settings import Settings, settings_class
 from ocrsvc.system.allocator import give_back, limit_arenas
 from ocrsvc.system.memory import forget_peak_rss, read_peak_rss_bytes, read_private_bytes, read_rss_bytes
-from ocrsvc.system.sandbox.restrict import end_with_parent, forbid_core_dumps, raise_oom_score
+from ocrsvc.system.sandbox import end_with_parent, forbid_core_dumps, raise_oom_score
 from ocrsvc.system.thread_plan import ThreadPlan
 
 if TYPE_CHECKING:

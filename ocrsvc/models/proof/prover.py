@@ -22,7 +22,7 @@ from ocrsvc.settings.group import bytes_of
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.child_process import Program
 from ocrsvc.system.memory import read_memory_bytes, read_private_bytes
-from ocrsvc.system.sandbox.restrict import lower_priority
+from ocrsvc.system.sandbox import lower_priority
 from ocrsvc.system.thread_plan import ThreadPlan, device_for, set_library_environment
 
 _PROGRAM: Final = "ocrsvc.models.proof.measure"
