@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
+from ocrsvc.batch.human_readable import visible
 from ocrsvc.batch.readers.service_reader import page_of, parse_answer
-from ocrsvc.batch.visible_text import visible
 from ocrsvc.cli.main import run
 from ocrsvc.client.address import services_of
 from ocrsvc.client.response import Response, retry_after_s

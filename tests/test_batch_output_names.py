@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocrsvc.batch.outputs.source_paths import ENDINGS, source_path
+from ocrsvc.batch.outputs.source_files import ENDINGS, source_path
 
 ODD = st.sampled_from(
     [

@@ -19,8 +19,7 @@ from browser_support import in_browser, launched_browser, opening
 from playwright.sync_api import Browser
 
 from ocrsvc.batch.pages import Load, SourceFile
-from ocrsvc.batch.pictures import MOST_BYTES, SIDE_PX, make_pictures
-from ocrsvc.batch.report import MOST_PAGES, page_table, plots_of, worked_seconds
+from ocrsvc.batch.report import MOST_BYTES, MOST_PAGES, SIDE_PX, make_pictures, page_table, plots_of, worked_seconds
 from ocrsvc.batch.work_file import PageFacts
 from ocrsvc.cli.main import run
 from ocrsvc.errors import SourceGone
@@ -176,7 +175,7 @@ def test_pictures_end_with_their_time_also_where_a_source_hangs(
     monkeypatch: pytest.MonkeyPatch, *, hangs: bool
 ) -> None:
     now_s, let_go, loads = [0.0], threading.Event(), iter(range(3))
-    monkeypatch.setattr("ocrsvc.batch.pictures.TIME_S", 0.5)
+    monkeypatch.setattr("ocrsvc.batch.report.TIME_S", 0.5)
 
     def load(_file: SourceFile) -> bytes:
         if next(loads) == 1:

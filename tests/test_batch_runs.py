@@ -19,8 +19,8 @@ from batch_support import (
 
 from ocrsvc.batch.destination import Destination
 from ocrsvc.batch.pages import SourceFile
-from ocrsvc.batch.shard_lock import ShardInUse
 from ocrsvc.batch.sources.load_files import SourceLoader
+from ocrsvc.batch.start import ShardInUse
 from ocrsvc.batch.verify import Verification, verify
 from ocrsvc.errors import DamagedLedger, RunChanged, SourceGone
 

@@ -27,7 +27,7 @@ from ocrsvc.errors import BadOption
 def _fake_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OCRSVC_ENGINE", "fake")
     # It is for a process that has loaded no library yet.
-    monkeypatch.setattr("ocrsvc.cli.read_files.set_library_environment", lambda _environ: None)
+    monkeypatch.setattr("ocrsvc.cli.read.set_library_environment", lambda _environ: None)
     monkeypatch.chdir(tmp_path)
     Path("a.pdf").write_bytes(pdf(GRAY, GRAY, size=(300, 72)))
     Path("b.tif").write_bytes(tiff([200, 300]))
@@ -156,7 +156,7 @@ def test_the_name_says_the_format_where_none_is_named(name: str, begin: bytes) -
 
 
 def test_a_pdf_from_standard_input_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocrsvc.cli.read_files.standard_input", Path("a.pdf").read_bytes)
+    monkeypatch.setattr("ocrsvc.cli.read.standard_input", Path("a.pdf").read_bytes)
     assert read("-", "b.tif", "--format", "pdf", "-o", "made.pdf") == 65
     assert not Path("made.pdf").exists()
 

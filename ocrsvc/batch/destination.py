@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 DESTINATIONS: Final = ("s3", "s3a", "gs", "gcs", "az", "abfs", "memory")
-"""The protocols that can write an object only if there is none."""
+"""The protocols that can create an object only where there is none."""
 _DRAFTS: Final = "_ocrsvc/.tmp"
 _LEFT_S: Final = 3600.0
-"""A draft that was not written to for so long belongs to a process that died."""
+"""A draft that is older belongs to a process that died."""
 
 
 class WrittenFile(NamedTuple):
@@ -36,39 +36,32 @@ class WrittenFile(NamedTuple):
     sha256: str
 
 
-class HashedFile(io.RawIOBase):
-    """A file that is written from its beginning to its end, and hashed meanwhile."""
+class HashedFile(io.FileIO):
+    """A file that is written from its beginning to its end, and hashed meanwhile; its name is that in the output."""
 
-    def __init__(self, name: str, output: BinaryIO) -> None:
-        super().__init__()
-        self._name, self._output = name, output
-        self._size, self._hash = 0, hashlib.sha256()
-
-    def writable(self) -> bool:
-        """Always."""
-        return True
-
-    def tell(self) -> int:
-        """Bytes written so far."""
-        return self._size
+    def __init__(self, path: Path, name: str, mode: str) -> None:
+        super().__init__(path, mode)
+        self._name, self._size, self._hash = name, 0, hashlib.sha256()
 
     def write(self, data: ReadableBuffer) -> int:
-        """All of it. Raises OSError."""
+        """Write all of it. Raises OSError."""
         view = memoryview(data).cast("B")
-        self._output.write(view)
+        at = 0
+        while at < len(view):
+            at += super().write(view[at:])
         self._hash.update(view)
         self._size += len(view)
         return len(view)
 
     def written(self) -> WrittenFile:
-        """What was written so far."""
+        """What has been written."""
         return WrittenFile(self._name, self._size, self._hash.hexdigest())
 
 
 class Destination:
     """The files of a folder by their names, with slashes; for any thread. Methods raise OSError.
 
-    The folder is made when the first is written. `note_s` is how often a note may be written.
+    `note_s` is the time between two notes.
     """
 
     note_s = 0.0
@@ -87,22 +80,18 @@ class Destination:
 
     @contextmanager
     def writing(self, name: str, *, replace: bool = True) -> Iterator[HashedFile]:
-        """A file that appears, durably, when the block ends without an error.
-
-        Raises FileExistsError where there is one that must not be replaced.
-        """
+        """A file that appears, durably, when the block ends without error. FileExistsError unless it may `replace`."""
         path, draft = self.folder / name, self._drafts / secrets.token_hex(8)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with draft.open("xb") as file:
-                yield HashedFile(name, file)
-                file.flush()
+            with HashedFile(draft, name, "x") as file:
+                yield file
                 os.fsync(file.fileno())
             # Unlike a rename, a link fails where there is a file already.
             draft.replace(path) if replace else path.hardlink_to(draft)
         finally:
             draft.unlink(missing_ok=True)
-        # Has the name outlive the machine.
+        # So that the name survives a loss of power.
         descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
@@ -110,7 +99,7 @@ class Destination:
             os.close(descriptor)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file unless there is one; returns whether it was written. Of several callers one writes it."""
+        """Write a file unless there is one, and say whether it was written; of several callers one writes it."""
         try:
             with self.writing(name, replace=False) as file:
                 file.write(data)
@@ -120,10 +109,7 @@ class Destination:
         return True
 
     def note(self, name: str, data: bytes) -> None:
-        """Write a small file in a hurry, over what was there, by one call.
-
-        It outlives this process, and in a folder not the machine. In an object store it is a request.
-        """
+        """Write a small file over what was there by one call; it survives this process, but no loss of power."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -148,13 +134,13 @@ class Destination:
             shutil.rmtree(self.folder / folder)
 
     def local_copy(self, name: str, folder: Path) -> Path:
-        """The path of a file on this machine; copied into `folder` where it is elsewhere."""
+        """The path of a file on this machine, copied into `folder` if need be."""
         del folder
         return self.folder / name
 
     @cached_property
     def _drafts(self) -> Path:
-        """The folder of files that are not whole yet, without what processes left that died."""
+        """The folder of files that are not whole yet, without those of processes that died."""
         folder = self.folder / _DRAFTS
         folder.mkdir(parents=True, exist_ok=True)
         for file in folder.iterdir():
@@ -184,10 +170,10 @@ class ObjectDestination(Destination):
     @contextmanager
     def writing(self, name: str, *, replace: bool = True) -> Iterator[HashedFile]:
         """As Destination.writing."""
-        with tempfile.NamedTemporaryFile(prefix="ocrsvc-") as file:
-            yield HashedFile(name, file)  # type: ignore[arg-type]
-            file.flush()
-            self._objects.put_file(self._url(name), Path(file.name), replace=replace)
+        with tempfile.NamedTemporaryFile(prefix="ocrsvc-") as draft:
+            with HashedFile(Path(draft.name), name, "w") as file:
+                yield file
+            self._objects.put_file(self._url(name), Path(draft.name), replace=replace)
 
     def note(self, name: str, data: bytes) -> None:
         """As Destination.note."""

@@ -18,7 +18,7 @@ _REMEDY: Final = "Convert it, or find out what ended the process; --retry-failed
 class PageQueue:
     """For one thread. `deaths` are pages over which processes died; others change them.
 
-    `attempts` processes may die over a page that they read alone before it has failed; `limit` pages may be begun.
+    A page fails when `attempts` processes have died while they read nothing else; `limit` pages may be begun.
     """
 
     def __init__(self, plan: Plan, deaths: dict[int, Deaths], attempts: int, limit: int | None) -> None:
@@ -39,10 +39,7 @@ class PageQueue:
         return bool(self._suspects or self._doubtful) and not self.is_at_limit
 
     def add(self, part: int, known: Container[int]) -> tuple[int, list[PageResult]]:
-        """Queue the pages of a part that have no result.
-
-        Gives how many there are, and results of those that have killed too many processes to be read.
-        """
+        """Queue a part's pages without a result; gives their number, and results of those that killed too often."""
         count, failed = 0, []
         for first, file in self._plan.files_of(part):
             for group in self._groups_of(file, first, known):
@@ -70,8 +67,7 @@ class PageQueue:
     def take_suspects(self) -> list[PageGroup]:
         """The next pages to be read together and with nothing else: one, where several processes died over it.
 
-        Of n pages over which one process died, as many as the square root of n: that finds the one that kills in the
-        fewest rounds, if each of those that are read with it is then read alone.
+        The square root of n pages over which one process died finds the one that kills in the fewest rounds.
         """
         waiting, count = (self._doubtful, isqrt(len(self._doubtful))) if self._doubtful else (self._suspects, 1)
         count = count if self._left is None else min(count, self._left)

@@ -22,8 +22,8 @@ class SourceFile:
     """A file with pages to read; `name` is that in the results, unique in a plan.
 
     Its bytes are at `address`, a path or a URL, and in it at a `place` where `kind` names an archive. `version` changes
-    with its content, "" where it is unknown. `total` are the pages that it has, 0 where they could not be counted, and
-    page 1 is to be read; `pages` are the numbers of those to read, from 1.
+    with its content, "" where unknown. `total` is its number of pages, 0 where that could not be found: page 1 is read.
+    `pages` are the numbers to read, from 1.
     """
 
     name: str
@@ -59,11 +59,10 @@ class PageGroup:
 
 @dataclass(frozen=True, slots=True)
 class PageResult:
-    """The result of one page, whose number in the plan is `index`.
+    """The result of the page with the number `index` in the plan.
 
-    `record` is one line of JSON without its newline, `error` the error's code, "" if the page was read. `is_retryable`
-    says that the page is not to blame. `seconds` include waits for an engine, `confidence` is the mean of its lines in
-    [0, 1], `worker` for people.
+    `record` is one line of JSON without its newline, `error` the error's code, "" for a page that was read; a retryable
+    error is not the page's fault. `seconds` include waits for an engine, `confidence` is its lines' mean in [0, 1].
     """
 
     index: int
@@ -77,9 +76,9 @@ class PageResult:
 
 
 class PageReader(Protocol):
-    """Reads groups of pages, in several threads at once. Every reader gives the same records, byte by byte.
+    """Reads groups of pages, in several threads at once; every reader gives the same records, byte by byte.
 
-    `is_elsewhere` where other processes than this one and its children read, so that no page kills this one.
+    With `is_elsewhere` other processes than this one and its children read, so that no page kills this one.
     """
 
     is_elsewhere: bool

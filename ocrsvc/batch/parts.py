@@ -31,10 +31,9 @@ _AT_ONCE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A part of the output: pages that were read, and those that failed, by error code.
+    """A part of the output: the number of pages read, and of failed ones by error code.
 
-    `files` are bytes and SHA-256 of its files, by their names, `pages` facts of each page in the plan's order, `reader`
-    engine, model and version that read it.
+    `files` has bytes and SHA-256 by name, `pages` each page's facts in the plan's order, `reader` engine and model.
     """
 
     part: int
@@ -73,7 +72,7 @@ def read_manifests(destination: Destination, parts: Iterable[int]) -> Iterator[M
 
 @dataclass(frozen=True, slots=True)
 class PartWriter:
-    """Writes parts in formats, named by `outputs`, from the results in the work file; for one thread."""
+    """Writes parts in the formats `outputs` from the results in the work file; for one thread."""
 
     destination: Destination
     plan: Plan
@@ -83,12 +82,9 @@ class PartWriter:
     reader: Mapping[str, str]
 
     def write(self, part: int, *, is_reopened: bool) -> Manifest:
-        """Write a part, all of whose pages have a result, and its manifest last.
+        """Write a part whose pages all have a result, and its manifest last; the manifest of another process stands.
 
-        If another process has written the part meanwhile, its manifest is given and stands.
-
-        Raises:
-            OSError, OcrsvcError: The part cannot be written.
+        Raises OSError and OcrsvcError where it cannot be written.
         """
         if is_reopened:
             # Between here and the new manifest the part does not exist; its kept results do.
@@ -96,7 +92,7 @@ class PartWriter:
         try:
             files = self.write_files(part, replace=is_reopened)
         except FileExistsError:
-            # Of an object store: of this part's other writer, or of one that died before its manifest.
+            # An object store has files of this part's other writer, or of one that died before its manifest.
             if part in finished_parts(self.destination):
                 return read_manifest(self.destination, part)
             files = self.write_files(part, replace=True)

@@ -7,13 +7,14 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, TextIO
 
+from ocrsvc.batch.human_readable import bytes_of, count_of, duration_of, failures_of, rate_of, share_of
 from ocrsvc.batch.objects import without_secrets
 from ocrsvc.batch.pages import COPIED, PageGroup, PageResult
 from ocrsvc.errors import BadOption
@@ -22,10 +23,8 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
     from rich.console import RenderableType
 
-WINDOW_S: Final = 30.0
-"""Over which pages/s and lines/s are taken."""
-LEFT_WINDOW_S: Final = 300.0
-"""Over which the time left is worked out: sources have runs of easy and of hard pages."""
+WINDOW: Final = 60
+"""Commits, about a second apart, over which rates and the time left are taken."""
 INTERVAL_S: Final = 10.0
 """Between two lines."""
 _MOST_WORKERS: Final = 12
@@ -73,8 +72,8 @@ class RunCounts:
     worker_pages: Counter[str] = field(default_factory=Counter)
     worker_seconds: dict[str, float] = field(default_factory=dict)
     began_s: float = 0.0
-    # Moments about a second apart, with pages and lines at each.
-    _samples: deque[tuple[float, int, int]] = field(default_factory=deque)
+    # The moments of commits, with pages and lines at each.
+    _samples: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     @property
     def all_done(self) -> int:
@@ -122,21 +121,18 @@ class RunCounts:
         """What was read is durable since `now`, Unix time; once a second."""
         self.committed = now
         self._samples.append((self.clock(), self.done + self.failed.total(), self.lines))
-        while len(self._samples) > 2 and self._samples[1][0] <= self._samples[-1][0] - LEFT_WINDOW_S:
-            self._samples.popleft()
 
-    def rates(self, window_s: float = WINDOW_S) -> tuple[float, float]:
-        """Pages and lines a second, taken over so many seconds or since reading began."""
+    def rates(self) -> tuple[float, float]:
+        """Pages and lines a second, over the last minute or since reading began."""
         now_s = self.clock()
-        older = (sample for sample in reversed(tuple(self._samples)) if sample[0] <= now_s - window_s)
-        then_s, pages, lines = next(older, self._samples[0] if self._samples else (now_s, 0, 0))
+        then_s, pages, lines = self._samples[0] if self._samples else (now_s, 0, 0)
         span_s = max(now_s - then_s, 1e-3)
         return (self.done + self.failed.total() - pages) / span_s, (self.lines - lines) / span_s
 
     @property
     def left_s(self) -> float | None:
         """Seconds until the shard is finished; None without a rate."""
-        pages_per_s, _ = self.rates(LEFT_WINDOW_S)
+        pages_per_s, _ = self.rates()
         return self.left / pages_per_s if pages_per_s else None
 
 
@@ -273,51 +269,3 @@ def _metrics(now: RunCounts) -> Iterator[Metric]:
         yield Counters(f"ocrsvc_batch_{attribute}", about, getattr(now, attribute))
     for attribute, (name, about) in _GAUGES.items():
         yield Gauges(f"ocrsvc_batch_{name}", about, getattr(now, attribute))
-
-
-def count_of(number: int, name: str) -> str:
-    """Such as "1 page" and "12,345 pages"."""
-    return f"{number:,} {name}{'' if number == 1 else 's'}"
-
-
-def rate_of(per_s: float) -> str:
-    """A rate with its significant digits."""
-    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.1f}" if per_s >= 1 else f"{per_s:.2f}"
-
-
-def share_of(part: float, whole: float) -> str:
-    """Per cent, rounded down, so that 100 % means all."""
-    return f"{int(100 * part / whole) if whole else 100} %"
-
-
-def duration_of(seconds: float) -> str:
-    """Such as "42 s", "3 min 5 s", "1 h 15 min", "2 d 4 h"."""
-    whole = round(seconds)
-    for unit, next_unit, size, next_size in (("d", "h", 86400, 3600), ("h", "min", 3600, 60), ("min", "s", 60, 1)):
-        if whole >= size:
-            rest = whole % size // next_size
-            return f"{whole // size} {unit} {rest} {next_unit}" if rest else f"{whole // size} {unit}"
-    return f"{whole} s"
-
-
-def seconds_of(value: float) -> str:
-    """Seconds of one page, in milliseconds where they are few."""
-    return f"{1000 * value:.0f} ms" if value < 0.9995 else f"{value:.1f} s" if value < 99.5 else duration_of(value)
-
-
-def bytes_of(size: float) -> str:
-    """Such as "12.3 MB"."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"
-
-
-def failures_of(failed: Mapping[str, int], most: int = 3) -> str:
-    """Such as "5 failed (broken_image 3, unsupported_image 2)"; the most frequent reasons."""
-    if not failed:
-        return "0 failed"
-    first = sorted(failed.items(), key=lambda item: (-item[1], item[0]))
-    shown = ", ".join(f"{reason} {count:,}" for reason, count in first[:most])
-    return f"{sum(failed.values()):,} failed ({shown}{', …' if len(first) > most else ''})"

@@ -21,9 +21,8 @@ MOST_FILE_BYTES: Final = 64 * 1024 * 1024
 class SourceRequest:
     """What is to be planned.
 
-    `pages` are those of each document, such as "1-3,7", `column` is that of tables which holds the images (None finds
-    it), `include` and `exclude` are patterns of names, `sample` is how many pages to take, "1000", or which share,
-    "2.5%". What is larger than `most_file_bytes` fails without being read.
+    `pages` are those of each document ("1-3,7"), `column` is a table's column of images (None finds it), `include` and
+    `exclude` are patterns of names, `sample` is a number of pages or a share ("2.5%"). Larger files fail unread.
     """
 
     sources: tuple[str, ...]
@@ -47,10 +46,9 @@ class SourceRequest:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccess:
-    """How services are asked: `api_key`, `ca` and `certificate` are those of `ocrsvc.client.Client`.
+    """How services are asked, as by `ocrsvc.client.Client`: `at_once` groups at each, until it refuses one.
 
-    The run waits `patience_s` for any of them to answer before it stops; `at_once` groups are under way at each, until
-    it refuses one.
+    The run stops after `patience_s` without an answer of any.
     """
 
     api_key: str | None = None
@@ -62,10 +60,10 @@ class ServiceAccess:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRequest:
-    """Actors that read, each with an engine of its own; None is as many as the nodes have room for, also later ones.
+    """Actors, each with an engine of its own: None is as many as the nodes have room for, also later ones.
 
-    `cpus`, which are its engine threads, and `gpus` of each may be fractions; `options` are others of Ray's for them.
-    After `wait_s` seconds without any the run is given up.
+    `cpus`, the number of engine threads, and `gpus` of each may be fractions; `options` are others of Ray's.
+    The run is given up after `wait_s` seconds without any.
     """
 
     actors: int | None = None
@@ -79,10 +77,9 @@ class ClusterRequest:
 class BatchRequest:
     """A command's run.
 
-    `options` say how pages are read, `on` who reads, with `environment` for settings. Parts are worked on whose number
-    leaves `shard` when divided by `shards`, until `limit` pages are read. With `keeps_going` pages fail also where
-    whatever reads seems to be broken, with `as_planned` the run goes on whatever became of the sources, with `update`
-    files that are new are planned, too, with `take_over` another machine's process may still work.
+    `options` say how pages are read, `on` who reads, with the settings of `environment`. The shard's parts are those
+    whose number leaves `shard` when divided by `shards`; `limit` ends the command after so many pages. See `batch` of
+    the command line for the others.
     """
 
     sources: SourceRequest

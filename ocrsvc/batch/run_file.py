@@ -1,7 +1,4 @@
-"""What a run was begun with, made once (`_ocrsvc/run.json`): sources, options, formats, shards, reader and plan.
-
-`begin_run` plans a run, and `continue_run` goes on with it.
-"""
+"""A run's description, made once (`_ocrsvc/run.json`): sources, options, formats, shards, reader and plan."""
 
 from __future__ import annotations
 
@@ -38,9 +35,8 @@ _MOST_SHOWN: Final = 200
 class RunDescription:
     """A run as its first command described it.
 
-    `asked` is all that must stay the same, `reader` are engine, model, version and settings, `plan` is the name of the
-    plan's file in the destination, and `plan_digest` its SHA-256. `id` is random, and the same for all revisions, of
-    which each --update makes one. `ocrsvc` is the version that began it.
+    `asked` must stay the same; `reader` are engine, model, version and settings; `plan` is the name of the plan's file,
+    and `plan_digest` its SHA-256. `id` is random; each --update makes a revision. `ocrsvc` is the first version.
     """
 
     asked: dict[str, Any]
@@ -99,8 +95,9 @@ class RunDescription:
     def check_reader(self, reader: Mapping[str, str]) -> None:
         """Raises RunChanged if another engine or model, or one with other settings, would read."""
         if any(self.reader[key] != reader[key] for key in self.reader.keys() & reader.keys()):
+            began, now = (" ".join(filter(None, each.values())) for each in (self.reader, reader))
             raise RunChanged(
-                f"This run was begun with {_named(self.reader)}, and now {_named(reader)} would read.",
+                f"This run was begun with {began}, and now {now} would read.",
                 "Use the same engine, model and settings, or choose another destination.",
             )
 
@@ -151,9 +148,9 @@ def continue_run(
 def _plan(
     destination: Destination, run: RunDescription, files: Iterable[SourceFile], folder: Path, after: Plan | None = None
 ) -> RunDescription | None:
-    """The run as it is written down with a plan of these files; None where another process was first.
+    """Write the run down with a plan of these files, drafted in `folder`; None where another process was first.
 
-    The plan is drafted in `folder`. Behind the plan `after`, which stays, it is the next revision.
+    After the plan `after`, which stays, it is the next revision.
     """
     draft = folder / f"plan-{os.getpid()}.draft"
     try:
@@ -182,10 +179,6 @@ def _digest_of(path: Path) -> str:
 
 def _file_of(revision: int) -> str:
     return RUN_FILE if revision == 1 else RUN_FILE.replace(".json", f"-{revision}.json")
-
-
-def _named(reader: Mapping[str, str]) -> str:
-    return " ".join(value for value in reader.values() if value)
 
 
 def _shown(value: object) -> str:

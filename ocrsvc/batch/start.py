@@ -1,15 +1,20 @@
-"""Begins a run or continues it: plan, work folder, reader and writers, made ready to be executed."""
+"""Begins a run or continues it: takes the shard, and makes plan, work folder, reader and writers ready."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
+import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from functools import partial
+from hashlib import sha256
+from pathlib import Path
 from typing import Final
 
-from ocrsvc.batch.destination import Destination
+from ocrsvc.batch.destination import Destination, ObjectDestination
 from ocrsvc.batch.outputs.output_formats import check_formats
 from ocrsvc.batch.pages import Load, PageReader
 from ocrsvc.batch.parts import UNFINISHED, PartWriter, finished_parts, kept_parts, read_kept, read_manifests
@@ -17,10 +22,9 @@ from ocrsvc.batch.progress import RunCounts
 from ocrsvc.batch.request import RAY_ADDRESS, BatchRequest
 from ocrsvc.batch.run import Run
 from ocrsvc.batch.run_file import RunDescription, begin_run, continue_run
-from ocrsvc.batch.shard_lock import shard_lock, work_folder
 from ocrsvc.batch.sources.load_files import SourceLoader
 from ocrsvc.batch.sources.source_files import PlanningCounts
-from ocrsvc.batch.work_file import BegunPages, WorkFile
+from ocrsvc.batch.work_file import BegunPages, WorkFile, is_local_disk
 from ocrsvc.errors import BadOption, OperatorError
 
 _JOIN_S: Final = 10.0
@@ -52,7 +56,7 @@ def open_reader(request: BatchRequest, load: Load) -> PageReader:
 
 @contextmanager
 def opened_reader(request: BatchRequest) -> Iterator[PageReader]:
-    """The reader of a run, started. Raises OcrsvcError."""
+    """A reader without a run, started. Raises OcrsvcError."""
     with closing(SourceLoader(request.sources.most_file_bytes)) as load, closing(open_reader(request, load)) as reader:
         reader.start()
         yield reader
@@ -64,8 +68,7 @@ def open_run(
 ) -> Iterator[Run]:
     """This process's work on the run, ready to be executed; `counts` counts what planning leaves out.
 
-    Raises:
-        OcrsvcError, OSError, sqlite3.Error: It cannot begin.
+    Raises OcrsvcError, OSError and sqlite3.Error where it cannot begin.
     """
     check_formats(request.outputs, request.options)
     shard, counts = f"{request.shard}-of-{request.shards}", counts or PlanningCounts()
@@ -73,8 +76,7 @@ def open_run(
         load = stack.enter_context(closing(SourceLoader(request.sources.most_file_bytes, keeps_all=request.dedupe)))
         reader = open_reader(request, load)
         threads: list[threading.Thread] = []
-        # They end once the reader is closed.
-        stack.callback(lambda: list(map(partial(threading.Thread.join, timeout=_JOIN_S), threads)))
+        stack.callback(_join, threads)
         stack.callback(reader.close)
         described = RunDescription.read(destination)
         # What the reader refuses is not written down as the options of a new run.
@@ -101,12 +103,18 @@ def open_run(
             work.remove()
 
 
+def _join(threads: list[threading.Thread]) -> None:
+    """Wait for threads that read; they end once the reader is closed."""
+    for thread in threads:
+        thread.join(_JOIN_S)
+
+
 def _settle(
     request: BatchRequest, writer: PartWriter, begun: BegunPages, counts: RunCounts
 ) -> tuple[list[int], frozenset[int]]:
-    """Compare what is known with the output, which counts.
+    """Compare what is known with the output, which decides.
 
-    Gives the parts to be worked on, in order, and those of them that are in the output with failures to be tried again.
+    Gives the parts to work on, in order, and those of them that are in the output with failures to try again.
     """
     destination, plan, work = writer.destination, writer.plan, writer.work
     own = range(request.shard, plan.parts, request.shards)
@@ -139,3 +147,66 @@ def _settle(
     if request.shards == 1:
         destination.delete_folder(UNFINISHED)
     return sorted(todo), frozenset(reopened)
+
+
+_WORK: Final = "_ocrsvc/work"
+
+
+class ShardInUse(OperatorError):
+    """Another process works on this shard, or may do so."""
+
+    code = "shard_in_use"
+    title = "Another process works on this shard"
+    exit_code = 75
+
+
+def work_folder(destination: Destination) -> Path:
+    """This machine's folder for what is not in the output yet, which is made: in a destination on a local disk."""
+    folder = None
+    if not isinstance(destination, ObjectDestination):
+        destination.folder.mkdir(parents=True, exist_ok=True)
+        if is_local_disk(destination.folder):
+            folder = destination.folder / _WORK
+    if folder is None:
+        address = destination.address if "://" in destination.address else os.path.realpath(destination.address)
+        name = f"ocrsvc-batch-{os.getuid()}/{sha256(address.encode()).hexdigest()[:16]}"
+        folder = Path(tempfile.gettempdir()) / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def shard_lock(destination: Destination, shard: str, *, take_over: bool) -> Iterator[None]:
+    """Work on a shard, such as "0-of-8", alone while the block runs.
+
+    Raises ShardInUse: another process does, or did on another machine, and nothing shows that it has ended.
+    """
+    name, host = f"_ocrsvc/owners/{shard}", socket.gethostname()
+    # Not in the folder of --work: commands that name different ones meet here.
+    with (work_folder(destination) / f"{shard}.lock").open("w") as file:
+        try:
+            # Ends with the process, however that ends; processes that it starts do not inherit it.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise _in_use(destination, "on this machine") from error
+        if not destination.create(name, host.encode()):
+            with suppress(FileNotFoundError):
+                owner = destination.read(name).decode(errors="replace")
+                # One on this machine has ended, since its lock is free.
+                if owner != host and not take_over:
+                    raise _in_use(destination, f"on {owner}, or was killed there")
+            with destination.writing(name) as output:
+                output.write(host.encode())
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                destination.delete(name)
+
+
+def _in_use(destination: Destination, where: str) -> ShardInUse:
+    return ShardInUse(
+        f"Another process works on the run in {destination.address} {where}.",
+        "Let it end, or give each machine a shard of its own from the beginning: --shard I/N. If it is certain that it "
+        "has ended, add --take-over.",
+    )

@@ -1,8 +1,4 @@
-"""What is known of pages whose parts are not in the output yet: results on this machine, begun pages in the output.
-
-Results are in one SQLite file for each shard. The pages that are being read are noted where the output is: what kills
-this process is found by the next one, also on another machine.
-"""
+"""What is known of pages whose parts are not in the output: results on this machine, begun pages in the destination."""
 
 from __future__ import annotations
 
@@ -33,7 +29,7 @@ _SIDE_FILES: Final = ("", "-wal", "-shm", "-journal")
 
 
 class PageFacts(NamedTuple):
-    """What is known of a page beside its record: `at` is Unix time, the others as of PageResult."""
+    """The facts of a page beside its record: `at` is Unix time, the others are as in PageResult."""
 
     error: str
     attempts: int
@@ -45,9 +41,9 @@ class PageFacts(NamedTuple):
 
 
 class WorkFile:
-    """Opens or begins the work of a run; what belongs to another run is removed.
+    """The results of one shard in an SQLite file, which is opened or begun; another run's results are removed.
 
-    One thread writes; `record` and `facts` are for any. A file that is damaged is set aside: its pages are read again.
+    One thread writes; `record` and `facts` are for any. A damaged file is set aside: its pages are read again.
     """
 
     def __init__(self, path: Path, run_id: str) -> None:
@@ -166,7 +162,7 @@ class Deaths(NamedTuple):
 
 
 class BegunPages:
-    """The note of one shard; for one thread. `deaths` has the pages over which processes died.
+    """One shard's note of begun pages in the destination; for one thread. `deaths` has pages over which processes died.
 
     Where a note costs a request, pages are noted every few seconds, and suspects at once. Methods raise OSError.
     """

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from ocrsvc.batch.human_readable import count_of, visible
 from ocrsvc.batch.outputs.output_formats import BATCH_FORMATS
 from ocrsvc.batch.request import BatchRequest, ClusterRequest, ServiceAccess, SourceRequest
-from ocrsvc.batch.visible_text import visible
 from ocrsvc.cli.options import AMOUNT, COUNT, FILE, Number, command, option, reading_options
 from ocrsvc.cli.service import read_key, service_access
 from ocrsvc.errors import BadOption, DamagedLedger, StoreUnavailable
@@ -262,7 +262,6 @@ def _draining(work: Run) -> Iterator[None]:
 
 def _verify(destination: Destination) -> int:
     """Check that every page is in the output once, and print what is wrong."""
-    from ocrsvc.batch.progress import count_of
     from ocrsvc.batch.verify import verify
 
     found = verify(destination)

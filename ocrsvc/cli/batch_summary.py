@@ -8,8 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from ocrsvc.batch.dry_run import Pace, SourceCounts, count_sources, measure_pace
-from ocrsvc.batch.progress import bytes_of, count_of, duration_of, failures_of, rate_of
-from ocrsvc.batch.visible_text import visible
+from ocrsvc.batch.human_readable import bytes_of, count_of, duration_of, failures_of, rate_of, visible
 from ocrsvc.cli.output import table
 from ocrsvc.errors import OcrsvcError
 

@@ -140,11 +140,11 @@ def _opens_apart(engine: str) -> bool:
     asked = [sys.executable, "-m", "ocrsvc", "check", "--engine", engine]
     try:
         done = subprocess.run(asked, capture_output=True, text=True, timeout=_OPEN_S, check=False)  # noqa: S603
+        outcome, opens = _outcome(done), done.returncode == 0
     except subprocess.TimeoutExpired:
-        print(f"  {engine}: does not open within {_OPEN_S:.0f} s", flush=True)
-        return False
-    print(f"  {engine}: {_outcome(done)}", flush=True)
-    return done.returncode == 0
+        outcome, opens = f"does not open within {_OPEN_S:.0f} s", False
+    print(f"  {engine}: {outcome}", flush=True)
+    return opens
 
 
 def _outcome(done: subprocess.CompletedProcess[str]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ocrsvc.batch.visible_text import visible
+from ocrsvc.batch.human_readable import visible
 from ocrsvc.cli.options import FILE, Group, Reading, gathered, option, reading_options
 from ocrsvc.cli.output import JSON, NDJSON, OTHER_NAMES, STANDARD, check_output, formats_for, is_zip, writing
 from ocrsvc.cli.service import ACCESS, Access

@@ -13,7 +13,7 @@ import click
 from click.shell_completion import shell_complete
 
 from ocrsvc import __version__
-from ocrsvc.batch.visible_text import visible
+from ocrsvc.batch.human_readable import visible
 from ocrsvc.cli.options import Group
 from ocrsvc.errors import OcrsvcError
 

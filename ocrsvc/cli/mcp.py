@@ -94,7 +94,7 @@ def _sources(folders: Sequence[Path], most_bytes: int) -> Sources:
 
 def _page_source(url: str | None, access: Access, engine: str | None) -> PageSource:
     """A service, or an engine in this process that is opened when it is first needed. Raises OperatorError."""
-    from ocrsvc.cli.read_files import start_reader
+    from ocrsvc.cli.read import start_reader
     from ocrsvc.integrations.mcp_files import EnginePages, ServicePages
 
     return ServicePages(access.client(url)) if url else EnginePages(lambda: start_reader(engine))

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import orjson
 
-from ocrsvc.cli.models_add import add, encrypt, new_model_key
-from ocrsvc.cli.models_repository import (
+from ocrsvc.cli.models_add import (
+    add,
     control_of,
+    encrypt,
     named_model,
     named_version,
+    new_model_key,
     repository_of,
     repository_option,
     selector_of,

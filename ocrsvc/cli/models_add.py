@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import click
 
-from ocrsvc.cli.models_repository import VERSION_NUMBER, named_version, repository_of, repository_option
-from ocrsvc.cli.options import FILE, command, gathered, option
+from ocrsvc.cli.options import FILE, Number, command, gathered, option
 from ocrsvc.engines.model.description import Recognition, Tier
 from ocrsvc.engines.model.encryption import ModelKey, new_key
 from ocrsvc.engines.model.key_source import KEY_SETTINGS, read_model_key
@@ -19,9 +19,64 @@ from ocrsvc.engines.model.version import MOST_VERSION, NAME, ModelVersion
 from ocrsvc.errors import OperatorError
 from ocrsvc.models.importers.source_files import NewModel, Wanted
 from ocrsvc.models.importers.write_version import encrypt_model, write_version
+from ocrsvc.models.model_name import WantedModel, parse_wanted_model
 from ocrsvc.models.repository import ModelRepository
 from ocrsvc.settings.describe import variable_of
+from ocrsvc.settings.load import read_settings
 from ocrsvc.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from ocrsvc.models.model_control import ModelControl
+    from ocrsvc.models.version_selection import VersionSelector
+
+VERSION_NUMBER: Final = Number(int, 1, MOST_VERSION, "a number from 1")
+repository_option: Final = gathered(
+    "settings",
+    lambda models: read_settings(os.environ | ({"OCRSVC_MODELS": str(models)} if models else {})),
+    option("--models", type=FILE, metavar="FOLDER", help="The repository; by default that of OCRSVC_MODELS."),
+)
+
+
+def repository_of(settings: Settings) -> Path:
+    """The folder of the repository. Raises OperatorError: none is named."""
+    if settings.models is None:
+        raise OperatorError("Nothing says where the models are.", "Set OCRSVC_MODELS, or name a folder with --models.")
+    return settings.models
+
+
+def control_of(settings: Settings) -> ModelControl:
+    """The control of the repository, as a worker has it. Raises OperatorError."""
+    from ocrsvc.models.model_control import open_control
+    from ocrsvc.models.state import state_folder
+
+    folder = repository_of(settings)
+    return open_control(folder, state_folder(folder, settings.models_state), read_model_key(settings))
+
+
+def selector_of(control: ModelControl, settings: Settings) -> VersionSelector:
+    """What a worker would find that has loaded everything that is available."""
+    from ocrsvc.models.version_selection import VersionSelector
+
+    return VersionSelector(control, parse_wanted_model(settings.model), lambda _version: True)
+
+
+def named_version(text: str) -> tuple[str, int]:
+    """Name and number of NAME/VERSION. Raises OperatorError."""
+    wanted = named_model(text)
+    if wanted.number is None:
+        raise OperatorError(f"{text[:100]!r} names no version.", "Accepted is NAME/VERSION, such as mine/2.")
+    return wanted.name, wanted.number
+
+
+def named_model(text: str) -> WantedModel:
+    """What NAME or NAME/VERSION names. Raises OperatorError."""
+    try:
+        wanted = parse_wanted_model(text)
+    except ValueError:
+        wanted = None
+    if wanted is None or wanted.label is not None:
+        raise OperatorError(f"{text[:100]!r} is no model.", "Accepted is NAME or NAME/VERSION, such as mine or mine/2.")
+    return wanted
 
 
 def _name_of(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str:

@@ -8,7 +8,7 @@ import stat
 import sys
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import IO, Final
@@ -18,7 +18,7 @@ from ocrsvc.registry import output_formats
 
 JSON, NDJSON, PDF, TEXT = "json", "ndjson", "pdf", "text"
 OTHER_NAMES: Final = {"txt": TEXT}
-"""Of formats."""
+"""Other names for formats."""
 STANDARD: Final = Path("-")
 """Standard input or output."""
 
@@ -32,13 +32,11 @@ _BAR: Final = 24
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, to_right: bool = False) -> Iterator[str]:
-    """The lines of a table with its heads; `to_right` says that all columns but the first are figures."""
+    """The lines of a table with its heads; `to_right` aligns all columns but the first as figures."""
     widths = [max(map(_width, column)) for column in zip(columns, *rows, strict=True)]
     for row in (columns, *rows):
-        cells = []
-        for at, (cell, width) in enumerate(zip(row, widths, strict=True)):
-            blanks = " " * (width - _width(cell))
-            cells.append(blanks + cell if to_right and at else cell + blanks)
+        blanks = [" " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
+        cells = [blanks[at] + cell if to_right and at else cell + blanks[at] for at, cell in enumerate(row)]
         yield "  ".join(cells).rstrip()
 
 
@@ -56,10 +54,9 @@ def show_progress(done: int, count: int, doing: str = "") -> None:
 
 
 def formats_for(asked: tuple[str, ...] | None, output: Path, default: str = TEXT, lines: str = JSON) -> tuple[str, ...]:
-    """What --format names, or else the end of the name after -o.
+    """What --format names, or else the end of the name after -o; `default` is for a name without a known end.
 
-    `default` is for a name without a known end, and `lines` is the format of JSON on lines. Raises BadOption where the
-    name ends as another format does, or as a zip without saying of what.
+    `lines` is the format of JSON on lines. Raises BadOption where name and format disagree, or a zip's are not named.
     """
     formats = {end: lines if name == NDJSON else name for end, name in _ENDINGS.items()}
     named = formats.get(_ending_of(output))
@@ -74,15 +71,11 @@ def formats_for(asked: tuple[str, ...] | None, output: Path, default: str = TEXT
 
 def _mismatch(asked: Sequence[str], output: Path, named: str, formats: Mapping[str, str]) -> BadOption:
     if len(asked) > 1:
-        return BadOption(
-            f"Several formats are written as a zip, and {output} is no name of one.",
-            f"Write -o {output.with_suffix(_ZIP)}, or only --format {named}.",
-        )
+        what = f"Several formats are written as a zip, and {output} is no name of one."
+        return BadOption(what, f"Write -o {output.with_suffix(_ZIP)}, or only --format {named}.")
     fitting = " or ".join(end for end, name in formats.items() if name == asked[0])
-    return BadOption(
-        f"{output} is a name for --format {named}, and --format {asked[0]} is asked for.",
-        f"Let the name end in {fitting}, or ask for --format {named}.",
-    )
+    what = f"{output} is a name for --format {named}, and --format {asked[0]} is asked for."
+    return BadOption(what, f"Let the name end in {fitting}, or ask for --format {named}.")
 
 
 def is_zip(output: Path) -> bool:
@@ -107,9 +100,9 @@ def check_output(output: Path, sources: Sequence[Path] = ()) -> None:
 
 @contextmanager
 def writing(output: Path) -> Iterator[IO[bytes]]:
-    """A file to write into, which becomes the output when the block ends, if it raises nothing.
+    """A file that becomes the output when the block ends without an error; a pipe or device is written to.
 
-    What is there already is replaced at once; a pipe or device is written to. Raises OperatorError.
+    Raises OperatorError.
     """
     is_device = output == STANDARD or (output.exists() and not output.is_file())
     try:
@@ -133,25 +126,16 @@ def _copied_to(output: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _beside(output: Path) -> Iterator[IO[bytes]]:
-    """A file in the same folder, which takes the output's name at the end."""
+    """A file in the same folder, which takes the output's name and mode at the end."""
     file = NamedTemporaryFile("w+b", dir=output.parent, prefix=f".{output.name[:40]}.", delete=False)  # noqa: SIM115
+    os.umask(mask := os.umask(0))
     try:
         with file:
             yield file
             file.flush()
-            os.fchmod(file.fileno(), _mode_of(output))
+            os.fchmod(file.fileno(), stat.S_IMODE(output.stat().st_mode) if output.exists() else 0o666 & ~mask)
             os.fsync(file.fileno())
         Path(file.name).replace(output)
     except BaseException:
-        with suppress(OSError):
-            Path(file.name).unlink()
+        Path(file.name).unlink(missing_ok=True)
         raise
-
-
-def _mode_of(output: Path) -> int:
-    """As it was, or as a new file has it."""
-    if output.exists():
-        return stat.S_IMODE(output.stat().st_mode)
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from functools import cache
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
+import orjson
 
-from ocrsvc.batch.visible_text import visible
+from ocrsvc.batch.human_readable import visible
 from ocrsvc.cli.options import FILE, Reading, check_at_most_one, command, option, reading_options
 from ocrsvc.cli.output import (
     JSON,
@@ -23,12 +29,184 @@ from ocrsvc.cli.output import (
     show_progress,
     writing,
 )
-from ocrsvc.cli.read_files import Answered, is_pdf, json_line, read_by_service, read_in_this_process, write_documents
 from ocrsvc.cli.service import Access, service_access
-from ocrsvc.client.response import Answer
-from ocrsvc.errors import BadOption, KeyMissing
+from ocrsvc.client.response import Answer, page_of
+from ocrsvc.errors import BadOption, KeyMissing, NothingSent, OcrsvcError
 from ocrsvc.registry import needs_of, output_formats
 from ocrsvc.settings.api_key import API_KEY_VARIABLE
+from ocrsvc.settings.load import read_settings
+from ocrsvc.system.thread_plan import plan_for, set_library_environment
+
+if TYPE_CHECKING:
+    from ocrsvc.formats.document import NamedResult
+    from ocrsvc.imaging.page_ranges import Ranges
+    from ocrsvc.pipeline.documents import PageRead
+    from ocrsvc.pipeline.read import Reader
+    from ocrsvc.records import ReadOptions
+
+Answered = Answer | OcrsvcError
+"""What was read of a file, by a service or in this process, or what is wrong with it."""
+
+# The only caller is at the keyboard, and has Ctrl-C.
+_DEADLINE_S: Final = 86_400.0
+_STOP_S: Final = 5.0
+_AT_ONCE: Final = 16
+
+
+def load(file: Path) -> bytes | OcrsvcError:
+    """The bytes of a file, or why there are none."""
+    try:
+        return standard_input() if file == STANDARD else file.read_bytes()
+    except OSError as error:
+        return NothingSent(f"The file cannot be read: {error.strerror}.", "Check its name and permissions.")
+
+
+@cache
+def standard_input() -> bytes:
+    """All of it, read once."""
+    return sys.stdin.buffer.read()
+
+
+def is_pdf(file: Path) -> bool:
+    """Whether it begins as a PDF does; False for what cannot be read."""
+    data = load(file)
+    return isinstance(data, bytes) and b"%PDF-" in data[:32]
+
+
+def read_by_service(
+    files: Sequence[Path], url: str, access: Access, options: Mapping[str, Any], *, shows: bool
+) -> Iterator[tuple[Path, Answered]]:
+    """Each file with the answer of the service at this address, in order, a few at a time."""
+    images = (standard_input() if file == STANDARD else file for file in files)
+    with access.client(url) as client:
+        answers = client.read_many(images, **options)
+        for done, (file, answer) in enumerate(zip(files, answers, strict=True), start=1):
+            if shows:
+                _show(file, done, len(files))
+            yield file, answer
+
+
+def read_in_this_process(
+    files: Sequence[Path], engine: str | None, pages: str | None, options: Mapping[str, Any], *, shows: bool
+) -> Iterator[tuple[Path, Answered]]:
+    """Each file with the answer of an engine in this process, in order."""
+    # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
+    set_library_environment(os.environ)
+    from ocrsvc.http.options import read_options
+    from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, parse_ranges
+
+    asked = read_options(options.items()).read
+    try:
+        ranges = ALL if pages is None else parse_ranges(pages)
+    except ValueError as error:
+        raise BadOption(f"--pages is {pages!r}: accepted are {ACCEPTED}.") from error
+    reader = start_reader(engine)
+    try:
+        for begin in range(0, len(files), _AT_ONCE):
+            yield from _read_some(reader, files[begin : begin + _AT_ONCE], asked, ranges, shows=shows)
+    finally:
+        reader.stop(_STOP_S)
+
+
+def start_reader(engine: str | None) -> Reader:
+    """A reader that is warm; raises EngineUnavailable or SettingsError."""
+    from ocrsvc.pipeline.read import Reader
+
+    # The limit is for requests of others.
+    own = {"OCRSVC_MAX_PAGES": "100000"} | ({"OCRSVC_ENGINE": engine} if engine else {})
+    settings = read_settings(os.environ | own)
+    reader = Reader(settings, plan_for(settings, workers=1))
+    reader.start()
+    return reader
+
+
+def _read_some(
+    reader: Reader, files: Sequence[Path], options: ReadOptions, ranges: Ranges, *, shows: bool
+) -> Iterator[tuple[Path, Answered]]:
+    """Each file with its answer; pages are read concurrently."""
+    datas = [load(file) for file in files]
+    with closing(reader.read_files_by_page(datas, options, _DEADLINE_S, ranges=ranges)) as read:
+        for number, group in groupby(read, key=lambda page: page.file):
+            pages: list[PageRead] = []
+            for page in group:
+                pages.append(page)
+                if shows:
+                    _show(files[number - 1], len(pages), page.chosen)
+            yield files[number - 1], _answer_of(pages, options)
+
+
+def _show(file: Path, done: int, count: int) -> None:
+    show_progress(done, count, visible(str(file))[:60])
+
+
+def _answer_of(pages: Sequence[PageRead], options: ReadOptions) -> Answered:
+    """What was read of a file, as a service answers it; pages that failed are in `failed` alone."""
+    from ocrsvc.formats.json_values import page_to_dict, timing_to_dict
+    from ocrsvc.readings import total_of
+
+    failed = {page.number: page.outcome for page in pages if isinstance(page.outcome, OcrsvcError)}
+    readings = [page.outcome for page in pages if not isinstance(page.outcome, OcrsvcError)]
+    if not readings:
+        return next(iter(failed.values()))
+    engine, timing = asdict(readings[0].engine), timing_to_dict(total_of(readings))
+    read = [page_to_dict(reading.page, reading.page.number, options) for reading in readings]
+    data = {"engine": engine, "pages": read, "pages_total": pages[0].total, "timing": timing}
+    return Answer("", tuple(map(page_of, read)), failed, pages[0].total, engine, timing, data)
+
+
+def write_documents(
+    read: Sequence[tuple[Path, Answer]],
+    formats: Sequence[str],
+    output: IO[bytes],
+    unwanted: Collection[str],
+    *,
+    as_zip: bool,
+) -> None:
+    """All files of these formats as one file, and as a zip where they are several or `as_zip` says so.
+
+    Text formats and JSON lack what is unwanted of words and tables. Raises OcrsvcError where a file cannot be made, and
+    OSError from the output.
+    """
+    from ocrsvc.formats.document import files_of, write_zip
+    from ocrsvc.records import no_check
+
+    documents = [_result_of(file, answer, with_file=PDF in formats) for file, answer in read]
+    made = files_of(
+        formats,
+        documents,
+        lambda: b"".join(json_line(file, answer, unwanted) for file, answer in read),
+        words="words" not in unwanted,
+    )
+    if len(made) == 1 and not as_zip:
+        made[0].write(output, _DEADLINE_S, no_check)
+    else:
+        write_zip(made, output, _DEADLINE_S, no_check)
+
+
+def json_line(file: Path, answer: Answer, unwanted: Collection[str] = ()) -> bytes:
+    """One file's answer as a line of JSON, without some members of its pages and lines."""
+    pages = [_without(page, unwanted) for page in answer.data["pages"]]
+    return orjson.dumps({"file": str(file), **answer.data, "pages": pages}, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _without(page: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    kept = {name: value for name, value in page.items() if name not in names}
+    if "lines" in page and names:
+        kept["lines"] = [_without(line, names) for line in page["lines"]]
+    return kept
+
+
+def _result_of(file: Path, answer: Answer, *, with_file: bool) -> NamedResult:
+    from ocrsvc.formats.document import DocumentResult, NamedResult
+    from ocrsvc.readings import EngineInfo
+
+    data = load(file) if with_file else b""
+    if not isinstance(data, bytes):
+        raise data
+    pages = [page.record() for page in answer.pages]
+    result = DocumentResult(data, pages, len(pages), EngineInfo(**answer.engine), list(answer.failed))
+    return NamedResult("" if file == STANDARD else file.name, result)
+
 
 _KEY_REMEDY: Final = f"Name a file with the key with --key-file, or set {API_KEY_VARIABLE}."
 _DOCUMENTS: Final = ", ".join(name for name in output_formats() if name != TEXT)
@@ -93,10 +271,9 @@ def read(
     shows = (output is not None or not sys.stdout.isatty()) and sys.stderr.isatty()
     if url:
         asked = {**options, "pages": reading.pages, "timing": "stages" if timing else None}
-        answers = _shown(read_by_service(files, url, access, asked), len(files) if shows else 0)
+        answers = read_by_service(files, url, access, asked, shows=shows)
     else:
-        show = _show_pages if shows else lambda _file, _done, _count: None
-        answers = read_in_this_process(files, engine, reading.pages, options, show)
+        answers = read_in_this_process(files, engine, reading.pages, options, shows=shows)
     if output is None and chosen in {(TEXT,), (JSON,)}:
         codes = list(_print_each(answers, as_json=chosen == (JSON,), headed=len(files) > 1))
     else:
@@ -123,18 +300,6 @@ def _checked_formats(
             "Ask a service: POST /v1/ocr?format=pdf&mask=… shows pictures of the pages with what is masked in black.",
         )
     return formats
-
-
-def _shown(answers: Iterable[tuple[Path, Answered]], count: int) -> Iterator[tuple[Path, Answered]]:
-    """The same; how far it is is shown where there is a count."""
-    for done, answer in enumerate(answers, start=1):
-        if count:
-            _show_pages(answer[0], done, count)
-        yield answer
-
-
-def _show_pages(file: Path, done: int, count: int) -> None:
-    show_progress(done, count, visible(str(file))[:60])
 
 
 def _print_each(answers: Iterable[tuple[Path, Answered]], *, as_json: bool, headed: bool) -> Iterator[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import re
 import signal
@@ -15,16 +14,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from itertools import cycle, product
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, NamedTuple
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import click
 
 from ocrsvc.cli.options import COUNT, FILE, command, option
 from ocrsvc.cli.output import show_progress
 from ocrsvc.cli.serve import command_line
-from ocrsvc.cli.service import connect
 from ocrsvc.errors import NothingSent, OperatorError
 from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.load import CONFIG_VARIABLE, read_settings
@@ -47,8 +47,7 @@ SettingValues = Mapping[str, float | str]
 """Settings by name, as in the TOML file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """The image files that are sent in turn, how many requests are under way at once, and for how long."""
 
     pages: Sequence[bytes]
@@ -58,7 +57,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What some settings showed: `peak_bytes` is of all processes together, `failed` counts answers other than 200."""
+    """What some settings showed: `peak_bytes` of all processes together; answers other than 200 count as failed."""
 
     knobs: SettingValues
     pages_per_s: float
@@ -85,11 +84,15 @@ def tune(pages: Sequence[Path], p95: float | None, clients: int, seconds: float,
     """
     if out.exists():
         raise OperatorError(f"{out} is there already.", "Name another file with --out, or move it away.")
-    settings, load = read_settings(), Load(_read(pages), clients, seconds)
+    settings = read_settings()
     if settings.keys is not None:
         raise OperatorError(
             "The services that are tried would want API keys (OCRSVC_KEYS).", "Leave it out while settings are tried."
         )
+    try:
+        load = Load([page.read_bytes() for page in pages], clients, seconds)
+    except OSError as error:
+        raise NothingSent(f"{error.filename} cannot be read: {error.strerror}.") from error
     measured = _try_all(settings, load, p95)
     best = choose(measured, p95)
     print("\n".join([_HEADER, *map(str, measured)]))
@@ -102,13 +105,6 @@ def tune(pages: Sequence[Path], p95: float | None, clients: int, seconds: float,
     how = f"engine {settings.engine}, {read_cpus():g} CPUs, {len(pages)} pages, {clients} clients, {seconds:g} s each"
     out.write_text(to_toml(best, measured, f"{how}, goal: {goal}."), encoding="utf-8")
     print(f"written to {out}; start with {CONFIG_VARIABLE}={out}")
-
-
-def _read(files: Sequence[Path]) -> list[bytes]:
-    try:
-        return [file.read_bytes() for file in files]
-    except OSError as error:
-        raise NothingSent(f"{error.filename} cannot be read: {error.strerror}.") from error
 
 
 def _try_all(settings: Settings, load: Load, p95_s: float | None) -> list[Measurement]:
@@ -152,9 +148,8 @@ def workers_and_threads(cpus: float, device: str) -> list[SettingValues]:
 
 
 def batches(base: SettingValues) -> list[SettingValues]:
-    """How lines may be put together on a GPU, once workers and threads are chosen."""
-    pairs = product(_BATCH_PIXELS, _BATCH_WAIT_S)
-    return [{**base, "batch_pixels": pixels, "batch_wait_s": wait_s} for pixels, wait_s in pairs]
+    """How a GPU may put lines together, once workers and threads are chosen."""
+    return [{**base, "batch_pixels": pixels, "batch_wait_s": s} for pixels, s in product(_BATCH_PIXELS, _BATCH_WAIT_S)]
 
 
 def precisions(base: SettingValues) -> list[SettingValues]:
@@ -169,7 +164,7 @@ def choose(measured: Sequence[Measurement], p95_s: float | None) -> Measurement 
 
 
 def to_toml(chosen: Measurement, measured: Sequence[Measurement], how: str) -> str:
-    """A settings file with the chosen values, and as a comment how they were measured and everything that was."""
+    """A settings file with the chosen values, and as a comment everything that was measured."""
     lines = [f"# Made by `ocrsvc tune`: {how}", "#", f"# {_HEADER}"]
     lines += [f"# {one}{'  <- chosen' if one is chosen else ''}" for one in measured]
     values = {name: f'"{value}"' if isinstance(value, str) else _show(value) for name, value in chosen.knobs.items()}
@@ -188,7 +183,7 @@ def _show(value: float | str) -> str:
 
 
 def measure(knobs: SettingValues, load: Load, environ: Mapping[str, str]) -> Measurement:
-    """Start the service with these settings, the workers among them, warm it with a page a client, load it, and end it.
+    """Start the service with these settings, warm it with a page from each client, load it, and end it.
 
     Raises OperatorError where it does not start.
     """
@@ -256,25 +251,18 @@ def _client(url: str, pages: Iterator[bytes], until_s: float) -> list[float | No
     # This process has started the service, so its certificate need not be verified.
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    connection = connect(url, _ANSWER_S, context)
+    opener = build_opener(ProxyHandler({}), HTTPSHandler(context=context))
+    headers = {"Content-Type": "application/octet-stream"}
     taken_s: list[float | None] = []
     while not taken_s or time.monotonic() < until_s:
-        began_s = time.monotonic()
-        is_read = _post(connection, next(pages))
-        taken_s.append(time.monotonic() - began_s if is_read else None)
-    connection.close()
+        request, began_s = Request(f"{url}/v1/ocr", next(pages), headers), time.monotonic()  # noqa: S310  our own service
+        try:
+            with opener.open(request, timeout=_ANSWER_S) as response:
+                response.read()
+            taken_s.append(time.monotonic() - began_s)
+        except (OSError, HTTPException):
+            taken_s.append(None)
     return taken_s
-
-
-def _post(connection: http.client.HTTPConnection, page: bytes) -> bool:
-    try:
-        connection.request("POST", "/v1/ocr", page, {"Content-Type": "application/octet-stream"})
-        response = connection.getresponse()
-        response.read()
-    except (OSError, http.client.HTTPException):
-        connection.close()
-        return False
-    return response.status == http.client.OK
 
 
 def _family_bytes(pid: int) -> int:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ocrsvc.batch.destination import Destination, WrittenFile
 from ocrsvc.batch.pages import SourceFile
@@ -20,10 +20,9 @@ _PACKING: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class FileResults:
-    """What is known of one file's pages: the numbers of those that have a result, in order.
+    """A file, and the numbers of those of its pages that have a result, in order.
 
-    `record` gives the record of such a page, so that memory holds one; `load` the bytes of the file, or raises
-    OcrsvcError.
+    `record` gives one page's record; `load` gives the file's bytes, or raises OcrsvcError.
     """
 
     file: SourceFile
@@ -32,14 +31,11 @@ class FileResults:
     load: Callable[[], bytes]
 
 
-class WritePart(Protocol):
-    """Writes a part in one format. The same results give the same bytes."""
+WritePart = Callable[..., WrittenFile]
+"""Called with destination, part, an iterator of FileResults, and `replace`; gives the file that the manifest names.
 
-    def __call__(
-        self, destination: Destination, part: int, files: Iterator[FileResults], *, replace: bool
-    ) -> WrittenFile:
-        """Give the file that the manifest names. Raises OSError; FileExistsError for what must not be replaced."""
-
+The same results give the same bytes. Raises OSError; FileExistsError for what must not be replaced.
+"""
 
 BATCH_FORMATS: Final = {
     "jsonl": "one line of JSON for each page",
@@ -71,8 +67,7 @@ def check_formats(names: Sequence[str], options: Mapping[str, Any]) -> None:
 def open_writers(names: Sequence[str], reader: Mapping[str, str], below: str = "") -> Iterator[WritePart]:
     """What writes these formats `below` a folder, of what `reader` has read.
 
-    Each of several has a folder of its own, and Parquet always: what reads a folder of Parquet takes every file in it
-    for one.
+    Each of several formats has its own folder, and Parquet always: its readers take every file in a folder for Parquet.
     """
     for name in names:
         has_folder = len(names) > 1 or name.startswith("parquet")
@@ -84,9 +79,9 @@ def open_writers(names: Sequence[str], reader: Mapping[str, str], below: str = "
 
             yield partial(write_parquet, folder, name.partition(":")[2] or "page")
         else:
-            from ocrsvc.batch.outputs.source_files import open_source_files
+            from ocrsvc.batch.outputs.source_files import source_file_writer
 
-            yield open_source_files(name, folder, reader)
+            yield source_file_writer(name, folder, reader)
 
 
 def _write_lines(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from tempfile import TemporaryFile
 from typing import Any, Final
@@ -12,9 +13,8 @@ from typing import Any, Final
 import orjson
 
 from ocrsvc.batch.destination import Destination, HashedFile, WrittenFile
+from ocrsvc.batch.human_readable import visible
 from ocrsvc.batch.outputs.output_formats import FileResults, WritePart
-from ocrsvc.batch.outputs.source_paths import source_path
-from ocrsvc.batch.visible_text import visible
 from ocrsvc.client.response import page_of
 from ocrsvc.errors import BrokenImage, CallerError, SourceGone
 from ocrsvc.formats.document import text_parts
@@ -37,13 +37,13 @@ WriteFile = Callable[[FileResults, HashedFile], object]
 """Writes the file of one source. Raises CallerError or SourceGone if there cannot be one, and OSError."""
 
 
-def open_source_files(name: str, folder: str, reader: Mapping[str, str]) -> WritePart:
+def source_file_writer(name: str, folder: str, reader: Mapping[str, str]) -> WritePart:
     """What writes searchable PDFs, or the format of this name in the registry."""
     if name == "pdf":
-        return _SourceFiles(name, folder, ".pdf", _write_pdf)
+        return partial(_write_part, name, folder, ".pdf", _write_pdf)
     form = text_formats()[name]
     engine = EngineInfo(reader["engine"], reader["model"], reader["version"], "", "", "")
-    return _SourceFiles(name, folder, form.suffix, partial(_write_text, form, engine))
+    return partial(_write_part, name, folder, form.suffix, partial(_write_text, form, engine))
 
 
 def is_listing(name: str) -> bool:
@@ -51,41 +51,35 @@ def is_listing(name: str) -> bool:
     return f"/{_LISTS}" in f"/{name}"
 
 
-@dataclass(frozen=True, slots=True)
-class _SourceFiles:
-    """A WritePart: a file for each source any of whose pages is known, and a list, which the manifest names.
+def _write_part(
+    name: str,
+    folder: str,
+    ending: str,
+    write_file: WriteFile,
+    destination: Destination,
+    part: int,
+    files: Iterator[FileResults],
+    *,
+    replace: bool,
+) -> WrittenFile:
+    """Write a file for each source with results, and a list of them, which the manifest names.
 
-    The list holds a line of JSON for each of these sources: `source`, and `file`, `bytes` and `sha256`, or `error`.
+    The list has a line of JSON for each of these sources: `source`, and `file`, `bytes` and `sha256`, or `error`.
     """
-
-    name: str
-    folder: str
-    ending: str
-    write_file: WriteFile
-
-    def __call__(
-        self, destination: Destination, part: int, files: Iterator[FileResults], *, replace: bool
-    ) -> WrittenFile:
-        name = f"{self.folder}{_LISTS}{self.name}-{part:05d}.jsonl"
-        with destination.writing(name, replace=replace) as listing:
-            for results in files:
-                if results.pages:
-                    listing.write(orjson.dumps(self._write_source(destination, results, replace=replace)) + b"\n")
-        return listing.written()
-
-    def _write_source(self, destination: Destination, results: FileResults, *, replace: bool) -> dict[str, object]:
-        """Write a source's file; gives its line in the list."""
-        source = results.file.name
-        try:
-            name = self.folder + source_path(source, self.ending)
-            with destination.writing(name, replace=replace) as output:
-                self.write_file(results, output)
-        except (CallerError, SourceGone) as error:
-            LOGGER.warning("%s has no file in the format %s: %s", visible(source), self.name, visible(str(error)))
-            what = {"code": error.code, "detail": error.detail, "remedy": error.remedy}
-            return {"source": source, "error": what}
-        written = output.written()
-        return {"source": source, "file": written.name, "bytes": written.size, "sha256": written.sha256}
+    with destination.writing(f"{folder}{_LISTS}{name}-{part:05d}.jsonl", replace=replace) as listing:
+        for results in files:
+            if not results.pages:
+                continue
+            source = results.file.name
+            try:
+                with destination.writing(folder + source_path(source, ending), replace=replace) as output:
+                    write_file(results, output)
+                row = dict(zip(("file", "bytes", "sha256"), output.written(), strict=True))
+            except (CallerError, SourceGone) as error:
+                LOGGER.warning("%s has no file in the format %s: %s", visible(source), name, visible(str(error)))
+                row = {"error": {"code": error.code, "detail": error.detail, "remedy": error.remedy}}
+            listing.write(orjson.dumps({"source": source} | row) + b"\n")
+    return listing.written()
 
 
 def _write_text(form: OutputFormat, engine: EngineInfo, results: FileResults, output: HashedFile) -> None:
@@ -126,3 +120,67 @@ def _texts_of(results: FileResults, *, is_over_own: bool = False) -> Iterator[Nu
         failed = record["error"]
         text = text_of(_page_of(record), is_over_own=is_over_own) if failed is None else BrokenImage(failed["detail"])
         yield number, text
+
+
+ENDINGS: Final = (".txt", ".tsv", ".hocr", ".alto.xml", ".pdf")
+"""Of the files that belong to one source each, by which they differ from its name."""
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9.-]*)(?:\+[A-Za-z0-9.+-]*)?://")
+_ROOT: Final = "@root"
+_UP: Final = "@up"
+# What Windows or a shell trips over, and "%" itself; "/" divides names.
+_UNSAFE: Final = re.compile(r'[\x00-\x1f\x7f"%*:<>?\\|\ud800-\udfff]')
+# And the names of what the destination has beside them: `_ocrsvc`, `_files` and `unfinished`.
+_UNSAFE_ENDS: Final = re.compile(
+    r"\A(?:[@. ]|_(?=(?i:ocrsvc|files)\Z)|[uU](?=(?i:nfinished)\Z))|[. ]\Z|~(?=[0-9a-f]{16}\Z)"
+)
+# A folder must not have the name that a file beside it gets.
+_FILE_ENDINGS: Final = re.compile(
+    rf"\.(?=(?:{'|'.join(re.escape(ending[1:]) for ending in ENDINGS)}|html|jsonl|jsonl\.gz|parquet)\Z)", re.IGNORECASE
+)
+_LONGEST_PART_BYTES: Final = 200
+_LONGEST_BYTES: Final = 800
+_DIGITS: Final = 16
+
+
+def source_path(name: str, ending: str) -> str:
+    """The name in the destination of the file of a source, as results call it, with one of ENDINGS."""
+    first, rest = [], name
+    if found := _SCHEME.match(name):
+        first, rest = [f"@{_escaped(name[: found.end() - 3])}"], name[found.end() :]
+    elif name.startswith("/"):
+        first, rest = [_ROOT], name[1:]
+    *folders, last = rest.split("/")
+    parts = [*first, *(_FILE_ENDINGS.sub("%2E", _safe(folder)) for folder in folders)]
+    parts = [_shortened(part, part) for part in parts]
+    path = "/".join([*parts, _shortened(_safe(last), name) + ending])
+    if len(path.encode()) <= _LONGEST_BYTES:
+        return path
+    return f"@long/{_shortened(_safe(last), name, always=True)}{ending}"
+
+
+def _safe(part: str) -> str:
+    """One part of a name, with percent signs for what must not stand in it."""
+    if part in {"", "."}:
+        return "@" * (1 + len(part))
+    if part == "..":
+        return _UP
+    return _UNSAFE_ENDS.sub(lambda found: _quoted(found[0]), _escaped(part))
+
+
+def _escaped(text: str) -> str:
+    return _UNSAFE.sub(lambda found: _quoted(found[0]), text)
+
+
+def _quoted(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+def _shortened(part: str, whole: str, *, always: bool = False) -> str:
+    """A part that file systems take, with a digest of the whole where it had to be cut."""
+    data = part.encode()
+    if len(data) <= _LONGEST_PART_BYTES and not always:
+        return part
+    kept = data[: _LONGEST_PART_BYTES - 1 - _DIGITS].decode(errors="ignore")
+    digest = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+    return f"{kept}~{digest}"

@@ -24,8 +24,8 @@ from ocrsvc.settings.load import RawValue, check_settings, gather
 LOGGER: Final = logging.getLogger("ocrsvc.batch")
 _REPORT_S: Final = 20.0
 _WITHDRAW_S: Final = 60.0
-_ASK_AGAIN_S: Final = 300.0
-_MOST_REFUSED: Final = 5
+_PAUSE_S: Final = 30.0
+"""Before another actor is asked for, after one did not start; ten times that after one found no room."""
 _WAIT_S: Final = 1.0
 
 
@@ -40,17 +40,17 @@ class ActorArguments(NamedTuple):
 
 
 class ActorStarted(NamedTuple):
-    """What an actor says that is ready."""
+    """What an actor that is ready says about itself."""
 
-    identity: Mapping[str, str]
-    ocrsvc: str
-    computes_on: str
-    at_once: int
-    node: str
-    host: str
+    identity: Mapping[str, str] = {}
+    ocrsvc: str = ""
+    computes_on: str = ""
+    at_once: int = 0
+    node: str = ""
+    host: str = ""
 
 
-_SAID_NOTHING: Final = ActorStarted({}, "", "", 0, "", "")
+_NOTHING_SAID: Final = ActorStarted()
 
 
 class PageActor:
@@ -60,7 +60,6 @@ class PageActor:
         self._arguments = arguments
         self._file = threading.local()
         self._host = f"{socket.gethostname()}/{os.getpid()}"
-        self._reader: LocalReader | None = None
 
     def node(self) -> str:
         """Ray's id of the node that has the actor."""
@@ -83,10 +82,8 @@ class PageActor:
     def read(self, group: PageGroup, data: bytes | None) -> tuple[PageResult, ...] | None:
         """The results of a group's pages; `data` is the file, None where it is to be loaded here.
 
-        None where that fails: not there, not allowed, or without what its kind of address needs: another machine may
-        have it.
+        None where loading fails in a way that is this node's: another machine may have the file.
         """
-        assert self._reader is not None, "it was started"
         try:
             self._file.data = self._arguments.load(group.file) if data is None else data
         except OperatorError:
@@ -100,25 +97,19 @@ class PageActor:
 
 @dataclass(slots=True, eq=False)
 class Actor:
-    """An actor: Ray's handle, since when, Ray's references to its place and its start, and what it said once it reads.
-
-    `calls` are the groups that it reads.
-    """
+    """An actor: Ray's handle, and its references to the actor's place and start; `calls` are groups that it reads."""
 
     handle: Any
     since_s: float
     placed: Any
     started: Any
     is_placed: bool = False
-    said: ActorStarted = _SAID_NOTHING
+    said: ActorStarted = _NOTHING_SAID
     calls: int = 0
 
 
 class ActorPool:
-    """Actors as many as the command asks for, by Ray's handles that `make` gives.
-
-    `adapt` is for one thread, the rest for any.
-    """
+    """As many actors as the command asks for; `make` gives Ray's handle of a new one. `adapt` is for one thread."""
 
     def __init__(
         self, ray: Any, request: ClusterRequest, make: Callable[[], Any], clock: Callable[[], float] = time.monotonic
@@ -131,13 +122,13 @@ class ActorPool:
         self._reserved: Actor | None = None
         self._failure: BaseException | None = None
         self._starting: list[Actor] = []
-        self._refused, self._last_reason, self._computes_on = 0, "", ""
+        self._last_reason = self._computes_on = ""
         self._none_since_s = self._reported_s = clock()
-        self._refused_s = self._ask_again_s = 0.0
+        self._ask_at_s = 0.0
 
     @property
     def at_once(self) -> int:
-        """Groups that the actors there are read at once; at least 1."""
+        """Groups that all actors read at once; at least 1."""
         return max(1, sum(actor.said.at_once for actor in list(self.actors)))
 
     def wait_for_first(self) -> Mapping[str, str]:
@@ -150,10 +141,7 @@ class ActorPool:
 
     @contextmanager
     def taken(self, *, alone: bool = False) -> Iterator[Actor]:
-        """An actor that has room for a group, and reads nothing else meanwhile if `alone`. Waits for one.
-
-        Raises what `fail` was given.
-        """
+        """Wait for an actor with room for a group; `alone` it reads nothing else. Raises what `fail` was given."""
         with self._alone if alone else nullcontext():
             with self._changed:
                 while (actor := self._free(alone=alone)) is None:
@@ -170,7 +158,7 @@ class ActorPool:
                     self._changed.notify_all()
 
     def _free(self, *, alone: bool = False) -> Actor | None:
-        """The actor with the most places, or the one that is kept free for what is read alone."""
+        """The actor with the most free places, or the one that is reserved for what is read alone."""
         if alone:
             if self._reserved not in self.actors:
                 self._reserved = min(self.actors, key=lambda actor: actor.calls, default=None)
@@ -191,7 +179,7 @@ class ActorPool:
         self._kill(actor)
 
     def fail(self, error: BaseException) -> None:
-        """Nothing is read any more; whatever waits raises this."""
+        """Nothing is read any more: all waiting threads raise this."""
         with self._changed:
             self._failure = self._failure or error
             self._changed.notify_all()
@@ -202,33 +190,32 @@ class ActorPool:
             self._kill(one)
 
     def adapt(self) -> None:
-        """Take actors that are ready, start what is missing, withdraw what finds no room; called each second or so.
+        """Take actors that are ready, ask for missing ones, withdraw those without room; call it each second.
 
         Raises RunChanged and ClusterUnavailable where the run cannot go on.
         """
         for starting in list(self._starting):
-            self._look_at(starting)
+            starting.is_placed = starting.is_placed or bool(self._ray.wait([starting.placed], timeout=0)[0])
+            if self._ray.wait([starting.started], timeout=0)[0]:
+                self._starting.remove(starting)
+                self._take(starting)
         now = self._clock()
         for _ in range(self._missing(now)):
             handle = self._make()
             self._starting.append(Actor(handle, now, handle.node.remote(), handle.start.remote()))
         if self._request.actors is None and self.actors:
-            # A cluster that scales itself would grow for those without a place, which were not asked for.
+            # A cluster that scales itself would grow for actors without a place, which the command did not ask for.
             for late in [one for one in self._starting if not one.is_placed and now - one.since_s > _WITHDRAW_S]:
                 self._starting.remove(late)
                 self._kill(late)
-                self._ask_again_s = now + _ASK_AGAIN_S
+                self._ask_at_s = now + 10 * _PAUSE_S
         self._check_any(now)
 
-    def _look_at(self, starting: Actor) -> None:
-        """Whether an actor has a place, and has answered its start or ended instead."""
-        starting.is_placed = starting.is_placed or bool(self._ray.wait([starting.placed], timeout=0)[0])
-        if not self._ray.wait([starting.started], timeout=0)[0]:
-            return
-        self._starting.remove(starting)
+    def _take(self, starting: Actor) -> None:
+        """Use an actor that has answered its start, unless it has failed or would read otherwise than the others."""
         try:
             said = starting.said = self._ray.get(starting.started)
-        except Exception as error:  # noqa: BLE001  whatever kept it from starting: it is counted, and reported
+        except Exception as error:  # noqa: BLE001  anything may keep it from starting; it is reported
             self._refuse(starting, first_line(getattr(error, "cause", None) or error))
             return
         if said.ocrsvc != __version__ or self.identity not in (None, said.identity):
@@ -240,23 +227,21 @@ class ActorPool:
             return
         self._computes_on = self._computes_on or said.computes_on
         if said.computes_on != self._computes_on:
-            warning = "Actor %s computes on %s, and the first on %s: digits of confidences may differ. %s"
-            remedy = "OCRSVC_PROVIDER and OCRSVC_DEVICE make them alike."
-            LOGGER.warning(warning, said.host, said.computes_on, self._computes_on, remedy)
-        self._refused = 0
+            warning = "Actor %s computes on %s, and the first on %s: confidences may differ. See OCRSVC_PROVIDER."
+            LOGGER.warning(warning, said.host, said.computes_on, self._computes_on)
         with self._changed:
             self.identity = said.identity
             self.actors.append(starting)
             self._changed.notify_all()
 
     def _missing(self, now: float) -> int:
-        """How many actors to ask for; none for a while after one was refused."""
-        if self._refused and now - self._refused_s < min(2.0**self._refused, 60.0):
-            return 0
+        """How many actors to ask for."""
         there = len(self.actors) + len(self._starting)
+        if now < self._ask_at_s:
+            return 0
         if self._request.actors is not None:
             return max(0, self._request.actors - there)
-        if self._starting or now < self._ask_again_s:
+        if self._starting:
             return 0
         most = sum(room_in(self._request, node) for node in self._nodes())
         room = min(room_in(self._request, self._ray.available_resources()), most - there)
@@ -267,13 +252,11 @@ class ActorPool:
         return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
 
     def _refuse(self, starting: Actor, reason: str) -> None:
-        """An actor has not started, or would read otherwise than the others."""
         self._kill(starting)
-        self._refused += 1
-        self._refused_s, self._last_reason = self._clock(), reason
+        self._ask_at_s, self._last_reason = self._clock() + _PAUSE_S, reason
         LOGGER.warning("An actor is not used: %s", reason)
         # The first actor shows whether the settings and the nodes will do; later ones may meet one bad node.
-        if not self.actors and (self.identity is None or self._refused >= _MOST_REFUSED):
+        if self.identity is None:
             raise ClusterUnavailable(
                 f"No actor can be started: {reason}",
                 "Every node needs ocrsvc and its engine: see docs/batch_clusters.md.",
@@ -287,7 +270,7 @@ class ActorPool:
                 "Give actors less, or the cluster more; then the same command goes on.",
             )
         is_short = not self.actors or any(not one.is_placed for one in self._starting)
-        if is_short and now - self._reported_s > _REPORT_S * (3 if self.actors else 1):
+        if is_short and now - self._reported_s > _REPORT_S:
             self._reported_s = now
             LOGGER.warning("%d actors read, and %d wait. %s", len(self.actors), len(self._starting), self._lack())
 
@@ -304,10 +287,9 @@ class ActorPool:
         return f"{text} {'' if fits else 'No node is large enough. '}{self._last_reason}".rstrip()
 
     def _kill(self, actor: Actor) -> None:
-        try:
+        # It may have ended already, or the whole cluster.
+        with suppress(Exception):
             self._ray.kill(actor.handle)
-        except Exception as error:  # noqa: BLE001  it has ended, or the cluster has: all the same here
-            LOGGER.debug("An actor could not be ended: %s", first_line(error))
 
 
 def needs_of(request: ClusterRequest) -> dict[str, float]:
@@ -324,5 +306,4 @@ def room_in(request: ClusterRequest, free: Mapping[str, float]) -> int:
 
 def first_line(error: BaseException) -> str:
     """What Ray says of an error, in one line; its own errors go on for many."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines)[:600] or type(error).__name__
+    return " ".join(str(error).split())[:600] or type(error).__name__

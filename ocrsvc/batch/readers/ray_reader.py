@@ -26,7 +26,7 @@ from ocrsvc.settings.load import RawValue, check_settings, gather
 from ocrsvc.system.thread_plan import set_library_environment
 
 MOST_SENT_BYTES: Final = 128 * 1024 * 1024
-"""Of files that nodes lack, in the object store at a time; a larger one goes alone."""
+"""Files that nodes lack, in Ray's object store at a time; a larger one goes alone."""
 DEATHS_TOGETHER: Final = 2
 """Actors that may end while they read a group, among others; then its pages are read one by one, alone."""
 DEATHS_ALONE: Final = 3
@@ -38,7 +38,7 @@ _SPARE_S: Final = 120.0
 _STOP_S: Final = 5.0
 _CONNECT_S: Final = 10.0
 _ENVIRONMENT: Final = {
-    # Ray reports its use to its makers unless it is told not to.
+    # Ray reports its use to its makers by default.
     "RAY_USAGE_STATS_ENABLED": "0",
     # A line on every worker for each that has no GPU.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
@@ -75,10 +75,7 @@ class RayReader:
         return int(self._pool.at_once)
 
     def read(self, group: PageGroup) -> Iterator[PageResult]:
-        """As PageReader.read.
-
-        An actor that ends costs its pages nothing but time, unless actors end again and again with the same one.
-        """
+        """As PageReader.read; pages of actors that end are read again, and after two ends each of them alone."""
         for _ in range(DEATHS_TOGETHER):
             if results := self._read(group):
                 return iter(results)
@@ -113,23 +110,22 @@ class RayReader:
         return failure_of(page, page.pages[0], error)
 
     def _read(self, group: PageGroup, *, alone: bool = False) -> tuple[PageResult, ...]:
-        """By an actor that loads the file, or is sent it where its node has none; nothing where the actor has ended."""
+        """By an actor that loads the file, or is sent it where its node lacks it; () where the actor has ended."""
         with self._pool.taken(alone=alone) as actor:
             results = None if actor.said.node in self._lacking else self._ask(actor, group, None)
-            if results is None:
-                # From now on its files are sent at once.
-                self._lacking.add(actor.said.node)
-                with self._sending.entered(group.file.size):
-                    try:
-                        data = self._ray.put(self._arguments.load(group.file))
-                    except OcrsvcError as error:
-                        return tuple(failure_of(group, number, error) for number in group.pages)
-                    results = self._ask(actor, group, data)
-            assert results is not None, "it was sent"
-            return results
+            if results is not None:
+                return results
+            # From now on its files are sent at once.
+            self._lacking.add(actor.said.node)
+            with self._sending.entered(group.file.size):
+                try:
+                    data = self._ray.put(self._arguments.load(group.file))
+                except OcrsvcError as error:
+                    return tuple(failure_of(group, number, error) for number in group.pages)
+                return self._ask(actor, group, data) or ()
 
     def _ask(self, actor: Actor, group: PageGroup, data: Any) -> tuple[PageResult, ...] | None:
-        """As PageActor.read; nothing where the actor has ended, or nothing tells that it lives."""
+        """As PageActor.read; () where the actor has ended or does not answer in time."""
         from ray.exceptions import RayError, RayTaskError
 
         try:
@@ -154,11 +150,9 @@ def open_ray(request: BatchRequest, load: Load) -> RayReader:
 
 
 def settings_to_send(environment: Mapping[str, str], cluster: ClusterRequest) -> dict[str, RawValue]:
-    """Settings by name, read here, so that no node needs the file that OCRSVC_CONFIG names.
+    """Settings by name, also those of the file that OCRSVC_CONFIG names. Raises SettingsError.
 
-    Secrets, and addresses with passwords, stay: Ray keeps what actors are begun with. Nodes have their own.
-
-    Raises SettingsError.
+    Secrets and addresses with passwords are left out, as Ray stores them: nodes have their own.
     """
     own = {"OCRSVC_ISOLATION": "process"}
     if not cluster.gpus:
@@ -170,11 +164,11 @@ def settings_to_send(environment: Mapping[str, str], cluster: ClusterRequest) ->
 
 
 def _actor_options(request: ClusterRequest) -> dict[str, Any]:
-    """Ray's options of an actor: what the command says, and what the engine needs."""
+    """Ray's options of an actor."""
     own = {
         "num_cpus": request.cpus,
         "num_gpus": request.gpus,
-        # An actor that has ended is not begun again by Ray: the pool starts another, wherever there is room.
+        # Ray begins no actor again that has ended: the pool starts another, wherever there is room.
         "max_restarts": 0,
         "max_task_retries": 0,
         "max_concurrency": max(_GPU_CALLS, math.ceil(request.cpus) + _SPARE_CALLS),
@@ -184,7 +178,7 @@ def _actor_options(request: ClusterRequest) -> dict[str, Any]:
     # Ray would give the numeric libraries as many threads as the actor has CPUs, which the engine threads fill.
     variables: dict[str, str] = {}
     set_library_environment(variables)
-    runtime["env_vars"] = variables | dict(runtime.get("env_vars", {}))
+    runtime["env_vars"] = variables | runtime.get("env_vars", {})
     return own | dict(request.options) | {"runtime_env": runtime}
 
 
@@ -207,17 +201,15 @@ def connect(on: str) -> Any:
             f"{name} cannot be used: {first_line(error)}",
             "Start one (`ray start --head`), or name it: --on ray://HOST:10001, or RAY_ADDRESS=HOST:6379.",
         ) from error
-    # Ray prints the last lines of the logs of a node that died, whatever was asked above.
+    # Ray prints the last lines of a dead node's logs in spite of log_to_driver.
     if (worker := sys.modules.get("ray._private.worker")) is not None:
         vars(worker)["_worker_logs_enabled"] = False
     return ray
 
 
 def check_listens(on: str) -> None:
-    """Raises ConnectionError where nobody listens at the cluster's address: Ray itself would try for minutes.
-
-    What Ray notes of this machine's cluster is not removed when that is killed.
-    """
+    """Raises ConnectionError where nothing listens at the cluster's address: Ray itself would try for minutes."""
+    # Ray does not remove what it notes about this machine's cluster when that is killed.
     noted = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray", "ray_current_cluster")
     own = os.environ.get("RAY_ADDRESS") or (noted.read_text("utf-8").strip() if noted.exists() else "")
     host, _, port = (on.removeprefix(RAY_ADDRESS) if on.startswith(RAY_ADDRESS) else own).rpartition(":")

@@ -1,7 +1,4 @@
-"""Plans the files of sources: themselves, the images in archives and tables, or one page that fails.
-
-`check_unchanged` looks what has changed since.
-"""
+"""Plans the files of sources: themselves, the images in archives and tables, or one page that fails."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from hashlib import blake2b
-from itertools import compress, groupby, islice
+from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -89,14 +86,13 @@ class _Planner:
             raise BadOption(f"--pages is {request.pages!r}: accepted are {ACCEPTED}.") from error
 
     def plan_all(self, files: Iterable[tuple[Found, Ranges | None]]) -> Iterator[SourceFile]:
-        """What is planned of files, in their order; some are counted at once that are documents by their names."""
+        """What is planned of files, in their order; the pages of some documents are counted at once."""
         rest, threads = iter(files), min(_MOST_THREADS, len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(threads, thread_name_prefix="batch-plan") as pool:
             while some := list(islice(rest, _AHEAD)):
-                documents = [extension_of(found.name) in DOCUMENTS and not found.problem for found, _ in some]
-                totals = pool.map(self._count, [found for found, _ in compress(some, documents)])
-                for (found, ranges), is_document in zip(some, documents, strict=True):
-                    yield from self.plan(found, ranges, next(totals) if is_document else None)
+                totals = pool.map(self._count_named, [found for found, _ in some])
+                for (found, ranges), total in zip(some, totals, strict=True):
+                    yield from self.plan(found, ranges, total)
 
     def plan(self, found: Found, ranges: Ranges | None, total: int | None = None) -> Iterator[SourceFile]:
         """What is planned of a file: of its documents these pages, or those that the command asks for."""
@@ -153,9 +149,7 @@ class _Planner:
             # What cannot be read is not skipped: it may be an image. Its version is not known, nor compared.
             self._counts.unreadable += 1
             yield SourceFile(found.name, found.address, "", 0, 0, _FIRST, found.kind, found.place)
-        elif not (
-            found.is_named or _is_image_name(found.name) or is_pdf(head) or any(form.match(head) for form, _ in FORMATS)
-        ):
+        elif not (found.is_named or _is_image_name(found.name) or _is_image_data(head)):
             extension = extension_of(found.name)
             self._counts.skip(f".{extension[:16]}" if extension else "no extension")
         elif found.problem:
@@ -163,7 +157,12 @@ class _Planner:
         else:
             yield from self._chosen(found, self._count(found, head) if total is None else total, ranges)
 
-    def _count(self, found: Found, head: bytes = b"") -> int:
+    def _count_named(self, found: Found) -> int | None:
+        """The pages of a file whose name says that it is a document; None for others."""
+        is_document = extension_of(found.name) in DOCUMENTS and not found.problem
+        return self._count(found, b"") if is_document else None
+
+    def _count(self, found: Found, head: bytes) -> int:
         """The pages of a file; 0 of a document that is too large or cannot be opened, which reading it will say."""
         if not (may_have_pages(head) if head else extension_of(found.name) in DOCUMENTS):
             return 1
@@ -206,6 +205,10 @@ def _matches_any(name: str, patterns: Iterable[str]) -> bool:
 
 def _is_image_name(name: str) -> bool:
     return _IMAGES.fullmatch(extension_of(name)) is not None
+
+
+def _is_image_data(head: bytes) -> bool:
+    return is_pdf(head) or any(form.match(head) for form, _ in FORMATS)
 
 
 def _read_head(found: Found) -> bytes | None:
@@ -253,10 +256,10 @@ def _hash(name: str, number: int, seed: int) -> int:
 def check_unchanged(
     planned: Iterable[SourceFile], request: SourceRequest, address: str, *, may_grow: bool = False
 ) -> None:
-    """Raises RunChanged, with numbers of files, of which an archive is one, where sources differ from what is planned.
+    """Raises RunChanged with numbers of files where sources differ from the plan, and SourceGone.
 
-    Object stores, whose listing takes minutes, and standard input are left out: what is missing or has changed there
-    fails when it is read. A sample is not asked for new files. Raises SourceGone.
+    Object stores, whose listing takes minutes, and standard input are left out: what has changed there fails when it is
+    read. A sample is not asked for new files.
     """
     known = {key: version for key, version, is_here in _versions(planned) if is_here}
     changes, examples, counts = Counter(new=0, changed=0, missing=0), list[str](), PlanningCounts()
