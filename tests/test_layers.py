@@ -120,7 +120,7 @@ def test_an_import_that_descends_is_fine() -> None:
 
 
 # What several formats have in common lies below them.
-COMMON = {"answer_values", "context", "model_protocols", "request_values"}
+COMMON = {"context", "format_values", "model_protocols"}
 # Clients of PaddleX send its JSON in a tensor of KServe v2; KServe v1 is the REST API of TensorFlow Serving.
 SHARED = {"kserve": {"paddlex", "tfserving"}}
 

@@ -285,9 +285,9 @@ def test_files_are_bounded_shared_between_callers_and_removed_when_they_are_old(
     clock.now_s += 1
     # A caller's own oldest file makes room; others' only where they hold more than their share.
     files.add(bytes(40_000), "c", "one", None)
-    assert sorted(file.name for file in files.all()) in (["a", "c"], ["b", "c"])
+    assert sorted(file.record.name for file in files.all()) in (["a", "c"], ["b", "c"])
     files.add(bytes(40_000), "d", "other", None)
-    assert sorted(file.caller for file in files.all()) == ["one", "other"]
+    assert sorted(file.record.caller for file in files.all()) == ["one", "other"]
     files.add(b"", "e", "other", None)
     assert len(files.all()) == 2
     clock.now_s += 61

@@ -1,7 +1,4 @@
-"""The result of a job as Azure has it: made once, when its last page was read, and a page at a time.
-
-Lines, words and bar codes have polygons, and their places in the content.
-"""
+"""Writes the result of a job as Azure has it: once, after its last page was read, and a page at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from typing import Any, Final
 
 import orjson
 
-from ocrsvc.adapters.azure_read.analyze_request import MARKDOWN, Asked
 from ocrsvc.formats.blocks import Block, blocks_of
 from ocrsvc.formats.document import Output
 from ocrsvc.formats.json_stream import JsonList, JsonText
@@ -24,24 +20,38 @@ from ocrsvc.jobs.job_result import JobPages
 from ocrsvc.records import Barcode, Box, Check, Line, Page, Table, Word
 
 SUCCEEDED: Final = "succeeded"
+MARKDOWN: Final = "markdown"
 _LISTS: Final = ("pages", "paragraphs", "tables", "warnings")
 
 _INCH_DIGITS: Final = 4
 _PIXEL_DIGITS: Final = 1
 _CONFIDENCE_DIGITS: Final = 3
-_HALF_TURN, _TURN = 180, 360
 _LAST_OF_ONE_UNIT: Final = 0xFFFF
-# How far ahead a text is looked for that Markdown may have changed.
+# How far ahead a text is looked for, which Markdown may have changed.
 _AHEAD: Final = 4096
+Node = dict[str, Any]
 Span = dict[str, int]
 
 
-def write_result(job: Job, output: Output, check: Check) -> None:
-    """Write the answer about a document of which pages were read; `check` is asked for each page, and ends it early.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a client asked for; kept with the job.
 
-    Raises:
-        FileNotFoundError: It was deleted.
+    `version` is the client's version of the API, `index_type` the unit of places in the content. Lengths on a PDF,
+    whose pages are drawn at `dpi`, are in inches. `makes_pdf` says whether a searchable PDF is made.
     """
+
+    model: str
+    version: str
+    content: str
+    index_type: str
+    is_pdf: bool
+    makes_pdf: bool
+    dpi: int = 200
+
+
+def write_result(job: Job, output: Output, check: Check) -> None:
+    """Write the result; `check` is called for each page. Raises what it raises; FileNotFoundError for a deleted job."""
     record, ended_s = job.record(), job.progress().ended_at_s
     members = {
         "status": SUCCEEDED,
@@ -50,7 +60,6 @@ def write_result(job: Job, output: Output, check: Check) -> None:
         "lastUpdatedDateTime": moment(ended_s or datetime.now(UTC).timestamp()),
     }
     output.write(orjson.dumps(members)[:-1] + b',"analyzeResult":')
-    # The lists that grow side by side are in files without names meanwhile.
     with ExitStack() as stack:
         lists = {name: stack.enter_context(JsonList()) for name in _LISTS}
         _ResultWriter(Asked(**record.asked), lists).write(job, output, check)
@@ -58,27 +67,21 @@ def write_result(job: Job, output: Output, check: Check) -> None:
 
 
 def moment(at_s: float) -> str:
-    """A time of the clock on the wall as Azure writes it."""
+    """A time in seconds since 1970 as Azure writes it."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class _ResultWriter:
-    """Writes one result."""
+    """Writes one result; `lists` grow side by side meanwhile."""
 
     def __init__(self, asked: Asked, lists: dict[str, JsonList]) -> None:
         self._asked, self._lists, self._length = asked, lists, 0
         self._scale = Scale(asked.dpi if asked.is_pdf else None)
 
     def write(self, job: Job, output: Output, check: Check) -> None:
-        """Write the result of a job. Raises FileNotFoundError once it was deleted, and what `check` raises."""
         asked, pages = self._asked, JobPages(job)
-        head: dict[str, Any] = {
-            "apiVersion": asked.version,
-            "modelId": asked.model,
-            "stringIndexType": asked.index_type,
-            "contentFormat": asked.content,
-            "styles": [],
-        }
+        head: Node = {"apiVersion": asked.version, "modelId": asked.model, "stringIndexType": asked.index_type}
+        head |= {"contentFormat": asked.content, "styles": []}
         output.write(orjson.dumps(head)[:-1] + b',"content":')
         texts = markdown_by_page(pages) if asked.content == MARKDOWN else ((page, page.text) for page in pages)
         with JsonText(output) as content:
@@ -96,7 +99,7 @@ class _ResultWriter:
         output.write(b"}")
 
     def _add_page(self, page: Page, written: str) -> str:
-        """Add a page to the lists; what it adds to the content."""
+        """Add a page to the lists; returns what it adds to the content."""
         mark = "\n<!-- PageBreak -->\n\n" if self._asked.content == MARKDOWN else "\n"
         between = mark if len(self._lists["pages"]) else ""
         text = PageText(written, self._length + len(between), self._asked.index_type)
@@ -112,27 +115,27 @@ class _ResultWriter:
 
 
 class PageText:
-    """The text of one page within the content, of which `begin` units are before it, counted as the client counts."""
+    """The text of one page, which begins after `begin` units of the content: code points, or those of UTF-16."""
 
     def __init__(self, text: str, begin: int, index_type: str) -> None:
         self.text, self.begin = text, begin
-        # How many units there are before each code point, where that is not its number.
+        # The units before each code point, where they are not its number.
         self._units: list[int] | None = None
         if index_type == "utf16CodeUnit" and not text.isascii() and max(map(ord, text)) > _LAST_OF_ONE_UNIT:
             self._units = list(accumulate((1 + (ord(sign) > _LAST_OF_ONE_UNIT) for sign in text), initial=0))
 
     @property
     def length(self) -> int:
-        """Of the whole page, in units: code points, or those of UTF-16."""
+        """The page's length in units."""
         return self._at(len(self.text))
 
     def span(self, begin: int, end: int) -> Span:
-        """From a code point of the page to another."""
+        """From one code point of the page to another."""
         first = self._at(begin)
         return {"offset": self.begin + first, "length": self._at(end) - first}
 
     def find(self, piece: str, after: int) -> tuple[int, int]:
-        """Where a piece of the page stands next; nothing at that place where it was changed."""
+        """Where a piece of the page stands next; an empty place where Markdown has changed it."""
         begin = self.text.find(piece, after, after + len(piece) + _AHEAD)
         return (after, after) if begin < 0 else (begin, begin + len(piece))
 
@@ -142,17 +145,17 @@ class PageText:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """In what lengths are told: inches of a PDF's page, pixels of an image."""
+    """The unit of lengths: inches on a page of a PDF, pixels on an image."""
 
     dpi: int | None
 
     @property
     def unit(self) -> str:
-        """As the result names it."""
+        """The unit's name."""
         return "pixel" if self.dpi is None else "inch"
 
     def length(self, px: float) -> float:
-        """A length in pixels, in this unit."""
+        """A length in pixels as one in this unit."""
         return round(px, _PIXEL_DIGITS) if self.dpi is None else round(px / self.dpi, _INCH_DIGITS)
 
     def polygon(self, box: Box) -> list[float]:
@@ -160,12 +163,13 @@ class Scale:
         return [self.length(number) for corner in box for number in corner]
 
 
-def page_members(page: Page, text: PageText, scale: Scale) -> dict[str, Any]:
+def page_members(page: Page, text: PageText, scale: Scale) -> Node:
     """One page; `text` is its part of the content, in which the lines stand in their order."""
     lines, words = _lines_and_words(page.lines, text, scale)
-    members: dict[str, Any] = {
+    members: Node = {
         "pageNumber": page.number,
-        "angle": _angle(page),
+        # Clockwise, from -179 to 180.
+        "angle": 180 - (180 + page.angle) % 360,
         "width": scale.length(page.width),
         "height": scale.length(page.height),
         "unit": scale.unit,
@@ -178,12 +182,12 @@ def page_members(page: Page, text: PageText, scale: Scale) -> dict[str, Any]:
     return members
 
 
-def paragraph_members(block: Block, page: Page, spans: Sequence[Span], scale: Scale) -> dict[str, Any]:
-    """One block of a page, given where its lines stand in the content."""
+def paragraph_members(block: Block, page: Page, spans: Sequence[Span], scale: Scale) -> Node:
+    """One block of a page; `spans` are those of the page's lines."""
     own = [spans[number] for number in block.numbers]
     begin = min((span["offset"] for span in own), default=0)
     end = max((span["offset"] + span["length"] for span in own), default=0)
-    members: dict[str, Any] = {
+    members: Node = {
         "content": block.text,
         "boundingRegions": [{"pageNumber": page.number, "polygon": scale.polygon(block.frame(page))}],
         "spans": [{"offset": begin, "length": end - begin}],
@@ -193,10 +197,10 @@ def paragraph_members(block: Block, page: Page, spans: Sequence[Span], scale: Sc
     return members
 
 
-def table_members(table: Table, number: int, scale: Scale) -> dict[str, Any]:
-    """One table of the page of this number."""
+def table_members(table: Table, number: int, scale: Scale) -> Node:
+    """One table on the page with this number."""
 
-    def placed(box: Box) -> dict[str, Any]:
+    def placed(box: Box) -> Node:
         return {"boundingRegions": [{"pageNumber": number, "polygon": scale.polygon(box)}], "spans": []}
 
     cells = [
@@ -213,12 +217,10 @@ def table_members(table: Table, number: int, scale: Scale) -> dict[str, Any]:
     return {"rowCount": table.rows, "columnCount": table.columns, "cells": cells, **placed(table.box)}
 
 
-def _lines_and_words(
-    found: Iterable[Line], text: PageText, scale: Scale
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """All lines, and all words; a line whose engine knows none is one word."""
-    lines: list[dict[str, Any]] = []
-    words: list[dict[str, Any]] = []
+def _lines_and_words(found: Iterable[Line], text: PageText, scale: Scale) -> tuple[list[Node], list[Node]]:
+    """All lines and all words; a line without words is one word."""
+    lines: list[Node] = []
+    words: list[Node] = []
     end = 0
     for line in found:
         at, end = text.find(line.text, end)
@@ -229,12 +231,12 @@ def _lines_and_words(
     return lines, words
 
 
-def _word(word: Word | Line, span: dict[str, int], scale: Scale) -> dict[str, Any]:
+def _word(word: Word | Line, span: dict[str, int], scale: Scale) -> Node:
     confidence = round(word.confidence, _CONFIDENCE_DIGITS)
     return {"content": word.text, "polygon": scale.polygon(word.box), "confidence": confidence, "span": span}
 
 
-def _barcode(barcode: Barcode, text: PageText, scale: Scale) -> dict[str, Any]:
+def _barcode(barcode: Barcode, text: PageText, scale: Scale) -> Node:
     return {
         "kind": barcode.type,
         "value": barcode.text,
@@ -243,9 +245,3 @@ def _barcode(barcode: Barcode, text: PageText, scale: Scale) -> dict[str, Any]:
         "span": text.span(len(text.text), len(text.text)),
         "confidence": 1.0,
     }
-
-
-def _angle(page: Page) -> int:
-    """By how much the content is turned clockwise, from -179 to 180."""
-    turned = -page.angle % _TURN
-    return turned - _TURN if turned > _HALF_TURN else turned

@@ -1,6 +1,6 @@
 """Azure Document Intelligence: documentModels/prebuilt-read:analyze, its results, and searchable PDFs of them.
 
-A document is a job (`ocrsvc.jobs`), which any worker answers for.
+A document is a job (`ocrsvc.jobs`); any worker answers questions about it.
 """
 
 from __future__ import annotations
@@ -9,25 +9,30 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from flask import Blueprint, Response
+from pydantic import AfterValidator, Field
+from pydantic.alias_generators import to_camel
 
-from ocrsvc.adapters.azure_read.analyze_request import LAYOUT, READ, AnalyzeQuery, Asked, document_of_request
-from ocrsvc.adapters.azure_read.analyze_result import SUCCEEDED, moment
+from ocrsvc.adapters.azure_read.analyze_result import SUCCEEDED, Asked, moment
 from ocrsvc.adapters.context import AdapterContext, StoredDocuments, add_job_routes, make_blueprint
-from ocrsvc.adapters.request_values import parse_values
-from ocrsvc.errors import CallerError, OcrsvcError, UnsupportedImage
+from ocrsvc.adapters.format_values import Listed, RequestValues, parse_values
+from ocrsvc.errors import CallerError, NothingSent, OcrsvcError, UnsupportedImage
+from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.parsed_body import is_image
 from ocrsvc.http.request import request
-from ocrsvc.http.responses import JSON_TYPE, as_json
+from ocrsvc.http.responses import JSON_TYPE, as_json, is_url
 from ocrsvc.imaging.document import is_pdf
+from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, parse_ranges
 from ocrsvc.jobs.job import Job, State
 from ocrsvc.jobs.job_result import ANSWER
+from ocrsvc.records import ReadOptions
 
 PATHS: Final = ("/documentintelligence", "/formrecognizer")
 SOURCE: Final = "azure_read"
+READ, LAYOUT = "prebuilt-read", "prebuilt-layout"
 FAILED: Final = "failed"
 STATES: Final[dict[State, str]] = {
     "waiting": "notStarted",
@@ -37,9 +42,11 @@ STATES: Final[dict[State, str]] = {
 }
 
 _RETRY: Final = {"Retry-After": "1"}
-# Azure's own codes, by status; the inner one is ours, as words written together.
+# Azure's own codes, by status; the inner code is ours, its words joined.
 _CODES: Final = {401: "401", 403: "403", 404: "NotFound", 409: "Conflict", 429: "429", 503: "ServiceUnavailable"}
 _WORD: Final = re.compile(r"(?:^|_)([a-z])")
+# The first three change nothing here.
+_Feature = Literal["ocrHighResolution", "languages", "styleFont", "barcodes"]
 
 
 class _ModelNotFound(CallerError, status=404, code="model_not_found", title="No such model"):
@@ -47,7 +54,36 @@ class _ModelNotFound(CallerError, status=404, code="model_not_found", title="No 
 
 
 class _NoResult(CallerError, status=404, code="not_found", title="No such result"):
-    """There is no result of this id, or no such file of it."""
+    """There is no result with this id, or it has no such file."""
+
+
+def _check_pages(text: str) -> str:
+    try:
+        parse_ranges(text)
+    except ValueError as error:
+        raise ValueError(f"accepted are {ACCEPTED}") from error
+    return text
+
+
+class _AnalyzeQuery(RequestValues, alias_generator=to_camel):
+    """The query of a request."""
+
+    api_version: Annotated[str, Field(alias="api-version", pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?$")] = (
+        "2024-11-30"
+    )
+    pages: Annotated[str, AfterValidator(_check_pages)] = ""
+    features: Annotated[frozenset[_Feature], Listed] = frozenset()
+    output: Annotated[frozenset[Literal["pdf"]], Listed] = frozenset()
+    output_content_format: Literal["text", "markdown"] = "text"
+    string_index_type: Literal["textElements", "unicodeCodePoint", "utf16CodeUnit"] = "textElements"
+
+    @property
+    def ranges(self) -> Ranges:
+        return parse_ranges(self.pages) if self.pages else ALL
+
+    def read_options(self, model: str) -> ReadOptions:
+        is_layout = model == LAYOUT
+        return ReadOptions(words=True, tables=is_layout, layout=is_layout, barcodes="barcodes" in self.features)
 
 
 def make_azure_read(context: AdapterContext) -> Blueprint:
@@ -74,15 +110,15 @@ class _Views:
         self._context, self._documents = context, StoredDocuments(context, SOURCE)
 
     def analyze(self, model: str) -> Response:
-        # Whoever takes none says so first.
+        # Raises JobsOff before anything else is checked.
         _ = self._documents.jobs
-        data = document_of_request(self._context)
+        data = self._document()
         if not is_image(data):
             text = "The document is no PDF and no image that is read."
             raise UnsupportedImage(text, "Send a PDF, TIFF, PNG or JPEG.")
         if model not in {READ, LAYOUT}:
             raise _ModelNotFound(f"There is no model {model[:40]!r} here.", f"Ask for {READ} or {LAYOUT}.")
-        query = parse_values(AnalyzeQuery, request.args)
+        query = parse_values(_AnalyzeQuery, request.args)
         version, dpi = query.api_version, self._context.settings.pdf_dpi
         content, index_type = query.output_content_format, query.string_index_type
         asked = Asked(model, version, content, index_type, is_pdf(data), bool(query.output), dpi)
@@ -91,8 +127,20 @@ class _Views:
         where = f"{request.base_url.removesuffix(':analyze')}/analyzeResults/{job.id}?api-version={version}"
         return Response(status=202, headers={"Operation-Location": where, **_RETRY})
 
+    def _document(self) -> bytes:
+        """The body itself, or base64Source or urlSource of a JSON object. Raises NothingSent, as `fetch`."""
+        content = request.content
+        if content.raw is not None:
+            return content.raw
+        url, text = content.members.get("urlSource"), content.members.get("base64Source")
+        if isinstance(text, str) and text:
+            return decode_base64(text, content.share)
+        if not isinstance(url, str) or not is_url(url):
+            raise NothingSent("The request has no document.", "Send it as the body, or as base64Source in JSON.")
+        return self._context.fetch(url, "Send the document as the body, or as base64Source.").data
+
     def result(self, model: str, result_id: str) -> Response:
-        """How far a document is; when it is read, all of it."""
+        """The state of a document, and once it is read, all of its result."""
         with self._found(model, result_id) as (job, _):
             status, error = _status_of(job)
             if status == SUCCEEDED:
@@ -112,14 +160,14 @@ class _Views:
             return self._documents.files.send(job, "pdf", "application/pdf")
 
     def delete(self, model: str, result_id: str) -> Response:
-        """Delete a result, also of a document that is being read."""
+        """Delete a result, even while its document is being read."""
         with self._found(model, result_id) as (job, _):
             self._documents.jobs.clear(job)
             return Response(status=204)
 
     @contextmanager
     def _found(self, model: str, result_id: str) -> Iterator[tuple[Job, Asked]]:
-        """Raises _NoResult where there is none, or not any more, or of another caller or model."""
+        """The job of the caller with this id and model. Raises _NoResult where there is none."""
         text = "It was deleted, it made room for others, or its time is over."
         missing = _NoResult("There is no result of this id.", text)
         with self._documents.found(result_id, missing) as job:
@@ -130,7 +178,7 @@ class _Views:
 
 
 def _status_of(job: Job) -> tuple[str, dict[str, Any] | None]:
-    """The status, and the error of a document that failed, or of which no page could be read."""
+    """The status, and the error of a document that failed or has no readable page."""
     progress = job.progress()
     if progress.state == "failure":
         return FAILED, {"code": _together(progress.code or OcrsvcError.code), "message": progress.why}

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
 
 from ocrsvc.adapters.context import AdapterContext
-from ocrsvc.adapters.request_values import NotServed, RequestValues, parse_values
+from ocrsvc.adapters.format_values import NotServed, RequestValues, parse_values
 from ocrsvc.engines.model.languages import AUTO, parse_language
 from ocrsvc.errors import BadOption, BodyTooLarge, CallerError, NothingSent
 from ocrsvc.http.base64text import decode_base64

@@ -16,6 +16,7 @@ from flask import Blueprint, Response
 from pydantic import BaseModel
 
 from ocrsvc.adapters.context import AdapterContext
+from ocrsvc.adapters.format_values import parse_object
 from ocrsvc.adapters.kserve import v2_metadata
 from ocrsvc.adapters.kserve.v2_metadata import server_metadata
 from ocrsvc.adapters.kserve.v2_models import (
@@ -49,7 +50,6 @@ from ocrsvc.adapters.model_protocols.tensors import (
     pack,
     unpack_elements,
 )
-from ocrsvc.adapters.request_values import parse_object
 from ocrsvc.errors import CallerError
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import shown

@@ -10,9 +10,8 @@ from flask import Blueprint, Response
 from pydantic import Field, PlainValidator
 
 from ocrsvc.adapters.context import AdapterContext, make_blueprint
-from ocrsvc.adapters.mistral.files import FileViews, find_file, stored_data
-from ocrsvc.adapters.mistral.uploaded_files import UploadedFiles
-from ocrsvc.adapters.request_values import RequestValues, parse_values
+from ocrsvc.adapters.format_values import RequestValues, parse_values
+from ocrsvc.adapters.mistral.uploaded_files import FileViews, NoSuchFile, UploadedFiles
 from ocrsvc.errors import BadOption, NothingSent
 from ocrsvc.formats.blocks import Block, Kind, blocks_of
 from ocrsvc.formats.markdown import markdown_by_page
@@ -24,7 +23,7 @@ from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, is_url
 from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.pipeline.documents import FileRead
-from ocrsvc.records import Page, ReadOptions, Table
+from ocrsvc.records import Page, ReadOptions
 
 _MOST_RANGES: Final = 1000
 _RANGE: Final = re.compile("([0-9]{1,9}) *(?:- *([0-9]{1,9}))?")
@@ -33,7 +32,7 @@ _TYPES: Final = ("document_url", "image_url", "file")
 _UNPROCESSABLE: Final = 422
 _DIGITS: Final = 4
 _BLOCK_TYPES: Final[dict[Kind, str]] = {"heading": "title", "paragraph": "text", "item": "list", "table": "table"}
-# How a table is written, and what the name of its file ends with.
+# How a table is written, and the suffix of its file.
 _TABLE_FORMATS: Final = {"markdown": (to_markdown, "md"), "html": (to_html, "html")}
 
 
@@ -48,7 +47,7 @@ def _ranges(sent: object) -> Ranges:
 
 
 class OcrRequest(RequestValues):
-    """The options of a request. No model here describes pages, which the last three ask for."""
+    """The options of a request; the last three ask for a description of the page, which no model here gives."""
 
     model: Annotated[str, Field(max_length=200)] = ""
     pages: Annotated[Ranges, PlainValidator(_ranges)] = ALL
@@ -60,20 +59,15 @@ class OcrRequest(RequestValues):
     document_annotation_prompt: None = None
 
     def read_options(self, *, has_models: bool) -> ReadOptions:
-        """What the reader is asked for; without a model repository one model reads everything, whatever its name."""
+        """The reading options; without a model repository the one model reads, whatever the name."""
         wanted = self.model if has_models and self.model and not self.model.startswith("mistral") else None
         return ReadOptions(tables=True, words=self.confidence_scores_granularity == "word", model=wanted)
 
 
 def document_data(sent: object, files: UploadedFiles | None, context: AdapterContext) -> bytes:
-    """The bytes of the member `document`, in the request's account of memory; `files` are those that were uploaded.
+    """The bytes of the member `document`, counted in the request's account of memory; `files` are the uploaded ones.
 
-    Raises:
-        BadOption: It is none, or has a URL that is not asked.
-        NothingSent, BadBase64: Its data URL is empty or wrong.
-        NoSuchFile: It names a file that is not there.
-        SignatureRefused: It has a signed URL of this service that is not good.
-        OcrsvcError: As `UrlFiles.fetch` for a URL of another host.
+    Raises BadOption, NothingSent, BadBase64, NoSuchFile, SignatureRefused, and for other URLs as `UrlFiles.fetch`.
     """
     members = sent if isinstance(sent, Mapping) else {}
     kind = members.get("type") or next((name for name in _TYPES if name in members), None)
@@ -83,22 +77,21 @@ def document_data(sent: object, files: UploadedFiles | None, context: AdapterCon
             'Send {"type": "document_url", "document_url": "data:…"}.',
         )
     if kind == "file":
-        return _file_data(members.get("file_id"), files)
+        file_id = members.get("file_id")
+        if not isinstance(file_id, str) or files is None:
+            raise BadOption("file_id names no file that is kept here.", "Upload the file first, or send a data URL.")
+        return files.find_own(file_id).data()
     value = members.get(kind)
     url = value.get("url") if isinstance(value, Mapping) else value
     if not isinstance(url, str) or not url:
         raise NothingSent(f"The document has no {kind}.", "Send a data URL, or the signed URL of an uploaded file.")
     if not is_url(url):
         return decode_base64(url, request.share)
-    if files is not None and (file_id := files.signed_id(url)) is not None:
-        return stored_data(files.find(file_id))
+    if files is not None and (signed_id := files.signed_id(url)) is not None:
+        if (file := files.find(signed_id)) is None:
+            raise NoSuchFile
+        return file.data()
     return context.fetch(url, "Send the document as a data URL, or upload it and send its signed URL.").data
-
-
-def _file_data(file_id: object, files: UploadedFiles | None) -> bytes:
-    if not isinstance(file_id, str) or files is None:
-        raise BadOption("file_id names no file that is kept here.", "Upload the file first, or send a data URL.")
-    return stored_data(find_file(files, file_id))
 
 
 def make_mistral(context: AdapterContext) -> Blueprint:
@@ -126,7 +119,7 @@ def make_mistral(context: AdapterContext) -> Blueprint:
 
 
 def _read(context: AdapterContext, data: bytes, asked: OcrRequest) -> FileRead:
-    """What was read of the document; the error of a page, for which there is no place, is raised."""
+    """The document's pages; raises the error of a page, because an answer has no place for it."""
     options = asked.read_options(has_models=context.reader.has_models)
     if asked.pages == ALL:
         read = context.read_pages(data, options)
@@ -138,7 +131,7 @@ def _read(context: AdapterContext, data: bytes, asked: OcrRequest) -> FileRead:
 
 
 def _failure(error: Exception) -> Response:
-    """An error as Mistral has it; at 422 with the list that its clients look for there."""
+    """An error as Mistral has it; at 422 with the list that its clients read."""
     failure = failure_of(error)
     status, text, code = failure.status, str(failure), failure.code
     detail = {"detail": [{"loc": ["body"], "msg": text, "type": code}]} if status == _UNPROCESSABLE else {}
@@ -147,7 +140,7 @@ def _failure(error: Exception) -> Response:
 
 
 def page_members(page: Page, markdown: str, asked: OcrRequest, dpi: int) -> dict[str, object]:
-    """One page, which is also given as Markdown; pages of PDFs are drawn at `dpi`."""
+    """One page and its Markdown; pages of PDFs are drawn at `dpi`."""
     members: dict[str, object] = {
         "index": page.number - 1,
         "markdown": markdown,
@@ -160,7 +153,11 @@ def page_members(page: Page, markdown: str, asked: OcrRequest, dpi: int) -> dict
     if asked.include_blocks:
         members["blocks"] = [_block(block, page) for block in blocks_of(page)]
     if asked.table_format:
-        members["tables"] = [_table(number, table, asked.table_format) for number, table in enumerate(page.tables)]
+        write, suffix = _TABLE_FORMATS[asked.table_format]
+        members["tables"] = [
+            {"id": f"tbl-{number}.{suffix}", "content": write(table), "format": asked.table_format}
+            for number, table in enumerate(page.tables)
+        ]
     if asked.confidence_scores_granularity and page.lines:
         by_word = asked.confidence_scores_granularity == "word"
         members["confidence_scores"] = _confidences(page, markdown, by_word=by_word)
@@ -179,13 +176,8 @@ def _block(block: Block, page: Page) -> dict[str, object]:
     }
 
 
-def _table(number: int, table: Table, table_format: str) -> dict[str, object]:
-    write, suffix = _TABLE_FORMATS[table_format]
-    return {"id": f"tbl-{number}.{suffix}", "content": write(table), "format": table_format}
-
-
 def _confidences(page: Page, markdown: str, *, by_word: bool) -> dict[str, object]:
-    """The mean and the least of the lines' confidences, or of the words' with a list of them."""
+    """The mean and the least confidence of the lines, or of the words, which are listed then."""
     words = _words(page, markdown) if by_word else []
     scores = [word["confidence"] for word in words] or [line.confidence for line in page.lines]
     return {
@@ -200,7 +192,7 @@ def _words(page: Page, markdown: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     at = 0
     for word in (word for line in page.lines for word in line.words or ()):
-        # In Markdown some signs are escaped; such a word is put where the search stands.
+        # Markdown escapes some characters; a word with such a one is put where the search stands.
         at = max(at, markdown.find(word.text, at))
         found.append({"text": word.text, "confidence": round(word.confidence, _DIGITS), "start_index": at})
         at += len(word.text) if markdown.startswith(word.text, at) else 0

@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from ocrsvc.adapters.context import AdapterContext, make_blueprint
-from ocrsvc.adapters.request_values import NotServed, RequestValues, parse_values
+from ocrsvc.adapters.format_values import NotServed, RequestValues, parse_values
 from ocrsvc.errors import BadOption, CallerError, NothingSent, OcrsvcError, UnknownModel
 from ocrsvc.formats.boxes import to_boxes, to_frames
 from ocrsvc.http.error_responses import failure_of

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from ocrsvc.adapters.request_values import NotServed
+from ocrsvc.adapters.format_values import NotServed
 from ocrsvc.errors import BadOption, CallerError
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import as_text

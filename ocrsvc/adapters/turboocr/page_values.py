@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from ocrsvc.adapters.answer_values import placed_texts
+from ocrsvc.adapters.format_values import placed_texts
 from ocrsvc.adapters.turboocr.parameters import DocumentParameters, Mode, PageParameters
 from ocrsvc.formats.markup import to_html
 from ocrsvc.imaging.geometry import restore_page

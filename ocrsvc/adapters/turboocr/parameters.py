@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field
 from werkzeug.datastructures import Headers
 
-from ocrsvc.adapters.request_values import NotServed, RequestValues, parse_values
+from ocrsvc.adapters.format_values import NotServed, RequestValues, parse_values
 from ocrsvc.adapters.turboocr.failures import Coded
 from ocrsvc.errors import BadOption
 from ocrsvc.http.field_values import as_text

@@ -13,8 +13,7 @@ import numpy as np
 import orjson
 from pydantic import Field
 
-from ocrsvc.adapters.answer_values import placed_texts
-from ocrsvc.adapters.request_values import RequestValues, parse_values
+from ocrsvc.adapters.format_values import RequestValues, parse_values, placed_texts
 from ocrsvc.errors import BadBase64, BadOption, BrokenImage, CallerError, NothingSent, UnknownModel, UnsupportedImage
 from ocrsvc.formats.boxes import to_boxes, to_frames
 from ocrsvc.http.field_values import shown

@@ -17,8 +17,8 @@ import orjson
 from flask import Blueprint, Response
 from werkzeug.exceptions import NotFound
 
-from ocrsvc.adapters.answer_values import HeldOutput
 from ocrsvc.adapters.context import AdapterContext, StoredDocuments, add_job_routes
+from ocrsvc.adapters.format_values import HeldOutput
 from ocrsvc.adapters.umi_ocr.answers import (
     DOCUMENT_OPTIONS,
     OK,

@@ -18,7 +18,7 @@ from flask import Blueprint, Response
 from pydantic import Field
 
 from ocrsvc.adapters.context import AdapterContext, add_routes, make_blueprint
-from ocrsvc.adapters.request_values import RequestValues, parse_values
+from ocrsvc.adapters.format_values import RequestValues, parse_values
 from ocrsvc.adapters.umi_ocr.answers import (
     CODES,
     ENGINE_FAILED,

@@ -1,25 +1,28 @@
-"""Options of requests, checked by pydantic, whichever format has them in a query, a form or JSON."""
+"""What several formats do alike: options checked by pydantic, lines with their corners, and answers made in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import PydanticCustomError
 
 from ocrsvc.errors import BadOption, CallerError
+from ocrsvc.formats.boxes import Boxed, to_boxes, to_scores, whole
 from ocrsvc.http.field_values import as_text, shown
+from ocrsvc.serving.memory_budget import Share
 
 B = TypeVar("B", bound=BaseModel)
 M = TypeVar("M", bound="RequestValues")
 
 MESSAGE: Final = "{name} is {value!r}: {why}."
-_SHOWN_LETTERS: Final = 40
+_SHOWN_CHARACTERS: Final = 40
 
 
 class RequestValues(BaseModel):
-    """Options by their names, or their aliases; names that are not known are left alone."""
+    """Options by their names, or their aliases; unknown names are ignored."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, allow_inf_nan=False)
 
@@ -38,11 +41,11 @@ NotServed = Annotated[bool, AfterValidator(_off)]
 """A flag that asks for what is not done here."""
 
 Listed = BeforeValidator(_listed)
-"""Of a list: its values may be in one text, separated by commas."""
+"""For a list whose values may be in one text, separated by commas."""
 
 
 def parse_values(kind: type[M], sent: Mapping[str, object], message: str = MESSAGE) -> M:
-    """What was sent, as its types; what is empty counts as not sent. Raises BadOption, with the message as a format."""
+    """The sent values as a model; empty ones count as not sent. Raises BadOption with `message` filled in."""
     values: dict[str, Any] = {}
     for field, about in kind.model_fields.items():
         value = sent.get(name := about.alias or field)
@@ -55,15 +58,42 @@ def parse_values(kind: type[M], sent: Mapping[str, object], message: str = MESSA
         return kind.model_validate(values)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)[0]
-        value = shown(sent.get(str(found["loc"][0])))[:_SHOWN_LETTERS]
+        value = shown(sent.get(str(found["loc"][0])))[:_SHOWN_CHARACTERS]
         raise BadOption(message.format(name=found["loc"][0], value=value, why=found["msg"])) from None
 
 
 def parse_object(kind: type[B], sent: object, remedy: str) -> B:
-    """An object in JSON as its types. Raises CallerError, which names the member that is wrong."""
+    """A JSON object as a model. Raises CallerError, which names the wrong member."""
     try:
         return kind.model_validate(sent)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)[0]
         why = "Input should be an object" if found["type"] == "model_type" else found["msg"]
         raise CallerError(f"{'.'.join(map(str, found['loc']))}: {why}.", remedy) from None
+
+
+def placed_texts(
+    texts: Sequence[Boxed], box_digits: int | None = None, score_digits: int = 5, scale: float = 1.0
+) -> Iterator[tuple[str, float, list[list[Any]]]]:
+    """Text, confidence and corners of each line or word; corners in whole pixels without `box_digits`."""
+    boxes = to_boxes(texts) * scale
+    corners = whole(boxes) if box_digits is None else boxes.round(box_digits)
+    return zip([text.text for text in texts], to_scores(texts, score_digits), corners.tolist(), strict=True)
+
+
+class HeldOutput(io.BytesIO):
+    """An output in memory; its bytes and the copy that `taken` makes are counted in a share before they are kept."""
+
+    def __init__(self, share: Share) -> None:
+        super().__init__()
+        self._share = share
+
+    def write(self, data: Any, /) -> int:
+        """Keep all of the bytes. Raises QueueFull, BodyTooLarge."""
+        self._share.take(2 * len(data))
+        return super().write(data)
+
+    def taken(self) -> bytes:
+        """All that was written; the share is free of it, because the response counts it again."""
+        self._share.give_back(2 * self.tell())
+        return self.getvalue()
