@@ -15,6 +15,7 @@ import pytest
 from pydantic.alias_generators import to_camel
 from web_support import running_app
 
+from ocrsvc.adapters.format_values import parse_values
 from ocrsvc.adapters.kserve import v2_http
 from ocrsvc.adapters.ocr_space import http as ocr_space_http
 from ocrsvc.adapters.paddle_serving import http as paddle_serving_http
@@ -23,7 +24,7 @@ from ocrsvc.adapters.rapidocr_api import http as rapidocr_api_http
 from ocrsvc.adapters.tfserving import http as tfserving
 from ocrsvc.adapters.tfserving.http import check_signature
 from ocrsvc.adapters.umi_ocr import answers as umi_ocr
-from ocrsvc.adapters.umi_ocr.answers import DocumentOptions, parse_document_options, parse_image_options
+from ocrsvc.adapters.umi_ocr.answers import DocumentOptions, ImageOptions
 from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, OcrsvcError
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import as_text
@@ -154,7 +155,7 @@ def foreign_options(text: bytes) -> None:
         lambda: rapidocr_api_http._options(sent),
         lambda: paddle_serving_http.to_lists(Content(fields=(("key", [word]), ("value", [word])))),
         *(
-            lambda name=about.alias: parse_document_options({name: word})
+            lambda name=about.alias: parse_values(DocumentOptions, {name: word})
             for about in DocumentOptions.model_fields.values()
         ),
         *(lambda name=name: parse_members({"file": "QUJD", to_camel(name): word}) for name in Members.model_fields),
@@ -392,9 +393,9 @@ def test_areas_to_be_ignored_cost_little_however_many_there_are() -> None:
 
     def ignore() -> None:
         some, everything = areas, [*areas, [[0, 0], [9, 9]]]
-        assert umi_ocr.to_answer(page, parse_image_options({"tbpu.ignoreArea": some}), 0.0)["code"] == umi_ocr.OK
+        assert umi_ocr.to_answer(page, parse_values(ImageOptions, {"tbpu.ignoreArea": some}), 0.0)["code"] == umi_ocr.OK
         assert (
-            umi_ocr.to_answer(page, parse_image_options({"tbpu.ignoreArea": everything}), 0.0)["code"]
+            umi_ocr.to_answer(page, parse_values(ImageOptions, {"tbpu.ignoreArea": everything}), 0.0)["code"]
             == umi_ocr.NO_TEXT
         )
 

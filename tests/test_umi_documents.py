@@ -26,7 +26,8 @@ from json_structure import differences
 from support import Server, run_server, wait_until
 from web_support import TEXT, KnownEngine, json_of, picture
 
-from ocrsvc.adapters.umi_ocr.answers import parse_document_options
+from ocrsvc.adapters.format_values import parse_values
+from ocrsvc.adapters.umi_ocr.answers import DocumentOptions
 from ocrsvc.adapters.umi_ocr.documents import name_of, numbers_of
 from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.app import create_app
@@ -123,7 +124,7 @@ def test_pages_that_were_told_are_not_told_again_unless_asked(place: Place) -> N
     ],
 )
 def test_pages_are_chosen_as_the_original_does(options: dict[str, Any], pages: list[int]) -> None:
-    assert numbers_of(parse_document_options(options), 5, 5) == pages
+    assert numbers_of(parse_values(DocumentOptions, options), 5, 5) == pages
 
 
 def test_an_area_is_ignored_only_on_the_pages_that_it_is_meant_for(place: Place) -> None:

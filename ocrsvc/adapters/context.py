@@ -1,6 +1,6 @@
 """What an API adapter is made from, over HTTP and over gRPC; `ocrsvc.registry` lists the adapters.
 
-Documents that an adapter's clients leave to be read while nobody waits are jobs (`ocrsvc.jobs`) in its name.
+Documents that are read while no client waits are jobs (`ocrsvc.jobs`) in the adapter's name.
 """
 
 from __future__ import annotations
@@ -32,17 +32,14 @@ from ocrsvc.records import ReadOptions
 from ocrsvc.settings.settings import Settings
 
 PLAIN: Final = ReadOptions()
+NO_ADDRESSES: Final = "Addresses are not fetched here."
 Route = tuple[str, str, Callable[..., ResponseReturnValue]]
 """Method, path, and the view, which is called with the names in the path."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterContext:
-    """What the factory of a blueprint is given.
-
-    `model` is the same reader as a model with tensors, whose requests are counted apart. Without `jobs` no document is
-    taken in to be read later.
-    """
+    """What the factory of a blueprint gets; without `jobs` no document is taken in to be read later."""
 
     settings: Settings
     reader: Reader
@@ -51,23 +48,23 @@ class AdapterContext:
     url_files: UrlFiles = field(default_factory=UrlFiles)
 
     def read(self, data: bytes, options: ReadOptions = PLAIN) -> Reading:
-        """What is read of an image of this thread's request. Raises as `Reader.read`."""
+        """Read an image of this thread's request. Raises as `Reader.read`."""
         return self.reader.read(data, options, request.left_s, request.context)
 
     def read_pages(self, data: bytes, options: ReadOptions, most: int | None = None) -> FileRead:
-        """The pages of a file of this thread's request, see `read_pages`."""
+        """Read the pages of a file of this thread's request, see `read_pages`."""
         return read_pages(self.reader, data, options, request.left_s, request.context, most)
 
     def fetch(self, url: str, remedy: str) -> FetchedFile:
-        """The file at a URL. Raises BadOption with this remedy where none is fetched; as `UrlFiles.fetch`."""
+        """The file at a URL. Raises BadOption with this remedy where URLs are not fetched; as `UrlFiles.fetch`."""
         if not self.url_files.is_on:
-            raise BadOption("Addresses are not fetched here.", remedy)
+            raise BadOption(NO_ADDRESSES, remedy)
         return self.url_files.fetch(url)
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcService:
-    """The gRPC services of an adapter: the .proto files of their messages, and what makes the methods by path."""
+    """The gRPC services of an adapter: the .proto files of their messages, and the factory of the methods by path."""
 
     files: tuple[str, ...]
     make: Callable[[Messages, OcrModel], Methods]
@@ -88,19 +85,19 @@ def add_routes(blueprint: Blueprint, routes: Iterable[Route]) -> None:
 
 
 class StoredDocuments:
-    """Those that came by the format `source`; for any thread that serves a request. Raises JobsOff where none may."""
+    """The jobs of one adapter; for any thread that serves a request. Raises JobsOff where there are none."""
 
     def __init__(self, context: AdapterContext, source: str) -> None:
         self._context, self._source = context, source
 
     @property
     def jobs(self) -> JobStore:
-        """Where they are kept."""
+        """The job store."""
         return store_of(self._context.jobs)
 
     @property
     def files(self) -> ResultFiles:
-        """What is made of them."""
+        """The files of their results."""
         return ResultFiles(self.jobs, self._context.reader)
 
     def add(
@@ -112,14 +109,14 @@ class StoredDocuments:
         name: str = "",
         formats: Sequence[str] = (),
     ) -> Job:
-        """Take one in. `pages` as of a JobRequest; `asked` is what the answer is to hold. Raises as `add_job`."""
+        """Take a document in; `pages` as in a JobRequest, `asked` is kept for the answer. Raises as `add_job`."""
         record = Record(*owner_of_request(), self._source, name, asked=dict(asked), formats=tuple(formats))
         job_request, context = JobRequest(data, options, record, pages), self._context
         return add_job(self.jobs, context.reader, context.settings, job_request, request.context, request.left_s)
 
     @contextmanager
     def found(self, sent_id: object, missing: Exception) -> Iterator[Job]:
-        """The one of this id. Raises `missing` where there is none, or none any more, or of another key."""
+        """The job with this id. Raises `missing` where there is none, or it came with another key."""
         job = find_job(self.jobs, sent_id, owner_of_request(), self._source)
         if job is None:
             raise missing
@@ -130,5 +127,5 @@ class StoredDocuments:
 
 
 def add_job_routes(blueprint: Blueprint, *routes: Route) -> None:
-    """Add routes of stored documents, which ask for no place in front of the engine."""
+    """Add routes of stored documents, which take no place in front of the engine."""
     add_routes(blueprint, [(method, path, job_view(view)) for method, path, view in routes])

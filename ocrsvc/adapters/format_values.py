@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import PydanticCustomError
@@ -17,14 +17,14 @@ from ocrsvc.serving.memory_budget import Share
 B = TypeVar("B", bound=BaseModel)
 M = TypeVar("M", bound="RequestValues")
 
-MESSAGE: Final = "{name} is {value!r}: {why}."
 _SHOWN_CHARACTERS: Final = 40
 
 
 class RequestValues(BaseModel):
-    """Options by their names, or their aliases; unknown names are ignored."""
+    """Options by their names, or their aliases; unknown names are ignored. `message` tells of a wrong value."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, allow_inf_nan=False)
+    message: ClassVar[str] = "{name} is {value!r}: {why}."
 
 
 def _off(value: bool) -> bool:  # noqa: FBT001  pydantic calls it
@@ -44,8 +44,8 @@ Listed = BeforeValidator(_listed)
 """For a list whose values may be in one text, separated by commas."""
 
 
-def parse_values(kind: type[M], sent: Mapping[str, object], message: str = MESSAGE) -> M:
-    """The sent values as a model; empty ones count as not sent. Raises BadOption with `message` filled in."""
+def parse_values(kind: type[M], sent: Mapping[str, object]) -> M:
+    """The sent values as a model; empty ones count as not sent. Raises BadOption."""
     values: dict[str, Any] = {}
     for field, about in kind.model_fields.items():
         value = sent.get(name := about.alias or field)
@@ -59,7 +59,7 @@ def parse_values(kind: type[M], sent: Mapping[str, object], message: str = MESSA
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)[0]
         value = shown(sent.get(str(found["loc"][0])))[:_SHOWN_CHARACTERS]
-        raise BadOption(message.format(name=found["loc"][0], value=value, why=found["msg"])) from None
+        raise BadOption(kind.message.format(name=found["loc"][0], value=value, why=found["msg"])) from None
 
 
 def parse_object(kind: type[B], sent: object, remedy: str) -> B:

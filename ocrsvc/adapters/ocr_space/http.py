@@ -1,21 +1,20 @@
 """The API of OCR.space over HTTP.
 
-What the caller got wrong is reported in an HTTP 200 with IsErroredOnProcessing, as there; what the service refuses
-keeps its true status beside it.
+The caller's errors are reported in an HTTP 200 with IsErroredOnProcessing, as there; refusals keep their true status.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, Literal, cast
+from typing import Annotated, ClassVar, Final, Literal, cast
 
 from flask import Blueprint, Response
 from pydantic import AfterValidator, Field
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from ocrsvc.adapters.context import AdapterContext, make_blueprint
+from ocrsvc.adapters.context import NO_ADDRESSES, AdapterContext, Route, make_blueprint
 from ocrsvc.adapters.format_values import NotServed, RequestValues, parse_values
 from ocrsvc.errors import BadOption, CallerError, NothingSent, OcrsvcError, UnknownModel
 from ocrsvc.formats.boxes import to_boxes, to_frames
@@ -41,7 +40,7 @@ _TAGS: Final = (
     "ita:it jpn:ja kor:ko nor:nb pol:pl por:pt rus:ru slv:sl spa:es swe:sv tha:th tur:tr ukr:uk vnm:vi"
 )
 LANGUAGES: Final[Mapping[str, str]] = dict(pair.split(":") for pair in _TAGS.split())
-"""What OCR.space calls languages, and what models do."""
+"""OCR.space's names of languages, and the tags of models."""
 
 
 def _language(name: str) -> str:
@@ -51,8 +50,9 @@ def _language(name: str) -> str:
 
 
 class _Asked(RequestValues, alias_generator=to_camel):
-    """What the fields of a request ask for."""
+    """The options of a request."""
 
+    message: ClassVar[str] = "Value for parameter '{name}' is invalid: {value!r}. {why}."
     language: Annotated[str, AfterValidator(_language)] | None = None
     ocr_engine: Annotated[Literal["1", "2", "3"] | None, Field(alias="OCREngine")] = None
     is_overlay_required: bool = False
@@ -70,38 +70,34 @@ def make_ocr_space(context: AdapterContext) -> Blueprint:
         return as_json(to_answer(file, time.monotonic() - began_s, overlay=bool(options.words)))
 
     def imageurl() -> Response:
-        raise _no_addresses()
+        raise BadOption(NO_ADDRESSES, _HOW)
 
-    posted = [("POST", path, image) for path in ("/parse/image", "/Parse/Image")]
-    return make_blueprint(
-        "ocr_space", _failure, [*posted, *(("GET", path, imageurl) for path in ("/parse/imageurl", "/Parse/ImageUrl"))]
-    )
+    routes: list[Route] = [("POST", path, image) for path in ("/parse/image", "/Parse/Image")]
+    routes += [("GET", path, imageurl) for path in ("/parse/imageurl", "/Parse/ImageUrl")]
+    return make_blueprint("ocr_space", _failure, routes)
 
 
 def read_options(content: Content, *, has_models: bool) -> ReadOptions:
-    """What the fields ask of the reader. Raises BadOption for what is unknown, or cannot be done.
-
-    Without a model repository one model reads all that it can read, so that the language decides nothing.
-    """
-    asked = parse_values(_Asked, content.members, "Value for parameter '{name}' is invalid: {value!r}. {why}.")
+    """The reading options; without a model repository the language decides nothing. Raises BadOption."""
+    asked = parse_values(_Asked, content.members)
     lang, rotate = asked.language if has_models else None, rotate_option(asked.detect_orientation)
     return ReadOptions(rotate=rotate, lang=lang, words=asked.is_overlay_required)
 
 
 def _image(content: Content, context: AdapterContext) -> bytes:
-    """A file under any name, else at a URL where these are fetched, else base64, with a data URI or without."""
+    """A file in any field, else from a URL, else base64 with or without a data URI."""
     data = content.any_file()
     if data is not None:
         return data
     if url := content.text("url"):
         return context.fetch(url, _HOW).data
     if any(is_url(value) for name, value in content.fields if name == BASE64_FIELD):
-        raise _no_addresses()
+        raise BadOption(NO_ADDRESSES, _HOW)
     return content.first_image((), (BASE64_FIELD,))
 
 
 def to_answer(file: FileRead, spent_s: float, *, overlay: bool) -> dict[str, object]:
-    """The pages in OCR.space's words. Raises the error of a file of which no page was read."""
+    """The pages as OCR.space has them. Raises the first error where no page was read."""
     if not file.readings:
         raise file.errors[0][1]
     messages = [str(failure_of(error)) for _, error in file.errors]
@@ -135,7 +131,7 @@ def _parsed(outcome: Reading | OcrsvcError, *, overlay: bool) -> dict[str, objec
 
 
 def _overlay(page: Page) -> dict[str, object]:
-    """Each line with its words; one that is the whole line where the engine knows none."""
+    """Each line with its words; a line without words is one word."""
     words = iter(_placed([word for line in page.lines for word in line.words or ()]))
     lines = []
     for line, whole in zip(page.lines, _placed(page.lines), strict=True):
@@ -154,18 +150,13 @@ def _placed(texts: Sequence[Line | Word]) -> list[dict[str, object]]:
     ]
 
 
-def _no_addresses() -> BadOption:
-    return BadOption("Addresses are not fetched here.", _HOW)
-
-
 def _failure(error: Exception) -> Response:
     failure = failure_of(error)
-    message, details = str(failure), failure.title
-    exit_code = FAILED if isinstance(error, CallerError) else FATAL
+    message, details, exit_code = str(failure), failure.title, FAILED if isinstance(error, CallerError) else FATAL
     if isinstance(error, NothingSent):
         message = "No file uploaded or URL provided"
     if isinstance(error, UnknownModel):
-        # Nothing else in this format chooses a model. The original says no more than that.
+        # Only the language chooses a model in this format.
         message, details, exit_code = NO_LANGUAGE, message, INVALID_PARAMETER
     answer = {
         "OCRExitCode": exit_code,

@@ -1,4 +1,4 @@
-"""Umi-OCR's options, answers about one page, and codes; how it describes options to its clients is options.json."""
+"""Umi-OCR's options, answers for one page, and codes; options.json describes the options to clients."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from itertools import pairwise
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import numpy as np
 import orjson
 from pydantic import Field
 
-from ocrsvc.adapters.format_values import RequestValues, parse_values, placed_texts
+from ocrsvc.adapters.format_values import RequestValues, placed_texts
 from ocrsvc.errors import BadBase64, BadOption, BrokenImage, CallerError, NothingSent, UnknownModel, UnsupportedImage
 from ocrsvc.formats.boxes import to_boxes, to_frames
 from ocrsvc.http.field_values import shown
@@ -21,7 +21,7 @@ from ocrsvc.http.options import read_options
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import clamp_side_px, rotate_option
 from ocrsvc.models.model_control import ModelList
-from ocrsvc.records import Line, Page, ReadOptions
+from ocrsvc.records import Line, Page, ReadOptions, Word
 
 _Parser = Literal[
     "multi_para", "multi_line", "multi_none", "single_para", "single_line", "single_none", "single_code", "none"
@@ -38,7 +38,7 @@ FILES: Final[Mapping[str, tuple[str, str]]] = {
     "models/config_korean.txt": ("ko", "한국어"),
     "models/config_cyrillic.txt": ("ru", "Русский"),
 }
-"""The languages that the original's plugins have, many of them hard-wired in clients: their tags and titles."""
+"""The languages of the original's plugins, hard-wired in many clients: their tags and titles."""
 
 _LANGUAGES: Final = {
     **{value: tag for value, (tag, _) in FILES.items()},
@@ -48,9 +48,9 @@ _LANGUAGES: Final = {
 
 _DESCRIBED: Final[Mapping[str, Any]] = orjson.loads(files(__package__).joinpath("options.json").read_bytes())
 OPTIONS: Final[Mapping[str, Any]] = _DESCRIBED["image"]
-"""What GET /api/ocr/get_options answers without a model repository, as the original describes it to its clients."""
+"""The answer of GET /api/ocr/get_options without a model repository."""
 DOCUMENT_OPTIONS: Final[Mapping[str, Any]] = _DESCRIBED["document"]
-"""What GET /api/doc/get_options adds to the options of an image."""
+"""The options that GET /api/doc/get_options adds."""
 OK, NO_TEXT = 100, 101
 NOT_JSON, EMPTY, NO_BASE64, NO_DICT, BAD_OPTION = 800, 801, 802, 803, 804
 ENGINE_FAILED, REFUSED = 902, 903
@@ -67,8 +67,9 @@ UNREADABLE_IMAGES: Final = (300, 301)
 
 
 class ImageOptions(RequestValues):
-    """The options of an image; the original has no `words`, and so it is not among those that are listed."""
+    """The options of an image; options.json lists all but `words`, which the original lacks."""
 
+    message: ClassVar[str] = _MESSAGE
     language: Annotated[Any, Field(alias=LANGUAGE)] = None
     cls: Annotated[bool | None, Field(alias="ocr.cls")] = None
     max_side: Annotated[float | None, Field(alias="ocr.limit_side_len")] = None
@@ -78,14 +79,14 @@ class ImageOptions(RequestValues):
     words: Annotated[bool, Field(alias="data.words")] = False
 
     def read_options(self, *, has_models: bool) -> ReadOptions:
-        """What is asked of the reader; a language only where there is a model repository. Raises BadOption."""
+        """The reading options, with a language only where there is a model repository. Raises BadOption."""
         side = clamp_side_px(self.max_side) if self.max_side is not None else None
         read = ReadOptions(rotate=rotate_option(self.cls), max_side=side, words=self.words)
         return _with_language(read, self.language) if has_models and self.language is not None else read
 
 
 class DocumentOptions(ImageOptions):
-    """The options of a document; kept with a task under the names that were sent."""
+    """The options of a document; a task keeps them under the names that were sent."""
 
     ignored_first: Annotated[int, Field(alias="tbpu.ignoreRangeStart")] = 1
     ignored_last: Annotated[int, Field(alias="tbpu.ignoreRangeEnd")] = -1
@@ -94,16 +95,6 @@ class DocumentOptions(ImageOptions):
     listed: Annotated[tuple[int, ...], Field(alias="pageList")] = ()
     # Pages are read as they look.
     mode: Annotated[Literal["mixed", "fullPage", "imageOnly"], Field(alias="doc.extractionMode")] = "fullPage"
-
-
-def parse_image_options(sent: Mapping[str, object]) -> ImageOptions:
-    """The checked options of an image. Raises BadOption, with the original's words."""
-    return parse_values(ImageOptions, sent, _MESSAGE)
-
-
-def parse_document_options(sent: Mapping[str, object]) -> DocumentOptions:
-    """The checked options of a document. Raises BadOption, with the original's words."""
-    return parse_values(DocumentOptions, sent, _MESSAGE)
 
 
 def _with_language(options: ReadOptions, sent: object) -> ReadOptions:
@@ -117,7 +108,7 @@ def _with_language(options: ReadOptions, sent: object) -> ReadOptions:
 
 
 def language_choices(listed: ModelList) -> list[tuple[str, str]]:
-    """The values with their titles: languages that are read, by the original's values where it has any; then models."""
+    """Values with their titles: the languages, by the original's values where it has any; then the models."""
     found = [(value, title) for value, (tag, title) in FILES.items() if tag in listed.languages]
     known = {tag for tag, _ in FILES.values()}
     found += [(f"lang={tag}", tag) for tag in listed.languages if tag not in known]
@@ -130,14 +121,14 @@ def language_choices(listed: ModelList) -> list[tuple[str, str]]:
 
 
 def options_for(listed: ModelList) -> Mapping[str, object]:
-    """What GET /api/ocr/get_options answers where there is a model repository."""
+    """The answer of GET /api/ocr/get_options where there is a model repository."""
     choices = language_choices(listed)
     own = {"default": choices[0][0], "optionsList": list(map(list, choices))} if choices else {}
     return {**OPTIONS, LANGUAGE: {**OPTIONS[LANGUAGE], **own}}
 
 
 class Coded(CallerError):
-    """An error for which the original has a code, where ours have one for several."""
+    """An error with a code of the original that ours do not tell apart."""
 
     def __init__(self, code: int, detail: str) -> None:
         super().__init__(detail)
@@ -145,7 +136,7 @@ class Coded(CallerError):
 
 
 def code_in(codes: Sequence[tuple[type[Exception], int]], error: Exception, not_json: int) -> int | None:
-    """The original's code for this error; None where these have none."""
+    """The original's code for this error; None where `codes` lack it."""
     if isinstance(error, Coded):
         return error.original_code
     if type(error) is CallerError:
@@ -154,9 +145,8 @@ def code_in(codes: Sequence[tuple[type[Exception], int]], error: Exception, not_
 
 
 def checked_members(*needed: str, missing: str, may_be_empty: bool = False) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """The members of this thread's request, and its options. Raises Coded, with the original's words."""
-    content = request.content
-    members = content.members
+    """The members and the options of this thread's request. Raises Coded, with the original's words."""
+    content, members = request.content, request.content.members
     if content.raw is None and not (content.fields if may_be_empty else members):
         raise Coded(EMPTY, "请求为空。")
     if not any(name in members for name in needed):
@@ -168,14 +158,14 @@ def checked_members(*needed: str, missing: str, may_be_empty: bool = False) -> t
 
 
 def to_answer(page: Page, options: ImageOptions, spent_s: float) -> dict[str, object]:
-    """The lines in Umi-OCR's words, or its code for no text."""
+    """The lines as Umi-OCR has them, or its code for no text."""
     lines = _outside(page.lines, options.ignored)
     if not lines:
         return {"code": NO_TEXT, "data": ""}
     ends = to_ends(lines, options.parser or "")
     items = [
-        {"text": text, "score": score, "box": box, "end": end, **_words_of(line)}
-        for line, (text, score, box), end in zip(lines, placed_texts(lines, score_digits=4), ends, strict=True)
+        {**item, "end": end, **({} if line.words is None else {"words": _items(line.words)})}
+        for line, item, end in zip(lines, _items(lines), ends, strict=True)
     ]
     data: object = items
     if options.form == "text":
@@ -184,37 +174,31 @@ def to_answer(page: Page, options: ImageOptions, spent_s: float) -> dict[str, ob
     return {"code": OK, "data": data, "score": score, "time": round(spent_s, 4), "timestamp": time.time()}
 
 
-def _words_of(line: Line) -> dict[str, Any]:
-    """The words of a line, if it has any, with the members of a line."""
-    if line.words is None:
-        return {}
-    placed = placed_texts(line.words, score_digits=4)
-    return {"words": [{"text": text, "score": score, "box": box} for text, score, box in placed]}
+def _items(texts: Sequence[Line | Word]) -> list[dict[str, Any]]:
+    return [{"text": text, "score": score, "box": box} for text, score, box in placed_texts(texts, score_digits=4)]
 
 
 def to_ends(lines: Sequence[Line], parser: str) -> list[str]:
-    """What separates each line from the next; nothing follows the last one.
-
-    A line break; for the parsers without breaks, a blank where Latin letters would meet.
-    """
+    """What follows each line: a line break, or for `_none` parsers a blank where Latin letters would meet."""
     if not parser.endswith("_none"):
         return ["\n"] * (len(lines) - 1) + [""]
     pairs = pairwise(lines)
     return [" " if _is_latin(a.text[-1:]) and _is_latin(b.text[:1]) else "" for a, b in pairs] + [""]
 
 
-def _is_latin(letter: str) -> bool:
-    return letter.isascii() and not letter.isspace()
+def _is_latin(character: str) -> bool:
+    return character.isascii() and not character.isspace()
 
 
 def _outside(lines: Sequence[Line], areas: Sequence[object]) -> Sequence[Line]:
-    """The lines that do not lie wholly inside one of the areas."""
+    """The lines, except those wholly inside one of the areas."""
     if not areas or not lines:
         return lines
     x1, y1, x2, y2 = np.array(areas, np.float64).reshape(-1, 4).T
 
-    def ignored(left: float, top: float, right: float, bottom: float) -> bool:
-        return bool(((x1 <= left) & (y1 <= top) & (right <= x2) & (bottom <= y2)).any())
-
     frames = to_frames(to_boxes(lines).round(1)).tolist()
-    return [line for line, frame in zip(lines, frames, strict=True) if not ignored(*frame)]
+    return [
+        line
+        for line, (left, top, right, bottom) in zip(lines, frames, strict=True)
+        if not ((x1 <= left) & (y1 <= top) & (right <= x2) & (bottom <= y2)).any()
+    ]

@@ -1,4 +1,4 @@
-"""Files made of what was read of a document: text, CSV, JSON lines, and PDFs with text."""
+"""Makes files of a document's pages: text, CSV, JSON lines, and PDFs with text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENDINGS: Final[Mapping[str, str]] = {
     "jsonl": ".jsonl",
     "csv": ".csv",
 }
-"""What can be downloaded, and how each file's name ends."""
+"""The files that can be downloaded, and their suffixes."""
 
 _LAYERED, _ONE_LAYER = _PDFS = ("pdfLayered", "pdfOneLayer")
 _WITH_BLANK: Final = ("txt", "csv")
@@ -43,9 +43,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """What files are made with: pages were drawn at `dpi`, and the files are worth having within `limit_s`.
+    """How files are made: pages were drawn at `dpi`, and `check` is called for each one.
 
-    `check` is asked for each page; `picture_of` draws one with what is masked in black, None where nothing is.
+    `picture_of` draws a page with what is masked in black; None where nothing is masked.
     """
 
     dpi: int
@@ -56,7 +56,7 @@ class Making:
 
 @dataclass(frozen=True, slots=True)
 class AskedFiles:
-    """The files that are asked for, of ENDINGS; their names begin with `stem`, and texts may leave out blank pages."""
+    """The requested files, of ENDINGS; names begin with `stem`, and texts may leave out blank pages."""
 
     kinds: tuple[str, ...]
     ignores_blank: bool
@@ -64,22 +64,22 @@ class AskedFiles:
 
     @property
     def name(self) -> str:
-        """Of the one file, or of the archive with all of them."""
+        """The name of the one file, or of the archive."""
         return f"{self.stem}{ENDINGS[self.kinds[0]]}" if len(self.kinds) == 1 else f"{self.stem}.zip"
 
     @property
     def has_pdf(self) -> bool:
-        """Whether a PDF is among them."""
+        """Whether there is a PDF."""
         return any(kind in _PDFS for kind in self.kinds)
 
     @property
     def is_named_fully(self) -> bool:
-        """Whether the name says all of what is in it, so that one that was made before is the same."""
+        """Whether an existing file with this name must be the same."""
         return len(self.kinds) == 1 and self.kinds[0] not in _WITH_BLANK
 
 
 def asked_files(job: Job, sent: Mapping[str, Any]) -> AskedFiles:
-    """The files that are asked for. Raises Coded where the task is not done, or the original makes no such files."""
+    """The requested files. Raises Coded for a task that is not done, and for unknown files."""
     kinds = sent.get("file_types", [_LAYERED])
     ignores_blank = sent.get("ignore_blank", sent.get("ingore_blank", True))
     if job.progress().state != "success":
@@ -92,10 +92,7 @@ def asked_files(job: Job, sent: Mapping[str, Any]) -> AskedFiles:
 
 
 def write_files(job: Job, asked: AskedFiles, making: Making, output: IO[bytes]) -> None:
-    """Write the file, or an archive of several; memory holds one page of the task.
-
-    Raises Coded where the document cannot be written on, and as `write_document`.
-    """
+    """Write the file, or an archive of several; memory holds one page. Raises Coded, and as `write_document`."""
     if len(asked.kinds) == 1:
         _write_file(asked.kinds[0], job, making, output, ignores_blank=asked.ignores_blank)
         return
@@ -122,7 +119,7 @@ def _write_file(kind: str, job: Job, making: Making, output: IO[bytes], *, ignor
 def pages_of(
     job: Job, check: Check, kind: str = "dict", after: int = 0, most: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """The pages of a task in Umi-OCR's words, one at a time, without the first `after`; `kind` is dict or text."""
+    """The pages of a task as Umi-OCR has them, without the first `after`; `kind` is dict or text."""
     record = job.record()
     asked = DocumentOptions.model_validate(record.asked).model_copy(update={"form": kind})
     return (_page_of(row, record, asked) for row in _checked(job.pages(after, most), check))
@@ -146,14 +143,14 @@ def _page_of(row: Mapping[str, Any], record: Record, asked: DocumentOptions) -> 
 
 
 def from_front(number: int, count: int) -> int:
-    """A page's number that counts from the end, if it is negative, within the document."""
+    """A page's number within the document; a negative one counts from the end."""
     return min(max(number if number >= 0 else count + 1 + number, 0), count + 1)
 
 
 def _write_layered(job: Job, making: Making, output: IO[bytes]) -> None:
-    """The document with its text over it; where anything was to be masked, pictures of its pages in place of them.
+    """The document with its text over it; with masking, pictures of its pages.
 
-    Black over a page of the document itself would leave beneath it what is masked.
+    Black over a page of the document itself would leave the masked text beneath it.
     """
     result = replace(document_result(job), picture_of=making.picture_of, dpi=making.dpi)
     try:
@@ -184,10 +181,10 @@ def _write_csv(_job: Job, pages: Iterable[Mapping[str, Any]], output: IO[bytes])
 
 
 def _as_cell(text: str) -> str:
-    """The text of a cell: spreadsheets show it, and do not compute it as a formula.
+    """A cell's text, which no spreadsheet computes as a formula (OWASP, CSV injection).
 
-    As OWASP has it (CSV injection): an apostrophe before the signs that a formula begins with, those of full width,
-    which East Asian versions take as well, and white space that is skipped; quotes around every cell.
+    An apostrophe stands before the characters that begin a formula, those of full width, which East Asian versions
+    take as well, and white space that is skipped.
     """
     return f"'{text}" if text.startswith(_FORMULA_BEGINS) else text
 

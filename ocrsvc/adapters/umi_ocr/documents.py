@@ -1,7 +1,4 @@
-"""Umi-OCR's document API: takes in documents, reports their progress, and returns what was read of them.
-
-Only PDF is taken of the formats that it knows.
-"""
+"""Umi-OCR's document API: takes in PDFs, reports their progress, and returns their text."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from flask import Blueprint, Response
 from werkzeug.exceptions import NotFound
 
 from ocrsvc.adapters.context import AdapterContext, StoredDocuments, add_job_routes
-from ocrsvc.adapters.format_values import HeldOutput
+from ocrsvc.adapters.format_values import HeldOutput, parse_values
 from ocrsvc.adapters.umi_ocr.answers import (
     DOCUMENT_OPTIONS,
     OK,
@@ -27,7 +24,6 @@ from ocrsvc.adapters.umi_ocr.answers import (
     DocumentOptions,
     code_in,
     options_for,
-    parse_document_options,
 )
 from ocrsvc.adapters.umi_ocr.document_files import (
     AskedFiles,
@@ -73,12 +69,12 @@ CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (UnknownModel, BAD_VALUE),
 )
 
-_NAME_LETTERS: Final = 100
-# Of what was sent; a file's name may be as long as a body.
-_SENT_NAME_LETTERS: Final = 1000
-# A file system takes 255 for a name, and files that are made add to this one.
-_NAME_BYTES: Final = 230
-# Of pages on the disk: an answer with so many is made in the request, and takes no turn.
+_LONGEST_NAME: Final = 100
+# A sent name may be as long as a body: only its end is looked at.
+_LONGEST_SENT_NAME: Final = 1000
+# A file system takes 255, and the names of made files are longer than this one.
+_MOST_NAME_BYTES: Final = 230
+# An answer with fewer bytes of pages is made at once, and takes no turn.
 _SHORT_BYTES: Final = 1 << 20
 _NOT_IN_NAMES: Final = re.compile(r'[\x00-\x1f\x7f\ud800-\udfff\\/:*?"<>|]')
 
@@ -121,7 +117,7 @@ class _DocumentViews:
         return as_json({"code": OK, "data": self._tasks.add(part.data, read_options, pages, kept, name).id})
 
     def result(self) -> Response:
-        """Report how far a task is, and what it has read."""
+        """A task's progress, and the pages read."""
         sent = request.content.members
         with self._asked_for(sent) as job:
             if not sent.get("is_data"):
@@ -131,13 +127,13 @@ class _DocumentViews:
                 progress, after = _progress(job), job.reported() if is_unread else 0
                 upto = max(after, int(progress["processed_count"]))
                 answer = self._result_of(job, progress, kind, after, upto)
-                # Of two requests at the same moment one has the pages, and the other what came after them.
+                # Of two requests at the same moment, one gets the pages, and the other the later ones.
                 if not is_unread or job.note_reported(after, upto):
                     return answer
                 answer.close()
 
     def _result_of(self, job: Job, progress: Mapping[str, Any], kind: str, after: int, upto: int) -> Response:
-        """The answer with these pages: a long one, to which no page comes any more, from a file that is made once."""
+        """The answer with these pages; a long and complete one is a file that is made once."""
         write = partial(_write_result, job, progress, kind, after, upto)
         if job.pages_bytes(after) <= _SHORT_BYTES:
             return _in_memory(write, request.make_check())
@@ -152,7 +148,7 @@ class _DocumentViews:
         return file_response(self._tasks.files.path(lambda: job.result_path(name), make), JSON_TYPE)
 
     def make(self) -> Response:
-        """Make files of what was read, and return where they are."""
+        """Make files of the pages; the answer has their address."""
         sent = request.content.members
         with self._asked_for(sent) as job:
             asked = asked_files(job, sent)
@@ -167,7 +163,7 @@ class _DocumentViews:
     def _made(self, job: Job, asked: AskedFiles, check: Check) -> Path:
         context = self._context
         size_bytes = (job.folder / "file").stat().st_size if asked.has_pdf else 0
-        # The whole document, once for its text and once for pictures of its pages.
+        # The document, once for its text and once for pictures of its pages.
         with request.share.holding(2 * size_bytes):
             picture_of = None
             if asked.has_pdf and job.record().options.get("mask"):
@@ -199,18 +195,18 @@ class _DocumentViews:
 
 
 def code_of(error: Exception) -> int | None:
-    """The original's code for this error of a document; None where it is that of an image."""
+    """The original's code for an error of a document; None for one of an image."""
     return code_in(CODES, error, NOT_JSON)
 
 
 def name_of(sent: str) -> str:
-    """What the caller calls the file, as a name that is safe in a header, an address and any file system."""
-    kept = _NOT_IN_NAMES.sub("_", sent.strip()[-_SENT_NAME_LETTERS:]).lstrip(".")[-_NAME_LETTERS:]
-    return kept.encode()[-_NAME_BYTES:].decode(errors="ignore") or "document.pdf"
+    """The file's name, made safe for a header, an address and any file system."""
+    kept = _NOT_IN_NAMES.sub("_", sent.strip()[-_LONGEST_SENT_NAME:]).lstrip(".")[-_LONGEST_NAME:]
+    return kept.encode()[-_MOST_NAME_BYTES:].decode(errors="ignore") or "document.pdf"
 
 
 def numbers_of(options: DocumentOptions, count: int, most: int) -> list[int]:
-    """The pages that the options choose. Raises Coded when the document has none of them, TooManyPages above `most`."""
+    """The numbers of the chosen pages. Raises Coded for none, TooManyPages above `most`."""
     within = range(from_front(options.first, count), from_front(options.last, count) + 1)
     numbers = sorted({number for number in (options.listed or within) if 1 <= number <= count})
     if not numbers:
@@ -224,20 +220,20 @@ def numbers_of(options: DocumentOptions, count: int, most: int) -> list[int]:
 
 
 def _options_of(sent: object) -> DocumentOptions:
-    """The options, checked. Raises Coded for what is no JSON, BadOption for a wrong value."""
+    """The checked options. Raises Coded for invalid JSON, BadOption for a wrong value."""
     try:
         options = parse_json(as_text(sent).encode("utf-8", "replace")) if sent else {}
     except BodyTooLarge:
         raise
     except CallerError as error:
         raise Coded(BAD_OPTIONS, f"[Error] Invalid JSON format: {error.detail}") from error
-    return parse_document_options(options)
+    return parse_values(DocumentOptions, options)
 
 
 def _write_result(
     job: Job, progress: Mapping[str, Any], kind: str, after: int, upto: int, output: Output, check: Check
 ) -> None:
-    """Write the answer with these pages, one at a time. Raises FileNotFoundError once the task was cleared."""
+    """Write the answer with these pages, one at a time. Raises FileNotFoundError for a cleared task."""
     output.write(orjson.dumps(progress)[:-1] + b',"data":')
     pages = pages_of(job, check, kind, after, upto - after)
     if kind == "text":
@@ -251,7 +247,7 @@ def _write_result(
 
 
 def _in_memory(write: Callable[[Output, Check], None], check: Check) -> Response:
-    """The answer, in the request's account. Raises QueueFull, BodyTooLarge where there is no memory for it."""
+    """An answer made in memory, in the request's account. Raises QueueFull, BodyTooLarge."""
     with request.share.part() as held:
         output = HeldOutput(held)
         write(output, check)
@@ -259,7 +255,7 @@ def _in_memory(write: Callable[[Output, Check], None], check: Check) -> Response
 
 
 def _progress(job: Job) -> dict[str, Any]:
-    """How far a task is. Raises FileNotFoundError when it was cleared."""
+    """The state of a task. Raises FileNotFoundError for a cleared one."""
     progress, count = job.progress(), len(job.record().numbers)
     answer: dict[str, Any] = {
         "code": OK,

@@ -1,7 +1,7 @@
 """The API of Umi-OCR (hiroi-sora/Umi-OCR 2.1, port 1224) over HTTP.
 
-Its success response to the letter. What the caller got wrong is reported in an HTTP 200 with a code of its own, as
-there; what the service refuses keeps its true status beside it.
+Its success response to the letter. The caller's errors are reported in an HTTP 200 with a code, as there; refusals
+keep their true status.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from ocrsvc.adapters.umi_ocr.answers import (
     REFUSED,
     UNREADABLE_IMAGES,
     Coded,
+    ImageOptions,
     checked_members,
     code_in,
     options_for,
-    parse_image_options,
     to_answer,
 )
 from ocrsvc.adapters.umi_ocr.documents import PATH, add_documents, code_of
@@ -42,7 +42,7 @@ from ocrsvc.http.field_values import shown
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE, is_reported_in_a_200, is_wrong_path
 from ocrsvc.imaging.barcodes import draw_barcode
-from ocrsvc.records import Barcode, Box, Page, Pixels, ReadOptions
+from ocrsvc.records import Box, Page, ReadOptions
 
 QR_CODES: Final = "/api/qrcode"
 # The original labels its JSON so, and pages in a browser rely on the rest.
@@ -51,24 +51,23 @@ SAFE: Final = {"Content-Security-Policy": "default-src 'none'; sandbox"}
 _ENGINE_FAILURES: Final = frozenset({"engine_failed", "image_crashes_engine", "request_stops_worker"})
 
 NOT_DRAWN, UNREADABLE = 200, 202
-_NOTHING_FOUND: Final = "QR code not found in the image."
 _LEVELS: Final = {1: "L", 0: "M", 3: "Q", 2: "H"}
 _Side = Annotated[float, Field(ge=-1, le=4096)]
 
 
 class _NotServed(OcrsvcError, status=501, code="not_served", title="Not served"):
-    """A part of the original that is not here."""
+    """This part of the original is not served."""
 
 
 def make_umi_ocr(context: AdapterContext) -> Blueprint:
-    """POST /api/ocr, GET /api/ocr/get_options, /umiocr and / over a reader; /api/doc/… where documents may wait."""
+    """POST /api/ocr and /api/qrcode, GET /api/ocr/get_options, /umiocr and /; /api/doc/… where there are jobs."""
     reader, blueprint = context.reader, make_blueprint("umi_ocr", _failure)
 
     @blueprint.post("/api/ocr")
     def ocr() -> Response:
         began_s = time.monotonic()
         _, sent = checked_members("base64", missing="请求中缺少 base64 字段。", may_be_empty=True)
-        options = parse_image_options(sent)
+        options = parse_values(ImageOptions, sent)
         data = request.content.first_image((), ("base64",))
         page = context.read(data, options.read_options(has_models=reader.has_models)).page
         return _as_html(to_answer(page, options, time.monotonic() - began_s))
@@ -108,7 +107,7 @@ def _failure(error: Exception) -> Response:
     failure = failure_of(error)
     if is_wrong_path(failure):
         return Response(f"<h1>Error: {failure.status} {failure.title}</h1>\n", failure.status, content_type=HTML)
-    # The original reports in a 200, too, that its engine broke; a refusal keeps its status for those who retry.
+    # The original reports a broken engine in a 200, too; a refusal keeps its status for clients that retry.
     in_a_200 = is_reported_in_a_200(error) or (isinstance(error, OcrsvcError) and failure.code == "engine_failed")
     of_documents = request.path.startswith(PATH)
     code = (code_of(error) if of_documents else None) or code_in(CODES, error, NOT_JSON)
@@ -122,9 +121,9 @@ def _failure(error: Exception) -> Response:
 
 
 def _as_html(answer: object, status: int = 200) -> Response:
-    """JSON that a browser takes for a page, as the original labels it: with nothing in it that could become markup.
+    """JSON labelled as HTML, as in the original, with escapes for what a browser would take for markup.
 
-    What a client sent, or wrote on an image, comes back in it; the escapes are the same JSON once it is parsed.
+    Text that a client sent, or wrote on an image, comes back in it.
     """
     body = orjson.dumps(answer)
     for sign in (b"<", b">", b"&"):
@@ -133,7 +132,7 @@ def _as_html(answer: object, status: int = 200) -> Response:
 
 
 class _Drawing(RequestValues):
-    """How a code is drawn; its sides in pixels."""
+    """The options of a drawn code; sides in pixels."""
 
     format: str = "QRCode"
     w: _Side = 0
@@ -143,10 +142,19 @@ class _Drawing(RequestValues):
 
 
 def to_codes(page: Page, spent_s: float) -> dict[str, object]:
-    """The codes of a page in Umi-OCR's words, or its code for none."""
+    """The codes of a page as Umi-OCR has them, or its code for none."""
     if not page.barcodes:
-        return {"code": NO_TEXT, "data": _NOTHING_FOUND}
-    data = [_to_code(code) for code in page.barcodes]
+        return {"code": NO_TEXT, "data": "QR code not found in the image."}
+    data = [
+        {
+            "orientation": _orientation(code.box),
+            "box": [[round(x), round(y)] for x, y in code.box],
+            "score": 1,
+            "format": code.type,
+            "text": code.text,
+        }
+        for code in page.barcodes
+    ]
     return {"code": OK, "data": data, "time": round(spent_s, 4), "timestamp": time.time()}
 
 
@@ -160,19 +168,11 @@ def draw_code(text: Any, options: Mapping[str, Any]) -> dict[str, object]:
         pixels = draw_barcode(text, asked.format, level=level, quiet_zone=has_zone)
     except BadOption as error:
         raise Coded(NOT_DRAWN, f"[Error] {error.detail}") from error
-    _, jpeg = cv2.imencode(".jpg", _enlarge(pixels, round(asked.w), round(asked.h)))
+    # Each module is as many whole pixels as fit.
+    width, height = max(round(asked.w), 1), max(round(asked.h), 1)
+    scale = max(1, min(width // pixels.shape[1], height // pixels.shape[0]))
+    _, jpeg = cv2.imencode(".jpg", np.ascontiguousarray(pixels.repeat(scale, 0).repeat(scale, 1)))
     return {"code": OK, "data": b64encode(jpeg.tobytes()).decode()}
-
-
-def _enlarge(pixels: Pixels, width: int, height: int) -> Pixels:
-    """At least so large, each module as many whole pixels as fit."""
-    scale = max(1, min(max(width, 1) // pixels.shape[1], max(height, 1) // pixels.shape[0]))
-    return np.ascontiguousarray(pixels.repeat(scale, 0).repeat(scale, 1))
-
-
-def _to_code(code: Barcode) -> dict[str, object]:
-    box = [[round(x), round(y)] for x, y in code.box]
-    return {"orientation": _orientation(code.box), "box": box, "score": 1, "format": code.type, "text": code.text}
 
 
 def _orientation(box: Box) -> int:

@@ -1,7 +1,7 @@
 """Writes pages as a PDF of text, with each line where it stood.
 
-Its letters are those of the reader's own font for simplified Chinese (Adobe-GB1: Chinese, Japanese kana, Latin, Greek
-and Cyrillic): nothing is embedded, so a page of text takes a kilobyte, and what that set lacks is not shown.
+The font is the viewer's own for simplified Chinese (Adobe-GB1: Chinese, Japanese kana, Latin, Greek and Cyrillic): it
+is not embedded, so a page of text takes a kilobyte, and other characters are not shown.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import IO, Final
 from ocrsvc.records import Line, Page
 
 _POINTS_PER_INCH: Final = 72
-# Behind the catalogue, the list of pages and the font: a page, and what is written on it.
+# After the catalogue, the list of pages and the font: a page and its content each.
 _FIRST_PAGE, _OBJECTS_PER_PAGE = 4, 2
-# Of the height of a line's box, below the line that letters stand on.
+# The part of a line's height that lies below the base line.
 _DESCENT: Final = 0.2
 _FONT: Final = (
     b"<< /Type /Font /Subtype /Type0 /BaseFont /STSong-Light /Encoding /UniGB-UTF16-H /DescendantFonts [<< /Type /Font "
@@ -27,7 +27,7 @@ _FONT: Final = (
 
 
 def write_text_pdf(pages: Iterable[Page], count: int, dpi: int, output: IO[bytes]) -> None:
-    """Write a PDF of `count` pages, of the size of those, which were drawn at `dpi`; memory holds one of them."""
+    """Write a PDF of `count` pages that were drawn at `dpi`; memory holds one of them."""
     file = _PdfFile(output)
     kids = b" ".join(b"%d 0 R" % (_FIRST_PAGE + _OBJECTS_PER_PAGE * at) for at in range(count))
     file.add(b"<< /Type /Catalog /Pages 2 0 R >>")
@@ -40,7 +40,7 @@ def write_text_pdf(pages: Iterable[Page], count: int, dpi: int, output: IO[bytes
 
 
 class _PdfFile:
-    """A file of numbered objects, written one after the other."""
+    """Writes a file of numbered objects."""
 
     def __init__(self, output: IO[bytes]) -> None:
         self._output, self._at = output, 0
@@ -64,7 +64,7 @@ class _PdfFile:
 
 
 def _page_objects(page: Page, number: int, scale: float) -> list[bytes]:
-    """The page, and what is written on it; numbered from `number` on."""
+    """A page and its content, numbered from `number` on."""
     drawn = zlib.compress(b"\n".join(_drawn(line, page.height, scale) for line in page.lines if line.text))
     return [
         b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 %.2f %.2f] /Resources << /Font << /F 3 0 R >> >> "
