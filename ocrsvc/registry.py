@@ -187,7 +187,7 @@ _ADAPTERS: Final = (
         operate_paths=("/v2/repository/models/",),
     ),
     _adapter("tfserving", 8501, grpc=True),
-    AdapterEntry("kserve_v1", 8080, "ocrsvc.adapters.kserve.v1_http:make_kserve_v1"),
+    AdapterEntry("kserve_v1", 8080, "ocrsvc.adapters.tfserving.http:make_kserve_v1"),
     _adapter("rapidocr_api", 9003, members=("image_file", "image_data"), takes_forms=True),
     # What PaddleX's serving has for probes.
     _adapter("paddlex", 8080, members=("file",), health_paths=("/health",)),

@@ -121,8 +121,8 @@ def test_an_import_that_descends_is_fine() -> None:
 
 # What several formats have in common lies below them.
 COMMON = {"context", "format_values", "model_protocols"}
-# Clients of PaddleX send its JSON in a tensor of KServe v2; KServe v1 is the REST API of TensorFlow Serving.
-SHARED = {"kserve": {"paddlex", "tfserving"}}
+# Clients of PaddleX send its JSON in a tensor of KServe v2.
+SHARED = {"kserve": {"paddlex"}}
 
 
 @pytest.mark.parametrize("module", [module for module in modules() if module.startswith("ocrsvc.adapters.")])

@@ -19,7 +19,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from web_support import CONFIDENCE, TEXT, DeafReader, as_base64, client_over, json_of, picture, running_app
 
-from ocrsvc.adapters.kserve.v2_metadata import model_statistics
+from ocrsvc.adapters.kserve.v2_models import model_statistics
 from ocrsvc.adapters.model_protocols.ocr_model import options_in
 from ocrsvc.adapters.model_protocols.tensors import (
     OUTPUT_NAMES,

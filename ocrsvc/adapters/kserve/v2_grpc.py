@@ -9,18 +9,8 @@ from typing import Any, Final
 from google.protobuf import json_format
 
 from ocrsvc.adapters.context import GrpcService
-from ocrsvc.adapters.kserve import v2_metadata
-from ocrsvc.adapters.kserve.v2_models import (
-    InferRequest,
-    checked_parameters,
-    find_model,
-    infer_arrays,
-    load_model,
-    only_input,
-    repository_index,
-    statistics_of,
-    unload_model,
-)
+from ocrsvc.adapters.kserve import v2_models
+from ocrsvc.adapters.kserve.v2_models import find_model
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel, ServedModel
 from ocrsvc.adapters.model_protocols.operators import caller_of_call
 from ocrsvc.adapters.model_protocols.tensors import Array, BadTensor, check_input, pack, unpack_elements
@@ -31,7 +21,7 @@ from ocrsvc.grpc_server.protobuf import Messages
 SERVICE: Final = "/inference.GRPCInferenceService/"
 FILE: Final = "inference.proto"
 
-# Where each datatype that is answered goes, for clients that do not send raw tensors.
+# The field of each datatype, for clients that do not send raw tensors.
 _CONTENTS: Final = {"BYTES": "bytes_contents", "FP32": "fp32_contents", "INT32": "int_contents"}
 
 
@@ -41,7 +31,7 @@ def make_kserve_v2(messages: Messages, model: OcrModel) -> Methods:
 
 
 def _describing(messages: Messages, model: OcrModel) -> dict[str, Method]:
-    """The methods that need no engine, whose answers have the members of a JSON object."""
+    """The methods that need no engine; their answers have the members of a JSON object."""
     models = model.models
 
     def of_the_model(members: Callable[[ServedModel], Mapping[str, Any]]) -> Callable[[Any], Mapping[str, Any]]:
@@ -50,12 +40,12 @@ def _describing(messages: Messages, model: OcrModel) -> dict[str, Method]:
     described: dict[str, Callable[[Any], Mapping[str, Any]]] = {
         "ServerLive": lambda _: {"live": True},
         "ServerReady": lambda _: {"ready": model.ready},
-        "ServerMetadata": lambda _: v2_metadata.server_metadata(has_repository=models.has_repository),
-        "RepositoryIndex": lambda request: {"models": repository_index(models, only_ready=request.ready)},
+        "ServerMetadata": lambda _: v2_models.server_metadata(has_repository=models.has_repository),
+        "RepositoryIndex": lambda request: {"models": v2_models.repository_index(models, only_ready=request.ready)},
         "ModelReady": of_the_model(lambda _: {"ready": model.ready}),
-        "ModelMetadata": of_the_model(v2_metadata.model_metadata),
-        "ModelConfig": of_the_model(lambda served: {"config": v2_metadata.model_config(served)}),
-        "ModelStatistics": lambda request: statistics_of(model, request.name, request.version),
+        "ModelMetadata": of_the_model(v2_models.model_metadata),
+        "ModelConfig": of_the_model(lambda served: {"config": v2_models.model_config(served)}),
+        "ModelStatistics": lambda request: v2_models.statistics_of(model, request.name, request.version),
     }
 
     def method(name: str, members: Callable[[Any], Mapping[str, Any]]) -> Method:
@@ -72,14 +62,14 @@ def _describing(messages: Messages, model: OcrModel) -> dict[str, Method]:
 
 
 def _administering(messages: Messages, model: OcrModel) -> dict[str, Method]:
-    """Loading and unloading. Where there is no repository there is nothing to load, and no unloading."""
+    """Loading, and where there is a repository, unloading."""
 
     def load(request: Any, call: Call) -> Any:
-        load_model(model, request.model_name, request.parameters, lambda: caller_of_call(call))
+        v2_models.load_model(model, request.model_name, request.parameters, lambda: caller_of_call(call))
         return messages["inference.RepositoryModelLoadResponse"]()
 
     def unload(request: Any, call: Call) -> Any:
-        unload_model(model, request.model_name, lambda: caller_of_call(call))
+        v2_models.unload_model(model, request.model_name, lambda: caller_of_call(call))
         return messages["inference.RepositoryModelUnloadResponse"]()
 
     load_request, unload_request = (messages[f"inference.RepositoryModel{name}Request"] for name in ("Load", "Unload"))
@@ -100,7 +90,7 @@ def _inferring(messages: Messages, model: OcrModel) -> dict[str, Method]:
         return _infer(model, request, call, response_class)
 
     def infer_in_stream(request: Any, call: Call) -> Any:
-        """Of a stream, a request that fails does not end the others."""
+        """A failed request does not end the stream."""
         try:
             return stream_class(infer_response=infer(request, call))
         except (OcrsvcError, CallFailed) as error:
@@ -116,14 +106,14 @@ def _inferring(messages: Messages, model: OcrModel) -> dict[str, Method]:
 
 def _infer(model: OcrModel, request: Any, call: Call, response_class: Any) -> Any:
     served = find_model(model.models, request.model_name, request.model_version)
-    tensor = only_input(request.inputs)
+    tensor = v2_models.only_input(request.inputs)
     batch = check_input(tensor.name, tensor.datatype, list(tensor.shape))
     elements = _elements(request, tensor, math.prod(batch))
     for output in request.outputs:
-        checked_parameters(_parameters(output.parameters))
+        v2_models.checked_parameters(_parameters(output.parameters))
     outputs = [output.name for output in request.outputs]
-    asked = InferRequest(tensor.name, elements, batch, outputs, _parameters(request.parameters))
-    inferred = infer_arrays(model, served, asked, call.left_s, call.context)
+    asked = v2_models.InferRequest(tensor.name, elements, batch, outputs, _parameters(request.parameters))
+    inferred = v2_models.infer_arrays(model, served, asked, call.left_s, call.context)
     response = response_class(model_name=inferred.name, model_version=inferred.version, id=request.id)
     for array in inferred.arrays:
         _add(response, array, raw=bool(request.raw_input_contents))
@@ -131,7 +121,7 @@ def _infer(model: OcrModel, request: Any, call: Call, response_class: Any) -> An
 
 
 def _elements(request: Any, tensor: Any, count: int) -> list[bytes]:
-    """The input's elements, from wherever they are. Raises BadTensor."""
+    """The input's elements, raw or typed. Raises BadTensor."""
     typed = tensor.contents.bytes_contents
     if request.raw_input_contents:
         if typed or len(request.raw_input_contents) != 1:
@@ -143,7 +133,6 @@ def _elements(request: Any, tensor: Any, count: int) -> list[bytes]:
 
 
 def _parameters(sent: Mapping[str, Any]) -> dict[str, object]:
-    """The parameters with their plain values."""
     kinds = {name: value.WhichOneof("parameter_choice") or "string_param" for name, value in sent.items()}
     return {name: getattr(sent[name], kind) for name, kind in kinds.items()}
 

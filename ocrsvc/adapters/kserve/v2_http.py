@@ -1,7 +1,4 @@
-"""KServe v2 (the Open Inference Protocol) over HTTP, and Triton's HTTP API (port 8000).
-
-With the binary tensor extension, and Triton's model configuration, statistics and repository calls.
-"""
+"""KServe v2 (the Open Inference Protocol) and Triton's HTTP API (port 8000), with the binary tensor extension."""
 
 from __future__ import annotations
 
@@ -17,20 +14,9 @@ from pydantic import BaseModel
 
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.format_values import parse_object
-from ocrsvc.adapters.kserve import v2_metadata
-from ocrsvc.adapters.kserve.v2_metadata import server_metadata
-from ocrsvc.adapters.kserve.v2_models import (
-    InferredArrays,
-    InferRequest,
-    checked_parameters,
-    find_model,
-    infer_arrays,
-    load_model,
-    only_input,
-    repository_index,
-    statistics_of,
-    unload_model,
-)
+from ocrsvc.adapters.kserve import v2_models
+from ocrsvc.adapters.kserve.v2_models import InferredArrays, InferRequest, find_model
+from ocrsvc.adapters.model_protocols import tensors
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel, ServedModel
 from ocrsvc.adapters.model_protocols.operators import caller_of_request
 from ocrsvc.adapters.model_protocols.rest import (
@@ -41,15 +27,7 @@ from ocrsvc.adapters.model_protocols.rest import (
     parse_received,
     serve_paths,
 )
-from ocrsvc.adapters.model_protocols.tensors import (
-    IMAGE,
-    NAME,
-    Array,
-    BadTensor,
-    check_input,
-    pack,
-    unpack_elements,
-)
+from ocrsvc.adapters.model_protocols.tensors import IMAGE, Array, BadTensor
 from ocrsvc.errors import CallerError
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import shown
@@ -70,19 +48,19 @@ _DIGITS: Final = re.compile(r"[0-9]{1,12}")
 
 
 class _LoadRequest(BaseModel):
-    """What comes with a request to load a model."""
+    """The body of a request to load a model."""
 
     parameters: dict[str, Any] | None = None
 
 
 class _Output(_LoadRequest):
-    """An output that is asked for."""
+    """A requested output."""
 
     name: str
 
 
 class _Input(_Output):
-    """An input; its data may be behind the JSON."""
+    """An input; its data may follow the JSON."""
 
     datatype: str
     shape: list[Any]
@@ -100,7 +78,7 @@ class _Head(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _HttpRequest:
-    """An inference request, and whether each output asked for, and all others (`binary`), are answered as raw bytes."""
+    """An inference request; `outputs` says which requested outputs are raw bytes, `binary` whether others are."""
 
     asked: InferRequest
     id: object = None
@@ -117,16 +95,16 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
         served = find_model(models, name, version or "")
         header_length = request.headers.get(HEADER_LENGTH)
         sent = parse_received(lambda body: _read_request(body, header_length, request.share))
-        return _answer(sent, infer_arrays(model, served, sent.asked, request.left_s, request.context))
+        return _answer(sent, v2_models.infer_arrays(model, served, sent.asked, request.left_s, request.context))
 
     def described(describe: Callable[[ServedModel], object]) -> View:
-        def answer(name: str = NAME, version: str | None = None) -> Response:
+        def answer(name: str = tensors.NAME, version: str | None = None) -> Response:
             return json_answer(describe(find_model(models, name, version or "")))
 
         return answer
 
     def statistics(name: str = "", version: str | None = None) -> Response:
-        return json_answer(statistics_of(model, name, version or ""))
+        return json_answer(v2_models.statistics_of(model, name, version or ""))
 
     def model_ready(name: str, version: str | None) -> Response:
         served = find_model(models, name, version or "")
@@ -134,21 +112,21 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
 
     def index() -> Response:
         only_ready = parse_received(lambda body: bool(body) and parse_json(body, request.share).get("ready") is True)
-        return json_answer(repository_index(models, only_ready=only_ready))
+        return json_answer(v2_models.repository_index(models, only_ready=only_ready))
 
     serve_paths(
         blueprint,
-        # What wants the scope of operators has a rule of its own.
+        # Operators' paths have a rule of their own.
         ("/v2", "/v2/<path:rest>", "/v2/repository/models/<path:rest>"),
         (
-            ("GET", r"/v2/?", lambda: json_answer(server_metadata(has_repository=models.has_repository))),
+            ("GET", r"/v2/?", lambda: json_answer(v2_models.server_metadata(has_repository=models.has_repository))),
             ("GET", r"/v2/health/live", lambda: answer_ready({"live": True}, ready=True)),
             ("GET", r"/v2/health/ready", lambda: answer_ready({"ready": model.ready}, ready=model.ready)),
             ("GET", r"/v2/models", lambda: json_answer({"models": models.names()})),
             ("GET", r"/v2/models/stats", statistics),
-            ("GET", _MODEL, described(v2_metadata.model_metadata)),
+            ("GET", _MODEL, described(v2_models.model_metadata)),
             ("GET", _MODEL + "/ready", model_ready),
-            ("GET", _MODEL + "/config", described(v2_metadata.model_config)),
+            ("GET", _MODEL + "/config", described(v2_models.model_config)),
             ("GET", _MODEL + "/stats", statistics),
             ("POST", _MODEL + "/infer", infer),
             ("POST", r"/v2/repository/index", index),
@@ -160,27 +138,21 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
 
 
 def _load(model: OcrModel, name: str) -> Response:
-    parameters = parse_received(_parameter_names) if model.models.has_repository else ()
-    load_model(model, name, parameters, caller_of_request)
+    names: list[str] = []
+    if model.models.has_repository:
+        sent = parse_received(lambda body: parse_json(body, request.share) if body else {})
+        names = list(parse_object(_LoadRequest, sent, _REMEDY).parameters or ())
+    v2_models.load_model(model, name, names, caller_of_request)
     return Response(content_type=JSON_TYPE)
 
 
 def _unload(model: OcrModel, name: str) -> Response:
-    unload_model(model, name, caller_of_request)
+    v2_models.unload_model(model, name, caller_of_request)
     return Response(content_type=JSON_TYPE)
 
 
-def _parameter_names(body: bytes) -> list[str]:
-    """Of a request to load a model, which may come without a body."""
-    sent = parse_json(body, request.share) if body else {}
-    return list(parse_object(_LoadRequest, sent, _REMEDY).parameters or ())
-
-
 def _read_request(body: bytes, header_length: str | None, share: Share) -> _HttpRequest:
-    """The request in a body: JSON, JSON and raw tensors behind it, or one raw tensor alone.
-
-    Raises CallerError where it is none of these, QueueFull where other requests hold the memory.
-    """
+    """The request: JSON, JSON followed by raw tensors, or one raw tensor alone. Raises CallerError, QueueFull."""
     head_bytes, raw = _split(body, header_length)
     share.take(len(raw))
     if header_length is not None and not head_bytes:
@@ -188,19 +160,19 @@ def _read_request(body: bytes, header_length: str | None, share: Share) -> _Http
     head = parse_object(_Head, parse_json(head_bytes, share), _REMEDY)
     if isinstance(head.id, str) and len(head.id) > MAX_ID:
         raise CallerError(f"'id' is not a text of at most {MAX_ID} letters.", _REMEDY)
-    tensor, parameters = only_input(head.inputs), head.parameters or {}
-    batch = check_input(tensor.name, tensor.datatype, tensor.shape)
+    tensor, parameters = v2_models.only_input(head.inputs), head.parameters or {}
+    batch = tensors.check_input(tensor.name, tensor.datatype, tensor.shape)
     binary = parameters.get("binary_data_output") is True
     outputs = {}
     for output in head.outputs or ():
-        own = checked_parameters(output.parameters or {})
+        own = v2_models.checked_parameters(output.parameters or {})
         outputs[output.name] = own.get("binary_data", binary) is True
     elements = _elements(tensor, raw, math.prod(batch), share)
     return _HttpRequest(InferRequest(tensor.name, elements, batch, list(outputs), parameters), head.id, outputs, binary)
 
 
 def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
-    """The JSON, and what is behind it."""
+    """The JSON, and the bytes after it."""
     if header_length is None:
         return body, memoryview(b"")
     if not _DIGITS.fullmatch(header_length) or int(header_length) > len(body):
@@ -212,7 +184,7 @@ def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
 
 
 def _raw_request(raw: memoryview) -> _HttpRequest:
-    """The whole body is the one input: an image file, with or without its length in front."""
+    """A body that is an image file, with or without its length before it."""
     image = raw
     if not is_image(raw) and int.from_bytes(raw[:4], "little") == len(raw) - 4:
         image = raw[4:]
@@ -220,7 +192,7 @@ def _raw_request(raw: memoryview) -> _HttpRequest:
 
 
 def _elements(tensor: _Input, raw: memoryview, count: int, share: Share) -> list[bytes]:
-    """The elements of the input, from behind the JSON or out of it. Raises BadTensor, QueueFull."""
+    """The elements of the input, after the JSON or in it. Raises BadTensor, QueueFull."""
     parameters = tensor.parameters or {}
     if "binary_data_size" in parameters:
         if parameters["binary_data_size"] != len(raw):
@@ -229,7 +201,7 @@ def _elements(tensor: _Input, raw: memoryview, count: int, share: Share) -> list
                 f"binary_data_size is {sent_size}, and {len(raw)} bytes follow the JSON.",
                 f"Send {HEADER_LENGTH}, and the tensors' bytes behind the JSON.",
             )
-        return unpack_elements(raw, count)
+        return tensors.unpack_elements(raw, count)
     texts = _flat(tensor.data)
     if len(texts) != count:
         raise BadTensor(f"The shape stands for {count} elements, and data has {len(texts)}.", "Send as many.")
@@ -256,8 +228,9 @@ def _answer(sent: _HttpRequest, inferred: InferredArrays) -> Response:
     raw: list[bytes] = []
     head: dict[str, object] = {"id": sent.id} if sent.id else {}
     head |= {"model_name": inferred.name, "model_version": inferred.version}
-    outputs = inferred.arrays
-    head["outputs"] = [_output(array, raw, binary=sent.outputs.get(array.name, sent.binary)) for array in outputs]
+    head["outputs"] = [
+        _output(array, raw, binary=sent.outputs.get(array.name, sent.binary)) for array in inferred.arrays
+    ]
     members = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
     if not raw:
         return compressed(Response(members, content_type=JSON_TYPE))
@@ -267,10 +240,10 @@ def _answer(sent: _HttpRequest, inferred: InferredArrays) -> Response:
 
 
 def _output(array: Array, raw: list[bytes], *, binary: bool) -> dict[str, object]:
-    """One output as JSON; of a binary one the bytes are added to `raw`."""
+    """One output as JSON; the bytes of a binary one are added to `raw`."""
     output: dict[str, object] = {"name": array.name, "datatype": array.datatype, "shape": array.shape}
     if binary:
-        raw.append(pack(array))
+        raw.append(tensors.pack(array))
         return output | {"parameters": {"binary_data_size": len(raw[-1])}}
     values = array.values
     return output | {"data": values if isinstance(values, list) else values.ravel()}

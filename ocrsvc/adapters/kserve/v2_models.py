@@ -1,4 +1,7 @@
-"""Models in the words of the KServe v2 protocol and of Triton: which there are, loading, unloading and inference."""
+"""Models in the words of the KServe v2 protocol and of Triton: descriptions, statistics, loading and inference.
+
+Descriptions are the members of JSON objects, which are those of the protocol's gRPC messages too.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from ocrsvc.adapters.kserve.v2_metadata import model_statistics, version_statistics
+from ocrsvc import __version__
+from ocrsvc.adapters.model_protocols import tensors
 from ocrsvc.adapters.model_protocols.ocr_model import (
     MOST_DIGITS,
+    ONLY,
     OcrModel,
     ServedModel,
     ServedModels,
@@ -16,30 +21,23 @@ from ocrsvc.adapters.model_protocols.ocr_model import (
     options_in,
 )
 from ocrsvc.adapters.model_protocols.operators import Caller
-from ocrsvc.adapters.model_protocols.tensors import (
-    IMAGE,
-    JSON_IN,
-    JSON_OUT,
-    NAME,
-    VERSION,
-    Array,
-    BadTensor,
-    NotOffered,
-    Shape,
-    arrays_of,
-    image_of,
-    wanted_outputs,
-)
+from ocrsvc.adapters.model_protocols.tensors import IMAGE, MAX_BATCH, NAME, PLATFORM, Array, BadTensor, NotOffered
 from ocrsvc.adapters.paddlex.http import infer as infer_as_paddlex
 from ocrsvc.errors import UnknownModel
 from ocrsvc.models.model_control import VersionStatus
 from ocrsvc.serving.work_queue import RequestContext
+from ocrsvc.telemetry import model_metrics
+from ocrsvc.telemetry.metric import Key, Metric
+from ocrsvc.telemetry.metrics_store import Series
 
 Node = dict[str, Any]
+T = TypeVar("T")
 
 UNLOADED: Final = "unloaded"
-"""Triton's reason for a model that is not loaded, and that nothing is wrong with."""
+"""Triton's reason for a model that is not loaded, and that has no error."""
 
+_EXTENSIONS: Final = ("model_repository", "model_configuration", "binary_tensor_data", "parameters", "statistics")
+_CONFIG_TYPES: Final = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT32": "TYPE_INT32"}
 _STATES: Final = {
     "START": "LOADING",
     "LOADING": "LOADING",
@@ -47,13 +45,10 @@ _STATES: Final = {
     "UNLOADING": "UNLOADING",
     "END": "UNAVAILABLE",
 }
-_FILE: Final = "file:"
-
-T = TypeVar("T")
 
 
 def find_model(models: ServedModels, name: str, version: str = "") -> ServedModel:
-    """What a name, with a version or without, stands for. Raises UnknownModel; BadTensor for a version of no digits."""
+    """The model with this name and version. Raises UnknownModel; BadTensor for a version that is no number."""
     if version and not (version.isascii() and version.isdecimal()):
         raise BadTensor(f"The model version {version[:40]!r} is not a whole number.", _versions_of(models, name))
     number = int(version or 0) if len(version) <= MOST_DIGITS else 0
@@ -65,56 +60,50 @@ def find_model(models: ServedModels, name: str, version: str = "") -> ServedMode
     raise UnknownModel(f"Request for unknown model: '{name[:100]}' is not found")
 
 
+def _versions_of(models: ServedModels, name: str) -> str:
+    if not models.has_repository:
+        return f"The one version is {tensors.VERSION}."
+    found = models.find(name)
+    return f"Versions: {', '.join(map(str, found.numbers[:20]))}." if found is not None else "Send digits."
+
+
+def server_metadata(*, has_repository: bool = False) -> Node:
+    """The server's name, version and extensions; one more where models can be unloaded."""
+    extensions = [*_EXTENSIONS, *(("model_repository(unload_dependents)",) if has_repository else ())]
+    return {"name": "ocrsvc", "version": __version__, "extensions": extensions}
+
+
+def model_metadata(model: ServedModel = ONLY) -> Node:
+    """The model's versions and tensors."""
+    inputs, *outputs = [
+        {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+        for tensor in (IMAGE, *tensors.OUTPUTS)
+    ]
+    versions = [str(number) for number in model.numbers]
+    return {"name": model.name, "versions": versions, "platform": PLATFORM, "inputs": [inputs], "outputs": outputs}
+
+
+def model_config(model: ServedModel = ONLY) -> Node:
+    """The model as a Triton configuration."""
+    image, *outputs = [
+        {"name": tensor.name, "data_type": _CONFIG_TYPES[tensor.datatype], "dims": list(tensor.dims)}
+        for tensor in (IMAGE, *tensors.OUTPUTS)
+    ]
+    policy: Node = {"latest": {"num_versions": 1}} if model is ONLY else {"specific": {"versions": model.numbers}}
+    return {
+        "name": model.name,
+        "platform": PLATFORM,
+        "backend": PLATFORM,
+        "version_policy": policy,
+        "max_batch_size": MAX_BATCH,
+        "input": [image],
+        "output": outputs,
+    }
+
+
 def repository_index(models: ServedModels, *, only_ready: bool) -> list[Node]:
     """Every version of every model, or those that serve."""
     return [_entry(one) for one in models.status() if one.state == "AVAILABLE" or not only_ready]
-
-
-def statistics_of(model: OcrModel, name: str, version: str) -> Node:
-    """What was counted of a version, or of all that serve of a model, or without a name of all that serve.
-
-    Raises as `find_model`.
-    """
-    if not model.models.has_repository:
-        find_model(model.models, name or NAME, version)
-        return model_statistics(model.store.read())
-    found = [find_model(model.models, one, version) for one in ((name,) if name else model.models.names())]
-    if not version:
-        found = [replace(one, number=number) for one in found for number in one.numbers]
-    return version_statistics(model.store.read(), found)
-
-
-def load_model(model: OcrModel, name: str, parameters: Iterable[str], caller: Callable[[], Caller]) -> None:
-    """Have a model serve; where there is no repository, it does. `parameters` are names, `caller` says who asks.
-
-    Raises as `ModelOperations.load`; NotOffered for a model that comes with the request.
-    """
-    if model.operations is None:
-        find_model(model.models, name)
-        return
-    for parameter in parameters:
-        if parameter == "config" or parameter.startswith(_FILE):
-            raise NotOffered(
-                f"load of model '{name[:100]}' with the parameter '{parameter[:40]}' is not supported.",
-                "A model is what its folder in the repository holds: put a new version there.",
-            )
-    model.operations.load(caller(), _known(model.models, name))
-
-
-def unload_model(model: OcrModel, name: str, caller: Callable[[], Caller]) -> None:
-    """Have a model serve no more. Raises as `ModelOperations.unload`; NotOffered where there is no repository."""
-    if model.operations is None:
-        find_model(model.models, name)
-        raise NotOffered(f"unload of model '{name}' is not supported.", "Stop the service.")
-    model.operations.unload(caller(), _known(model.models, name))
-
-
-def _known(models: ServedModels, name: str) -> str:
-    """The name in the repository. Raises UnknownModel where there is nothing of it, also nothing damaged."""
-    own = models.own_name(name)
-    if not models.status(own):
-        raise UnknownModel(f"failed to load '{name[:100]}', no such model in the repository")
-    return own
 
 
 def _entry(one: VersionStatus) -> Node:
@@ -123,31 +112,121 @@ def _entry(one: VersionStatus) -> Node:
     return {"name": one.name, "version": str(one.number), "state": state, "reason": reason}
 
 
-def _versions_of(models: ServedModels, name: str) -> str:
-    if not models.has_repository:
-        return f"The one version is {VERSION}."
-    found = models.find(name)
-    return f"Versions: {', '.join(map(str, found.numbers[:20]))}." if found is not None else "Send digits."
+def statistics_of(model: OcrModel, name: str, version: str) -> Node:
+    """The counts of a version, of all serving versions of a model, or of all serving versions. Raises as `find_model`.
+
+    An image is one execution: nothing is batched for the engine here.
+    """
+    if not model.models.has_repository:
+        find_model(model.models, name or NAME, version)
+        return model_statistics(model.store.read())
+    found = [find_model(model.models, one, version) for one in ((name,) if name else model.models.names())]
+    if not version:
+        found = [replace(one, number=number) for one in found for number in one.numbers]
+    series = model.store.read()
+    return {"model_stats": [_version_statistics(series, one) for one in found]}
+
+
+def model_statistics(series: Series) -> Node:
+    """The counts of the one model, in Triton's shape."""
+
+    def duration(key: Key) -> Node:
+        *counts, seconds = series.get(key, (0.0,))
+        return {"count": int(sum(counts)), "ns": round(seconds * 1e9)}
+
+    success, fail = (duration(model_metrics.MODEL_SECONDS.of(outcome)) for outcome in ("success", "fail"))
+    queue, decode, engine = (
+        duration(model_metrics.MODEL_STAGE_SECONDS.of(stage)) for stage in ("queue", "decode", "engine")
+    )
+    last_ms = int(series.get(model_metrics.MODEL_LAST.of(), (0.0,))[0] * 1000)
+    return {"model_stats": [_statistics(ONLY, success, fail, (queue, decode, engine), last_ms)]}
+
+
+def _version_statistics(series: Series, model: ServedModel) -> Node:
+    def counted(metric: Metric, *labels: str) -> float:
+        return series.get(metric.of(model.name, str(model.number), *labels), (0.0,))[0]
+
+    def spent(stage: str, count: float) -> Node:
+        return {"count": int(count), "ns": round(counted(model_metrics.VERSION_SECONDS, stage) * 1e9)}
+
+    images, requests = counted(model_metrics.VERSION_IMAGES), model_metrics.VERSION_REQUESTS
+    success, fail = (spent(outcome, counted(requests, outcome)) for outcome in ("success", "fail"))
+    stages = (spent("queue", images), spent("decode", images), spent("engine", images))
+    # The time of a version's last request is not kept.
+    return _statistics(model, success, fail, stages, 0)
+
+
+def _statistics(model: ServedModel, success: Node, fail: Node, stages: tuple[Node, Node, Node], last_ms: int) -> Node:
+    queue, decode, engine = stages
+    images, nothing = engine["count"], {"count": 0, "ns": 0}
+    steps: Node = {"compute_input": decode, "compute_infer": engine, "compute_output": {"count": images, "ns": 0}}
+    return {
+        "name": model.name,
+        "version": str(model.number),
+        "last_inference": last_ms,
+        "inference_count": images,
+        "execution_count": images,
+        "inference_stats": {
+            "success": success,
+            "fail": fail,
+            **{name: {**step, "count": success["count"]} for name, step in {"queue": queue, **steps}.items()},
+            "cache_hit": nothing,
+            "cache_miss": nothing,
+        },
+        "batch_stats": [{"batch_size": 1, **steps}] if images else [],
+    }
+
+
+def load_model(model: OcrModel, name: str, parameters: Iterable[str], caller: Callable[[], Caller]) -> None:
+    """Load a model; without a repository it is loaded. `parameters` are names.
+
+    Raises as `ModelOperations.load`; NotOffered for a model that comes with the request.
+    """
+    if model.operations is None:
+        find_model(model.models, name)
+        return
+    for parameter in parameters:
+        if parameter == "config" or parameter.startswith("file:"):
+            raise NotOffered(
+                f"load of model '{name[:100]}' with the parameter '{parameter[:40]}' is not supported.",
+                "A model is what its folder in the repository holds: put a new version there.",
+            )
+    model.operations.load(caller(), _known(model.models, name))
+
+
+def unload_model(model: OcrModel, name: str, caller: Callable[[], Caller]) -> None:
+    """Unload a model. Raises as `ModelOperations.unload`; NotOffered without a repository."""
+    if model.operations is None:
+        find_model(model.models, name)
+        raise NotOffered(f"unload of model '{name}' is not supported.", "Stop the service.")
+    model.operations.unload(caller(), _known(model.models, name))
+
+
+def _known(models: ServedModels, name: str) -> str:
+    """The name in the repository. Raises UnknownModel where it has no version, not even a damaged one."""
+    own = models.own_name(name)
+    if not models.status(own):
+        raise UnknownModel(f"failed to load '{name[:100]}', no such model in the repository")
+    return own
 
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """One inference request.
+    """One inference request: its one input is an image, or PaddleX's JSON in a tensor of the shape `batch`.
 
-    Its one input is named as an image or as PaddleX's JSON; the elements of that came in the shape `batch`. No names of
-    outputs ask for all. Reading options and a timeout are taken from the parameters.
+    No names of outputs ask for all. Reading options and a timeout are taken from the parameters.
     """
 
     name: str
     elements: Sequence[bytes]
-    batch: Shape
+    batch: tensors.Shape
     outputs: Sequence[str]
     parameters: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class InferredArrays:
-    """The outputs asked for, and the name and the version of the model that read them."""
+    """The requested outputs, and the name and the version of the model that read them."""
 
     arrays: list[Array]
     name: str
@@ -162,7 +241,7 @@ def only_input(inputs: Sequence[T]) -> T:
 
 
 def checked_parameters(of_output: Mapping[str, object]) -> Mapping[str, object]:
-    """The parameters of an output that is asked for. Raises NotOffered."""
+    """The parameters of a requested output. Raises NotOffered."""
     if of_output.get("classification"):
         raise NotOffered("The classification extension is not supported.", "Ask for the output as it is.")
     return of_output
@@ -171,20 +250,20 @@ def checked_parameters(of_output: Mapping[str, object]) -> Mapping[str, object]:
 def infer_arrays(
     model: OcrModel, served: ServedModel, asked: InferRequest, limit_s: float, context: RequestContext
 ) -> InferredArrays:
-    """The outputs asked for, of the model that the request names, within `limit_s` or what the request itself says.
+    """The requested outputs, within `limit_s` or the request's own timeout.
 
-    Raises OcrsvcError: as OcrModel.infer; BadTensor for outputs that there are not; BadOption.
+    Raises as OcrModel.infer; BadTensor for unknown outputs; BadOption.
     """
     limit_s = limit_in(asked.parameters, limit_s)
-    wanted = wanted_outputs(asked.outputs, asked.name)
-    if asked.name == JSON_IN:
+    wanted = tensors.wanted_outputs(asked.outputs, asked.name)
+    if asked.name == tensors.JSON_IN:
         if len(asked.elements) != 1:
-            raise BadTensor(f"'{JSON_IN}' takes one request of PaddleX's at a time.", "Send several requests.")
+            raise BadTensor(f"'{tensors.JSON_IN}' takes one request of PaddleX's at a time.", "Send several requests.")
         # As PaddleX's "high-stability serving" puts its JSON into tensors of a model.
         _, answer = infer_as_paddlex(asked.elements[0], model.reader, limit_s, context, served.option)
-        array = Array(JSON_OUT, "BYTES", asked.batch, [answer.decode()])
+        array = Array(tensors.JSON_OUT, "BYTES", asked.batch, [answer.decode()])
         return InferredArrays([array], served.name, str(served.number))
-    images = [image_of(element, context.share) for element in asked.elements]
+    images = [tensors.image_of(element, context.share) for element in asked.elements]
     options = replace(options_in(asked.parameters, has_models=model.models.has_repository), model=served.option)
     read = model.infer(images, options, limit_s, context, served)
-    return InferredArrays(arrays_of(read.pages, wanted, asked.batch), read.name, read.version)
+    return InferredArrays(tensors.arrays_of(read.pages, wanted, asked.batch), read.name, read.version)

@@ -1,6 +1,6 @@
-"""The models that the serving protocols offer, and the reading of a request's images, whichever protocol carried it.
+"""The models that the serving protocols offer, and the reading of a request's images.
 
-With a repository these are its models, and `ocr`, which stands for the default one; without, `ocr` in its version 1.
+With a repository these are its models, and `ocr`, an alias of the default one; without, `ocr` in its version 1.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ OPTION_NAMES: Final = (
     *("rotate", "detect", "upright_boxes", "max_side", "min_confidence"),
     *("decoder", "unwarp", "spaces", "region", "mask"),
 )
-"""Those that change what the tensors hold; words, tables and regions have none."""
+"""The options that change the tensors; words, tables and regions have none."""
 
 MODEL_OPTION_NAMES: Final = ("tier", "lang")
-"""Those that choose among models, where there are several. The model itself is in the request's path."""
+"""The options that choose among models, where there are several. The model itself is in the request's path."""
 
 LABEL: Final = "stable"
-"""The one version label where there is no repository: TensorFlow Serving's own examples use it for what serves."""
+"""The one version label without a repository, which TensorFlow Serving's own examples use."""
 
 MOST_DIGITS: Final = 20
-"""A version's number with more is none."""
+"""A longer number is no version's."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What a name stands for: the version of this number would read now, of all that may serve, ascending.
+    """A model's version that would read now; `numbers` are all versions that may serve, ascending.
 
-    `option` is the reading option `model` that stands for it; None leaves the choice to the service.
+    `option` is its reading option `model`; None leaves the choice to the service.
     """
 
     name: str
@@ -59,7 +59,7 @@ ONLY: Final = ServedModel(NAME, int(VERSION), (int(VERSION),))
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """A page for each image of a request, and the name and the version of the model that read them."""
+    """A page for each image, and the name and the version of the model that read them."""
 
     pages: list[Page]
     name: str
@@ -67,13 +67,13 @@ class Inference:
 
 
 class ServedModels:
-    """The models by name, over a reader; for any thread. `has_repository` is whether there are others than `ocr`."""
+    """The models by name; for any thread. `has_repository` says whether there are others than `ocr`."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader, self.has_repository = reader, reader.has_models
 
     def opened(self) -> WorkerModels:
-        """The models of the worker. Raises NotReady before they are opened."""
+        """The worker's models. Raises NotReady before they are opened."""
         return self._reader.worker_models
 
     def names(self) -> list[str]:
@@ -83,7 +83,7 @@ class ServedModels:
         return sorted(name for name, model in self.opened().control.catalogue().models.items() if model.available)
 
     def find(self, name: str, number: int | None = None, label: str | None = None) -> ServedModel | None:
-        """What a name, with a version's number or label, stands for now; None where there is none. Raises NotReady."""
+        """The model with this name, and this version or label; None where there is none. Raises NotReady."""
         if not self.has_repository:
             is_known = name == NAME and number in (None, ONLY.number) and label in (None, LABEL)
             return ONLY if is_known else None
@@ -98,13 +98,13 @@ class ServedModels:
         return ServedModel(version.name, version.number, numbers, None if is_default else str(wanted))
 
     def status(self, name: str | None = None) -> list[VersionStatus]:
-        """How every version is, of one model or of all; empty for a model that there is not. Raises NotReady."""
+        """The states of a model's versions, or of all; empty for an unknown model. Raises NotReady."""
         if not self.has_repository:
             state: State = "AVAILABLE" if self._reader.ready else "LOADING"
             return [VersionStatus(NAME, ONLY.number, state, "", (LABEL,))] if name in (None, NAME) else []
         wanted = None if name is None else self.own_name(name)
         every = self.opened().control.status()
-        # A client reads it, and an engine's complaint may name files of the server.
+        # An engine's message may name files of the server, which clients must not see.
         found = [replace(one, reason=without_paths(one.reason)) for one in every if wanted in (None, one.name)]
         if self._reader.ready:
             return found
@@ -118,10 +118,9 @@ class ServedModels:
 
 
 class OcrModel:
-    """The reader as a model with tensors; shared by all threads.
+    """The reader as a model with tensors, whose requests are counted; for all threads.
 
-    Requests of the whole service are counted in `store`, those of this process by `worker_metrics`. Without a
-    repository there are no `operations`.
+    `store` has the counts of the whole service. Without a repository `operations` is None.
     """
 
     def __init__(
@@ -148,10 +147,9 @@ class OcrModel:
         context: RequestContext,
         served: ServedModel = ONLY,
     ) -> Inference:
-        """One page for each image; the first image that fails fails the request, because no tensor can say so.
+        """One page for each image. The first image that fails fails the request, because no tensor can say so.
 
-        A request that fails is counted for `served`. Raises OcrsvcError: as Reader.read; of several images it says
-        which one.
+        Raises as Reader.read; the message of one of several images has its number.
         """
         began_s, metrics = time.monotonic(), self._worker_metrics
         try:
@@ -185,13 +183,13 @@ class OcrModel:
 
 
 def make_model(settings: Settings, reader: Reader, store: MetricsStore, worker_metrics: WorkerMetrics) -> OcrModel:
-    """The model of a worker, over its repository if the settings name one."""
+    """The model of a worker, over its repository if there is one."""
     operations = None if settings.models is None else ModelOperations(settings, lambda: reader.worker_models)
     return OcrModel(reader, store, worker_metrics, operations)
 
 
 def options_in(parameters: Mapping[str, object], *, has_models: bool = False) -> ReadOptions:
-    """The reading options among a request's parameters, tier and lang with a repository only. Raises BadOption."""
+    """The reading options among parameters, tier and lang with a repository only. Raises BadOption."""
     names = (*OPTION_NAMES, *MODEL_OPTION_NAMES) if has_models else OPTION_NAMES
     return read_options([(name, parameters[name]) for name in names if name in parameters]).read
 

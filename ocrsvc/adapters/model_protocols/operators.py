@@ -1,4 +1,4 @@
-"""Loads, unloads and configures models for operators who ask by a protocol; each action is noted in the audit log."""
+"""Loads, unloads and configures models for operators; the audit log has each action."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ocrsvc.access.audit_log import AuditLog, audit_log_of
+from ocrsvc.access.audit_log import audit_log_of
 from ocrsvc.errors import BadOption, CallerError, DeadlineExceeded, SettingsError, UnknownModel
 from ocrsvc.grpc_server.method import Call
 from ocrsvc.http.origins import check_origin, is_local, is_loopback_address
@@ -19,24 +19,24 @@ from ocrsvc.models.policy import Policies, policies_of
 from ocrsvc.models.worker_models import WorkerModels
 from ocrsvc.settings.settings import Settings
 
-# After this all workers have looked at the state file, which they do before they choose a version.
+# By then all workers have read the state file, which they do before they choose a version.
 _FOLLOWED_S: Final = 2 * CHECK_S
 
 
 class OperatorsOnly(CallerError, status=403, code="operators_only", title="For operators only"):
-    """The call is for operators, and this caller is none."""
+    """The caller is no operator."""
 
 
 class ModelRefused(CallerError, code="model_refused", title="The model was refused"):
-    """The model was to be loaded, and has not proved itself."""
+    """The model has not passed its proof."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A caller over HTTP or gRPC, who waits for `limit_s` seconds.
+    """A caller over HTTP or gRPC, which waits for `limit_s` seconds.
 
-    `key` is the name of the API key, empty where none is wanted; that it allows `operate` was checked before. The
-    peer's address is empty on a Unix socket; it is local on this machine, unless it is a proxy.
+    `key` is the name of its API key, whose scope was checked before; empty where no key is needed. `address` is the
+    peer's, empty on a Unix socket; `is_local` is False behind a proxy.
     """
 
     key: str
@@ -53,7 +53,7 @@ def caller_of_call(call: Call) -> Caller:
 
 
 def caller_of_request() -> Caller:
-    """The sender of this thread's request. Raises HostNotAllowed: a page of another site, as for all operators do."""
+    """The caller of this thread's request. Raises HostNotAllowed for a page of another site."""
     check_origin()
     key = request.key.name if request.key is not None else ""
     address = request.remote_addr or ""
@@ -61,36 +61,30 @@ def caller_of_request() -> Caller:
 
 
 class ModelOperations:
-    """What operators do to the models of a worker; for any thread. Raises NotReady before they are opened."""
+    """Operators' actions on the models of a worker; for any thread. Raises NotReady before they are opened."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        models: Callable[[], WorkerModels],
-    ) -> None:
-        self._settings, self._models = settings, models
-        self._audit: AuditLog = audit_log_of(settings)
+    def __init__(self, settings: Settings, models: Callable[[], WorkerModels]) -> None:
+        self._settings, self._models, self._audit = settings, models, audit_log_of(settings)
 
     def load(self, caller: Caller, name: str) -> None:
-        """Have a model serve; returns when every worker answers requests for it.
+        """Load a model; returns when every worker answers requests for it.
 
-        Raises ModelRefused where no version of it has proved itself; OperatorsOnly, UnknownModel, DeadlineExceeded,
-        OperatorError.
+        Raises ModelRefused, OperatorsOnly, UnknownModel, DeadlineExceeded, OperatorError.
         """
         with self._action(caller, "models.load", model=name):
             self._models().control.load(name)
         self._wait(caller, (name,))
 
     def unload(self, caller: Caller, name: str) -> None:
-        """Have a model serve no more; returns when no worker begins a request for it. Raises as `load`."""
+        """Unload a model; returns when no worker begins a request for it. Raises as `load`."""
         with self._action(caller, "models.unload", model=name):
             self._models().control.unload(name)
         time.sleep(_FOLLOWED_S)
 
     def configure(self, caller: Caller, config: Any) -> None:
-        """Put TensorFlow Serving's message ModelServerConfig in place of the repository's policies.
+        """Replace the repository's policies by TensorFlow Serving's message ModelServerConfig.
 
-        Raises BadOption where it is wrong, or labels a version that has not proved itself; as `load`.
+        Raises BadOption for a wrong one, or a label of a version that may not serve; as `load`.
         """
         assert self._settings.models is not None
         self._check_caller(caller)
@@ -106,7 +100,7 @@ class ModelOperations:
 
     @contextmanager
     def _action(self, caller: Caller, action: str, **facts: object) -> Iterator[None]:
-        """Do something that the audit log then says. Raises OperatorsOnly, OperatorError."""
+        """The block's action is written to the audit log. Raises OperatorsOnly, OperatorError."""
         self._check_caller(caller)
         self._audit.check()
         yield
@@ -114,7 +108,7 @@ class ModelOperations:
         self._audit.write(by, action, time.time(), **facts)
 
     def _check_caller(self, caller: Caller) -> None:
-        """Raises OperatorsOnly: without keys, callers may do this who may see OCRSVC_OPS."""
+        """Raises OperatorsOnly; without keys, the callers that OCRSVC_OPS allows are operators."""
         if not caller.key and (self._settings.ops == "off" or (self._settings.ops == "local" and not caller.is_local)):
             raise OperatorsOnly(
                 "Models are loaded, unloaded and configured by operators.",
@@ -122,7 +116,7 @@ class ModelOperations:
             )
 
     def _check_policies(self, policies: Policies, now: Catalogue) -> None:
-        """Raises UnknownModel for a model that is not there; BadOption for a label of one that could not serve."""
+        """Raises UnknownModel for a missing model, BadOption for a label of a version that may not serve."""
         for name in policies.models:
             if name not in now.models:
                 known = ", ".join(now.models)
@@ -138,10 +132,9 @@ class ModelOperations:
                     )
 
     def _wait(self, caller: Caller, names: tuple[str, ...]) -> None:
-        """Until no version of these models is left to be proved, and their newest ones are loaded here.
+        """Wait until every version of these models is proved, and load their newest ones here.
 
-        Raises ModelRefused where a new version was refused, or none may serve; DeadlineExceeded; what keeps a version
-        from being loaded.
+        Raises ModelRefused where a new version was refused, or none may serve; DeadlineExceeded; as `preload`.
         """
         models, end_s = self._models(), time.monotonic() + caller.limit_s
         catalogue = models.control.rescan()

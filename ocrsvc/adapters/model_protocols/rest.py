@@ -1,4 +1,4 @@
-"""What the REST protocols of models share: paths of their own, compressed bodies, and errors as {"error": …}."""
+"""REST protocols of models: paths with verbs, compressed bodies, and errors as {"error": …}."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Route = tuple[str, str, View]
 """A method, a pattern for the whole path whose named groups are the view's arguments, and the view."""
 
 _WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 47}
-# Below this an answer fits into one packet as it is.
+# A shorter answer fits into one packet as it is.
 _LEAST_COMPRESSED_BYTES: Final = 1400
 
 
 def serve_paths(blueprint: Blueprint, roots: Sequence[str], routes: Sequence[Route], flags: int = 0) -> None:
-    """Serve patterns below some roots, and answer everything else there in the shape of these protocols.
+    """Serve patterns below some roots; other paths there are answered with an error in the shape of these protocols.
 
-    Flask's own rules know neither a colon-verb whose wrong spelling is a 400, nor a 404 in an adapter's own shape.
+    Flask's rules know neither a colon and a verb whose wrong spelling is a 400, nor a 404 in an adapter's own shape.
     """
     table = [(method, re.compile(pattern, flags), view) for method, pattern, view in routes]
 
@@ -60,26 +60,25 @@ def failure(error: Exception) -> Response:
 
 
 def json_answer(answer: object, status: int = 200) -> Response:
-    """JSON, compressed if the client asked for it."""
+    """JSON, compressed if the client accepts it."""
     return compressed(as_json(answer, status))
 
 
 def compressed(response: Response) -> Response:
-    """The answer, compressed if the client asked for it and it is worth it."""
+    """The answer, compressed if the client accepts it and it is long enough."""
     body, accepted = response.get_data(), request.accept_encodings
     encoding = next((name for name in ("gzip", "deflate") if accepted[name] > 0), None) if accepted else None
     if encoding and len(body) >= _LEAST_COMPRESSED_BYTES:
         compressor = zlib.compressobj(1, wbits=31 if encoding == "gzip" else 15)
         response.set_data(compressor.compress(body) + compressor.flush())
-        response.headers["Content-Encoding"] = encoding
-        response.headers["Vary"] = "Accept-Encoding"
+        response.headers.update({"Content-Encoding": encoding, "Vary": "Accept-Encoding"})
     return response
 
 
 def parse_received(parse: Callable[[bytes], T]) -> T:
-    """What `parse` makes of the whole body, decompressed, which nothing holds any more afterwards.
+    """The result of `parse` for the whole decompressed body, which is freed.
 
-    Raises OcrsvcError: NotOffered for an unknown encoding; as `Request.take_body`, and as `parse`.
+    Raises NotOffered for an unknown encoding, CallerError, BodyTooLarge, QueueFull, and as `parse`.
     """
     deadline, body = request.deadline, _decompressed(request.take_body())
     with limited_parsing(request.share, len(body), deadline):
@@ -87,7 +86,7 @@ def parse_received(parse: Callable[[bytes], T]) -> T:
 
 
 def _decompressed(body: bytes) -> bytes:
-    """The unpacked body, counted in its place. Raises NotOffered, CallerError, BodyTooLarge, QueueFull."""
+    """The unpacked body, counted in place of the packed one."""
     encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if not body or encoding in ("", "identity"):
         return body

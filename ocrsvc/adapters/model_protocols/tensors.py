@@ -1,4 +1,4 @@
-"""The tensors of the model "ocr" that the generic serving protocols offer: images out of them, pages into them."""
+"""The tensors of the model "ocr" in the serving protocols: images out of them, pages into them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME: Final = "ocr"
 VERSION: Final = "1"
 PLATFORM: Final = "ocrsvc"
 MAX_BATCH: Final = 64
-"""Images in one request, at most; each takes its own way through the queue."""
+"""Images in one request, at most; each is queued by itself."""
 
 _LENGTH: Final = struct.Struct("<I")
 _MAX_RANK: Final = 8
@@ -33,18 +33,18 @@ NumberArray = NDArray[np.float32] | NDArray[np.int32]
 
 
 class BadTensor(CallerError, code="bad_tensor", title="A tensor is wrong"):
-    """A tensor of the request has a wrong name, type, shape or content."""
+    """A tensor has a wrong name, type, shape or content."""
 
 
 class NotOffered(OcrsvcError, status=501, code="not_offered", title="Not offered here"):
-    """A call or feature of the protocol that this service does not offer."""
+    """The service lacks a call or feature of the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """One input or output, with a datatype of the Open Inference Protocol.
 
-    `dims` are the lengths for one image; -1 is as many as there are lines. A batch has the number of images in front.
+    `dims` are the lengths for one image; -1 is the number of lines. A batch has the number of images in front.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The dims behind those of the batch."""
+        """The dims of a batch."""
         return (-1, *self.dims)
 
 
@@ -68,13 +68,13 @@ OUTPUTS: Final = (
 )
 JSON_IN: Final = "input"
 JSON_OUT: Final = "output"
-"""Another input and output of the same model: one request and one answer of PaddleX's, as JSON."""
+"""Another input and output of the same model: a request and an answer of PaddleX, as JSON."""
 
 OUTPUT_NAMES: Final = tuple(tensor.name for tensor in OUTPUTS)
 
 
 def wanted_outputs(names: Sequence[str], asked: str = IMAGE.name) -> list[str]:
-    """The outputs to answer for the input `asked`: those named, each once, or all. Raises BadTensor."""
+    """The outputs for the input `asked`: the named ones, each once, or all. Raises BadTensor."""
     outputs = (JSON_OUT,) if asked == JSON_IN else OUTPUT_NAMES
     for name in names:
         if name not in outputs:
@@ -88,10 +88,7 @@ def wanted_outputs(names: Sequence[str], asked: str = IMAGE.name) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """One output as it is answered, with the shape of the whole batch.
-
-    `values` of BYTES are a flat list of texts; else an array of that shape, little-endian, C-contiguous.
-    """
+    """One output of a whole batch; `values` of BYTES are a flat list, others a little-endian, C-contiguous array."""
 
     name: str
     datatype: str
@@ -143,13 +140,13 @@ def unpack_elements(raw: bytes | memoryview, count: int) -> list[bytes]:
 
 
 def image_of(element: bytes, share: Share) -> bytes:
-    """The image file in an element: the bytes themselves, or what they say in base64, counted in the share."""
+    """The image file in an element: the bytes, or their base64 decoded and counted in the share."""
     if is_image(element):
         return element
     try:
         return decode_base64(element, share)
     except (BadBase64, NothingSent):
-        # As neither, it is for the decoder to say what is wrong with it.
+        # The decoder says what is wrong with it.
         return element
 
 

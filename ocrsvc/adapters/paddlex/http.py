@@ -1,4 +1,4 @@
-"""PaddleX's basic serving (PaddleOCR 3.x, port 8080) over HTTP: a reading in JSON, or a failure in its envelope.
+"""PaddleX's basic serving (PaddleOCR 3.x, port 8080) over HTTP.
 
 `infer` is for its "high-stability serving", where the same JSON travels inside a tensor of a Triton model.
 """
@@ -16,16 +16,8 @@ import orjson
 from flask import Blueprint, Response, g
 
 from ocrsvc.adapters.context import AdapterContext, make_blueprint
-from ocrsvc.adapters.paddlex.members import (
-    INVALID_FILE,
-    MAX_TEXT,
-    UNPROCESSABLE,
-    Members,
-    WrongMembers,
-    file_of,
-    parse_members,
-    validation_error,
-)
+from ocrsvc.adapters.paddlex import members as paddlex
+from ocrsvc.adapters.paddlex.members import Members, WrongMembers, file_of, parse_members, validation_error
 from ocrsvc.adapters.paddlex.word_boxes import frame_lines, to_word_members
 from ocrsvc.errors import CallerError, OcrsvcError
 from ocrsvc.formats.boxes import to_boxes, to_frames, to_scores, whole
@@ -38,7 +30,7 @@ from ocrsvc.records import Check, Image, Page
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext, make_check
 
-# PaddleX's own default, at which it stops without a word.
+# PaddleX's own default; it leaves out the other pages without a message.
 MOST_PAGES: Final = 10
 Envelope = dict[str, object]
 
@@ -53,7 +45,7 @@ def make_paddlex(context: AdapterContext) -> Blueprint:
     def ocr() -> Response:
         raw, members = request.content.raw, request.content.members
         g.log_id = members.get("logId")
-        # A body that is the image itself is taken for the member `file`.
+        # A body that is an image stands for the member `file`.
         asked = parse_members(members if raw is None else members | {"file": raw})
         data = file_of(asked, request.share, fetch)
         answer = success(data, asked, context.reader, request.left_s, request.context)
@@ -74,16 +66,9 @@ def _failure(error: Exception) -> Response:
 
 
 def infer(
-    body: bytes,
-    reader: Reader,
-    limit_s: float,
-    context: RequestContext = DEFAULT_CONTEXT,
-    model: str | None = None,
+    body: bytes, reader: Reader, limit_s: float, context: RequestContext = DEFAULT_CONTEXT, model: str | None = None
 ) -> tuple[int, bytes]:
-    """The answer to a JSON object in UTF-8, and its HTTP status, which is 200 or its errorCode.
-
-    Whatever goes wrong is in the answer's envelope. `model` is of ReadOptions, where the request's place names one.
-    """
+    """The HTTP status, 200 or the errorCode, and the answer to a JSON object in UTF-8; `model` is of ReadOptions."""
     log_id: object = None
     try:
         sent = parse_any_json(body, context.share)
@@ -101,7 +86,7 @@ def infer(
 def success(
     data: bytes, asked: Members, reader: Reader, limit_s: float, context: RequestContext, model: str | None = None
 ) -> bytes:
-    """The answer about a file, as JSON. Raises what `Reader.read` and `Reader.decoded_image` raise."""
+    """The answer for a file, as JSON. Raises as `Reader.read` and `Reader.decoded_image`."""
     deadline = time.monotonic() + limit_s
     options = asked.options if model is None else replace(asked.options, model=model)
     file = read_pages(reader, data, options, limit_s, context, most=MOST_PAGES)
@@ -124,7 +109,7 @@ def success(
 
 
 def _info(kind: str, pages: Sequence[Page]) -> dict[str, object]:
-    """Sizes in pixels; of a document, as PaddleX, the number of pages that were read."""
+    """Sizes in pixels; for a document, as in PaddleX, the number of pages that were read."""
     sizes = [{"width": page.width, "height": page.height} for page in pages]
     if kind == "image":
         return sizes[0] | {"type": kind}
@@ -132,34 +117,38 @@ def _info(kind: str, pages: Sequence[Page]) -> dict[str, object]:
 
 
 def failure_envelope(error: Exception, failure: OcrsvcError, log_id: object = None) -> tuple[int, Envelope]:
-    """HTTP status and answer for an exception and what `failure_of` made of it; `log_id` is the caller's own."""
+    """HTTP status and answer for an exception and its `failure_of`; `log_id` is the caller's own."""
     status, message = failure.status, str(failure)
     if isinstance(error, NO_IMAGE):
-        status, message = UNPROCESSABLE, f"{INVALID_FILE}. {message}"
+        status, message = paddlex.UNPROCESSABLE, f"{paddlex.INVALID_FILE}. {message}"
     elif type(error) is CallerError:
-        status, message = UNPROCESSABLE, json.dumps([validation_error("json_invalid", "body", message)])
+        status, message = paddlex.UNPROCESSABLE, json.dumps([validation_error("json_invalid", "body", message)])
     elif is_wrong_path(failure):
         message = failure.title
     return status, {"logId": _log_id(log_id), "errorCode": status, "errorMsg": message}
 
 
 def to_pruned(page: Page, asked: Members) -> dict[str, object]:
-    """The lines in PaddleX's words, with the settings that its answer repeats."""
+    """The lines as PaddleX has them, with the settings that its answer repeats."""
     lines, boxes, turns = page.lines, to_boxes(page.lines), asked.use_doc_orientation_classify is True
     corners, frames = whole(boxes).tolist(), whole(to_frames(boxes)).tolist()
-    pruned: dict[str, object] = {
-        "model_settings": {
-            "use_doc_preprocessor": turns,
-            "use_textline_orientation": asked.use_textline_orientation,
-        }
-    }
+    settings = {"use_doc_preprocessor": turns, "use_textline_orientation": asked.use_textline_orientation}
+    pruned: dict[str, object] = {"model_settings": settings}
     if turns:
         own = {"use_doc_orientation_classify": True, "use_doc_unwarping": False}
         # PaddleX reports by how much the page was turned anticlockwise to be upright.
         pruned["doc_preprocessor_res"] = {"model_settings": own, "angle": -page.angle % 360}
     pruned |= {
         "dt_polys": corners,
-        "text_det_params": _det_params(asked),
+        # The requested ones, else PaddleX's defaults; the engine has parameters of its own.
+        "text_det_params": {
+            "limit_side_len": asked.text_det_limit_side_len or 64,
+            "limit_type": asked.text_det_limit_type or "min",
+            "thresh": asked.text_det_thresh or 0.3,
+            "max_side_limit": 4000,
+            "box_thresh": asked.text_det_box_thresh or 0.6,
+            "unclip_ratio": asked.text_det_unclip_ratio or 1.5,
+        },
         "text_type": "general",
         "textline_orientation_angles": [0 if asked.use_textline_orientation else -1] * len(lines),
         "text_rec_score_thresh": asked.text_rec_score_thresh or 0.0,
@@ -172,20 +161,8 @@ def to_pruned(page: Page, asked: Members) -> dict[str, object]:
     return pruned | to_word_members(lines) if asked.return_word_box else pruned
 
 
-def _det_params(asked: Members) -> dict[str, object]:
-    """What was asked for, else PaddleX's own defaults; the engine has parameters of its own."""
-    return {
-        "limit_side_len": asked.text_det_limit_side_len or 64,
-        "limit_type": asked.text_det_limit_type or "min",
-        "thresh": asked.text_det_thresh or 0.3,
-        "max_side_limit": 4000,
-        "box_thresh": asked.text_det_box_thresh or 0.6,
-        "unclip_ratio": asked.text_det_unclip_ratio or 1.5,
-    }
-
-
 def _pictures(asked: Members, image: Image, page: Page, held: Share, check: Check) -> dict[str, orjson.Fragment]:
-    """The image with its lines framed, or its words where they are asked for, and the image as it is."""
+    """The image with frames around its lines, or its words if requested, and the image as it is."""
     if asked.return_word_box:
         page = replace(page, lines=frame_lines(page.lines))
     text = drawn_page(image, replace(page, lines=()), held, check)
@@ -198,4 +175,4 @@ def _pictures(asked: Members, image: Image, page: Page, held: Share, check: Chec
 
 
 def _log_id(sent: object) -> str:
-    return sent if isinstance(sent, str) and len(sent) <= MAX_TEXT else str(uuid.uuid4())
+    return sent if isinstance(sent, str) and len(sent) <= paddlex.MAX_TEXT else str(uuid.uuid4())

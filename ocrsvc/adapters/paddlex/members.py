@@ -23,14 +23,14 @@ from ocrsvc.serving.memory_budget import Share
 INVALID_FILE: Final = "Invalid input file"
 UNPROCESSABLE: Final = 422
 MAX_TEXT: Final = 1024
-"""Letters of a member that is not the file."""
+"""Characters of a member that is not the file."""
 
 # What JSON can carry exactly.
 _LARGEST: Final = 2**53
 
 
 class WrongMembers(BadOption, status=UNPROCESSABLE):
-    """Members that PaddleX would refuse; its text is a list of them, as PaddleX writes it: JSON with blanks between."""
+    """Members that PaddleX would refuse; the text is PaddleX's list of them: JSON with blanks between."""
 
     def __init__(self, *validation_errors: dict[str, str]) -> None:
         super().__init__(json.dumps(validation_errors))
@@ -41,7 +41,7 @@ class WrongFile(CallerError, status=UNPROCESSABLE, code="bad_file", title="The f
 
 
 def validation_error(kind: str, where: str, message: str) -> dict[str, str]:
-    """What PaddleX says of one member."""
+    """PaddleX's report of one wrong member."""
     return {"type": kind, "loc": where, "msg": message}
 
 
@@ -56,7 +56,7 @@ Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
 
 
 class Members(BaseModel):
-    """The members that have a meaning, by their names in snake case."""
+    """The members that have a meaning here."""
 
     model_config = ConfigDict(alias_generator=to_camel, frozen=True, allow_inf_nan=False)
 
@@ -77,7 +77,7 @@ class Members(BaseModel):
 
     @property
     def options(self) -> ReadOptions:
-        """How the file is to be read."""
+        """The reading options."""
         side = self.text_det_limit_side_len
         return ReadOptions(
             rotate=rotate_option(self.use_doc_orientation_classify),
@@ -88,9 +88,13 @@ class Members(BaseModel):
 
 
 def parse_members(sent: Mapping[str, Any]) -> Members:
-    """What a JSON object asks for; null counts as not sent. Raises WrongMembers."""
-    found = {name: sent.get(name) for name in (to_camel(field) for field in Members.model_fields)}
-    values = {name: _short(name, value) for name, value in found.items() if value is not None}
+    """The members of a JSON object; null counts as not sent. Raises WrongMembers."""
+    values = {}
+    for name in map(to_camel, Members.model_fields):
+        if (value := sent.get(name)) is not None:
+            # Text, unless it is the file, is bounded before pydantic looks at it.
+            is_long = isinstance(value, str | bytes) and name != "file"
+            values[name] = as_text(value)[: MAX_TEXT + 1] if is_long else value
     try:
         return Members.model_validate(values)
     except ValidationError as error:
@@ -100,18 +104,10 @@ def parse_members(sent: Mapping[str, Any]) -> Members:
         ) from None
 
 
-def _short(name: str, value: object) -> object:
-    """Text that is not the file, bounded before it is looked at."""
-    is_text = isinstance(value, str | bytes) and name != "file"
-    return as_text(value)[: MAX_TEXT + 1] if is_text else value
-
-
 def file_of(asked: Members, share: Share, fetch: Callable[[str], bytes] | None = None) -> bytes:
-    """The bytes in `file`, counted in the share; their kind is read from themselves.
+    """The bytes in `file`, or at its URL, counted in the share.
 
-    Raises:
-        WrongFile: It is an address and there is no `fetch`, or it is not what `fileType` says.
-        OcrsvcError: As `decode_base64`, and as `fetch`, which is given an address.
+    Raises WrongFile for a URL without a `fetch`, and for another kind than `fileType`; as `decode_base64` and `fetch`.
     """
     sent = asked.file
     if not is_url(sent):

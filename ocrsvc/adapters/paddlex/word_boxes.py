@@ -1,7 +1,7 @@
 """The words of lines as PaddleX groups them, for the member `returnWordBox`.
 
-A Chinese character is a group, a run of ASCII letters and digits is one, with a hyphen after one of them and a point
-before a digit, and so is a run of anything else, spaces included: put together, the groups are the line's text.
+A group is a Chinese character, a run of ASCII letters and digits, with a hyphen after one of them and a point before a
+digit, or a run of other characters, spaces included. Joined, the groups are the line's text.
 """
 
 from __future__ import annotations
@@ -22,11 +22,7 @@ _HAN, _LATIN, _OTHER = "cn", "en&num", "symbol"
 
 
 def to_word_members(lines: Sequence[Line]) -> dict[str, object]:
-    """What PaddleX adds for words: the groups of each line, and the upright frame of each.
-
-    Args:
-        lines: With words and their characters. A line of which the engine knows none is one group.
-    """
+    """PaddleX's members for words: the groups of each line and their upright frames; a line without words is one."""
     placed = [_groups_of(line) for line in lines]
     return {
         "text_word_boxes": [whole(frames).tolist() for _, frames in placed],
@@ -35,7 +31,7 @@ def to_word_members(lines: Sequence[Line]) -> dict[str, object]:
 
 
 def frame_lines(lines: Sequence[Line]) -> tuple[Line, ...]:
-    """A line for each group of them, to be drawn."""
+    """A line for each group, to be drawn."""
     placed = (zip(*_groups_of(line), strict=True) for line in lines)
     return tuple(Line(text, 1.0, _box_of(frame)) for text, frame in chain.from_iterable(placed) if text.strip())
 
@@ -46,7 +42,7 @@ def _box_of(frame: NDArray[np.float64]) -> Box:
 
 
 def _groups_of(line: Line) -> tuple[list[str], Frames]:
-    """The groups of a line and the frame around each."""
+    """The groups of a line and their frames."""
     characters = [character for word in line.words or () for character in word.characters]
     places = _places(line.text, [character.text for character in characters])
     if not places:
@@ -72,19 +68,19 @@ def _places(text: str, characters: Sequence[str]) -> list[int]:
 
 
 def _with_gaps(frames: Frames, places: Sequence[int]) -> Frames:
-    """A frame for each letter of a text; a space takes what is between the letters beside it."""
+    """A frame for each character of a text; a space takes the gap between its neighbours."""
     at = np.array(places)
     before = np.maximum.accumulate(at)
     after = np.minimum.accumulate(np.where(at < 0, len(frames), at)[::-1])[::-1]
     every: Frames = frames[at]
     spaces = at < 0
-    # Beside the first and the last letter there is no other.
+    # The first and the last character have one neighbour only.
     every[spaces] = _between(frames[np.maximum(before, 0)], frames[np.minimum(after, len(frames) - 1)])[spaces]
     return every
 
 
 def _between(before: Frames, after: Frames) -> Frames:
-    """What is between two letters: along the line, whichever way it runs, and of both their extent across it."""
+    """The gap between two characters along the line, whichever way it runs; across it, the extent of both."""
     joined = np.hstack([np.minimum(before[:, :2], after[:, :2]), np.maximum(before[:, 2:], after[:, 2:])])
     for low, high in ((0, 2), (1, 3)):
         begin = np.minimum(before[:, high], after[:, high])
@@ -95,7 +91,7 @@ def _between(before: Frames, after: Frames) -> Frames:
 
 
 def _begins(text: str) -> list[int]:
-    """Where the groups of a text begin."""
+    """The places where groups begin."""
     begins, before = [], ""
     for place, letter in enumerate(text):
         kind = _kind(letter, before, text[place + 1 : place + 2])
@@ -106,7 +102,7 @@ def _begins(text: str) -> list[int]:
 
 
 def _kind(letter: str, before: str, after: str) -> str:
-    """Which kind of group a letter is in, from the kind before it and the letter after it."""
+    """The kind of a character's group, from the kind before it and the next character."""
     if "\u4e00" <= letter <= "\u9fff":
         return _HAN
     joins = before == _LATIN and (letter == "-" or (letter == "." and _is_latin(after) and after.isdigit()))

@@ -21,15 +21,8 @@ from ocrsvc.adapters.model_protocols.tensors import (
     image_of,
     wanted_outputs,
 )
-from ocrsvc.adapters.tfserving.http import (
-    DTYPES,
-    SIGNATURE,
-    check_signature,
-    failure_of_version,
-    find_servable,
-    find_versions,
-    signature_of,
-)
+from ocrsvc.adapters.tfserving import http
+from ocrsvc.adapters.tfserving.http import find_servable
 from ocrsvc.grpc_server.method import Call, Method, Methods
 from ocrsvc.grpc_server.protobuf import Messages
 from ocrsvc.records import Page, ReadOptions
@@ -78,13 +71,13 @@ class _Service:
     def predict(self, request: Any, call: Call) -> Any:
         spec = request.model_spec
         served = find_servable(self._models, *_place(spec))
-        check_signature(spec.signature_name)
+        http.check_signature(spec.signature_name)
         names = wanted_outputs(list(request.output_filter))
         elements, batch = _elements(request)
         read = self._read(served, elements, call)
         response = self._response("PredictResponse")
         name = read.name if self._models.has_repository else spec.name
-        _sign(response.model_spec, name, read.version, spec.signature_name or SIGNATURE)
+        _sign(response.model_spec, name, read.version, spec.signature_name or http.SIGNATURE)
         for array in arrays_of(read.pages, names, batch):
             _fill(response.outputs[array.name], array)
         return response
@@ -104,7 +97,7 @@ class _Service:
             raise BadTensor("The one metadata_field that there is is 'signature_def'.", "Ask for it.")
         response = self._response("GetModelMetadataResponse")
         _sign(response.model_spec, served.name, str(served.number), "")
-        described = {"signature_def": {SIGNATURE: signature_of()}}
+        described = {"signature_def": {http.SIGNATURE: http.signature_of()}}
         signed = response.metadata["signature_def"]
         signed.type_url = TYPE_URL
         signed.value = json_format.ParseDict(described, self._response("SignatureDefMap")).SerializeToString()
@@ -112,8 +105,8 @@ class _Service:
 
     def status(self, request: Any, _call: Call) -> Any:
         response = self._response("GetModelStatusResponse")
-        for one in find_versions(self._models, *_place(request.model_spec)):
-            failure = failure_of_version(one)
+        for one in http.find_versions(self._models, *_place(request.model_spec)):
+            failure = http.failure_of_version(one)
             status = {"error_code": _FAILED_PRECONDITION if failure else 0, "error_message": failure}
             response.model_version_status.add(version=one.number, state=one.state, status=status)
         return response
@@ -154,7 +147,7 @@ def _elements(request: Any) -> tuple[Sequence[bytes], tuple[int, ...]]:
 
 
 def _fill(tensor: Any, array: Array) -> None:
-    tensor.dtype = DTYPES[array.datatype]
+    tensor.dtype = http.DTYPES[array.datatype]
     for length in array.shape:
         tensor.tensor_shape.dim.add(size=length)
     if isinstance(array.values, list):

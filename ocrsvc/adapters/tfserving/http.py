@@ -1,6 +1,6 @@
-"""TensorFlow Serving's REST API (port 8501). KServe v1 has its paths and its JSON.
+"""TensorFlow Serving's REST API (port 8501), and KServe's v1 protocol, which has its paths and its JSON.
 
-Predictions have one row form in both, so a response is the union of what either's clients read.
+Predictions have one row form in both; a response is the union of what the clients of both read.
 """
 
 from __future__ import annotations
@@ -14,18 +14,10 @@ import orjson
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext
+from ocrsvc.adapters.model_protocols import tensors
 from ocrsvc.adapters.model_protocols.ocr_model import MOST_DIGITS, OcrModel, ServedModel, ServedModels
 from ocrsvc.adapters.model_protocols.rest import answer_ready, compressed, json_answer, parse_received, serve_paths
-from ocrsvc.adapters.model_protocols.tensors import (
-    IMAGE,
-    MAX_BATCH,
-    OUTPUT_NAMES,
-    OUTPUTS,
-    BadTensor,
-    Tensor,
-    arrays_of,
-    image_of,
-)
+from ocrsvc.adapters.model_protocols.tensors import IMAGE, MAX_BATCH, BadTensor, NotOffered, Tensor, image_of
 from ocrsvc.errors import CallerError, UnknownModel
 from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import shown
@@ -53,9 +45,9 @@ def make_tfserving(context: AdapterContext) -> Blueprint:
         blueprint,
         ("/v1/models/<path:rest>",),
         (
-            ("POST", _MODEL + ":predict", partial(predict, model)),
-            ("POST", _MODEL + f":(?P<verb>{OTHER_VERBS})", partial(wrong_method, model)),
-            ("GET", _MODEL, partial(status, model)),
+            ("POST", _MODEL + ":predict", partial(_predict, model)),
+            ("POST", _MODEL + f":(?P<verb>{OTHER_VERBS})", partial(_wrong_method, model)),
+            ("GET", _MODEL, partial(_status, model)),
             ("GET", _MODEL + "/metadata", partial(_metadata, model)),
             ("GET", ".*", _malformed),
             ("POST", ".*", _malformed),
@@ -63,6 +55,31 @@ def make_tfserving(context: AdapterContext) -> Blueprint:
         re.IGNORECASE,
     )
     return blueprint
+
+
+def make_kserve_v1(context: AdapterContext) -> Blueprint:
+    """KServe v1: the list of models, their readiness and predictions, over a model."""
+    model, blueprint = context.model, Blueprint("kserve_v1", __name__)
+    name = r"/v1/models/(?P<name>[^/:]+)"
+    # Where both adapters have a path this one is the more exact, so it answers for TensorFlow Serving as well.
+    others = ("POST", name + f":(?P<verb>{OTHER_VERBS})", partial(_wrong_method, model))
+    serve_paths(
+        blueprint,
+        ("/v1/models", "/v1/models/<name>"),
+        (
+            ("GET", "/v1/models", lambda: json_answer({"models": model.models.names()})),
+            ("GET", name, partial(_status, model)),
+            ("POST", name + ":predict", partial(_predict, model)),
+            ("POST", name + ":explain", partial(_explain, model)),
+            *([others] if "tfserving" in context.settings.dialects else ()),
+        ),
+    )
+    return blueprint
+
+
+def _explain(model: OcrModel, name: str) -> Response:
+    find_servable(model.models, name)
+    raise NotOffered("There is no explainer.", "Use :predict.")
 
 
 def _malformed() -> Response:
@@ -78,7 +95,7 @@ def _metadata(model: OcrModel, name: str, version: str | None, label: str | None
     return json_answer({"model_spec": spec, "metadata": signatures})
 
 
-def predict(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> Response:
+def _predict(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> Response:
     """Answer a request's images in its own form, by rows or by columns. Raises OcrsvcError."""
     served = find_servable(model.models, name, version, label)
     by_rows, images = parse_received(lambda body: _read_request(body, request.share))
@@ -88,25 +105,25 @@ def predict(model: OcrModel, name: str, version: str | None = None, label: str |
     return compressed(Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), content_type=JSON_TYPE))
 
 
-def status(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> Response:
-    """How the versions are, for clients of either protocol. Raises UnknownModel.
+def _status(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> Response:
+    """The versions' states. Raises UnknownModel.
 
-    Where one version is named the answer is there, however that is; else it says by its status whether any serves.
+    Without the name of a version, the HTTP status says whether one serves.
     """
     found = find_versions(model.models, name, version, label)
     ready = any(one.state == "AVAILABLE" for one in found)
-    members = {"name": found[0].name, "ready": ready, "model_version_status": [_status(one) for one in found]}
+    members = {"name": found[0].name, "ready": ready, "model_version_status": [_version_status(one) for one in found]}
     is_asked_for = model.models.has_repository and (version or label) is not None
     return answer_ready(members, ready=ready or is_asked_for)
 
 
-def _status(one: VersionStatus) -> dict[str, object]:
+def _version_status(one: VersionStatus) -> dict[str, object]:
     failure = failure_of_version(one)
     state = {"error_code": "FAILED_PRECONDITION" if failure else "OK", "error_message": failure}
     return {"version": str(one.number), "state": one.state, "status": state}
 
 
-def wrong_method(
+def _wrong_method(
     model: OcrModel, name: str, version: str | None = None, label: str | None = None, verb: str = ""
 ) -> Response:
     """Raises what TensorFlow Serving says of the other verbs to a model that only predicts."""
@@ -118,7 +135,7 @@ def wrong_method(
 
 
 def _read_request(body: bytes, share: Share) -> tuple[bool, list[bytes]]:
-    """Whether the images came by rows, and they. Raises CallerError, QueueFull."""
+    """Whether the images came in rows, and the images. Raises CallerError, QueueFull."""
     sent = parse_json(body, share)
     check_signature(sent.get("signature_name"))
     by_rows = "instances" in sent
@@ -135,7 +152,7 @@ def _read_request(body: bytes, share: Share) -> tuple[bool, list[bytes]]:
 
 
 def _unwrapped(value: object) -> Any:
-    """What an object holds under the name of the one input; raises BadTensor for another name."""
+    """The value of the one input in an object. Raises BadTensor for another name."""
     if not isinstance(value, dict) or set(value) == {"b64"}:
         return value
     if set(value) != {IMAGE.name}:
@@ -145,10 +162,7 @@ def _unwrapped(value: object) -> Any:
 
 
 def _image(value: object, share: Share) -> bytes:
-    """The image file in {"b64": …}, in a text, or in either as the only element of a list.
-
-    Raises CallerError where it is no image, QueueFull where other requests hold the memory.
-    """
+    """The image file in {"b64": …} or a text, alone or as the only element of a list. Raises CallerError, QueueFull."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str):
@@ -160,15 +174,15 @@ def _image(value: object, share: Share) -> bytes:
 
 
 def _row(page: Page) -> dict[str, object]:
-    """The outputs for one image, as long as it has lines."""
-    arrays = {array.name: array.values[0] for array in arrays_of([page], ROW_NAMES, (1,))}
+    """The outputs for one image, without filling."""
+    arrays = {array.name: array.values[0] for array in tensors.arrays_of([page], ROW_NAMES, (1,))}
     return {**arrays, "texts": [line.text for line in page.lines]}
 
 
 def _columns(pages: Sequence[Page]) -> dict[str, object]:
     """The outputs of all images, each as one nested list."""
     columns: dict[str, object] = {}
-    for array in arrays_of(pages, OUTPUT_NAMES, (len(pages),)):
+    for array in tensors.arrays_of(pages, tensors.OUTPUT_NAMES, (len(pages),)):
         values, width = array.values, array.shape[-1]
         if isinstance(values, list) and len(array.shape) > 1:
             columns[array.name] = [values[row * width : (row + 1) * width] for row in range(len(pages))]
@@ -178,7 +192,7 @@ def _columns(pages: Sequence[Page]) -> dict[str, object]:
 
 
 def find_servable(models: ServedModels, name: str, version: str | None = None, label: str | None = None) -> ServedModel:
-    """What a request names, to predict. Raises UnknownModel."""
+    """The model that a request names, to predict. Raises UnknownModel."""
     found = models.find(name, _number(version), label)
     if found is not None:
         return found
@@ -194,7 +208,7 @@ def find_servable(models: ServedModels, name: str, version: str | None = None, l
 def find_versions(
     models: ServedModels, name: str, version: str | None = None, label: str | None = None
 ) -> Sequence[VersionStatus]:
-    """How the versions are that a request names, the newest first. Raises UnknownModel."""
+    """The states of the versions that a request names, the newest first. Raises UnknownModel."""
     every = models.status(name)
     if not every:
         raise UnknownModel(f"Could not find any versions of model {name[:100]}")
@@ -207,20 +221,20 @@ def find_versions(
 
 
 def failure_of_version(one: VersionStatus) -> str:
-    """What is wrong with it; "" where nothing is: what was unloaded, or is not wanted, ended well."""
+    """The version's error; "" for none, also where it was unloaded or is not wanted."""
     return one.reason if one.failed else ""
 
 
 def check_signature(signature: object) -> None:
-    """Raises BadTensor unless this is the one signature, or none."""
+    """Raises BadTensor for another signature than the one there is."""
     if signature not in (None, "", SIGNATURE):
         name = shown(signature)[:100]
         raise BadTensor(f'Serving signature name: "{name}" not found in signature def', f"Use {SIGNATURE}.")
 
 
 def signature_of() -> dict[str, Any]:
-    """The one signature: what every model takes and gives."""
-    outputs = {output.name: _tensor(output) for output in OUTPUTS}
+    """The one signature: the inputs and outputs of every model."""
+    outputs = {output.name: _tensor(output) for output in tensors.OUTPUTS}
     return {"inputs": {IMAGE.name: _tensor(IMAGE)}, "outputs": outputs, "method_name": METHOD}
 
 
@@ -232,7 +246,7 @@ def _tensor(tensor: Tensor) -> dict[str, Any]:
 
 
 def _number(version: str | None) -> int | None:
-    """Of a version in digits; one that is too long is a version that there is not."""
+    """The number of a version in digits; 0, which no version has, for one that is too long."""
     if not version:
         return None
     return int(version) if len(version) <= MOST_DIGITS else 0
