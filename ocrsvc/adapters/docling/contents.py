@@ -1,11 +1,7 @@
-"""Writes what was read of a document in the formats of docling-serve, for an answer and for an archive.
-
-Its JSON is a DoclingDocument of docling-core.
-"""
+"""Writes documents in the formats of docling-serve, for an answer and for an archive; JSON is a DoclingDocument."""
 
 from __future__ import annotations
 
-import math
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,22 +13,24 @@ import orjson
 
 from ocrsvc.adapters.docling.conversion import ENDINGS, Conversion
 from ocrsvc.errors import CallerError
-from ocrsvc.formats.document import DocumentResult, Output, write_document
+from ocrsvc.formats.document import Output
 from ocrsvc.formats.json_stream import JsonList, JsonText
+from ocrsvc.formats.markdown import markdown_by_page, markdown_parts
 from ocrsvc.formats.markup import to_html, to_markup
+from ocrsvc.formats.plain_text import text_parts
 from ocrsvc.jobs.job import Job
 from ocrsvc.jobs.job_result import JobPages
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Box, Cell, Check, Line, Page, Table
 
 SUCCESS, PARTIAL, FAILURE = "success", "partial_success", "failure"
-# DocTags place everything on a grid of this many steps a side.
+# The steps of DocTags' grid, a side.
 _GRID: Final = 500
-_NOWHERE: Final = EngineInfo("", "", "", "", "", "")
+_NO_ENGINE: Final = EngineInfo("", "", "", "", "", "")
 # Below its cell's first row, right of its first column.
 _SPANNED: Final = {(False, True): "<lcel>", (True, False): "<ucel>", (True, True): "<xcel>"}
 
-# Newer programs read every older version; this is the oldest whose members are those below.
+# Newer programs read every older version; this is the oldest one with the members below.
 VERSION: Final = "1.3.0"
 _BODY: Final = "#/body"
 _DIGITS: Final = 2
@@ -40,9 +38,9 @@ _DIGITS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """One document, as the caller calls it, and the `count` pages that were read; gone through once for each format.
+    """One document: its name and its `count` pages, iterated once for each format.
 
-    `errors` are why others were not: their numbers, or None for the whole document, and a sentence.
+    `errors` say why other pages were not read: their numbers, or None for the whole document, and a sentence.
     """
 
     filename: str
@@ -52,32 +50,24 @@ class Converted:
 
     @property
     def status(self) -> str:
-        """In docling's words."""
+        """docling's status."""
         if not self.errors:
             return SUCCESS
         return PARTIAL if self.count else FAILURE
 
 
-@dataclass(frozen=True, slots=True)
-class Writing:
-    """What documents are written with: seconds within which they are worth having, and what is asked meanwhile."""
-
-    limit_s: float
-    check: Check
-
-
-def write_answer(converted: Converted, asked: Conversion, spent_s: float, output: Output, writing: Writing) -> None:
-    """Write the answer for one document, a page of one format at a time."""
+def write_answer(converted: Converted, asked: Conversion, spent_s: float, output: Output, check: Check) -> None:
+    """Write the answer for one document, a page of one format at a time; `check` is called for each page."""
     output.write(b'{"document":' + orjson.dumps({"filename": converted.filename})[:-1])
     for name in ENDINGS:
         output.write(b',"%b_content":' % name.encode())
         if name not in asked.to_formats or converted.status == FAILURE:
             output.write(b"null")
         elif name == "json":
-            _write_content(name, converted, asked, output, writing)
+            _write_content(name, converted, asked, output, check)
         else:
             with JsonText(output) as text:
-                _write_content(name, converted, asked, text, writing)
+                _write_content(name, converted, asked, text, check)
     rest = {
         "status": converted.status,
         "errors": [_error(number, why) for number, why in converted.errors],
@@ -90,25 +80,20 @@ def write_answer(converted: Converted, asked: Conversion, spent_s: float, output
 def write_task_answer(job: Job, output: IO[bytes], check: Check) -> None:
     """Write the answer of a task whose pages are all read, a page at a time.
 
-    Raises:
-        CallerError: It is to be an archive, and no page was read.
-        FileNotFoundError: It was cleared.
+    Raises CallerError for an archive of a document without pages, FileNotFoundError for a cleared task.
     """
     record, asked = job.record(), Conversion.model_validate(job.record().asked)
     errors = [(row["number"], row["error"]) for row in job.pages() if "error" in row] if job.failed_pages() else []
     count = 0 if errors and asked.stops_at_error else job.page_count() - len(errors)
-    converted, writing = Converted(record.name, JobPages(job), count, errors), Writing(math.inf, check)
+    converted = Converted(record.name, JobPages(job), count, errors)
     if asked.target == "zip":
-        write_archive([converted], asked, output, writing)
+        write_archive([converted], asked, output, check)
     else:
-        write_answer(converted, asked, time.time() - (job.started_at_s() or record.came_at_s), output, writing)
+        write_answer(converted, asked, time.time() - (job.started_at_s() or record.came_at_s), output, check)
 
 
-def write_archive(documents: Sequence[Converted], asked: Conversion, output: IO[bytes], writing: Writing) -> None:
-    """Write a zip with a file for each document and format; documents of which nothing was read have none.
-
-    Raises CallerError where nothing was read of any.
-    """
+def write_archive(documents: Sequence[Converted], asked: Conversion, output: IO[bytes], check: Check) -> None:
+    """Write a zip with a file for each format of each document that has pages. Raises CallerError where none has."""
     if all(document.status == FAILURE for document in documents):
         raise CallerError("None of the documents can be read: " + documents[0].errors[0][1])
     names: set[str] = set()
@@ -117,11 +102,11 @@ def write_archive(documents: Sequence[Converted], asked: Conversion, output: IO[
             stem = _free_name(converted.filename, names)
             for name in dict.fromkeys(asked.to_formats) if converted.status != FAILURE else ():
                 with packed.open(stem + ENDINGS[name], "w", force_zip64=True) as member:
-                    _write_content(name, converted, asked, member, writing)
+                    _write_content(name, converted, asked, member, check)
 
 
 def _free_name(filename: str, taken: set[str]) -> str:
-    """A name for a document's files which no other has, without folders."""
+    """An unused name for a document's files, without folders."""
     stem = PurePath(filename.replace("\\", "/")).stem or "document"
     name, number = stem, 1
     while name in taken:
@@ -131,34 +116,35 @@ def _free_name(filename: str, taken: set[str]) -> str:
     return name
 
 
-def _write_content(name: str, converted: Converted, asked: Conversion, output: Output, writing: Writing) -> None:
+def _write_content(name: str, converted: Converted, asked: Conversion, output: Output, check: Check) -> None:
+    pages = _checked(converted.pages, check)
     if name == "json":
-        write_document_json(converted.filename, converted.pages, output, writing.check)
-    elif name == "md" and asked.page_break:
-        _write_parted(converted, asked.page_break.encode(), output, writing)
-    elif name in _PARTS:
-        for part in _PARTS[name](converted.pages, writing.check):
-            output.write(part.encode())
-    else:
-        result = DocumentResult(b"", converted.pages, converted.count, _NOWHERE)
-        write_document(name, result, output, writing.limit_s, writing.check)
+        write_document_json(converted.filename, pages, output)
+        return
+    is_parted = name == "md" and asked.page_break
+    for part in _parted_markdown(pages, asked.page_break) if is_parted else _PARTS[name](pages):
+        output.write(part.encode())
 
 
-def _write_parted(converted: Converted, page_break: bytes, output: Output, writing: Writing) -> None:
-    """Markdown, as docling writes it: a break between two pages that hold something, and none for blank ones."""
-    between = b""
-    for page in converted.pages:
-        if page.lines:
-            output.write(between)
-            between = page_break
-            result = DocumentResult(b"", [page], 1, _NOWHERE)
-            write_document("md", result, output, writing.limit_s, writing.check)
-
-
-def _html(pages: Iterable[Page], check: Check) -> Iterator[str]:
-    yield '<!DOCTYPE html>\n<html>\n<head><meta charset="utf-8"/></head>\n<body>\n'
+def _checked(pages: Iterable[Page], check: Check) -> Iterator[Page]:
     for page in pages:
         check()
+        yield page
+
+
+def _parted_markdown(pages: Iterable[Page], page_break: str) -> Iterator[str]:
+    """Markdown with a break between two pages with lines, as docling writes it; blank pages are left out."""
+    between = ""
+    for page in pages:
+        if page.lines:
+            yield between
+            between = page_break
+            yield from (text for _, text in markdown_by_page([page]))
+
+
+def _html(pages: Iterable[Page]) -> Iterator[str]:
+    yield '<!DOCTYPE html>\n<html>\n<head><meta charset="utf-8"/></head>\n<body>\n'
+    for page in pages:
         yield f"<div class='page'>\n{''.join(_html_blocks(page))}</div>\n"
     yield "</body>\n</html>\n"
 
@@ -168,11 +154,10 @@ def _html_blocks(page: Page) -> Iterator[str]:
         yield f"<p>{to_markup(block.text)}</p>\n" if isinstance(block, Line) else f"{to_html(block)}\n"
 
 
-def _doctags(pages: Iterable[Page], check: Check) -> Iterator[str]:
+def _doctags(pages: Iterable[Page]) -> Iterator[str]:
     between = ""
     yield "<doctag>"
     for page in pages:
-        check()
         yield between + "".join(_doctags_blocks(page))
         between = "<page_break>\n"
     yield "</doctag>"
@@ -193,7 +178,7 @@ def _on_grid(box: Box, page: Page) -> str:
 
 
 def _otsl(table: Table) -> str:
-    """The table in OTSL: a tag for each place of its grid, those under a spanning cell saying in which direction."""
+    """The table in OTSL: a tag for each place of its grid; under a spanning cell it says in which direction."""
     grid = [["<ecel>"] * table.columns for _ in range(table.rows)]
     for cell in table.cells:
         for row in range(cell.row, cell.row + cell.row_span):
@@ -204,8 +189,13 @@ def _otsl(table: Table) -> str:
     return "".join(f"{''.join(row)}<nl>" for row in grid)
 
 
-_PARTS: Final[Mapping[str, Callable[[Iterable[Page], Check], Iterator[str]]]] = {"html": _html, "doctags": _doctags}
-"""The formats that nobody else makes, piece by piece."""
+_PARTS: Final[Mapping[str, Callable[[Iterable[Page]], Iterator[str]]]] = {
+    "md": lambda pages: markdown_parts(pages, 0, _NO_ENGINE),
+    "text": lambda pages: text_parts(pages, 0, _NO_ENGINE),
+    "html": _html,
+    "doctags": _doctags,
+}
+"""The text of pages in each format, piece by piece."""
 
 
 def _error(number: int | None, why: str) -> dict[str, object]:
@@ -217,16 +207,13 @@ def _error(number: int | None, why: str) -> dict[str, object]:
     }
 
 
-def write_document_json(name: str, pages: Iterable[Page], output: Output, check: Check) -> None:
-    """Write the document: lines as texts, tables as tables, in reading order, each with its page and place in pixels.
-
-    Memory holds one page; `check` is asked for each, and what it raises ends it.
-    """
+def write_document_json(name: str, pages: Iterable[Page], output: Output) -> None:
+    """Write a DoclingDocument: texts and tables in reading order, with page and place in pixels."""
     sizes: dict[str, object] = {}
     with JsonList() as texts, JsonList() as tables, JsonList() as order:
         for page in pages:
-            check()
-            sizes[str(page.number)] = _page(page)
+            size = {"width": page.width, "height": page.height}
+            sizes[str(page.number)] = {"size": size, "page_no": page.number}
             for block in blocks_of(page):
                 name_of_kind, of_kind = ("texts", texts) if isinstance(block, Line) else ("tables", tables)
                 reference = {"$ref": f"#/{name_of_kind}/{len(of_kind)}"}
@@ -251,7 +238,7 @@ def write_document_json(name: str, pages: Iterable[Page], output: Output, check:
 
 
 def blocks_of(page: Page) -> Iterator[Line | Table]:
-    """The lines in reading order; in place of those of a table, the table where its first line stands."""
+    """Lines and tables in reading order; a table stands at its first line, in place of its lines."""
     table_of = {line: table for table in page.tables for cell in table.cells for line in cell.lines}
     seen: set[int] = set()
     for number, line in enumerate(page.lines):
@@ -292,8 +279,8 @@ def _cell(cell: Cell) -> dict[str, object]:
 
 
 def _place(block: Line | Table, number: int) -> dict[str, object]:
-    letters = len(block.text) if isinstance(block, Line) else 0
-    return {"page_no": number, "bbox": _bbox(block.box), "charspan": [0, letters]}
+    characters = len(block.text) if isinstance(block, Line) else 0
+    return {"page_no": number, "bbox": _bbox(block.box), "charspan": [0, characters]}
 
 
 def _bbox(box: Box) -> dict[str, object]:
@@ -305,7 +292,3 @@ def frame_of(box: Box) -> tuple[float, float, float, float]:
     """Left, top, right and bottom of the upright frame around a box, in pixels."""
     across, down = [round(x, _DIGITS) for x, _ in box], [round(y, _DIGITS) for _, y in box]
     return min(across), min(down), max(across), max(down)
-
-
-def _page(page: Page) -> dict[str, object]:
-    return {"size": {"width": page.width, "height": page.height}, "page_no": page.number}

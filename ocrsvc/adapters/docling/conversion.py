@@ -1,4 +1,4 @@
-"""What a request to docling-serve carries and asks for: files of a form, or sources of JSON, and options."""
+"""Requests to docling-serve: files of a form, or sources of JSON, and options."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ ENDINGS: Final[Mapping[str, str]] = {
     "text": ".txt",
     "doctags": ".doctags",
 }
-"""What `to_formats` takes here, and how the name of such a file ends in an archive."""
+"""The formats of `to_formats`, and the suffixes of their files."""
 
 _MOST_FILES: Final = 100
 _MOST_VALUES: Final = 100
-_MOST_LETTERS: Final = 1000
-_NAME_LETTERS: Final = 200
+_LONGEST_BREAK: Final = 1000
+_LONGEST_NAME: Final = 200
 _LAST_PAGE: Final = 999_999_999
 _WHOLE: Final = re.compile("[0-9]{1,20}")
 _HOW: Final = 'Send it as {"kind": "file", "base64_string": "…", "filename": "a.pdf"}.'
 
 
 def _listed(sent: object) -> list[str]:
-    """The values of an option of which there may be several: a form has them one by one, or as JSON."""
+    """The values of an option that takes several: a form has them one by one, or as JSON."""
     values: Any = sent if isinstance(sent, list) else [sent]
     if len(values) == 1 and as_text(values[0]).startswith("["):
         try:
@@ -53,7 +53,7 @@ def _listed(sent: object) -> list[str]:
 
 
 def _language(sent: object) -> str:
-    """One language is that of the text; several leave it to the service."""
+    """One language is the text's; several leave the choice to the service."""
     tags = {parse_language(value) for value in _listed(sent)}
     return tags.pop() if len(tags) == 1 else AUTO
 
@@ -67,13 +67,13 @@ def _range(sent: object) -> tuple[int, int]:
 
 
 def _short(text: str) -> str:
-    return text[:_MOST_LETTERS]
+    return text[:_LONGEST_BREAK]
 
 
 class Conversion(RequestValues):
-    """The options of one request; kept with a task.
+    """The options of one request; a task keeps them.
 
-    Without `ocr` a PDF's own text is all that counts, without `force_ocr` it does where it is sound.
+    Without `ocr` only a PDF's own text is used; without `force_ocr` it is used where it is sound.
     """
 
     to_formats: Annotated[tuple[Literal["md", "json", "html", "text", "doctags"], ...], BeforeValidator(_listed)] = (
@@ -90,7 +90,7 @@ class Conversion(RequestValues):
     stops_at_error: Annotated[bool, Field(alias="abort_on_error")] = False
     pipeline: Literal["standard", "legacy"] = "standard"
     image_export_mode: Literal["placeholder", "embedded", "referenced"] = "placeholder"
-    # Each asks for what a picture shows, or for another model's opinion of the text.
+    # Each needs a model that is not here.
     do_code_enrichment: NotServed = False
     do_formula_enrichment: NotServed = False
     do_picture_classification: NotServed = False
@@ -99,11 +99,11 @@ class Conversion(RequestValues):
 
     @property
     def ranges(self) -> Ranges:
-        """The pages, as the reader takes them."""
+        """The requested pages."""
         return ALL if self.pages == (1, _LAST_PAGE) else (self.pages,)
 
     def read_options(self, *, has_models: bool) -> ReadOptions:
-        """What the reader is asked for. Without a model repository one model reads all that it can read."""
+        """The reading options; a language only where there is a model repository."""
         layer: TextLayer = "only" if not self.ocr else "ignore" if self.force_ocr else "auto"
         # Tables are found on drawn pages alone.
         tables, lang = self.tables and layer != "only", self.lang if has_models else None
@@ -112,31 +112,23 @@ class Conversion(RequestValues):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One file that was sent, and what its sender calls it."""
+    """One file and its name."""
 
     filename: str
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ConvertRequest:
-    """What one request carries and asks for."""
-
-    documents: Sequence[Document]
-    conversion: Conversion
-
-
 def parse_conversion(values: Mapping[str, object], target: object) -> Conversion:
-    """What these options ask for. Raises BadOption for a value that is not taken, or not done here."""
+    """The checked options. Raises BadOption."""
     if target == "presigned_url":
-        # Clients of docling ask for this first, and for `inbody` when they read that it is not to be had.
+        # docling's clients ask for this first, and for `inbody` after this answer.
         text = "The target presigned_url needs artifact storage to be configured, and there is none here."
         raise BadOption(text, "Ask for the target inbody or zip.")
     return parse_values(Conversion, {**values, "target": target})
 
 
 def values_of_form(fields: Sequence[tuple[str, object]]) -> dict[str, object]:
-    """The options among the fields of a form: the last value of each, or of those that may have several a list."""
+    """The options among the fields of a form: the last value of each, and all of those that take several."""
     found: dict[str, object] = dict(fields)
     return found | {
         name: [value for sent, value in fields if sent == name]
@@ -145,18 +137,18 @@ def values_of_form(fields: Sequence[tuple[str, object]]) -> dict[str, object]:
     }
 
 
-def request_of_form(content: Content) -> ConvertRequest:
-    """A form with `files`. Raises BadOption, NothingSent, and BodyTooLarge for more files than are taken."""
+def request_of_form(content: Content) -> tuple[list[Document], Conversion]:
+    """The documents and options of a form with `files`. Raises BadOption, NothingSent, BodyTooLarge."""
     conversion = parse_conversion(values_of_form(content.fields), content.text("target_type"))
     _check_no_callbacks(content.text("callbacks"))
     parts = [part for part in content.files if part.name == "files"]
     _check_count(len(parts), "a file in the field 'files'")
-    named = [Document(_name_of(part.filename or "", number), part.data) for number, part in enumerate(parts)]
-    return ConvertRequest(named, conversion)
+    documents = [Document(_name_of(part.filename or "", place), part.data) for place, part in enumerate(parts)]
+    return documents, conversion
 
 
-def request_of_json(content: Content, context: AdapterContext) -> ConvertRequest:
-    """JSON with `sources`. Raises as `request_of_form`, BadBase64, and as `AdapterContext.fetch`."""
+def request_of_json(content: Content, context: AdapterContext) -> tuple[list[Document], Conversion]:
+    """The documents and options of JSON with `sources`. Raises as `request_of_form`, BadBase64, and as `AdapterContext.fetch`."""
     members = content.members
     target, options = members.get("target"), members.get("options") or {}
     if not isinstance(options, Mapping):
@@ -165,13 +157,11 @@ def request_of_json(content: Content, context: AdapterContext) -> ConvertRequest
     sources = _sources(members)
     _check_count(len(sources), "an entry in sources")
     _check_no_callbacks(members.get("callbacks"))
-    return ConvertRequest(
-        [_document(source, place, content, context) for place, source in enumerate(sources)], conversion
-    )
+    return [_document(source, place, content, context) for place, source in enumerate(sources)], conversion
 
 
 def _sources(members: Mapping[str, object]) -> list[Mapping[str, Any]]:
-    """Those of `sources`, and of the lists that the version v1alpha has in its place."""
+    """The entries of `sources`, and of the lists that the version v1alpha has instead."""
     found: list[Any] = []
     for name in ("sources", "file_sources", "http_sources"):
         listed = members.get(name) or []
@@ -210,7 +200,7 @@ def _check_count(count: int, what: str) -> None:
 
 
 def _name_of(sent: str, place: int) -> str:
-    """The last part of a name that was sent; one of our own where there is none."""
-    name = PurePath(sent[-1000:].replace("\\", "/").replace("\0", "")).name[-_NAME_LETTERS:]
-    # Half of a pair that was cut cannot be written as UTF-8.
+    """The last part of a sent name, or one of our own."""
+    name = PurePath(sent[-1000:].replace("\\", "/").replace("\0", "")).name[-_LONGEST_NAME:]
+    # A cut surrogate pair cannot be written as UTF-8.
     return name.encode("utf-8", "ignore").decode() or (f"file_{place}.pdf" if place else "file.pdf")

@@ -1,7 +1,7 @@
 """The API of docling-serve (docling-project/docling-serve, port 5001) over HTTP: documents as Markdown, text and JSON.
 
-A document that cannot be read is reported in an HTTP 200 with the status `failure`, as there; options that cannot be
-met are 422, and what the service refuses keeps its true status. Its asynchronous half takes documents in as tasks.
+A document that cannot be read is reported in an HTTP 200 with the status `failure`, as there; wrong options are 422,
+and refusals keep their true status. Asynchronous requests are jobs.
 """
 
 from __future__ import annotations
@@ -14,14 +14,8 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext, StoredDocuments, add_job_routes, add_routes, make_blueprint
-from ocrsvc.adapters.docling.contents import Converted, Writing, write_answer, write_archive
-from ocrsvc.adapters.docling.conversion import (
-    Conversion,
-    ConvertRequest,
-    Document,
-    request_of_form,
-    request_of_json,
-)
+from ocrsvc.adapters.docling.contents import Converted, write_answer, write_archive
+from ocrsvc.adapters.docling.conversion import Conversion, Document, request_of_form, request_of_json
 from ocrsvc.errors import BadOption, CallerError, OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import request
@@ -35,34 +29,30 @@ VERSIONS: Final = ("/v1", "/v1alpha")
 SOURCE: Final = "docling"
 ZIP_TYPE: Final = "application/zip"
 ARCHIVE_HEADERS: Final = {"Content-Disposition": 'attachment; filename="converted_docs.zip"'}
-"""Of an answer that is an archive."""
-
 _STATES: Final = {"waiting": "pending", "running": "started", "success": "success", "failure": "failure"}
-_UNPROCESSABLE: Final = 422
 _LONGEST_WAIT_S: Final = 10.0
 _LOOK_S: Final = 0.05
-# Each holds a thread of the worker; whoever finds none free is answered at once.
+# Each waiting request holds a thread of the worker; further ones are answered at once.
 _WAITING: Final = 2
 
 
 class _TaskUnknown(OcrsvcError, status=404, code="task_unknown", title="No such task"):
-    """There is no such task; docling's client knows it by this sentence."""
+    """There is no such task; docling's client looks for this sentence."""
 
     def __init__(self, text: str = "Task not found.") -> None:
         super().__init__(text)
 
 
 def make_docling(context: AdapterContext) -> Blueprint:
-    """POST /v1/convert/…, with /v1/status/… and /v1/result/… where documents may wait; GET /health."""
+    """POST /v1/convert/… and GET /health; /v1/status/… and /v1/result/… where there are jobs."""
     blueprint, views = make_blueprint("docling", _failure), _Views(context)
-    # That neither asks for a place in front of the engine.
     add_job_routes(blueprint, ("GET", "/health", lambda: as_json({"status": "ok"})))
     for prefix in VERSIONS:
         for kind, asked in (("file", views.form), ("source", views.sources)):
             path = f"{prefix}/convert/{kind}"
-            add_routes(blueprint, [("POST", path, lambda asked=asked: views.convert(asked()))])
+            add_routes(blueprint, [("POST", path, lambda asked=asked: views.convert(*asked()))])
             if context.jobs is not None:
-                add_job_routes(blueprint, ("POST", f"{path}/async", lambda asked=asked: views.take(asked())))
+                add_job_routes(blueprint, ("POST", f"{path}/async", lambda asked=asked: views.take(*asked())))
         if context.jobs is not None:
             add_job_routes(
                 blueprint,
@@ -79,28 +69,27 @@ class _Views:
         self._context, self._tasks = context, StoredDocuments(context, SOURCE)
         self._waiting = threading.BoundedSemaphore(_WAITING)
 
-    def form(self) -> ConvertRequest:
+    def form(self) -> tuple[list[Document], Conversion]:
         return request_of_form(request.content)
 
-    def sources(self) -> ConvertRequest:
-        """What it carries, if it is JSON."""
+    def sources(self) -> tuple[list[Document], Conversion]:
         return request_of_json(request.content, self._context)
 
-    def convert(self, asked: ConvertRequest) -> Response:
+    def convert(self, documents: list[Document], asked: Conversion) -> Response:
         """Read documents at once: one is answered in the body, several as an archive."""
-        began_s, conversion = time.monotonic(), asked.conversion
-        until_s = began_s + min(request.left_s, conversion.limit_s or request.left_s)
-        # The time is that of all of them together.
-        documents = [self._read(one, conversion, max(0.0, until_s - time.monotonic())) for one in asked.documents]
-        writing, whole = Writing(request.left_s, request.make_check()), io.BytesIO()
-        if len(documents) == 1 and conversion.target != "zip":
-            write_answer(documents[0], conversion, time.monotonic() - began_s, whole, writing)
+        began_s = time.monotonic()
+        until_s = began_s + min(request.left_s, asked.limit_s or request.left_s)
+        # The limit is for all of them together.
+        read = [self._read(one, asked, max(0.0, until_s - time.monotonic())) for one in documents]
+        check, whole = request.make_check(), io.BytesIO()
+        if len(read) == 1 and asked.target != "zip":
+            write_answer(read[0], asked, time.monotonic() - began_s, whole, check)
             return Response(whole.getvalue(), content_type=JSON_TYPE)
-        write_archive(documents, conversion, whole, writing)
+        write_archive(read, asked, whole, check)
         return Response(whole.getvalue(), content_type=ZIP_TYPE, headers=ARCHIVE_HEADERS)
 
     def _read(self, document: Document, asked: Conversion, limit_s: float) -> Converted:
-        """What was read of a document. Raises what is not the caller's fault."""
+        """Read a document. Raises errors that are not the caller's."""
         reader, data, name = self._context.reader, document.data, document.filename
         options = asked.read_options(has_models=reader.has_models)
         try:
@@ -119,16 +108,16 @@ class _Views:
         pages = [] if errors and asked.stops_at_error else [reading.page for reading in file.readings]
         return Converted(name, pages, len(pages), errors)
 
-    def take(self, asked: ConvertRequest) -> Response:
-        if len(asked.documents) != 1:
+    def take(self, documents: list[Document], asked: Conversion) -> Response:
+        if len(documents) != 1:
             raise BadOption("A task takes one document.", "Send each by itself, or all of them without async.")
-        document, conversion = asked.documents[0], asked.conversion
-        options = conversion.read_options(has_models=self._context.reader.has_models)
-        kept = conversion.model_dump(mode="json", exclude_none=True)
-        return as_json(_status_of(self._tasks.add(document.data, options, conversion.ranges, kept, document.filename)))
+        options = asked.read_options(has_models=self._context.reader.has_models)
+        kept = asked.model_dump(mode="json", exclude_none=True)
+        job = self._tasks.add(documents[0].data, options, asked.ranges, kept, documents[0].filename)
+        return as_json(_status_of(job))
 
     def status(self, task_id: str) -> Response:
-        """How far a task is; with `wait` not before it is done, or so many seconds have passed."""
+        """The state of a task; with `wait`, once it is done or these seconds have passed."""
         with self._tasks.found(task_id, _TaskUnknown()) as job:
             self._wait(job, request.args.get("wait", 0.0, float))
             return as_json(_status_of(job))
@@ -158,7 +147,7 @@ class _Views:
 
 
 def _status_of(job: Job) -> dict[str, Any]:
-    """TaskStatusResponse of a task. Raises FileNotFoundError when it was cleared."""
+    """TaskStatusResponse of a task. Raises FileNotFoundError for a cleared one."""
     progress = job.progress()
     succeeded, failed = int(progress.state == "success"), int(progress.state == "failure")
     done = {"num_processed": succeeded + failed, "num_succeeded": succeeded, "num_failed": failed}
@@ -179,7 +168,7 @@ def _failure_of_task(why: str) -> dict[str, object]:
 
 
 def _failure(error: Exception) -> Response:
-    """As FastAPI reports it: a sentence in `detail`."""
+    """As FastAPI: a sentence in `detail`."""
     failure = failure_of(error)
     is_bad_request = isinstance(failure, CallerError) and failure.status == CallerError.status
-    return as_json({"detail": str(failure)}, _UNPROCESSABLE if is_bad_request else failure.status)
+    return as_json({"detail": str(failure)}, 422 if is_bad_request else failure.status)

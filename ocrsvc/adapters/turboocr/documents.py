@@ -1,8 +1,4 @@
-"""Reads documents as TurboOCR's clients ask for them, over HTTP or gRPC: pages, files made of them, and streams.
-
-POST /ocr/stream answers a line of JSON for each page, as soon as it is read, between one that begins and one
-that ends.
-"""
+"""Documents for TurboOCR's clients, over HTTP and gRPC: pages, files made of them, and streams."""
 
 from __future__ import annotations
 
@@ -34,7 +30,7 @@ from ocrsvc.serving.work_queue import RequestContext, make_check
 
 Outcome = Reading | OcrsvcError
 
-# What Markdown needs of a page beside its text: tables, and which regions are headers and footers.
+# Markdown has tables, and leaves out the regions of headers and footers.
 _MARKDOWN: Final = ReadOptions(layout=True, tables=True)
 
 NDJSON_TYPE: Final = "application/x-ndjson"
@@ -43,7 +39,7 @@ Pages = Generator[PageRead, None, None]
 
 @dataclass(frozen=True, slots=True)
 class DocumentCall:
-    """One request for a whole file, over HTTP or gRPC; the answer must be there by `deadline`, on `time.monotonic`."""
+    """One request for a whole file; `deadline` is on `time.monotonic`."""
 
     reader: Reader
     file: bytes
@@ -57,13 +53,13 @@ class DocumentCall:
         return max(0.0, self.deadline - time.monotonic())
 
     def check(self) -> None:
-        """Raises DeadlineExceeded, ClientGone once nobody waits."""
+        """Raises DeadlineExceeded, ClientGone."""
         make_check(self.context, self.deadline, time.monotonic)()
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentAnswer:
-    """What a document is answered: its pages, or a file; `degraded` says which pages are missing from that."""
+    """The answer for a document: its pages, or a file; `degraded` says which pages the file lacks."""
 
     readings: Sequence[Reading]
     pages: Sequence[dict[str, Any]] = ()
@@ -72,9 +68,9 @@ class DocumentAnswer:
 
 
 def batch_answer(outcomes: Sequence[Outcome], asked: PageParameters) -> list[tuple[dict[str, Any], str | None]]:
-    """For each image what was read, or an entry without results that says why, and the error's code.
+    """For each image its results, or an empty entry with the error, and the error's code.
 
-    Raises the first error of images of which none could be read.
+    Raises the first error where no image could be read.
     """
     failed = [outcome for outcome in outcomes if isinstance(outcome, OcrsvcError)]
     if failed and len(failed) == len(outcomes):
@@ -88,7 +84,7 @@ def batch_answer(outcomes: Sequence[Outcome], asked: PageParameters) -> list[tup
 
 
 def answer_pdf(call: DocumentCall) -> DocumentAnswer:
-    """The answer about a PDF of which a page was read, in the form that is asked for. Raises OcrsvcError."""
+    """The answer for a PDF, in the requested form. Raises OcrsvcError, also where no page was read."""
     form = call.asked.form
     if not is_pdf(call.file):
         raise Coded("PDF_RENDER_FAILED", "This is no PDF.", "Send an image to /ocr/raw.")
@@ -104,27 +100,27 @@ def answer_pdf(call: DocumentCall) -> DocumentAnswer:
         return DocumentAnswer(read.readings, file=_searchable_pdf(call, read), degraded=degraded)
     if call.asked.as_pages:
         return DocumentAnswer(read.readings, _markdown_pages(call, read), degraded=degraded)
-    # The format leaves out the first comment.
+    # Our Markdown has no comment before the first page.
     pages = [reading.page for reading in read.readings]
     head = f"<!-- page {pages[0].number} -->\n\n".encode()
     return DocumentAnswer(read.readings, file=head + _markdown(call, pages, read.readings[0].engine), degraded=degraded)
 
 
 def answer_markdown(call: DocumentCall) -> DocumentAnswer:
-    """The Markdown of an image. Raises as `Reader.read`, and as `write_document`."""
+    """The Markdown of an image. Raises as `Reader.read` and `write_document`."""
     reading = call.reader.read(call.file, _MARKDOWN, call.left_s, call.context)
     return DocumentAnswer([reading], file=_markdown(call, [reading.page], reading.engine))
 
 
 def bad_file(file: bytes, error: OcrsvcError) -> OcrsvcError:
-    """The error of a file that cannot be opened, with the code that the original has for it."""
+    """The error of a file that cannot be opened, with the original's code."""
     if is_pdf(file) and isinstance(error, UnsupportedImage | BrokenImage):
         return Coded("PDF_RENDER_FAILED", error.detail, error.remedy)
     return error
 
 
 def page_of(call: DocumentCall, number: int, outcome: Outcome) -> dict[str, Any]:
-    """One page of a document, or why there is none."""
+    """One page of a document, or its error."""
     drawn_dpi = call.reader.settings.pdf_dpi if is_pdf(call.file) else None
     if isinstance(outcome, Reading):
         return to_document_page(replace(outcome.page, number=number), call.asked, drawn_dpi)
@@ -167,9 +163,9 @@ def _written(name: str, result: DocumentResult, call: DocumentCall) -> bytes:
 
 
 def respond_by_page(call: DocumentCall) -> Response:
-    """The answer, which begins once the first page is read: until then it can be an error with its status.
+    """A line of JSON for each page, as soon as it is read, between a line that begins and one that ends.
 
-    Raises the error of a page that is the only one, or that is too late, and as reading does.
+    Until the first page is read, errors are raised: also that of a page that is the only one, or too late.
     """
     options = call.asked.read_options(call.asked.mode)
     pages = call.reader.read_by_page(call.file, options, call.left_s, call.context)
@@ -192,7 +188,7 @@ class _EventStream:
         self._read = self._failed = 0
 
     def pieces(self, first: PageRead, pages: Pages) -> Iterator[bytes]:
-        """What ends an answer that has begun is reported in it."""
+        """An error after the first line is the last line."""
         events = chain((self._begin(first),), (self._page(page) for page in chain((first,), pages)))
         return ended_pieces(self._request, map(_line, events), lambda: _line(self._end()), _error_line)
 

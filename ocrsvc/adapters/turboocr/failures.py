@@ -1,4 +1,4 @@
-"""The errors of TurboOCR's API: its codes, and its statuses where ours are finer."""
+"""TurboOCR's errors: its codes, and its statuses where ours are finer."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.Refused, "SERVER_BUSY"),
     (errors.EngineFailed, "INFERENCE_ERROR"),
 )
-# The original answers 400 to all that a file can be wrong with.
+# The original answers 400 to every file that cannot be read.
 _BAD_FILES: Final = (errors.UnsupportedImage, errors.BrokenImage, errors.ImageTooLarge, errors.TooManyPages)
 
 
 class Coded(CallerError):
-    """An error for which the original has a code, where ours have one for several."""
+    """An error with a code of the original that ours do not tell apart."""
 
     def __init__(self, code: str, detail: str, remedy: str = "") -> None:
         super().__init__(detail, remedy)
@@ -38,7 +38,7 @@ class Coded(CallerError):
 
 
 def code_of(error: BaseException) -> str:
-    """The original's code for an error; our own in its spelling where it has none."""
+    """The original's code for an error, else our own in capitals."""
     if isinstance(error, Coded):
         return error.original_code
     if type(error) is CallerError:
@@ -48,19 +48,17 @@ def code_of(error: BaseException) -> str:
 
 
 def status_of(failure: OcrsvcError) -> int:
-    """The HTTP status: 400 for a file that cannot be read, whatever is wrong with it."""
+    """The HTTP status: 400 for every file that cannot be read."""
     return 400 if isinstance(failure, _BAD_FILES) and not isinstance(failure, errors.BodyTooLarge) else failure.status
 
 
 def as_original(error: OcrsvcError) -> OcrsvcError:
-    """The same error, as one of the request where it is of a file, for gRPC's status."""
-    if status_of(error) == error.status:
-        return error
-    return Coded(code_of(error), error.detail, error.remedy)
+    """The error with the status of `status_of`, for gRPC."""
+    return error if status_of(error) == error.status else Coded(code_of(error), error.detail, error.remedy)
 
 
 def error_members(error: Exception, failure: OcrsvcError | None = None) -> dict[str, object]:
-    """What an answer says of an error; `failure` is what `failure_of` made of it."""
+    """An error in an answer; `failure` is its `failure_of`."""
     return {"error": {"code": code_of(error), "message": str(failure or failure_of(error))}}
 
 

@@ -1,4 +1,4 @@
-"""TurboOCR's service over gRPC: its answers carry the JSON of the HTTP answers, its trailers the code of an error."""
+"""TurboOCR's service over gRPC: answers carry the JSON of the HTTP answers, trailers the code of an error."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _coded(answer: Callable[[Any, Call], Any]) -> Callable[[Any, Call], Any]:
         try:
             return answer(request, call)
         except OcrsvcError as error:
-            # Outside the block: an error that is its own cause would be walked through without end.
+            # Outside the block: an error that is its own cause has an endless chain.
             failure = as_original(error)
         raise failure
 
@@ -58,7 +58,7 @@ def _coded(answer: Callable[[Any, Call], Any]) -> Callable[[Any, Call], Any]:
 
 
 def _error_fields(error: BaseException) -> Mapping[str, str]:
-    """The original's code for an error of ours; to others the status is all there is to say."""
+    """The original's code for an error of ours; others have their status alone."""
     return {"x-error-code": code_of(error)} if isinstance(error, OcrsvcError) else {}
 
 
@@ -97,16 +97,13 @@ class _Service:
         if asked.form == "md":
             markdown = orjson.dumps({"pages": answer.pages}) if asked.as_pages else answer.file
             return response(markdown=markdown.decode(), degraded=answer.degraded)
-        return response(
-            pages=[
-                page(
-                    page_number=told["page"],
-                    json_response=orjson.dumps(told),
-                    **{name: told[name] for name in _PAGE_MEMBERS},
-                )
-                for told in answer.pages
-            ]
-        )
+        pages = [
+            page(
+                page_number=one["page"], json_response=orjson.dumps(one), **{name: one[name] for name in _PAGE_MEMBERS}
+            )
+            for one in answer.pages
+        ]
+        return response(pages=pages)
 
     def recognize_markdown(self, request: Any, call: Call) -> Any:
         if not request.image:
@@ -134,7 +131,7 @@ class _Service:
 
 
 def _parameters_of(request: Any) -> dict[str, object]:
-    """What a message says of how to read, under the names that HTTP has for it; what it leaves out is not there."""
+    """The parameters in a message, by their names over HTTP; unset fields are left out."""
     sent = {field.name: value for field, value in request.ListFields() if field.name not in _DATA}
     return sent | ({"text": False} if sent.pop("layout_only", False) else {})
 

@@ -58,7 +58,7 @@ def make_turboocr(context: AdapterContext) -> Blueprint:
 
 
 class _Views:
-    """The views, each but the first one below /ocr under its own name."""
+    """The views; all but `ocr` are below /ocr, under their own names."""
 
     def __init__(self, context: AdapterContext) -> None:
         self._context = context
@@ -73,7 +73,7 @@ class _Views:
     def pixels(self) -> Response:
         sent = first_values(request.args.items(multi=True))
         size = read_size(sent, request.headers)
-        # A body that cannot be what it should is not kept.
+        # Wrong dimensions are refused before the body is taken.
         size_bytes = check_size(*size)
         body = request.take_body()
         with limited_parsing(request.share, size_bytes, request.deadline):
@@ -130,7 +130,7 @@ class _Views:
 
 
 def capabilities_of(settings: Settings) -> dict[str, object]:
-    """What the server says of itself; the same document is in its gRPC health answer."""
+    """The server's description, which is in the gRPC health answer too."""
     features = {"layout": True, "tables": True, "formulas": False, "autorotate": True, "profile_endpoint": False}
     modes = list(MODES) if settings.pdf_dpi else []
     return {
@@ -164,7 +164,7 @@ def _raw_image() -> bytes:
 
 
 def _pdf() -> bytes:
-    """The PDF, which is the body, a file of a form, or base64 in JSON. Raises CallerError."""
+    """The PDF: the body, a file of a form, or base64 in JSON. Raises CallerError."""
     content = request.content
     if content.raw is not None:
         return content.raw

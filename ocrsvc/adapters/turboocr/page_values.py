@@ -1,4 +1,4 @@
-"""What was read of a page, as TurboOCR's JSON has it."""
+"""Pages as TurboOCR's JSON has them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ocrsvc.adapters.format_values import placed_texts
 from ocrsvc.adapters.turboocr.parameters import DocumentParameters, Mode, PageParameters
 from ocrsvc.formats.markup import to_html
 from ocrsvc.imaging.geometry import restore_page
-from ocrsvc.records import Box, Cell, Page, Region, RegionType, Table
+from ocrsvc.records import Box, Page, Region, RegionType, Table
 
 CLASSES: Final[Mapping[RegionType, tuple[str, int]]] = {
     "text": ("text", 22),
@@ -27,14 +27,14 @@ CLASSES: Final[Mapping[RegionType, tuple[str, int]]] = {
 }
 """PP-DocLayoutV3's class, and its number, for each type of region."""
 
-# What the original calls the region of lines that its layout model has in none, and how sure it says to be of it.
+# The original's region of lines outside of all regions, and its confidence.
 _REMAINDER: Final = ("SupplementaryRegion", -1)
 _REMAINDER_CONFIDENCE: Final = 1.0
 _NO_REGION: Final = -1
 
 
 def to_results(page: Page, asked: PageParameters, scale: float = 1.0) -> dict[str, object]:
-    """The lines, and what else is asked for; boxes are multiplied by `scale`."""
+    """The lines, and the other requested parts; boxes are multiplied by `scale`."""
     answer: dict[str, object] = {"results": _lines(page, asked, scale)}
     if asked.has_layout:
         answer["layout"] = [_region(number, region, scale) for number, region in enumerate(page.regions)]
@@ -48,7 +48,7 @@ def to_results(page: Page, asked: PageParameters, scale: float = 1.0) -> dict[st
 
 
 def to_document_page(page: Page, asked: DocumentParameters, drawn_dpi: float | None) -> dict[str, object]:
-    """A page of a document, with its number; it was drawn at `drawn_dpi`, unless it is an image."""
+    """A page of a document; it was drawn at `drawn_dpi`, unless it is an image."""
     turned = -page.angle % 360 if asked.autorotate else 0
     if turned:
         sides = (page.height, page.width) if turned in {90, 270} else (page.width, page.height)
@@ -68,7 +68,7 @@ def to_document_page(page: Page, asked: DocumentParameters, drawn_dpi: float | N
 
 
 def mode_of(page: Page, asked: Mode) -> Mode:
-    """How a page was read: by its own text, by the engine, or by both."""
+    """How a page was read: from its own text, by the engine, or both."""
     sources = {line.source for line in page.lines}
     if asked in {"ocr", "geometric"} or {"text_layer", "ocr"} <= sources:
         return asked
@@ -81,12 +81,12 @@ def _lines(page: Page, asked: PageParameters, scale: float) -> list[dict[str, ob
     for number, (line, (text, score, box)) in enumerate(
         zip(page.lines, placed_texts(page.lines, scale=scale), strict=True)
     ):
-        told: dict[str, object] = {"text": text, "confidence": score, "bounding_box": box}
+        item: dict[str, object] = {"text": text, "confidence": score, "bounding_box": box}
         if line.source == "text_layer":
-            told["source"] = "pdf"
+            item["source"] = "pdf"
         if asked.has_layout:
-            told = {"id": number, **told, **({"layout_id": regions[number]} if number in regions else {})}
-        found.append(told)
+            item = {"id": number, **item, **({"layout_id": regions[number]} if number in regions else {})}
+        found.append(item)
     return found
 
 
@@ -118,7 +118,7 @@ def _blocks(page: Page, scale: float) -> list[dict[str, object]]:
 
 
 def _table(table: Table, regions: Iterable[Region], scale: float) -> dict[str, object]:
-    """A table, and the region that its middle is in; it is as sure as that."""
+    """A table, with the number and the confidence of the region around its middle."""
     x, y = np.mean(table.box, axis=0)
     number, confidence = next(
         (
@@ -133,24 +133,23 @@ def _table(table: Table, regions: Iterable[Region], scale: float) -> dict[str, o
         "html": to_html(table),
         "confidence": round(confidence, 5),
         "bounding_box": _corners(table.box, scale),
-        "cells": [_cell(cell, scale) for cell in table.cells],
+        "cells": [
+            {
+                "text": cell.text,
+                "bounding_box": _corners(cell.box, scale),
+                "row": cell.row,
+                "col": cell.column,
+                "rowspan": cell.row_span,
+                "colspan": cell.column_span,
+            }
+            for cell in table.cells
+        ],
     }
 
 
 def _holds(box: Box, x: float, y: float) -> bool:
     (left, top), (right, bottom) = np.min(box, axis=0), np.max(box, axis=0)
     return bool(left <= x <= right and top <= y <= bottom)
-
-
-def _cell(cell: Cell, scale: float) -> dict[str, object]:
-    return {
-        "text": cell.text,
-        "bounding_box": _corners(cell.box, scale),
-        "row": cell.row,
-        "col": cell.column,
-        "rowspan": cell.row_span,
-        "colspan": cell.column_span,
-    }
 
 
 def _corners(box: Box, scale: float) -> list[list[int]]:

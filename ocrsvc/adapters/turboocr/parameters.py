@@ -1,4 +1,4 @@
-"""The parameters of TurboOCR's requests, in a query, in JSON or in gRPC's messages, and bare pixels."""
+"""TurboOCR's parameters, in a query, in JSON or in gRPC's messages, and bare pixels."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _NotMade = Annotated[NotServed, BeforeValidator(lambda sent: False if sent == "n
 
 MAX_SIDE_PX: Final = 16_384
 HEADERS: Final = {"width": "X-Width", "height": "X-Height", "channels": "X-Channels"}
-"""Where TurboOCR 2 has the size, by the name of the query parameter that came after."""
+"""TurboOCR 2's headers of the size, by the names of the later query parameters."""
 _COLOUR: Final = 3
 _WHOLE: Final = re.compile(r"[0-9]{1,9}")
 
 
 class PageParameters(RequestValues):
-    """What is asked of each page beside its text: `tables`, the text of each region (`as_blocks`), and so on."""
+    """The requested parts of a page's answer; `as_blocks` is the text of each region."""
 
     layout: bool = False
     reading_order: bool = False
@@ -52,24 +52,24 @@ class PageParameters(RequestValues):
 
     @property
     def has_order(self) -> bool:
-        """Whether the places of lines are told in the order in which they are read."""
+        """Whether the answer has the reading order."""
         return self.reading_order or self.as_blocks
 
     @property
     def has_layout(self) -> bool:
-        """Whether regions are told."""
+        """Whether the answer has regions."""
         return self.layout or self.has_order or self.tables
 
     def read_options(self, mode: Mode = "ocr") -> ReadOptions:
-        """How the engine is to read."""
+        """The reading options."""
         return ReadOptions(layout=self.has_layout, tables=self.tables, text_layer=TEXT_LAYERS[mode])
 
 
 class DocumentParameters(PageParameters):
-    """What is asked of a document.
+    """The parameters of a document.
 
-    `dpi` is of the frame in which boxes are told, `mode` what becomes of the text that a PDF has itself; as TurboOCR 2,
-    an unknown one is the usual one. With `autorotate` boxes are those of the page turned upright.
+    Boxes are for pages drawn at `dpi`, with `autorotate` for the page turned upright. `mode` says how a PDF's own text
+    is used; an unknown one is the default, as in TurboOCR 2.
     """
 
     dpi: int = DEFAULT_DPI
@@ -86,22 +86,22 @@ class DocumentParameters(PageParameters):
 
     @property
     def form(self) -> Literal["json", "pdf", "md"]:
-        """In which form the document is answered."""
+        """The form of the answer."""
         return "md" if self.markdown else self.output
 
 
 def first_values(fields: Iterable[tuple[str, object]]) -> dict[str, object]:
-    """The first value under each name: what is in the query counts before what is in the body."""
+    """The first value under each name: the query counts before the body."""
     return dict(reversed(tuple(fields)))
 
 
 def page_parameters(sent: Mapping[str, object]) -> PageParameters:
-    """What the parameters ask of each page. Raises BadOption, Coded."""
+    """The checked parameters of pages. Raises BadOption, Coded."""
     return _checked(parse_values(PageParameters, sent))
 
 
 def document_parameters(sent: Mapping[str, object]) -> DocumentParameters:
-    """What the parameters ask of a document. Raises BadOption, Coded."""
+    """The checked parameters of a document. Raises BadOption, Coded."""
     dpi = str(sent.get("dpi") or DEFAULT_DPI)
     if not (dpi.isascii() and dpi.isdecimal() and len(dpi) <= 3 and LEAST_DPI <= int(dpi) <= MOST_DPI):
         raise Coded("INVALID_DPI", f"DPI must be between {LEAST_DPI} and {MOST_DPI}.")
@@ -122,7 +122,7 @@ def _checked(asked: P) -> P:
 
 
 def read_size(parameters: Mapping[str, object], headers: Headers) -> tuple[int, int, int]:
-    """Width, height and channels of the query, or of the headers. Raises Coded."""
+    """Width, height and channels, from the query or the headers. Raises Coded."""
     width, height, channels = (_size(name, parameters, headers) for name in HEADERS)
     if width is None or height is None:
         raise Coded("MISSING_DIMENSIONS", "Missing width and height, or the headers X-Width and X-Height")
@@ -140,7 +140,7 @@ def _size(name: str, parameters: Mapping[str, object], headers: Headers) -> int 
 
 
 def check_size(width: int, height: int, channels: int) -> int:
-    """How many bytes the pixels must be. Raises Coded."""
+    """The size of the pixels in bytes. Raises Coded."""
     if width <= 0 or height <= 0 or channels not in {1, _COLOUR}:
         raise Coded("INVALID_DIMENSIONS", "Invalid dimensions or channels")
     if max(width, height) > MAX_SIDE_PX:
@@ -149,7 +149,7 @@ def check_size(width: int, height: int, channels: int) -> int:
 
 
 def to_image_file(pixels: bytes, size: tuple[int, int, int], share: Share) -> bytes:
-    """The pixels as PNM; the share pays for it. Raises Coded, and what the share does."""
+    """The pixels as a PNM file, counted in the share. Raises Coded, QueueFull, BodyTooLarge."""
     size_bytes = check_size(*size)
     if len(pixels) != size_bytes:
         raise Coded("BODY_SIZE_MISMATCH", f"Body size mismatch: expected {size_bytes} bytes, got {len(pixels)}")
