@@ -19,7 +19,7 @@ from ocrsvc.adapters.format_values import parse_values
 from ocrsvc.adapters.kserve import v2_http
 from ocrsvc.adapters.ocr_space import http as ocr_space_http
 from ocrsvc.adapters.paddle_serving import http as paddle_serving_http
-from ocrsvc.adapters.paddlex.members import Members, file_of, parse_members
+from ocrsvc.adapters.paddlex.http import Members, file_of, parse_members
 from ocrsvc.adapters.rapidocr_api import http as rapidocr_api_http
 from ocrsvc.adapters.tfserving import http as tfserving
 from ocrsvc.adapters.tfserving.http import check_signature

@@ -1,4 +1,4 @@
-"""What several formats do alike: options checked by pydantic, lines with their corners, and answers made in memory."""
+"""What several formats do alike: codes of errors, options checked by pydantic, lines with corners, answers in memory."""
 
 from __future__ import annotations
 
@@ -18,6 +18,23 @@ B = TypeVar("B", bound=BaseModel)
 M = TypeVar("M", bound="RequestValues")
 
 _SHOWN_CHARACTERS: Final = 40
+
+
+class Coded(CallerError):
+    """An error with a code of the original that our classes do not tell apart."""
+
+    def __init__(self, code: int | str, detail: str, remedy: str = "") -> None:
+        super().__init__(detail, remedy)
+        self.original_code: Any = code
+
+
+def code_in(codes: Sequence[tuple[type[Exception], Any]], error: BaseException, not_json: Any) -> Any:
+    """The original's code for an error: the first that fits; None where `codes` lack it."""
+    if isinstance(error, Coded):
+        return error.original_code
+    if type(error) is CallerError:
+        return not_json
+    return next((code for kind, code in codes if isinstance(error, kind)), None)
 
 
 class RequestValues(BaseModel):

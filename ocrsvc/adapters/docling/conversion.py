@@ -157,7 +157,8 @@ def request_of_json(content: Content, context: AdapterContext) -> tuple[list[Doc
     sources = _sources(members)
     _check_count(len(sources), "an entry in sources")
     _check_no_callbacks(members.get("callbacks"))
-    return [_document(source, place, content, context) for place, source in enumerate(sources)], conversion
+    documents = [_document(source, place, content, context) for place, source in enumerate(sources)]
+    return documents, conversion
 
 
 def _sources(members: Mapping[str, object]) -> list[Mapping[str, Any]]:

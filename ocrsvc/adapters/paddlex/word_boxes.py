@@ -6,8 +6,10 @@ digit, or a run of other characters, spaces included. Joined, the groups are the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import chain
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,9 @@ from ocrsvc.records import Box, Line
 Frames = NDArray[np.float64]
 """(N, 4) left, top, right, bottom in pixels of the image as displayed."""
 
-_HAN, _LATIN, _OTHER = "cn", "en&num", "symbol"
+_GROUP: Final = re.compile(
+    "[\u4e00-\u9fff]|[0-9A-Za-z](?:[0-9A-Za-z-]|\\.(?=[0-9]))*|[^\u4e00-\u9fff0-9A-Za-z]+", re.DOTALL
+)
 
 
 def to_word_members(lines: Sequence[Line]) -> dict[str, object]:
@@ -47,7 +51,7 @@ def _groups_of(line: Line) -> tuple[list[str], Frames]:
     places = _places(line.text, [character.text for character in characters])
     if not places:
         return [line.text], to_frames(to_boxes([line]))
-    begins = _begins(line.text)
+    begins = [group.start() for group in _GROUP.finditer(line.text)]
     frames = _with_gaps(to_frames(to_boxes(characters)), places)
     joined = [np.minimum.reduceat(frames[:, :2], begins), np.maximum.reduceat(frames[:, 2:], begins)]
     ends = [*begins[1:], len(line.text)]
@@ -88,26 +92,3 @@ def _between(before: Frames, after: Frames) -> Frames:
         apart = begin < end
         joined[apart, low], joined[apart, high] = begin[apart], end[apart]
     return joined
-
-
-def _begins(text: str) -> list[int]:
-    """The places where groups begin."""
-    begins, before = [], ""
-    for place, letter in enumerate(text):
-        kind = _kind(letter, before, text[place + 1 : place + 2])
-        if kind != before or kind == _HAN:
-            begins.append(place)
-        before = kind
-    return begins
-
-
-def _kind(letter: str, before: str, after: str) -> str:
-    """The kind of a character's group, from the kind before it and the next character."""
-    if "\u4e00" <= letter <= "\u9fff":
-        return _HAN
-    joins = before == _LATIN and (letter == "-" or (letter == "." and _is_latin(after) and after.isdigit()))
-    return _LATIN if joins or _is_latin(letter) else _OTHER
-
-
-def _is_latin(letter: str) -> bool:
-    return letter.isascii() and letter.isalnum()

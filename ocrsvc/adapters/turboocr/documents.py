@@ -11,8 +11,8 @@ from typing import Any, Final
 import orjson
 from flask import Response
 
-from ocrsvc.adapters.format_values import HeldOutput
-from ocrsvc.adapters.turboocr.failures import Coded, code_of, error_members
+from ocrsvc.adapters.format_values import Coded, HeldOutput
+from ocrsvc.adapters.turboocr.failures import code_of, error_members
 from ocrsvc.adapters.turboocr.page_values import to_document_page, to_results
 from ocrsvc.adapters.turboocr.parameters import DocumentParameters, PageParameters
 from ocrsvc.errors import BrokenImage, DeadlineExceeded, OcrsvcError, UnsupportedImage

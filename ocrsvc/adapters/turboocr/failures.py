@@ -7,11 +7,11 @@ from typing import Final
 from flask import Response
 
 from ocrsvc import errors
-from ocrsvc.errors import CallerError, OcrsvcError
+from ocrsvc.adapters.format_values import Coded, code_in
+from ocrsvc.errors import OcrsvcError
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.responses import as_json
 
-# The original's code for each error; the first that fits.
 CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.NothingSent, "MISSING_IMAGE"),
     (errors.BadBase64, "BASE64_DECODE_FAILED"),
@@ -29,22 +29,10 @@ CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
 _BAD_FILES: Final = (errors.UnsupportedImage, errors.BrokenImage, errors.ImageTooLarge, errors.TooManyPages)
 
 
-class Coded(CallerError):
-    """An error with a code of the original that ours do not tell apart."""
-
-    def __init__(self, code: str, detail: str, remedy: str = "") -> None:
-        super().__init__(detail, remedy)
-        self.original_code = code
-
-
 def code_of(error: BaseException) -> str:
     """The original's code for an error, else our own in capitals."""
-    if isinstance(error, Coded):
-        return error.original_code
-    if type(error) is CallerError:
-        return "INVALID_JSON"
     own = error.code.upper() if isinstance(error, OcrsvcError) else "INFERENCE_ERROR"
-    return next((code for kind, code in CODES if isinstance(error, kind)), own)
+    return str(code_in(CODES, error, "INVALID_JSON") or own)
 
 
 def status_of(failure: OcrsvcError) -> int:

@@ -8,9 +8,10 @@ from typing import Any, Final
 import orjson
 
 from ocrsvc.adapters.context import GrpcService
+from ocrsvc.adapters.format_values import Coded
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
 from ocrsvc.adapters.turboocr.documents import DocumentCall, answer_markdown, answer_pdf, batch_answer
-from ocrsvc.adapters.turboocr.failures import Coded, as_original, code_of
+from ocrsvc.adapters.turboocr.failures import as_original, code_of
 from ocrsvc.adapters.turboocr.http import RESPONSE_MODE, capabilities_of
 from ocrsvc.adapters.turboocr.page_values import to_results
 from ocrsvc.adapters.turboocr.parameters import DocumentParameters, document_parameters, page_parameters, to_image_file

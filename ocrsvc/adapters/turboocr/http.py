@@ -8,8 +8,9 @@ from typing import Final
 from flask import Blueprint, Response
 
 from ocrsvc.adapters.context import AdapterContext, make_blueprint
+from ocrsvc.adapters.format_values import Coded
 from ocrsvc.adapters.turboocr.documents import DocumentCall, answer_markdown, answer_pdf, batch_answer, respond_by_page
-from ocrsvc.adapters.turboocr.failures import Coded, answer_failure
+from ocrsvc.adapters.turboocr.failures import answer_failure
 from ocrsvc.adapters.turboocr.page_values import to_results
 from ocrsvc.adapters.turboocr.parameters import (
     DEFAULT_DPI,

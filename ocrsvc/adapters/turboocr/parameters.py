@@ -10,8 +10,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field
 from werkzeug.datastructures import Headers
 
-from ocrsvc.adapters.format_values import NotServed, RequestValues, parse_values
-from ocrsvc.adapters.turboocr.failures import Coded
+from ocrsvc.adapters.format_values import Coded, NotServed, RequestValues, parse_values
 from ocrsvc.errors import BadOption
 from ocrsvc.http.field_values import as_text
 from ocrsvc.records import ReadOptions, TextLayer

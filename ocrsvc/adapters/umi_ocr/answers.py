@@ -13,8 +13,8 @@ import numpy as np
 import orjson
 from pydantic import Field
 
-from ocrsvc.adapters.format_values import RequestValues, placed_texts
-from ocrsvc.errors import BadBase64, BadOption, BrokenImage, CallerError, NothingSent, UnknownModel, UnsupportedImage
+from ocrsvc.adapters.format_values import Coded, RequestValues, placed_texts
+from ocrsvc.errors import BadBase64, BadOption, BrokenImage, NothingSent, UnknownModel, UnsupportedImage
 from ocrsvc.formats.boxes import to_boxes, to_frames
 from ocrsvc.http.field_values import shown
 from ocrsvc.http.options import read_options
@@ -125,23 +125,6 @@ def options_for(listed: ModelList) -> Mapping[str, object]:
     choices = language_choices(listed)
     own = {"default": choices[0][0], "optionsList": list(map(list, choices))} if choices else {}
     return {**OPTIONS, LANGUAGE: {**OPTIONS[LANGUAGE], **own}}
-
-
-class Coded(CallerError):
-    """An error with a code of the original that ours do not tell apart."""
-
-    def __init__(self, code: int, detail: str) -> None:
-        super().__init__(detail)
-        self.original_code = code
-
-
-def code_in(codes: Sequence[tuple[type[Exception], int]], error: Exception, not_json: int) -> int | None:
-    """The original's code for this error; None where `codes` lack it."""
-    if isinstance(error, Coded):
-        return error.original_code
-    if type(error) is CallerError:
-        return not_json
-    return next((code for kind, code in codes if isinstance(error, kind)), None)
 
 
 def checked_members(*needed: str, missing: str, may_be_empty: bool = False) -> tuple[Mapping[str, Any], dict[str, Any]]:

@@ -13,7 +13,8 @@ from typing import IO, Any, Final, TypeVar
 
 import orjson
 
-from ocrsvc.adapters.umi_ocr.answers import ENGINE_FAILED, OK, Coded, DocumentOptions, to_answer
+from ocrsvc.adapters.format_values import Coded
+from ocrsvc.adapters.umi_ocr.answers import ENGINE_FAILED, OK, DocumentOptions, to_answer
 from ocrsvc.adapters.umi_ocr.text_pdf import write_text_pdf
 from ocrsvc.errors import BrokenImage
 from ocrsvc.formats.document import PictureOf, write_document

@@ -15,14 +15,12 @@ from flask import Blueprint, Response
 from werkzeug.exceptions import NotFound
 
 from ocrsvc.adapters.context import AdapterContext, StoredDocuments, add_job_routes
-from ocrsvc.adapters.format_values import HeldOutput, parse_values
+from ocrsvc.adapters.format_values import Coded, HeldOutput, code_in, parse_values
 from ocrsvc.adapters.umi_ocr.answers import (
     DOCUMENT_OPTIONS,
     OK,
     OPTIONS,
-    Coded,
     DocumentOptions,
-    code_in,
     options_for,
 )
 from ocrsvc.adapters.umi_ocr.document_files import (
@@ -194,7 +192,7 @@ class _DocumentViews:
         return self._tasks.found(sent_id, unknown)
 
 
-def code_of(error: Exception) -> int | None:
+def code_of(error: Exception) -> Any:
     """The original's code for an error of a document; None for one of an image."""
     return code_in(CODES, error, NOT_JSON)
 

@@ -18,7 +18,7 @@ from flask import Blueprint, Response
 from pydantic import Field
 
 from ocrsvc.adapters.context import AdapterContext, add_routes, make_blueprint
-from ocrsvc.adapters.format_values import RequestValues, parse_values
+from ocrsvc.adapters.format_values import Coded, RequestValues, code_in, parse_values
 from ocrsvc.adapters.umi_ocr.answers import (
     CODES,
     ENGINE_FAILED,
@@ -28,10 +28,8 @@ from ocrsvc.adapters.umi_ocr.answers import (
     OPTIONS,
     REFUSED,
     UNREADABLE_IMAGES,
-    Coded,
     ImageOptions,
     checked_members,
-    code_in,
     options_for,
     to_answer,
 )
