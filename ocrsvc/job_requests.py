@@ -1,4 +1,4 @@
-"""What requests about jobs have in common, whichever API they come by: whose a job is, views, and files of results."""
+"""Requests about jobs, by whichever API: their owner, their views, and the files of results."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _PDF: Final = "pdf"
 
 
 def owner_of_request() -> JobOwner:
-    """Whose the jobs of this thread's request are."""
+    """The owner of jobs in this thread's request."""
     return JobOwner(request.caller, request.key.identity if request.key is not None else None)
 
 
 def store_of(jobs: JobStore | None) -> JobStore:
-    """The job store. Raises JobsOff where there is none."""
+    """The job store. Raises JobsOff."""
     if jobs is None:
         raise JobsOff(
             "This service takes in no documents to be read later (OCRSVC_TASKS_BYTES is 0).",
@@ -43,7 +43,7 @@ def store_of(jobs: JobStore | None) -> JobStore:
 
 
 def job_view(view: Callable[..., ResponseReturnValue]) -> Callable[..., ResponseReturnValue]:
-    """A view that works on the store: it takes no place in front of the engine, and a full disk is a StorageFull."""
+    """A view on the job store: it takes no place in front of the engine; a full disk raises StorageFull."""
 
     def answer(**names: str) -> ResponseReturnValue:
         with storing():
@@ -54,17 +54,16 @@ def job_view(view: Callable[..., ResponseReturnValue]) -> Callable[..., Response
 
 
 class ResultFiles:
-    """Files of jobs' results, made while their callers wait, who take turns: each takes a core.
+    """Files of jobs' results, for any thread that serves a request.
 
-    For any thread that serves a request. PDFs wait for those of other requests, see `Reader.pdf_making`; what is made
-    already waits for nobody, and is sent from the disk.
+    A missing file is made while its caller waits; callers take turns, because each takes a core.
     """
 
     def __init__(self, jobs: JobStore, reader: Reader) -> None:
         self._jobs, self._reader = jobs, reader
 
     def send(self, job: Job, name: str, content_type: str) -> Response:
-        """The file of a format, or ANSWER, see `make_result`. Raises as `path` and `make_result`."""
+        """Send the file of a format, or ANSWER. Raises as `path` and `make_result`."""
 
         def make(check: Check) -> Path:
             return make_result(self._jobs, job, name, check, request.left_s)
@@ -72,9 +71,9 @@ class ResultFiles:
         return file_response(self.path(lambda: job.result_path(name), make, with_pdf=name == _PDF), content_type)
 
     def path(self, find: Callable[[], Path | None], make: Callable[[Check], Path], *, with_pdf: bool = False) -> Path:
-        """Where a file lies: where `find` says, or else it is made now, asking now and then whether somebody waits.
+        """The path of a file that `find` finds, or else `make` makes.
 
-        Raises DeadlineExceeded or ClientGone where nobody does, QueueFull where too many do, and as `find` and `make`.
+        Raises DeadlineExceeded, ClientGone, QueueFull, and as `find` and `make`.
         """
         if (found := find()) is not None:
             return found
@@ -84,7 +83,7 @@ class ResultFiles:
 
     @contextmanager
     def turn(self, *, with_pdf: bool = False) -> Iterator[Check]:
-        """Wait for the caller's turn to make a file, or an answer as large; what to ask meanwhile. Raises as `path`."""
+        """Wait for the caller's turn to make a file or a large answer; gives the check for it. Raises as `path`."""
         check = request.make_check()
         limiter = self._reader.pdf_making if with_pdf else self._reader.file_making
         with ExitStack() as stack:

@@ -31,7 +31,7 @@ from playwright.sync_api import (
 from support import ROOT, run_server
 from web_support import client_raising, json_of, running_app
 
-from ocrsvc.api.page_pictures import LONGEST_PX
+from ocrsvc.api.native import LONGEST_PX
 from ocrsvc.api.web_page import FILES, FOLDER, TABS
 from ocrsvc.errors import ClientGone, NotReady
 from ocrsvc.registry import OutputFormat, output_formats, text_formats

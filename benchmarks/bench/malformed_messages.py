@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from ocrsvc.adapters.kserve import v2_grpc
 from ocrsvc.adapters.paddle_serving import grpc as paddle_serving_grpc
 from ocrsvc.adapters.tfserving import grpc as tfserving_grpc
-from ocrsvc.api import grpc_health
 from ocrsvc.grpc_server.method import Methods
 from ocrsvc.grpc_server.protobuf import Messages
+from ocrsvc.grpc_services import HEALTH_CHECK, HEALTH_FILE
 
 MOST_BYTES = 200_000
 _VARINT, _BYTES = 0, 2
@@ -197,8 +197,8 @@ def _paddle_calls(image: bytes) -> list[GoodCall]:
     request = Messages(paddle_serving_grpc.FILE)["baidu.paddle_serving.pipeline_serving.Request"](
         key=["image"], value=[base64.b64encode(image).decode()], name="ocr"
     )
-    check = Messages(grpc_health.FILE)["grpc.health.v1.HealthCheckRequest"](service=v2_grpc.SERVICE.strip("/"))
+    check = Messages(HEALTH_FILE)["grpc.health.v1.HealthCheckRequest"](service=v2_grpc.SERVICE.strip("/"))
     return [
         *(GoodCall(paddle_serving_grpc.INFERENCE, request.SerializeToString()),) * 3,
-        GoodCall(grpc_health.CHECK, check.SerializeToString()),
+        GoodCall(HEALTH_CHECK, check.SerializeToString()),
     ]

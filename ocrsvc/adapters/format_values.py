@@ -1,4 +1,4 @@
-"""What several formats do alike: codes of errors, options checked by pydantic, lines with corners, answers in memory."""
+"""What several formats do alike: codes of errors, options as pydantic models, lines with corners, answers in memory."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _BYTES_A_PIXEL: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class SentFile:
-    """A file of a request: its bytes, or why there are none; the name that the client gave it; what was read of it."""
+    """A file of a request: its bytes or their error, its name, and its pages."""
 
     data: bytes | OcrsvcError
     name: str
@@ -52,12 +52,7 @@ class SentFile:
 
 
 class DocumentResponses:
-    """Makes them, for any thread.
-
-    Args:
-        reader: Draws pages of which something is masked.
-        pdf_dpi: At which it draws those of a PDF.
-    """
+    """Makes responses, for any thread; `reader` draws masked pages, those of a PDF at `pdf_dpi`."""
 
     def __init__(self, reader: Reader, pdf_dpi: int) -> None:
         self._reader, self._pdf_dpi = reader, pdf_dpi
@@ -65,15 +60,9 @@ class DocumentResponses:
     def respond(
         self, sent: Sequence[SentFile], asked: RequestedOptions, json_of: Callable[[], dict[str, object]]
     ) -> Response:
-        """The answer in the formats that are asked for.
+        """The answer in the requested formats for files with at least one page; `json_of` makes the JSON.
 
-        Args:
-            sent: What was sent and read, with one page at least that was read.
-            asked: With formats.
-            json_of: What JSON says.
-
-        Raises:
-            OcrsvcError: A page failed, and there is no place to say so; or as `write_document`.
+        Raises the error of a page where the formats have no place for it; as `write_document`.
         """
         _check_failures(sent, asked.formats)
         documents, words = self._documents_of(sent), asked.read.wants_words
@@ -102,14 +91,14 @@ class DocumentResponses:
                 write_zip(made, output, _limit_s(), check)
             size_bytes = output.tell()
             output.seek(0)
-            # Whoever finishes the response takes the same again, for as long as it lasts.
+            # The finished response is counted again, for as long as it lasts.
             with request.share.holding(size_bytes):
                 data = output.read()
         return Response(data, content_type=made[0].media_type if len(made) == 1 else ZIP_TYPE)
 
     def _documents_of(self, sent: Sequence[SentFile]) -> list[NamedResult]:
         engine = next(file.read.readings[0].engine for file in sent if file.read.readings)
-        # Where something was to be masked, each page has a list of it.
+        # With masking, each page has a list, which may be empty.
         is_masked = any(reading.page.masked is not None for file in sent for reading in file.read.readings)
         return [NamedResult(file.name, self._result_of(file, engine, is_masked=is_masked)) for file in sent]
 
@@ -124,7 +113,7 @@ class DocumentResponses:
 
 
 def _check_failures(sent: Sequence[SentFile], formats: Sequence[str]) -> None:
-    """Text formats have no place to say that a page failed, so one failure fails the whole, unless JSON goes along."""
+    """Raises a page's error, for which text formats have no place, unless JSON is among them."""
     if JSON in formats or all(name == PDF for name in formats):
         return
     for file in sent:
@@ -133,10 +122,7 @@ def _check_failures(sent: Sequence[SentFile], formats: Sequence[str]) -> None:
 
 
 def _failed_pages(sent: Sequence[SentFile]) -> str:
-    """The numbers of the pages that failed, as the option `pages` takes them; "" for none.
-
-    Of several files they are counted through, as in JSON.
-    """
+    """The numbers of failed pages, as the option `pages` takes them, counted through all files; "" for none."""
     outcomes = [outcome for file in sent for _, outcome in file.read.pages]
     if len(sent) == 1:
         numbers = [number for number, _ in sent[0].read.errors]
@@ -149,12 +135,12 @@ def _failed_pages(sent: Sequence[SentFile]) -> str:
         else:
             ranges.append([number, number])
     written = [str(first) if first == last else f"{first}-{last}" for first, last in ranges[:_MOST_RANGES]]
-    # A header has an end; whoever asks for more than have failed gets them, too.
+    # A header is short: the last range is open, and may hold pages that did not fail.
     return ",".join([*written, *(f"{first}-" for first, _ in ranges[_MOST_RANGES : _MOST_RANGES + 1])])
 
 
 def _picture_bytes(sent: Sequence[SentFile]) -> int:
-    """What the largest page takes that is decoded again, because a PDF cannot hold it as it is: pixels, and packed."""
+    """Memory for the largest page that a PDF cannot hold as it is: its pixels, and packed."""
     pages = [
         reading.page
         for file in sent
@@ -169,13 +155,13 @@ def _is_text(made: Sequence[OutputFile]) -> bool:
 
 
 def _limit_s() -> float:
-    """Until a little after the deadline, of which the request's own check is to tell."""
+    """A little longer than the deadline, which the request's own check reports."""
     return request.left_s + _AFTER_DEADLINE_S
 
 
 @contextmanager
 def _temporary_file() -> Iterator[IO[bytes]]:
-    """A file without a name. Raises ResourcesExhausted where it cannot be opened, or written within the block."""
+    """A file without a name. Raises ResourcesExhausted where it cannot be opened or written."""
     try:
         with TemporaryFile() as file:
             yield file

@@ -1,4 +1,4 @@
-"""The native API's jobs, /v1/jobs: documents that are read while nobody waits, over the job store."""
+"""The native API's jobs, /v1/jobs: documents that are read while no client waits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ocrsvc.settings.settings import Settings
 
 KEY_HEADER: Final = "Idempotency-Key"
 SIGNING_HEADER: Final = "X-Callback-Secret"
-"""For who sends the document as the body, and no secret in the address, which logs keep."""
+"""For clients that send the document as the body: logs keep the address, and it has no secret."""
 SOURCE: Final = "api"
 CALLBACK_FIELDS: Final = ("callback", "callback_secret")
 JOB_FIELDS: Final = (*CALLBACK_FIELDS, "format", "name")
@@ -37,7 +37,7 @@ JOB_FIELDS: Final = (*CALLBACK_FIELDS, "format", "name")
 DEFAULT_PAGES: Final = 20
 MOST_PAGES: Final = 100
 MOST_PAGES_BYTES: Final = 8 << 20
-"""Of one answer with pages: the page that passes it is its last."""
+"""The page of an answer that passes this is its last."""
 DEFAULT_JOBS: Final = 20
 MOST_JOBS: Final = 100
 
@@ -47,16 +47,15 @@ _MEDIA_TYPES: Final = {JSON: "application/json", NDJSON: "application/x-ndjson"}
 _SUFFIXES: Final = {JSON: ".json", NDJSON: ".ndjson"} | {name: each.suffix for name, each in output_formats().items()}
 _RETRY_S: Final = 2
 NOT_OF_JOBS: Final = ("priority", "timing", "format", "partial")
-"""Options of a reading that are none of a job; its format is declared here."""
+"""Options of a request that a job lacks; its format is declared here."""
 JOB_OPTIONS: Final = (*(name for name in OPTIONS if name not in NOT_OF_JOBS), *JOB_FIELDS)
 
 
 def add_jobs(api: Blueprint, settings: Settings, reader: Reader, jobs: JobStore | None, url_files: UrlFiles) -> None:
-    """Add /v1/jobs to the native API; without a store every one of them is answered 501."""
+    """Add /v1/jobs to the native API; without a store all of it is answered 501."""
     views = _JobViews(settings, reader, jobs, url_files)
 
     def add(method: str, path: str, name: str, view: Callable[..., Response]) -> None:
-        # Opening a document asks for no place in front of the engine.
         api.add_url_rule(f"{PATH}{path}", f"jobs_{name}", job_view(view), methods=[method])
 
     add("POST", "", "submit", views.submit)
@@ -124,7 +123,7 @@ class _JobViews:
         return as_json({"jobs": found})
 
     def status(self, job_id: str) -> Response:
-        """How a job is."""
+        """The state of a job."""
         job = self._find(job_id)
         response = self._of(job, lambda: as_json(job_status(job)))
         if not job.is_done():
@@ -132,7 +131,7 @@ class _JobViews:
         return response
 
     def pages(self, job_id: str) -> Response:
-        """What was read so far, from a page on."""
+        """The pages read so far, from one on."""
         job, after = self._find(job_id), _number("after", 0, 0, 10**9)
         most, form = _number("limit", DEFAULT_PAGES, 1, MOST_PAGES), request.args.get("format", _accepted())
         if form not in {JSON, NDJSON}:
@@ -159,7 +158,7 @@ class _JobViews:
         return response
 
     def delete(self, job_id: str) -> Response:
-        """Delete a job; one that is read ends within a page."""
+        """Delete a job; its reading ends within a page."""
         self._jobs.clear(self._find(job_id))
         return Response(status=204)
 
@@ -185,7 +184,7 @@ def _unknown(job_id: str) -> UnknownJob:
 
 
 def _check_fields(fields: list[tuple[str, object]]) -> None:
-    """Raises BadOption for an option that a job has not."""
+    """Raises BadOption for an option that jobs lack."""
     for name, _ in fields:
         if name not in JOB_OPTIONS:
             raise BadOption(f"{name[:40]!r} is no option of a job.", f"The options are: {', '.join(JOB_OPTIONS)}.")
@@ -212,7 +211,7 @@ def _callback_of(own: dict[str, Any]) -> tuple[str, str]:
 
 
 def _name_of(sent: object) -> str:
-    """What the caller calls the file."""
+    """The name of the file."""
     named = as_text(sent) if sent else next((part.filename for part in request.content.files if part.filename), "")
     return "".join(letter for letter in named[-200:] if letter.isprintable())
 

@@ -1,43 +1,52 @@
-"""The native API, POST /v1/ocr: parses a request, has its images read, and writes the response."""
+"""The native API: POST /v1/ocr, the list of models, and pictures of pages for the web page."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from flask import Blueprint, Response
 from werkzeug.datastructures import MIMEAccept
 
 from ocrsvc.api.document_responses import DocumentResponses, SentFile
-from ocrsvc.api.model_list import add_model_list
-from ocrsvc.api.page_pictures import add_page_pictures
 from ocrsvc.api.sent_files import file_names, option_fields, sent_files
 from ocrsvc.api.streaming import respond_by_page
-from ocrsvc.errors import BadOption, OcrsvcError
+from ocrsvc.errors import BadOption, NothingSent, OcrsvcError
 from ocrsvc.formats.document import JSON, JSON_TYPE, ZIP_TYPE, options_for, page_without_words
+from ocrsvc.formats.drawing import draw_page, drawing_bytes
 from ocrsvc.formats.json_values import page_to_dict, stages_to_dict, timing_to_dict
 from ocrsvc.http.error_responses import failure_of, problem_dict
 from ocrsvc.http.options import STREAM_FORMS, RequestedOptions, read_options
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import as_json, read_pages
 from ocrsvc.http.url_files import UrlFiles
+from ocrsvc.imaging.document import may_have_pages
 from ocrsvc.imaging.page_ranges import ALL
+from ocrsvc.models.model_control import VersionStatus
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import Reading, total_of
+from ocrsvc.records import Image, Page
 from ocrsvc.registry import output_formats
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 
+MODELS_PATH: Final = "/v1/ocr/models"
+"""Not /v1/models, which is KServe's; TensorFlow Serving's paths are below it."""
+
+LONGEST_PX: Final = 1600
+"""The longest side of a picture of a page, twice a page's pixels on most screens."""
+
+_PAGE_NUMBER: Final = re.compile("[1-9][0-9]{0,6}")
 Outcome = Reading | OcrsvcError
 
 
 def make_api(reader: Reader, url_files: UrlFiles, settings: Settings) -> Blueprint:
-    """POST /v1/ocr and GET /v1/ocr/models over a reader."""
+    """POST /v1/ocr and /v1/ocr/picture, and GET /v1/ocr/models, over a reader."""
     api = Blueprint("api", __name__)
-    add_model_list(api, reader)
-    add_page_pictures(api, reader)
     responses = DocumentResponses(reader, settings.pdf_dpi)
 
     @api.post("/v1/ocr")
@@ -57,11 +66,55 @@ def make_api(reader: Reader, url_files: UrlFiles, settings: Settings) -> Bluepri
         sent = list(map(SentFile, images, file_names(request.content, len(images)), files))
         return responses.respond(sent, asked, lambda: _answer(files, asked, total_s=time.monotonic() - began_s))
 
+    @api.post("/v1/ocr/picture")
+    def page_picture() -> Response:
+        """One page of the body as a JPEG, for the web page: browsers cannot draw PDF or TIFF."""
+        data, number = _picture_request()
+        with reader.decoded_image(
+            data, number if may_have_pages(data) else None, request.left_s, request.context
+        ) as image:
+            response = Response(_picture_of(image), content_type="image/jpeg")
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+    @api.get(MODELS_PATH)
+    def models() -> Response:
+        listed = reader.models()
+        return as_json({"default": listed.default, "models": [_version(one) for one in listed.versions]})
+
     return api
 
 
+def _picture_request() -> tuple[bytes, int]:
+    """The body, and the page's number in the query, from 1. Raises NothingSent, BadOption."""
+    content = request.content
+    if content.raw is None:
+        raise NothingSent("The request carries no file.", "Send the file as the body.")
+    text = content.text("page") or "1"
+    if not _PAGE_NUMBER.fullmatch(text):
+        raise BadOption(f"'page' is {text[:40]!r}: accepted is the number of a page, from 1.")
+    return content.raw, int(text)
+
+
+def _picture_of(image: Image) -> bytes:
+    """The page, shrunk where it is larger. Raises QueueFull, BodyTooLarge where there is no memory for it."""
+    scale = min(1.0, LONGEST_PX / max(image.width, image.height))
+    page = Page(max(1, round(image.width * scale)), max(1, round(image.height * scale)), 0, ())
+    with request.share.part() as held, held.holding(drawing_bytes(image.pixels, page)):
+        return draw_page(image.pixels, page)
+
+
+def _version(status: VersionStatus) -> dict[str, object]:
+    """One version of a model. Why it does not serve is for operators: it may name paths."""
+    about: dict[str, object] = {"engine": None, "title": "", "tier": None, "languages": (), "licence": ""}
+    if status.version is not None:
+        described = status.version.description
+        about = {name: getattr(described, name) for name in about}
+    return {"name": status.name, "version": status.number, "state": status.state, "labels": status.labels, **about}
+
+
 def _read(reader: Reader, images: Sequence[bytes | OcrsvcError], asked: RequestedOptions) -> list[FileRead]:
-    """What was read of each file, in order; the error of a lone image is raised."""
+    """Read each file, in order; the error of a lone image is raised."""
     context, options = _context(asked), options_for(asked.formats, asked.read)
     if len(images) == 1 and isinstance(images[0], bytes) and asked.pages == ALL:
         return [read_pages(reader, images[0], options, request.left_s, context, partial=asked.partial)]
@@ -79,15 +132,15 @@ def _raise_if_all_failed(files: Sequence[FileRead]) -> None:
 
 
 def _accepted() -> str:
-    """The form that the header Accept asks for by its name, else JSON; so browsers, which take any XML, get JSON.
+    """The format whose media type the header Accept names, else JSON, which browsers get, too.
 
-    Raises BadOption for a client that takes nothing but a zip, which is no form by itself.
+    Raises BadOption for a client that takes only a zip: it says of which formats by `format`.
     """
     if request.environ.get("HTTP_ACCEPT", "*/*") == "*/*":
         return JSON
     names = {JSON_TYPE: JSON} | {form.media_type: name for name, form in output_formats().items()}
     names |= {form.media_type: name for name, form in STREAM_FORMS.items()}
-    # Parameters, as in text/markdown; charset=utf-8, ask for nothing that an answer does not have.
+    # Every answer has parameters such as charset=utf-8.
     accepted = MIMEAccept([(kind.partition(";")[0].rstrip(), quality) for kind, quality in request.accept_mimetypes])
     wanted = accepted.best_match(names)
     if wanted is None and accepted.best_match([ZIP_TYPE]):
@@ -99,24 +152,22 @@ def _accepted() -> str:
 
 
 def _answer(files: Sequence[FileRead], asked: RequestedOptions, *, total_s: float) -> dict[str, object]:
-    """What JSON says."""
+    """The answer in JSON."""
     readings = [reading for file in files for reading in file.readings]
-    answer: dict[str, object] = {
+    stages = stages_to_dict(request.ledger.seconds()) if asked.stages else {}
+    return {
         "id": request.id,
         "engine": readings[0].engine,
         "pages": [_page(outcome, number, asked) | source for number, source, outcome in _numbered_pages(files)],
         "pages_total": sum(file.total for file in files),
-        "timing": timing_to_dict(total_of(readings, total_s)),
+        "timing": {**timing_to_dict(total_of(readings, total_s)), **stages},
     }
-    if asked.stages:
-        answer["timing"] = {**timing_to_dict(total_of(readings, total_s)), **stages_to_dict(request.ledger.seconds())}
-    return answer
 
 
 def _numbered_pages(files: Sequence[FileRead]) -> list[tuple[int, dict[str, object], Outcome]]:
-    """Every page with its number, and where it is from if that does not go without saying.
+    """Every page with its number, and its source where files have several pages.
 
-    Of a lone file, the number in it; of several, counted on from file to file.
+    The number is that in a lone file; in several files it is counted on from file to file.
     """
     if len(files) == 1:
         return [(number, {}, outcome) for number, outcome in files[0].pages]

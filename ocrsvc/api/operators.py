@@ -1,7 +1,4 @@
-"""Health, readiness, version, metrics, and what operators look at, over HTTP.
-
-The metrics and /ops are for operators: by default they answer only to callers on the same machine.
-"""
+"""Health, readiness, version and API description; metrics and /ops, by default for callers on the same machine."""
 
 from __future__ import annotations
 
@@ -40,10 +37,7 @@ _LIBRARIES: Final = (
 
 
 def make_ops(reader: Reader, gate: AccessGate | None = None, *, fetches_urls: bool = False) -> Blueprint:
-    """GET /healthz, /readyz, /version and /openapi.json over a reader, and over a gate where requests need keys.
-
-    The description has URLs in place of files where they are fetched.
-    """
+    """GET /healthz, /readyz, /version and /openapi.json; `gate` is None where requests need no keys."""
     ops = Blueprint("ops", __name__)
     libraries = _library_versions()
 
@@ -54,8 +48,8 @@ def make_ops(reader: Reader, gate: AccessGate | None = None, *, fetches_urls: bo
     @ops.get("/readyz")
     def readyz() -> Response:
         if not reader.ready:
-            told = "No engine is warm in this worker, or the service is about to end."
-            raise NotReady(told, "Ask again in a moment.", _READY_RETRY_S)
+            text = "No engine is warm in this worker, or the service is about to end."
+            raise NotReady(text, "Ask again in a moment.", _READY_RETRY_S)
         if gate is not None and not gate.is_ready:
             raise NotReady("The store of the API keys does not answer.", "Ask again in a moment.", _READY_RETRY_S)
         return as_json({"status": "ready"})
@@ -82,7 +76,7 @@ def _description(*, wants_keys: bool, fetches_urls: bool) -> bytes:
 def make_operators(
     settings: Settings, reader: Reader, request_metrics: RequestMetrics, gate: AccessGate | None = None
 ) -> Blueprint:
-    """GET /metrics, /ops and /ops/…, as far as OCRSVC_OPS allows: the whole service, whichever worker answers."""
+    """GET /metrics, /ops and /ops/…, as OCRSVC_OPS allows; every worker answers for the whole service."""
     operators, audit = Blueprint("operators", __name__), audit_log_of(settings)
     if settings.ops == "off":
         return operators
@@ -92,7 +86,7 @@ def make_operators(
 
     @operators.get("/metrics")
     def metrics() -> Response:
-        # The others put theirs twice a second; this worker's are fresh, also where no sampler runs.
+        # Other workers put theirs twice a second; this worker's are new, also without a sampler.
         request_metrics.worker_metrics.put(WAITING, reader.waiting())
         request_metrics.worker_metrics.put(STUCK, reader.stuck_threads())
         accept = request.headers.get("Accept", "")
@@ -133,12 +127,12 @@ def make_operators(
 
 
 def _who() -> str:
-    """Who does something, for the audit log: the key, or without keys the address."""
+    """The caller for the audit log: the key, or without keys the address."""
     return f"key:{request.key.name}" if request.key is not None else f"address:{request.remote_addr or 'local'}"
 
 
 def count_denied(request_metrics: RequestMetrics) -> Mapping[str, int]:
-    """How many images and request bodies are refused now."""
+    """The numbers of refused images and request bodies."""
     lists = {"image": request_metrics.image_denylist, "request": request_metrics.body_denylist}
     return {
         kind: 0 if known.is_empty() else sum(entry.is_refused for entry in known.entries())
@@ -148,7 +142,7 @@ def count_denied(request_metrics: RequestMetrics) -> Mapping[str, int]:
 
 
 def _check_caller() -> None:
-    """Answer 403 to a caller from elsewhere."""
+    """Answer 403 to callers on other machines."""
     if not is_local(request.environ):
         abort(403)
 

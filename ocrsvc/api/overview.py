@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from ocrsvc.readings import EngineInfo
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.system.memory import read_memory_use
 from ocrsvc.telemetry import metrics, model_metrics
-from ocrsvc.telemetry.history import EVERY_S, Point, curves
+from ocrsvc.telemetry.history import EVERY_S, curves
 from ocrsvc.telemetry.metric import Metric
 from ocrsvc.telemetry.metrics_store import Series
 from ocrsvc.telemetry.prometheus import GPU_ROWS, latest_by_gpu
@@ -26,17 +26,11 @@ from ocrsvc.telemetry.worker_table import Reason, State, WorkerEntry, WorkerTabl
 Node = dict[str, Any]
 
 _MOST_ERRORS: Final = 20
-"""Of each kind of fault."""
+"""For each kind of fault."""
 
 
 def overview(request_metrics: RequestMetrics, engine: EngineInfo | None, settings_name: str = "") -> Node:
-    """The whole page's content; costs a few milliseconds, and no request waits for it.
-
-    Args:
-        request_metrics: Of the service.
-        engine: What reads in this worker; None while it is not loaded.
-        settings_name: Of the engine that the settings ask for.
-    """
+    """The page's content; takes a few milliseconds. `engine` is None until it is loaded."""
     series, table = request_metrics.store.read(), request_metrics.worker_table
     memory = read_memory_use()
     points = request_metrics.history.read() if request_metrics.history is not None else []
@@ -60,7 +54,7 @@ def overview(request_metrics: RequestMetrics, engine: EngineInfo | None, setting
         "models": _models(series),
         "errors": errors_to_list(request_metrics),
         "quarantine": quarantine_to_dict(request_metrics),
-        "history": _history(points),
+        "history": {"every_s": EVERY_S, "curves": curves(points)},
     }
 
 
@@ -94,7 +88,7 @@ def _by(series: Series, metric: Metric) -> dict[str, float]:
 
 
 def _documents(series: Series) -> Node | None:
-    """What is kept on disk; None where no documents are taken in."""
+    """The documents on disk; None where none are taken in."""
     if metrics.TASKS_LIMIT.of() not in series:
         return None
     return {
@@ -106,7 +100,7 @@ def _documents(series: Series) -> Node | None:
 
 
 def _models(series: Series) -> Node | None:
-    """What is loaded of a model repository, in all workers together; None where there is none."""
+    """The loaded models of all workers; None without a repository."""
     if model_metrics.MODELS_LIMIT.of() not in series:
         return None
     return {
@@ -118,10 +112,6 @@ def _models(series: Series) -> Node | None:
         "loads": _by(series, model_metrics.MODEL_LOADS),
         "unloads": _by(series, model_metrics.MODEL_UNLOADS),
     }
-
-
-def _history(points: Sequence[Point]) -> Node:
-    return {"every_s": EVERY_S, "curves": curves(points)}
 
 
 def errors_to_list(request_metrics: RequestMetrics) -> list[Node]:
@@ -146,7 +136,7 @@ def quarantine_to_dict(request_metrics: RequestMetrics) -> Mapping[str, list[Nod
 
 
 def keys_to_list(gate: AccessGate, now_s: float) -> list[Node]:
-    """Every API key without its secret, and what is used of it. Raises KeysUnavailable."""
+    """Every API key without its secret, and its use. Raises KeysUnavailable."""
     return [usage_to_dict(entry, usage, now_s) for entry, usage in gate.usage()]
 
 

@@ -1,4 +1,4 @@
-"""Answers of POST /v1/ocr whose pages leave as they are read; the last part says how it ended."""
+"""Answers of POST /v1/ocr whose pages are sent as they are read; the last part says how they ended."""
 
 from __future__ import annotations
 
@@ -23,17 +23,9 @@ Pages = Generator[PageRead, None, None]
 
 
 def respond_by_page(pages: Pages, asked: RequestedOptions, form: StreamForm, files: int, began_s: float) -> Response:
-    """The answer, which begins once the first page is read: until then it can be an error with its status.
+    """An answer that begins once the first page is read; `pages` are those of all `files`, `began_s` is monotonic.
 
-    Args:
-        pages: Of all files, as `Reader.read_files_by_page` gives them.
-        asked: What the request asks for.
-        form: In which the parts leave.
-        files: How many there are.
-        began_s: When the request was taken, monotonic.
-
-    Raises:
-        OcrsvcError: As reading raises; the error of a page that is the only one, or that is too late.
+    Until then errors are raised: also that of a page that is the only one, or too late.
     """
     try:
         first = next(pages)
@@ -48,12 +40,7 @@ def respond_by_page(pages: Pages, asked: RequestedOptions, form: StreamForm, fil
 
 
 class PageStream:
-    """The parts of one answer; for the thread of its request.
-
-    Args:
-        request: Whose answer it is.
-        asked, form, files, began_s: As of `respond_by_page`.
-    """
+    """The parts of one answer; for the thread of its request."""
 
     def __init__(self, request: Request, asked: RequestedOptions, form: StreamForm, files: int, began_s: float) -> None:
         self._request, self._asked, self._form, self._files = request, asked, form, files
@@ -63,7 +50,7 @@ class PageStream:
         self._engine: EngineInfo | None = None
 
     def pieces(self, pages: Iterable[PageRead]) -> Iterator[bytes]:
-        """A piece for each page, and one for the end: what ended an answer that has begun is reported in it."""
+        """A piece for each page, and one for the end or the error that ended the answer."""
         parts = (self._piece("page", self._page(page)) for page in pages)
         return ended_pieces(self._request, parts, lambda: self._piece("end", {"end": self._end()}), self._error)
 
@@ -74,7 +61,7 @@ class PageStream:
         return self._piece("error", {"error": problem_dict(failure, self._request.id)})
 
     def _page(self, page: PageRead) -> dict[str, object]:
-        """The page as in JSON, and how many there are. Raises DeadlineExceeded: no page after it will be read."""
+        """The page as in JSON, and the numbers of pages. Raises DeadlineExceeded: no later page is read."""
         source = {} if self._files == 1 else {"source": {"file": page.file, "page": page.number}}
         number = page.number if self._files == 1 else self._read + self._failed + 1
         counts = {"pages_total": page.total, "pages_wanted": page.chosen}

@@ -1,8 +1,7 @@
-"""The web page at `/`, the operators' page at `/ops`, and a JSON description for programs that ask at `/`.
+"""The web page at `/`, the operators' page at `/ops`, and a JSON description for programs at `/`.
 
-Their files lie in `static/` and `static_ops/`: read once, when the application is made. Browsers revalidate them on
-every visit, because a page and its scripts belong to one version. The web page gets a tab for each output format, and a
-button for each other file that can be made of a document.
+Their files, in `static/` and `static_ops/`, are read once. Browsers revalidate them on every visit, because a page and
+its scripts belong to one version.
 """
 
 from __future__ import annotations
@@ -48,11 +47,7 @@ BANNER: Final = {"name": "ocrsvc", "version": __version__, "read": "POST /v1/ocr
 
 
 def make_page(*, has_models: bool = False) -> Blueprint:
-    """The routes GET / (and /index.html, as TrWebOCR has it), and GET /static/….
-
-    Args:
-        has_models: Whether the page asks which models there are to choose from.
-    """
+    """GET /, /index.html (as TrWebOCR) and /static/…; `has_models` says whether the page lists models to choose."""
     page = Blueprint("page", __name__)
     files = _files(FOLDER)
     index_page = _with_tabs(files[INDEX].decode())
@@ -78,7 +73,7 @@ def make_page(*, has_models: bool = False) -> Blueprint:
 
 
 def add_operators_page(operators: Blueprint) -> None:
-    """The routes GET /ops and GET /ops/static/…; who may ask is the blueprint's."""
+    """Add GET /ops and /ops/static/…; the blueprint decides who may ask."""
     files = _files(OPERATORS_FOLDER)
     for name, data in files.items():
         path = "/ops" if name == INDEX else f"/ops/static/{name}"
@@ -90,7 +85,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def _with_tabs(page: str) -> str:
-    """The page with a tab for each output format; plain text has a tab in the file, for it is no request of its own."""
+    """The page with a tab for each output format but plain text, whose tab is in the file, and buttons for files."""
     tabs = (TAB.format(name, form) for name, form in text_formats().items() if name != "text")
     others = (FILE.format(name, form) for name, form in output_formats().items() if not form.text)
     return page.replace(TABS, "".join(tabs)).replace(FILES, "".join(others))

@@ -148,7 +148,7 @@ def request_of_form(content: Content) -> tuple[list[Document], Conversion]:
 
 
 def request_of_json(content: Content, context: AdapterContext) -> tuple[list[Document], Conversion]:
-    """The documents and options of JSON with `sources`. Raises as `request_of_form`, BadBase64, and as `AdapterContext.fetch`."""
+    """The documents and options of JSON with `sources`. Raises as `request_of_form` and `fetch`, BadBase64."""
     members = content.members
     target, options = members.get("target"), members.get("options") or {}
     if not isinstance(options, Mapping):

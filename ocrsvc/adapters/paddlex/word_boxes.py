@@ -20,9 +20,7 @@ from ocrsvc.records import Box, Line
 Frames = NDArray[np.float64]
 """(N, 4) left, top, right, bottom in pixels of the image as displayed."""
 
-_GROUP: Final = re.compile(
-    "[\u4e00-\u9fff]|[0-9A-Za-z](?:[0-9A-Za-z-]|\\.(?=[0-9]))*|[^\u4e00-\u9fff0-9A-Za-z]+", re.DOTALL
-)
+_GROUP: Final = re.compile("[\u4e00-\u9fff]|[0-9A-Za-z](?:[0-9A-Za-z-]|\\.(?=[0-9]))*|[^\u4e00-\u9fff0-9A-Za-z]+")
 
 
 def to_word_members(lines: Sequence[Line]) -> dict[str, object]:
