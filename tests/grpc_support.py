@@ -21,7 +21,7 @@ from ocrsvc.grpc_server.server import RpcServer
 from ocrsvc.grpc_server.server_state import ServerState
 from ocrsvc.grpc_services import make_services
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.serving.memory_budget import make_shared_limits
+from ocrsvc.serving.memory_budget import Budget, Callers, SharedLimits
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.metrics_store import MetricsStore
@@ -47,7 +47,7 @@ def serving(
     """A server of these methods; must end cleanly."""
     listener = listener or socket.create_server(("127.0.0.1", 0))
     most_bytes = options.get("most_bytes", 1 << 26)
-    shared = make_shared_limits(memory_bytes=16 * most_bytes, most_bytes=most_bytes, caller_requests=0)
+    shared = SharedLimits(Budget(16 * most_bytes), Callers(0))
     defaults: dict[str, Any] = {
         "threads": 8,
         "limit_s": 30.0,

@@ -61,19 +61,6 @@ def accept(folder: Path, *versions: ModelVersion) -> None:
         store.record_verdict(version.digest, Verdict(accepted=True))
 
 
-class IdleHandle:
-    """A handle of an executor whose threads have nothing to read; see serving.executor."""
-
-    def warm_up(self) -> None:
-        """Nothing."""
-
-    def read(self, tasks: Sequence[str]) -> Sequence[str]:
-        return tasks
-
-    def close(self) -> None:
-        """Nothing."""
-
-
 @cache
 def built_in() -> tuple[ModelPart, ModelPart]:
     """The detector and the recognizer of the built-in model."""

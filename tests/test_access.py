@@ -258,9 +258,9 @@ def test_a_key_has_its_priority_at_most(app: Flask, keys: Keys, monkeypatch: pyt
     seen: list[str] = []
     put = work_queue.WorkQueue.put
 
-    def noting(self: Any, work: Any, deadline: float, size: int = 0, context: Any = None) -> Any:
-        seen.append(context.priority)
-        return put(self, work, deadline, size, context)
+    def noting(self: Any, job: Any) -> None:
+        seen.append(job.context.priority)
+        put(self, job)
 
     monkeypatch.setattr(work_queue.WorkQueue, "put", noting)
     client = app.test_client()

@@ -26,7 +26,7 @@ from gunicorn.pidfile import Pidfile
 from ocrsvc.engines.isolated.engine import ChildPool, IsolatedHandle
 from ocrsvc.errors import EngineFailed, EngineUnavailable
 from ocrsvc.serving.crash_denylist import CrashDenylist
-from ocrsvc.serving.requests_in_flight import InFlightTable
+from ocrsvc.serving.request_guard import InFlightTable
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.worker_table import State, WorkerTable
 from ocrsvc.worker import gunicorn_internals

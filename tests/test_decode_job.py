@@ -14,10 +14,8 @@ from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.errors import BrokenImage, OcrsvcError
 from ocrsvc.imaging.codecs.decode import PixelLimits, open_encoded_image
 from ocrsvc.models.loaded_models import Lease
-from ocrsvc.pipeline.decode_job import DecodeJob, read_jobs
-from ocrsvc.pipeline.read_context import make_read_request
+from ocrsvc.pipeline.decode_job import DecodeJob, make_read_request, read_with
 from ocrsvc.records import Page, ReadOptions, ReadTask
-from ocrsvc.serving.work_queue import Served
 
 
 class Seeing:
@@ -53,22 +51,22 @@ def test_what_was_decoded_ahead_is_not_decoded_again() -> None:
     ahead = job(jpeg(60, 40))
     task = ahead.prepare()
     handle = Seeing()
-    read_jobs(handle, [ahead])
+    read_with(handle, [ahead])
     assert handle.seen == [task]
 
 
 def test_the_engine_sees_the_turned_and_shrunk_image_whoever_decodes_it() -> None:
     late = job(jpeg(60, 40), ReadOptions(rotate="90", max_side=30))
-    (page,) = read_jobs(Seeing(), [late])
+    (page,) = read_with(Seeing(), [late])
     assert page == Page(20, 30, 0, ())
-    assert late.restore(Served(page, 0.0, 1.0))[0] == Page(60, 40, 90, ())
+    assert late.restore(page)[0] == Page(60, 40, 90, ())
     assert late.decode_s > 0
 
 
 def test_a_damaged_image_fails_alone() -> None:
     data = jpeg(50, 50)
     jobs = [job(jpeg(60, 40)), job(data[: len(data) // 2]), job(jpeg(20, 10))]
-    first, damaged, last = read_jobs(Seeing(), jobs)
+    first, damaged, last = read_with(Seeing(), jobs)
     assert (first, last) == (Page(60, 40, 0, ()), Page(20, 10, 0, ()))
     assert isinstance(damaged, BrokenImage)
 
@@ -79,4 +77,4 @@ def test_an_engine_that_answers_too_little_is_no_answer() -> None:
             return [] if tasks else [BrokenImage("x")]
 
     with pytest.raises(ValueError, match="zip"):
-        read_jobs(Silent(), [job(jpeg(60, 40))])
+        read_with(Silent(), [job(jpeg(60, 40))])

@@ -30,7 +30,7 @@ def reader() -> Iterator[Reader]:
 
 
 def pages_of(reader: Reader, file: bytes) -> list[Page]:
-    with closing(reader.read_by_page(file, ReadOptions(), 60)) as read:
+    with closing(reader.read_files_by_page([file], ReadOptions(), 60)) as read:
         return [page.outcome.page for page in read if isinstance(page.outcome, Reading)]
 
 
@@ -48,7 +48,7 @@ def test_formats_have_pages_read_with_what_they_need_and_leave_what_is_asked_for
 
 
 def test_pages_of_a_file_come_one_by_one_and_the_rest_can_be_given_up(reader: Reader) -> None:
-    read = reader.read_by_page(tiff([40, 50, 60]), ReadOptions(), 60)
+    read = reader.read_files_by_page([tiff([40, 50, 60])], ReadOptions(), 60)
     first = next(read)
     read.close()
     assert (first.number, first.total, first.chosen) == (1, 3, 3)

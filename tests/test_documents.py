@@ -27,9 +27,9 @@ from ocrsvc.imaging.document import open_document
 from ocrsvc.imaging.page_ranges import choose, parse_ranges
 from ocrsvc.imaging.pdf import open_pdf as pdf_module
 from ocrsvc.imaging.pdf.open_pdf import DrawingLimits, size_px
+from ocrsvc.pipeline.decode_job import make_read_request
 from ocrsvc.pipeline.documents import Documents
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.pipeline.read_context import make_read_request
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.settings.settings import Settings

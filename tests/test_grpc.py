@@ -52,7 +52,7 @@ from ocrsvc.grpc_server.call import Calls
 from ocrsvc.grpc_services import make_services
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.records import Page, ReadTask
-from ocrsvc.serving.memory_budget import make_shared_limits
+from ocrsvc.serving.memory_budget import Budget, Callers, SharedLimits
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -821,7 +821,7 @@ def test_a_call_under_way_is_counted_and_is_answered_when_the_service_is_stopped
 
 
 def test_one_caller_has_its_cap_over_grpc_and_http_together() -> None:
-    limits = make_shared_limits(memory_bytes=1 << 20, most_bytes=1 << 20, caller_requests=1)
+    limits = SharedLimits(Budget(1 << 20), Callers(1))
     reader = cast(Reader, DeafReader(QueueFull("Busy.")))
     client = create_app(Settings(caller_requests=1), reader, limits=limits).test_client()
     with gated(shared=limits) as (gate, channel):

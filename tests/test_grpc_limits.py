@@ -25,7 +25,7 @@ from ocrsvc.grpc_server.messages import MessageReader, escaped, parse, timeout_s
 from ocrsvc.grpc_server.method import Call, CallFailed, Method
 from ocrsvc.grpc_server.server import Transport, connection_to_close
 from ocrsvc.serving.decompression import decompress
-from ocrsvc.serving.memory_budget import Budget, Share, make_shared_limits, unlimited
+from ocrsvc.serving.memory_budget import Budget, Callers, Share, SharedLimits, unlimited
 
 HEALTH = "grpc.health.v1.HealthCheck"
 NUMBERS = range(1, 40_000, 2)
@@ -399,7 +399,7 @@ def test_health_is_answered_while_all_threads_are_busy() -> None:
 
 
 def test_health_is_answered_while_no_memory_is_left() -> None:
-    limits = make_shared_limits(memory_bytes=1 << 20, most_bytes=1 << 20, caller_requests=0)
+    limits = SharedLimits(Budget(1 << 20), Callers(0))
     assert limits.memory.take(1 << 20)
     with gated(most_bytes=1 << 19, shared=limits) as (_, channel):
         assert live(channel) == 1

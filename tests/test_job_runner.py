@@ -244,7 +244,7 @@ def test_of_a_stream_whose_client_has_gone_no_page_reaches_the_engine_that_was_q
         neighbour = threading.Thread(target=watched.read, args=(OTHER, ReadOptions(), WAIT_S))
         neighbour.start()
         wait_until(lambda: engine.taken)
-        pages = watched.read_by_page(LONG, ReadOptions(), WAIT_S, RequestContext(is_gone=gone.is_set))
+        pages = watched.read_files_by_page([LONG], ReadOptions(), WAIT_S, RequestContext(is_gone=gone.is_set))
         try:
             with pytest.raises(ClientGone):
                 list(pages)

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
+from dataclasses import replace
+from unittest.mock import create_autospec
 
 import pytest
 import requests
 from support import Clock, run_server
 from web_support import json_of, picture, running_app
 
-from ocrsvc.pipeline.decode_job import phases_of
-from ocrsvc.records import EngineTimes, Page
-from ocrsvc.serving.work_queue import Served
+from ocrsvc.engines.contract import EngineTraits
+from ocrsvc.models.loaded_models import Lease
+from ocrsvc.pipeline.decode_job import DecodeJob, make_read_request
+from ocrsvc.records import EngineTimes, Page, ReadOptions
 from ocrsvc.telemetry.ledger import MOST_SEGMENTS, NO_LEDGER, STAGES, Ledger, Segment, server_timing
 
 
 @pytest.fixture
 def clock() -> Clock:
     return Clock(0.0)
+
+
+def phases(
+    times: EngineTimes | None, queued_at: float, queue_s: float, run_s: float, *, is_ahead: bool
+) -> Sequence[Segment]:
+    """The stages of a page that was queued and read at these times."""
+    request = replace(make_read_request(ReadOptions(), 1.0), lease=create_autospec(Lease, instance=True))
+    job = DecodeJob(request, EngineTraits())
+    job.queued_at, job.queue_s, job.run_s, job.is_ahead = queued_at, queue_s, run_s, is_ahead
+    return job.phases(Page(1, 1, 0, (), times=times))
 
 
 def test_stages_follow_each_other_without_a_gap(clock: Clock) -> None:
@@ -42,9 +56,7 @@ def test_a_wait_is_in_the_stages_that_the_page_goes_through(clock: Clock) -> Non
     ledger.enter("wait")
     clock.now_s = 10.0
     # Queued before this thread waited, taken at 2, decoded until 3, lines at 5, read at 9; 1 s until this thread woke.
-    ledger.note_page(
-        phases_of(Served(Page(1, 1, 0, (), times=EngineTimes(3.0, 5.0, 9.0)), 4.0, 7.0), -2.0, decoded_ahead=False)
-    )
+    ledger.note_page(phases(EngineTimes(3.0, 5.0, 9.0), -2.0, 4.0, 7.0, is_ahead=False))
     ledger.enter("answer")
     clock.now_s = 11.0
     seconds = ledger.seconds()
@@ -56,15 +68,14 @@ def test_of_pages_side_by_side_each_second_counts_once(clock: Clock) -> None:
     ledger.enter("wait")
     for end_s in (4.0, 5.0):
         clock.now_s = end_s
-        times = EngineTimes(0.5, 2.0, end_s)
-        ledger.note_page(phases_of(Served(Page(1, 1, 0, (), times=times), 0.5, end_s - 0.5), 0.0, decoded_ahead=True))
+        ledger.note_page(phases(EngineTimes(0.5, 2.0, end_s), 0.0, 0.5, end_s - 0.5, is_ahead=True))
     assert sum(ledger.seconds().values()) == 5.0
     assert (ledger.seconds()["detect"], ledger.seconds()["recognise"], ledger.pages) == (1.5, 3.0, 2)
 
 
 def test_an_engine_that_does_not_tell_counts_as_reading() -> None:
-    phases = phases_of(Served(Page(1, 1, 0, ()), 1.0, 2.0), 10.0, decoded_ahead=True)
-    assert [(phase.stage, phase.end_s - phase.begin_s) for phase in phases if phase.begin_s < phase.end_s] == [
+    found = phases(None, 10.0, 1.0, 2.0, is_ahead=True)
+    assert [(phase.stage, phase.end_s - phase.begin_s) for phase in found if phase.begin_s < phase.end_s] == [
         ("wait", 1.0),
         ("recognise", 2.0),
     ]

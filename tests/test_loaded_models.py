@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from models_support import IdleHandle
 from support import wait_until
 
 from ocrsvc.engines.contract import EngineTraits
@@ -23,6 +22,7 @@ from ocrsvc.models.version_loader import LoadState
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Page, ReadTask
 from ocrsvc.serving.executor import Executor
+from ocrsvc.serving.work_queue import Job
 from ocrsvc.telemetry.metric import Metric
 from ocrsvc.telemetry.metrics_store import WorkerMetrics
 from ocrsvc.telemetry.model_metrics import MODEL_LEASES
@@ -130,7 +130,7 @@ def serving(
 ) -> Iterator[tuple[LoadedModels, Machine, Counts]]:
     """Loaded models in front of two real engine threads."""
     machine, counts = Machine(EngineTraits(any_thread=any_thread)), Counts()
-    executor: Executor[str, str] = Executor(IdleHandle, threads=2, places=8)
+    executor: Executor[Job[str]] = Executor(list, threads=2, places=8)
     executor.start()
     budget_bytes = None if budget_mib is None else budget_mib * MIB
     models = LoadedModels(
@@ -385,7 +385,7 @@ def test_a_version_is_expected_to_take_what_its_load_took_or_others_of_its_engin
     assert memory.expected_bytes(version("c")) == LEAST_BYTES
     assert memory.expected_bytes(filled) == FILES_FACTOR * 5 * MIB
     engine = Machine(EngineTraits(any_thread=True)).open(version("a"))
-    loaded = LoadedVersion(version("a"), engine, Executor(IdleHandle, threads=0, places=1))
+    loaded = LoadedVersion(version("a"), engine, Executor(list, threads=0, places=1))
     # Loading takes more than what it leaves behind.
     assert memory.measure(loaded, memory.before()) == 248 * MIB
     assert [memory.expected_bytes(version(name)) for name in "ac"] == [343 * MIB] * 2

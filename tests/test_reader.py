@@ -29,13 +29,12 @@ from ocrsvc.errors import (
 )
 from ocrsvc.imaging.codecs.decode import decode_pixels
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage
+from ocrsvc.pipeline.decode_job import make_read_request
 from ocrsvc.pipeline.page_decoder import _take
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.pipeline.read_context import make_read_request
-from ocrsvc.pipeline.result_cache import ResultCache
+from ocrsvc.pipeline.result_cache import MemoryCache, ResultCache
 from ocrsvc.readings import EngineInfo, Reading
 from ocrsvc.records import Image, Line, Page, ReadOptions, ReadTask
-from ocrsvc.serving.byte_cache import MemoryCache
 from ocrsvc.serving.memory_budget import Budget, Share
 from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings

@@ -28,13 +28,12 @@ from ocrsvc.errors import BrokenImage, RequestStopsWorker
 from ocrsvc.imaging.codecs.decode import PixelLimits, open_encoded_image
 from ocrsvc.models.loaded_models import Lease
 from ocrsvc.pipeline import decode_job
+from ocrsvc.pipeline.decode_job import make_read_request
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.pipeline.read_context import make_read_request
 from ocrsvc.records import ReadOptions
 from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
-from ocrsvc.serving.memory_budget import SharedLimits, make_shared_limits
-from ocrsvc.serving.request_guard import RequestGuard, digest_of, take_body, waiting
-from ocrsvc.serving.requests_in_flight import InFlight, InFlightTable, Stage
+from ocrsvc.serving.memory_budget import Budget, Callers, SharedLimits
+from ocrsvc.serving.request_guard import InFlight, InFlightTable, RequestGuard, Stage, digest_of, take_body, waiting
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.worker_table import State
@@ -87,7 +86,7 @@ class Service:
     @property
     def room(self) -> SharedLimits:
         """For the requests of a process that is guarded."""
-        return make_shared_limits(memory_bytes=0, most_bytes=1 << 26, caller_requests=0, guard=self.guard)
+        return SharedLimits(Budget(1 << 26), Callers(0), self.guard)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from redis_support import running_redis
 from support import wait_until
 
 from ocrsvc.errors import EngineUnavailable
-from ocrsvc.serving.byte_cache import ENTRY_BYTES, MemoryCache, RedisCache
+from ocrsvc.pipeline.result_cache import ENTRY_BYTES, MemoryCache, RedisCache
 
 LONG_S = 3600.0
 

@@ -10,7 +10,7 @@ from ocrsvc.serving.work_queue import (
     BATCH_EVERY,
     DEFAULT_CONTEXT,
     GONE_S,
-    Item,
+    Job,
     Priority,
     RequestContext,
     WorkQueue,
@@ -20,48 +20,56 @@ from ocrsvc.serving.work_queue import (
 BATCH = RequestContext("batch")
 
 
-def make_queue(places: int = 8, servers: int = 1) -> tuple[WorkQueue[str, str], Clock]:
+class Work(Job[str]):
+    """A piece of work with a name."""
+
+    def __init__(self, name: str, deadline: float, context: RequestContext) -> None:
+        super().__init__(deadline, context)
+        self.name = name
+
+
+def make_queue(places: int = 8, servers: int = 1) -> tuple[WorkQueue[Work], Clock]:
     clock = Clock(100.0)
     return WorkQueue(places, servers, clock), clock
 
 
-def works(items: list[Item[str, str]] | None) -> list[str]:
-    assert items is not None
-    return [item.work for item in items]
+def names(jobs: list[Work] | None) -> list[str]:
+    assert jobs is not None
+    return [job.name for job in jobs]
 
 
-def put(
-    queue: WorkQueue[str, str], work: str, deadline: float = 1000.0, context: RequestContext = DEFAULT_CONTEXT
-) -> Item[str, str]:
+def put(queue: WorkQueue[Work], name: str, deadline: float = 1000.0, context: RequestContext = DEFAULT_CONTEXT) -> Work:
+    job = Work(name, deadline, context)
     queue.reserve(context.priority)
-    return queue.put(work, deadline, context=context)
+    queue.put(job)
+    return job
 
 
-def test_work_of_the_same_deadline_is_served_in_the_order_it_came() -> None:
+@pytest.mark.parametrize(
+    ("came", "served"),
+    [
+        ([("a", 1000.0, ""), ("b", 1000.0, ""), ("c", 1000.0, "")], ["a", "b", "c"]),
+        ([("later", 300.0, ""), ("sooner", 200.0, "")], ["sooner", "later"]),
+        ([("batch", 200.0, "batch"), ("later", 400.0, ""), ("sooner", 300.0, "")], ["sooner", "later", "batch"]),
+        ([("later", 300.0, "batch"), ("sooner", 200.0, "batch")], ["sooner", "later"]),
+    ],
+    ids=["first come", "earliest deadline", "interactive before batch", "batch by its own deadlines"],
+)
+def test_the_order(came: list[tuple[str, float, str]], served: list[str]) -> None:
     queue, _ = make_queue()
-    for name in "abc":
-        put(queue, name)
-    assert works(queue.take(8)) == ["a", "b", "c"]
+    for name, deadline, priority in came:
+        put(queue, name, deadline, BATCH if priority else DEFAULT_CONTEXT)
+    assert names(queue.take(8)) == served
 
 
-def test_the_earliest_deadline_is_served_first() -> None:
-    queue, _ = make_queue()
-    put(queue, "later", 300.0)
-    put(queue, "sooner", 200.0)
-    assert works(queue.take(1)) == ["sooner"]
-
-
-def test_a_full_queue_refuses_before_the_work_is_made() -> None:
-    queue, _ = make_queue(places=2)
-    queue.reserve()
-    queue.reserve()
-    with pytest.raises(QueueFull, match="All 2 places"):
-        queue.reserve()
-
-
-def test_a_released_or_taken_place_is_free_again() -> None:
+def test_a_full_queue_refuses_before_the_work_is_made_and_a_place_that_is_left_is_free_again() -> None:
     queue, _ = make_queue(places=1)
+    queue.check_capacity()
+    queue.check_capacity("batch")
     queue.reserve()
+    for ask in (queue.reserve, queue.check_capacity):
+        with pytest.raises(QueueFull, match="All 1 places"):
+            ask()
     queue.release()
     put(queue, "a")
     queue.take(1)
@@ -96,83 +104,55 @@ def test_one_slow_piece_of_work_does_not_set_the_pace() -> None:
     assert refusal.value.retry_after_s == 7  # 1 s, and a tenth of the 60 s more
 
 
-def test_expired_work_never_reaches_a_server() -> None:
+def test_expired_and_cancelled_work_never_reaches_a_server() -> None:
     queue, clock = make_queue()
     put(queue, "expired", 101.0)
     put(queue, "expires now", 150.0)
+    put(queue, "given up", 160.0).cancel()
     put(queue, "wanted", 200.0)
     clock.now_s = 150.0
-    assert works(queue.take(8)) == ["wanted"]
-
-
-def test_abandoned_work_never_reaches_a_server() -> None:
-    queue, _ = make_queue()
-    queue.reserve()
-    queue.put("given up", 200.0).future.cancel()
-    put(queue, "wanted", 300.0)
-    assert works(queue.take(8)) == ["wanted"]
+    assert names(queue.take(8)) == ["wanted"]
 
 
 def test_a_closed_queue_hands_out_what_it_holds_and_takes_no_more() -> None:
     queue, _ = make_queue()
     put(queue, "last")
+    queue.reserve()
     queue.close()
+    for ask in (queue.reserve, queue.check_capacity):
+        with pytest.raises(NotReady):
+            ask()
     with pytest.raises(NotReady):
-        queue.reserve()
-    assert works(queue.take(8)) == ["last"]
+        queue.put(Work("too late", 200.0, DEFAULT_CONTEXT))
+    assert names(queue.take(8)) == ["last"]
     assert queue.take(8) == []
 
 
 def test_what_is_left_at_the_end_is_answered_not_dropped() -> None:
     queue, _ = make_queue()
-    queue.reserve()
-    item = queue.put("left", 200.0)
+    job = put(queue, "left")
     queue.close()
     queue.abandon()
     with pytest.raises(NotReady):
-        item.future.result(timeout=0)
+        job.result(timeout=0)
     assert queue.waiting() == 0
 
 
-def test_work_that_nobody_waits_for_gives_its_place_back_at_once() -> None:
+def test_work_that_is_given_up_gives_its_place_back_at_once() -> None:
     queue, _ = make_queue(places=1)
-    queue.reserve()
-    item = queue.put("given up", 200.0, size_bytes=1000)
-    queue.discard(item)
+    job = put(queue, "given up")
+    queue.discard(job)
     put(queue, "next")
-    queue.discard(item)  # a second time changes nothing
-    assert works(queue.take(8)) == ["next"]
+    queue.discard(job)  # a second time changes nothing
+    assert names(queue.take(8)) == ["next"]
     assert queue.waiting() == 0
-
-
-def test_work_made_while_the_queue_closes_is_refused_and_not_forgotten() -> None:
-    queue, _ = make_queue()
-    queue.reserve()
-    queue.close()
-    with pytest.raises(NotReady):
-        queue.put("too late", 200.0)
 
 
 def test_patience_ends_where_there_is_no_work() -> None:
     queue, _ = make_queue()
     assert queue.take(1, timeout_s=0.001) is None
     put(queue, "a")
-    assert works(queue.take(1, timeout_s=0.001)) == ["a"]
-
-
-def test_interactive_work_goes_before_batch_work_that_is_due_earlier() -> None:
-    queue, _ = make_queue()
-    put(queue, "batch", 200.0, BATCH)
-    put(queue, "later", 400.0)
-    put(queue, "sooner", 300.0)
-    assert works(queue.take(8)) == ["sooner", "later", "batch"]
-
-
-def test_batch_work_is_ordered_by_its_own_deadlines() -> None:
-    queue, _ = make_queue()
-    put(queue, "later", 300.0, BATCH)
-    put(queue, "sooner", 200.0, BATCH)
-    assert works(queue.take(8)) == ["sooner", "later"]
+    assert names(queue.take(1, timeout_s=0.001)) == ["a"]
 
 
 @pytest.mark.parametrize("most", [1, 3])
@@ -183,11 +163,11 @@ def test_one_take_in_five_is_batch_while_both_wait_for_ever(most: int) -> None:
         put(queue, f"b{number}", context=BATCH)
     taken: list[str] = []
     while len(taken) < 60:
-        for work in works(queue.take(most)):
-            taken.append(work)
-            # Whoever was served sends the next one.
-            put(queue, work, context=BATCH if work.startswith("b") else RequestContext())
-    batch = [index for index, work in enumerate(taken) if work.startswith("b")]
+        for name in names(queue.take(most)):
+            taken.append(name)
+            # The caller that was served sends the next one.
+            put(queue, name, context=BATCH if name.startswith("b") else DEFAULT_CONTEXT)
+    batch = [index for index, name in enumerate(taken) if name.startswith("b")]
     assert batch == list(range(BATCH_EVERY - 1, len(taken), BATCH_EVERY))
 
 
@@ -198,7 +178,7 @@ def test_interactive_work_that_was_served_alone_is_not_held_against_it() -> None
         queue.take(1)
     put(queue, "batch", context=BATCH)
     put(queue, "interactive")
-    assert works(queue.take(8)) == ["interactive", "batch"]
+    assert names(queue.take(8)) == ["interactive", "batch"]
 
 
 @pytest.mark.parametrize(("places", "for_batch"), [(1, 1), (2, 1), (4, 3), (64, 48)])
@@ -218,12 +198,12 @@ def test_batch_work_leaves_a_quarter_of_the_places(places: int, for_batch: int) 
 def test_every_way_out_gives_the_place_of_its_priority_back(priority: Priority) -> None:
     queue, clock = make_queue(places=4)
     for way in range(20):
-        item = put(queue, "work", clock.now_s + 10.0, RequestContext(priority))
+        job = put(queue, "work", clock.now_s + 10.0, RequestContext(priority))
         if way % 3 == 0:
-            queue.discard(item)
+            queue.discard(job)
         elif way % 3 == 1:
             clock.now_s += 20.0
-        assert works(queue.take(1, timeout_s=0.0) or []) == (["work"] if way % 3 == 2 else [])
+        assert names(queue.take(1, timeout_s=0.0) or []) == (["work"] if way % 3 == 2 else [])
         queue.reserve(priority)
         queue.release(priority)
     assert queue.waiting() == 0
@@ -232,24 +212,12 @@ def test_every_way_out_gives_the_place_of_its_priority_back(priority: Priority) 
 @pytest.mark.parametrize("waited_s", [0.0, GONE_S])
 def test_work_whose_client_has_gone_never_reaches_a_server(waited_s: float) -> None:
     queue, clock = make_queue()
-    item = put(queue, "gone", context=RequestContext(is_gone=lambda: True))
+    job = put(queue, "gone", context=RequestContext(is_gone=lambda: True))
     put(queue, "wanted")
     clock.now_s += waited_s
-    assert works(queue.take(8)) == ["wanted"]
+    assert names(queue.take(8)) == ["wanted"]
     with pytest.raises(ClientGone):
-        item.future.result(timeout=0)
-
-
-def test_room_is_reported_without_taking_it() -> None:
-    queue, _ = make_queue(places=1)
-    queue.check_capacity()
-    queue.check_capacity("batch")
-    queue.reserve()
-    with pytest.raises(QueueFull):
-        queue.check_capacity()
-    queue.close()
-    with pytest.raises(NotReady):
-        queue.check_capacity()
+        job.result(timeout=0)
 
 
 def test_running_work_learns_at_the_deadline_that_it_is_late() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest.mock import create_autospec
 
 import pytest
-from models_support import IdleHandle, accept, make_fake, make_version
+from models_support import accept, make_fake, make_version
 from support import wait_until
 from web_support import picture, running_reader
 
@@ -24,11 +24,10 @@ from ocrsvc.models.loaded_version import ModelMemory
 from ocrsvc.models.version_loader import MOST_NAMES, OTHERS
 from ocrsvc.models.worker_models import WorkerModels, memory_budget, open_worker_models
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.pipeline.result_cache import ResultCache
+from ocrsvc.pipeline.result_cache import MemoryCache, ResultCache
 from ocrsvc.records import ReadOptions
-from ocrsvc.serving.byte_cache import MemoryCache
 from ocrsvc.serving.executor import Executor
-from ocrsvc.serving.work_queue import DEFAULT_CONTEXT
+from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Job
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.memory import read_memory_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -47,7 +46,7 @@ Opener = Callable[..., WorkerModels]
 @pytest.fixture
 def open_models(tmp_path: Path) -> Iterator[Opener]:
     """Opens the models of a repository under the settings given; everything that is in it is accepted."""
-    executor: Executor[str, str] = Executor(IdleHandle, threads=1, places=8)
+    executor: Executor[Job[str]] = Executor(list, threads=1, places=8)
     executor.start()
     opened: list[WorkerModels] = []
 
@@ -173,7 +172,7 @@ def test_what_is_loaded_later_counts_as_added(tmp_path: Path, open_models: Opene
 
 def test_only_so_many_models_have_series_of_their_own(tmp_path: Path) -> None:
     store, version = MetricsStore(), make_fake(tmp_path / "models", 1, "a")
-    threads: Executor[str, str] = Executor(IdleHandle, threads=0, places=1)
+    threads: Executor[Job[str]] = Executor(list, threads=0, places=1)
     engine = create_autospec(Engine, instance=True, traits=EngineTraits())
     loaded = LoadedModels(lambda _version: engine, threads, ModelMemory(None), metrics=store.worker_metrics())
     for number in range(2 * MOST_NAMES):

@@ -54,10 +54,6 @@ class DecodingReader:
         """The pages of each by itself; no PDFs, whose child process would be what takes the time."""
         return [self._read_file(file, ranges, most) for file in files]
 
-    def read_by_page(self, file: bytes, *asked: Any) -> Iterator[PageRead]:
-        """The pages of one, one by one."""
-        yield from self.read_files_by_page([file], *asked)
-
     def read_files_by_page(self, files: Sequence[bytes | OcrsvcError], *asked: Any) -> Iterator[PageRead]:
         """Those of `read_files`, one by one."""
         for at, file in enumerate(self.read_files(files, *asked), start=1):

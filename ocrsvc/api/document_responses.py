@@ -30,7 +30,6 @@ from ocrsvc.http.options import RequestedOptions
 from ocrsvc.http.request import request
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.pipeline.documents import FileRead
-from ocrsvc.pipeline.masked_pictures import picture_maker
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import EngineInfo, Reading
 
@@ -108,7 +107,7 @@ class DocumentResponses:
             replace(outcome.page, number=number) for number, outcome in file.read.pages if isinstance(outcome, Reading)
         ]
         failed = [number for number, _ in file.read.errors]
-        picture_of = picture_maker(self._reader, data, request.deadline, request.context) if is_masked else None
+        picture_of = self._reader.picture_maker(data, request.deadline, request.context) if is_masked else None
         return DocumentResult(data, pages, len(pages), engine, failed, picture_of, self._pdf_dpi or _USUAL_DPI)
 
 

@@ -14,8 +14,7 @@ from ocrsvc.access.api_keys import Scope
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.records import MaskKind
 from ocrsvc.serving.memory_budget import Share, unlimited
-from ocrsvc.serving.page_account import UNCOUNTED, PageAccount
-from ocrsvc.serving.work_queue import Priority, RequestContext
+from ocrsvc.serving.work_queue import UNCOUNTED, PageAccount, Priority, RequestContext
 from ocrsvc.telemetry.ledger import NO_LEDGER, Ledger
 from ocrsvc.telemetry.loggable import loggable_error
 

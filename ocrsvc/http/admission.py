@@ -24,7 +24,7 @@ from ocrsvc.http.request import Environ, Request, current_request
 from ocrsvc.http.response_stream import STREAMS
 from ocrsvc.http.responses import is_reported_in_a_200
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.serving.memory_budget import Callers, SharedLimits, make_shared_limits
+from ocrsvc.serving.memory_budget import Budget, Callers, SharedLimits
 from ocrsvc.serving.request_guard import RequestGuard
 from ocrsvc.settings.group import Percentage, bytes_of
 from ocrsvc.settings.settings import Settings
@@ -242,13 +242,9 @@ def guarded(application: Callable[..., Iterable[bytes]], guard: RequestGuard) ->
 
 
 def shared_limits_of(settings: Settings, workers: int = 1, guard: RequestGuard | None = None) -> SharedLimits:
-    """The limits of the settings for the requests of one of so many workers."""
-    return make_shared_limits(
-        memory_bytes=memory_of_requests(settings.request_memory_bytes, workers, read_memory_bytes()),
-        most_bytes=settings.max_body_bytes,
-        caller_requests=settings.caller_requests,
-        guard=guard,
-    )
+    """What the settings leave to the requests of one of `workers` processes, but room for one of the largest."""
+    memory_bytes = memory_of_requests(settings.request_memory_bytes, workers, read_memory_bytes())
+    return SharedLimits(Budget(max(memory_bytes, settings.max_body_bytes)), Callers(settings.caller_requests), guard)
 
 
 def memory_of_requests(given: int | Percentage | None, workers: int, whole_bytes: int) -> int:

@@ -23,9 +23,8 @@ from ocrsvc.http.received_body import ReceivedBody, too_large
 from ocrsvc.masking.rules import kinds_of_header
 from ocrsvc.records import Check, MaskKind, ModelChoice
 from ocrsvc.serving.memory_budget import Budget, Share, network_of, unlimited
-from ocrsvc.serving.page_account import UNCOUNTED
 from ocrsvc.serving.request_guard import take_body
-from ocrsvc.serving.work_queue import GONE_S, PRIORITIES, Priority, RequestContext, make_check
+from ocrsvc.serving.work_queue import GONE_S, PRIORITIES, UNCOUNTED, Priority, RequestContext, make_check
 from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.ledger import Ledger
 from ocrsvc.telemetry.trace_context import TraceContext, request_id_of

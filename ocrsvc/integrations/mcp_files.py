@@ -137,8 +137,8 @@ class EnginePages:
         with self._opening:
             reader = self._reader = self._reader or self._open_reader()
         options, context = ReadOptions(words=wanted.words, tables=wanted.tables), RequestContext(is_gone=is_gone)
-        limit_s = PAGE_S * wanted.most
-        with closing(reader.read_by_page(wanted.data, options, limit_s, context, wanted.ranges, wanted.most)) as pages:
+        asked = options, PAGE_S * wanted.most, context, wanted.ranges, wanted.most
+        with closing(reader.read_files_by_page([wanted.data], *asked)) as pages:
             for page in pages:
                 outcome = page.outcome.page if isinstance(page.outcome, Reading) else page.outcome
                 yield PageResult(page.number, page.total, page.chosen, outcome)

@@ -31,7 +31,7 @@ _KEPT: Final = 3
 # Name, number and digest: a version whose files change is another one.
 VersionKey = tuple[str, int, str]
 # The threads that read.
-EngineThreads = Executor[Any, Any]
+EngineThreads = Executor[Any]
 
 
 @runtime_checkable

@@ -1,12 +1,12 @@
-"""One page that is decoded ahead, or when an engine thread comes to it; and the handles of such a thread."""
+"""A page on its way to the engine: what all pages of its request share, when it is decoded, and how it is read."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from typing import Final, cast
+from dataclasses import dataclass, replace
+from typing import Final, Self, cast
 
 from ocrsvc.engines.contract import EngineTraits, Handle
 from ocrsvc.errors import OcrsvcError
@@ -14,12 +14,24 @@ from ocrsvc.imaging.codecs.decode import decode_pixels
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage
 from ocrsvc.imaging.engine_input import EngineInput
 from ocrsvc.imaging.pdf.merging import with_sources
-from ocrsvc.pipeline.read_context import ReadRequest
+from ocrsvc.models.loaded_models import Lease
 from ocrsvc.readings import Timing
-from ocrsvc.records import DecodedPage, FileTask, Image, OwnText, Page, ReadTask, Rotate, Task
-from ocrsvc.serving.executor import QueuePlace
-from ocrsvc.serving.request_guard import decoding_for
-from ocrsvc.serving.work_queue import Served
+from ocrsvc.records import (
+    MASK_KINDS,
+    Check,
+    DecodedPage,
+    FileTask,
+    Image,
+    MaskKind,
+    OwnText,
+    Page,
+    ReadOptions,
+    ReadTask,
+    Rotate,
+    Task,
+)
+from ocrsvc.serving.request_guard import GuardedRequest, current_request, decoding_for
+from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Job, RequestContext, make_check
 from ocrsvc.telemetry.ledger import Segment
 
 MOST_BATCH: Final = 64
@@ -31,27 +43,50 @@ PageSource = EncodedImage | Image | bytes
 bytes are in the account already; or the file as it came, for an engine that decodes by itself."""
 
 
-class DecodeJob:
-    """One page of a request on its way to the engine; used by one thread at a time.
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """How the pages of one request are to be read, for whom, and until when."""
 
-    Args:
-        number: In its document, from 1.
-        own: Text that the page has itself; None where that was not asked for.
-        key: In the result cache; empty without one.
-        image_only: Only the decoded image is wanted, in colour.
+    options: ReadOptions  # for the engine; with places of characters where something is to be masked
+    mask: tuple[MaskKind, ...]  # what is to be masked in its answers
+    asked: ReadOptions  # the options as they came
+    deadline: float  # monotonic seconds
+    context: RequestContext
+    check: Check  # raises DeadlineExceeded or ClientGone once the answer is not wanted any more; for any thread
+    guarded: GuardedRequest | None  # the same request, on record with the denylist's guard
+    # on the version of a model that reads its pages, until the end of a `with`; None where none are read
+    lease: Lease | None = None
 
-    Attributes:
-        held: The account of its pixels, which may be needed longer than the request waits.
-        place: In the queue, once it is there.
-        source: None before it is opened, and when it was decoded.
-        pixel_bytes: What the decoded image will hold here, by its header; of a file that is decoded elsewhere, what is
-            copied.
-        most_bytes: What will be held at most while it is decoded, turned and shrunk.
-        is_ahead: It was decoded before it was queued.
-        decode_s: What opening and decoding took so far.
-        permit: To decode a large page, which few hold at once; given back when the engine takes the page.
-        keeps_permit: Whether it is given back only when the engine has done with the page.
-        lease: Its own, as an engine thread may need longer than the request waits.
+    @property
+    def reading_lease(self) -> Lease:
+        """The lease of a request whose pages are read."""
+        assert self.lease is not None, "only asked where pages are read"
+        return self.lease
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.lease is not None:
+            self.lease.close()
+
+
+def make_read_request(options: ReadOptions, limit_s: float, context: RequestContext = DEFAULT_CONTEXT) -> ReadRequest:
+    """This thread's request, whose answer is wanted within `limit_s` seconds."""
+    deadline = time.monotonic() + limit_s
+    check = make_check(context, deadline, time.monotonic)
+    mask, for_engine = (*options.mask, *context.mask), options
+    if mask:
+        mask = tuple(kind for kind in MASK_KINDS if kind in mask)
+        for_engine = replace(options, mask=(), characters=True)
+    return ReadRequest(for_engine, mask, options, deadline, context, check, current_request())
+
+
+class DecodeJob(Job[Page]):
+    """One page of a request in the queue, decoded before or by an engine thread; for one thread at a time.
+
+    `number` is its own in its document, from 1; `own` the text that the page has itself, None where that was not asked
+    for; `key` that in the result cache, empty without one. With `image_only` the decoded image is wanted, in colour.
     """
 
     def __init__(
@@ -64,13 +99,19 @@ class DecodeJob:
         *,
         image_only: bool = False,
     ) -> None:
+        super().__init__(request.deadline, request.context)
         self.request, self.traits, self.number, self.key, self.image_only = request, traits, number, key, image_only
         self.gray = traits.wants_gray and not image_only
+        # The account of its pixels, and its own lease: an engine thread may need both longer than the request waits.
         self.held = request.context.share.part()
-        self.place: QueuePlace[DecodeJob, Page] | None = None
+        self.lease = request.reading_lease.again()
+        # None before it is opened, and when it was decoded.
         self.source: PageSource | None = None
+        # What the decoded image will hold here, by its header (of a file that is decoded elsewhere, what is copied),
+        # and what will be held at most while it is decoded, turned and shrunk.
         self.pixel_bytes = self.most_bytes = 0
         self.is_ahead, self.decode_s, self._began_s = False, 0.0, time.monotonic()
+        # To decode a large page, which few hold at once; given back when the engine takes the page, or is done with it.
         self.permit, self.keeps_permit = ExitStack(), False
         self._own, options = own, request.options
         if own is not None and own.lines and options.rotate == "auto":
@@ -78,7 +119,6 @@ class DecodeJob:
             options = replace(options, rotate=_ROTATIONS[own.angle])
         self._view = EngineInput(options)
         self._task: ReadTask | None = None
-        self.lease = request.reading_lease.again()
 
     def open(self, source: PageSource) -> None:
         """The page is open."""
@@ -110,24 +150,39 @@ class DecodeJob:
         """What the engine's handle is given. Raises as `prepare`."""
         if isinstance(self.source, bytes):
             options = None if self.image_only else self.request.options
-            return FileTask(self.source, options, self.request.deadline, self.request.check)
+            return FileTask(self.source, options, self.deadline, self.request.check)
         if not self.keeps_permit:
             self.permit.close()
         return self.prepare()
 
-    def restore(self, served: Served[Page]) -> tuple[Page, Timing]:
+    def restore(self, page: Page) -> tuple[Page, Timing]:
         """The engine's page, put back into the frame of the image that was sent, and where its time went."""
-        page = served.answer
         if isinstance(page, DecodedPage):
             self.decode_s += page.decode_s
             page = page.page()
         else:
             page = self._view.restore(page)
-        engine_s = served.run_s if self.is_ahead else max(0.0, served.run_s - self.decode_s)
+        engine_s = self.run_s if self.is_ahead else max(0.0, self.run_s - self.decode_s)
         if self.request.options.text_layer != "ignore":
             page = with_sources(page)
-        timing = Timing(self.decode_s, served.queue_s, engine_s, time.monotonic() - self._began_s)
+        timing = Timing(self.decode_s, self.queue_s, engine_s, time.monotonic() - self._began_s)
         return replace(page, number=self.number), timing
+
+    def phases(self, page: Page) -> Sequence[Segment]:
+        """The stages of the page that an engine read, on `time.monotonic`, from the queue to the engine's end.
+
+        Unless it was decoded before it was queued, that was beside the engine, which began afterwards. An engine that
+        does not report when it had the lines counts as reading them all the time.
+        """
+        began_s, times = self.queued_at + self.queue_s, page.times
+        read_s = times.began_s if times is not None else began_s
+        found_s = times.found_s if times is not None else read_s
+        return (
+            Segment("wait", self.queued_at, began_s),
+            Segment("wait" if self.is_ahead else "decode", began_s, read_s),
+            Segment("detect", read_s, found_s),
+            Segment("recognise", found_s, began_s + self.run_s),
+        )
 
     def close(self) -> None:
         """Free the pixels: the answer may wait for its thread, and they need not wait with it."""
@@ -139,7 +194,7 @@ class DecodeJob:
     def _make_task(self) -> ReadTask:
         image = self._view.apply(self._take_image())
         own = None if self._own is None else self._view.apply_to_text(self._own)
-        return ReadTask(image, self._view.left, self.request.deadline, self.request.check, own)
+        return ReadTask(image, self._view.left, self.deadline, self.request.check, own)
 
     def _take_image(self) -> Image:
         """The decoded image, which nothing else keeps then."""
@@ -149,46 +204,17 @@ class DecodeJob:
         return image
 
 
-def phases_of(served: Served[Page], queued_s: float, *, decoded_ahead: bool) -> Sequence[Segment]:
-    """A page's stages on `time.monotonic`, from the queue to the engine's end.
-
-    Unless it was decoded before it was queued, that was beside the engine, which began afterwards. An engine that does
-    not tell when it had the lines counts as reading them all the time.
-    """
-    began_s, times = queued_s + served.queue_s, served.answer.times
-    read_s = times.began_s if times is not None else began_s
-    found_s = times.found_s if times is not None else read_s
-    return (
-        Segment("wait", queued_s, began_s),
-        Segment("wait" if decoded_ahead else "decode", began_s, read_s),
-        Segment("detect", read_s, found_s),
-        Segment("recognise", found_s, began_s + served.run_s),
-    )
-
-
-class LeasedHandles:
-    """Reads in one engine thread with several versions of models, on one of which each job has a lease.
-
-    See serving.executor.ThreadHandle; `close` closes the handles of this thread, when it ends.
-    """
-
-    def __init__(self, close: Callable[[], None]) -> None:
-        self.close = close
-
-    def warm_up(self) -> None:
-        """Handles are warm before their version counts as loaded."""
-
-    def read(self, jobs: Sequence[DecodeJob]) -> list[Page | OcrsvcError]:
-        """One page or error for each job, all of which are for one version."""
-        return read_jobs(jobs[0].lease.handle(), jobs)
-
-
 def may_join(first: DecodeJob, taken: int, other: DecodeJob) -> bool:
     """Whether a job may be read with a number of others, the first of which is given."""
     return taken < first.traits.best_batch and first.lease.version == other.lease.version
 
 
-def read_jobs(handle: Handle, jobs: Sequence[DecodeJob]) -> list[Page | OcrsvcError]:
+def read_jobs(jobs: Sequence[DecodeJob]) -> list[Page | OcrsvcError]:
+    """One page or error for each job, all for one version, whose handle of this engine thread reads them."""
+    return read_with(jobs[0].lease.handle(), jobs)
+
+
+def read_with(handle: Handle, jobs: Sequence[DecodeJob]) -> list[Page | OcrsvcError]:
     """One page or error for each job, decoded first where that was not done ahead; a damaged image fails alone."""
     tasks = [_task_or_error(job) for job in jobs]
     good = [task for task in tasks if not isinstance(task, OcrsvcError)]
@@ -203,4 +229,4 @@ def _task_or_error(job: DecodeJob) -> Task | OcrsvcError:
         with decoding_for(job.request.guarded):
             return job.task()
     except OcrsvcError as error:
-        return error
+        return error.without_frames()

@@ -11,7 +11,7 @@ from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage, chosen_pages, is_pdf, open_document
 from ocrsvc.imaging.page_ranges import Ranges
 from ocrsvc.imaging.pdf.own_text import OwnPage, needs_pixels, takes_own_text
-from ocrsvc.pipeline.read_context import ReadRequest
+from ocrsvc.pipeline.decode_job import ReadRequest
 from ocrsvc.readings import Reading
 from ocrsvc.records import Page
 from ocrsvc.serving.limiter import Limiter

@@ -10,10 +10,10 @@ from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.errors import NotReady, OperatorError
 from ocrsvc.models.model_control import ModelList
 from ocrsvc.models.worker_models import WorkerModels, open_worker_models
-from ocrsvc.pipeline.decode_job import MOST_BATCH, DecodeJob, LeasedHandles, may_join
+from ocrsvc.pipeline.decode_job import MOST_BATCH, DecodeJob, may_join, read_jobs
 from ocrsvc.pipeline.result_cache import ResultCache, open_result_cache
 from ocrsvc.readings import EngineInfo
-from ocrsvc.records import Page, ReadOptions
+from ocrsvc.records import ReadOptions
 from ocrsvc.serving.executor import Executor
 from ocrsvc.serving.work_queue import Priority
 from ocrsvc.settings.settings import Settings
@@ -22,19 +22,16 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 _FAILED_STOP_S: Final = 5.0
 
-ModelsOpener = Callable[[Executor[DecodeJob, Page]], WorkerModels]
+ModelsOpener = Callable[[Executor[DecodeJob]], WorkerModels]
 """Makes the models of a worker, given its engine threads."""
 
 
 class EngineLifecycle:
     """Engine threads with their queue, the models that they read with, and a result cache. Made cheaply.
 
-    Args:
-        engine_opener: Opens the one engine to read with; None leaves that to the models_opener.
-        models_opener: Makes the models; by default those of the repository that the settings name, or the engine's own.
-
-    Attributes:
-        is_leaving: Whether the service is about to end, and so is not ready though it reads on.
+    `engine_opener` opens the one engine to read with; None leaves that to `models_opener`, which makes the models: by
+    default those of the repository that the settings name, or the engine's own. `is_leaving` says whether the service
+    is about to end, and so is not ready though it reads on.
     """
 
     def __init__(
@@ -49,7 +46,7 @@ class EngineLifecycle:
         self._open_engine = engine_opener
         self._result_cache: ResultCache | None = None
         self._models: WorkerModels | None = None
-        self._executor: Executor[DecodeJob, Page] | None = None
+        self._executor: Executor[DecodeJob] | None = None
         self._is_open = False
         self.is_leaving: Callable[[], bool] = bool
 
@@ -70,10 +67,11 @@ class EngineLifecycle:
         """
         self._result_cache = open_result_cache(self._settings)
         self._executor = executor = Executor(
-            lambda: LeasedHandles(self._close_own_handles),
+            read_jobs,
             threads=self._plan.engine_threads,
             places=self._settings.queue_size,
             batch=MOST_BATCH,
+            on_end=self._close_own_handles,
             on_idle=give_back,
             may_join=may_join,
         )
@@ -86,7 +84,7 @@ class EngineLifecycle:
             raise
         self._is_open = True
 
-    def _open_worker_models(self, threads: Executor[DecodeJob, Page]) -> WorkerModels:
+    def _open_worker_models(self, threads: Executor[DecodeJob]) -> WorkerModels:
         key = None if self._open_engine is not None else read_model_key(self._settings)
         return open_worker_models(self._settings, self._plan, threads, key=key, engine_opener=self._open_engine)
 
@@ -143,7 +141,7 @@ class EngineLifecycle:
         """Engine threads that still work on what should have been answered a while ago."""
         return self._executor.stuck_threads() if self._executor is not None else 0
 
-    def _running(self) -> Executor[DecodeJob, Page]:
+    def _running(self) -> Executor[DecodeJob]:
         """What is in front of the engine. Raises NotReady before `start` and after `stop`."""
         if not self._is_open or self._executor is None:
             raise _not_ready()

@@ -15,9 +15,8 @@ from typing import Final
 from ocrsvc.imaging.codecs.decode import PixelLimits, open_without_pillow
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage
 from ocrsvc.imaging.document import DocumentPage
-from ocrsvc.pipeline.decode_job import DecodeJob, PageSource
-from ocrsvc.pipeline.read_context import ReadRequest
-from ocrsvc.records import DecodedPage, Image, Page
+from ocrsvc.pipeline.decode_job import DecodeJob, PageSource, ReadRequest
+from ocrsvc.records import DecodedPage, Image
 from ocrsvc.serving.executor import Executor
 from ocrsvc.serving.work_queue import GONE_S
 
@@ -55,16 +54,16 @@ class PageDecoder:
             self._take_large_permit(job)
             job.prepare()
         job.is_ahead = job.source is None
+        job.size_bytes = job.held.held_bytes or page.document.file_bytes
 
-    def decode(self, page: DocumentPage, job: DecodeJob, executor: Executor[DecodeJob, Page]) -> Image:
+    def decode(self, page: DocumentPage, job: DecodeJob, executor: Executor[DecodeJob]) -> Image:
         """The image of a page; decoded by the engine, where that is what decodes files. Raises as reading it does."""
         self.open(page, job, lambda: 0)
         if job.is_ahead:
             return job.prepare().image
-        with executor.admit(job.request.context) as place:
-            item = place.submit(job, job.request.deadline, job.pixel_bytes)
-        with job.request.context.ledger.during("wait"):
-            decoded = place.wait(item).answer
+        executor.submit(job)
+        with job.context.ledger.during("wait"):
+            decoded = executor.wait(job)
         image = decoded.image if isinstance(decoded, DecodedPage) else None
         assert image is not None, "an engine that decodes gives what is asked for, or an error"
         job.held.take(max(0, image.pixels.nbytes - job.held.held_bytes))
@@ -90,7 +89,7 @@ class PageDecoder:
 
 
 def _take(permits: threading.Semaphore, request: ReadRequest, until: ExitStack) -> None:
-    """Wait for a permit, given back with `until`. Raises DeadlineExceeded or ClientGone when nobody waits any more."""
+    """Wait for a permit, given back with `until`. Raises DeadlineExceeded or ClientGone."""
     if not permits.acquire(blocking=False):
         with request.context.ledger.during("wait"):
             while not permits.acquire(timeout=max(0.0, min(GONE_S, request.deadline - time.monotonic()))):

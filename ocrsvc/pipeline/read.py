@@ -5,49 +5,55 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar, TypeVarTuple
 
 from ocrsvc.engines.contract import Engine
 from ocrsvc.errors import ClientGone, DeadlineExceeded, OcrsvcError
+from ocrsvc.formats.document import PictureOf
+from ocrsvc.formats.drawing import draw_page, drawing_bytes
 from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import Document, DocumentPage
 from ocrsvc.imaging.page_ranges import ALL, Ranges
 from ocrsvc.models.loaded_models import Lease
 from ocrsvc.pipeline.answer_masking import AnswerMasking
-from ocrsvc.pipeline.decode_job import DecodeJob, phases_of
+from ocrsvc.pipeline.decode_job import DecodeJob, ReadRequest, make_read_request
 from ocrsvc.pipeline.documents import Documents, FileRead, PageRead, find_own_page, numbered_pages, whole_page
 from ocrsvc.pipeline.engine_lifecycle import EngineLifecycle, ModelsOpener
 from ocrsvc.pipeline.page_decoder import PageDecoder
-from ocrsvc.pipeline.read_ahead import Begun, Source, read_ahead
-from ocrsvc.pipeline.read_context import ReadRequest, make_read_request
 from ocrsvc.readings import Reading, Timing
 from ocrsvc.records import Image, OwnText, Page, ReadOptions
 from ocrsvc.serving.limiter import Limiter
-from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Item, RequestContext
+from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, RequestContext, make_check
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
 LOGGER: Final = logging.getLogger("ocrsvc.reader")
 # Each that is made has a process beside this one, and waits for its processor.
 _PDFS_AT_ONCE, _MAKING_WAITING = 2, 16
-# Of a document that nobody waits for, beside one page.
+# Of a job, beside one page.
 _AHEAD_BYTES: Final = 64 << 20
+
+Source = bytes | DocumentPage | OcrsvcError
+"""An image file, a page of a document, or why there is neither."""
+
+Begun = DecodeJob | Reading | OcrsvcError
+"""A page in the queue or with an engine thread, what the result cache had of it, or why it cannot be read."""
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class Reader(EngineLifecycle):
     """Reads images with the models of a worker; for any thread.
 
-    Args:
-        settings, plan, engine_opener, models_opener: As for EngineLifecycle.
-        on_reading: Called with each reading and the context of its request, in the request's thread.
-
-    Attributes:
-        pdf_making: Taken by each request while a PDF is made of what was read, whichever API it came by.
-        file_making: The same for other files of jobs' results, each of which keeps a core busy.
+    `on_reading` is called with each reading and the context of its request, in the request's thread. `pdf_making` is
+    taken by each request while a PDF is made of what was read, whichever API it came by, `file_making` for other files
+    of jobs' results, each of which keeps a core busy. Other arguments as for EngineLifecycle.
     """
 
     def __init__(
@@ -75,14 +81,10 @@ class Reader(EngineLifecycle):
         context: RequestContext = DEFAULT_CONTEXT,
         lease: Lease | None = None,
     ) -> Reading:
-        """Read one image file, or a page of an open document.
+        """Read one image file, or a page of an open document, within `limit_s` seconds from now.
 
-        Args:
-            limit_s: Seconds from now within which the answer is worth having.
-            lease: On the version that reads, from `one_version`; None leaves it to the options.
-
-        Raises:
-            OcrsvcError: Any of those that errors.py lists for a step of a request.
+        The lease, from `one_version`, is on the version that reads; None leaves it to the options. Raises any
+        OcrsvcError that errors.py lists for a step of a request.
         """
         with self._request(options, limit_s, context, lease) as request:
             return self._finish(self._begin(request, data))
@@ -139,24 +141,20 @@ class Reader(EngineLifecycle):
         seconds = time.monotonic() - began_s
         return self._answer(self._masking.masked(found, request), Timing(seconds, 0.0, 0.0, seconds), request)
 
-    def _queue(
-        self, page: DocumentPage, request: ReadRequest, key: bytes = b"", own: OwnText | None = None
-    ) -> Item[DecodeJob, Page]:
+    def _queue(self, page: DocumentPage, request: ReadRequest, key: bytes, own: OwnText | None) -> DecodeJob:
         """Admit first, then decode: a request that cannot be served costs no decoding."""
         executor, ledger = self._running(), request.context.ledger
         ledger.enter("decode")
         job = DecodeJob(request, request.reading_lease.engine.traits, page.number, own, key)
-        try:
-            with executor.admit(request.context) as job.place:
-                self._decoder.open(page, job, executor.queue.waiting_bytes)
-                item = job.place.submit(job, request.deadline, job.held.held_bytes or page.document.file_bytes)
-        except BaseException:
-            job.close()
-            raise
         # Whatever becomes of it: read, too late, or given up before the engine came to it.
-        item.future.add_done_callback(lambda _: job.close())
+        job.add_done_callback(DecodeJob.close)  # type: ignore[arg-type]  # the future that it gets is the job itself
+        try:
+            executor.submit(job, lambda: self._decoder.open(page, job, executor.queue.waiting_bytes))
+        except BaseException:
+            job.cancel()
+            raise
         ledger.enter("wait")
-        return item
+        return job
 
     def _finish(self, begun: Begun) -> Reading:
         """Wait for the engine's page, put it back into the frame of its image, and answer."""
@@ -164,19 +162,18 @@ class Reader(EngineLifecycle):
             raise begun
         if isinstance(begun, Reading):
             return begun
-        job, ledger = begun.work, begun.context.ledger
-        assert job.place is not None, "it is queued"
+        assert self._executor is not None, "it has queued the page"
         try:
-            served = job.place.wait(begun)
+            read = self._executor.wait(begun)
         except ClientGone:
             LOGGER.info("dropped: its client has gone")
             raise
-        ledger.note_page(phases_of(served, begun.queued_at, decoded_ahead=job.is_ahead))
-        ledger.enter("answer")
-        page, timing = job.restore(served)
-        if self._result_cache is not None and job.key:
-            self._result_cache.put(job.key, page)
-        return self._answer(self._masking.masked(page, job.request), timing, job.request)
+        begun.context.ledger.note_page(begun.phases(read))
+        begun.context.ledger.enter("answer")
+        page, timing = begun.restore(read)
+        if self._result_cache is not None and begun.key:
+            self._result_cache.put(begun.key, page)
+        return self._answer(self._masking.masked(page, begun.request), timing, begun.request)
 
     def _answer(self, page: Page, timing: Timing, request: ReadRequest, *, from_cache: bool = False) -> Reading:
         reading = Reading(page, request.reading_lease.describe(), timing, from_cache)
@@ -208,14 +205,10 @@ class Reader(EngineLifecycle):
     ) -> list[FileRead]:
         """Read the pages of several files, as `read_many`; a page is drawn or decoded when it is its turn.
 
-        Args:
-            files: Image files and documents; in place of one that is none, its error, which is passed on.
-            ranges: The pages wanted of each file.
-            most: Of a file with more, read the first so many; None makes an error of more than the settings allow.
-            partial: At the deadline, give the pages that are read, and the error in place of the others.
-
-        Raises:
-            ClientGone, DeadlineExceeded: As `read_many`; the latter not with `partial`.
+        `files` are image files and documents; in place of one that is none, its error, which is passed on. `ranges` are
+        the pages wanted of each. Of a file with more than `most`, the first `most` are read; None makes an error of
+        more than the settings allow. With `partial` the pages that are read at the deadline are given, and the error in
+        place of the others. Raises as `read_many`.
         """
         chosen: list[tuple[str, int, Sequence[int]]] = []
         with (
@@ -224,21 +217,6 @@ class Reader(EngineLifecycle):
         ):
             outcomes = iter(self._outcomes(pages, request, partial=partial))
         return [FileRead(kind, total, tuple(zip(numbers, outcomes, strict=False))) for kind, total, numbers in chosen]
-
-    def read_by_page(
-        self,
-        file: bytes,
-        options: ReadOptions,
-        limit_s: float,
-        context: RequestContext = DEFAULT_CONTEXT,
-        ranges: Ranges = ALL,
-        most: int | None = None,
-    ) -> Generator[PageRead, None, None]:
-        """Read the pages of a file, and yield each in order as soon as it is read; `close` it to give up the rest.
-
-        Arguments as for `read_files`; a page that is too late is an outcome. Raises ClientGone.
-        """
-        yield from self.read_files_by_page([file], options, limit_s, context, ranges, most)
 
     def read_files_by_page(
         self,
@@ -249,7 +227,10 @@ class Reader(EngineLifecycle):
         ranges: Ranges = ALL,
         most: int | None = None,
     ) -> Generator[PageRead, None, None]:
-        """As `read_by_page`, of several files one after the other."""
+        """Read the pages of files, and yield each in order as soon as it is read; `close` it to give up the rest.
+
+        Arguments as for `read_files`; a page that is too late is an outcome. Raises ClientGone.
+        """
         chosen: list[tuple[str, int, Sequence[int]]] = []
         with (
             self._request(options, limit_s, context) as request,
@@ -270,16 +251,12 @@ class Reader(EngineLifecycle):
         begin_page: Callable[[DocumentPage], RequestContext],
         lease: Lease,
     ) -> Generator[Reading | OcrsvcError, None, None]:
-        """Read pages of a document that nobody waits for, one more on its way than engine threads; `close` it early.
+        """Read pages of a job, one more on its way than engine threads; `close` it early.
 
-        Args:
-            pages: Taken one by one, when they are begun, and none while those before it need more than 64 MiB.
-            options, page_s: How they are read, and the seconds that each may take, its wait included.
-            begin_page: Gives the context of each page, just before it is begun; what it raises is what came of it.
-            lease: From `one_version`, which is to stay open.
-
-        Raises:
-            ClientGone: Nobody wants them any more.
+        Pages are taken one by one, when they are begun, and none while those before it need more than 64 MiB; each may
+        take `page_s` seconds, its wait included. `begin_page` gives the context of each, just before it is begun; what
+        it raises is what came of the page. The lease is from `one_version`, which is to stay open. Raises ClientGone
+        when the job was deleted.
         """
 
         def begin(page: Source) -> Begun:
@@ -287,7 +264,7 @@ class Reader(EngineLifecycle):
             request = make_read_request(options, page_s, begin_page(page))
             return self._begin(replace(request, lease=lease), page)
 
-        yield from read_ahead(pages, begin, self._finish, places=self._plan.engine_threads + 1, most_bytes=_AHEAD_BYTES)
+        yield from self._in_order(pages, begin, self._plan.engine_threads + 1, _AHEAD_BYTES)
 
     def _outcomes(
         self, pages: Iterable[Source], request: ReadRequest, *, partial: bool = False
@@ -313,8 +290,25 @@ class Reader(EngineLifecycle):
         One request holds no more places than there are engine threads, and begins no page while those before it need a
         quarter of all memory for requests.
         """
-        begin, most_bytes = partial(self._begin, request), request.context.share.budget_bytes // 4
-        yield from read_ahead(pages, begin, self._finish, places=self._plan.engine_threads, most_bytes=most_bytes)
+        most_bytes = request.context.share.budget_bytes // 4
+        yield from self._in_order(pages, partial(self._begin, request), self._plan.engine_threads, most_bytes)
+
+    def _in_order(
+        self, pages: Iterable[Source], begin: Callable[[Source], Begun], places: int, most_bytes: int
+    ) -> Generator[Reading | OcrsvcError, None, None]:
+        """Keep at most `places` pages in the queue ahead of the one that is waited for; ClientGone ends them all."""
+        begun: deque[Begun] = deque()
+        try:
+            for page in pages:
+                while len(begun) >= places or _held_bytes(begun) > most_bytes:
+                    yield _or_error(self._finish, begun.popleft())
+                begun.append(_or_error(begin, page))
+            while begun:
+                yield _or_error(self._finish, begun.popleft())
+        finally:
+            for entry in begun:
+                if isinstance(entry, DecodeJob) and self._executor is not None:
+                    self._executor.queue.discard(entry)
 
     def open_document(
         self, file: bytes, limit_s: float, context: RequestContext = DEFAULT_CONTEXT
@@ -335,7 +329,7 @@ class Reader(EngineLifecycle):
         Under the same limits as `read`, whose errors it raises.
         """
         executor = self._running()
-        # Whoever waits for an engine needs an end to it.
+        # A wait for an engine needs an end.
         with (
             self._request(ReadOptions(), min(limit_s, self._settings.deadline_s), context) as request,
             closing(DecodeJob(request, request.reading_lease.engine.traits, image_only=True)) as job,
@@ -343,3 +337,34 @@ class Reader(EngineLifecycle):
             with self._documents.open(data, request) as document:
                 image = self._decoder.decode(DocumentPage(document, number or 1), job, executor)
             yield image
+
+    def picture_maker(self, file: bytes, deadline: float, context: RequestContext) -> PictureOf:
+        """A function that draws a page of a document with what is masked in black, until a time of `time.monotonic`.
+
+        It raises DeadlineExceeded, ClientGone, QueueFull, and what decoding raises.
+        """
+        check = make_check(context, deadline, time.monotonic)
+
+        def picture_of(page: Page) -> bytes:
+            bare = replace(page, lines=())
+            left_s = max(0.0, deadline - time.monotonic())
+            with (
+                self.decoded_image(file, page.number, left_s, context) as image,
+                context.share.holding(drawing_bytes(image.pixels, bare)),
+            ):
+                return draw_page(image.pixels, bare, check)
+
+        return picture_of
+
+
+def _held_bytes(begun: Iterable[Begun]) -> int:
+    return sum(entry.most_bytes for entry in begun if isinstance(entry, DecodeJob))
+
+
+def _or_error(step: Callable[[*Ts], T], *args: *Ts) -> T | OcrsvcError:
+    try:
+        return step(*args)
+    except ClientGone:
+        raise
+    except OcrsvcError as error:
+        return error.without_frames()

@@ -9,13 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv6Address, IPv6Network
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from ocrsvc.errors import BodyTooLarge, QueueFull, TooManyAtOnce
-
-if TYPE_CHECKING:
-    # It needs numpy, which must not come into the arbiter.
-    from ocrsvc.serving.request_guard import RequestGuard
+from ocrsvc.serving.request_guard import RequestGuard
 
 _CUSTOMER_BITS: Final = 64
 
@@ -169,13 +166,6 @@ class SharedLimits:
     memory: Budget
     callers: Callers
     guard: RequestGuard | None = None
-
-
-def make_shared_limits(
-    *, memory_bytes: int, most_bytes: int, caller_requests: int, guard: RequestGuard | None = None
-) -> SharedLimits:
-    """Limits for requests that hold `memory_bytes` together, but at least one of the largest (`most_bytes`)."""
-    return SharedLimits(Budget(max(memory_bytes, most_bytes)), Callers(caller_requests), guard)
 
 
 def network_of(address: str) -> str:

@@ -13,16 +13,14 @@ from bisect import insort
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from ocrsvc.errors import ClientGone, DeadlineExceeded, NotReady, QueueFull
 from ocrsvc.records import MaskKind, ModelChoice
 from ocrsvc.serving.memory_budget import Share, unlimited
-from ocrsvc.serving.page_account import UNCOUNTED, PageAccount
 from ocrsvc.telemetry.ledger import NO_LEDGER, Ledger
 from ocrsvc.telemetry.metrics import PageSource
 
-W = TypeVar("W")
 A = TypeVar("A")
 
 Priority = Literal["interactive", "batch"]
@@ -30,66 +28,86 @@ Priority = Literal["interactive", "batch"]
 
 PRIORITIES: Final[tuple[Priority, ...]] = ("interactive", "batch")
 
-PACE_WEIGHT = 0.1  # of the newest item in the running mean of service times
+PACE_WEIGHT = 0.1  # of the newest job in the running mean of service times
 BATCH_EVERY: Final = 5
-"""While both priorities wait, every so many-th item is a batch one: it is slowed down, and never starves."""
+"""While both priorities wait, every so many-th job is a batch one: it is slowed down, and never starves."""
 BATCH_SHARE: Final = 0.75
 """Of the places, for batch at most: an interactive request finds one of the rest."""
 GONE_S: Final = 0.25
 """Between two checks of who waits, or of work that runs, whether the client is still there."""
 
 
+class PageAccount(Protocol):
+    """Counts the pages of one request, for one thread at a time; knows no API keys."""
+
+    @property
+    def may_cache(self) -> bool:
+        """Whether its pages may be kept in the result cache, and be answered from it."""
+
+    def expect(self, pages: int) -> None:
+        """That many are to be read, or found in the cache. Raises OcrsvcError when the caller has fewer left."""
+
+    def take(self) -> None:
+        """One is about to be, expected or not. Raises OcrsvcError when the caller has none left."""
+
+    def count(self) -> None:
+        """One of them was read, or found."""
+
+
+class _Uncounted(PageAccount):
+    """Pages without a limit."""
+
+    may_cache = True
+
+    def expect(self, pages: int) -> None:
+        """Nothing is counted, here and below."""
+
+    def take(self) -> None: ...
+
+    def count(self) -> None: ...
+
+
+UNCOUNTED: Final[PageAccount] = _Uncounted()
+
+
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """What the queue and the reader know of a request.
-
-    Attributes:
-        is_gone: Whether the client has hung up, or the job was deleted. Called when a server takes its work and seldom
-            besides, from any thread, also under the queue's lock: it must not block or raise (there, what raises counts
-            as gone).
-        mask: What is to be masked in its answers, whatever its options say.
-        ledger: Of its stages; for the request's own thread.
-        choice: The model that it asks for beside its options; None where it does not, and without a model repository.
-    """
+    """What the queue and the reader know of a request."""
 
     priority: Priority = "interactive"
+    # Whether the client has hung up, or the job was deleted. Called when a server takes its work and seldom besides,
+    # from any thread, also under the queue's lock: it must not block or raise (there, what raises counts as gone).
     is_gone: Callable[[], bool] = bool
     share: Share = field(default_factory=unlimited)
     pages: PageAccount = UNCOUNTED
-    mask: tuple[MaskKind, ...] = ()
-    ledger: Ledger = NO_LEDGER
-    choice: ModelChoice | None = None
+    mask: tuple[MaskKind, ...] = ()  # what is to be masked in its answers, whatever its options say
+    ledger: Ledger = NO_LEDGER  # of its stages; for the request's own thread
+    choice: ModelChoice | None = None  # the model that it asks for beside its options, from a model repository
     source: PageSource = "request"
 
 
 DEFAULT_CONTEXT: Final = RequestContext()
 
 
-@dataclass(frozen=True, slots=True)
-class Served(Generic[A]):
-    """An answer, the seconds its work waited in the queue, and the seconds it ran."""
+class Job(Future[A]):
+    """One piece of work, which is its own future: until when it is wanted, in monotonic seconds, and for whom."""
 
-    answer: A
-    queue_s: float
-    run_s: float
+    size_bytes = 0  # what it holds in memory while it waits
+    queued_at = 0.0  # on the queue's clock
+    queue_s = run_s = 0.0  # how long it waited, and how long it ran
 
-
-@dataclass(slots=True, eq=False)
-class Item(Generic[W, A]):
-    """One piece of work in the queue."""
-
-    work: W
-    deadline: float
-    size_bytes: int
-    queued_at: float
-    context: RequestContext
-    future: Future[Served[A]] = field(default_factory=Future)
+    def __init__(self, deadline: float, context: RequestContext = DEFAULT_CONTEXT) -> None:
+        super().__init__()
+        self.deadline, self.context = deadline, context
 
 
-class WorkQueue(Generic[W, A]):
+J = TypeVar("J", bound=Job[Any])
+
+
+class WorkQueue(Generic[J]):
     """A bounded queue, ordered by priority and deadline. All methods may be called from any thread.
 
-    The places are for items that wait, or are in the making; three quarters of them are open to batch. The servers are
+    The places are for jobs that wait, or are in the making; three quarters of them are open to batch. The servers are
     the threads that take from it, only used to foretell when a place comes free. `may_join` says whether a piece of
     work may be handed out with others: the first of them, how many they are, and it; None where all may.
     """
@@ -99,7 +117,7 @@ class WorkQueue(Generic[W, A]):
         places: int,
         servers: int,
         clock: Callable[[], float],
-        may_join: Callable[[W, int, W], bool] | None = None,
+        may_join: Callable[[J, int, J], bool] | None = None,
     ) -> None:
         self._places = {"interactive": places, "batch": max(1, int(places * BATCH_SHARE))}
         self._servers = servers
@@ -110,7 +128,7 @@ class WorkQueue(Generic[W, A]):
         self._taken = dict.fromkeys(PRIORITIES, 0)
         self._running = 0
         # Earliest deadline first, then first come first served.
-        self._items: dict[Priority, list[Item[W, A]]] = {priority: [] for priority in PRIORITIES}
+        self._jobs: dict[Priority, list[J]] = {priority: [] for priority in PRIORITIES}
         self._batch_skipped = 0
         self._changed = threading.Condition()
         self._closed = False
@@ -139,34 +157,28 @@ class WorkQueue(Generic[W, A]):
         with self._changed:
             self._taken[priority] -= 1
 
-    def put(
-        self, work: W, deadline: float, size_bytes: int = 0, context: RequestContext = DEFAULT_CONTEXT
-    ) -> Item[W, A]:
-        """Queue work in a place reserved before, for the same priority. Raises NotReady once closed.
-
-        The deadline is on the queue's clock; the size is what the work holds in memory.
-        """
-        item: Item[W, A] = Item(work, deadline, size_bytes, self._clock(), context)
+    def put(self, job: J) -> None:
+        """Queue a job in a place reserved before, for the same priority. Raises NotReady once closed."""
+        job.queued_at = self._clock()
         with self._changed:
             if self._closed:
                 raise _shutting_down()
-            insort(self._items[context.priority], item, key=lambda item: item.deadline)
+            insort(self._jobs[job.context.priority], job, key=lambda job: job.deadline)
             self._changed.notify()
-        return item
 
-    def discard(self, item: Item[W, A]) -> None:
-        """Give back the place of an item that nobody waits for any more, unless a server has it already."""
+    def discard(self, job: J) -> None:
+        """Drop a job that is not wanted any more, and give back its place, unless a server has it already."""
         with self._changed:
-            items = self._items[item.context.priority]
-            if item in items:
-                items.remove(item)
-                self.release(item.context.priority)
-        item.future.cancel()
+            waiting = self._jobs[job.context.priority]
+            if job in waiting:
+                waiting.remove(job)
+                self.release(job.context.priority)
+        job.cancel()
 
-    def take(self, most: int, timeout_s: float | None = None) -> list[Item[W, A]] | None:
-        """Block until there is work, and take up to `most` items that are still wanted.
+    def take(self, most: int, timeout_s: float | None = None) -> list[J] | None:
+        """Block until there is work, and take up to `most` jobs that are still wanted.
 
-        Cancelled and expired items, and those whose client has gone, are dropped here, so they never reach a server.
+        Cancelled and expired jobs, and those whose client has gone, are dropped here, so they never reach a server.
         Empty once closed and drained; None when nothing came for `timeout_s` seconds, or for `interrupt`.
         """
         with self._changed:
@@ -174,11 +186,11 @@ class WorkQueue(Generic[W, A]):
                 if self._interrupted and threading.get_ident() in self._interrupted:
                     self._interrupted.discard(threading.get_ident())
                     return None
-                taken: list[Item[W, A]] = []
-                while len(taken) < most and (item := self._pop(taken)):
-                    if self._is_wanted(item):
-                        taken.append(item)
-                        self._count_skipped(item)
+                taken: list[J] = []
+                while len(taken) < most and (job := self._pop(taken)):
+                    if self._is_wanted(job):
+                        taken.append(job)
+                        self._count_skipped(job)
                 if taken or self._closed:
                     self._running += len(taken)
                     return taken
@@ -191,12 +203,12 @@ class WorkQueue(Generic[W, A]):
             self._interrupted.add(thread)
             self._changed.notify_all()
 
-    def record_run(self, items: int, run_s: float) -> None:
-        """Record that taken items are done, and how long they ran together, for the Retry-After of later refusals."""
+    def record_run(self, jobs: int, run_s: float) -> None:
+        """Record that taken jobs are done, and how long they ran together, for the Retry-After of later refusals."""
         with self._changed:
-            self._running -= items
-            old = self._mean_run_s or run_s / items
-            self._mean_run_s = old + PACE_WEIGHT * (run_s / items - old)
+            self._running -= jobs
+            old = self._mean_run_s or run_s / jobs
+            self._mean_run_s = old + PACE_WEIGHT * (run_s / jobs - old)
 
     def close(self) -> None:
         """Refuse new work; what is queued is still handed out."""
@@ -207,9 +219,9 @@ class WorkQueue(Generic[W, A]):
     def abandon(self) -> None:
         """Answer everything still queued with NotReady."""
         with self._changed:
-            while item := self._pop():
-                if item.future.set_running_or_notify_cancel():
-                    item.future.set_exception(_shutting_down())
+            while job := self._pop():
+                if job.set_running_or_notify_cancel():
+                    job.set_exception(_shutting_down())
 
     def waiting(self) -> int:
         """Places taken now."""
@@ -217,33 +229,33 @@ class WorkQueue(Generic[W, A]):
 
     def waiting_bytes(self) -> int:
         """Bytes of the work that waits now."""
-        return sum(item.size_bytes for items in self._items.values() for item in tuple(items))
+        return sum(job.size_bytes for jobs in self._jobs.values() for job in tuple(jobs))
 
-    def _pop(self, taken: Sequence[Item[W, A]] = ()) -> Item[W, A] | None:
-        """The next item, out of the queue; None when there is none, or none that may join those taken."""
-        interactive, batch = self._items["interactive"], self._items["batch"]
+    def _pop(self, taken: Sequence[J] = ()) -> J | None:
+        """The next job, out of the queue; None when there is none, or none that may join those taken."""
+        interactive, batch = self._jobs["interactive"], self._jobs["batch"]
         is_batch_due = not interactive or self._batch_skipped >= BATCH_EVERY - 1
-        items = batch if batch and is_batch_due else interactive
-        if not items or (taken and self._may_join and not self._may_join(taken[0].work, len(taken), items[0].work)):
+        jobs = batch if batch and is_batch_due else interactive
+        if not jobs or (taken and self._may_join and not self._may_join(taken[0], len(taken), jobs[0])):
             return None
-        self.release(items[0].context.priority)
-        return items.pop(0)
+        self.release(jobs[0].context.priority)
+        return jobs.pop(0)
 
-    def _count_skipped(self, item: Item[W, A]) -> None:
-        """Count the interactive items that went before a waiting batch one."""
-        passes = item.context.priority == "interactive" and bool(self._items["batch"])
+    def _count_skipped(self, job: J) -> None:
+        """Count the interactive jobs that went before a waiting batch one."""
+        passes = job.context.priority == "interactive" and bool(self._jobs["batch"])
         self._batch_skipped = self._batch_skipped + 1 if passes else 0
 
-    def _is_wanted(self, item: Item[W, A]) -> bool:
+    def _is_wanted(self, job: J) -> bool:
         now = self._clock()
-        if item.deadline <= now:
-            item.future.cancel()
-        if not item.future.set_running_or_notify_cancel():
+        if job.deadline <= now:
+            job.cancel()
+        if not job.set_running_or_notify_cancel():
             return False
         # However short it waited: a page that was queued ahead comes here as soon as the one before it is read.
-        gone = _gone(item.context)
+        gone = _gone(job.context)
         if gone is not None:
-            item.future.set_exception(gone)
+            job.set_exception(gone)
         return gone is None
 
     def _full(self, detail: str) -> QueueFull:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
-from ocrsvc.serving.requests_in_flight import InFlight, InFlightTable
+from ocrsvc.serving.request_guard import InFlight, InFlightTable
 
 CPU_SHARE: Final = 0.1
 """Of the timeout: CPU time from which a thread may be what kept the others waiting; a busy machine gives it little."""

@@ -16,7 +16,7 @@ from ocrsvc.access.page_counts import PageCounts
 from ocrsvc.engines.model.encryption import ModelKey
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.serving.crash_denylist import CrashDenylist
-from ocrsvc.serving.requests_in_flight import InFlightTable
+from ocrsvc.serving.request_guard import InFlightTable
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan, plan_for
 from ocrsvc.telemetry.access_log import AccessLog, Origin

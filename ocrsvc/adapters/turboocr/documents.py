@@ -22,7 +22,6 @@ from ocrsvc.http.request import Request, current_request
 from ocrsvc.http.response_stream import ended_pieces, stream_response
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.pipeline.documents import FileRead, PageRead
-from ocrsvc.pipeline.masked_pictures import picture_maker
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.readings import EngineInfo, Reading
 from ocrsvc.records import Page, ReadOptions
@@ -136,7 +135,7 @@ def _searchable_pdf(call: DocumentCall, read: FileRead) -> bytes:
     ]
     failed = [number for number, _ in read.errors]
     is_masked = any(page.masked is not None for page in pages)
-    picture_of = picture_maker(call.reader, call.file, call.deadline, call.context) if is_masked else None
+    picture_of = call.reader.picture_maker(call.file, call.deadline, call.context) if is_masked else None
     dpi = call.reader.settings.pdf_dpi
     result = DocumentResult(call.file, pages, len(pages), read.readings[0].engine, failed, picture_of, dpi)
     with call.reader.pdf_making.take(call.check):
@@ -168,7 +167,7 @@ def respond_by_page(call: DocumentCall) -> Response:
     Until the first page is read, errors are raised: also that of a page that is the only one, or too late.
     """
     options = call.asked.read_options(call.asked.mode)
-    pages = call.reader.read_by_page(call.file, options, call.left_s, call.context)
+    pages = call.reader.read_files_by_page([call.file], options, call.left_s, call.context)
     try:
         first = next(pages)
         if isinstance(first.outcome, OcrsvcError if first.chosen == 1 else DeadlineExceeded):

@@ -49,7 +49,6 @@ from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE, as_json, file_response
 from ocrsvc.imaging.document import is_pdf
 from ocrsvc.jobs.job import Job
-from ocrsvc.pipeline.masked_pictures import picture_maker
 from ocrsvc.records import Check
 
 PATH: Final = "/api/doc/"
@@ -165,7 +164,7 @@ class _DocumentViews:
         with request.share.holding(2 * size_bytes):
             picture_of = None
             if asked.has_pdf and job.record().options.get("mask"):
-                picture_of = picture_maker(context.reader, job.data(), request.deadline, request.context)
+                picture_of = context.reader.picture_maker(job.data(), request.deadline, request.context)
             making = Making(context.settings.pdf_dpi, request.left_s, check, picture_of)
             return self._tasks.jobs.make_file(job, asked.name, lambda output: write_files(job, asked, making, output))
 
