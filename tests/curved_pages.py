@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.engines.ppocr.pipeline.page_grid import PageGrid
+from ocrsvc.engines.ppocr.pipeline.unwarp import PageGrid
 from ocrsvc.records import Pixels
 
 WIDTH, HEIGHT, MARGIN = 900, 1100, 70

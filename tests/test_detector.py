@@ -54,6 +54,11 @@ def shared_threads() -> Iterator[SharedThreads]:
     shared_threads.close()
 
 
+def watched(shared_threads: SharedThreads) -> tuple[Watched, Watched, Detector]:
+    narrow, wide = Watched(), Watched()
+    return narrow, wide, Detector(cast(Session, narrow), cast(Session, wide), shared_threads)
+
+
 def read(detector: Detector, shared_threads: SharedThreads, pixels: Pixels) -> threading.Thread:
     """A page under way on a thread of its own."""
 
@@ -67,8 +72,7 @@ def read(detector: Detector, shared_threads: SharedThreads, pixels: Pixels) -> t
 
 
 def test_two_large_passes_take_turns_and_a_small_one_has_room_beside_one(shared_threads: SharedThreads) -> None:
-    narrow, wide = Watched(), Watched()
-    detector = Detector(cast(Session, narrow), cast(Session, wide), shared_threads)
+    narrow, wide, detector = watched(shared_threads)
     pages = [read(detector, shared_threads, LARGE)]
     assert wide.entered.acquire(timeout=LIMIT_S)
     pages.append(read(detector, shared_threads, SMALL))
@@ -85,8 +89,7 @@ def test_two_large_passes_take_turns_and_a_small_one_has_room_beside_one(shared_
 def test_a_pass_that_is_not_wanted_any_more_gives_up_its_wait_and_the_next_one_comes_to_its_turn(
     shared_threads: SharedThreads,
 ) -> None:
-    narrow, wide = Watched(), Watched()
-    detector = Detector(cast(Session, narrow), cast(Session, wide), shared_threads)
+    _, wide, detector = watched(shared_threads)
     stop, given_up = threading.Event(), threading.Event()
 
     def check() -> None:
@@ -114,35 +117,32 @@ def test_a_pass_that_is_not_wanted_any_more_gives_up_its_wait_and_the_next_one_c
 def test_together_passes_are_no_larger_than_the_largest_one_so_far() -> None:
     limiter, started = RunLimiter(10), queue.SimpleQueue[int]()
 
-    def begin(size: int) -> None:
+    def begin(size: int, waiting: int | None = None) -> None:
+        """Starts at once, unless that many are to wait then."""
+
         def run() -> None:
             limiter.start(size)
             started.put(size)
 
         threading.Thread(target=run, daemon=True).start()
+        if waiting is None:
+            assert started.get(timeout=LIMIT_S) == size
+        else:
+            wait_until(lambda: len(limiter._waiting) == waiting)
 
-    def begin_and_wait(size: int, waiting: int) -> None:
-        begin(size)
-        wait_until(lambda: len(limiter._waiting) == waiting)
-
-    def next_started() -> int:
-        return started.get(timeout=LIMIT_S)
-
-    for size in (5, 5):
-        begin(size)
-        assert next_started() == size
-    begin_and_wait(30, 1)  # larger than all before it: runs alone
-    begin_and_wait(1, 2)  # not before who came first
+    begin(5)
+    begin(5)
+    begin(30, waiting=1)  # larger than all before it: runs alone
+    begin(1, waiting=2)  # not before the first that came
     limiter.finish(5)
     assert (len(limiter._waiting), limiter._under_way) == (2, 5)
     limiter.finish(5)
-    assert next_started() == 30
+    assert started.get(timeout=LIMIT_S) == 30
     assert (len(limiter._waiting), limiter._under_way) == (1, 30)
     limiter.finish(30)
-    assert next_started() == 1
+    assert started.get(timeout=LIMIT_S) == 1
     for size in (14, 15):  # now they fit
         begin(size)
-        assert next_started() == size
 
 
 def test_the_thread_of_a_page_that_waits_for_something_is_free_for_others(shared_threads: SharedThreads) -> None:

@@ -11,22 +11,20 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 from PIL import ImageDraw, ImageFont
+from ppocr_support import read, rectangle
 from strict_arrays import StrictArrays
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine, open_ppocr
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend
 from ocrsvc.engines.ppocr.gpu.crops import crop_lines
-from ocrsvc.engines.ppocr.pipeline.line_ground import level_ground
-from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, to_tensor
+from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, level_ground, to_tensor
 from ocrsvc.imaging.geometry import crop
-from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.records import Pixels
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for
 
 SERIF = Path("/usr/share/fonts/truetype/dejavu/DejaVuSerif.ttf")
 WORDS = "until morning the water in our small garden was not so very quiet"
-
-
 Tone = int | tuple[int, int, int]
 
 
@@ -78,9 +76,7 @@ def test_noise_beside_letters_becomes_the_grounds_own_tone(pixels: Pixels, tone:
 )
 def test_a_line_without_a_noisy_plain_ground_stays_as_it_is(pixels: Pixels) -> None:
     assert level_ground(pixels) is pixels
-
-
-def test_text_of_another_colour_as_bright_as_the_ground_stays() -> None:
+    # As does text of another colour that is as bright as the ground.
     picture = line(ink=(0, 0, 0), ground=(255, 255, 255))
     ImageDraw.Draw(picture).rectangle((2, 2, 12, 60), fill=(255, 255, 90))
     assert level_ground(as_jpeg(picture))[30, 6, 0] < 150
@@ -89,11 +85,9 @@ def test_text_of_another_colour_as_bright_as_the_ground_stays() -> None:
 @pytest.mark.parametrize("backend", [ArrayBackend(), StrictArrays()], ids=["numpy", "strict"])
 @pytest.mark.parametrize("ground", [255, (250, 240, 200)], ids=["gray", "colour"])
 def test_a_gpu_levels_the_lines_that_are_levelled_in_memory(backend: ArrayBackend, ground: Tone) -> None:
-    noisy = as_jpeg(line(ground=ground, ink=0 if ground == 255 else (0, 0, 0)))
-    plain = np.asarray(line(ground=ground, ink=0 if ground == 255 else (0, 0, 0)))
-    page = np.concatenate([noisy, plain])
-    width = page.shape[1]
-    quads = [np.array([[0, top], [width, top], [width, top + 64], [0, top + 64]], np.float32) for top in (0, 64)]
+    plain = line(ground=ground, ink=0 if ground == 255 else (0, 0, 0))
+    page = np.concatenate([as_jpeg(plain), np.asarray(plain)])
+    quads = [rectangle(0, top, page.shape[1], top + 64) for top in (0, 64)]
     tensor = backend.download(crop_lines(backend, backend.upload(page), quads, [640, 640], 640, USUAL))
     for row, quad in zip(tensor, quads, strict=True):
         expected = to_tensor(level_ground(crop(page, quad, 640, 48)), USUAL)[0]
@@ -121,6 +115,4 @@ def test_all_spaces_of_a_noisy_enlarged_page_are_read(
     for at, picture in enumerate(pictures):
         page.paste(picture, (40, 30 + 60 * at))
     pixels = cv2.resize(noise(page), None, fx=4 / 3, fy=4 / 3, interpolation=cv2.INTER_LINEAR)
-    (read,) = engine.open_handle().read([ReadTask(Image(np.asarray(pixels, np.uint8), "png"), ReadOptions())])
-    assert isinstance(read, Page)
-    assert [each.text for each in read.lines] == rows
+    assert read(engine.open_handle(), np.asarray(pixels, np.uint8)).text.splitlines() == rows

@@ -29,20 +29,21 @@ def seen_from_the_side(far: float) -> NDArray[np.float32]:
     return cv2.getPerspectiveTransform(page, shown).astype(np.float32)
 
 
+def seen_lines(far: float = 0.6) -> tuple[NDArray[np.float32], list[Quad]]:
+    """Lines seen from the side, and what a detector makes of each: the smallest rectangle, from its upper left."""
+    shown = cv2.perspectiveTransform(lines(), seen_from_the_side(far)).astype(np.float32)
+    found = [np.asarray(cv2.boxPoints(cv2.minAreaRect(quad)), np.float32) for quad in shown]
+    return shown, [order_clockwise(quad) for quad in found]
+
+
 def follow_perspective(outlines: list[Quad]) -> list[Quad]:
     return perspective.follow_perspective(outlines, SIZE, SIZE)
 
 
-def rectangle(quad: NDArray[np.float32]) -> Quad:
-    """What a detector makes of a line: the smallest rectangle, from its upper left corner."""
-    return order_clockwise(np.asarray(cv2.boxPoints(cv2.minAreaRect(quad)), np.float32))
-
-
 @pytest.mark.parametrize("far", [0.8, 0.6, 0.5])
 def test_lines_that_converge_get_the_quads_that_they_are(far: float) -> None:
-    shown = cv2.perspectiveTransform(lines(), seen_from_the_side(far)).astype(np.float32)
-    found = follow_perspective([rectangle(quad) for quad in shown])
-    for quad, expected in zip(found, shown, strict=True):
+    shown, rectangles = seen_lines(far)
+    for quad, expected in zip(follow_perspective(rectangles), shown, strict=True):
         ends, wanted = quad[[1, 2]] - quad[[0, 3]], expected[[1, 2]] - expected[[0, 3]]
         assert np.allclose(np.arctan2(ends[:, 1], ends[:, 0]), np.arctan2(wanted[:, 1], wanted[:, 0]), atol=0.03)
         # Upright on the page, as the letters are, where the rectangle's ends lean with the line.
@@ -55,8 +56,7 @@ def test_lines_that_converge_get_the_quads_that_they_are(far: float) -> None:
 
 @pytest.mark.parametrize("degrees", [90, 180, 270])
 def test_a_turned_page_is_followed_as_an_upright_one(degrees: int) -> None:
-    shown = cv2.perspectiveTransform(lines(), seen_from_the_side(0.6)).astype(np.float32)
-    upright = [rectangle(quad) for quad in shown]
+    upright = seen_lines()[1]
     turned = [turn_points(quad, degrees, SIZE, SIZE) for quad in upright]
     expected = [turn_points(quad, degrees, SIZE, SIZE) for quad in follow_perspective(upright)]
     assert np.allclose(follow_perspective(turned), expected, atol=0.5)
@@ -77,18 +77,16 @@ def test_lines_every_which_way_and_few_lines_stay_as_they_are() -> None:
         matrix = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
         quads.append((quad @ matrix).astype(np.float32))
     assert np.array_equal(follow_perspective(quads), quads)
-    shown = cv2.perspectiveTransform(lines(), seen_from_the_side(0.5)).astype(np.float32)
-    few = [rectangle(quad) for quad in shown[:5]]
+    few = seen_lines(0.5)[1][:5]
     assert np.array_equal(follow_perspective(few), few)
     assert follow_perspective([]) == []
 
 
 def test_curved_short_and_crossing_lines_are_left_out_of_it() -> None:
-    shown = cv2.perspectiveTransform(lines(), seen_from_the_side(0.6)).astype(np.float32)
     upright = np.array([[700, 100], [730, 100], [730, 600], [700, 600]], np.float32)
     short = np.array([[700, 700], [730, 700], [730, 728], [700, 728]], np.float32)
     curved = np.array([[0, 900], [50, 880], [100, 900], [100, 930], [50, 910], [0, 930]], np.float32)
-    rectangles = [rectangle(quad) for quad in shown]
+    rectangles = seen_lines()[1]
     found = follow_perspective([upright, *rectangles, short, curved])
     assert found[0] is upright
     assert found[-2] is short
@@ -96,16 +94,11 @@ def test_curved_short_and_crossing_lines_are_left_out_of_it() -> None:
     assert np.allclose(found[1:-2], follow_perspective(rectangles), atol=4)
 
 
-def test_a_line_keeps_its_length_and_its_place() -> None:
-    shown = cv2.perspectiveTransform(lines(), seen_from_the_side(0.6)).astype(np.float32)
-    rectangles = [rectangle(quad) for quad in shown]
+def test_a_line_keeps_its_length_and_its_place_and_no_corner_is_put_beyond_the_image() -> None:
+    rectangles = seen_lines()[1]
     for before, after in zip(rectangles, follow_perspective(rectangles), strict=True):
         assert sides(after)[0] == pytest.approx(sides(before)[0], rel=0.01)
         assert np.allclose(after[[0, 2]].mean(axis=0), before.mean(axis=0), atol=9)
-
-
-def test_no_corner_is_put_beyond_the_image() -> None:
-    shown = cv2.perspectiveTransform(lines(), seen_from_the_side(0.5)).astype(np.float32)
-    found = perspective.follow_perspective([rectangle(quad) for quad in shown], 400, 700)
-    assert np.array(found).min() >= 0
-    assert (np.array(found).reshape(-1, 2).max(axis=0) <= (400, 700)).all()
+    found = np.array(perspective.follow_perspective(seen_lines(0.5)[1], 400, 700))
+    assert found.min() >= 0
+    assert (found.reshape(-1, 2).max(axis=0) <= (400, 700)).all()

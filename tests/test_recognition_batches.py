@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from ppocr_support import LINE, load, read, text_of
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
@@ -35,10 +35,9 @@ from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, OpenVinoRecogni
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import DeadlineExceeded
-from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.records import Page, Pixels
 from ocrsvc.serving.batcher import Limits
 
-PAGES = Path(__file__).parent / "pages"
 SMALL = Limits(most_cost=4 * 48 * 480, most_items=4, longest_wait_s=0.001)
 
 
@@ -52,14 +51,13 @@ def recognizer() -> Iterator[Recognizer]:
 
 def line(width: int) -> Pixels:
     """The line of the shipped page, squeezed or stretched to a width."""
-    pixels = np.asarray(cv2.imread(str(PAGES / "line.png")), np.uint8)
-    return np.asarray(cv2.resize(pixels, (width, 48), interpolation=cv2.INTER_AREA), np.uint8)
+    return np.asarray(cv2.resize(load("line.png"), (width, 48), interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def test_a_line_reads_the_same_alone_and_in_any_batch(recognizer: Recognizer) -> None:
     crops = [line(width) for width in (448, 464, 470, 480, 432, 300, 310)]
     alone = [recognizer.read([crop])[0] for crop in crops]
-    assert alone[0].text == "The library closes at 15:00 today."
+    assert alone[0].text == LINE
     with ThreadPoolExecutor(4) as pool:
         batches = list(pool.map(recognizer.read, [crops, crops[::-1], crops[2:5], crops[:1]]))
     texts = [[read.text for read in batch] for batch in batches]
@@ -77,41 +75,27 @@ def test_the_answers_of_a_batch_are_decoded_in_the_thread_of_the_page() -> None:
     assert threads == [threading.current_thread()] * 2
 
 
-def read_page(engine: PpocrEngine, options: ReadOptions) -> Page:
-    pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)
-    handle = engine.open_handle()
-    (page,) = handle.read([ReadTask(Image(pixels, "png"), options)])
-    handle.close()
-    assert isinstance(page, Page)
-    return page
-
-
-@pytest.mark.parametrize("options", [ReadOptions(), ReadOptions(decoder="beam")], ids=["greedy", "beam"])
-def test_a_page_read_in_batches_says_what_it_says_line_by_line(options: ReadOptions) -> None:
-    pages = []
+def test_a_page_read_in_batches_says_what_it_says_line_by_line() -> None:
+    pages: list[list[Page]] = []
     for batched in (False, True):
         engine = PpocrEngine(SessionConfig("cpu", batched=batched), batch=SMALL)
-        pages.append(read_page(engine, options))
+        decoders = ("greedy", "beam")
+        pages.append([read(engine.open_handle(), load("notice.png"), decoder=decoder) for decoder in decoders])
         engine.close()
-    assert pages[0].text == pages[1].text
-    assert pages[0].text.split() == (PAGES / "notice.txt").read_text("utf-8").split()
-    for apart, together in zip(pages[0].lines, pages[1].lines, strict=True):
-        assert together.box == apart.box
-        assert together.confidence == pytest.approx(apart.confidence, abs=0.05)
+    for one, other in zip(*pages, strict=True):
+        assert one.text.split() == other.text.split() == text_of("notice").split()
+        for apart, together in zip(one.lines, other.lines, strict=True):
+            assert together.box == apart.box
+            assert together.confidence == pytest.approx(apart.confidence, abs=0.05)
 
 
 @given(st.integers(1, WIDTHS_PX[-1]))
-def test_a_bucket_holds_its_line_and_wastes_no_more_than_the_next_smaller_one_would(width: int) -> None:
+def test_a_bucket_is_the_smallest_that_holds_its_line_whose_steps_cover_it_and_nothing_else(width: int) -> None:
     bucket = bucket_of(width)
     assert bucket in BUCKETS_PX
     assert bucket >= width
     assert all(smaller < width for smaller in BUCKETS_PX if smaller < bucket)
-
-
-@given(st.integers(1, WIDTHS_PX[-1]))
-def test_the_steps_of_a_line_cover_it_and_nothing_else(width: int) -> None:
-    padded = bucket_of(width)
-    steps = own_steps(width, padded, padded // 8)
+    steps = own_steps(width, bucket, bucket // 8)
     assert 8 * (steps - 1) < width <= 8 * steps
 
 

@@ -1,39 +1,51 @@
-"""Pages of several scripts: which recognizer reads a line, and how much the others may cost."""
+"""Pages of several scripts: which recognizer reads a line, at what cost; with doubles, and by the real detector."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
+from models_support import make_version
+from ppocr_support import frame_of, load, read, rectangle
+from stand_in_scripts import ARABIC, COLUMNS, CYRILLIC, Frame, StandIn
 
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.model.description import Direction
-from ocrsvc.engines.ppocr.pipeline.recognizer import input_width
-from ocrsvc.engines.ppocr.pipeline.several_recognizers import (
+from ocrsvc.engines.model.version import DETECTION, RECOGNITION, ModelVersion, built_in_model
+from ocrsvc.engines.ppocr.engine import PpocrEngine
+from ocrsvc.engines.ppocr.handle import PageHandle
+from ocrsvc.engines.ppocr.pipeline.recognizer import (
     ALWAYS_PX,
     MOST_MORE,
     SAMPLE_LINES,
-    ScriptReader,
     SeveralRecognizers,
     candidates,
+    input_width,
 )
-from ocrsvc.imaging.outline import Outline, extent
+from ocrsvc.engines.ppocr.runtime.model_parts import read_parts
+from ocrsvc.engines.ppocr.runtime.session import SessionConfig
+from ocrsvc.imaging.outline import Outline
+from ocrsvc.records import Box, Pixels
 
 WIDTH_PX = input_width(90, 32)
 
 
 def line(number: int, *, down: bool = False) -> Outline:
     """A line of its own, 90 px long and 32 px high; its left edge is its number."""
-    quad = np.array([[number, 0], [number + 90, 0], [number + 90, 32], [number, 32]], np.float32)
-    turned = np.array([[number + 32, 0], [number + 32, 90], [number, 90], [number, 0]], np.float32)
-    return turned if down else quad
+    return np.roll(rectangle(number, 0, number + 32, 90), -1, axis=0) if down else rectangle(number, 0, number + 90, 32)
+
+
+def lines(count: int, begin: int = 0) -> list[Outline]:
+    return [line(number) for number in range(begin, begin + count)]
 
 
 @dataclass
 class OneScript:
-    """A page reader that is sure of some lines, and how many it was asked for."""
+    """A page reader that is sure of some lines, and what it was asked for; it reads its name and the line's number."""
 
     name: str
     confidence: Callable[[int], float]
@@ -41,11 +53,9 @@ class OneScript:
     in_batches: bool = False
 
     def find(self) -> list[Outline]:
-        """No lines of its own."""
         return []
 
     def read(self, outlines: Sequence[Outline]) -> list[LineText]:
-        """Its name and the line's number."""
         numbers = [int(outline[:, 0].min()) for outline in outlines]
         self.asked += numbers
         return [LineText(f"{self.name}{number}", self.confidence(number)) for number in numbers]
@@ -54,14 +64,10 @@ class OneScript:
 def several(
     *readers: OneScript, directions: Sequence[Direction] = (), columns_first: bool = False
 ) -> SeveralRecognizers:
-    """A page read by these."""
-    ways = directions or ["ltr"] * len(readers)
-    scripts = [ScriptReader(reader, way) for reader, way in zip(readers, ways, strict=True)]
-    return SeveralRecognizers(scripts, columns_first=columns_first)
+    return SeveralRecognizers(readers, directions or ["ltr"] * len(readers), columns_first=columns_first)
 
 
 def texts_of(page: SeveralRecognizers, outlines: Sequence[Outline]) -> list[str]:
-    """What is read."""
     return [text.text for text in page.read(outlines)]
 
 
@@ -75,8 +81,7 @@ def test_a_language_chooses_the_recognizers_that_have_it(lang: str | None, chose
 
 def test_a_page_that_the_first_is_sure_of_is_read_by_no_other() -> None:
     first, other = OneScript("a", lambda _: 0.95), OneScript("b", lambda _: 1.0)
-
-    assert texts_of(several(first, other), [line(0), line(1)]) == ["a0", "a1"]
+    assert texts_of(several(first, other), lines(2)) == ["a0", "a1"]
     assert other.asked == []
 
 
@@ -84,62 +89,47 @@ def test_the_surest_reading_is_kept_and_of_equals_the_first() -> None:
     first = OneScript("a", lambda _: 0.6)
     second = OneScript("b", lambda number: 0.99 if number == 1 else 0.6)
     third = OneScript("c", lambda number: 0.8 if number == 2 else 0.2)
-
-    assert texts_of(several(first, second, third), [line(0), line(1), line(2)]) == ["a0", "b1", "c2"]
+    assert texts_of(several(first, second, third), lines(3)) == ["a0", "b1", "c2"]
     assert third.asked == [0, 2]
 
 
 @pytest.mark.parametrize("name", [" ", "b"])
 def test_few_characters_say_little_however_sure(name: str) -> None:
-    long = np.array([[0, 0], [900, 0], [900, 32], [0, 32]], np.float32)
-
     class Sparse(OneScript):
         def read(self, outlines: Sequence[Outline]) -> list[LineText]:
             return [LineText(self.name, 0.99) for _ in outlines]
 
     first, other = Sparse(name, lambda _: 0.0), OneScript("many characters: ", lambda _: 0.5)
-
-    assert texts_of(several(first, other), [long]) == ["many characters: 0"]
+    assert texts_of(several(first, other), [rectangle(0, 0, 900, 32)]) == ["many characters: 0"]
 
 
 def test_the_recognizer_of_most_lines_reads_those_too_that_the_first_is_sure_of() -> None:
     first = OneScript("a", lambda number: 0.95 if number % 3 == 0 else 0.5)
-    second = OneScript("b", lambda number: 0.99 if number < 9 else 0.9)
-    page = several(first, second)
-
-    assert texts_of(page, [line(number) for number in range(9)]) == [f"b{number}" for number in range(9)]
-    assert texts_of(page, [line(9), line(10)]) == ["a9", "b10"]
+    page = several(first, OneScript("b", lambda number: 0.99 if number < 9 else 0.9))
+    assert texts_of(page, lines(9)) == [f"b{number}" for number in range(9)]
+    assert texts_of(page, lines(2, 9)) == ["a9", "b10"]
 
 
 def test_after_a_few_lines_the_recognizer_of_the_page_is_asked_before_the_others() -> None:
     first, second, third = (OneScript(name, lambda _: 0.5) for name in "abc")
     third.confidence = lambda _: 0.99
-    lines = [line(number) for number in range(20)]
-
-    assert texts_of(several(first, second, third), lines) == [f"c{number}" for number in range(20)]
+    assert texts_of(several(first, second, third), lines(20)) == [f"c{number}" for number in range(20)]
     assert len(second.asked) == SAMPLE_LINES
 
 
 @pytest.mark.parametrize("count", [4, 100])
 def test_the_others_read_no_more_than_their_share_however_many_they_are(count: int) -> None:
     readers = [OneScript(name, lambda _: 0.5) for name in "abcdef"]
-    assert input_width(*extent(line(0))) == WIDTH_PX
-
-    texts_of(several(*readers), [line(number) for number in range(count)])
-
+    texts_of(several(*readers), lines(count))
     more_px = sum(len(reader.asked) for reader in readers[1:]) * WIDTH_PX
     assert more_px <= ALWAYS_PX + MOST_MORE * count * WIDTH_PX < more_px + 2 * WIDTH_PX or count == SAMPLE_LINES
     assert len(readers[0].asked) == count
 
 
 def test_what_was_not_spent_on_some_lines_is_left_for_others_of_the_page() -> None:
-    first = OneScript("a", lambda number: 0.5 if number >= 100 else 0.95)
-    other = OneScript("b", lambda _: 0.95)
-    page = several(first, other)
-
-    texts_of(page, [line(number) for number in range(100)])
-
-    assert texts_of(page, [line(number) for number in range(100, 200)]) == [f"b{number}" for number in range(100, 200)]
+    page = several(OneScript("a", lambda number: 0.5 if number >= 100 else 0.95), OneScript("b", lambda _: 0.95))
+    texts_of(page, lines(100))
+    assert texts_of(page, lines(100, 100)) == [f"b{number}" for number in range(100, 200)]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +148,130 @@ def test_recognizers_of_columns_read_lines_that_run_down_the_page(
 ) -> None:
     first, other = OneScript("a", lambda _: sure[0]), OneScript("b", lambda _: sure[1])
     page = several(first, other, directions=directions, columns_first=columns_first)
-
-    first_line = "b0" if 0 in read["b"] else "a0"
-    assert texts_of(page, [line(0), line(1, down=True)]) == [first_line, "b1"]
+    assert texts_of(page, [line(0), line(1, down=True)]) == ["b0" if 0 in read["b"] else "a0", "b1"]
     assert {"a": first.asked, "b": other.asked} == read
+
+
+# Stand-ins for recognizers of Cyrillic, Arabic and columns, beside the real models
+
+MOST_PX = 4
+SCRIPTS = {"cyrillic": CYRILLIC, "arabic": ARABIC, "columns": COLUMNS}
+DETECTOR = f'[detection]\nfile = "{DETECTION}"'
+MAIN = f'[[recognition]]\nname = "main"\nfile = "{RECOGNITION}"\nlanguages = ["zh", "en"]'
+CYRILLIC_ROWS = ["аввб ааава двгг", "бдваб ввдг бдбд", "ддгб гга бгга"]
+
+
+def describe(name: str, script: StandIn) -> str:
+    """Its table in model.toml."""
+    languages = ", ".join(f'"{tag}"' for tag in script.languages)
+    return (
+        f'[[recognition]]\nname = "{name}"\nfile = "{name}.onnx"\ndictionary = "{name}.txt"\n'
+        f'languages = [{languages}]\ndirection = "{script.direction}"\n'
+    )
+
+
+def make_model(folder: Path, scripts: Mapping[str, StandIn], *, with_main: bool = True) -> ModelVersion:
+    """A version with the real detector, the real recognizer first or without it, and stand-ins."""
+    built_in = built_in_model()
+    files = {file: built_in.read(file) for file in ((DETECTION, RECOGNITION) if with_main else (DETECTION,))}
+    for name, script in scripts.items():
+        files |= {f"{name}.onnx": script.model(), f"{name}.txt": script.dictionary}
+    tables = [DETECTOR, *([MAIN] if with_main else []), *(describe(*one) for one in scripts.items())]
+    return make_version(folder, "scripts", 1, "\n".join(tables), files)
+
+
+@pytest.fixture(scope="module")
+def handle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageHandle]:
+    model = make_model(tmp_path_factory.mktemp("models"), SCRIPTS)
+    engine = PpocrEngine(SessionConfig("cpu"), parts=read_parts(model))
+    yield engine.open_handle()
+    engine.close()
+
+
+def paper(width: int = 900, height: int = 600) -> Pixels:
+    return np.full((height, width, 3), 255, np.uint8)
+
+
+def assert_near(boxes: Sequence[Box], frames: Sequence[Frame]) -> None:
+    """Each box is where it was drawn, but for the soft edges of ink."""
+    assert np.abs(np.array([frame_of(box) for box in boxes]) - np.array(frames)).max() <= MOST_PX
+
+
+@pytest.mark.parametrize(("lang", "decoder"), [("ru", "greedy"), ("auto", "greedy"), ("auto", "beam")])
+def test_a_page_of_cyrillic_is_read_with_words_in_their_places(handle: PageHandle, lang: str, decoder: str) -> None:
+    pixels = paper()
+    frames = [CYRILLIC.draw(pixels, text, 60, 60 + 100 * number, 40) for number, text in enumerate(CYRILLIC_ROWS)]
+    page = read(handle, pixels, lang=lang, words=True, decoder=decoder)
+    assert (page.text, page.angle) == ("\n".join(CYRILLIC_ROWS), 0)
+    for of_page, text, of_line in zip(page.lines, CYRILLIC_ROWS, frames, strict=True):
+        assert [word.text for word in of_page.words or ()] == text.split()
+        assert_near([word.box for word in of_page.words or ()], of_line)
+    # Without a language the first recognizer reads alone.
+    assert "аввб" not in read(handle, pixels, min_confidence=0.0).text
+
+
+@pytest.mark.parametrize("lang", ["ar", "auto"])
+def test_a_page_of_arabic_is_read_from_the_right_with_words_and_letters_in_their_places(
+    handle: PageHandle, lang: str
+) -> None:
+    pixels, rows = paper(1300), [("جحجت اثذذا", "جتدا احرخب"), ("تجا خذح", "ححبخ ذحاد")]
+    frames = [
+        ARABIC.draw(pixels, text, left, 60 + 100 * number, 40)
+        for number, row in enumerate(rows)
+        for text, left in zip(row, (720, 80), strict=True)
+    ]
+    page = read(handle, pixels, lang=lang, characters=True)
+    assert (page.text.split("\n"), page.angle) == ([text for row in rows for text in row], 0)
+    for of_page, of_line in zip(page.lines, frames, strict=True):
+        words = of_page.words or ()
+        assert [word.text for word in words] == of_page.text.split()
+        assert_near([word.box for word in words], of_line)
+        lefts = [each.box[0][0] for each in words[0].characters]
+        assert lefts == sorted(lefts, reverse=True)
+    assert page.lines[0].box[0][0] < page.lines[0].box[1][0]
+
+
+@pytest.mark.parametrize("lang", ["ja", "auto"])
+def test_a_page_of_columns_is_read_from_the_right_and_stands_upright(handle: PageHandle, lang: str) -> None:
+    pixels, columns = paper(1100, 1100), ["いおう おういお あえあ", "ういいお ああうあ いああ", "おあいいあ えいあ お"]
+    frames = [COLUMNS.draw(pixels, text, 900 - 90 * number, 40, 32) for number, text in enumerate(columns)]
+    page = read(handle, pixels, lang=lang, characters=True)
+    assert (page.text, page.angle) == ("\n".join(columns), 0)
+    for of_page, of_line in zip(page.lines, frames, strict=True):
+        upper, lower = of_page.box[:2]
+        assert abs(upper[0] - lower[0]) < 5
+        assert lower[1] - upper[1] > 200
+        letters = np.array([frame_of(each.box) for word in of_page.words or () for each in word.characters])
+        assert (np.diff(letters[:, 1]) > 0).all()
+        assert np.abs(letters[:, [0, 2]] - np.array(of_line[0])[[0, 2]]).max() <= MOST_PX
+
+
+def test_each_line_of_a_mixed_page_is_read_by_the_recognizer_of_its_script(handle: PageHandle) -> None:
+    pixels, rows = paper(), ["аввб ааава двгг", "Plain text in English, 2026", "جحجت اثذذا ابب", "ддгб гга бгга"]
+    for text, top in zip(rows, (60, 160, 260, 360), strict=True):
+        if text.isascii():
+            cv2.putText(pixels, text, (60, top + 38), cv2.FONT_HERSHEY_SIMPLEX, 1.3, (0, 0, 0), 3, cv2.LINE_AA)
+        else:
+            (CYRILLIC if text[0] in CYRILLIC.letters else ARABIC).draw(pixels, text, 60, top, 40)
+    assert read(handle, pixels, lang="auto").text == "\n".join(rows)
+
+
+def test_a_page_of_the_first_script_is_read_bit_by_bit_as_without_the_others(handle: PageHandle) -> None:
+    pixels = load("notice.png")
+    assert read(handle, pixels, lang="auto", characters=True) == read(handle, pixels, characters=True)
+
+
+def test_pixels_prepared_by_the_gpus_code_are_read_by_the_same_recognizers(tmp_path: Path) -> None:
+    model = make_model(tmp_path, {name: SCRIPTS[name] for name in ("cyrillic", "arabic")}, with_main=False)
+    engine = PpocrEngine(SessionConfig("cpu", batched=True), parts=read_parts(model), imaging="numpy")
+    pixels = paper()
+    rows = {"аввб ааава двгг": CYRILLIC, "جحجت اثذذا ابب": ARABIC}
+    frames = [script.draw(pixels, text, 60, 60 + 100 * at, 40) for at, (text, script) in enumerate(rows.items())]
+    try:
+        assert "numpy" in engine.describe().provider
+        page = read(engine.open_handle(), pixels, lang="auto", words=True)
+    finally:
+        engine.close()
+    assert page.text == "\n".join(rows)
+    for of_page, of_line in zip(page.lines, frames, strict=True):
+        assert_near([word.box for word in of_page.words or ()], of_line)

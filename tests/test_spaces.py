@@ -6,23 +6,22 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path as FilePath
 
-import cv2
 import numpy as np
 import pytest
+from ppocr_support import load, read, rectangle, text_of
 from support import page_handle
 
 from ocrsvc.engines.line_recognizer import LineText, Path, ScriptGaps
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.spaces import blank_columns, decide_spaces, measure_gaps
 from ocrsvc.imaging.geometry import Quad
-from ocrsvc.records import Image, Page, Pixels, ReadOptions, ReadTask, Spaces
+from ocrsvc.records import Pixels, Spaces
 
-PAGES = FilePath(__file__).parent / "pages"
 STEP_PX = 8
 LEFT_PX = 8
 # Gaps of type of 40 px: of its side bearings, and with what a browser and a word processor open, and with a space.
+QUAD = rectangle(0, 0, 1200, 44)
 CLOSE, BROWSER, OFFICE, TYPED = 4, 9, 11, 14
 
 
@@ -47,8 +46,7 @@ def line(characters: str, gap_px: int) -> tuple[LineText, Quad]:
     shown = characters.replace(" ", "")
     gaps = [CLOSE if one.isascii() == other.isascii() else gap_px for one, other in pairwise(shown)]
     path, crop = draw(characters, gaps)
-    quad = np.array([[0, 0], [1200, 0], [1200, 44], [0, 44]], np.float32)
-    return LineText(characters, 0.9, path, measure_gaps(path, lambda: crop)), quad
+    return LineText(characters, 0.9, path, measure_gaps(path, lambda: crop)), QUAD
 
 
 def texts_of(lines: Sequence[tuple[LineText, Quad]], spaces: Spaces = "auto") -> list[str]:
@@ -75,17 +73,14 @@ def test_a_line_in_which_no_script_changes_has_no_gaps_and_asks_for_no_crop(char
     assert measure_gaps(path, lambda: pytest.fail("asked")) is None
 
 
-def test_chinese_characters_at_all_distances_have_no_pitch() -> None:
+def test_chinese_characters_at_all_distances_have_no_pitch_and_a_space_of_the_model_lies_within_the_gap() -> None:
     path, crop = draw("中文字里x", [4, 200, 460, 14])
     path = replace(path, first=np.array([3, 8, 30, 88, 95]), last=np.array([3, 8, 30, 88, 95]))
     found = measure_gaps(path, lambda: crop)
     assert found is not None
     assert found.pitch == 0
-
-
-def test_a_space_of_the_model_lies_within_the_gap() -> None:
-    path, crop = draw("中 x", [14])
-    found = measure_gaps(path, lambda: crop)
+    path, other = draw("中 x", [14])
+    found = measure_gaps(path, lambda: other)
     assert found is not None
     assert (found.places.tolist(), found.widths.tolist()) == ([0], [14])
 
@@ -100,15 +95,12 @@ def test_ink_that_fills_most_of_the_line_is_not_the_ground_and_a_ruled_line_is_n
     assert blank_columns(ruled)[44:58].all()
 
 
-def test_a_line_that_shows_no_gap_at_all_is_left_to_the_model() -> None:
+def test_a_line_that_shows_no_gap_at_all_is_left_to_the_model_and_one_of_one_tone_does_no_harm() -> None:
     path, crop = draw("中 x文", [TYPED, CLOSE])
     rough = np.random.default_rng(3).integers(0, 256, crop.shape, np.uint8)
     assert measure_gaps(path, lambda: rough) is None
-
-
-@pytest.mark.parametrize("crop", [np.zeros((48, 48), np.uint8), np.full((48, 7, 3), 255, np.uint8)])
-def test_a_line_of_one_tone_is_measured_without_harm(crop: Pixels) -> None:
-    assert blank_columns(crop).shape == (crop.shape[1],)
+    for one in (np.zeros((48, 48), np.uint8), np.full((48, 7, 3), 255, np.uint8)):
+        assert blank_columns(one).shape == (one.shape[1],)
 
 
 @pytest.mark.parametrize(
@@ -159,12 +151,11 @@ def test_lines_without_a_path_stay_as_they_are() -> None:
 
 
 def test_the_time_grows_with_the_lines() -> None:
-    quad = np.array([[0, 0], [1200, 0], [1200, 44], [0, 44]], np.float32)
     path = Path(list("中x" * 100), np.arange(200), np.arange(200), 400, 0.9, np.full(200, 0.9))
     places = np.arange(199)
     gaps = ScriptGaps(0.0, np.zeros(0, np.float32), places, np.full(199, 14, np.float32), 3200)
     began_s = time.thread_time()
-    decide_spaces([(LineText("中x" * 100, 0.9, path, gaps), quad)] * 1000, "auto")
+    decide_spaces([(LineText("中x" * 100, 0.9, path, gaps), QUAD)] * 1000, "auto")
     # Two hundred thousand places, more than a hundred full pages have, took 0.4 s.
     assert time.thread_time() - began_s < 4
 
@@ -175,27 +166,21 @@ def handle() -> Iterator[PageHandle]:
         yield handle
 
 
-def read(handle: PageHandle, pixels: Pixels, spaces: Spaces = "auto") -> list[str]:
-    (page,) = handle.read([ReadTask(Image(pixels, "png"), ReadOptions(spaces=spaces))])
-    assert isinstance(page, Page)
-    return [line.text for line in page.lines]
-
-
 @pytest.mark.parametrize("name", ["closed", "spaced"])
 @pytest.mark.parametrize("light", [False, True], ids=["dark on light", "light on dark"])
 def test_a_page_is_read_with_the_spaces_that_were_typed(handle: PageHandle, name: str, light: bool) -> None:
-    pixels = np.asarray(cv2.imread(str(PAGES / f"{name}.png")), np.uint8)
-    assert read(handle, 255 - pixels if light else pixels) == (PAGES / f"{name}.txt").read_text("utf-8").splitlines()
+    pixels = load(f"{name}.png")
+    assert read(handle, 255 - pixels if light else pixels).text.splitlines() == text_of(name).splitlines()
 
 
 @pytest.mark.parametrize(("name", "number"), [("closed", 0), ("closed", 1), ("spaced", 3), ("spaced", 4)])
 def test_a_line_is_read_alone_with_the_spaces_that_were_typed(handle: PageHandle, name: str, number: int) -> None:
-    pixels = np.asarray(cv2.imread(str(PAGES / f"{name}.png")), np.uint8)
     top = 10 + 42 * number
-    assert read(handle, pixels[top : top + 50]) == [(PAGES / f"{name}.txt").read_text("utf-8").splitlines()[number]]
+    assert read(handle, load(f"{name}.png")[top : top + 50]).text == text_of(name).splitlines()[number]
 
 
 def test_the_models_own_spaces_are_fewer(handle: PageHandle) -> None:
-    pixels = np.asarray(cv2.imread(str(PAGES / "spaced.png")), np.uint8)
-    model, visible = ("\n".join(read(handle, pixels, spaces)).count(" ") for spaces in ("model", "visible"))
+    model, visible = (
+        read(handle, load("spaced.png"), spaces=spaces).text.count(" ") for spaces in ("model", "visible")
+    )
     assert model < visible

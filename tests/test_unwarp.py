@@ -1,30 +1,201 @@
-"""When a page is flattened before it is read: with readers that know the page, and with the real models."""
+"""Curved pages: how much lines bend, flattening by a known grid, and when a page is flattened before it is read."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
 import pytest
-from curved_pages import HEIGHT, WIDTH, bent, flat_page
+from curved_pages import HEIGHT, MARGIN, WIDTH, bent, flat_page
 from numpy.typing import NDArray
+from ppocr_support import give_up_at, read, rectangle
 from support import page_handle
 
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.engines.ppocr.pipeline.line_field import LastMask
-from ocrsvc.engines.ppocr.pipeline.page_grid import UNWARPING_MODEL, find_grid
-from ocrsvc.engines.ppocr.pipeline.unwarp import read_unwarped
+from ocrsvc.engines.ppocr.pipeline.line_field import LastMask, LineField, find_pieces, fit_field
+from ocrsvc.engines.ppocr.pipeline.unwarp import UNWARPING_MODEL, PageGrid, find_grid, make_grid, read_unwarped
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.http.options import read_options
 from ocrsvc.imaging.geometry import Quad, turn
 from ocrsvc.records import Check, Image, Page, Pixels, ReadOptions, ReadTask
 
 SAG_PX = 60.0
+# A line y = sag (1 - (2x/w - 1)²) turns from 4 sag/w to -4 sag/w over the page, and by less over the text alone.
+TURN_DEG = np.degrees(2 * np.arctan(4 * SAG_PX / WIDTH)) * (WIDTH - 2 * MARGIN) / WIDTH
+
+# How much the lines bend, from masks of text whose bend is known
+
+
+def field_of(mask: Pixels) -> LineField:
+    field = fit_field(find_pieces(mask))
+    assert field is not None
+    return field
+
+
+def page_of_bars(length_px: int) -> Pixels:
+    """A mask with 26 rows of bars of that length."""
+    mask: Pixels = np.zeros((HEIGHT, WIDTH), np.uint8)
+    for top in range(60, HEIGHT - 60, 40):
+        for left in range(MARGIN, WIDTH - MARGIN - length_px + 1, length_px + 40):
+            mask[top : top + 12, left : left + length_px] = 1
+    return mask
+
+
+def bend_mask(mask: Pixels, sag_px: float) -> Pixels:
+    return np.asarray(bent(255 * mask, sag_px, background=0)[0] > 60, np.uint8)
+
+
+@pytest.mark.parametrize("length_px", [60, 200, WIDTH - 2 * MARGIN])
+def test_bent_lines_turn_as_they_were_bent_and_straight_ones_do_not_whether_they_are_short_or_long(
+    length_px: int,
+) -> None:
+    bars = page_of_bars(length_px)
+    bend = field_of(bend_mask(bars, SAG_PX))
+    assert bend.turn_deg == pytest.approx(TURN_DEG, rel=0.1)
+    assert bend.pieces >= 100
+    for turned in (0, 7, 90):
+        matrix = cv2.getRotationMatrix2D((WIDTH / 2, HEIGHT / 2), turned, 0.8)
+        assert field_of(np.asarray(cv2.warpAffine(bars, matrix, (WIDTH, HEIGHT)), np.uint8)).turn_deg < 0.7
+    # Lines that converge do not turn.
+    corners = rectangle(0, 0, WIDTH, HEIGHT)
+    seen = np.array([[60, 150], [WIDTH, 0], [WIDTH, HEIGHT], [60, HEIGHT - 200]], np.float32)
+    matrix = cv2.getPerspectiveTransform(corners, seen)
+    assert field_of(np.asarray(cv2.warpPerspective(bars, matrix, (WIDTH, HEIGHT)), np.uint8)).turn_deg < 1.0
+
+
+def test_the_same_page_upright_and_lying_bends_the_same() -> None:
+    mask = bend_mask(page_of_bars(100), SAG_PX)
+    assert field_of(np.ascontiguousarray(mask.T)).turn_deg == pytest.approx(field_of(mask).turn_deg, rel=0.05)
+
+
+@pytest.mark.parametrize("lit", [0, 1, 6, None])
+def test_a_page_with_hardly_any_text_and_one_that_is_all_text_bend_nothing(lit: int | None) -> None:
+    mask: Pixels = np.zeros((96, 128), np.uint8)
+    mask[5, 5 : 5 + (lit or 0)] = 1
+    assert fit_field(find_pieces(np.ones((512, 512), np.uint8) if lit is None else mask)) is None
+
+
+def test_drawn_text_is_flat_until_it_is_bent() -> None:
+    page = flat_page()[0]
+
+    def blocks(picture: Pixels) -> Pixels:
+        dark = np.asarray(cv2.adaptiveThreshold(picture, 1, cv2.ADAPTIVE_THRESH_MEAN_C, cv2.THRESH_BINARY_INV, 31, 25))
+        return np.asarray(cv2.dilate(dark, np.ones((1, 13), np.uint8)), np.uint8)
+
+    assert field_of(blocks(page)).turn_deg < 1.5
+    assert field_of(blocks(bent(page, SAG_PX, background=245)[0])).turn_deg > 10
+
+
+def test_rows_of_a_bent_page_are_straight_and_parallel_when_they_are_straightened() -> None:
+    field = field_of(bend_mask(page_of_bars(100), SAG_PX))
+    grid = bent(np.zeros((HEIGHT, WIDTH), np.uint8), SAG_PX)[1]
+    x, y = np.meshgrid(np.arange(MARGIN, WIDTH - MARGIN, 50), np.arange(100, HEIGHT - 100, 80))
+    curved = grid.locate(np.stack([x, y], axis=-1).astype(np.float32))
+    straight = field.straighten(curved)
+    # The page may keep a slant, which is the same everywhere.
+    slant = np.polynomial.Polynomial.fit(straight[0, :, 0], straight[0, :, 1], 1).convert().coef[1]
+    levelled = straight[..., 1] - slant * straight[..., 0]
+    assert np.ptp(curved[..., 1], axis=1).min() > 40
+    assert np.ptp(levelled, axis=1).max() < 3
+    assert np.allclose(straight[..., 0], curved[..., 0], atol=6)
+
+
+def test_a_mask_is_forgotten_once_its_pieces_are_known_and_they_are_in_pixels_of_the_page() -> None:
+    mask, last = page_of_bars(100), LastMask()
+    last.keep(mask)
+    pieces, here = last.pieces(2 * WIDTH, 2 * HEIGHT), find_pieces(mask)
+    assert np.allclose(pieces.x, 2 * here.x)
+    assert np.allclose(pieces.length, 2 * here.length)
+    assert len(last.pieces(WIDTH, HEIGHT).x) == 0
+
+
+# Flattening by a known grid, and boxes put back
+
+DEEP_PX = 80.0
+
+
+def even_grid(left: float, top: float, width: int, height: int, *, flat: tuple[int, int]) -> PageGrid:
+    """A page that lies flat in its picture, in a rectangle."""
+    x, y = np.meshgrid(np.linspace(left, left + width, 31), np.linspace(top, top + height, 45))
+    return PageGrid(np.stack([x, y], axis=-1).astype(np.float32), *flat)
+
+
+@pytest.fixture(scope="module")
+def deep() -> PageGrid:
+    """The grid of a page that is bent deeply."""
+    return bent(flat_page()[0], DEEP_PX)[1]
+
+
+def test_a_page_that_lies_flat_is_cut_out_pixel_by_pixel() -> None:
+    picture: Pixels = np.random.default_rng(0).integers(0, 256, (300, 200, 3), np.uint8)
+    assert np.array_equal(even_grid(0, 0, 200, 300, flat=(200, 300)).flatten(picture), picture)
+    assert np.array_equal(even_grid(20, 30, 100, 150, flat=(100, 150)).flatten(picture), picture[30:180, 20:120])
+    # A gray page stays gray, and points outside the picture repeat its edge.
+    gray = even_grid(-30, -30, 100, 110, flat=(100, 110)).flatten(np.full((50, 40), 7, np.uint8))
+    assert np.array_equal(gray, np.full((110, 100), 7))
+
+
+def test_a_bent_page_is_flattened_to_what_it_was() -> None:
+    page = flat_page()[0]
+    picture, grid = bent(page, DEEP_PX)
+    shade = 0.7 + 0.3 * np.sin(np.pi * (np.arange(WIDTH) + 0.5) / WIDTH)
+    # Between rows of the grid and by two interpolations, the edges of strokes differ a little.
+    assert np.abs(grid.flatten(picture) - page * shade).mean() < 4
+
+
+def test_points_are_where_the_page_was_bent_to(deep: PageGrid) -> None:
+    points = np.array([[0, 0], [WIDTH / 2, 500], [WIDTH, HEIGHT], [WIDTH / 4, 300]], np.float32)
+    expected = points + DEEP_PX + 40 + np.array([[0, 0], [0, DEEP_PX], [0, 0], [0, 0.75 * DEEP_PX]], np.float32)
+    assert np.allclose(deep.locate(points), expected, atol=0.5)
+
+
+def test_a_box_put_back_holds_the_strip_of_its_line_and_begins_where_it_began(deep: PageGrid) -> None:
+    line = rectangle(100, 400, 800, 430)
+    for start in (0, 2):
+        (put,) = deep.put_back(np.roll(line, -start, axis=0)[None])
+        assert np.abs(put[0] - deep.locate(np.roll(line, -start, axis=0))[0]).max() < DEEP_PX + 1
+        edges = np.roll(put, -1, axis=0) - put
+        strip = np.concatenate([deep.locate(np.linspace(line[a], line[b], 50)) for a, b in ((0, 1), (3, 2))])
+        to_points = strip[:, None] - put[None]
+        # Clockwise, so every point of the strip is to the right of every edge.
+        assert (edges[:, 0] * to_points[..., 1] - edges[:, 1] * to_points[..., 0] > -30).all()
+    word = rectangle(440, 400, 460, 430)
+    assert np.allclose(deep.put_back(word[None])[0], deep.locate(word), atol=0.5)
+
+
+def test_the_grid_knows_what_lies_on_the_page_and_no_boxes_stay_no_boxes() -> None:
+    grid = even_grid(20, 30, 100, 150, flat=(100, 150))
+    inside = grid.holds(np.array([[21, 31], [119, 179], [70, 100], [10, 100], [70, 190]], np.float32))
+    assert inside.tolist() == [True, True, True, False, False]
+    assert grid.put_back(np.empty((0, 4, 2), np.float32)).shape == (0, 4, 2)
+    assert grid.holds(np.empty((0, 2), np.float32)).shape == (0,)
+
+
+@pytest.mark.parametrize(("most_pixels", "size"), [(10**9, (100, 150)), (3750, (50, 75)), (1, (1, 1))])
+def test_the_flat_page_is_as_large_as_in_its_picture_and_no_larger_than_allowed(
+    most_pixels: int, size: tuple[int, int]
+) -> None:
+    grid = make_grid(even_grid(20, 30, 100, 150, flat=(1, 1)).points, most_pixels)
+    assert (grid.width, grid.height) == pytest.approx(size, abs=1)
+
+
+def test_a_long_flat_page_has_sides_that_can_be_resampled_and_one_folded_to_a_point_is_a_pixel() -> None:
+    y, x = np.meshgrid(np.linspace(0, 30_000, 5), np.linspace(0, 100, 4), indexing="ij")
+    winding = np.stack([x + np.where(np.arange(5) % 2, 20_000, 0)[:, None], y], axis=-1).astype(np.float32)
+    grid = make_grid(winding, 16_000_000)
+    assert max(grid.width, grid.height) <= 32_766
+    assert grid.flatten(np.zeros((20_000, 120), np.uint8)).shape == (grid.height, grid.width)
+    point = make_grid(np.zeros((45, 31, 2), np.float32), 10**6)
+    assert point.flatten(np.zeros((10, 10, 3), np.uint8)).shape == (1, 1, 3)
+
+
+# When a page is flattened, with readers that know the page
+
 ROWS = range(60, HEIGHT - 60, 40)
 
 
@@ -51,8 +222,7 @@ class BarReader:
             self.mask.keep(dark)
         contours = cv2.findContours(dark, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)[0]
         boxes = [cv2.boundingRect(contour) for contour in contours]
-        corners = [[[x, y], [x + w, y], [x + w, y + h], [x, y + h]] for x, y, w, h in boxes if w > 8 and h > 4]
-        return list(np.array(corners, np.float32).reshape(-1, 4, 2))
+        return [rectangle(x, y, x + w, y + h) for x, y, w, h in boxes if w > 8 and h > 4]
 
     def read(self, quads: Sequence[Quad]) -> list[LineText]:
         return [LineText("bar", 0.9)] * len(quads)
@@ -62,12 +232,12 @@ def open_bars(task: ReadTask, mask: LastMask | None) -> BarReader:
     return BarReader(task.image.pixels, mask)
 
 
+@dataclass
 class Grids:
     """Gives a known grid and counts how often it was asked for."""
 
-    def __init__(self, points: NDArray[np.float32]) -> None:
-        self.points = points
-        self.asked = 0
+    points: NDArray[np.float32]
+    asked: int = 0
 
     def find(self, pixels: Pixels, check: Check) -> NDArray[np.float32]:
         check()
@@ -79,27 +249,20 @@ class Grids:
 def bent_bars() -> tuple[Pixels, Grids]:
     # Lit evenly, so that the bars are found everywhere.
     picture, grid = bent(striped_page(), SAG_PX, background=250)
-    lit = np.asarray(np.where(picture < 160, 100, 250), np.uint8)
-    return lit, Grids(grid.points)
+    return np.asarray(np.where(picture < 160, 100, 250), np.uint8), Grids(grid.points)
 
 
 def read_bars(pixels: Pixels, grids: Grids, options: ReadOptions | None = None) -> Page:
     return read_unwarped(ReadTask(Image(pixels, "png"), options or ReadOptions()), open_bars, grids.find)
 
 
-def tops(page: Page) -> set[int]:
-    """The different heights, in steps of 10 px, at which lines begin."""
-    return {round(line.box[0][1] / 10) for line in page.lines}
-
-
 def test_a_flat_page_is_read_as_it_is_and_no_model_runs() -> None:
     grids = bent_bars()[1]
-    page = read_bars(striped_page(), grids)
+    assert len(read_bars(striped_page(), grids).lines) == len(ROWS) * 6
     assert grids.asked == 0
-    assert len(page.lines) == len(ROWS) * 6
 
 
-def test_a_bent_page_is_read_flat_and_its_boxes_are_where_the_lines_are_in_the_picture() -> None:
+def test_a_bent_page_is_read_flat_row_by_row_and_its_boxes_are_where_the_lines_are_in_the_picture() -> None:
     picture, grids = bent_bars()
     page = read_bars(picture, grids)
     assert grids.asked == 1
@@ -110,27 +273,16 @@ def test_a_bent_page_is_read_flat_and_its_boxes_are_where_the_lines_are_in_the_p
         assert 50 < picture[round(y), round(x)] < 120
         assert right > line.box[0][0]
         assert bottom > line.box[0][1]
-
-
-def test_rows_of_a_bent_page_are_read_row_by_row() -> None:
-    picture, grids = bent_bars()
-    lines = read_bars(picture, grids).lines
-    lefts = np.array([line.box[0][0] for line in lines]).reshape(len(ROWS), 6)
+    lefts = np.array([line.box[0][0] for line in page.lines]).reshape(len(ROWS), 6)
     assert (np.diff(lefts, axis=1) > 0).all()
-
-
-def test_upright_boxes_of_a_bent_page_have_level_sides() -> None:
-    picture, grids = bent_bars()
-    page = read_bars(picture, grids, ReadOptions(upright_boxes=True))
-    for a, b, c, d in (line.box for line in page.lines):
+    upright = read_bars(picture, grids, ReadOptions(upright_boxes=True))
+    for a, b, c, d in (line.box for line in upright.lines):
         assert (a[1], b[0], c[1], d[0]) == (b[1], c[0], d[1], a[0])
 
 
 def test_a_page_that_the_grid_does_not_straighten_is_read_as_it_is() -> None:
     picture = bent_bars()[0]
-    height, width = picture.shape
-    x, y = np.meshgrid(np.linspace(0, width, 31), np.linspace(0, height, 45))
-    useless = Grids(np.stack([x, y], axis=-1).astype(np.float32))
+    useless = Grids(even_grid(0, 0, picture.shape[1], picture.shape[0], flat=(1, 1)).points)
     page = read_bars(picture, useless)
     assert useless.asked == 1
     # The boxes are those of the picture, with level sides, as the reader found them.
@@ -141,34 +293,26 @@ def test_a_page_that_the_grid_does_not_straighten_is_read_as_it_is() -> None:
 def test_a_page_of_which_the_grid_would_lose_a_part_is_read_as_it_is() -> None:
     picture, grids = bent_bars()
     grids.points = grids.points[:40]
-    page = read_bars(picture, grids)
-    assert len(page.lines) == len(ROWS) * 6
+    assert len(read_bars(picture, grids).lines) == len(ROWS) * 6
 
 
-def test_a_picture_too_long_to_be_resampled_is_read_as_it_is() -> None:
+def test_few_lines_are_no_evidence_and_a_picture_too_long_to_be_resampled_is_read_as_it_is() -> None:
     picture, grids = bent_bars()
     longer = np.pad(picture, ((0, 32_767 - len(picture)), (0, 0)), constant_values=250)
     assert len(read_bars(longer, grids).lines) > 50
-    assert grids.asked == 0
-
-
-def test_few_lines_are_no_evidence() -> None:
-    picture, grids = bent_bars()
     picture[300:] = 250
     read_bars(picture, grids)
     assert grids.asked == 0
 
 
-def test_work_that_nobody_waits_for_ends_before_the_grid_is_asked_for() -> None:
+def test_work_that_is_not_wanted_any_more_ends_before_the_grid_is_asked_for() -> None:
     picture, grids = bent_bars()
-    task = ReadTask(Image(picture, "png"), check=expire)
     with pytest.raises(DeadlineExceeded):
-        read_unwarped(task, open_bars, grids.find)
+        read_unwarped(ReadTask(Image(picture, "png"), check=give_up_at(1)), open_bars, grids.find)
     assert grids.asked == 0
 
 
-def expire() -> None:
-    raise DeadlineExceeded("nobody waits")
+# The real models
 
 
 def test_the_model_finds_where_a_bent_page_lies() -> None:
@@ -181,18 +325,9 @@ def test_the_model_finds_where_a_bent_page_lies() -> None:
     assert np.array_equal(find_grid(np.asarray(colour, np.uint8)), found)
 
 
-def test_who_waits_for_the_model_in_vain_stops_waiting() -> None:
-    picture: Pixels = np.full((60, 40), 200, np.uint8)
-    checks = 0
-
-    def check() -> None:
-        nonlocal checks
-        checks += 1
-        if checks > 2:
-            expire()
-
+def test_a_wait_for_the_model_ends_at_the_deadline() -> None:
     with UNWARPING_MODEL._turn, ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(find_grid, picture, check)
+        waiting = pool.submit(find_grid, np.full((60, 40), 200, np.uint8), give_up_at(3))
         assert isinstance(waiting.exception(timeout=20), DeadlineExceeded)
 
 
@@ -216,40 +351,23 @@ def handle() -> Iterator[PageHandle]:
         yield handle
 
 
-def read(handle: PageHandle, pixels: Pixels, options: ReadOptions | None = None) -> Page:
-    (page,) = handle.read([ReadTask(Image(pixels, "png"), options or ReadOptions())])
-    assert isinstance(page, Page)
-    return page
-
-
 def words_right(page: Page, truth: Sequence[str]) -> float:
     expected, found = " ".join(truth).split(), page.text.split()
     return sum(word in found for word in expected) / len(expected)
 
 
-def rows_right(page: Page, truth: Sequence[str]) -> float:
-    """The share of the lines of words, as read across the page, which are in the text unbroken."""
-    joined, rows = " ".join(page.text.split()), [row for row in truth if not row[-1].isdigit()]
-    return sum(row in joined for row in rows) / len(rows)
-
-
-def test_a_bent_page_is_read_whole_and_in_its_rows(handle: PageHandle) -> None:
+def test_a_bent_page_is_read_whole_and_in_its_rows_and_boxes_lie_on_its_lines(handle: PageHandle) -> None:
     page, truth = flat_page()
-    picture = bent(page, SAG_PX)[0]
-    unwarped, as_it_is = read(handle, picture), read(handle, picture, ReadOptions(unwarp=False))
-    assert words_right(unwarped, truth) > 0.97
-    assert rows_right(unwarped, truth) > 0.9
-    assert as_it_is != unwarped
-
-
-def test_boxes_of_a_bent_page_lie_on_its_lines(handle: PageHandle) -> None:
-    page, _ = flat_page()
     picture, grid = bent(page, SAG_PX)
-    found = read(handle, picture)
+    unwarped = read(handle, picture)
+    assert words_right(unwarped, truth) > 0.97
+    joined, rows = " ".join(unwarped.text.split()), [row for row in truth if not row[-1].isdigit()]
+    assert sum(row in joined for row in rows) / len(rows) > 0.9
+    assert read(handle, picture, unwarp=False) != unwarped
     flat = {line.text: np.mean(line.box, axis=0) for line in read(handle, page).lines}
     distances = [
         np.abs(np.mean(line.box, axis=0) - grid.locate(flat[line.text].astype(np.float32))).max()
-        for line in found.lines
+        for line in unwarped.lines
         if line.text in flat and line.text.isdigit()
     ]
     assert len(distances) > 30
@@ -260,8 +378,7 @@ def test_boxes_of_a_bent_page_lie_on_its_lines(handle: PageHandle) -> None:
 @pytest.mark.parametrize("degrees", [90, 180])
 def test_a_bent_page_that_lies_on_its_side_is_read_too(handle: PageHandle, degrees: int) -> None:
     page, truth = flat_page()
-    picture = np.ascontiguousarray(turn(bent(page, SAG_PX)[0], degrees))
-    found = read(handle, picture)
+    found = read(handle, np.ascontiguousarray(turn(bent(page, SAG_PX)[0], degrees)))
     assert found.angle == -degrees % 360
     assert words_right(found, truth) > 0.9
 
@@ -281,8 +398,8 @@ def test_a_whole_line_is_never_flattened(handle: PageHandle, monkeypatch: pytest
 
     monkeypatch.setattr(handle, "_find_grid", refuse)
     picture = bent(flat_page()[0], SAG_PX)[0]
-    assert read(handle, picture, ReadOptions(detect=False)).width == picture.shape[1]
-    assert read(handle, picture, replace(ReadOptions(), unwarp=False)).lines
+    assert read(handle, picture, detect=False).width == picture.shape[1]
+    assert read(handle, picture, unwarp=False).lines
 
 
 @pytest.mark.parametrize(("sent", "unwarp"), [([], True), ([("unwarp", "false")], False), ([("unwarp", True)], True)])

@@ -1,38 +1,37 @@
-"""Words and characters of pages that the real models read, held against the ink of the pages."""
+"""Words and characters of lines: where words begin, by script, and where they stand, held against ink."""
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import get_args
 
 import cv2
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from ppocr_support import frame_of, load, read
 from support import page_handle
 
+from ocrsvc.engines.line_recognizer import Path
 from ocrsvc.engines.ppocr.handle import PageHandle
-from ocrsvc.records import Box, Decoder, Image, Line, Page, Pixels, ReadOptions, ReadTask, Word
+from ocrsvc.engines.ppocr.pipeline.words import ink_columns, place_characters
+from ocrsvc.imaging.word_split import open_jieba, word_begins
+from ocrsvc.records import Decoder, Line, Page, Pixels, Word
 
-PAGES = Path(__file__).parent / "pages"
 LETTER_GAP_PX = 8  # between letters of line.png and notice.png there are 6 at most, between words 10 and more
+NOTICE = [
+    "通|知|Notice",
+    "图|书|馆|今|天|下|午|三|点|关|门|。",
+    "The|library|closes|at|15:00|today.",
+    "编|号|2026-1121|电|话|010-5550142",
+]
 
 
 @pytest.fixture(scope="module")
 def handle() -> Iterator[PageHandle]:
     with page_handle() as handle:
         yield handle
-
-
-def load(name: str) -> Pixels:
-    return np.asarray(cv2.imread(str(PAGES / name)), np.uint8)
-
-
-def read(handle: PageHandle, pixels: Pixels, options: ReadOptions) -> Page:
-    (page,) = handle.read([ReadTask(Image(pixels, "png"), options)])
-    assert isinstance(page, Page)
-    return page
 
 
 def words_of(line: Line) -> tuple[Word, ...]:
@@ -44,52 +43,35 @@ def texts(page: Page) -> list[str]:
     return ["|".join(word.text for word in words_of(line)) for line in page.lines]
 
 
-def runs_of_ink(rows: Pixels) -> list[tuple[int, int]]:
-    """Where words begin and end in rows of a page, by the gaps between them."""
+def assert_between_gaps(words: Sequence[Word], rows: Pixels) -> None:
+    """Words begin and end where the gaps between words in rows of a page say."""
     inked = np.flatnonzero((rows.min(axis=2) < 128).any(axis=0))
     breaks = np.flatnonzero(np.diff(inked) > LETTER_GAP_PX)
-    return list(zip(inked[[0, *(breaks + 1)]].tolist(), (inked[[*breaks, -1]] + 1).tolist(), strict=True))
-
-
-def sides_of(box: Box) -> NDArray[np.float64]:
-    """Left, top, right and bottom of the frame around a box."""
-    corners = np.array(box)
-    return np.concatenate([corners.min(axis=0), corners.max(axis=0)])
-
-
-def assert_between(words: Sequence[Word], runs: Sequence[tuple[int, int]]) -> None:
-    found = np.array([sides_of(word.box)[[0, 2]] for word in words])
-    assert np.abs(found - np.array(runs)).max() <= 2
-
-
-NOTICE = [
-    "通|知|Notice",
-    "图|书|馆|今|天|下|午|三|点|关|门|。",
-    "The|library|closes|at|15:00|today.",
-    "编|号|2026-1121|电|话|010-5550142",
-]
+    runs = np.stack([inked[[0, *(breaks + 1)]], inked[[*breaks, -1]] + 1], axis=1)
+    found = np.array([frame_of(word.box)[[0, 2]] for word in words])
+    assert np.abs(found - runs).max() <= 2
 
 
 @pytest.mark.parametrize("decoder", get_args(Decoder))
 def test_words_end_where_their_ink_does(handle: PageHandle, decoder: Decoder) -> None:
     pixels, line = load("notice.png"), load("line.png")
-    page = read(handle, pixels, ReadOptions(words=True, decoder=decoder))
+    page = read(handle, pixels, words=True, decoder=decoder)
     assert texts(page) == NOTICE
-    assert_between(words_of(page.lines[2]), runs_of_ink(pixels[160:205]))
+    assert_between_gaps(words_of(page.lines[2]), pixels[160:205])
     assert all(0.5 < word.confidence <= 1 and not word.characters for line in page.lines for word in words_of(line))
     # The whole image as one line; and words are not there unless they are asked for.
-    alone = read(handle, line, ReadOptions(detect=False, words=True, decoder=decoder))
+    alone = read(handle, line, detect=False, words=True, decoder=decoder)
     assert texts(alone) == [NOTICE[2]]
-    assert_between(words_of(alone.lines[0]), runs_of_ink(line))
-    assert all(line.words is None for line in read(handle, pixels, ReadOptions(decoder=decoder)).lines)
+    assert_between_gaps(words_of(alone.lines[0]), line)
+    assert all(line.words is None for line in read(handle, pixels, decoder=decoder).lines)
 
 
 def test_characters_are_those_of_the_words_and_lie_in_their_boxes(handle: PageHandle) -> None:
-    page = read(handle, load("notice.png"), ReadOptions(characters=True))
+    page = read(handle, load("notice.png"), characters=True)
     for word in (word for line in page.lines for word in words_of(line)):
         assert "".join(character.text for character in word.characters) == word.text
-        sides = np.array([sides_of(character.box) for character in word.characters])
-        left, top, right, bottom = sides_of(word.box)
+        sides = np.array([frame_of(character.box) for character in word.characters])
+        left, top, right, bottom = frame_of(word.box)
         assert (sides[0, 0], sides[-1, 2]) == pytest.approx((left, right), abs=0.5)
         assert (sides[1:, 0] >= sides[:-1, 2] - 0.5).all()
         assert (sides[:, 1].min(), sides[:, 3].max()) == pytest.approx((top, bottom), abs=0.5)
@@ -100,35 +82,27 @@ def test_words_of_a_turned_page_stand_where_they_are_and_begin_where_reading_doe
     handle: PageHandle, name: str, degrees: int
 ) -> None:
     pixels = load(name)
-    page = read(handle, pixels, ReadOptions(words=True))
+    page = read(handle, pixels, words=True)
     assert texts(page) == NOTICE
     for word in words_of(page.lines[2]):
-        left, top, right, bottom = np.rint(sides_of(word.box)).astype(int)
+        left, top, right, bottom = np.rint(frame_of(word.box)).astype(int)
         assert (pixels[top:bottom, left:right] < 128).any()
         start = {90: (right, top), 180: (right, bottom)}[degrees]
         assert np.allclose(word.box[0], start, atol=1)
 
 
-def vertical_page(columns: int = 3) -> tuple[Pixels, list[tuple[int, int]]]:
-    """The Chinese line of notice.png set downwards, in columns from right to left; and each character's corner."""
-    line = load("notice.png")[98:138, 32:332]
-    characters = [line[:, begin : begin + 30] for begin in range(0, 300, 30)]
-    page: Pixels = np.full((460, 80 * columns + 40, 3), 255, np.uint8)
-    corners = []
-    for column in range(columns):
-        for row, character in enumerate(characters):
-            left, top = 80 * (columns - 1 - column) + 45, 10 + row * 40
-            page[top : top + 40, left : left + 30] = character
-            corners.append((left, top))
-    return page, corners
-
-
 def test_characters_of_vertical_lines_stand_in_their_cells(handle: PageHandle) -> None:
-    pixels, corners = vertical_page()
-    page = read(handle, pixels, ReadOptions(words=True))
+    """The Chinese line of notice.png set downwards, in columns from right to left."""
+    line, corners = load("notice.png")[98:138, 32:332], []
+    pixels: Pixels = np.full((460, 280, 3), 255, np.uint8)
+    for column, row in itertools.product(range(3), range(10)):
+        left, top = 80 * (2 - column) + 45, 10 + row * 40
+        pixels[top : top + 40, left : left + 30] = line[:, row * 30 : row * 30 + 30]
+        corners.append((left, top))
+    page = read(handle, pixels, words=True)
     assert texts(page) == [NOTICE[1].removesuffix("|门|。")] * 3
     for word, (left, top) in zip((w for line in page.lines for w in words_of(line)), corners, strict=True):
-        sides = sides_of(word.box)
+        sides = frame_of(word.box)
         assert (sides[:2] >= (left - 3, top - 2)).all()
         assert (sides[2:] <= (left + 33, top + 42)).all()
         assert word.box[0][1] < word.box[1][1]
@@ -140,8 +114,176 @@ def test_words_of_a_slanted_line_are_slanted_unless_upright_boxes_are_asked_for(
 ) -> None:
     turn = cv2.getRotationMatrix2D((320, 150), -3, 1)
     pixels = np.asarray(cv2.warpAffine(load("notice.png"), turn, (640, 300), borderValue=(255, 255, 255)), np.uint8)
-    page = read(handle, pixels, ReadOptions(words=True, upright_boxes=upright))
-    library = words_of(page.lines[2])[1]
+    library = words_of(read(handle, pixels, words=True, upright_boxes=upright).lines[2])[1]
     (left, top), (right, down) = library.box[0], library.box[1]
     assert np.degrees(np.arctan2(down - top, right - left)) == pytest.approx(0 if upright else 3, abs=0.7)
     assert library.text == "library"
+
+
+# Where words begin, by script
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The harbour, (red) one.", "The|harbour,|(red)|one."),
+        ("  two  spaces ", "two|spaces"),
+        ("$14.50 -3.5% 41.5cm 25℃ 12㎡ 1,000", "$14.50|-3.5%|41.5cm|25℃|12㎡|1,000"),
+        ("port@example.org https://a.b/c?d=1", "port@example.org|https://a.b/c?d=1"),
+        ("共480页，高41.5cm", "共|480|页|，|高|41.5cm"),
+        ("￥329.04元", "￥329.04|元"),
+        ("使用Python3.11或更新", "使|用|Python3.11|或|更|新"),
+        ("《船》（一）：「二」", "《|船|》|（|一|）|：|「|二|」"),
+        ("２５ＡＢ号", "２５ＡＢ|号"),
+        ("カメラとphoto", "カ|メ|ラ|と|photo"),
+        ("항구 사무소", "항구|사무소"),
+        ("𠮷野", "𠮷|野"),
+        ("порт Ελλάδα", "порт|Ελλάδα"),
+        ("“中文” — x", "“|中|文|”|—|x"),
+        ("", ""),
+        ("   ", ""),
+    ],
+)
+def test_words_are_parted_by_spaces_and_chinese_by_character(text: str, expected: str) -> None:
+    ends = [*word_begins(text), len(text)]
+    assert "|".join(text[begin:end].rstrip() for begin, end in itertools.pairwise(ends)) == expected
+
+
+def test_a_segmenter_is_given_runs_of_chinese_and_nothing_else() -> None:
+    seen: list[str] = []
+
+    def in_pairs(text: str) -> Iterator[str]:
+        seen.append(text)
+        return (text[begin : begin + 2] for begin in range(0, len(text), 2))
+
+    assert word_begins("港务所 keeps 记录，3艘", in_pairs) == [0, 2, 4, 10, 12, 13, 14]
+    assert seen == ["港务所", "记录", "艘"]
+
+
+def test_jieba_finds_the_words_of_its_dictionary() -> None:
+    pytest.importorskip("jieba")
+    assert list(open_jieba()("图书馆今天关门")) == ["图书馆", "今天", "关门"]
+
+
+# Where characters stand in a crop, on lines drawn as blocks of ink
+
+HEIGHT, WIDTH, STEP_PX = 48, 320, 8
+THREE = [(20, 12, 40, 38), (44, 20, 60, 38), (90, 12, 112, 44)]
+
+
+def path_of(text: str, *steps: int, width: int = WIDTH) -> Path:
+    """A path whose characters stand on one step each."""
+    places = np.array(steps, np.intp)
+    return Path(list(text), places, places, width // STEP_PX, 0.9, np.full(len(text), 0.9))
+
+
+def blocks(*sides: tuple[int, int, int, int], ink: int = 20, paper: int = 240) -> Pixels:
+    """A line with blocks of ink: left, top, right, bottom of each."""
+    crop: Pixels = np.full((HEIGHT, WIDTH), paper, np.uint8)
+    for left, top, right, bottom in sides:
+        crop[top:bottom, left:right] = ink
+    return crop
+
+
+def placed(path: Path, crop: Pixels) -> list[tuple[int, ...]]:
+    """The characters' sides in pixels: left, top, right, bottom."""
+    (found,) = place_characters([(path, ink_columns(crop))], HEIGHT)
+    assert found is not None
+    shares = np.stack([found.left, found.top, found.right, found.bottom], axis=1)
+    return [tuple(map(round, sides)) for sides in (shares * [WIDTH, HEIGHT, WIDTH, HEIGHT]).tolist()]
+
+
+@pytest.mark.parametrize("colours", [(20, 240), (240, 20), (120, 160)])
+def test_characters_end_where_their_ink_does(colours: tuple[int, int]) -> None:
+    crop = blocks(*THREE, ink=colours[0], paper=colours[1])
+    assert placed(path_of("ab c", 3, 6, 9, 12), crop) == THREE
+    assert placed(path_of("ab c", 3, 6, 9, 12), np.repeat(crop[:, :, None], 3, axis=2)) == THREE
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "ink", "expected"),
+    [
+        pytest.param("ab c", (4, 5, 8, 11), THREE, THREE, id="steps that are a little off"),
+        pytest.param(
+            "川一",
+            (3, 7),
+            [(20, 10, 28, 38), (34, 10, 42, 38), (46, 10, 70, 38)],
+            [(20, 10, 42, 38), (46, 10, 70, 38)],
+            id="a character of two parts",
+        ),
+        pytest.param(
+            "a",
+            (3,),
+            [(20, 12, 40, 38), (24, 0, 30, 4), (22, 45, 28, 48)],
+            [(20, 12, 40, 38)],
+            id="ink of the lines above and below",
+        ),
+        pytest.param(
+            "a",
+            (13,),
+            [(4, 10, 10, 40), (100, 12, 120, 38), (300, 10, 318, 40)],
+            [(100, 12, 120, 38)],
+            id="what stands far from the first and last character",
+        ),
+        pytest.param("ab", (3, 9), [], [(22, 0, 30, 48), (70, 0, 78, 48)], id="characters without ink"),
+    ],
+)
+def test_what_ink_is_a_characters_own(
+    text: str, steps: tuple[int, ...], ink: list[tuple[int, int, int, int]], expected: list[tuple[int, ...]]
+) -> None:
+    assert placed(path_of(text, *steps), blocks(*ink)) == expected
+
+
+def test_characters_that_touch_are_cut_where_the_ink_is_thinnest_and_a_late_mark_keeps_its_ink() -> None:
+    crop = blocks((20, 12, 40, 38), (40, 34, 44, 38), (44, 12, 64, 38))
+    (_, _, right, _), (left, _, _, _) = placed(path_of("ru", 3, 6), crop)
+    assert 40 <= left == right <= 44
+    (_, _, letter, _), (mark, _, end, _) = placed(path_of("y.", 4, 5), blocks((20, 12, 40, 38), (42, 34, 46, 38)))
+    assert letter <= mark < end == 46
+
+
+def test_a_line_of_spaces_has_no_places() -> None:
+    lines = [(path_of(" ", 3), ink_columns(blocks())), (path_of("a", 3), ink_columns(blocks(THREE[0])))]
+    assert [found is None for found in place_characters(lines, HEIGHT)] == [True, False]
+    assert place_characters([], HEIGHT) == []
+
+
+def test_a_line_is_placed_alone_as_beside_others() -> None:
+    random = np.random.default_rng(3)
+    lines = []
+    for _ in range(20):
+        crop = np.asarray(random.integers(0, 2, (HEIGHT, WIDTH)) * random.integers(0, 2, WIDTH) * 255, np.uint8)
+        steps = np.sort(random.choice(WIDTH // STEP_PX, int(random.integers(1, 40)), replace=False)).tolist()
+        lines.append((path_of("x" * len(steps), *steps), ink_columns(crop)))
+    for line, beside in zip(lines, place_characters(lines, HEIGHT), strict=True):
+        (alone,) = place_characters([line], HEIGHT)
+        assert alone is not None
+        assert beside is not None
+        assert np.array_equal(alone.left, beside.left)
+        assert np.array_equal(alone.right, beside.right)
+        assert (alone.line_top, alone.line_bottom) == (beside.line_top, beside.line_bottom)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_is_read_boxes_are_in_order_and_in_the_crop(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    crop = np.asarray(random.integers(0, 256, (HEIGHT, WIDTH)), np.uint8)
+    steps = np.sort(random.choice(WIDTH // STEP_PX, int(random.integers(1, 40)), replace=False))
+    text = "".join(random.choice(list("a 中"), len(steps) - 1)) + "b"
+    sides = np.array(placed(path_of(text, *steps.tolist()), crop))
+    assert (sides[:, :2] <= sides[:, 2:]).all()
+    assert (sides[1:, 0] >= sides[:-1, 2]).all()
+    assert (sides[:, 1] < sides[:, 3]).all()
+    assert sides.min() >= 0
+    assert (sides <= [WIDTH, HEIGHT, WIDTH, HEIGHT]).all()
+
+
+def test_the_longest_line_costs_a_few_milliseconds() -> None:
+    crop = np.asarray(np.random.default_rng(1).integers(0, 256, (HEIGHT, 3200, 3)), np.uint8)
+    path = path_of("a" * 400, *range(400), width=3200)
+    times_s = []
+    for _ in range(3):
+        began_s = time.thread_time()
+        place_characters([(path, ink_columns(crop))], HEIGHT)
+        times_s.append(time.thread_time() - began_s)
+    assert min(times_s) < 0.1

@@ -58,8 +58,7 @@ class Models:
         from ocrsvc.engines.ppocr.handle import PageHandle
         from ocrsvc.engines.ppocr.pipeline.detector import Detector
         from ocrsvc.engines.ppocr.pipeline.recognition_batches import SingleLineRunner
-        from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer
-        from ocrsvc.engines.ppocr.pipeline.several_recognizers import Script
+        from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, Script
         from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part
         from ocrsvc.engines.ppocr.runtime.models import read_dictionary
         from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads

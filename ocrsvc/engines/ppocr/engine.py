@@ -20,10 +20,9 @@ from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, Imaging, find_backend
 from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline, batch_on_gpu, find_fault
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
-from ocrsvc.engines.ppocr.pipeline.page_grid import find_grid
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import BatchRunner, LineRunner, make_line_runner, profiles
-from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, BeamRecognizer, Recognizer
-from ocrsvc.engines.ppocr.pipeline.several_recognizers import Script
+from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, BeamRecognizer, Recognizer, Script
+from ocrsvc.engines.ppocr.pipeline.unwarp import find_grid
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
 from ocrsvc.engines.ppocr.runtime.model_parts import ModelParts, read_parts
 from ocrsvc.engines.ppocr.runtime.models import read_dictionary

@@ -17,7 +17,7 @@ from ocrsvc.engines.ppocr.pipeline.db_postprocess import ProbabilityMap, find_li
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.line_field import LastMask
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, PageReader, read_page
-from ocrsvc.engines.ppocr.pipeline.several_recognizers import Script, open_page
+from ocrsvc.engines.ppocr.pipeline.recognizer import Script, open_page
 from ocrsvc.engines.ppocr.pipeline.unwarp import FindGrid, OpenPage, read_unwarped
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import OcrsvcError

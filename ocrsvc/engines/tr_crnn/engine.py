@@ -13,7 +13,7 @@ from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.model.version import TITLE
 from ocrsvc.engines.ppocr.handle import PageHandle
 from ocrsvc.engines.ppocr.pipeline.detector import open_detector
-from ocrsvc.engines.ppocr.pipeline.several_recognizers import Script
+from ocrsvc.engines.ppocr.pipeline.recognizer import Script
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, built_in_part
 from ocrsvc.engines.ppocr.runtime.providers import Device
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig

@@ -22,8 +22,7 @@ from ocrsvc.engines.ppocr.gpu.resize import (
     scaling,
     source_pixels_for,
 )
-from ocrsvc.engines.ppocr.pipeline.line_ground import find_noisy_ground
-from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat
+from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat, find_noisy_ground
 from ocrsvc.imaging.geometry import Quad
 
 Sizes = NDArray[np.int64]
@@ -51,7 +50,7 @@ def crop_lines(
 
 
 def _with_level_grounds(backend: ArrayBackend, levels: Array, inside: Array) -> Array:
-    """The lines (n, height, padded, channels) with their grounds as `line_ground.level_ground` levels them.
+    """The lines (n, height, padded, channels) with their grounds as `network_input.level_ground` levels them.
 
     `inside` (n, padded) says which columns are theirs. Levels are counted where they are, and judged in memory.
     """

@@ -32,12 +32,10 @@ from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
 )
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.line_field import LastMask
-from ocrsvc.engines.ppocr.pipeline.line_ground import level_ground
-from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat, to_tensor
+from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat, level_ground, to_tensor
 from ocrsvc.engines.ppocr.pipeline.page import PageReader, add_ink, read_page
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import LineImage, RunBatch
-from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer
-from ocrsvc.engines.ppocr.pipeline.several_recognizers import Script, open_page
+from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, Script, open_page
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner
 from ocrsvc.imaging.outline import Outline, corners, cut, extent, is_curved
 from ocrsvc.records import Image, Pixels, ReadTask

@@ -17,11 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.model.description import Detection
-from ocrsvc.engines.ppocr.pipeline.curved_lines import curved_outline, fills
-from ocrsvc.engines.ppocr.pipeline.fused_lines import (
+from ocrsvc.engines.ppocr.pipeline.contours import (
     LEVELS,
     MOST_LOOKS_AT_PARTS,
+    SMALLEST_PX,
+    Contour,
     Division,
+    curved_outline,
+    fills,
     may_be_looked_at,
     parts_of,
     rows_of,
@@ -53,11 +56,8 @@ USUAL_THRESHOLDS: Final = Thresholds()
 
 def thresholds_of(part: Detection | None) -> Thresholds:
     """Those that a model's description states; the usual ones where it states none."""
-    if part is None:
-        return USUAL_THRESHOLDS
-    return Thresholds(
-        part.map_threshold or MAP_THRESHOLD, part.box_threshold or BOX_THRESHOLD, part.unclip_ratio or UNCLIP_RATIO
-    )
+    stated = (part.map_threshold, part.box_threshold, part.unclip_ratio) if part is not None else (None,) * 3
+    return Thresholds(stated[0] or MAP_THRESHOLD, stated[1] or BOX_THRESHOLD, stated[2] or UNCLIP_RATIO)
 
 
 STRIDE = 32  # the network's input sides must be multiples of this
@@ -69,7 +69,6 @@ SECOND_PASS_GAIN = 1.3
 SMALL_TEXT_SHARE = 0.25
 SMALL_IMAGE_PX = 640
 STRIP = 4.0
-SMALLEST_PX = 3
 MOST_BOXES = 3000
 THICK = 1.5  # by the usual thickness of a page's contours, from which one may hold two rows
 UNCLAIMED_SHARE = 0.1  # of what the map takes for text, beyond which a finer pass follows if no line holds it
@@ -77,7 +76,6 @@ UNCLAIMED_GAIN = 2.0  # of that pass
 FEWEST_SPECKS = 3  # that are taken for lines much too small, if they are a share of SMALL_TEXT_SHARE
 
 ProbabilityMap = NDArray[np.float32]
-Contour = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +213,7 @@ class _MapReader:
     def lines(self, contour: Contour, levels: tuple[float, ...]) -> list[Outline]:
         """The lines in a contour, in pixels of the map: one as a rule, none in a speck.
 
-        Without `levels` (see `fused_lines.rows_of`) it must not be taken apart.
+        Without `levels` (see `contours.rows_of`) it must not be taken apart.
         """
         around = cv2.minAreaRect(contour)
         across, along = around[1]
@@ -228,7 +226,7 @@ class _MapReader:
         is_tall = height > width
         if levels and (not is_rectangle or min(across, along) > THICK * self.usual or is_tall):
             rows = rows_of(contour, self.probabilities, levels)
-            if rows.parts:
+            if rows[0]:
                 return self._all_lines(contour, rows)
         if is_rectangle:
             return [_grown(around, unclip_ratio)]
@@ -240,10 +238,10 @@ class _MapReader:
         return self._all_lines(contour, parts_of(contour, self.probabilities, levels))
 
     def _all_lines(self, contour: Contour, division: Division) -> list[Outline]:
-        *_, width, height = cv2.boundingRect(contour)
-        allowed = may_be_looked_at(division.parts, width * height, MOST_LOOKS_AT_PARTS)
-        parts = zip(division.parts, allowed, strict=True)
-        return [line for part, divide in parts for line in self.lines(part, division.levels if divide else ())]
+        (parts, levels), (*_, width, height) = division, cv2.boundingRect(contour)
+        allowed = may_be_looked_at(parts, width * height, MOST_LOOKS_AT_PARTS)
+        each = zip(parts, allowed, strict=True)
+        return [line for part, divide in each for line in self.lines(part, levels if divide else ())]
 
 
 def _grown(around: tuple[Sequence[float], Sequence[float], float], unclip_ratio: float) -> Quad:

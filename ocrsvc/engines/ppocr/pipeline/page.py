@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineReader, LineText
 from ocrsvc.engines.model.description import Direction
-from ocrsvc.engines.ppocr.pipeline.character_places import ink_columns
 from ocrsvc.engines.ppocr.pipeline.network_input import at_usual_height
 from ocrsvc.engines.ppocr.pipeline.spaces import decide_spaces
-from ocrsvc.engines.ppocr.pipeline.words import in_logical_order, words_of
+from ocrsvc.engines.ppocr.pipeline.words import in_logical_order, ink_columns, words_of
 from ocrsvc.imaging.geometry import Quad, as_box, heading, sides, turn_points, upright_box
 from ocrsvc.imaging.joined_lines import part_joined_lines
 from ocrsvc.imaging.outline import Outline, corners, cut, ends, extent, is_curved, turned_round

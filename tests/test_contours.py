@@ -1,0 +1,294 @@
+"""Lines from the detector's probability map, with maps drawn by hand: straight, fused and curved ones."""
+
+from __future__ import annotations
+
+import time
+
+import cv2
+import numpy as np
+import pytest
+from bent_page import bend
+from numpy.typing import NDArray
+from ppocr_support import rectangle
+
+from ocrsvc.engines.ppocr.gpu.page_reader import CERTAIN, pack_map, unpack_map
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
+    MAP_THRESHOLD,
+    FoundLines,
+    find_lines,
+    first_scale,
+    lines_from_map,
+    lines_from_mask,
+    order_clockwise,
+    second_scale,
+)
+from ocrsvc.imaging.geometry import crop, heading, sides
+from ocrsvc.imaging.outline import Outline, corners, cut, ends, extent, is_curved, turned_round
+from ocrsvc.records import Pixels
+
+Map = NDArray[np.float32]
+Patch = tuple[int, int, int, int, float]
+"""Left, top, right, bottom, and how sure the map is there."""
+
+
+def drawn_map(*rectangles: tuple[int, int, int, int], size: tuple[int, int] = (64, 160)) -> Map:
+    """A probability map of (height, width) `size` with 0.9 inside each (left, top, right, bottom)."""
+    table = np.zeros(size, np.float32)
+    for left, top, right, bottom in rectangles:
+        table[top:bottom, left:right] = 0.9
+    return table
+
+
+def test_a_shape_on_the_map_grows_by_the_unclip_distance_in_the_pixels_of_the_image() -> None:
+    # 101 x 11 px counts as 100 x 10 between pixel centres: d = 1000 * 1.5 / 220 = 6.82.
+    table = drawn_map((30, 20, 131, 31))
+    (quad,) = lines_from_map(table, 160, 64).outlines
+    assert np.allclose(quad, [[23.2, 13.2], [136.8, 13.2], [136.8, 36.8], [23.2, 36.8]], atol=0.1)
+    (large,) = lines_from_map(table, 320, 128).outlines
+    assert np.allclose(large, quad * 2)
+
+
+def test_lines_one_pixel_apart_on_the_map_stay_two() -> None:
+    quads = lines_from_map(drawn_map((30, 20, 130, 28), (30, 29, 130, 37)), 160, 64).outlines
+    assert sorted(round(float(quad[:, 1].mean())) for quad in quads) == [24, 32]
+
+
+def test_faint_shapes_and_specks_are_no_lines_and_none_leaves_the_image() -> None:
+    assert lines_from_map(drawn_map((30, 20, 130, 30)) * 0.45, 160, 64).outlines == []
+    assert lines_from_map(drawn_map((30, 20, 31, 21)), 160, 64).outlines == []
+    (quad,) = lines_from_map(drawn_map((0, 0, 160, 10)), 160, 64).outlines
+    assert quad.min() >= 0
+    assert (quad.max(axis=0) <= (160, 64)).all()
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_corners_are_ordered_clockwise_from_the_top_left(first: int) -> None:
+    ordered = np.array([[1, 1], [9, 2], [9, 6], [1, 5]], np.float32)
+    assert order_clockwise(np.roll(ordered, first, axis=0)).tolist() == ordered.tolist()
+
+
+@pytest.mark.parametrize(
+    ("height", "unclaimed", "scale", "longest", "expected"),
+    [
+        (60.0, 0.0, 0.5, 2000, 0.5),  # tall text: what was seen is enough
+        (12.0, 0.0, 0.5, 2000, 1.024),  # wants 1.67, but 2048 px is the most
+        (12.0, 0.0, 1.0, 300, 1.667),  # a small image is enlarged
+        (4.0, 0.0, 1.0, 300, 2.5),  # but not beyond the limit
+        (60.0, 0.05, 0.5, 1500, 0.5),
+        (60.0, 0.2, 0.5, 1500, 1.0),  # text that is in no line is looked at again larger
+        (None, 1.0, 0.5, 1500, 1.0),
+        (None, 0.0, 0.5, 2000, 0.5),  # nothing was found: there is no second pass
+    ],
+)
+def test_the_scale_follows_the_height_of_the_text_and_what_is_in_no_line(
+    height: float | None, unclaimed: float, scale: float, longest: int, expected: float
+) -> None:
+    found = FoundLines([] if height is None else [rectangle(0, 0, 100, height)], unclaimed)
+    assert second_scale(found, scale, longest) == pytest.approx(expected, rel=0.01)
+
+
+def test_specks_are_text_that_is_much_too_small() -> None:
+    streaks = [(left, top, left + 20, top + 2) for left in (10, 50, 90) for top in (8, 18)]
+    found = lines_from_map(drawn_map((30, 40, 130, 60), *streaks), 160, 64)
+    assert (len(found.outlines), found.specks) == (1, 6)
+    assert second_scale(found, 1.0, 1600) == 2048 / 1600
+    assert second_scale(FoundLines(found.outlines, 0.0), 1.0, 1600) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "expected"),
+    [
+        *((1920, 960, 0.5), (960, 480, 1.0), (700, 350, 1.0), (320, 160, 2.0), (100, 50, 2.5)),
+        # 400 x 6400 px has as many pixels as 800 x 3200: three tenths, so that it is 120 px wide and not 60.
+        *((6400, 400, 0.3), (400, 6400, 0.3)),
+    ],
+)
+def test_the_first_pass_shrinks_large_images_enlarges_small_ones_and_keeps_the_width_of_strips(
+    height: int, width: int, expected: float
+) -> None:
+    assert first_scale(height, width) == pytest.approx(expected)
+
+
+def test_small_text_gets_a_second_finer_pass_and_large_text_does_not() -> None:
+    seen: list[int] = []
+
+    def run(pixels: Pixels) -> Map:
+        """Takes everything dark for text."""
+        seen.append(pixels.shape[-1])
+        return (pixels < 128).astype(np.float32)
+
+    for height, passes in ((60, 1), (5, 2)):
+        page = np.full((704, 704), 255, np.uint8)
+        page[100 : 100 + height, 20:680] = 0
+        seen.clear()
+        find_lines(page, run)
+        assert (seen[0], len(seen)) == (704, passes)
+    assert seen[1] > 704
+
+
+# Shapes that hold several lines
+
+WIDTH, HEIGHT = 320, 160
+ELSEWHERE: tuple[Patch, ...] = ((8, 120, 100, 128, 0.9), (8, 140, 120, 148, 0.9), (160, 140, 220, 148, 0.9))
+"""Single lines, 8 px thick, that show the usual thickness."""
+COLUMN: tuple[Patch, ...] = (
+    *((40, 10 + 10 * row, 52, 18 + 10 * row, 0.95) for row in range(5)),
+    *((42, 18 + 10 * row, 50, 20 + 10 * row, 0.6) for row in range(4)),
+)
+
+
+def drawn(*patches: Patch) -> Map:
+    table = np.zeros((HEIGHT, WIDTH), np.float32)
+    for left, top, right, bottom, likely in (*patches, *ELSEWHERE):
+        table[top:bottom, left:right] = likely
+    return table
+
+
+@pytest.mark.parametrize(
+    ("patches", "middles"),
+    [
+        *(
+            ([(20, 20, 120, 28, 0.9), (20, 28, 120, 29, between), (20, 29, 120, 37, 0.9)], [(24, 70), (32, 70)])
+            for between in (0.25, 0.45, 0.65, 0.8)
+        ),
+        ([(20, 20, 120, 28, 0.9), (20, 28, 50, 29, 0.6), (20, 29, 50, 37, 0.9)], [(24, 70), (32, 34)]),
+        (COLUMN, [(14 + 10 * row, 46) for row in range(5)]),
+        # Rows that come apart only at another level.
+        (
+            [
+                *((40, 10, 54, 20, 0.95), (42, 20, 52, 22, 0.4), (40, 22, 54, 32, 0.95), (42, 32, 52, 34, 0.8)),
+                (40, 34, 54, 44, 0.95),
+            ],
+            [(14, 46), (26, 46), (38, 46)],
+        ),
+        # Lines that touch at a corner and make no rectangle.
+        ([(20, 20, 60, 28, 0.9), (58, 28, 62, 60, 0.3), (60, 60, 200, 68, 0.9)], [(24, 40), (64, 130)]),
+        # One line stays one: vertical text, words on their side, a gap and a hole in a heading.
+        ([(40, 10, 50, 100, 0.95)], [(55, 45)]),
+        ([(40, 10, 50, 40, 0.95), (40, 40, 50, 44, 0.6), (40, 44, 50, 100, 0.95)], [(55, 45)]),
+        ([(20, 20, 80, 34, 0.95), (80, 20, 90, 34, 0.6), (90, 20, 160, 34, 0.95)], [(27, 90)]),
+        ([(20, 20, 160, 34, 0.95), (60, 24, 64, 26, 0.3)], [(27, 90)]),
+    ],
+)
+def test_shapes_come_apart_where_they_hold_several_lines(patches: list[Patch], middles: list[tuple[int, int]]) -> None:
+    found = [outline.mean(axis=0) for outline in lines_from_map(drawn(*patches), WIDTH, HEIGHT).outlines]
+    above = sorted((float(y), float(x)) for x, y in found if y < 110)
+    assert len(above) == len(middles)
+    assert np.allclose(above, middles, atol=1.5)
+
+
+@pytest.mark.parametrize("edge", [0.0, 0.2005])
+def test_the_lines_are_the_same_from_a_map_of_one_byte_a_pixel(edge: float) -> None:
+    table = drawn((39, 9, 53, 59, edge), *COLUMN)
+    mask, likely = unpack_map(pack_map(np, table, MAP_THRESHOLD))
+    packed = lines_from_mask(mask, likely, WIDTH, HEIGHT, certain=CERTAIN)
+    assert np.array_equal(packed.outlines, lines_from_map(table, WIDTH, HEIGHT).outlines)
+
+
+def test_frames_within_frames_are_not_each_looked_at_whole() -> None:
+    table = np.zeros((HEIGHT * 2, WIDTH * 2), np.float32)
+    for edge in range(0, HEIGHT - 8, 6):
+        table[edge : HEIGHT * 2 - edge, edge : WIDTH * 2 - edge] = 0.9
+        table[edge + 3 : HEIGHT * 2 - edge - 3, edge + 3 : WIDTH * 2 - edge - 3] = 0
+    # What matters is that it ends; the four longest sides of a frame are no line.
+    assert len(lines_from_map(table, WIDTH, HEIGHT).outlines) < HEIGHT
+
+
+def test_frames_that_come_apart_into_frames_again_cost_no_more_than_the_map() -> None:
+    side, step = 2048, 12
+    places = range(16, side // 2 - 20, step)
+    found = np.zeros((side, side), np.float32)
+    for place in places:
+        cv2.rectangle(found, (place, place), (side - 1 - place, side - 1 - place), 0.95, 3)
+    for number, place in enumerate(places[:-1], 1):
+        # Bridges that are the less sure the more frames are on both sides of them.
+        bridge = min([0.8, *(level for count, level in ((3, 0.65), (9, 0.45), (27, 0.27)) if number % count == 0)])
+        middle = found[side // 2 - 2 : side // 2 + 3, place + 2 : place + step - 1]
+        np.maximum(middle, bridge, out=middle)
+    began_s = time.thread_time()
+    lines_from_map(found, side, side)
+    # Looked at whole at every level, it takes 3 s.
+    assert time.thread_time() - began_s < 1.5
+
+
+# Curved lines
+
+SIZE = 400
+
+
+def arc(radius: float, thickness: int, half_angle: float, turned: float = 0.0, middle_y: int = SIZE // 2) -> Map:
+    """A map with a strip of 0.9 along a part of a circle, arched to the top; `turned` clockwise, all in degrees."""
+    table, middle = np.zeros((SIZE, SIZE), np.float32), (SIZE // 2, middle_y)
+    begin, end = -90 - half_angle + turned, -90 + half_angle + turned
+    cv2.ellipse(table, middle, (round(radius), round(radius)), 0, begin, end, 0.9, thickness)
+    return table
+
+
+def only_line(table: Map) -> Outline:
+    (outline,) = lines_from_map(table, SIZE, SIZE).outlines
+    return outline
+
+
+def test_a_strip_along_an_arc_is_one_curved_line_around_it() -> None:
+    outline = only_line(arc(150, 10, 50))
+    assert is_curved(outline)
+    # 150 px x 100 degrees = 262 px; the strip is 10 px thick, so d = 262 * 10 * 1.5 / (2 * 272) = 7.2 px.
+    along, across = extent(outline)
+    assert along == pytest.approx(262 + 14, rel=0.04)
+    assert across == pytest.approx(10 + 14, rel=0.1)
+    radii = np.hypot(*(outline - SIZE / 2).T)
+    middle = len(outline) // 2
+    assert np.allclose(radii[1 : middle - 1], 150 + 12, atol=3)
+    assert np.allclose(radii[middle + 1 : -1], 150 - 12, atol=3)
+
+
+@pytest.mark.parametrize(("turned", "direction"), [(0, 0), (90, 90), (180, 0), (270, 90)])
+def test_a_curved_line_begins_at_its_left_end_or_at_its_top_in_the_rectangle_around_it(
+    turned: float, direction: int
+) -> None:
+    outline = only_line(arc(150, 10, 40, turned))
+    quad = corners(outline)
+    assert heading(quad) == heading(ends(outline)) == direction
+    assert heading(ends(turned_round(outline))) == heading(corners(turned_round(outline))) == direction + 180
+    assert np.allclose(quad.min(axis=0), outline.min(axis=0), atol=1)
+    assert np.allclose(quad.max(axis=0), outline.max(axis=0), atol=1)
+
+
+def test_a_slanted_line_and_one_that_is_hardly_bent_are_rectangles() -> None:
+    slanted = cv2.line(np.zeros((SIZE, SIZE), np.float32), (50, 60), (350, 200), 0.9, 10)
+    assert not is_curved(only_line(slanted.astype(np.float32)))
+    assert not is_curved(only_line(arc(800, 10, 6, middle_y=900)))
+
+
+def test_a_cross_and_a_ring_are_no_lines_and_are_counted_as_text_in_no_line() -> None:
+    ring = cv2.circle(np.zeros((SIZE, SIZE), np.float32), (200, 200), 120, 0.9, 8)
+    assert lines_from_map(ring.astype(np.float32), SIZE, SIZE).outlines == []
+    cross = drawn_map((50, 195, 350, 205), (195, 50, 205, 350), size=(SIZE, SIZE))
+    assert lines_from_map(cross, SIZE, SIZE).outlines == []
+    cross[380:390, 50:350] = 0.9
+    found = lines_from_map(cross, SIZE, SIZE)
+    assert len(found.outlines) == 1
+    # Between pixel centres: a cross of 2 * 299 * 9 - 81 = 5301 and a line of 299 * 9 = 2691 px.
+    assert found.unclaimed == pytest.approx(5301 / (5301 + 2691), rel=0.01)
+
+
+def test_a_bent_line_is_cut_out_as_it_was_before() -> None:
+    sharp = np.full((24, 240), 255, np.uint8)
+    cv2.putText(sharp, "Curved lines 1234567", (4, 18), cv2.FONT_HERSHEY_SIMPLEX, 0.6, 0, 1, cv2.LINE_AA)
+    strip = np.asarray(cv2.GaussianBlur(sharp, (5, 5), 0), np.uint8)
+    places = np.linspace(-120, 120, 17) / 150
+    circle = np.stack([np.sin(places), -np.cos(places)], axis=1)
+    outline = np.concatenate([200 + 162 * circle, (200 + 138 * circle)[::-1]]).astype(np.float32)
+    straightened = cut(bend(strip, 150, (400, 200)), outline, 240, 24)
+    assert straightened.shape == (24, 240)
+    assert np.corrcoef(straightened.ravel(), strip.ravel())[0, 1] > 0.95
+    # Pieces that are less than a column wide are left out.
+    assert cut(np.zeros((400, 400), np.uint8), outline, 5, 48).shape == (48, 5)
+
+
+def test_a_straight_outline_is_cut_as_the_quad_that_it_is() -> None:
+    page = np.random.default_rng(2).integers(0, 256, (80, 120, 3), np.uint8)
+    quad = np.array([[10, 12], [90, 20], [88, 44], [8, 36]], np.float32)
+    assert np.array_equal(cut(page, quad, 96, 48), crop(page, quad, 96, 48))
+    assert extent(quad) == pytest.approx(sides(quad))
+    assert corners(quad) is quad
