@@ -19,8 +19,14 @@ from tls_support import RSA, Authority
 from ocrsvc.cli.check import describe_tls
 from ocrsvc.connections import certificates as certificates_module
 from ocrsvc.connections.certificates import Certificates, connect_in_memory, key_of, keys_by_name, names_of
-from ocrsvc.connections.client_context import client_context, context_of_own_service
-from ocrsvc.connections.tls_files import HTTP, TlsFiles, files_of, make_context
+from ocrsvc.connections.tls_contexts import (
+    HTTP,
+    TlsFiles,
+    client_context,
+    context_of_own_service,
+    files_of,
+    make_context,
+)
 from ocrsvc.errors import OperatorError, SettingsError
 from ocrsvc.settings.load import read_settings
 from ocrsvc.telemetry.metrics import TLS_NOT_AFTER, TLS_READS

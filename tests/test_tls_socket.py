@@ -16,7 +16,7 @@ import pytest
 from tls_support import Authority
 
 from ocrsvc.connections.handshakes import Handshakes
-from ocrsvc.connections.tls_files import HTTP, TlsFiles, make_context
+from ocrsvc.connections.tls_contexts import HTTP, TlsFiles, make_context
 from ocrsvc.connections.tls_socket import HANDSHAKE_BYTES, MOST_UNSENT_BYTES, NotTls, TlsSocket
 from ocrsvc.telemetry.metrics import TLS_HANDSHAKES
 from ocrsvc.telemetry.metrics_store import MetricsStore

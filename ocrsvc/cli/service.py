@@ -58,7 +58,7 @@ class Access:
 
     def find(self, url: str | None) -> tuple[str, ssl.SSLContext | None]:
         """The address, by default of the settings' own service, and what to verify it with. Raises OperatorError."""
-        from ocrsvc.connections.client_context import client_context, context_of_own_service
+        from ocrsvc.connections.tls_contexts import client_context, context_of_own_service
 
         context = client_context(self.ca, self.cert, self.cert_key)
         if url is not None:

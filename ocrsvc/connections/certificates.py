@@ -1,8 +1,6 @@
 """The certificates that new connections get: read and proved at the start, and again when their files change.
 
-A connection keeps what it began with. What cannot be used leaves the certificates as they are. Python reads a
-certificate only of a peer: so a client in this process connects to the pair, in memory, and trusts nothing but the
-certificate, which proves, too, that the pair can serve with the ciphers that are allowed.
+A connection keeps the certificate that it began with. Files that cannot be used leave the certificates as they are.
 """
 
 from __future__ import annotations
@@ -15,7 +13,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ocrsvc.connections.tls_files import GRPC, HTTP, ROLES, MemoryCopy, TlsFiles, make_context, make_plain_context
+from ocrsvc.connections.tls_contexts import (
+    GRPC,
+    HTTP,
+    ROLES,
+    MemoryCopy,
+    TlsFiles,
+    context_trusting,
+    make_context,
+    make_plain_context,
+)
 from ocrsvc.errors import SettingsError
 
 MOST_SESSIONS: Final = 1000
@@ -24,19 +31,15 @@ takes 20,000 of them."""
 
 # OpenSSL's X509_V_FLAG_NO_CHECK_TIME: the time is checked here, with its own sentence.
 _NO_CHECK_TIME: Final = 0x200000
-_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
-_END: Final = "-----END CERTIFICATE-----"
 # As Python's ssl calls the kinds, and as the setting tls_names does.
 _ALTERNATIVE_KINDS: Final = {"DNS": "DNS", "URI": "URI", "email": "EMAIL", "IP Address": "IP"}
 # TLS 1.2 takes three.
 _ROUNDS: Final = 3
 
-_Signature = tuple[tuple[int, int, int], ...]
-
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What the service's certificate says: names such as "DNS=ocr.example.com", and its time, in Unix time."""
+    """The names in the service's certificate, such as "DNS=ocr.example.com", and its time, in Unix time."""
 
     names: tuple[str, ...]
     not_before_s: float
@@ -45,7 +48,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """What one reading of the files made: for new connections of HTTP and of gRPC."""
+    """For new connections of HTTP and of gRPC, from one reading of the files."""
 
     http: ssl.SSLContext
     grpc: ssl.SSLContext
@@ -55,17 +58,14 @@ class Contexts:
 class Certificates:
     """The certificates of the service. The arbiter reads the files, and copies them; its workers follow it.
 
-    Any thread may read `current`, what new connections get; one thread changes it. `generation` counts how often others
-    were read and taken; the clock gives Unix time.
-
-    Raises:
-        SettingsError: They cannot be used.
+    Any thread may read `current`, which new connections get; one thread changes it. `generation` counts the changes;
+    the clock gives Unix time. Raises SettingsError for files that cannot be used.
     """
 
     def __init__(self, files: TlsFiles, clock: Callable[[], float] = time.time) -> None:
         self.generation = 0
         self._files, self._clock = files, clock
-        # A generation's, and the one for the next: a reading that fails leaves the first alone.
+        # That of a generation, and that of the next: a reading that fails leaves the first alone.
         self._copies = (MemoryCopy(), MemoryCopy())
         self._read_signature = self._seen_signature = _signature_of(files)
         self.current = self._read(files, 0)
@@ -79,14 +79,14 @@ class Certificates:
         return before == self._seen_signature != self._read_signature
 
     def read_again(self, files: TlsFiles | None = None) -> None:
-        """Arbiter: take what the files hold now, or others. Raises SettingsError, and leaves everything as it was."""
+        """Arbiter: take the files as they are now, or others. Raises SettingsError, and leaves everything as it was."""
         files = files or self._files
         self._read_signature = self._seen_signature = _signature_of(files)
         self.current = self._read(files, self.generation + 1)
         self._files, self.generation = files, self.generation + 1
 
     def follow(self, generation: int) -> None:
-        """Worker: take what the arbiter has read. Raises SettingsError, and leaves everything as it was."""
+        """Worker: take the arbiter's certificates. Raises SettingsError, and leaves everything as it was."""
         self.generation = generation
         self.current = _open(replace(self._files, copy=self._copies[generation % 2]))
 
@@ -102,17 +102,12 @@ class Certificates:
 
     def _read(self, files: TlsFiles, generation: int) -> Contexts:
         copy = self._copies[generation % 2]
-        for role in filter(files.is_named, ROLES):
-            copy.write(role, files.read(role))
+        for role in ROLES:
+            if getattr(files, role) is not None:
+                copy.write(role, files.read(role))
         found = _open(replace(files, copy=copy))
         _check_time(files, found.certificate, self._clock())
         return found
-
-
-def first_certificate(text: str) -> str:
-    """The first certificate of a PEM file. Raises ValueError where there is none."""
-    begin = text.index(_BEGIN)
-    return text[begin : text.index(_END, begin) + len(_END)]
 
 
 def in_utc(time_s: float) -> str:
@@ -126,7 +121,7 @@ def names_of(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 
 def keys_by_name(entries: Iterable[str]) -> dict[str, str]:
-    """The setting tls_names, taken apart: the name of a key by a certificate's name."""
+    """The setting tls_names: the name of a key by a certificate's name."""
     return {name: key for name, _, key in (entry.rpartition(":") for entry in entries)}
 
 
@@ -144,16 +139,14 @@ def _names(certificate: Mapping[str, Any]) -> Iterator[str]:
 
 
 def connect_in_memory(server: ssl.SSLContext, client: ssl.SSLContext) -> Mapping[str, Any]:
-    """What a client of one context sees of the certificate of the other. Raises ssl.SSLError."""
+    """The server's certificate, as a client sees it. Raises ssl.SSLError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     one = client.wrap_bio(to_client, to_server)
     other = server.wrap_bio(to_server, to_client, server_side=True)
-    done = {one: False, other: False}
     for _ in range(_ROUNDS):
-        for side in [side for side, is_done in done.items() if not is_done]:
+        for side in (one, other):
             with suppress(ssl.SSLWantReadError):
                 side.do_handshake()
-                done[side] = True
     return one.getpeercert() or {}
 
 
@@ -163,13 +156,14 @@ def _open(files: TlsFiles) -> Contexts:
 
 
 def _prove(files: TlsFiles) -> Certificate:
-    """The first certificate in the file, as a client sees it. Raises SettingsError."""
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+    """The first certificate in the file, as a client in this process sees it. Raises SettingsError.
+
+    Python reads a certificate only of a peer; the handshake proves, too, that the pair can serve with our ciphers.
+    """
     server = make_plain_context(files)
     try:
-        client.load_verify_locations(cadata=first_certificate(files.read("certificate")))
+        client = context_trusting(files.read("certificate"))
+        client.verify_flags |= _NO_CHECK_TIME
         found = connect_in_memory(server, client)
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", "") or error.reason or "the handshake fails"
@@ -183,15 +177,15 @@ def _prove(files: TlsFiles) -> Certificate:
 def _check_time(files: TlsFiles, certificate: Certificate, now_s: float) -> None:
     """Raises SettingsError for a certificate that is not valid now, in Unix time."""
     if not certificate.not_before_s <= now_s < certificate.not_after_s:
-        begin, end = (in_utc(time_s) for time_s in (certificate.not_before_s, certificate.not_after_s))
+        begin, end = in_utc(certificate.not_before_s), in_utc(certificate.not_after_s)
         raise SettingsError(
             f"{files.describe('certificate')}: it is valid from {begin} to {end}, and now is {in_utc(now_s)}.",
             "Renew the certificate, or set the clock right.",
         )
 
 
-def _signature_of(files: TlsFiles) -> _Signature:
-    """What changes when a file is written or replaced; nothing for one that is not there."""
+def _signature_of(files: TlsFiles) -> tuple[tuple[int, int, int], ...]:
+    """Changes when a file is written or replaced; missing files are left out."""
     found = []
     for path in (files.certificate, files.key, files.client_ca):
         if path is not None:

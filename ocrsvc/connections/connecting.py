@@ -1,7 +1,6 @@
-"""Connects to a URL's host: looks its name up, checks every address, and connects to one of these and to no other.
+"""Connects to a URL's host: looks its name up once, checks every address, and connects to a checked one.
 
-The name is looked up once. What was checked is what is connected to, so that a name whose address changes in between
-(DNS rebinding) leads nowhere else. Whatever waits, waits in small steps until a deadline.
+A name whose address changes in between (DNS rebinding) therefore leads nowhere else. All waiting has a deadline.
 """
 
 from __future__ import annotations
@@ -29,16 +28,15 @@ T = TypeVar("T")
 LOGGER: Final = logging.getLogger("ocrsvc.connections")
 
 # A resolver that hangs takes a thread for each name, and no more than these.
-_LOOK_UPS: Final = 16
-_PERMITS: Final = threading.BoundedSemaphore(_LOOK_UPS)
+_PERMITS: Final = threading.BoundedSemaphore(16)
 _MOST_ADDRESSES: Final = 4
 _STEP_S: Final = 0.25
 
 
 class Deadline:
-    """The end of one exchange, its redirects included: `limit_s` is the caller's, `most_s` holds whoever asks.
+    """The end of one exchange, its redirects included: `limit_s` is the caller's, `most_s` the operator's.
 
-    `check` is called in between, and raises what ends the exchange, as when nobody waits for it any more.
+    `check` is called in between, and raises what ends the exchange, such as ClientGone.
     """
 
     def __init__(self, limit_s: float, most_s: float, check: Callable[[], object] = bool) -> None:
@@ -47,7 +45,7 @@ class Deadline:
         self._is_callers = limit_s <= most_s
 
     def step_s(self) -> float:
-        """How long may be waited now at once. Raises what `check` raises, DeadlineExceeded and UrlUnavailable."""
+        """How long to wait before the next call of this. Raises DeadlineExceeded, UrlUnavailable, and as `check`."""
         self._check()
         left_s = self._end_s - time.monotonic()
         if left_s > 0:
@@ -59,7 +57,7 @@ class Deadline:
         raise UrlUnavailable("The URL could not be fetched in time.", "Send the file itself, or try again later.")
 
     def repeat(self, wire: socket.socket, act: Callable[[], T]) -> T:
-        """What a call gives that waits for a socket. Raises as `step_s`, and OSError."""
+        """The result of a call that waits for a socket. Raises as `step_s`, and OSError."""
         while True:
             wire.settimeout(self.step_s())
             try:
@@ -78,11 +76,8 @@ class Deadline:
 def connect(url: Url, policy: OutgoingPolicy, deadline: Deadline) -> socket.socket:
     """A connection to the host of a URL, with TLS for https.
 
-    Raises:
-        UrlRefused: The host is not on the list.
-        UrlUnavailable: No connection came about, or none may: which of them is in the log alone.
-        ResourcesExhausted: Too many names are looked up already.
-        OcrsvcError: As the deadline.
+    Raises UrlRefused for a host that is not on the list, UrlUnavailable where no connection came about or none may (the
+    log alone says which), ResourcesExhausted for too many look-ups, and as the deadline.
     """
     policy.check_host(url)
     addresses = [url.address] if url.address is not None else _look_up(url, policy.look_up, deadline)
@@ -98,7 +93,7 @@ def connect(url: Url, policy: OutgoingPolicy, deadline: Deadline) -> socket.sock
 
 
 def unavailable(url: Url, reason: str) -> UrlUnavailable:
-    """The one answer to everything that keeps a host from being reached: it tells nothing of networks behind it."""
+    """One answer for every reason, which is only logged: it would tell of networks behind this service."""
     LOGGER.info("not reached: host=%s port=%s: %s", url.host, url.port, reason)
     return UrlUnavailable("The host of the URL cannot be reached.", "Check the address, or send the file itself.")
 

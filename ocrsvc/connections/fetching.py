@@ -1,7 +1,4 @@
-"""Fetches files from URLs that callers name, and posts to them: over connections that were checked, within bounds.
-
-`http.client` speaks HTTP/1.1; redirects, sizes and encodings stay within the policy.
-"""
+"""Fetches files from URLs that callers name, and posts to them, with `http.client` over checked connections."""
 
 from __future__ import annotations
 
@@ -30,19 +27,14 @@ _NAME_CHARS: Final = 200
 _NAME_IN_HEADER: Final = re.compile(r"filename\s*=\s*(?:\"([^\"]*)\"|([^\s;]+))", re.IGNORECASE)
 # Servers send these also where they were asked for none: gzip, and zlib's deflate.
 _WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-_BUFFER_BYTES: Final = 1 << 16
-# For the head, and beside as many bytes again as the body for what chunks cost.
+# For the head, beside twice the body's bytes for the sizes of chunks.
 _HEAD_BYTES: Final = 1 << 20
 _SEND_BYTES: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedFile:
-    """A file from a URL, decompressed.
-
-    The name is as its server or its path calls it, without folders and control characters; the media type as its server
-    says, in lower case and without parameters. Both may be empty.
-    """
+    """A file from a URL, decompressed; its name, without folders, and its media type may be empty."""
 
     data: bytes
     name: str
@@ -56,11 +48,10 @@ def fetch_file(
     check: Callable[[], object] = bool,
     take: Callable[[int], object] = bool,
 ) -> FetchedFile:
-    """The file at a URL.
+    """The file at a URL, within `limit_s` and the policy's own limit.
 
-    The caller has `limit_s`, and the policy's own limit holds beside it. `check` is called at least four times a second
-    and raises what ends it; `take` is called with the bytes of each piece before it is kept, and raises where there is
-    no memory for it. Raises as `connect`, UrlRefused also for a redirect, and BodyTooLarge.
+    `check` is called at least four times a second, and raises what ends it; `take` is called with each piece's size
+    before it is kept, and raises without memory. Raises as `connect`, UrlRefused also for a redirect, and BodyTooLarge.
     """
     deadline = Deadline(limit_s, policy.most_s, check)
     at = policy.check_url(url)
@@ -80,10 +71,7 @@ def post(
     limit_s: float,
     check: Callable[[], object] = bool,
 ) -> int:
-    """Post a body; the status of the answer, of which nothing else is read. A redirect is not followed.
-
-    `headers` are Content-Type, and what else is sent, in ASCII. The rest is as for `fetch_file`, and so are the errors.
-    """
+    """Post a body, with headers in ASCII; the status of the answer. Redirects are not followed. Raises as `connect`."""
     deadline = Deadline(limit_s, policy.most_s, check)
     with _exchange("POST", policy.check_url(url), headers, body, policy, deadline) as response:
         return response.status
@@ -130,7 +118,7 @@ def _received(response: HTTPResponse, most_bytes: int) -> Iterator[bytes]:
 
 
 def _decoded(response: HTTPResponse, most_bytes: int) -> Iterator[bytes]:
-    """The body in pieces, decompressed; of each piece only so much at once as is wanted next."""
+    """The body in pieces, decompressed no further than needed. Raises as `_received`."""
     encoding = (response.getheader("Content-Encoding") or "identity").strip().lower()
     if encoding == "identity":
         yield from _received(response, most_bytes)
@@ -150,7 +138,7 @@ def _decoded(response: HTTPResponse, most_bytes: int) -> Iterator[bytes]:
 
 
 def _unpacked(decoder: Any, packed: bytes) -> Iterator[bytes]:
-    """What a piece holds, in pieces. Raises zlib.error."""
+    """A piece, decompressed in pieces. Raises zlib.error."""
     while True:
         piece = decoder.decompress(packed, _PIECE_BYTES)
         if decoder.unused_data:
@@ -178,13 +166,13 @@ def _too_large(most_bytes: int) -> BodyTooLarge:
 
 
 class _Wire(io.RawIOBase):
-    """What http.client takes for its socket: what a server sends, until the deadline and up to so many bytes."""
+    """The socket of an http.client connection, up to the deadline and to a number of received bytes."""
 
     def __init__(self, wire: socket.socket, deadline: Deadline, most_bytes: int) -> None:
         self._wire, self._deadline, self._left_bytes = wire, deadline, most_bytes
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self, _BUFFER_BYTES)
+        return io.BufferedReader(self, _PIECE_BYTES)
 
     def readable(self) -> bool:
         return True
@@ -204,7 +192,7 @@ class _Wire(io.RawIOBase):
             left = left[self._deadline.repeat(self._wire, partial(self._wire.send, piece)) :]
 
     def close(self) -> None:
-        """http.client does so while the body is still to be read; `_exchange` closes the connection."""
+        """http.client closes it before the body is read; `_exchange` closes the connection."""
 
 
 @contextmanager
@@ -225,7 +213,7 @@ def _exchange(
     except (http.client.HTTPException, ValueError) as error:
         raise UrlUnavailable(
             "What the host of the URL answers is not HTTP, or is cut off.", "Check the address."
-        ) from (error)
+        ) from error
     finally:
         wire.close()
 

@@ -1,4 +1,4 @@
-"""The handshakes of one event loop: begun, gone on with as far as there is time, counted, and refusals logged."""
+"""The handshakes of one event loop: begun, continued while there is time, counted, and refusals logged."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from ocrsvc.connections.certificates import key_of, keys_by_name, names_of
 from ocrsvc.connections.tls_socket import NotTls, TlsSocket
@@ -21,7 +21,7 @@ _LOG_INTERVAL_S: Final = 10.0
 
 
 class Handshakes:
-    """See the module; everything here runs on the loop's thread. `names` is the setting tls_names."""
+    """For the loop's thread. `names` is the setting tls_names."""
 
     def __init__(
         self,
@@ -39,15 +39,15 @@ class Handshakes:
         self._quiet_until_s = -_LOG_INTERVAL_S
 
     def begin(self, sock: socket.socket) -> TlsSocket:
-        """A socket whose client has yet to begin, with the certificate that new connections get."""
+        """A socket for a new connection, with the certificate that these get."""
         return TlsSocket(sock, self._context())
 
     def begin_turn(self) -> None:
-        """The loop has served everybody once."""
+        """The loop has served every connection once."""
         self._left_s = TURN_S
 
     def go_on(self, sock: TlsSocket, client: object) -> bool:
-        """Go on with a handshake, unless this turn's time is used up; whether it is over. Raises as the socket's."""
+        """Continue a handshake, unless this turn's time is used up; whether it is over. Raises as the socket's."""
         if self._left_s <= 0:
             return False
         began_s = self._clock()
@@ -55,7 +55,8 @@ class Handshakes:
             if not sock.handshake():
                 return False
             certificate = sock.peer_certificate()
-            if certificate and sock.is_resumed and self._has_expired(certificate):
+            expired = certificate and ssl.cert_time_to_seconds(certificate["notAfter"]) <= self._wall_clock()
+            if sock.is_resumed and expired:
                 raise ssl.SSLError("the certificate of a resumed session has expired")
             sock.client_name = key_of(names_of(certificate), self._keys)
         except OSError as error:
@@ -71,12 +72,9 @@ class Handshakes:
         if not sock.established and not sock.refused:
             self._metrics.count(TLS_HANDSHAKES, "unfinished")
 
-    def _has_expired(self, certificate: Mapping[str, Any]) -> bool:
-        return ssl.cert_time_to_seconds(certificate["notAfter"]) <= self._wall_clock()
-
     def _note_failure(self, sock: TlsSocket, error: OSError, client: object) -> None:
         if not isinstance(error, NotTls | ssl.SSLError):
-            # The client went: counted when the connection ends.
+            # The client has gone: counted when the connection ends.
             return
         sock.refused = True
         self._metrics.count(TLS_HANDSHAKES, "not_tls" if isinstance(error, NotTls) else "refused")

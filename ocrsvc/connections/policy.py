@@ -1,10 +1,10 @@
-"""Which addresses that callers name may be connected to: hosts by an allow-list, and networks."""
+"""Which addresses that callers name may be connected to: an allow-list of hosts, and networks."""
 
 from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -44,7 +44,7 @@ def look_up(host: str) -> list[IpAddress]:
 
 @cache
 def public_authorities() -> ssl.SSLContext:
-    """Certificates are checked with the system's authorities, or with those that SSL_CERT_FILE names."""
+    """Trusts the system's authorities, or those that SSL_CERT_FILE names."""
     return ssl.create_default_context()
 
 
@@ -57,7 +57,7 @@ class HostPattern:
     port: int | None = None
 
     def matches(self, url: Url) -> bool:
-        """Whether it is one of these hosts, at a port of them; of subdomains, the names below."""
+        """Whether the URL's host and port are among these."""
         port = PORTS[url.scheme] if self.port is None else self.port or url.port
         if port != url.port:
             return False
@@ -68,15 +68,9 @@ class HostPattern:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingPolicy:
-    """Which URLs of callers are asked, and what of them is taken.
+    """The hosts, and the networks that are not public, that may be connected to; bounds of an answer and its time.
 
-    Attributes:
-        hosts: That may be asked; none asks nobody.
-        private: Networks that may be connected to although they are not public.
-        most_bytes: Of an answer, received and decompressed.
-        most_s: For all of it, in seconds.
-        look_up: Gives the addresses of a name; called once for each host that is asked. Raises OSError.
-        tls: Makes what certificates are checked with.
+    `most_bytes` holds for it received and decompressed. `look_up` is called once for each host, and raises OSError.
     """
 
     hosts: tuple[HostPattern, ...]
@@ -88,7 +82,7 @@ class OutgoingPolicy:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is any host that may be asked."""
+        """Whether there is any such host."""
         return bool(self.hosts)
 
     def check_url(self, text: str) -> Url:
@@ -114,7 +108,7 @@ class OutgoingPolicy:
 
 
 def is_public(address: IpAddress) -> bool:
-    """Whether it is of the Internet; what an IPv6 address embeds counts for it. Says nothing of this machine's own."""
+    """Whether it is on the Internet; an embedded IPv4 address decides. It may still be this machine's own."""
     embedded = next(_embedded(address), None)
     if embedded is not None:
         return is_public(embedded)
@@ -147,7 +141,7 @@ def _is_own(address: IpAddress) -> bool:
 
 
 def parse_pattern(text: str) -> HostPattern:
-    """Of a setting, which has checked it: `example.org`, `*.example.org`, `*`, `[::1]`, each with a port or `:*`."""
+    """A checked setting: `example.org`, `*.example.org`, `*`, `[::1]`, each with a port or `:*`."""
     host, _, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
     host, port = (host, port) if host else (text, "")
     wanted_port = None if not port else 0 if port == "*" else int(port)
@@ -158,11 +152,13 @@ def parse_pattern(text: str) -> HostPattern:
 
 def policy_of_files(settings: Settings) -> OutgoingPolicy:
     """For files that callers name by URL."""
-    hosts, private = tuple(map(parse_pattern, settings.url_hosts)), tuple(map(ip_network, settings.url_private))
-    return OutgoingPolicy(hosts, private, settings.url_bytes, settings.url_s)
+    return _policy(settings.url_hosts, settings.url_private, settings.url_bytes, settings.url_s)
 
 
 def policy_of_callbacks(settings: Settings) -> OutgoingPolicy:
-    """For callbacks of jobs, of whose answers the status alone is read."""
-    hosts = tuple(map(parse_pattern, settings.callback_hosts))
-    return OutgoingPolicy(hosts, tuple(map(ip_network, settings.callback_private)), 0, settings.callback_s)
+    """For callbacks of jobs; only the status of an answer is read."""
+    return _policy(settings.callback_hosts, settings.callback_private, 0, settings.callback_s)
+
+
+def _policy(hosts: Iterable[str], private: Iterable[str], most_bytes: int, most_s: float) -> OutgoingPolicy:
+    return OutgoingPolicy(tuple(map(parse_pattern, hosts)), tuple(map(ip_network, private)), most_bytes, most_s)

@@ -1,7 +1,7 @@
-"""A socket that speaks TLS and never waits: used in place of a plain one.
+"""A socket that speaks TLS and never waits: used in place of a plain one, by one thread at a time.
 
-OpenSSL works on memory, not on the socket: what the kernel has is read in one call however many records it is, and
-nothing that was read stays behind where no poller would report it. A connection is used by one thread at a time.
+OpenSSL works on memory, not on the socket: one call reads many records, and no bytes that were read stay behind where
+no poller would report them.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from contextlib import suppress
 from typing import Any, Final
 
 CONNECTION_BYTES: Final = 1 << 16
-"""What TLS holds for a connection: 49 kB were measured in the middle of a handshake, 18 kB after it."""
+"""Memory of TLS for a connection: 49 kB were measured in the middle of a handshake, 18 kB after it."""
 
 RECORD_BYTES: Final = 1 << 14
-"""What one record of TLS carries at most."""
+"""The largest record of TLS."""
 
 MOST_RECEIVED_BYTES: Final = 1 << 16
-"""What is received and decrypted at once: in records of a single byte these are 3000, and some milliseconds."""
+"""Received and decrypted at once: in records of a single byte these are 3000, and some milliseconds."""
 
 MOST_UNSENT_BYTES: Final = 1 << 16
 """Encrypted bytes that wait for the kernel, and a record more."""
 
 HELLO_BYTES: Final = 1 << 14
-"""The longest first message of a client. OpenSSL takes 128 KiB, and makes room for what is announced."""
+"""The longest first message of a client; OpenSSL would allocate up to 128 KiB as announced."""
 
 HANDSHAKE_BYTES: Final = 1 << 17
-"""What a client may send until the handshake is over, its certificates included."""
+"""Most bytes of a client until the handshake is over, its certificates included."""
 
 _HANDSHAKE_RECORD: Final = 22
 # A record's header (5 bytes), then the kind of the message and its length.
@@ -43,8 +43,8 @@ class NotTls(OSError):
 class TlsSocket:
     """The server's side of TLS on an accepted socket, which is closed with this one.
 
-    The handshake is over (`established`) or has failed (`refused`); the client has said that no more comes (`at_end`);
-    its certificate stands for the key `client_name`.
+    The handshake is over (`established`) or has failed (`refused`); the client sends no more (`at_end`); its
+    certificate stands for the key `client_name`.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
@@ -69,12 +69,7 @@ class TlsSocket:
         return len(self._unsent) + self._outgoing.pending
 
     def handshake(self) -> bool:
-        """Go on with what has come; whether the handshake is over.
-
-        Raises:
-            NotTls: The client does not begin as TLS does.
-            OSError: It has gone, or ssl.SSLError says why the handshake failed.
-        """
+        """Continue; whether the handshake is over. Raises NotTls, ssl.SSLError if it fails, OSError without a client."""
         try:
             data = self._sock.recv(RECORD_BYTES)
         except BlockingIOError:
@@ -125,12 +120,7 @@ class TlsSocket:
         return self._tls is not None and self._tls.session_reused is True
 
     def recv(self, most_bytes: int) -> bytes:
-        """What the client sent next, up to what is received at once; nothing when it has ended.
-
-        Raises:
-            BlockingIOError: Nothing is there yet.
-            OSError: The connection is broken, or what comes is not the client's.
-        """
+        """The next bytes of the client; none at its end. Raises BlockingIOError, and OSError for a broken connection."""
         if self._is_closing:
             # Thrown away, and so not decrypted.
             return self._sock.recv(most_bytes)
@@ -147,7 +137,7 @@ class TlsSocket:
         return piece
 
     def _decrypt(self) -> bytes:
-        """What is in the records that are complete."""
+        """The content of complete records."""
         assert self._tls is not None, "only after the handshake"
         pieces = []
         try:
@@ -164,20 +154,20 @@ class TlsSocket:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _answer_protocol(self) -> None:
-        """Send what TLS itself says, such as that keys are new. Raises OSError."""
+        """Send messages of TLS itself, such as for new keys. Raises OSError."""
         with suppress(BlockingIOError):
             self.flush()
         if self.unsent_bytes > MOST_UNSENT_BYTES:
             raise ssl.SSLError("the client does not take what it asks for")
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
-        """Encrypt it, and give it to the kernel; how much of it was taken. Raises BlockingIOError, OSError."""
+        """Encrypt and send; the number of bytes that were taken. Raises BlockingIOError, OSError."""
         return self.sendmsg((data,))
 
     def sendmsg(
         self, pieces: Sequence[bytes | bytearray | memoryview], _ancillary: object = (), _flags: int = 0
     ) -> int:
-        """As `send`, for several pieces; what the kernel has not taken at the end waits for `flush`."""
+        """The same for several pieces; bytes that the kernel has not taken wait for `flush`."""
         assert self._tls is not None, "only after the handshake"
         self.flush()
         if sum(map(len, pieces)) <= RECORD_BYTES:
@@ -205,23 +195,20 @@ class TlsSocket:
         self._sock.send(data)
 
     def flush(self) -> None:
-        """Give the kernel what is encrypted. Raises BlockingIOError when it does not take all of it, OSError."""
+        """Send the encrypted bytes. Raises BlockingIOError when the kernel does not take all of them, OSError."""
         while self._unsent or self._outgoing.pending:
             if not self._unsent:
                 self._unsent = memoryview(self._outgoing.read())
             self._unsent = self._unsent[self._sock.send(self._unsent) :]
 
     def shutdown(self, how: int) -> None:
-        """Say that nothing more comes, in TLS (close_notify) and in TCP; what still comes is not decrypted.
-
-        Raises BlockingIOError when it is to be called again, and OSError.
-        """
+        """End sending, in TLS (close_notify) and TCP. Raises BlockingIOError if it is to be called again, OSError."""
         self._say_goodbye()
         self.flush()
         self._sock.shutdown(how)
 
     def close(self) -> None:
-        """Close at once; the client is told so as far as the kernel takes it."""
+        """Close at once; close_notify is sent if the kernel takes it."""
         with suppress(OSError):
             self._say_goodbye()
             self.flush()

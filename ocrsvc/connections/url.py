@@ -29,14 +29,7 @@ _SAFE: Final = "/?:@!$&'()*+,;=-._~%[]|^`{}\"<>"
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """One address.
-
-    Attributes:
-        scheme: http or https.
-        host: In lower case; an IPv6 address without its brackets.
-        port: Written or implied.
-        target: Path and query, as they are sent.
-    """
+    """One address: the host in lower case, an IPv6 address without its brackets; path and query as they are sent."""
 
     scheme: str
     host: str
@@ -45,7 +38,7 @@ class Url:
 
     @property
     def address(self) -> IpAddress | None:
-        """The address that the host is; None for a name."""
+        """The host's address; None for a name."""
         try:
             return ip_address(self.host)
         except ValueError:
@@ -67,7 +60,7 @@ class Url:
 
 
 def parse_url(text: str) -> Url:
-    """The parts of a URL. Raises UrlRefused for what is none of http or https, or could be read in two ways."""
+    """The parts of a URL. Raises UrlRefused unless it is http or https and can be read in one way only."""
     if len(text) > MAX_URL_CHARS:
         raise UrlRefused(f"The URL has {len(text)} characters.", f"Send one of at most {MAX_URL_CHARS}.")
     if _FORBIDDEN.search(text):
@@ -119,7 +112,5 @@ def _parse_address(text: str, kind: type[IPv4Address | IPv6Address]) -> str:
     try:
         return str(kind(text))
     except ValueError as error:
-        raise UrlRefused(
-            "The host of the URL is an address that is not in its usual form.",
-            "Write it as 192.0.2.1 or [2001:db8::1].",
-        ) from error
+        detail = "The host of the URL is an address that is not in its usual form."
+        raise UrlRefused(detail, "Write it as 192.0.2.1 or [2001:db8::1].") from error

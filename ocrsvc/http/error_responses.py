@@ -1,8 +1,4 @@
-"""Turns every failure into an HTTP response.
-
-`Failure` is what every API adapter needs to know of one. The native API and every path that belongs to no adapter
-answer it as RFC 9457 problem JSON; the adapters put it into their own shape.
-"""
+"""Turns every failure into an HTTP response: RFC 9457 problem JSON, where no adapter has a shape of its own."""
 
 from __future__ import annotations
 
@@ -22,12 +18,10 @@ LOGGER: Final = logging.getLogger("ocrsvc.web")
 PROBLEM_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:problem-type:ocrsvc:"
 
-# Asking would cost more than such a response holds, and the report of a refusal must not be refused.
+# A smaller response takes no memory of the account: the report of a refusal must not be refused.
 _SMALL_RESPONSE_BYTES: Final = 1 << 14
 
-_REALM: Final = "ocrsvc"
-
-# What the router refuses: its code, and what the caller can do.
+# A status of Flask's router: its code, and the remedy.
 ROUTING: Final = {
     403: ("local_only", "Ask on the machine itself, or have the operator set OCRSVC_OPS=open."),
     404: ("not_found", "GET /openapi.json lists what there is."),
@@ -36,7 +30,7 @@ ROUTING: Final = {
 
 
 class RouterRefused(OcrsvcError):
-    """There is nothing at this path, or not for this method or caller: what Flask's router refuses."""
+    """Flask's router refuses a path, its method, or its caller."""
 
     def __init__(self, error: HTTPException) -> None:
         self.status = error.code or OcrsvcError.status
@@ -47,7 +41,7 @@ class RouterRefused(OcrsvcError):
 
 
 def failure_of(error: BaseException) -> OcrsvcError:
-    """As what an exception that reaches the edge of the web is reported; what is our fault is logged, with the id."""
+    """How an exception at the edge of the web is reported; the service's own faults are logged, with the id."""
     if isinstance(error, OcrsvcError):
         failure = error
         if error.status == OcrsvcError.status:
@@ -67,7 +61,7 @@ def failure_of(error: BaseException) -> OcrsvcError:
 
 
 def problem_dict(failure: OcrsvcError, answer_id: str) -> dict[str, object]:
-    """The members of a problem (RFC 9457), ready to become JSON."""
+    """The members of a problem (RFC 9457)."""
     members: dict[str, object] = {
         "type": TYPE_PREFIX + failure.code,
         "title": failure.title,
@@ -104,9 +98,9 @@ def finish(response: Response) -> Response:
 
 
 def _settle(asked: Request, response: Response) -> Response:
-    """Take memory for the answer, and count its pages for its key; a refusal, as its adapter shapes it, if neither can.
+    """The response, once there is memory for it and its pages are counted for its key; else a refusal.
 
-    Those of an answer in pieces are counted at its end.
+    The pages of an answer in pieces are counted at its end.
     """
     size_bytes = response.calculate_content_length() or 0
     try:
@@ -129,7 +123,7 @@ def install(app: Flask) -> None:
 
 
 def _add_headers(response: Response, failure: OcrsvcError) -> None:
-    """What the status asks for. How a key may be sent: by programs, and by browsers, which ask a person for it."""
+    """Retry-After, Allow, and how a key may be sent: by programs, and by browsers, which ask a person for it."""
     if isinstance(failure, Refused):
         response.headers["Retry-After"] = str(failure.retry_after_s)
         response.headers.update(failure.headers if isinstance(failure, QuotaExceeded) else {})
@@ -138,12 +132,12 @@ def _add_headers(response: Response, failure: OcrsvcError) -> None:
     if response.status_code == 401:
         # A field each, as browsers read it.
         wrong = ', error="invalid_token"' if isinstance(failure, KeyRefused) else ""
-        response.headers.add("WWW-Authenticate", f'Bearer realm="{_REALM}"{wrong}')
-        response.headers.add("WWW-Authenticate", f'Basic realm="{_REALM}", charset="UTF-8"')
+        response.headers.add("WWW-Authenticate", f'Bearer realm="ocrsvc"{wrong}')
+        response.headers.add("WWW-Authenticate", 'Basic realm="ocrsvc", charset="UTF-8"')
 
 
 def _id_method_path() -> tuple[str, str, str]:
-    """Id, method and path of the request; what comes by another way than HTTP has none."""
+    """Of the request, for the log; dashes outside of HTTP."""
     if not has_request_context():
         return "-", "-", "-"
     return request.id, request.method[:20], loggable_path(request.path)

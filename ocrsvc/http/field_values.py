@@ -12,7 +12,7 @@ import orjson
 from ocrsvc.errors import BadOption
 
 MAX_TEXT: Final = 1 << 20
-"""Letters of a field that is no image, at most: a number, a word, a list of pages."""
+"""Most characters of a field that is no image: a number, a word, a list of pages."""
 
 _DECIMAL: Final = re.compile(r"(?:[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
 # To JSON 640.0 is as whole as 640; beyond this a float is no exact number of anything.
@@ -22,10 +22,7 @@ _FALSE: Final = frozenset({"false", "0", "no", "off", "f", "n"})
 
 
 def as_text(value: object) -> str:
-    """A field's value as text; numbers as JSON writes them, but whole ones always without a point; lists in short.
-
-    Raises BadOption for a text longer than MAX_TEXT.
-    """
+    """A field's value as text: numbers as in JSON, whole ones without a point; lists in short. Raises BadOption."""
     if isinstance(value, str | bytes):
         if len(value) > MAX_TEXT:
             raise BadOption(f"A field that is no image has more than {MAX_TEXT} letters.", "Send a shorter text.")

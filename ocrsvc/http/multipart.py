@@ -35,10 +35,7 @@ _ENDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a form.
-
-    The file name is the client's, used to name answers only; None for a field that is no file.
-    """
+    """One part of a form. The client's file name only names answers; None for a field that is no file."""
 
     name: str
     filename: str | None
@@ -46,7 +43,7 @@ class Part:
 
 
 class _Decoder(MultipartDecoder):
-    """werkzeug's, with bounded headers that need not be UTF-8: browsers of old, and programs, write names otherwise."""
+    """werkzeug's decoder, with bounded headers that need not be UTF-8: old browsers and programs write others."""
 
     _headers_bytes = 0
 
@@ -88,7 +85,7 @@ def split_parts(body: bytes, content_type: str) -> list[Part]:
 
 
 def _events(decoder: MultipartDecoder, body: bytes) -> Iterator[Event]:
-    """What the decoder finds. Raises ValueError; RequestEntityTooLarge for what it would have to hold too long."""
+    """The decoder's events. Raises ValueError; RequestEntityTooLarge for data that it would have to hold too long."""
     at = 0
     while at < len(body):
         begin, at = at, _end_of_step(body, at, b"--" + decoder.boundary)
@@ -101,7 +98,7 @@ def _events(decoder: MultipartDecoder, body: bytes) -> Iterator[Event]:
 
 
 def _end_of_step(body: bytes, begin: int, marker: bytes) -> int:
-    """Where to stop: before the line break of a delimiter rather than within it, which the decoder takes for data."""
+    """Stop before the line break of a delimiter, not within it: the decoder would take that for data."""
     end = begin + _STEP_BYTES
     if end >= len(body):
         return len(body)

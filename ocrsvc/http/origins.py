@@ -1,7 +1,7 @@
-"""Host names that the service answers to, web pages that may call it, and the headers by which browsers keep to that.
+"""Host names that the service answers to, web pages that may call it, and the headers for browsers.
 
-A page that a browser shows can call whatever the browser's machine can reach. Without this, a foreign site could read a
-service on localhost: by making its own name point there (DNS rebinding), or where a format opens itself to all sites.
+Without these checks a foreign site could read a service on localhost from a browser there: by pointing its own name to
+it (DNS rebinding), or where a format opens itself to all sites.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PREFLIGHT_S: Final = "600"
 
 
 class HostNotAllowed(CallerError, status=403, code="host_not_allowed", title="Not for this host"):
-    """The request is for a name that this service does not answer to, or comes from a foreign web page."""
+    """The request names a host that this service is not, or comes from a foreign web page."""
 
 
 def check_host(asked: Request, hosts: Collection[str]) -> None:
@@ -48,10 +48,7 @@ def check_origin() -> None:
 
 
 def install_browser_headers(app: Flask, settings: Settings) -> None:
-    """Have browsers guess no types, keep to TLS, tell no other site, and let the pages of `cors` read responses.
-
-    Called before everything else that changes responses: Flask calls the first last.
-    """
+    """Add the security headers and those of CORS. To be called first, for Flask calls the first one last."""
     headers = {"X-Content-Type-Options": "nosniff"}
     if settings.tls_certificate is not None:
         headers["Referrer-Policy"] = "no-referrer"
@@ -68,10 +65,10 @@ def install_browser_headers(app: Flask, settings: Settings) -> None:
 
 
 def is_host_allowed(host: str, allowed: Collection[str], listens_at: str) -> bool:
-    """Whether a request for this host, with or without a port, is answered where these names and addresses are.
+    """Whether requests for this host, with or without a port, are answered.
 
-    If none are, a service that listens at a loopback address answers to loopback names only, and any other to all; the
-    address is empty for a Unix socket.
+    Where no names are allowed, a service at a loopback address answers to loopback names only, and any other to all; a
+    Unix socket's address is empty.
     """
     name = host_name(host)
     if allowed:
@@ -92,7 +89,7 @@ def is_loopback(name: str) -> bool:
 
 
 def is_loopback_address(name: str) -> bool:
-    """Whether this is an address, and one of the machine itself."""
+    """Whether this is an address of the machine itself."""
     try:
         address = ipaddress.ip_address(name.partition("%")[0])
     except ValueError:
@@ -109,7 +106,7 @@ def is_local(environ: Mapping[str, object]) -> bool:
 
 
 def _open_to_pages(asked: Request, response: Response, sites: Collection[str]) -> None:
-    """The headers of CORS, where a page of one of these sites asks."""
+    """The headers of CORS, if a page of one of these sites asks."""
     origin = asked.headers.get("Origin", "")
     if not origin or not (ANY in sites or origin in sites):
         return

@@ -1,4 +1,4 @@
-"""The request that an adapter answers: what was sent, until when, how urgently and by whom, and what it may hold."""
+"""The request that an adapter answers: body, deadline, priority, caller, and memory account."""
 
 from __future__ import annotations
 
@@ -42,10 +42,9 @@ PRIORITY_HEADER: Final = "X-Priority"
 class Request(flask.Request):
     """Flask's request, and what this service knows of it. Used by the thread that serves it; `context` by any.
 
-    Its head was there at `began_s`, and a thread took it at `taken_s`, on `time.monotonic`. `received` is its body by
-    our event loop, None under another server. `pages` counts what is read for its key, None where nothing is.
-    `failures` are what its response reports: its own failure, or those of single images. `stream_code` is what ended a
-    response in pieces, empty where nothing did.
+    Its head was there at `began_s`, and a thread took it at `taken_s`, on `time.monotonic`. `received` is None under
+    another server than our event loop. `failures` are reported by its response: its own, or those of single images.
+    `stream_code` is the error that ended a response in pieces.
     """
 
     def __init__(self, environ: Environ, settings: Settings, memory: Budget | None = None) -> None:
@@ -115,10 +114,7 @@ class Request(flask.Request):
 
     @property
     def caller(self) -> str:
-        """The key's name; without keys the last entry of the header caller_header, which the nearest proxy has written.
-
-        Else the client's address, of IPv6 its network.
-        """
+        """The key's name; else the last entry of caller_header, by the nearest proxy; else the address, or its /64."""
         if self.key is not None:
             return self.key.caller
         header = self._settings.caller_header
@@ -127,7 +123,7 @@ class Request(flask.Request):
 
     @property
     def client_name(self) -> str | None:
-        """The name of the key that the client's verified TLS certificate stands for, by tls_names; None for none."""
+        """The name of the key that the client's verified TLS certificate stands for, by tls_names."""
         return self.received.client_name if self.received is not None else None
 
     @property
@@ -141,17 +137,16 @@ class Request(flask.Request):
         return make_check(self.context, self.deadline, time.monotonic)
 
     def is_gone(self) -> bool:
-        """Whether the client has closed its connection; False where the connection is not known.
+        """Whether the client has closed its connection; False where it is not known. Never blocks; for any thread.
 
-        A client may close its sending side behind the request: nobody is gone in the first quarter of a second.
-        Never blocks. Safe from any thread: a connection that was closed here in the meantime counts as gone.
+        A client may close its sending side behind the request, so the first quarter of a second never counts.
         """
         is_new = time.monotonic() - self.taken_s < GONE_S
         return not is_new and self.received is not None and self.received.is_gone()
 
     @property
     def content(self) -> Content:
-        """What it carries; read and taken apart when it is first asked for. Raises as `take_body` and `parse_body`."""
+        """Its parsed body, from the first use on. Raises as `take_body` and `parse_body`."""
         if self._content is None:
             try:
                 self._content = self._parse()
@@ -162,14 +157,10 @@ class Request(flask.Request):
         return self._content
 
     def take_body(self) -> bytes:
-        """The whole body, once, for what parses it without `content`.
+        """The whole body, once, for parsers that do without `content`.
 
-        Raises:
-            BodyTooLarge: It is larger than max_body_bytes.
-            BodyTimeout: It was not there in time, or the client stopped or crawled; the connection then ends.
-            QueueFull: Other requests hold the memory that it needs.
-            RequestStopsWorker: A request with this body has stopped a worker.
-            CallerError: It ends before its declared length, or its chunks are malformed.
+        Raises BodyTooLarge, BodyTimeout for one that was late or too slow, QueueFull without memory, RequestStopsWorker
+        for one that has stopped a worker, CallerError where it ends too soon or its chunks are malformed.
         """
         received = self.received
         body = read_body(self.environ, self.max_body_bytes, self.share) if received is None else received.take()
@@ -177,10 +168,7 @@ class Request(flask.Request):
         return body
 
     def end(self) -> None:
-        """Let go of what was sent and of errors, which hold their frames, and these the body and this request.
-
-        Under our own worker class the account stays open until the response has left.
-        """
+        """Release the body, and the errors whose frames hold it. Our event loop closes the account itself."""
         for failure in self.failures:
             failure.without_frames()
         self._content, self.failures = None, []
@@ -198,12 +186,12 @@ request: Final = cast(Request, flask.request)
 
 
 def current_request() -> Request:
-    """The same without Flask's proxy, which looks the request up at each attribute: for hooks that use several."""
+    """The same without Flask's proxy, which looks it up at each attribute: for functions that use several."""
     return cast(Request, cast(Any, flask.request)._get_current_object())  # noqa: SLF001  documented by werkzeug
 
 
 def read_body(environ: Environ, most_bytes: int, share: Share) -> bytes:
-    """The body under another server, from its `wsgi.input`, a piece at a time. Raises as `take_body`."""
+    """The body under another server, from its `wsgi.input`. Raises as `take_body`."""
     pieces: list[bytes] = []
     try:
         stream = get_input_stream(environ, max_content_length=most_bytes + 1)
@@ -228,10 +216,7 @@ def _length_of(environ: Environ) -> int | None:
 
 
 def allowed_s(sent: str | None, limit_s: float, elapsed: str | None = None) -> float:
-    """Seconds that a request may take from its headers on: `limit_s`, or less if those say so. Raises BadOption.
-
-    The client gives it X-Request-Timeout; of these, proxies have had it for X-Request-Elapsed.
-    """
+    """Seconds from the head on: X-Request-Timeout less what proxies took, at most `limit_s`. Raises BadOption."""
     if sent is None:
         return limit_s
     asked_s = _seconds_in(TIMEOUT_HEADER, sent, "seconds above 0, such as 2.5", above=0.0)

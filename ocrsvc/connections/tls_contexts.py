@@ -1,4 +1,4 @@
-"""OpenSSL's contexts for the service, made of the files that the settings name: versions, ciphers, certificates."""
+"""OpenSSL's contexts, of the service and of clients, made of files in PEM: versions, ciphers, certificates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from ocrsvc.errors import SettingsError
+from ocrsvc.errors import OperatorError, SettingsError
 from ocrsvc.settings.settings import Settings
 
 Role = Literal["certificate", "key", "client_ca"]
@@ -22,7 +22,8 @@ GRPC: Final = "h2"
 
 # Forward secrecy and authenticated encryption; those of TLS 1.3 are all of that kind.
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-_CERTIFICATE: Final = "-----BEGIN CERTIFICATE-----"
+_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
+_END: Final = "-----END CERTIFICATE-----"
 _REVOCATION_LIST: Final = "-----BEGIN X509 CRL-----"
 _WITHOUT_PASSWORD: Final = "Write it without one: openssl pkey -in OLD -out NEW."  # noqa: S105  a sentence
 _PEM: Final = "Name a file in PEM, as openssl and ACME clients write it."
@@ -31,9 +32,9 @@ _PEM: Final = "Name a file in PEM, as openssl and ACME clients write it."
 class MemoryCopy:
     """A copy of the files in memory, written by the arbiter and read by its workers. Raises OSError without memory.
 
-    What the arbiter has found good is what every worker gets, whatever happens to the files meanwhile, and whether or
-    not the workers' user may read them. OpenSSL loads from paths only: these files have some below /proc. To be made
-    before the fork: the descriptors are inherited, and no program that is executed has them.
+    Every worker gets the files that the arbiter has found good, even if they change, or its user may not read them.
+    OpenSSL loads from paths only: these files have some below /proc. To be made before the fork, which hands the
+    descriptors on.
     """
 
     def __init__(self) -> None:
@@ -45,17 +46,16 @@ class MemoryCopy:
         return Path(f"/proc/self/fd/{self._descriptors[role]}")
 
     def write(self, role: Role, text: str) -> None:
-        """Replace what there is. Raises OSError."""
+        """Replace its content. Raises OSError."""
         os.ftruncate(self._descriptors[role], 0)
         os.pwrite(self._descriptors[role], text.encode(), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """What TLS is made of: the service's certificate with those between it and its authority, and its private key.
+    """The service's certificate, with its intermediate ones, and its private key; loaded from a `copy` if there is one.
 
-    `client_ca` are the authorities of clients' certificates, and None asks for none; clients without one are refused if
-    it is `required`. With a `copy` they are loaded from there.
+    `client_ca` are the authorities of clients' certificates; None asks for none, `required` refuses clients without.
     """
 
     certificate: Path
@@ -63,10 +63,6 @@ class TlsFiles:
     client_ca: Path | None = None
     required: bool = True
     copy: MemoryCopy | None = None
-
-    def is_named(self, role: Role) -> bool:
-        """Whether there is one."""
-        return getattr(self, role) is not None
 
     def source(self, role: Role) -> Path:
         """Where to load it from."""
@@ -78,7 +74,7 @@ class TlsFiles:
         return f"OCRSVC_TLS_{role.upper()} is {str(getattr(self, role))!r}"
 
     def read(self, role: Role) -> str:
-        """What is in it. Raises SettingsError."""
+        """Its text. Raises SettingsError."""
         try:
             return self.source(role).read_text(encoding="utf-8")
         except OSError as error:
@@ -89,28 +85,28 @@ class TlsFiles:
 
 
 def files_of(settings: Settings) -> TlsFiles | None:
-    """What the settings name; None without TLS. Raises SettingsError."""
+    """The files that the settings name; None without TLS. Raises SettingsError."""
+    _check_settings(settings)
     if settings.tls_certificate is None:
-        for name in ("tls_key", "tls_client_ca", "tls_names"):
-            if getattr(settings, name):
-                raise SettingsError(
-                    f"OCRSVC_{name.upper()} is set, but OCRSVC_TLS_CERTIFICATE is not: there is no TLS without it.",
-                    "Set OCRSVC_TLS_CERTIFICATE to the file of the service's certificate.",
-                )
         return None
-    if settings.tls_names:
-        _check_names(settings)
     key = settings.tls_key or settings.tls_certificate
     return TlsFiles(settings.tls_certificate, key, settings.tls_client_ca, settings.tls_clients == "required")
 
 
-def _check_names(settings: Settings) -> None:
-    if settings.tls_client_ca is None:
+def _check_settings(settings: Settings) -> None:
+    """Raises SettingsError for a setting that is of no use without another one."""
+    names = [name for name in ("tls_key", "tls_client_ca", "tls_names") if getattr(settings, name)]
+    if settings.tls_certificate is None and names:
+        raise SettingsError(
+            f"OCRSVC_{names[0].upper()} is set, but OCRSVC_TLS_CERTIFICATE is not: there is no TLS without it.",
+            "Set OCRSVC_TLS_CERTIFICATE to the file of the service's certificate.",
+        )
+    if settings.tls_names and settings.tls_client_ca is None:
         raise SettingsError(
             "OCRSVC_TLS_NAMES is set, but OCRSVC_TLS_CLIENT_CA is not: no client is asked for a certificate.",
             "Set OCRSVC_TLS_CLIENT_CA to the file of the authority of the clients' certificates.",
         )
-    if settings.keys is None:
+    if settings.tls_names and settings.keys is None:
         raise SettingsError(
             "OCRSVC_TLS_NAMES is set, but OCRSVC_KEYS is not: there are no keys that certificates could stand for.",
             "Set OCRSVC_KEYS, and add the keys with `ocrsvc keys add`.",
@@ -128,7 +124,6 @@ def make_context(files: TlsFiles, protocol: str) -> ssl.SSLContext:
     context.set_alpn_protocols([protocol])
     if files.client_ca is not None:
         _ask_clients(context, files)
-        context.verify_mode = ssl.CERT_REQUIRED if files.required else ssl.CERT_OPTIONAL
     return context
 
 
@@ -139,24 +134,20 @@ def make_plain_context(files: TlsFiles) -> ssl.SSLContext:
     context.set_ciphers(_CIPHERS)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION
     context.num_tickets = 0
-    _load_pair(context, files)
-    return context
-
-
-def _load_pair(context: ssl.SSLContext, files: TlsFiles) -> None:
     _check_pair(files)
     try:
         # Without a password OpenSSL would ask for one at the terminal.
         context.load_cert_chain(files.source("certificate"), files.source("key"), password="")
     except ssl.SSLError as error:
-        raise SettingsError(*_describe_refusal(files, error)) from error
+        raise _refusal_of_pair(files, error) from error
     except OSError as error:
         raise SettingsError(f"{files.describe('key')}: it cannot be read: {error.strerror}.", _PEM) from error
+    return context
 
 
 def _check_pair(files: TlsFiles) -> None:
     own, key = files.read("certificate"), files.read("key")
-    if _CERTIFICATE not in own:
+    if _BEGIN not in own:
         raise SettingsError(f"{files.describe('certificate')}: it holds no certificate.", _PEM)
     if "PRIVATE KEY-----" not in key:
         raise SettingsError(f"{files.describe('key')}: it holds no private key.", "Name the certificate's.")
@@ -164,12 +155,12 @@ def _check_pair(files: TlsFiles) -> None:
         raise SettingsError(f"{files.describe('key')}: it has a password.", _WITHOUT_PASSWORD)
 
 
-def _describe_refusal(files: TlsFiles, error: ssl.SSLError) -> tuple[str, str]:
+def _refusal_of_pair(files: TlsFiles, error: ssl.SSLError) -> SettingsError:
     if error.reason == "KEY_VALUES_MISMATCH":
         detail = f"{files.describe('key')}: it is not the key of the certificate; {files.describe('certificate')}."
-        return detail, "Name the key that the certificate was made for."
+        return SettingsError(detail, "Name the key that the certificate was made for.")
     reason = (error.reason or "it cannot be parsed").lower().replace("_", " ")
-    return (
+    return SettingsError(
         f"{files.describe('certificate')}: OpenSSL refuses it with its key: {reason}.",
         "Use a certificate with a key of ECDSA, Ed25519, or RSA of at least 2048 bits.",
     )
@@ -184,3 +175,59 @@ def _ask_clients(context: ssl.SSLContext, files: TlsFiles) -> None:
         raise SettingsError(f"{files.describe('client_ca')}: it holds no certificate.", _PEM) from error
     if _REVOCATION_LIST in text:
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    context.verify_mode = ssl.CERT_REQUIRED if files.required else ssl.CERT_OPTIONAL
+
+
+def client_context(
+    ca: Path | None = None, certificate: Path | None = None, key: Path | None = None
+) -> ssl.SSLContext | None:
+    """For a client; None without arguments, which leaves it to the client. Raises OperatorError.
+
+    Without `ca` the system's authorities are trusted; without `key` it is in the file of the client's certificate.
+    """
+    if ca is None and certificate is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        _show(context, certificate, key)
+    except OSError as error:
+        raise _unusable(error, ca, certificate, key) from error
+    return context
+
+
+def context_of_own_service(service: Path, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
+    """For a client on the service's own machine, which trusts the certificate in this file alone, at any address.
+
+    The rest is as for `client_context`.
+    """
+    try:
+        context = context_trusting(service.read_text(encoding="utf-8"))
+        _show(context, certificate, key)
+    except (OSError, ValueError) as error:
+        raise _unusable(error, service, certificate, key) from error
+    return context
+
+
+def context_trusting(text: str) -> ssl.SSLContext:
+    """For a client that trusts the first certificate of a PEM text, and nothing else. Raises ValueError, SSLError."""
+    begin = text.index(_BEGIN)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_verify_locations(cadata=text[begin : text.index(_END, begin) + len(_END)])
+    return context
+
+
+def _show(context: ssl.SSLContext, certificate: Path | None, key: Path | None) -> None:
+    """Have the client show a certificate, if it has one. Raises OSError."""
+    if certificate is not None:
+        # Without a password OpenSSL would ask for one at the terminal.
+        context.load_cert_chain(certificate, key, password="")
+
+
+def _unusable(error: Exception, *paths: Path | None) -> OperatorError:
+    named = ", ".join(str(path) for path in paths if path is not None)
+    reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+    return OperatorError(
+        f"TLS cannot be used with {named}: {reason}.", "Name files in PEM, and the key of the certificate."
+    )
