@@ -69,7 +69,7 @@ class TlsSocket:
         return len(self._unsent) + self._outgoing.pending
 
     def handshake(self) -> bool:
-        """Continue; whether the handshake is over. Raises NotTls, ssl.SSLError if it fails, OSError without a client."""
+        """Continue; whether the handshake is over. Raises NotTls, ssl.SSLError if it fails, OSError if it breaks."""
         try:
             data = self._sock.recv(RECORD_BYTES)
         except BlockingIOError:
@@ -120,7 +120,7 @@ class TlsSocket:
         return self._tls is not None and self._tls.session_reused is True
 
     def recv(self, most_bytes: int) -> bytes:
-        """The next bytes of the client; none at its end. Raises BlockingIOError, and OSError for a broken connection."""
+        """The next bytes of the client; none at its end. Raises BlockingIOError, OSError if it is broken."""
         if self._is_closing:
             # Thrown away, and so not decrypted.
             return self._sock.recv(most_bytes)

@@ -35,8 +35,7 @@ WITHOUT_ENGINE: Final = "is_without_engine"
 """A view function with this attribute, true, answers without the engine, so that no free place is needed."""
 
 HeadCheck = Callable[[Any, str | None], OcrsvcError | None]
-"""Why the body of gunicorn's request is not received; None where it is. The name is that of the key for which the
-client's certificate stands."""
+"""Why the body of gunicorn's request is not received; None if it is. The text names the certificate's key, if any."""
 
 # A page of 50 million pixels in colour, twice while it is turned, and a body of 64 MiB.
 _MOST_REQUEST_BYTES: Final = 384 * 2**20

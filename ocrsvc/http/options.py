@@ -35,35 +35,29 @@ ONLY: Final = "only"
 
 @dataclass(frozen=True, slots=True)
 class StreamForm:
-    """A form in which an answer leaves page by page; `piece` gives the bytes of a part: of a page, the end or an error.
-
-    A part is JSON without a line break.
-    """
+    """A form in which an answer leaves page by page; `piece` gives the bytes of a part, which is JSON in one line."""
 
     media_type: str
     help: str
     piece: Callable[[str, bytes], bytes]
 
 
+def _server_sent_event(kind: str, part: bytes) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), part)
+
+
+# By name, as the option `format` has it.
 STREAM_FORMS: Final = {
     "ndjson": StreamForm(
         "application/x-ndjson", "JSON on lines, each page as soon as it is read", lambda _kind, part: part + b"\n"
     ),
-    "sse": StreamForm(
-        "text/event-stream",
-        "the same as server-sent events",
-        lambda kind, part: b"event: %b\ndata: %b\n\n" % (kind.encode(), part),
-    ),
+    "sse": StreamForm("text/event-stream", "the same as server-sent events", _server_sent_event),
 }
-"""By name, as the option `format` has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedOptions:
-    """What one request asks for: of the reader, of the answer, and of the queue (None: as its header says).
-
-    Of formats, each is there once; none leaves it to the header Accept.
-    """
+    """The options of one request. Without formats the header Accept decides, without a priority its header."""
 
     read: ReadOptions
     lines: bool = True
@@ -173,17 +167,17 @@ OPTIONS: Final[Mapping[str, Option]] = {
 
 
 CHOICE_OPTIONS: Final = tuple(field.name for field in fields(ModelChoice))
-"""Those that choose among models; a query may have them in every format."""
+"""They choose among models; a query may have them in every format."""
 
 
 def choice_of(sent: Iterable[tuple[str, object]]) -> ModelChoice:
-    """What these of CHOICE_OPTIONS ask for. Raises BadOption."""
+    """The choice by these of CHOICE_OPTIONS. Raises BadOption."""
     asked = read_options(sent).read
     return ModelChoice(asked.model, asked.tier, asked.lang)
 
 
 def read_options(sent: Iterable[tuple[str, object]]) -> RequestedOptions:
-    """What the fields that were sent ask for; null counts as not sent. Raises BadOption."""
+    """The options in these fields; null counts as not sent. Raises BadOption."""
     values: dict[str, Any] = {}
     for name, text in sent:
         value = _parse(name, text)

@@ -1,7 +1,4 @@
-"""What a request carries: a form, a JSON object, or the image itself; its fields, its files, and the images in them.
-
-Knows no endpoint: each adapter names the fields that it reads.
-"""
+"""The parsed body of a request: a form, a JSON object, or the image itself; each adapter names the fields it reads."""
 
 from __future__ import annotations
 
@@ -36,10 +33,10 @@ _LARGE_BODY_PERMITS: Final = threading.Semaphore(2)
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What one request carries: `raw` is a body that is the image itself, `files` are parts of a form with a file name.
+    """The content of one request: `raw` is a body that is the image itself, `files` are parts with a file name.
 
-    The values of `fields`, from the query string and then from the body, are str, bytes, or what JSON knows; `share` is
-    the request's account of memory.
+    The values of `fields`, from the query string and then from the body, are str, bytes, or values of JSON; `share` is
+    the request's memory account.
     """
 
     raw: bytes | None = None
@@ -77,8 +74,8 @@ class Content:
     def images(self, file_fields: Collection[str], text_fields: Collection[str]) -> list[bytes | OcrsvcError]:
         """The images in order, files before base64 text; in place of text that cannot be decoded, its error.
 
-        In a field of text, bytes that are an image are taken as they are. Raises NothingSent, CallerError for a field
-        that is no text, BodyTooLarge for more than MAX_IMAGES or for memory, and QueueFull.
+        Image bytes in a field of text are taken as they are. Raises NothingSent, CallerError for a field that is no
+        text, BodyTooLarge for more than MAX_IMAGES or for memory, and QueueFull.
         """
         images: list[bytes | OcrsvcError] = [] if self.raw is None else [self.raw]
         images += [part.data for part in self.files if part.name in file_fields and part.data]
@@ -106,7 +103,7 @@ class Content:
 
 
 def parse_body(body: bytes, content_type: str, query: Fields, share: Share, deadline: float) -> Content:
-    """What a request carries; its body is counted in the share.
+    """The content of a body, which is counted in the share.
 
     The bytes decide before the Content-Type does: many clients label an image, or JSON, as a form. Raises CallerError,
     BodyTooLarge for too many parts, and as `limited_parsing` and `Share.take`.
@@ -134,10 +131,10 @@ def parse_body(body: bytes, content_type: str, query: Fields, share: Share, dead
 
 @contextmanager
 def limited_parsing(share: Share, size_bytes: int, deadline: float) -> Iterator[None]:
-    """Permission to parse a body, of which nothing is left when the block ends: its bytes are given back then.
+    """Permission to parse a body, whose bytes are given back when the block ends, and dropped.
 
-    Small bodies need none. Of large ones few are parsed at once: all threads of a process share one interpreter.
-    Raises DeadlineExceeded where there was none before the deadline, on `time.monotonic`.
+    Few large ones are parsed at once: all threads of a process share one interpreter. Raises DeadlineExceeded where
+    there was no permission before the deadline, on `time.monotonic`.
     """
     if size_bytes <= _LARGE_BYTES:
         yield
@@ -155,7 +152,7 @@ def limited_parsing(share: Share, size_bytes: int, deadline: float) -> Iterator[
 
 
 def is_image(data: bytes | memoryview) -> bool:
-    """Whether the first bytes belong to a format that is read, of an image or a document."""
+    """Whether the first bytes are those of an image or a document that is read."""
     return any(pattern.match(data) for pattern, _ in FORMATS) or is_pdf(data)
 
 

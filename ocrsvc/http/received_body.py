@@ -1,7 +1,6 @@
 """Request bodies as the event loop receives them: by length or in chunks, within a budget and a least rate.
 
-Bytes in, state out: no sockets here. A request reaches a thread when its body is whole, or when it is known that it
-will not be; `ReceivedBody` is then its `wsgi.input`.
+Nothing here reads a socket. A request reaches a thread when its body is whole or has failed.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ STALL_S: Final = 10.0
 """Longest silence. TCP resends a lost packet after 0.2, 0.6, 1.4, 3 and 6.2 s: five losses in a row are survived."""
 
 READER_STALL_S: Final = 60.0
-"""The same for one that takes an answer, while memory is plentiful: its kernel reports space only when a sixteenth of
-its buffer is free, which may be half a megabyte."""
+"""The same for a client that takes an answer, while memory is plentiful: its kernel reports space only when a sixteenth
+of its buffer is free, which may be half a megabyte."""
 
 GRACE_S: Final = 10.0
 """From here on bytes must have moved at the least rate since the beginning: a byte now and then is no silence."""
@@ -34,8 +33,7 @@ SCARCE_BYTES_PER_S: Final = 1 << 17
 
 SCARCE_GRACE_S: Final = 2.0
 ARRIVING_SHARE: Final = 0.6
-"""The part of all memory for requests that large bodies may fill: what comes of those that are there needs more, and
-others bring small ones."""
+"""Large bodies that arrive may fill this part of the memory for requests: parsing needs more, and so do small ones."""
 
 LARGE_BYTES: Final = 1 << 20
 
@@ -47,7 +45,7 @@ LEAST_CHUNK_BYTES: Final = 64
 """Chunks that may be of any size, and the mean size from there on: a chunk costs as much time as a kilobyte."""
 
 _MAX_TRAILER_LINES: Final = 100
-# What may not come after the body, because it decides how the request is read (RFC 9110 section 6.5.1).
+# They decide how the request is read (RFC 9110 section 6.5.1).
 _NO_TRAILERS: Final = (b"host:", b"content-length:", b"transfer-encoding:", b"trailer:", b"authorization:", b"te:")
 _SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,16})[ \t]*(?:;[^\r\n]*)?")
 # A client that closes one direction only counts as gone, as with nginx. What it sends ahead does not matter.
@@ -56,14 +54,14 @@ _GONE: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 @dataclass(slots=True)
 class Pace:
-    """How quickly bytes move on a connection, in one direction: since when, when the last did, and how many."""
+    """How quickly bytes move on a connection, in one direction; times are monotonic seconds."""
 
     began_s: float
     last_s: float
     moved_bytes: int = 0
 
     def move(self, size_bytes: int, now_s: float) -> None:
-        """So many more have moved."""
+        """Count bytes that have moved."""
         self.moved_bytes += size_bytes
         self.last_s = now_s
 
@@ -89,7 +87,7 @@ class Chunks:
         self._left_bytes = self._chunks = self._trailers = 0
 
     def feed(self, piece: bytes, body: io.BytesIO) -> bytes:
-        """Append what the chunks hold; what follows the last one comes back. Raises CallerError."""
+        """Append the data of chunks; bytes behind the last one are returned. Raises CallerError."""
         at = 0
         while at < len(piece) and not self.done:
             if self._left_bytes:
@@ -141,18 +139,12 @@ class Chunks:
 
 
 class ReceivedBody:
-    """The body of one request, and its account of memory; the request's `wsgi.input`.
+    """The body of one request, and its memory account; the request's `wsgi.input`.
 
     The event loop feeds it, and closes the account when the answer has left; once it is `settled` the request's thread
-    owns it. Times are monotonic seconds.
-
-    Attributes:
-        began_s: When the head of the request was there.
-        error: Why there is no body; raised by `take`.
-        client_name: The name of the key that its client's certificate stands for; None for none.
-        push: Sends what has not left of the answer so far, waits for the client so many seconds at most, and returns
-            how many bytes have still not left; for the request's thread, where the answer leaves in pieces. Raises
-            ClientGone.
+    owns it. Times are monotonic seconds. The client's certificate stands for the key `client_name`. Where the answer
+    leaves in pieces, the request's thread calls `push`: it sends for so many seconds at most, returns how many bytes
+    have not left, and raises ClientGone.
     """
 
     def __init__(
@@ -184,7 +176,7 @@ class ReceivedBody:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing more of it is waited for."""
+        """Whether it is whole, or has failed."""
         is_whole = self._chunks.done if self._chunks is not None else self._size_bytes == self._length
         return is_whole or self.error is not None
 
@@ -194,13 +186,13 @@ class ReceivedBody:
         return None if self._length is None else self._length - self._size_bytes
 
     def feed(self, piece: bytes) -> bytes:
-        """What the client sent next; counted before it is kept. What belongs to the next request comes back."""
+        """Keep the next bytes, once there is memory for them; those of the next request are returned."""
         if self.error is not None:
             return b""
         self._pace.move(len(piece), self._clock())
         try:
             rest = self._feed(piece)
-            # It waits for as long as this request takes.
+            # These wait for as long as this request takes.
             self.share.take(len(rest))
         except OcrsvcError as error:
             self.fail(error)
@@ -248,13 +240,8 @@ class ReceivedBody:
         self._request.force_close()
         self.discard()
 
-    def refuse(self, error: OcrsvcError | None) -> None:
-        """There will be no body, for this reason; for None it is received."""
-        if error is not None:
-            self.fail(error)
-
     def discard(self) -> None:
-        """Nobody wants the rest of it."""
+        """Drop the rest of it."""
         self.share.give_back(self._size_bytes)
         self._taken()
 
@@ -277,7 +264,7 @@ class ReceivedBody:
         return piece
 
     def is_gone(self) -> bool:
-        """Whether the client has closed its connection; from any thread, and never blocks."""
+        """Whether the client has closed its connection; for any thread, and never blocks."""
         poll = select.poll()
         try:
             poll.register(self._sock, _GONE)
@@ -288,7 +275,7 @@ class ReceivedBody:
 
 
 def too_large(length: int | None, most_bytes: int) -> BodyTooLarge:
-    """Why a body is refused for its size; the length is None where it was not declared."""
+    """The refusal of a body; its length is None where it was not declared."""
     size = "The body" if length is None else f"The body of {length} bytes"
     return BodyTooLarge(
         f"{size} is larger than the limit of {most_bytes} bytes (OCRSVC_MAX_BODY_BYTES).",

@@ -25,12 +25,12 @@ from ocrsvc.telemetry.worker_table import WorkerTable
 
 _SUCCESS: Final = "ok"
 _NO_ADAPTER: Final = "none"
-# What monitors ask for again and again.
+# Monitors ask for these again and again.
 _UNTRACED: Final = frozenset({"ops", "operators", "page"})
 _OVER: Final = (IN_FLIGHT.of(), -1)
 _LONGEST_METHOD: Final = 20
 _FAILED: Final = 400
-# What JSON's writer takes; a client may declare any length.
+# JSON's writer takes no more; a client may declare any length.
 _MOST_BYTES: Final = 2**63 - 1
 
 
@@ -39,8 +39,8 @@ class RequestMetrics:
     """Where the requests of the service are counted and logged; by default for this process alone.
 
     `store` has the metrics of the whole service, and `errors` its last failures; `worker_metrics` and `error_recorder`
-    are this process's own parts of them. The table of workers is empty where no arbiter of ours made it; the denylists
-    have images that crashed engines, where these are isolated, and request bodies that stopped workers.
+    are this process's own parts. The denylists have images that crashed isolated engines, and request bodies that
+    stopped workers.
     """
 
     store: MetricsStore
@@ -56,7 +56,7 @@ class RequestMetrics:
 
 
 def metrics_of_one_process() -> RequestMetrics:
-    """The metrics of a process that serves alone, as under another WSGI server."""
+    """For a process that serves alone, as under another WSGI server."""
     store, errors = MetricsStore(), RecentErrors()
     return RequestMetrics(store, store.common, errors=errors, error_recorder=errors.recorder())
 
@@ -70,7 +70,7 @@ class RequestCounter:
         app.teardown_request(self.end)
 
     def begin(self) -> None:
-        """The head is there."""
+        """At the head of a request."""
         self._own.record(((IN_FLIGHT.of(), 1),))
         begun = current_request()
         sent = begun.environ
@@ -82,7 +82,7 @@ class RequestCounter:
         set_ids(begun.id, begun.trace)
 
     def end(self, _error: BaseException | None) -> None:
-        """The response has been made, or never will be."""
+        """When the response is made, or failed."""
         ended = current_request()
         if ended.response is None:
             self._own.record((_OVER,))
@@ -92,11 +92,8 @@ class RequestCounter:
         clear_ids()
 
     def _count(self, ended: Request, response: Response) -> None:
-        seconds, adapter, status = (
-            time.monotonic() - ended.taken_s,
-            ended.blueprint or _NO_ADAPTER,
-            response.status_code,
-        )
+        seconds, adapter = time.monotonic() - ended.taken_s, ended.blueprint or _NO_ADAPTER
+        status = response.status_code
         code = self._count_failures(ended, status)
         if ended.failures or status >= _FAILED:
             self._note_failures(ended, status, code, adapter)
@@ -110,7 +107,7 @@ class RequestCounter:
             self._metrics.access_log.put(_event(ended, response, adapter, code, seconds))
 
     def _count_failures(self, ended: Request, status: int) -> str:
-        """Count what failed in a request; returns the code of the request itself."""
+        """Count the failures of a request; returns the code of the request itself."""
         for failure in ended.failures:
             self._own.count(FAILURES, failure.code)
             if isinstance(failure, Refused):
@@ -120,7 +117,7 @@ class RequestCounter:
         return ended.failures[-1].code if ended.failures else f"http_{status}"
 
     def _note_failures(self, ended: Request, status: int, code: str, adapter: str) -> None:
-        """Keep what failed in a request for operators, each code once: its images may all fail in the same way."""
+        """Keep its failures for operators, each code once: all of its images may fail in the same way."""
         recorder = self._metrics.error_recorder
         if recorder is None:
             return
@@ -133,7 +130,7 @@ class RequestCounter:
 
 
 def _span_name(asked: Request) -> str:
-    """Method and route: whatever a caller may write into a path is not in it."""
+    """Method and route, without anything that a caller writes into a path."""
     rule, method = asked.url_rule, asked.method
     return f"{method} {rule.rule}" if rule is not None else method[:_LONGEST_METHOD]
 

@@ -1,7 +1,7 @@
 """Answers that leave in pieces: their memory, how they end, and Flask's context, which lives until then.
 
-Nobody waits for a client that reads slowly: what it has not taken is kept, in its request's account of memory, and the
-event loop sends it when all pieces are made.
+No thread waits for a slow client: pieces that it has not taken stay in its request's memory account, and the event loop
+sends them when all are made.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.request import Request, current_request
 
 STREAMS: Final = "ocrsvc.streams"
-"""Of WSGI's environ: whether the answer is made while it is sent."""
+"""In WSGI's environ: whether the answer is made while it is sent."""
 
 # A client that reads gets all of a large piece at once; for one that does not, the rest waits until the next.
 _PUSH_S: Final = 0.1
-# Of the memory for requests, what slow readers leave waiting fills no more.
+# Slow readers may fill this part of the memory for requests.
 _WAITING_SHARE: Final = 0.5
 
 
@@ -36,7 +36,7 @@ class SentPieces:
         self.count_bytes = 0
 
     def send(self, piece: bytes) -> Iterator[bytes]:
-        """The piece, once there is memory for it; what the client took is free again after it. Raises OcrsvcError."""
+        """Send a piece, once there is memory for it, and release what the client has taken. Raises OcrsvcError."""
         self._share.take(len(piece), _WAITING_SHARE)
         self._held_bytes += len(piece)
         yield piece
@@ -52,19 +52,18 @@ def ended_pieces(
     last_piece: Callable[[], bytes],
     error_piece: Callable[[OcrsvcError], bytes],
 ) -> Iterator[bytes]:
-    """The pieces, one for each page, and a last one or one that says what ended them once the status has left.
+    """The pieces, one for each page, and a last one, or one with the error that ended them after the status has left.
 
-    For the thread of the request. The pages count for the caller's key, those of an answer that ends early too; the log
-    and the metrics have how it ended.
+    For the thread of the request. Its pages count for the caller's key also if the answer ends early.
     """
     sent = SentPieces(asked)
     try:
         for piece in pieces:
             yield from sent.send(piece)
-        _settle(asked)
+        if asked.pages is not None:
+            asked.pages.settle(succeeded=True)
         yield from sent.send(last_piece())
     except (ClientGone, GeneratorExit) as error:
-        # Nobody reads the rest; what was read counts.
         _end(asked, ClientGone.code)
         if isinstance(error, GeneratorExit):
             raise
@@ -77,15 +76,11 @@ def ended_pieces(
 
 
 def _end(asked: Request, code: str) -> None:
+    """Note what ended the answer; the pages that were read count."""
     asked.stream_code = code
-    with suppress(OcrsvcError):
-        _settle(asked)
-
-
-def _settle(asked: Request) -> None:
-    """Count the pages for the caller's key. Raises KeysUnavailable."""
     if asked.pages is not None:
-        asked.pages.settle(succeeded=True)
+        with suppress(OcrsvcError):
+            asked.pages.settle(succeeded=True)
 
 
 def stream_response(pieces: Iterator[bytes], content_type: str, on_end: Callable[[], object]) -> Response:
@@ -93,9 +88,8 @@ def stream_response(pieces: Iterator[bytes], content_type: str, on_end: Callable
     asked = current_request()
     asked.is_streaming = asked.environ[STREAMS] = True
     response = Response(pieces, content_type=content_type)
-    # Whoever asked for its length would collect all pieces.
+    # Asking for its length would collect all pieces, and nginx would, too.
     response.implicit_sequence_conversion = False
-    # nginx would, too.
     response.headers["X-Accel-Buffering"] = "no"
     response.call_on_close(on_end)
     response.call_on_close(_keep_context())
@@ -103,13 +97,13 @@ def stream_response(pieces: Iterator[bytes], content_type: str, on_end: Callable
 
 
 def _keep_context() -> Callable[[], object]:
-    """Keep Flask's context until what comes back is called: its ends, which count the request, run then.
+    """Keep Flask's context until the returned function is called; its teardown, which counts the request, runs then.
 
-    Flask's own stream_with_context runs them twice, before the first piece and after the last.
+    Flask's own stream_with_context runs it twice, before the first piece and after the last.
     """
     context = cast(RequestContext, request_ctx._get_current_object())  # type: ignore[attr-defined]  # noqa: SLF001
     asked = context.request
-    # To enter it matches the path again, and who answers it may have been chosen by more.
+    # Entering it matches the path again, by which alone the adapter may not have been chosen.
     kept = asked.url_rule, asked.view_args, asked.routing_exception
     context.push()
     asked.url_rule, asked.view_args, asked.routing_exception = kept

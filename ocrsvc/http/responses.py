@@ -23,7 +23,7 @@ from ocrsvc.serving.memory_budget import Share
 from ocrsvc.serving.work_queue import RequestContext
 
 JSON_TYPE: Final = "application/json"
-# What says of an upload that it is no image, whichever way.
+# An upload that is no image.
 NO_IMAGE: Final = (BadBase64, UnsupportedImage, BrokenImage)
 
 _SHORT_FILE_BYTES: Final = 1 << 16
@@ -39,10 +39,7 @@ def read_pages(
     *,
     partial: bool = False,
 ) -> FileRead:
-    """The first `most` pages of a file, or all that the settings allow; `partial` as for `Reader.read_files`.
-
-    Raises as `Reader.read` for an image, and as `Reader.read_files`.
-    """
+    """The first `most` pages of a file, or all that the settings allow. Raises as `Reader.read` and `read_files`."""
     if may_have_pages(data):
         return reader.read_files([data], options, limit_s, context, most=most, partial=partial)[0]
     return FileRead("image", 1, ((1, reader.read(data, options, limit_s, context)),))
@@ -51,7 +48,7 @@ def read_pages(
 def read_images(
     reader: Reader, images: Sequence[bytes | OcrsvcError], options: ReadOptions
 ) -> list[Reading | OcrsvcError]:
-    """What was read of each image of this thread's request, or why it was not. Raises as `Reader.read_many`."""
+    """The reading of each image of this thread's request, or its error. Raises as `Reader.read_many`."""
     files = [image for image in images if isinstance(image, bytes)]
     outcomes = iter(reader.read_many(files, options, request.left_s, request.context))
     return [next(outcomes) if isinstance(image, bytes) else image for image in images]
@@ -65,8 +62,8 @@ def as_json(answer: object, status: int = 200) -> Response:
 def drawn_page(image: Image, page: Page, held: Share, check: Check, prefix: bytes = b"") -> bytes:
     """The image, which is drawn on, with a frame around each line: a JPEG in base64 behind a prefix, as a JSON string.
 
-    `held` is an account that lasts until the answer is made, and takes the text and its copy there; `check` is called
-    before each line. Raises QueueFull and BodyTooLarge where there is no memory for it.
+    `held` must last until the answer is made, and takes the text and its copy; `check` is called before each line.
+    Raises QueueFull and BodyTooLarge without memory.
     """
     with held.holding(drawing_bytes(image.pixels, page)):
         jpeg = draw_page(image.pixels, page, check)
@@ -76,9 +73,9 @@ def drawn_page(image: Image, page: Page, held: Share, check: Check, prefix: byte
 
 
 def file_response(path: Path, content_type: str) -> Response:
-    """A file as the answer, which nobody changes any more; it may be removed meanwhile. Raises FileNotFoundError.
+    """A finished file as the answer; it may be removed meanwhile. Raises FileNotFoundError.
 
-    A long one is read while the client takes it, so that memory holds a piece of it.
+    A long one is read while it is sent.
     """
     size_bytes = path.stat().st_size
     if size_bytes <= _SHORT_FILE_BYTES:
@@ -89,16 +86,15 @@ def file_response(path: Path, content_type: str) -> Response:
 
 
 def is_reported_in_a_200(error: Exception) -> bool:
-    """Whether formats with error codes of their own put this kind of failure into an HTTP 200.
+    """Whether formats with error codes of their own put this kind of failure into an HTTP 200: mistakes of the caller.
 
-    Only what the caller got wrong. What the service refuses keeps its status: 401, 403, 408, 413, 429, 503 and 504 are
-    what proxies, browsers and retries look at.
+    Refusals keep their status: proxies, browsers and retries look at 401, 403, 408, 413, 429, 503 and 504.
     """
     return isinstance(error, CallerError) and error.status not in {401, 403, 408, 413}
 
 
 def is_wrong_path(failure: OcrsvcError) -> bool:
-    """Whether there is no such path, or it does not know the method: what the originals' routers refuse."""
+    """Whether the original's router would refuse it: no such path, or not by this method."""
     return failure.status in {404, 405} and not isinstance(failure, UnknownModel)
 
 

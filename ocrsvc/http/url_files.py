@@ -20,22 +20,22 @@ _REMEDY: Final = "Send the request again after the time that Retry-After names."
 
 
 class UrlFiles:
-    """Fetches files for requests; for any thread that serves one. By default nobody may be asked.
+    """Fetches files for requests; for any thread that serves one. By default no host may be asked.
 
-    Each fetching keeps a thread for requests. One caller has half of them at most, so that hosts that never answer
-    delay their own caller only.
+    Each fetch keeps a thread for requests. One caller has half of them at most, so that hosts that never answer delay
+    their own caller only.
     """
 
     def __init__(self, policy: OutgoingPolicy = _OFF, most_at_once: int = 1) -> None:
         self._policy, self._most = policy, most_at_once
         self._most_of_caller = (most_at_once + 1) // 2
-        # How many files each caller's requests fetch now.
+        # By caller.
         self._fetching: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     @property
     def is_on(self) -> bool:
-        """Whether URLs are fetched at all; where not, each format refuses them in its own words."""
+        """Whether URLs are fetched at all; if not, each format refuses them in its own words."""
         return self._policy.is_on
 
     def fetch(self, url: str) -> FetchedFile:
@@ -65,7 +65,7 @@ class UrlFiles:
         finally:
             with self._lock:
                 self._fetching[caller] -= 1
-                # No name is held longer than it is needed.
+                # Drops the names of callers without any.
                 self._fetching += Counter()
 
 

@@ -143,7 +143,9 @@ class Connection:
             self.body.client_name = self.tls.client_name
         self.ahead = head.rest if head.body_bytes == 0 else self.body.feed(head.rest)
         if limits.check_head is not None and self._is_worth_a_check(self.body):
-            self.body.refuse(limits.check_head(request, self.body.client_name))
+            refusal = limits.check_head(request, self.body.client_name)
+            if refusal is not None:
+                self.body.fail(refusal)
         if head.expects_continue and not self.body.settled:
             with suppress(OSError):
                 self.sock.send(_CONTINUE)
