@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from hostile_requests import Entry
 from hostile_wire import Conversation
@@ -28,14 +28,7 @@ _HEAD_BYTES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one connection got.
-
-    Attributes:
-        status: Of the last answer on it that is no 1xx, in HTTP; 0 for none.
-        seconds: From the connection to its end.
-        received_bytes: How much came.
-        ended: Whether the server answered or hung up; False when the client gave up.
-    """
+    """The answer on one connection: the last HTTP status but 1xx, or 0; `ended` is False when the client gave up."""
 
     status: int
     seconds: float
@@ -55,14 +48,8 @@ def send(
 ) -> Iterator[Answer]:
     """Hold every conversation of an entry, one after the other; the answers of all its connections.
 
-    Args:
-        entry: What is sent.
-        address: Of the server.
-        short: Send the short form.
-        limit_s: How long a connection waits for the end of its answer.
-        source: Address that the connections come from; empty leaves that to the system.
-        most_hold_s: Longest time that connections stay open that expect nothing, or say what they have slowly.
-        field: A line of the head, such as one with a key, that the first request of each connection has besides.
+    Connections come from the address `source`, wait for `limit_s`, and stay open for `most_hold_s` if they expect
+    nothing. The head of the first request of each has the line `field` besides.
     """
     for conversation in entry.conversations:
         count = conversation.short_connections if short else conversation.connections
@@ -70,7 +57,8 @@ def send(
         # The same bytes on all connections, made once.
         pieces = with_field(conversation.pieces(size), field) if field else conversation.pieces(size)
         said = list(pieces) if count > 1 else pieces
-        yield from _at_once(partial(_talk, conversation, said, address, source, limit_s, most_hold_s), count)
+        talk = partial(_talk, conversation, limit_s, most_hold_s, address, source, said)
+        yield from _at_once(talk, count)
 
 
 def with_field(pieces: Iterable[bytes], field: bytes) -> Iterator[bytes]:
@@ -80,15 +68,8 @@ def with_field(pieces: Iterable[bytes], field: bytes) -> Iterator[bytes]:
         yield piece[: line.end()] + field + b"\r\n" + piece[line.end() :] if line else piece
 
 
-def _talk(
-    conversation: Conversation,
-    pieces: Iterable[bytes],
-    address: Address,
-    source: str,
-    limit_s: float,
-    most_hold_s: float,
-) -> Answer:
-    return _Talk(conversation, limit_s, most_hold_s).run(address, source, pieces)
+def _talk(conversation: Conversation, limit_s: float, most_hold_s: float, *given: Any) -> Answer:
+    return _Talk(conversation, limit_s, most_hold_s).run(*given)
 
 
 def _at_once(talk: Callable[[], Answer], count: int) -> list[Answer]:

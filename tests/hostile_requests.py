@@ -13,7 +13,6 @@ from urllib.parse import quote_plus
 
 from hostile_files import CODES, FILES, PDFS, jpeg, noise, pdf_of_noise, small_pdf
 from hostile_frames import FRAMES
-from hostile_models import messages_for_models
 from hostile_text_layers import TEXT_LAYERS
 from hostile_texts import FORMS, JSON_VALUES, MULTIPARTS, PRESSES, TEXTS
 from hostile_wire import CONVERSATIONS, Conversation, MakePieces, header_conversations, query_conversations, request
@@ -308,6 +307,21 @@ def _drawn_noise(size: int) -> Iterable[bytes]:
     return request("/api/tr-run/?compress=0", FILE_TYPE, _part("file")(noise(size)))
 
 
+_MODEL_PATHS: Final = (
+    *("/v2/models/{}/infer", "/v2/models/ocr/versions/{}/infer"),
+    *("/v2/repository/models/{}/load", "/v2/repository/models/{}/unload"),
+    *("/v1/models/{}:predict", "/v1/models/ocr/versions/{}:predict", "/v1/models/ocr/labels/{}:predict"),
+)
+_MODEL_NAMES: Final = (
+    *("9" * 7000, "a" * 7000, "..%2F" * 1000, "%F0%9F%98%80" * 500, "ocr:" * 999),
+    *("%00", "ocr%2F1", "%C2%B2", "-1"),
+)
+
+
+def _model_message(path: str, _size: int) -> Iterable[bytes]:
+    return request(path, JSON_TYPE, b'{"inputs":[],"instances":[]}')
+
+
 def _of_codes() -> Iterator[Entry]:
     """Images that look for long as if they had codes on them; and parts of pages."""
     for name, file in CODES.items():
@@ -360,7 +374,8 @@ def _special() -> Iterator[Entry]:
     yield from _of_codes()
     yield from _of_answers()
     yield Entry("binary elements", "kserve_v2", (_once(_of_elements),))
-    yield Entry("names of models", "kserve_v2", tuple(map(_once, messages_for_models())))
+    named = [partial(_model_message, path.format(name)) for path in _MODEL_PATHS for name in _MODEL_NAMES]
+    yield Entry("names of models", "kserve_v2", tuple(map(_once, named)))
     # Images last: they are stored at once, and then count for their caller as jobs that wait.
     kinds: dict[str, Callable[[int], bytes]] = {"documents": small_pdf, "images": lambda _amount: jpeg()}
     for kind, make_file in kinds.items():

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from ocrsvc.engines.ppocr.handle import PageHandle
@@ -26,6 +27,7 @@ SERVE = ("gunicorn", "-c", "gunicorn.conf.py", "wsgi:app")
 _STOP_S = 60.0
 _START_S = 60.0
 _SOON_S = 60.0
+_ANSWER_S = 30.0
 
 
 class Clock:
@@ -79,6 +81,15 @@ def repeating(call: Callable[[], object], threads: int = 1) -> Iterator[None]:
             thread.join()
 
 
+def read_to_end(wire: socket.socket) -> bytes:
+    """All bytes until the other side closes or resets the connection."""
+    answer = bytearray()
+    with suppress(ConnectionResetError):
+        while piece := wire.recv(1 << 16):
+            answer += piece
+    return bytes(answer)
+
+
 def clean_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment without its OCRSVC_ variables, with the checkout importable, and with `env` on top.
 
@@ -109,15 +120,7 @@ def ocrsvc(*args: object, python: str = sys.executable, **env: str) -> subproces
 
 
 class Server:
-    """A started service.
-
-    Args:
-        prefix: What stands before the command.
-
-    Attributes:
-        process: The arbiter.
-        lines: What it and its workers have written so far, stdout and stderr together.
-    """
+    """A started service: its arbiter, and the `lines` of stdout and stderr so far; `prefix` goes before the command."""
 
     def __init__(
         self,
@@ -158,6 +161,16 @@ class Server:
         """http://127.0.0.1:PORT, or https://, as gunicorn says it."""
         found = self.wait_for(r"Listening at: (https?://[^\s,]+)")
         return found[1]
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Of `url`."""
+        parts = urlsplit(self.url)
+        return parts.hostname or "", parts.port or 0
+
+    def connect(self) -> socket.socket:
+        """A plain connection."""
+        return socket.create_connection(self.address, timeout=_ANSWER_S)
 
     def wait_for(self, pattern: str, *, count: int = 1, timeout_s: float = _START_S) -> re.Match[str]:
         """The `count`th match of a pattern in the log; fails when the process ends or the time passes before."""

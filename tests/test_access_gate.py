@@ -203,14 +203,6 @@ def test_pages_belong_to_the_day_on_which_their_request_came(keys: Keys) -> None
     assert (keys.usage(), keys.usage(now_s=NOW_S)) == (Usage(), Usage(today=1, this_month=1))
 
 
-def test_a_caller_known_by_a_certificate_is_admitted_by_the_name_of_a_key(keys: Keys) -> None:
-    keys.add()
-    assert keys.gate.check_named("anna", "read").name == "anna"
-    for name in ("other", ""):
-        with pytest.raises(KeyRefused):
-            keys.gate.check_named(name, "read")
-
-
 def test_work_that_was_left_here_counts_and_takes_no_place(keys: Keys) -> None:
     keys.add(concurrency=1, pages_a_day=5)
     identity = keys.enter(pages=0).entry.identity

@@ -5,14 +5,12 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import grpc
 import httpx
@@ -77,9 +75,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 def raw(place: Place, *lines: str, path: str = OCR, kind: str = "image/png") -> bytes:
     """What comes back, until the server hangs up or has answered, for a request of which no more is sent."""
-    url = urlsplit(place.server.url)
     head = "\r\n".join((f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Type: {kind}", *lines, "", ""))
-    with socket.create_connection((url.hostname or "", url.port or 0), _ANSWER_S) as wire:
+    with place.server.connect() as wire:
         wire.sendall(head.encode("latin-1"))
         return wire.recv(65536)
 
@@ -115,14 +112,13 @@ def test_a_body_is_waited_for_with_a_right_key_and_where_the_key_may_be_in_it(pl
 
 @pytest.mark.parametrize("format_name", ["native", "ocr_space", "kserve_v2", "http"])
 def test_nothing_that_a_hostile_client_sends_is_answered_without_a_right_key(place: Place, format_name: str) -> None:
-    url = urlsplit(place.server.url)
     workers = place.server.workers()
     shown = (b"", b"X-API-Key: " + WRONG.encode(), b"X-API-Key: " + place.secrets["operator"].encode())
     # Each PDF and picture is another body only, and nobody looks into bodies here.
     entries = [one for one in table() if one.format == format_name and "file " not in one.name]
     for entry, field in zip(entries, itertools.cycle(shown), strict=False):
-        to = (url.hostname or "", url.port or 0)
-        answers = {one.status for one in send(entry, to, short=True, limit_s=20.0, most_hold_s=0.3, field=field)}
+        sent = send(entry, place.server.address, short=True, limit_s=20.0, most_hold_s=0.3, field=field)
+        answers = {one.status for one in sent}
         # Some ask for health, which is answered.
         assert answers.isdisjoint({500} if format_name == "http" else range(200, 400)), (entry.title, answers)
     assert place.server.workers() == workers
@@ -197,8 +193,7 @@ def test_the_python_client_sends_its_key_and_knows_the_refusals(place: Place) ->
 
 
 def test_a_client_that_is_given_nothing_but_an_address_sends_the_key_in_it(place: Place) -> None:
-    url = urlsplit(place.server.url)
-    address = f"http://ocr:{place.secrets['reader']}@{url.netloc}"
+    address = place.server.url.replace("http://", f"http://ocr:{place.secrets['reader']}@")
     sent = {"file": base64.b64encode(PAGE).decode(), "fileType": 1}
     assert requests.post(f"{address}/ocr", json=sent, timeout=_ANSWER_S).json()["errorCode"] == 0
     assert httpx.post(f"{address}/ocr", files={"image_file": PAGE}, timeout=_ANSWER_S).status_code == 200
@@ -277,9 +272,8 @@ def test_liveness_is_answered_while_long_polls_with_other_spellings_of_their_pat
         server.wait_for("READY in", count=2)
         sent = {"files": ("a.png", PAGE)}
         job = requests.post(f"{server.url}/v1/convert/file/async", files=sent, headers=key, timeout=_ANSWER_S)
-        url = urlsplit(server.url)
         for version in ("/v1", "%76%31") * 4:
-            wire = stack.enter_context(socket.create_connection((url.hostname or "", url.port or 0), _ANSWER_S))
+            wire = stack.enter_context(server.connect())
             path = f"/{version}/status/poll/{job.json()['task_id']}?wait=10"
             lines = (f"GET {path} HTTP/1.1", "Host: localhost", f"Authorization: {key['Authorization']}", "", "")
             wire.sendall("\r\n".join(lines).encode())

@@ -5,14 +5,15 @@ The table is in hostile_requests.py; `python benchmarks/hostile.py` sends it at 
 
 from __future__ import annotations
 
+import gzip
 import http.client
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Final
-from urllib.parse import urlsplit
+from typing import Any, Final
 
 import pytest
 from flask.testing import FlaskClient
@@ -20,9 +21,19 @@ from hostile_client import send
 from hostile_files import FILES, jpeg
 from hostile_requests import ENDPOINTS, FORM_TYPE, FORMATS, Endpoint, Entry, table
 from hostile_texts import FORMS, HEADER_VALUES, JSON_VALUES, MULTIPARTS, QUERIES, TEXTS, Make, repeated
+from pydantic.alias_generators import to_camel
 from support import Server, reserved_port, run_server
 from web_support import running_app
 
+from ocrsvc.adapters.format_values import parse_values
+from ocrsvc.adapters.kserve import v2_http
+from ocrsvc.adapters.ocr_space import http as ocr_space_http
+from ocrsvc.adapters.paddle_serving import http as paddle_serving_http
+from ocrsvc.adapters.paddlex.http import Members, parse_members
+from ocrsvc.adapters.rapidocr_api import http as rapidocr_api_http
+from ocrsvc.adapters.tfserving.http import check_signature
+from ocrsvc.adapters.umi_ocr import answers as umi_ocr
+from ocrsvc.adapters.umi_ocr.answers import DocumentOptions, ImageOptions
 from ocrsvc.connections.url import MAX_URL_CHARS, parse_url
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.grpc_server.messages import escaped, timeout_s
@@ -31,12 +42,16 @@ from ocrsvc.http.base64text import decode_base64
 from ocrsvc.http.field_values import parse_decimal
 from ocrsvc.http.multipart import split_parts
 from ocrsvc.http.options import read_options
-from ocrsvc.http.parsed_body import is_image
+from ocrsvc.http.parsed_body import Content, is_image, parse_body
+from ocrsvc.http.percent_encoding import unquote_plus
 from ocrsvc.http.request import Request, allowed_s, parse_priority
 from ocrsvc.imaging.codecs.decode import PixelLimits, open_encoded_image
 from ocrsvc.imaging.document import is_pdf, may_have_pages, open_document
 from ocrsvc.imaging.page_ranges import parse_ranges
+from ocrsvc.records import Line, Page
 from ocrsvc.registry import adapters
+from ocrsvc.serving.decompression import Damaged, decompress
+from ocrsvc.serving.memory_budget import unlimited
 from ocrsvc.settings.settings import Settings
 
 Run = Callable[[bytes], object]
@@ -59,7 +74,7 @@ def spent_s(run: Run, data: bytes, times: int = 1) -> float:
     best_s = float("inf")
     for _ in range(times):
         began_s = time.process_time()
-        with suppress(OcrsvcError, CallFailed, ValueError):
+        with suppress(OcrsvcError, CallFailed, Damaged, ValueError):
             run(data)
         best_s = min(best_s, time.process_time() - began_s)
     return best_s
@@ -91,8 +106,67 @@ def all_complaints(runs: dict[str, Run], texts: dict[str, Make], most: int = MB)
     ]
 
 
+def _in_body(before: bytes, content_type: str, after: bytes = b"") -> Run:
+    return lambda data: parse_body(before + data + after, content_type, (), unlimited(), math.inf).images(
+        (), ("image",)
+    )
+
+
+def _parse_foreign_options(data: bytes) -> None:
+    word = data.decode("utf-8", "replace")
+    names = ("language", "OCREngine", "isCreateSearchablePdf", "detectOrientation", "use_det", "use_cls")
+    sent = Content(fields=tuple((name, data) for name in names))
+    calls: list[Callable[[], object]] = [
+        lambda: ocr_space_http.read_options(sent, has_models=True),
+        lambda: rapidocr_api_http._options(sent),
+        lambda: paddle_serving_http.to_lists(Content(fields=(("key", [word]), ("value", [word])))),
+        *(partial(parse_values, DocumentOptions, {str(one.alias): word}) for one in DocumentOptions.model_fields.values()),
+        *(partial(parse_members, {"file": "QUJD", to_camel(name): word}) for name in Members.model_fields),
+        partial(check_signature, word),
+    ]
+    for call in calls:
+        with suppress(OcrsvcError, ValueError):
+            call()
+
+
+_KSERVE_HEAD: Final = (
+    b'{"inputs":[{"name":"image","datatype":"BYTES","shape":[64],"parameters":{"binary_data_size":%d}}]}'
+)
+# Beside those of the table, whose entries are all sent to each format.
+MORE_TEXTS: Final[dict[str, Make]] = {
+    name: partial(repeated, piece)
+    for name, piece in {
+        "A===": b"A===",
+        "stray and whole escapes": b"%%41",
+        "groups and blanks": b"ABCD ",
+        "lines with blanks at their ends": b"AAAA \r\n",
+        "indented letters": b"   A",
+        "tabs": b"\t",
+        "digits": b"9",
+        "points": b"1.",
+        "minus signs": b"-",
+        "ranges": b"1-2,",
+        "emoji": "\N{GRINNING FACE}".encode(),
+        "escaped slashes": b"QUJ\\/",
+        "near boundaries": b"\r\n--xa",
+    }.items()
+}
 PARSERS: Final[dict[str, Run]] = {
     "decode_base64": decode_base64,
+    "unquote_plus": unquote_plus,
+    "urlencoded form": _in_body(b"image=", FORM_TYPE),
+    "JSON text": _in_body(b'{"image":"', "application/json", b'"}'),
+    "multipart part": _in_body(
+        b"--x\r\nContent-Disposition: form-data; name=image\r\n\r\n",
+        "multipart/form-data; boundary=x",
+        b"\r\n--x--\r\n",
+    ),
+    "KServe v2 raw": lambda data: v2_http._read_request(
+        _KSERVE_HEAD % len(data) + data, str(len(_KSERVE_HEAD % len(data))), unlimited()
+    ),
+    "gzip": lambda data: decompress(gzip.compress(data, 1), 31, 1 << 30),
+    "no gzip": lambda data: decompress(data, 31, 1 << 30),
+    "options of other formats": _parse_foreign_options,
     "decode_base64 of str": lambda data: decode_base64(data.decode("latin-1")),
     "parse_ranges": lambda data: parse_ranges(data.decode("latin-1")),
     "parse_decimal": lambda data: parse_decimal(data.decode("latin-1")),
@@ -116,7 +190,7 @@ PARSERS: Final[dict[str, Run]] = {
 
 @pytest.mark.parametrize("parser", PARSERS)
 def test_a_megabyte_of_hostile_text_costs_a_parser_linear_time(parser: str) -> None:
-    assert all_complaints({parser: PARSERS[parser]}, dict(TEXTS) | dict(QUERIES)) == []
+    assert all_complaints({parser: PARSERS[parser]}, dict(TEXTS) | dict(QUERIES) | MORE_TEXTS) == []
 
 
 @pytest.mark.parametrize("kind", MULTIPARTS)
@@ -222,6 +296,61 @@ def test_the_longest_headers_and_queries_cost_linear_time(client: FlaskClient) -
     assert found + all_complaints({"query": query}, dict(QUERIES), 1 << 12) == []
 
 
+def test_accept_headers_are_truncated(client: FlaskClient) -> None:
+    headers = {"Accept": "a/b," * 16_000 + "text/html", "Accept-Encoding": "a," * 30_000}
+    for path in ("/", "/v1/ocr", "/healthz"):
+        assert spent_s(lambda _, path=path: client.get(path, headers=headers), b"", 3) < MOST_S  # type: ignore[misc]
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+KSERVE_REQUEST: Final[dict[str, object]] = {
+    "inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "data": ["QUJD"]}]
+}
+ODD: Final[dict[str, tuple[str, object]]] = {
+    "a deep list for an option": ("/v1/ocr", {"image": "QUJD", "rotate": nested(300)}),
+    "a list with a long text for an option": ("/v1/ocr", {"image": "QUJD", "rotate": ["A" * MB]}),
+    "a long option": ("/v1/ocr", {"image": "QUJD", "rotate": "A" * 2 * MB}),
+    "a long logId": ("/ocr", {"file": "QUJD", "logId": "A" * MB}),
+    "a deep flag": ("/ocr", {"file": "QUJD", "visualize": nested(300)}),
+    "a number of many digits": ("/ocr", {"file": "QUJD", "textDetThresh": "9" * MB}),
+    "a deep id": ("/v2/models/ocr/infer", KSERVE_REQUEST | {"id": nested(300)}),
+    "a long id": ("/v2/models/ocr/infer", KSERVE_REQUEST | {"id": "A" * MB}),
+    "a deep signature": ("/v1/models/ocr:predict", {"signature_name": nested(300), "instances": ["QUJD"]}),
+    "a deep area": ("/api/ocr", {"base64": "QUJD", "options": {"tbpu.ignoreArea": nested(300)}}),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_values_are_the_callers_error_and_are_not_repeated_at_length(client: FlaskClient, case: str) -> None:
+    path, sent = ODD[case]
+    response = client.post(path, json=sent)
+    # Umi-OCR tells errors in a 200.
+    assert response.status_code in ({200} if path == "/api/ocr" else {400, 422})
+    assert len(response.data) < 2000
+
+
+def test_areas_to_be_ignored_cost_little_however_many_there_are() -> None:
+    box = ((0.0, 0.0), (9.0, 0.0), (9.0, 9.0), (0.0, 9.0))
+    page = Page(100, 100, 0, (Line("a", 0.9, box),) * 500)
+    areas = [[[1, 1], [8, 8]]] * 2500
+
+    def ignore() -> None:
+        some, everything = areas, [*areas, [[0, 0], [9, 9]]]
+        assert umi_ocr.to_answer(page, parse_values(ImageOptions, {"tbpu.ignoreArea": some}), 0.0)["code"] == umi_ocr.OK
+        assert (
+            umi_ocr.to_answer(page, parse_values(ImageOptions, {"tbpu.ignoreArea": everything}), 0.0)["code"]
+            == umi_ocr.NO_TEXT
+        )
+
+    assert spent_s(lambda _: ignore(), b"", 3) < MOST_S
+
+
 def test_the_table_has_every_format_and_no_title_twice() -> None:
     assert set(FORMATS) == {"native", *adapters()}
     titles = [entry.title for entry in table()]
@@ -292,8 +421,7 @@ def test_what_a_hostile_client_sends_takes_nothing_from_the_others(
     server: tuple[Server, int], format_name: str
 ) -> None:
     running, rpc_port = server
-    url = urlsplit(running.url)
-    address = (url.hostname or "", url.port or 0)
+    address = running.address
     workers = running.workers()
     expected = _ask(address, "POST", "/v1/ocr", jpeg())
     assert expected[0] == 200

@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from network_hosts import (
@@ -28,7 +29,7 @@ from network_hosts import (
     wait_until_listening,
 )
 from network_hosts import serving as services
-from support import wait_until
+from support import repeating, wait_until
 from web_support import picture
 
 from ocrsvc.access.api_keys import KeyEntry, KeyLimits
@@ -97,7 +98,7 @@ class Asking:
 
     def __init__(self, place: Place, key: str) -> None:
         self._place, self._key = place, key
-        self._lock = threading.Lock()
+        self._lock, self._pause = threading.Lock(), threading.Event()
         self.answered_s: dict[str, list[float]] = {host.node.name: [] for host in place.hosts}
         self.outcomes: Counter[tuple[str, int]] = Counter()
 
@@ -113,46 +114,37 @@ class Asking:
     @contextmanager
     def of(self, hosts: Sequence[Host]) -> Iterator[None]:
         """While the block runs, these are asked."""
-        done = threading.Event()
-        with entered(self._place.clients):
-            threads = [threading.Thread(target=self._ask_on, args=(host, done)) for host in hosts]
-            for thread in threads:
-                thread.start()
-        try:
+        with ExitStack() as stack:
+            with entered(self._place.clients):
+                for host in hosts:
+                    stack.enter_context(repeating(partial(self._ask, host)))
             yield
-        finally:
-            done.set()
-            for thread in threads:
-                thread.join()
 
-    def _ask_on(self, host: Host, done: threading.Event) -> None:
-        name, headers = host.node.name, {"Authorization": f"Bearer {self._key}"}
-        while not done.wait(0.005):
-            connection = http.client.HTTPConnection(host.node.address, HTTP_PORT, timeout=_ANSWER_S)
-            try:
-                connection.request("POST", "/v1/ocr", PAGE, headers)
-                status = connection.getresponse().status
-            except (OSError, http.client.HTTPException):
-                status = 0
-            finally:
-                connection.close()
-            with self._lock:
-                self.outcomes[name, status] += 1
-                if status == http.client.OK:
-                    self.answered_s[name].append(time.monotonic())
+    def _ask(self, host: Host) -> None:
+        self._pause.wait(0.005)
+        status = status_of(host, "POST", "/v1/ocr", PAGE, {"Authorization": f"Bearer {self._key}"})
+        with self._lock:
+            self.outcomes[host.node.name, status] += 1
+            if status == http.client.OK:
+                self.answered_s[host.node.name].append(time.monotonic())
+
+
+def status_of(host: Host, method: str, path: str, *sent: Any) -> int:
+    """The status of a request over a connection of its own; 0 when that breaks."""
+    connection = http.client.HTTPConnection(host.node.address, HTTP_PORT, timeout=_ANSWER_S)
+    try:
+        connection.request(method, path, *sent)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return 0
+    finally:
+        connection.close()
 
 
 def is_ready(place: Place, host: Host) -> bool:
     """Whether a load balancer would ask this host."""
     with entered(place.clients):
-        connection = http.client.HTTPConnection(host.node.address, HTTP_PORT, timeout=_ANSWER_S)
-        try:
-            connection.request("GET", "/readyz")
-            return connection.getresponse().status == http.client.OK
-        except OSError:
-            return False
-        finally:
-            connection.close()
+        return status_of(host, "GET", "/readyz") == http.client.OK
 
 
 def use_up(asking: Asking, hosts: list[Host]) -> None:

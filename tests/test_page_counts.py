@@ -17,7 +17,7 @@ from web_support import picture
 
 from ocrsvc.access.admission import BLOCK, SPARE, KeyReservation
 from ocrsvc.access.api_keys import KeyEntry, KeyLimits
-from ocrsvc.access.key_store import Hold, LimitReached, Need, Usage, day_of
+from ocrsvc.access.key_store import Hold, Need, Usage, day_of
 from ocrsvc.access.manage_keys import add_key, open_store
 from ocrsvc.access.page_counts import SERIES, CountBlock, PageCounts
 from ocrsvc.access.sqlite_store import SqliteStore
@@ -60,13 +60,6 @@ def settled(block: CountBlock) -> list[tuple[str, str, int]]:
         found.append((one.name, one.day, one.pages))
         block.note_settled(one)
     return sorted(found)
-
-
-def test_pages_are_settled_by_key_and_day(block: CountBlock) -> None:
-    for name, day, pages in (("a", DAY, 1), ("b", DAY, 2), ("a", NEXT_DAY, 3), ("a", DAY, 4)):
-        block.add(name, day, pages)
-    assert settled(block) == [("a", DAY, 5), ("a", NEXT_DAY, 3), ("b", DAY, 2)]
-    assert settled(block) == []
 
 
 def test_pages_count_once_though_their_worker_died_before_it_noted_that_the_store_has_them(
@@ -112,17 +105,6 @@ def test_a_worker_takes_a_block_asks_nobody_for_those_that_come_next_and_gives_b
         assert held.finish(ONE, 1, DAY)
         held.settle()
         assert store.usage("acme", DAY)[:3] == (left, left, BLOCK - left)
-
-
-def test_pages_that_are_counted_and_not_settled_are_not_taken_again(store: SqliteStore, held: KeyReservation) -> None:
-    limits = KeyLimits(pages_a_day=100)
-    for _ in range(100):
-        held.take(limits, DAY, ONE)
-        held.finish(ONE, 1, DAY)
-    with pytest.raises(LimitReached):
-        held.take(limits, DAY, ONE)
-    held.settle()
-    assert store.usage("acme", DAY) == Usage(today=100, this_month=100)
 
 
 @pytest.mark.parametrize("limit", ["requests_per_s", "concurrency", "pages_a_day", "pages_a_month"])

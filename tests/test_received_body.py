@@ -71,11 +71,6 @@ def test_a_body_is_the_same_wherever_it_is_cut(data: bytes, places: set[int], si
         assert client.body.share.held_bytes == len(data) + sum(map(len, rest))
 
 
-def test_what_follows_a_body_is_left_for_the_next_request() -> None:
-    assert Client(3).send(b"abcGET /") == b"GET /"
-    assert Client(None).send(in_chunks(b"abc") + b"GET /") == b"GET /"
-
-
 @pytest.mark.parametrize(
     ("sent", "message"),
     [
@@ -188,13 +183,6 @@ def test_a_small_body_fits_beside_large_ones_and_what_can_never_fit_is_too_large
     assert client.body.error is None
     alone.send(bytes(101))
     assert isinstance(outcome(alone), BodyTooLarge)
-
-
-def test_a_body_that_ends_early_is_the_callers_error() -> None:
-    client = Client(20)
-    client.send(bytes(10))
-    client.body.end()
-    assert "after 10 of 20 bytes" in outcome(client).detail
 
 
 def test_whatever_reads_it_as_a_stream_gets_it_too() -> None:

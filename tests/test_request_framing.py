@@ -14,7 +14,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -23,7 +22,7 @@ from gunicorn.http.errors import ParseException
 from gunicorn.http.parser import RequestParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import Server, run_server
+from support import Server, read_to_end, run_server
 from web_support import picture
 
 from ocrsvc.registry import adapters
@@ -145,13 +144,6 @@ def test_a_request_reaches_a_thread_only_when_it_is_whole(request_number: int) -
         assert loop.parse(loop.ready[0])[0] in {"GET", "POST"}
 
 
-def test_a_request_without_a_host_is_refused() -> None:
-    with loop_with_a_client() as (loop, client):
-        reach(loop, client, b"GET / HTTP/1.1\r\nX: y\r\n\r\n")
-        with pytest.raises(ParseException, match="HOST"):
-            loop.parse(loop.ready[0])
-
-
 @pytest.mark.parametrize(
     "sent", [b"\n", b"GET / HTTP/1.1\n", b"GET / HTTP/1.1\r\nHost: x\n", b"\r\n\n", b"GET / HTTP/1.1\r\nHost: x\r\n\n"]
 )
@@ -184,24 +176,11 @@ def test_a_head_that_never_ends_is_refused_and_not_kept() -> None:
         assert client.recv(1000).startswith(b"HTTP/1.1 431 ")
 
 
-def connect(server: Server) -> socket.socket:
-    address = urlsplit(server.url)
-    return socket.create_connection((address.hostname or "", address.port or 0), timeout=_ANSWER_S)
-
-
 def read_answer(wire: socket.socket) -> bytes:
     """The answer to GET, whose body ends with a brace."""
     answer = b""
     while not answer.endswith(b"}"):
         answer += wire.recv(65536)
-    return answer
-
-
-def whole_answer(wire: socket.socket) -> bytes:
-    answer = b""
-    with suppress(ConnectionResetError):
-        while got := wire.recv(65536):
-            answer += got
     return answer
 
 
@@ -221,9 +200,9 @@ def test_slow_clients_hold_nobody_up_and_are_cut_at_the_limit(server: Server) ->
     """200 half-sent heads, some on kept connections, on a worker of four threads; one of which gets a crawling body."""
     with ExitStack() as stack:
         began_s = time.monotonic()
-        crawling = stack.enter_context(connect(server))
+        crawling = stack.enter_context(server.connect())
         crawling.sendall(b"POST /v1/ocr HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
-        wires = [stack.enter_context(connect(server)) for _ in range(200)]
+        wires = [stack.enter_context(server.connect()) for _ in range(200)]
         for number, wire in enumerate(wires):
             if number % 4 == 0:
                 wire.sendall(GET)
@@ -231,7 +210,7 @@ def test_slow_clients_hold_nobody_up_and_are_cut_at_the_limit(server: Server) ->
                 assert answer.startswith(b"HTTP/1.1 200 ")
                 if b"connection: close" in answer.lower():
                     # While all threads are taken and others wait, a client may be asked to connect anew.
-                    wires[number] = stack.enter_context(connect(server))
+                    wires[number] = stack.enter_context(server.connect())
             wires[number].sendall(GET[: 1 + number % (len(GET) - 1)])
         sent_s = time.monotonic()
         longest_s = seconds_of_a_request(server)
@@ -241,26 +220,16 @@ def test_slow_clients_hold_nobody_up_and_are_cut_at_the_limit(server: Server) ->
             assert not cut or time.monotonic() - began_s > HEAD_S - 1
             longest_s = max(longest_s, seconds_of_a_request(server))
         assert longest_s < _PROMPT_S
-        assert whole_answer(crawling).startswith(b"HTTP/1.1 408 ")
-        assert {whole_answer(wire)[:13] for wire in wires} == {b"HTTP/1.1 408 "}
+        assert read_to_end(crawling).startswith(b"HTTP/1.1 408 ")
+        assert {read_to_end(wire)[:13] for wire in wires} == {b"HTTP/1.1 408 "}
         assert began_s + HEAD_S - 1 < time.monotonic() < sent_s + HEAD_S + 20
-
-
-def test_crawling_bodies_hold_no_thread(server: Server) -> None:
-    with ExitStack() as stack:
-        for number in range(60):
-            wire = stack.enter_context(connect(server))
-            framing = b"Content-Length: 1000" if number % 2 else b"Transfer-Encoding: chunked"
-            wire.sendall(b"POST /v1/ocr HTTP/1.1\r\nHost: x\r\n" + framing + b"\r\n\r\n2\r\n")
-        assert seconds_of_a_request(server) < _PROMPT_S
-        assert requests.post(f"{server.url}/v1/ocr", data=PNG, timeout=_ANSWER_S).status_code == 200
 
 
 def test_health_is_answered_while_every_thread_waits_for_the_engine() -> None:
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "3", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_FAKE_LATENCY_S": "50"}
     post = b"POST /v1/ocr HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(PNG) + PNG
     with run_server(env) as server, ExitStack() as stack:
-        wires = [stack.enter_context(connect(server)) for _ in range(8)]
+        wires = [stack.enter_context(server.connect()) for _ in range(8)]
         for wire in wires:
             wire.sendall(post)
         for path in ("/healthz", "/readyz", "/metrics", "/ops/workers"):
@@ -385,28 +354,22 @@ def test_a_pool_that_is_not_started_to_its_end_keeps_no_thread(
     pools[0].shutdown(wait=True)
 
 
-def test_a_bare_line_feed_is_a_400_at_once(server: Server) -> None:
-    with connect(server) as wire:
-        wire.sendall(b"GET / HTTP/1.1\nHost: x\n\n")
-        assert whole_answer(wire).startswith(b"HTTP/1.1 400 ")
-
-
 def test_requests_sent_ahead_are_answered_in_order_and_a_half_one_waits_for_its_rest(server: Server) -> None:
     post = b"POST /v1/ocr HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(PNG)
-    with connect(server) as wire:
+    with server.connect() as wire:
         wire.sendall(GET + GET + post[:30])
         answer = b""
         while answer.count(b'"ok"') < 2:
             answer += wire.recv(65536)
         assert seconds_of_a_request(server) < _PROMPT_S
         wire.sendall(post[30:] + PNG)
-        answer += whole_answer(wire)
+        answer += read_to_end(wire)
     assert re.findall(rb"HTTP/1.1 (\d+)", answer) == [b"200"] * 3
 
 
 def test_a_client_that_waits_for_100_continue_gets_it(server: Server) -> None:
     head = b"POST /v1/ocr HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(PNG)
-    with connect(server) as wire:
+    with server.connect() as wire:
         wire.sendall(head[:40])
         seconds_of_a_request(server)
         wire.sendall(head[40:])
@@ -419,13 +382,13 @@ def test_heads_make_room_when_all_connections_are_taken() -> None:
     args = ("--worker-connections", "20")
     with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "4"}, args) as server, ExitStack() as stack:
         for _ in range(30):
-            stack.enter_context(connect(server)).sendall(b"GET / HTTP/1.1\r\n")
+            stack.enter_context(server.connect()).sendall(b"GET / HTTP/1.1\r\n")
         assert seconds_of_a_request(server) < HEAD_S / 2
 
 
 def test_a_worker_that_stops_answers_the_heads_that_still_come() -> None:
     with run_server({"OCRSVC_WORKERS": "1"}) as server, ExitStack() as stack:
-        fresh, used, silent, watch = (stack.enter_context(connect(server)) for _ in range(4))
+        fresh, used, silent, watch = (stack.enter_context(server.connect()) for _ in range(4))
         used.sendall(GET)
         assert read_answer(used).startswith(b"HTTP/1.1 200 ")
         for wire in (fresh, used):
@@ -438,6 +401,6 @@ def test_a_worker_that_stops_answers_the_heads_that_still_come() -> None:
             answer = read_answer(watch)
         for wire, rest in ((fresh, GET[20:]), (used, GET[20:]), (silent, GET)):
             wire.sendall(rest)
-            answer = whole_answer(wire)
+            answer = read_to_end(wire)
             assert answer.startswith(b"HTTP/1.1 200 "), answer
             assert b"\r\nConnection: close\r\n" in answer

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from urllib3.filepost import encode_multipart_formdata
 from web_support import as_base64, picture
-from werkzeug.formparser import MultiPartParser
 
 from ocrsvc.errors import BadBase64, BadOption, BodyTooLarge, CallerError, NothingSent, OcrsvcError
 from ocrsvc.http.json_body import parse_json
@@ -139,12 +138,19 @@ def test_base64_that_cannot_be_decoded_does_not_spoil_its_neighbours() -> None:
     assert isinstance(second, BadBase64)
 
 
+MULTIPART = "multipart/form-data; boundary=x"
+DISPOSITION = b"Content-Disposition: form-data; name="
+
+
+def multipart(head: bytes, end: bytes = b"\r\n\r\nabc\r\n--x--") -> tuple[bytes, str]:
+    """A body of one part with this head."""
+    return b"--x\r\n" + head + end, MULTIPART
+
+
 def near_misses(*counts: int) -> tuple[bytes, str]:
     """A form of parts with so many lines each that begin like the boundary."""
-    header = b"--x\r\nContent-Disposition: form-data; name=file; filename=a\r\n\r\n"
-    return b"".join(
-        header + b"\r\n--xa" * count + b"\r\n" for count in counts
-    ) + b"--x--", "multipart/form-data; boundary=x"
+    header = b"--x\r\n" + DISPOSITION + b"file; filename=a\r\n\r\n"
+    return b"".join(header + b"\r\n--xa" * count + b"\r\n" for count in counts) + b"--x--", MULTIPART
 
 
 REFUSED: dict[str, tuple[tuple[bytes, str], type[OcrsvcError], str]] = {
@@ -177,60 +183,26 @@ REFUSED: dict[str, tuple[tuple[bytes, str], type[OcrsvcError], str]] = {
         "headers of its parts have more than 524288 bytes",
     ),
     "too many headers": (
-        (
-            b"--x\r\nContent-Disposition: form-data; name=a" + b"\r\na: b" * 64 + b"\r\n\r\n\r\n--x--",
-            "multipart/a; boundary=x",
-        ),
+        multipart(DISPOSITION + b"a" + b"\r\na: b" * 64),
         CallerError,
         "more than 64 lines of headers",
     ),
-    "too many parameters": (
-        (
-            b"--x\r\nContent-Disposition: form-data; name=a" + b"; a=b" * 64 + b"\r\n\r\n\r\n--x--",
-            "multipart/a; boundary=x",
-        ),
-        CallerError,
-        "too many parameters",
-    ),
+    "too many parameters": (multipart(DISPOSITION + b"a" + b"; a=b" * 64), CallerError, "too many parameters"),
     "too many parts": (form(*[("file", "")] * (MAX_PARTS + 1)), BodyTooLarge, "1000 parts"),
     "too many images": ((b'{"images": [' + b'"QUJD",' * 1001 + b"null]}", JSON), BodyTooLarge, "1000 images"),
     "multipart without boundary": ((form(("file", PNG))[0], "multipart/form-data"), CallerError, "no boundary"),
-    "multipart headers without an end": (
-        (b"--x\r\n" + bytes(200_000), "multipart/a; boundary=x"),
-        CallerError,
-        "no end",
-    ),
+    "multipart headers without an end": (multipart(bytes(200_000), b""), CallerError, "no end"),
     "another boundary": ((form(("file", PNG))[0], "multipart/form-data; boundary=other"), CallerError, "not occur"),
-    "a multipart body that is cut off": (
-        (b"--x\r\nContent-Disposition: form-data; name=file\r\n\r\nabc", "multipart/form-data; boundary=x"),
+    "a body that is cut off": (
+        multipart(DISPOSITION + b"a", b"\r\n\r\nabc"),
         CallerError,
         "before its closing boundary",
     ),
-    "a part without a name": (
-        (b"--x\r\nContent-Type: image/png\r\n\r\nabc\r\n--x--", "multipart/form-data; boundary=x"),
-        CallerError,
-        "Missing Content-Disposition",
-    ),
-    "a part without the name of its field": (
-        (b"--x\r\nContent-Disposition: form-data; filename=a\r\n\r\nabc\r\n--x--", "multipart/form-data; boundary=x"),
-        CallerError,
-        "no name",
-    ),
-    "a boundary as long as a text": (
-        (b"--x", "multipart/form-data; boundary=" + "x" * 257),
-        CallerError,
-        "no boundary of 1 to 256 letters",
-    ),
-    "a part without an end of headers": (
-        (b"--x\r\nabc\r\n--x--", "multipart/form-data; boundary=x"),
-        CallerError,
-        "no end",
-    ),
-    "a first boundary inside a line": (
-        (b"--xyz\r\n\r\n--x-", "multipart/form-data; boundary=x"),
-        CallerError,
-        "does not occur",
-    ),
+    "a part without a name": (multipart(b"Content-Type: image/png"), CallerError, "Missing Content-Disposition"),
+    "a part without a field": (multipart(b"Content-Disposition: form-data; filename=a"), CallerError, "no name"),
+    "a long boundary": ((b"--x", "multipart/form-data; boundary=" + "x" * 257), CallerError, "1 to 256 letters"),
+    "a part without an end of headers": (multipart(b"abc", b"\r\n--x--"), CallerError, "no end"),
+    "a first boundary inside a line": ((b"--xyz\r\n\r\n--x-", MULTIPART), CallerError, "does not occur"),
 }
 
 
@@ -290,7 +262,7 @@ def test_a_preamble_padding_and_folded_headers_are_understood() -> None:
     assert (second.name, second.filename, second.data) == ("empty", None, b"")
 
 
-HEADER = b"Content-Disposition: form-data; name=a\r\n\r\n"
+HEADER = DISPOSITION + b"a\r\n\r\n"
 NEAR = b"\r\n--xx\r\n--x-\r\n --x--\r\n--x y\r\n\r\n"
 
 
@@ -308,37 +280,15 @@ def test_the_data_of_parts_is_what_is_between_delimiters(body: bytes, expected: 
     assert [part.data for part in split_parts(body, "multipart/form-data; boundary=x")] == expected
 
 
-def in_memory(
-    total_content_length: int | None,
-    content_type: str | None,
-    filename: str | None,
-    content_length: int | None = None,
-) -> io.BytesIO:
-    """werkzeug's own factory leaves temporary files to the garbage collector."""
-    del total_content_length, content_type, filename, content_length
-    return io.BytesIO()
-
-
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters='\\"\r\n', min_codepoint=32), min_size=1, max_size=20)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(NAMES, st.one_of(st.none(), NAMES), st.binary(max_size=200)), max_size=5))
-def test_the_parts_are_those_that_another_library_wrote_and_a_third_one_reads(
-    parts: list[tuple[str, str | None, bytes]],
-) -> None:
+def test_the_parts_are_those_that_another_library_wrote(parts: list[tuple[str, str | None, bytes]]) -> None:
     fields: list[Any] = [(name, data if filename is None else (filename, data)) for name, filename, data in parts]
-    boundary = "b0undary"
-    body, content_type = encode_multipart_formdata(fields, boundary)
-    ours = split_parts(body, content_type)
-    assert [(part.name, part.filename, part.data) for part in ours] == [
-        (name, filename, data) for name, filename, data in parts
-    ]
-    theirs, files = MultiPartParser(stream_factory=in_memory).parse(io.BytesIO(body), boundary.encode(), len(body))
-    assert sorted(part.data for part in ours if part.filename) == sorted(
-        file.stream.read() for _, file in files.items(multi=True)
-    )
-    assert len(list(theirs.items(multi=True))) == sum(part.filename is None for part in ours)
+    found = split_parts(*encode_multipart_formdata(fields, "b0undary"))
+    assert [(part.name, part.filename, part.data) for part in found] == parts
 
 
 @settings(max_examples=60, deadline=None)
@@ -451,12 +401,9 @@ def test_a_deadline_counts_from_the_moment_when_the_head_of_the_request_is_there
     assert late.left_s == 0
 
 
-def test_an_id_is_taken_over_if_it_is_sane() -> None:
-    assert Request(environ(b"", HTTP_X_REQUEST_ID="a-1/b:2"), Settings()).id == "a-1/b:2"
-
-
 @pytest.mark.parametrize("sent", ["", "x" * 129, "two words", "Köln", "a\nb", "a\x7f"])
-def test_an_id_that_is_not_sane_is_replaced_by_one_that_stays(sent: str) -> None:
+def test_an_id_is_taken_over_if_it_is_sane_and_else_replaced_by_one_that_stays(sent: str) -> None:
+    assert Request(environ(b"", HTTP_X_REQUEST_ID="a-1/b:2"), Settings()).id == "a-1/b:2"
     request = Request(environ(b"", HTTP_X_REQUEST_ID=sent), Settings())
     first = request.id
     assert uuid.UUID(first).version == 7

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import socket
 from contextlib import ExitStack
-from urllib.parse import urlsplit
 
 import pytest
 import requests
 from image_support import encoded, noise
-from support import run_server
+from support import read_to_end, run_server
 from web_support import picture
 
 from ocrsvc.worker.connection import Sender
@@ -57,14 +56,12 @@ def test_a_client_that_is_gone_is_an_error_at_once() -> None:
 
 
 def test_a_real_connection_goes_on_after_any_kind_of_answer() -> None:
-    with run_server({"OCRSVC_WORKERS": "1"}) as server:
-        host, _, port = server.url.removeprefix("http://").partition(":")
-        with socket.create_connection((host, int(port)), 10) as wire:
-            for method in ("GET", "HEAD", "OPTIONS", "GET"):
-                wire.sendall(f"{method} /healthz HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-                answer = wire.recv(1 << 16)
-                assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
-                assert answer.endswith(b"}" if method == "GET" else b"\r\n\r\n")
+    with run_server({"OCRSVC_WORKERS": "1"}) as server, server.connect() as wire:
+        for method in ("GET", "HEAD", "OPTIONS", "GET"):
+            wire.sendall(f"{method} /healthz HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            answer = wire.recv(1 << 16)
+            assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert answer.endswith(b"}" if method == "GET" else b"\r\n\r\n")
 
 
 def test_clients_that_do_not_read_hold_no_thread_and_those_that_read_later_get_everything() -> None:
@@ -73,19 +70,15 @@ def test_clients_that_do_not_read_hold_no_thread_and_those_that_read_later_get_e
     body = encoded(noise(1, 1500, 1500))
     head = b"POST /api/tr-run/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
     with run_server(env) as server, ExitStack() as stack:
-        address = urlsplit(server.url)
         wires = [stack.enter_context(socket.socket()) for _ in range(12)]
         for wire in wires:
             wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             wire.settimeout(30)
-            wire.connect((address.hostname or "", address.port or 0))
+            wire.connect(server.address)
             wire.sendall(head % len(body) + body)
         answered = requests.post(f"{server.url}/v1/ocr", data=picture(), timeout=30)
         assert answered.status_code == 200
         for wire in wires:
-            answer = bytearray()
-            while piece := wire.recv(1 << 20):
-                answer += piece
-            head, _, rest = bytes(answer).partition(b"\r\n\r\n")
+            head, _, rest = read_to_end(wire).partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200 ")
             assert f"Content-Length: {len(rest)}" in head.decode()

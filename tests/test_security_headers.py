@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import socket
-from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from support import run_server
+from support import read_to_end, run_server
 from web_support import picture, running_app
 
 from ocrsvc.jobs.job_store import JobStore
@@ -56,10 +53,9 @@ def test_heads_that_never_reach_the_application_are_answered_with_it() -> None:
         b"GET / HTTP/1.1\r\nHost: x\r\nA: " + bytes(1 << 17).replace(b"\0", b"a"): b"431",
     }
     with run_server({"OCRSVC_WORKERS": "1"}) as server:
-        url = urlsplit(server.url)
         for head, status in heads.items():
-            with socket.create_connection((url.hostname or "", url.port or 0), timeout=30.0) as wire:
+            with server.connect() as wire:
                 wire.sendall(head)
-                answer = b"".join(iter(partial(wire.recv, 65536), b""))
+                answer = read_to_end(wire)
             assert answer.split(b" ")[1] == status, answer
             assert answer.count(f"{NAME}: {VALUE}\r\n".encode()) == 1

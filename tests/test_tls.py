@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from tls_support import RSA, Authority
+from tls_support import RSA, Authority, environment
 
 from ocrsvc.cli.check import describe_tls
 from ocrsvc.connections import certificates as certificates_module
@@ -59,11 +59,7 @@ def key_with_password() -> bytes:
 
 def test_a_certificate_and_its_key_are_served(authority: Authority) -> None:
     files = authority.issue()
-    found = open_certificates(
-        read_settings({"OCRSVC_TLS_CERTIFICATE": str(files.certificate), "OCRSVC_TLS_KEY": str(files.key)}),
-        None,
-        is_start=True,
-    )
+    found = open_certificates(read_settings(environment(files)), None, is_start=True)
     assert found is not None
     assert found.current.certificate.names == ("DNS=localhost", "IP=127.0.0.1")
     assert 89 * _DAY_S < found.left_s() < 91 * _DAY_S
@@ -105,7 +101,7 @@ def test_files_that_cannot_be_served_stop_the_start(
 ) -> None:
     files = authority.issue()
     spoil(authority, files)
-    told = refusal({"OCRSVC_TLS_CERTIFICATE": str(files.certificate), "OCRSVC_TLS_KEY": str(files.key)})
+    told = refusal(environment(files))
     assert re.search(f"OCRSVC_TLS_{said}", told), told
     assert remedy in told
     assert "BEGIN" not in told
@@ -131,14 +127,13 @@ def test_a_wrong_client_authority_stops_the_start(authority: Authority, tmp_path
     files = authority.issue()
     wrong = tmp_path / "wrong.pem"
     wrong.write_text("hello")
-    environ = {"OCRSVC_TLS_CERTIFICATE": str(files.certificate), "OCRSVC_TLS_KEY": str(files.key)}
-    assert "OCRSVC_TLS_CLIENT_CA is" in refusal({**environ, "OCRSVC_TLS_CLIENT_CA": str(wrong)})
-    assert "cannot be read" in refusal({**environ, "OCRSVC_TLS_CLIENT_CA": str(tmp_path / "none.pem")})
+    for path, said in ((wrong, "OCRSVC_TLS_CLIENT_CA is"), (tmp_path / "none.pem", "cannot be read")):
+        assert said in refusal(environment(files) | {"OCRSVC_TLS_CLIENT_CA": str(path)})
 
 
 def test_tls_does_not_begin_while_the_service_runs(authority: Authority) -> None:
     files = authority.issue()
-    settings = read_settings({"OCRSVC_TLS_CERTIFICATE": str(files.certificate), "OCRSVC_TLS_KEY": str(files.key)})
+    settings = read_settings(environment(files))
     with pytest.raises(SettingsError, match="at the start only"):
         open_certificates(settings, None, is_start=False)
 
@@ -291,11 +286,11 @@ def test_sessions_of_old_clients_do_not_pile_up(authority: Authority, monkeypatc
 
 def test_the_check_of_an_installation_looks_at_the_certificate(authority: Authority) -> None:
     files = authority.issue()
-    given = {"OCRSVC_TLS_CERTIFICATE": str(files.certificate), "OCRSVC_TLS_KEY": str(files.key)}
     assert describe_tls(read_settings({})) == "off"
-    assert describe_tls(read_settings(given)).startswith("DNS=localhost, IP=127.0.0.1, until 20")
+    given = read_settings(environment(files))
+    assert describe_tls(given).startswith("DNS=localhost, IP=127.0.0.1, until 20")
     files.key.unlink()
-    assert "cannot be read" in describe_tls(read_settings(given))
+    assert "cannot be read" in describe_tls(given)
 
 
 def test_a_client_trusts_what_it_is_told_to(authority: Authority) -> None:

@@ -12,9 +12,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Self
-from urllib.parse import urlsplit
 
 import cv2
 import grpc
@@ -25,8 +24,8 @@ import requests
 from documents import GRAY, pdf
 from grpc_support import MESSAGES, V2, unary
 from image_support import encoded, noise
-from support import Server, run_server, start_server, wait_until
-from tls_support import RSA, Authority
+from support import Server, read_to_end, repeating, run_server, start_server, wait_until
+from tls_support import RSA, Authority, environment
 from web_support import picture
 
 from ocrsvc.access.api_keys import KeyEntry
@@ -40,10 +39,6 @@ from ocrsvc.connections.tls_contexts import TlsFiles
 _ANSWER_S = 30.0
 # A handshake has 10 s.
 _PROMPT_S = 8.0
-
-
-def environment(own: TlsFiles) -> dict[str, str]:
-    return {"OCRSVC_TLS_CERTIFICATE": str(own.certificate), "OCRSVC_TLS_KEY": str(own.key)}
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +61,6 @@ def server(authority: Authority) -> Iterator[Server]:
         yield running
 
 
-def address_of(server: Server) -> tuple[str, int]:
-    address = urlsplit(server.url)
-    assert address.hostname is not None
-    return address.hostname, address.port or 0
-
-
 def grpc_address(server: Server) -> str:
     return server.wait_for(r"Listening for gRPC at: (\S+)")[1]
 
@@ -89,7 +78,7 @@ def session_of(authority: Authority, own: TlsFiles | None = None) -> Iterator[re
 @contextmanager
 def connect(server: Server, context: ssl.SSLContext) -> Iterator[ssl.SSLSocket]:
     with (
-        socket.create_connection(address_of(server), timeout=_ANSWER_S) as wire,
+        server.connect() as wire,
         context.wrap_socket(wire, server_hostname="localhost", suppress_ragged_eofs=False) as tls,
     ):
         yield tls
@@ -151,7 +140,7 @@ def test_clients_of_every_kind_ask_over_tls(
 def test_the_service_of_the_settings_is_known_by_its_certificate(
     server: Server, authority: Authority, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    host, port = address_of(server)
+    host, port = server.address
     monkeypatch.setenv("OCRSVC_BIND", f"{host}:{port}")
     monkeypatch.setenv("OCRSVC_TLS_CERTIFICATE", str(authority.file.with_name("module.pem")))
     assert run(["health"]) == 0
@@ -200,7 +189,7 @@ def test_half_handshakes_delay_nobody(server: Server, authority: Authority) -> N
     hello = half_hello(authority)
     with ExitStack() as stack, httpx.Client(verify=authority.client()) as client:
         for number in range(200):
-            wire = stack.enter_context(socket.create_connection(address_of(server), timeout=_ANSWER_S))
+            wire = stack.enter_context(server.connect())
             # Silent ones, some in the middle of their first message, and some that never answer the server's.
             wire.sendall((b"", hello[:100], hello)[number % 3])
         times_s = []
@@ -217,7 +206,7 @@ def test_half_handshakes_make_room_where_there_may_be_no_more_connections(author
     with run_server(env, args) as server, ExitStack() as stack, session_of(authority) as session:
         hello = half_hello(authority)
         for _ in range(12):
-            stack.enter_context(socket.create_connection(address_of(server), timeout=_ANSWER_S)).sendall(hello)
+            stack.enter_context(server.connect()).sendall(hello)
         began_s = time.monotonic()
         assert session.get(f"{server.url}/healthz", timeout=_ANSWER_S).status_code == 200
         # Else after the 10 s that a handshake has.
@@ -237,19 +226,12 @@ def test_an_answer_inside_tls_ends_with_a_goodbye(
         assert read_to_end(tls).startswith(b"HTTP/1.1 %b\r\n" % status)
 
 
-def read_to_end(wire: socket.socket) -> bytes:
-    answer = bytearray()
-    while piece := wire.recv(1 << 16):
-        answer += piece
-    return bytes(answer)
-
-
 def test_a_goodbye_that_comes_with_a_request_ends_the_connection_after_its_answer(
     server: Server, authority: Authority
 ) -> None:
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = authority.client().wrap_bio(to_client, to_server, server_hostname="localhost")
-    with socket.create_connection(address_of(server), timeout=_ANSWER_S) as wire:
+    with server.connect() as wire:
         while not tls.version() or to_server.pending:
             with suppress(ssl.SSLWantReadError):
                 tls.do_handshake()
@@ -273,7 +255,7 @@ def test_clients_that_read_late_hold_nobody_and_get_everything(server: Server, a
             wire = stack.enter_context(socket.socket())
             wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             wire.settimeout(_ANSWER_S)
-            wire.connect(address_of(server))
+            wire.connect(server.address)
             clients.append(stack.enter_context(authority.client().wrap_socket(wire, server_hostname="localhost")))
             clients[-1].sendall(head % len(body) + body)
         with session_of(authority) as session:
@@ -284,38 +266,26 @@ def test_clients_that_read_late_hold_nobody_and_get_everything(server: Server, a
             assert len(rest) > 1 << 20
 
 
-class Load:
-    """Clients that keep asking until the block ends, some on kept connections and some on new ones."""
+@contextmanager
+def load(server: Server, authority: Authority) -> Iterator[list[str]]:
+    """Two clients that keep asking while the block runs, one on a kept connection; what each answer was."""
+    outcomes: list[str] = []
+    pause = threading.Event()
 
-    def __init__(self, server: Server, authority: Authority, clients: int = 2) -> None:
-        self.failures: list[str] = []
-        self.answers = 0
-        self._server, self._authority = server, authority
-        self._done = threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(number % 2 == 0,)) for number in range(clients)]
+    def ask(client: httpx.Client) -> None:
+        # A pause between two requests leaves the machine time for new workers.
+        pause.wait(0.005)
+        try:
+            answer = client.post(f"{server.url}/v1/ocr", content=picture(), timeout=_ANSWER_S)
+            outcomes.append("ok" if answer.status_code == 200 else answer.text)
+        except httpx.HTTPError as error:
+            outcomes.append(repr(error))
 
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_raised: object) -> None:
-        self._done.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _ask(self, keep: bool) -> None:
-        headers = {} if keep else {"Connection": "close"}
-        with httpx.Client(verify=self._authority.client(), headers=headers) as client:
-            # A pause between two requests leaves the machine time for new workers.
-            while not self._done.wait(0.005):
-                try:
-                    answer = client.post(f"{self._server.url}/v1/ocr", content=picture(), timeout=_ANSWER_S)
-                    self.answers += 1
-                    if answer.status_code != 200:
-                        self.failures.append(answer.text)
-                except httpx.HTTPError as error:
-                    self.failures.append(repr(error))
+    with ExitStack() as stack:
+        for headers in ({}, {"Connection": "close"}):
+            client = stack.enter_context(httpx.Client(verify=authority.client(), headers=headers))
+            stack.enter_context(repeating(partial(ask, client)))
+        yield outcomes
 
 
 def serial_of(server: Server, authority: Authority) -> str:
@@ -330,7 +300,7 @@ def test_a_certificate_is_replaced_under_load_and_so_are_workers(authority: Auth
     with run_server(env) as server:
         server.wait_for("READY in", count=2)
         first = serial_of(server, authority)
-        with Load(server, authority) as load:
+        with load(server, authority) as outcomes:
             authority.issue("renewed", key_type=RSA)
             server.wait_for("New connections get the new certificate", count=2)
             wait_until(lambda: serial_of(server, authority) != first)
@@ -345,8 +315,8 @@ def test_a_certificate_is_replaced_under_load_and_so_are_workers(authority: Auth
             authority.issue("renewed")
             server.wait_for("New certificate: ", count=2)
             server.wait_for("READY in", count=4)
-            wait_until(lambda: load.answers > 60, "answers over both certificates")
-    assert load.failures == []
+            wait_until(lambda: outcomes.count("ok") > 60, "answers over both certificates")
+    assert set(outcomes) == {"ok"}
     assert first != second == third, server.log
 
 

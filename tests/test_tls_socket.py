@@ -181,16 +181,6 @@ def test_closing_tells_the_client_and_what_still_comes_is_thrown_away(connected:
     assert own.fileno() == -1
 
 
-def test_a_goodbye_of_the_client_is_the_end(connected: Pair) -> None:
-    own, client = connected
-    client.write(b"last")
-    with suppress(ssl.SSLWantReadError):
-        client.tls.unwrap()
-    client.step()
-    assert own.recv(8192) == b"last"
-    assert own.recv(8192) == b""
-
-
 def test_a_forged_record_breaks_the_connection(connected: Pair) -> None:
     own, client = connected
     client.wire.send(b"\x17\x03\x03\x00\x20" + bytes(32))

@@ -17,12 +17,13 @@ _DAY = timedelta(days=1)
 EC, RSA = trustme.KeyType.ECDSA, trustme.KeyType.RSA
 
 
-class Authority:
-    """An authority, and the folder where what it issues is written.
+def environment(own: TlsFiles) -> dict[str, str]:
+    """The settings of a service with this certificate."""
+    return {"OCRSVC_TLS_CERTIFICATE": str(own.certificate), "OCRSVC_TLS_KEY": str(own.key)}
 
-    Attributes:
-        file: Its own certificate.
-    """
+
+class Authority:
+    """An authority, whose own certificate is in `file`; it writes the others into its folder."""
 
     def __init__(self, folder: Path) -> None:
         self._ca = trustme.CA(key_type=EC)

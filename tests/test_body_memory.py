@@ -1,0 +1,112 @@
+"""Bodies are asked for in the request's memory account, and parsing makes a small multiple of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from ocrsvc.errors import BodyTooLarge, DeadlineExceeded, OcrsvcError
+from ocrsvc.http.parsed_body import Content, limited_parsing, parse_body
+from ocrsvc.serving.memory_budget import Budget, Share, unlimited
+
+FORM, JSON = "application/x-www-form-urlencoded", "application/json"
+BODY: Final = 8_000_000
+
+
+def flood(unit: bytes, size: int) -> bytes:
+    return unit * (size // len(unit))
+
+
+def content(body: bytes, content_type: str, account: Share) -> Content:
+    account.take(len(body))
+    return parse_body(body, content_type, (), account, math.inf)
+
+
+def images(body: bytes, content_type: str, account: Share) -> list[bytes | OcrsvcError]:
+    return content(body, content_type, account).images(("file",), ("image",))
+
+
+def form_of_parts() -> tuple[bytes, str]:
+    header = b"Content-Disposition: form-data; name=image\r\n\r\n"
+    body = b"".join(b"--x\r\n" + header + flood(b"QUJD", BODY // 64) + b"\r\n" for _ in range(64)) + b"--x--\r\n"
+    return body, "multipart/form-data; boundary=x"
+
+
+def json_of(unit: bytes) -> tuple[bytes, str]:
+    return b'{"image":"' + flood(unit, BODY) + b'"}', JSON
+
+
+# Bodies that became up to eighty times as large.
+BODIES: Final[Mapping[str, tuple[bytes, str]]] = {
+    "escaped pluses": (b"image=" + flood(b"%2B", BODY), FORM),
+    "A===": json_of(b"A==="),
+    "letters": json_of(b"QUJD"),
+    "empty lists": (b'{"image":[' + flood(b"[],", BODY) + b"1]}", JSON),
+    "blanks in a text": json_of(b" "),
+    "blanks between letters": json_of(b"A "),
+    "blanks beside lists": (b'{"image":' + flood(b" ", BODY) + b"1}", JSON),
+    "blanks in a form": (b"image=" + flood(b"+", BODY), FORM),
+    "line breaks": (b"image=" + flood(b"A%0A", BODY), FORM),
+    "raw line breaks": form_of_parts(),
+    "lines and blanks": json_of(b"AB \\n"),
+    "a text with an emoji": (b'{"image":"' + flood(b"QUJD", BODY) + "\N{GRINNING FACE}".encode() + b'"}', JSON),
+    "an emoji beside the text": (json_of(b"QUJD")[0][:-1] + ',"name":"\N{GRINNING FACE}"}'.encode(), JSON),
+    "unicode escapes": json_of(b"\\u0041"),
+    "many texts": (b'{"image":[' + b",".join([b'"' + flood(b"QUJD", BODY // 64) + b'"'] * 64) + b"]}", JSON),
+    "many parts": form_of_parts(),
+    "ampersands": (b"image=" + flood(b"&", BODY), FORM),
+}
+
+
+def resident_bytes(name: str) -> int:
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status[name].split()[0]) << 10
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_no_body_becomes_more_than_a_small_multiple_of_itself(name: str) -> None:
+    body, content_type = BODIES[name]
+    account = Share(Budget(5 * BODY))
+    # Of memory that is reserved and not written, as parsers do, nothing is held. This resets the peak.
+    Path("/proc/self/clear_refs").write_text("5")
+    before_bytes = resident_bytes("VmRSS")
+    with suppress(OcrsvcError):
+        images(body, content_type, account)
+    # Small ones, and what a slice of a text becomes, are not counted.
+    assert resident_bytes("VmHWM") - before_bytes < 4 * BODY + (16 << 20)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "before", "after", "times"),
+    [(JSON, b'{"image":"', b'"}', 3.0), (FORM, b"image=", b"", 2.0)],
+)
+def test_what_a_body_becomes_is_asked_for_before_it_is_made(
+    content_type: str, before: bytes, after: bytes, times: float
+) -> None:
+    body = before + flood(b"QUJD", BODY) + after
+    account, wider = Share(Budget(int(times * BODY) - 1000)), Share(Budget(int(times * BODY) + 1000))
+    with pytest.raises(BodyTooLarge, match="more memory"):
+        images(body, content_type, account)
+    with pytest.raises(BodyTooLarge, match="more memory"):
+        content(body, content_type, account)
+    sent = content(body, content_type, wider)
+    # The body itself is given back: nothing holds it any more.
+    assert BODY <= wider.held_bytes < BODY + 1000
+    assert len(sent.images((), ("image",))) == 1
+    assert wider.held_bytes == pytest.approx(1.75 * BODY, abs=1000)
+
+
+def test_few_large_bodies_are_taken_apart_at_once_and_no_small_one_waits_for_them() -> None:
+    with ExitStack() as others:
+        for _ in range(2):
+            others.enter_context(limited_parsing(unlimited(), BODY, math.inf))
+        with pytest.raises(DeadlineExceeded), limited_parsing(unlimited(), BODY, time.monotonic()):
+            pass
+        assert content(b'{"image":"QUJD"}', JSON, unlimited()).fields == (("image", "QUJD"),)
+    assert content(json_of(b"QUJD")[0], JSON, unlimited()).fields
