@@ -65,15 +65,6 @@ def place(tmp_path: Path) -> Iterator[Place]:
             yield Place(create_app(settings, reader, jobs=jobs, gate=keys.gate).test_client(), keys, jobs, reader)
 
 
-def test_pages_of_a_document_count_when_they_are_read(place: Place) -> None:
-    task_id = json_of(place.upload("anna", 3))["data"]
-    assert (place.keys.usage().today, place.keys.usage().reserved) == (0, 0)
-    with place.working():
-        wait_until(lambda: place.ask("anna", task_id)["is_done"])
-    assert place.ask("anna", task_id)["state"] == "success"
-    assert (place.keys.usage().today, place.keys.usage().reserved, place.keys.usage().requests) == (3, 0, 0)
-
-
 @pytest.mark.parametrize(("pages", "status", "code"), [(4, 429, 903), (6, 413, 204)])
 def test_a_document_of_more_pages_than_are_left_is_not_taken_in(
     place: Place, pages: int, status: int, code: int

@@ -170,14 +170,6 @@ def test_a_rate_is_answered_429_with_when_the_next_may_come(keys: Keys) -> None:
     assert error.retry_after_s == 4
 
 
-def test_requests_at_once_are_answered_429(keys: Keys) -> None:
-    secret = keys.add(concurrency=1)
-    first = keys.enter()
-    assert (first.headers, isinstance(refusal(keys, secret), QuotaExceeded)) == ({}, True)
-    first.release()
-    keys.enter()
-
-
 def test_pages_of_a_document_are_reserved_as_they_become_known_and_given_back_if_they_fail(keys: Keys) -> None:
     keys.add(pages_a_day=10)
     answer(keys.enter())

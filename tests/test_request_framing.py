@@ -22,6 +22,7 @@ from gunicorn.http.errors import ParseException
 from gunicorn.http.parser import RequestParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from image_support import encoded, noise
 from support import Server, read_to_end, run_server
 from web_support import picture
 
@@ -29,7 +30,7 @@ from ocrsvc.registry import adapters
 from ocrsvc.serving.memory_budget import Budget
 from ocrsvc.telemetry.worker_table import WorkerTable
 from ocrsvc.worker import request_threads
-from ocrsvc.worker.connection import Connection, RequestLimits
+from ocrsvc.worker.connection import Connection, RequestLimits, Sender
 from ocrsvc.worker.event_loop import HEAD_BYTES, HEAD_S, EventLoop
 from ocrsvc.worker.gunicorn_internals import HeadParser
 from ocrsvc.worker.load_sharing import LoadSharing
@@ -404,3 +405,51 @@ def test_a_worker_that_stops_answers_the_heads_that_still_come() -> None:
             answer = read_to_end(wire)
             assert answer.startswith(b"HTTP/1.1 200 "), answer
             assert b"\r\nConnection: close\r\n" in answer
+
+
+@pytest.mark.parametrize(
+    ("pieces", "arrives"),
+    [([b"head|", b"body"], b"head|body"), ([b"head|", b"bo", b"dy"], b"head|body"), ([b"head|"], b"head|")],
+)
+def test_the_head_waits_for_the_body_where_one_follows(pieces: list[bytes], arrives: bytes) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        there.setblocking(False)
+        sender = Sender(here)
+        sender.sendall(pieces[0])
+        with pytest.raises(BlockingIOError):
+            there.recv(100)
+        for piece in pieces[1:]:
+            sender.sendall(piece)
+        sender.flush()
+        assert (there.recv(100), len(sender.unsent)) == (arrives, 0)
+
+
+def test_a_real_connection_goes_on_after_any_kind_of_answer(server: Server) -> None:
+    with server.connect() as wire:
+        for method in ("GET", "HEAD", "OPTIONS", "GET"):
+            wire.sendall(f"{method} /healthz HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            answer = wire.recv(1 << 16)
+            assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert answer.endswith(b"}" if method == "GET" else b"\r\n\r\n")
+
+
+def test_clients_that_do_not_read_hold_no_thread_and_those_that_read_later_get_everything(
+    server: Server,
+) -> None:
+    """A page's picture of many megabytes for each of 12 clients on a worker of four threads."""
+    body = encoded(noise(1, 1500, 1500))
+    head = b"POST /api/tr-run/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+    with ExitStack() as stack:
+        wires = [stack.enter_context(socket.socket()) for _ in range(12)]
+        for wire in wires:
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            wire.settimeout(30)
+            wire.connect(server.address)
+            wire.sendall(head % len(body) + body)
+        answered = requests.post(f"{server.url}/v1/ocr", data=PNG, timeout=30)
+        assert answered.status_code == 200
+        for wire in wires:
+            head, _, rest = read_to_end(wire).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ")
+            assert f"Content-Length: {len(rest)}" in head.decode()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, PlainSerializer
+
+T = TypeVar("T")
 
 _BYTE_UNITS: Final = {"": 1, "b": 1} | {
     f"{prefix}{suffix}": base**power
@@ -36,8 +38,7 @@ def setting(
 ) -> Any:
     """The declaration of one setting: its default, or a function that makes it, and one sentence of help.
 
-    Names in _s and _bytes say their unit; `accepted` is for where type and bounds do not say it, in words or a
-    function that makes them; `between` are the least and the most number.
+    Names in _s and _bytes say their unit; `accepted` adds words, or a function that makes them, to type and bounds.
     """
     ge, le = between or (None, le)
     return Field(
@@ -93,4 +94,5 @@ MemoryAmount = Annotated[
     Annotated[int, Field(ge=0, le=2**50)] | Annotated[InstanceOf[Percentage], PlainSerializer(str)],
     BeforeValidator(_parse_amount),
 ]
-Names = Annotated[tuple[str, ...], BeforeValidator(split_list)]
+ListOf = Annotated[tuple[T, ...], BeforeValidator(split_list)]
+Names = ListOf[str]

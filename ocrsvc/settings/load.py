@@ -1,7 +1,6 @@
-"""Reading the settings from the environment and a TOML file, and refusing what is wrong, all at once.
+"""Reads the settings from the environment, else from a TOML file, and refuses all wrong ones together.
 
-A value comes from the environment (`OCRSVC_WORKERS=4`), else from the TOML file that `OCRSVC_CONFIG` names
-(`workers = 4`), else from the default. An empty variable counts as not set. Settings are read once, at the start.
+`OCRSVC_CONFIG` names the file. An empty variable counts as not set.
 """
 
 from __future__ import annotations
@@ -23,19 +22,17 @@ from ocrsvc.settings.settings import Settings, settings_class
 
 CONFIG_VARIABLE: Final = "OCRSVC_CONFIG"
 
-# What begins like a setting and is none.
-_OTHERS: Final = frozenset({CONFIG_VARIABLE, API_KEY_VARIABLE})
+REPLACED: Final = dict.fromkeys(("body_bytes", "queue_bytes"), "request_memory_bytes")
+"""Settings that earlier versions had: the one that does their work now."""
 
 _ONE_ACCOUNT: Final = "It counts everything that a request holds, its body and its waiting images together."
-REPLACED: Final = dict.fromkeys(("body_bytes", "queue_bytes"), ("request_memory_bytes", _ONE_ACCOUNT))
-"""Settings that earlier versions had: the one that does their work now, and how that differs."""
 
 Source = Literal["default", "file", "environment"]
 
 
 @dataclass(frozen=True, slots=True)
 class RawValue:
-    """One raw value that somebody gave: the setting's name, what it is called at its source, and its source."""
+    """One raw value: the setting's name, its label at its source, and the source."""
 
     name: str
     label: str
@@ -44,15 +41,12 @@ class RawValue:
 
 
 def read_settings(environ: Mapping[str, str] | None = None, file: Path | None = None) -> Settings:
-    """The checked settings of this process, by default of its own environment and of the file that OCRSVC_CONFIG names.
-
-    Raises SettingsError with every complaint at once, one a line: the name, its value, what is accepted.
-    """
+    """The checked settings, by default of this process's environment. Raises as `check_settings` and `gather`."""
     return check_settings(gather(environ, file))
 
 
 def check_settings(given: Mapping[str, RawValue]) -> Settings:
-    """Settings from what `gather` found; raises SettingsError with every complaint, one a line."""
+    """Raises SettingsError with every complaint, one a line: the name, its value, what is accepted."""
     fields = settings_class().model_fields
     complaints = [_unknown(item) for item in given.values() if item.name not in fields]
     values = {name: item.value for name, item in given.items() if name in fields}
@@ -68,10 +62,7 @@ def check_settings(given: Mapping[str, RawValue]) -> Settings:
 
 
 def gather(environ: Mapping[str, str] | None = None, file: Path | None = None) -> dict[str, RawValue]:
-    """What the file and the environment give, unchecked, by setting name; the environment wins.
-
-    Raises SettingsError when the file cannot be read or is not TOML.
-    """
+    """Unchecked values by setting name. Raises SettingsError when the file cannot be read or is not TOML."""
     environ = os.environ if environ is None else environ
     named = environ.get(CONFIG_VARIABLE)
     file = Path(named) if file is None and named else file
@@ -81,7 +72,7 @@ def gather(environ: Mapping[str, str] | None = None, file: Path | None = None) -
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[RawValue]:
     for variable, value in environ.items():
-        if variable.startswith(PREFIX) and variable not in _OTHERS and value != "":
+        if variable.startswith(PREFIX) and variable not in {CONFIG_VARIABLE, API_KEY_VARIABLE} and value != "":
             name = variable.removeprefix(PREFIX)
             # OCRSVC_Engine is not OCRSVC_ENGINE: only one spelling exists, so two can never disagree.
             yield RawValue(name.lower() if name.isupper() else name, variable, value, "environment")
@@ -104,8 +95,7 @@ def _unknown(item: RawValue) -> str:
     """The complaint about a name that is no setting, with what replaced it or the nearest one that is."""
     written = variable_of if item.source == "environment" else str
     if item.name in REPLACED:
-        replacement, difference = REPLACED[item.name]
-        return f"{item.label} is no longer a setting: use {written(replacement)}. {difference}"
+        return f"{item.label} is no longer a setting: use {written(REPLACED[item.name])}. {_ONE_ACCOUNT}"
     known = [*settings_class().model_fields, "config"]
     near = difflib.get_close_matches(item.name.lower(), known, n=1, cutoff=0.6)
     hint = f"did you mean {written(near[0])}?" if near else "`ocrsvc settings --markdown` lists those that exist."

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import BeforeValidator, Field, PositiveFloat, SecretStr, StringConstraints
+from pydantic import Field, PositiveFloat, SecretStr, StringConstraints
 
-from ocrsvc.settings.group import MemoryAmount, Percentage, SettingsGroup, setting, split_list
+from ocrsvc.settings.group import ListOf, MemoryAmount, Percentage, SettingsGroup, setting
 
 # With a version or a label if need be.
 _MODEL: Final = "^[a-z0-9][a-z0-9._-]{0,63}(?:/[1-9][0-9]{0,8}|:[A-Za-z0-9][A-Za-z0-9._-]{0,63})?$"
 ModelName = Annotated[str, StringConstraints(pattern=_MODEL)]
-ModelNames = Annotated[tuple[ModelName, ...], BeforeValidator(split_list)]
+ModelNames = ListOf[ModelName]
 
 
 class ModelSettings(SettingsGroup, title="Models"):

@@ -7,10 +7,10 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, PositiveFloat, StringConstraints, ValidationInfo
+from pydantic import AfterValidator, PositiveFloat, StringConstraints, ValidationInfo
 
 from ocrsvc.registry import adapters
-from ocrsvc.settings.group import ByteCount, Names, SettingsGroup, setting, split_list
+from ocrsvc.settings.group import ByteCount, ListOf, Names, SettingsGroup, setting
 
 # The kinds of names in a client's certificate: the common name of its subject, and its alternative names.
 _NAME_KINDS: Final = ("CN", "DNS", "URI", "EMAIL", "IP")
@@ -54,30 +54,24 @@ def _check_usual_ports(names: tuple[str, ...], info: ValidationInfo) -> tuple[st
 
 
 Address = Annotated[str, AfterValidator(_check_bind)]
-Addresses = Annotated[tuple[Address, ...], BeforeValidator(split_list)]
+Addresses = ListOf[Address]
 HostName = Annotated[
     str,
     AfterValidator(lambda name: name.lower().strip("[]")),
     StringConstraints(pattern=r"^(?:\*|[a-z0-9._-]{1,253}|[0-9a-f:.]{2,45})$"),
 ]
-Hosts = Annotated[tuple[HostName, ...], BeforeValidator(split_list)]
-Origins = Annotated[tuple[Annotated[str, StringConstraints(pattern=_ORIGIN)], ...], BeforeValidator(split_list)]
+Hosts = ListOf[HostName]
+Origins = ListOf[Annotated[str, StringConstraints(pattern=_ORIGIN)]]
 CertificateNames = Annotated[
-    tuple[Annotated[str, StringConstraints(pattern=_CERTIFICATE_NAME)], ...],
-    BeforeValidator(split_list),
-    AfterValidator(_check_certificate_names),
+    ListOf[Annotated[str, StringConstraints(pattern=_CERTIFICATE_NAME)]], AfterValidator(_check_certificate_names)
 ]
 AdapterNames = Annotated[Names, AfterValidator(_check_adapters)]
 UsualPorts = Annotated[Names, AfterValidator(_check_usual_ports)]
 StoreAddress = Annotated[
     str, StringConstraints(pattern=r"^(?:sqlite:[^\s?]\S*|rediss?://[^\s/]+(/\d*)?(\?\S*)?|unix://\S+)$")
 ]
-HostPatterns = Annotated[
-    tuple[Annotated[str, StringConstraints(pattern=_PATTERN, to_lower=True)], ...], BeforeValidator(split_list)
-]
-Networks = Annotated[
-    tuple[Annotated[str, AfterValidator(lambda name: str(ip_network(name)))], ...], BeforeValidator(split_list)
-]
+HostPatterns = ListOf[Annotated[str, StringConstraints(pattern=_PATTERN, to_lower=True)]]
+Networks = ListOf[Annotated[str, AfterValidator(lambda name: str(ip_network(name)))]]
 
 _HOSTS_ACCEPTED: Final = (
     "hosts separated by commas (in the file a list), each a name, an address or *.example.org (not example.org "

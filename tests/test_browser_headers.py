@@ -1,0 +1,136 @@
+"""Host names, foreign web pages, and the header that keeps browsers from guessing types, on every answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+from flask.testing import FlaskClient
+from support import Server, read_to_end, run_server
+from web_support import json_of, picture, running_app
+
+from ocrsvc.http.origins import is_host_allowed
+from ocrsvc.jobs.job_store import JobStore
+from ocrsvc.settings.settings import Settings
+
+PAGE = "https://page.example"
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed", "listens_at", "answered"),
+    [
+        ("127.0.0.1:8000", (), "127.0.0.1", True),
+        ("localhost:8000", (), "127.0.0.1", True),
+        ("LOCALHOST.", (), "::1", True),
+        ("[::1]:8000", (), "::1", True),
+        ("127.8.9.1", (), "127.0.0.1", True),
+        ("ocr.localhost", (), "127.0.0.1", True),
+        ("evil.example:8000", (), "127.0.0.1", False),
+        ("127.0.0.1.evil.example", (), "127.0.0.1", False),
+        ("10.0.0.5", (), "::ffff:127.0.0.1", False),
+        ("evil.example", (), "0.0.0.0", True),
+        ("evil.example", (), "10.0.0.5", True),
+        ("evil.example", (), "", True),
+        ("ocr.example:80", ("ocr.example",), "127.0.0.1", True),
+        ("OCR.example", ("ocr.example",), "0.0.0.0", True),
+        ("127.0.0.1", ("ocr.example",), "127.0.0.1", False),
+        ("[2001:db8::1]:80", ("2001:db8::1",), "::", True),
+        ("evil.example", ("*",), "127.0.0.1", True),
+    ],
+)
+def test_which_names_are_answered(host: str, allowed: tuple[str, ...], listens_at: str, *, answered: bool) -> None:
+    assert is_host_allowed(host, allowed, listens_at) is answered
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_HOSTS": ""}) as running:
+        yield running
+
+
+def test_a_real_service_on_a_loopback_address_answers_to_no_name_that_points_there(server: Server) -> None:
+    assert requests.get(f"{server.url}/healthz", timeout=30).status_code == 200
+    for path in ("/healthz", "/api/ocr/get_options", "/metrics", "/"):
+        answer = requests.get(server.url + path, headers={"Host": "evil.example:80"}, timeout=30)
+        assert (answer.status_code, "OCRSVC_HOSTS" in answer.text) == (403, True), path
+
+
+def asked(client: FlaskClient, path: str, method: str = "POST", origin: str = PAGE) -> dict[str, str]:
+    headers = {"Origin": origin, "Access-Control-Request-Headers": "Content-Type"}
+    return dict(client.open(path, method=method, headers=headers).headers)
+
+
+@pytest.mark.parametrize("path", ["/v1/ocr", "/api/ocr", "/api/tr-run/", "/parse/image"])
+def test_pages_of_other_sites_read_answers_only_where_the_operator_says_so(path: str) -> None:
+    name = "Access-Control-Allow-Origin"
+    for cors, expected in (((), None), ((PAGE,), PAGE), (("*",), "*"), (("https://other.example",), None)):
+        with running_app(Settings(cors=cors)) as app:
+            for method in ("POST", "OPTIONS"):
+                headers = asked(app.test_client(), path, method)
+                assert headers.get(name) == expected
+                assert (headers.get("Access-Control-Allow-Headers") == "Content-Type") is bool(
+                    expected and method != "POST"
+                )
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/ops/workers", "/ops/quarantine"])
+def test_operators_routes_refuse_pages_of_other_sites(path: str) -> None:
+    with running_app(Settings(cors=("*",))) as app:
+        client = app.test_client()
+        refused = client.get(path, headers={"Origin": PAGE})
+        assert (refused.status_code, json_of(refused)["code"]) == (403, "host_not_allowed")
+        assert client.get(path, headers={"Origin": "null"}).status_code == 403
+        assert client.get(path, headers={"Origin": "http://localhost"}).status_code == 200
+        assert client.get(path).status_code == 200
+
+
+NAME, VALUE = "X-Content-Type-Options", "nosniff"
+
+
+def test_every_route_answers_with_it_and_so_does_what_is_refused(tmp_path: Path) -> None:
+    with running_app(Settings(ops="open"), jobs=JobStore(tmp_path, 10**8, 3600.0)) as app:
+        client, seen = app.test_client(), set()
+        for rule in app.url_map.iter_rules():
+            path = re.sub(r"<[^>]*>", "x", rule.rule)
+            for method in (rule.methods or set()) | {"OPTIONS", "PATCH"}:
+                with client.open(path, method=method) as answer:
+                    assert answer.headers.getlist(NAME) == [VALUE], (method, path)
+                    seen.add(answer.status_code)
+        assert client.get("/unknown").headers.getlist(NAME) == [VALUE]
+    assert {200, 400, 404, 405} <= seen
+
+
+def test_pages_files_streams_and_what_has_not_changed_have_it() -> None:
+    with running_app() as app:
+        client = app.test_client()
+        for query in ("", "?format=text", "?format=ndjson", "?format=pdf", "?format=zip"):
+            with client.post(f"/v1/ocr{query}", data=picture()) as answer:
+                assert answer.headers.getlist(NAME) == [VALUE]
+        tag = client.get("/static/page.css").headers["ETag"]
+        answer = client.get("/static/page.css", headers={"If-None-Match": tag})
+        assert (answer.status_code, answer.headers.getlist(NAME)) == (304, [VALUE])
+
+
+def test_an_answer_for_which_no_memory_is_left_has_it() -> None:
+    with running_app(Settings(request_memory_bytes=1024, max_body_bytes=1024)) as app:
+        answer = app.test_client().get("/openapi.json")
+    assert (answer.status_code, answer.headers.getlist(NAME)) == (413, [VALUE])
+
+
+def test_heads_that_never_reach_the_application_are_answered_with_it(server: Server) -> None:
+    heads = {
+        b"GET / HTTP/1.1\r\n\r\n": b"400",
+        b"GET / HTTP/1.1\r\nHost: x\r\nA b: c\r\n\r\n": b"400",
+        b"GET /" + bytes(9000).replace(b"\0", b"a") + b" HTTP/1.1\r\nHost: x\r\n\r\n": b"414",
+        b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: odd\r\n\r\n": b"501",
+        b"GET / HTTP/1.1\r\nHost: x\r\nA: " + bytes(1 << 17).replace(b"\0", b"a"): b"431",
+    }
+    for head, status in heads.items():
+        with server.connect() as wire:
+            wire.sendall(head)
+            answer = read_to_end(wire)
+        assert answer.split(b" ")[1] == status, answer
+        assert answer.count(f"{NAME}: {VALUE}\r\n".encode()) == 1
