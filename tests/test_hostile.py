@@ -116,11 +116,15 @@ def _parse_foreign_options(data: bytes) -> None:
     word = data.decode("utf-8", "replace")
     names = ("language", "OCREngine", "isCreateSearchablePdf", "detectOrientation", "use_det", "use_cls")
     sent = Content(fields=tuple((name, data) for name in names))
+    fields = DocumentOptions.model_fields.values()
     calls: list[Callable[[], object]] = [
         lambda: ocr_space_http.read_options(sent, has_models=True),
         lambda: rapidocr_api_http._options(sent),
         lambda: paddle_serving_http.to_lists(Content(fields=(("key", [word]), ("value", [word])))),
-        *(partial(parse_values, DocumentOptions, {str(one.alias): word}) for one in DocumentOptions.model_fields.values()),
+        *(
+            partial(parse_values, DocumentOptions, {str(one.alias): word})
+            for one in DocumentOptions.model_fields.values()
+        ),
         *(partial(parse_members, {"file": "QUJD", to_camel(name): word}) for name in Members.model_fields),
         partial(check_signature, word),
     ]
