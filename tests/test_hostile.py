@@ -116,7 +116,6 @@ def _parse_foreign_options(data: bytes) -> None:
     word = data.decode("utf-8", "replace")
     names = ("language", "OCREngine", "isCreateSearchablePdf", "detectOrientation", "use_det", "use_cls")
     sent = Content(fields=tuple((name, data) for name in names))
-    fields = DocumentOptions.model_fields.values()
     calls: list[Callable[[], object]] = [
         lambda: ocr_space_http.read_options(sent, has_models=True),
         lambda: rapidocr_api_http._options(sent),
