@@ -12,7 +12,7 @@ from order_boxes import Frame, View, order_cer, quads_around, quads_of, rules_of
 from order_pages import KINDS
 from order_sheet import HEIGHT, WIDTH, Sheet
 
-from ocrsvc.imaging.reading_order.blocks import reading_blocks, reading_order
+from ocrsvc.imaging.reading_order.blocks import reading_order
 from ocrsvc.imaging.reading_order.leveling import level_quads
 
 VIEWS = (View(), View(slant=5), View(slant=-3), View(slant=1, keystone=0.12), View(slant=-4, keystone=0.08))
@@ -105,11 +105,6 @@ def test_drawn_pages_are_read_in_order_however_they_lie(kind: str) -> None:
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 def test_pages_that_were_read_across_are_in_order(kind: str, view: View) -> None:
     assert cer_of(kind, 0, view) <= 0.03
-
-
-def test_blocks_are_columns_and_what_is_above_them() -> None:
-    frames = [(0.0, -40.0, 420.0, -25.0), *column(0, 0, 5), *column(220, 5, 5)]
-    assert reading_blocks(quads_around(frames)) == [[0], [1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
 
 
 def test_a_page_seen_from_the_side_is_made_level_and_a_level_one_stays() -> None:

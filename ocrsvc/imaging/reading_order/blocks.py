@@ -12,18 +12,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.reading_order.blocks_beside import BLOCK_GAP, blocks_beside
 from ocrsvc.imaging.reading_order.columns import flow, is_table, parts_columns
 from ocrsvc.imaging.reading_order.gutters import HEADER, Gutter, tall_gutters
-from ocrsvc.imaging.reading_order.row_cells import records_of, rows_with_cells, ruled_rows
+from ocrsvc.imaging.reading_order.row_cells import BLOCK_GAP, blocks_beside, records_of, rows_with_cells, ruled_rows
 from ocrsvc.imaging.reading_order.ruled_cells import ruled_blocks, with_ruled_blocks
 from ocrsvc.imaging.reading_order.text_rows import (
     Indices,
     Numbers,
     TextLines,
     as_text_lines,
+    median,
     parts_between,
-    parts_between_rules,
     top_down,
     widest_step,
 )
@@ -31,6 +30,11 @@ from ocrsvc.imaging.reading_order.text_rows import (
 DEEPEST = 12  # cuts in cuts
 BAND = 1.5  # white stripe across a part, in line heights, along which it may be cut
 WIDE_BAND = 5.0  # the same, along which it is cut before anything else
+ACROSS = 0.6  # of the width of a part a rule is long that cuts it
+NEAR_RULE = 2.0  # line heights from it within which nothing is outside of it
+
+Blocks = list[list[int]]
+"""Lines that are read without leaving them (a column, a table, a heading), in reading order."""
 
 
 def reading_order(
@@ -40,48 +44,42 @@ def reading_order(
     *,
     from_right: bool = False,
 ) -> list[int]:
-    """Indices of N lines in reading order; see `reading_blocks`."""
-    return [line for block in reading_blocks(quads, texts, rules, from_right=from_right) for line in block]
+    """Indices of N lines in reading order.
 
-
-def reading_blocks(
-    quads: NDArray[np.float32],
-    texts: Sequence[str] | None = None,
-    rules: NDArray[np.float32] | None = None,
-    *,
-    from_right: bool = False,
-) -> list[list[int]]:
-    """Groups of lines that are read without leaving them (a column, a table, a heading), in reading order.
-
-    Args:
-        quads: (N, 4, 2) corners of level lines, in pixels, origin top left; clockwise from where reading starts.
-        texts: What the N lines say. Without them short lines count as numbers.
-        rules: (M, 4, 2) corners of ruled lines, level, as `find_rules` gives them.
-        from_right: Columns, and the lines of a row, are read from right to left, as pages of Arabic are.
-
-    Returns:
-        Indices of lines: blocks in reading order, and the lines of each in reading order. Every line is in one block.
+    `quads` are (N, 4, 2) corners of level lines, in pixels, origin top left, clockwise from where reading starts, and
+    `rules` (M, 4, 2) those of ruled lines, as `find_rules` gives them. Without `texts` short lines count as numbers.
+    With `from_right` columns, and the lines of a row, are read from right to left, as pages of Arabic are.
     """
     if not len(quads):
         return []
-    if from_right:
-        # Such a page is the mirror image of one that is read from left to right.
-        quads, rules = quads * (-1, 1), None if rules is None else rules * (-1, 1)
-    frames = np.concatenate([quads.min(axis=1), quads.max(axis=1)], axis=1)
-    lines = as_text_lines(frames, texts, _horizontal(rules))
-    everything = np.arange(len(frames))
-    tables = ruled_blocks(lines, rules) if rules is not None and len(rules) else []
-    if not tables:
-        return _region(lines, everything, DEEPEST)
-    return with_ruled_blocks(lines, tables, lambda lines, here: _region(lines, here, DEEPEST))
+    # A page that is read from right to left is the mirror image of one that is read from left to right.
+    mirror = np.array((-1 if from_right else 1, 1))
+    low, high = (quads * mirror).min(axis=1), (quads * mirror).max(axis=1)
+    vertical, horizontal = _by_direction((np.empty((0, 4, 2)) if rules is None else rules) * mirror)
+    lines = as_text_lines(np.concatenate([low, high], axis=1), texts, horizontal)
+    blocks = ruled_blocks(lines, vertical)
+    return with_ruled_blocks(lines, blocks, _in_order) if blocks else _in_order(lines, np.arange(len(quads)))
 
 
-def _region(lines: TextLines, here: Indices, deeper: int) -> list[list[int]]:
+def _by_direction(rules: Numbers) -> tuple[Numbers, Numbers]:
+    """(M, 3) place, begin and end of the vertical ones of some rules (N, 4, 2), and of the horizontal ones."""
+    low, high = rules.min(axis=1), rules.max(axis=1)
+    is_upright = high[:, 1] - low[:, 1] > high[:, 0] - low[:, 0]
+    middle = (low + high) / 2
+    vertical = np.column_stack([middle[:, 0], low[:, 1], high[:, 1]])[is_upright]
+    return vertical, np.column_stack([middle[:, 1], low[:, 0], high[:, 0]])[~is_upright]
+
+
+def _in_order(lines: TextLines, here: Indices) -> list[int]:
+    return [line for block in _region(lines, here, DEEPEST) for line in block]
+
+
+def _region(lines: TextLines, here: Indices, deeper: int) -> Blocks:
     """The blocks of a region: first between rules and white stripes as wide as it, then along its tallest gutter."""
-    ruled = parts_between_rules(lines, here) if deeper else [here]
+    ruled = _parts_between_rules(lines, here) if deeper else [here]
     if len(ruled) == 1:
         return [block for part in parts_between(lines, here, WIDE_BAND) for block in _part(lines, part, deeper)]
-    blocks: list[list[int]] = []
+    blocks: Blocks = []
     for part, cells in zip(ruled, [[], *ruled_rows(lines, ruled[1:-1]), []], strict=True):
         if cells:
             blocks += [top_down(lines, cell).tolist() for cell in cells]
@@ -90,39 +88,41 @@ def _region(lines: TextLines, here: Indices, deeper: int) -> list[list[int]]:
     return blocks
 
 
-def _horizontal(rules: NDArray[np.float32] | None) -> Numbers:
-    """(M, 3) height, left and right end of the horizontal ones of some rules (N, 4, 2)."""
-    if rules is None or not len(rules):
-        return np.empty((0, 3))
-    low, high = rules.min(axis=1).astype(np.float64), rules.max(axis=1)
-    flat = high[:, 0] - low[:, 0] > high[:, 1] - low[:, 1]
-    horizontal: Numbers = np.column_stack([(low[:, 1] + high[:, 1]) / 2, low[:, 0], high[:, 0]])[flat]
-    return horizontal
+def _parts_between_rules(lines: TextLines, here: Indices) -> list[Indices]:
+    """The lines `here`, from top to bottom, cut at each horizontal rule across them."""
+    if not len(lines.rules) or len(here) < 2:
+        return [here]
+    order = top_down(lines, here)
+    size, middles = median(lines.height[here]), lines.middle[order]
+    lefts, rights = lines.left[order], lines.right[order]
+    cuts = []
+    for place, left, right in lines.rules.tolist():
+        cut = int(np.searchsorted(middles, place))
+        if 0 < cut < len(order) and right - left >= ACROSS * (rights.max() - lefts.min()):
+            near = np.abs(middles - place) < NEAR_RULE * size
+            near[cut - 1 : cut + 1] = True
+            if lefts[near].min() > left - size and rights[near].max() < right + size:
+                cuts.append(cut)
+    return np.split(order, sorted(set(cuts)))
 
 
-def _part(lines: TextLines, here: Indices, deeper: int) -> list[list[int]]:
+def _part(lines: TextLines, here: Indices, deeper: int) -> Blocks:
+    """The blocks of a part that no rule cuts: along its tallest gutter that parts columns, or its white stripes."""
     ordered = top_down(lines, here)
     gutters = tall_gutters(lines, ordered) if deeper else []
     gutter = next((gutter for gutter in gutters if parts_columns(lines, gutter)), None)
-    if gutter is not None and _parts_rows(lines, gutter, ordered[gutter.first : gutter.last]):
-        gutter = None
     bands = parts_between(lines, here, BAND) if deeper else [here]
-    if gutter is None:
+    if gutter is None or _parts_rows(lines, gutter, ordered[gutter.first : gutter.last]):
         cut = [_part(lines, band, deeper - 1) for band in bands] if len(bands) > 1 else []
         if any(len(blocks) > 1 for blocks in cut):
             return [block for blocks in cut for block in blocks]
         return [[line for row in rows_with_cells(lines, here) for line in row]]
-    beside = ordered[gutter.first : gutter.last]
-    parts = _joined(lines, bands, beside)
+    parts = _joined(lines, bands, ordered[gutter.first : gutter.last])
     if len(parts) > 1:
         return [block for part in parts for block in _part(lines, part, deeper - 1)]
     above, below = ordered[: gutter.first], ordered[gutter.last :]
-    return [
-        *_region(lines, above, deeper - 1),
-        *_region(lines, gutter.left, deeper - 1),
-        *_region(lines, gutter.right, deeper - 1),
-        *_region(lines, below, deeper - 1),
-    ]
+    regions = (above, gutter.left, gutter.right, below)
+    return [block for region in regions for block in _region(lines, region, deeper - 1)]
 
 
 def _parts_rows(lines: TextLines, gutter: Gutter, beside: Indices) -> bool:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ocrsvc.imaging.reading_order.text_rows import SAME_ROW, Indices, Numbers, TextLines, median, stripes_of
+from ocrsvc.imaging.reading_order.text_rows import SAME_ROW, Flags, Indices, Numbers, TextLines, median, stripes_of
 
 SHRINK = 0.2  # boxes of a detector reach beyond the ink; this much of the height is no obstacle on each side
 MOST_PLACES = 160  # places tried for a gutter; a page of thousands of words must not hold the interpreter for long
@@ -24,17 +23,9 @@ HEADER = 1.0  # white, in line heights, below a header or above a footer
 STRIPE = 0.2  # white, in line heights, between columns and what is beyond them, besides that between their lines
 
 
-Flags = NDArray[np.bool_]
-
-
 @dataclass(frozen=True, slots=True)
 class Gutter:
-    """A white gutter, and the lines beside it.
-
-    Attributes:
-        left, right: The lines on both sides, from top to bottom.
-        first, last: What part of the region's lines, in the order of their middles, the gutter passes: [first, last).
-    """
+    """A white gutter: the lines on both sides of it, [first, last) of the region's lines from top to bottom."""
 
     left: Indices
     right: Indices
@@ -43,12 +34,7 @@ class Gutter:
 
 
 def tall_gutters(lines: TextLines, ordered: Indices) -> list[Gutter]:
-    """The tallest gutters of a region, tallest first.
-
-    Args:
-        lines: All lines of the page.
-        ordered: The lines of the region, in the order of their middles.
-    """
+    """The tallest gutters of a region, whose lines are in the order of their middles; tallest first."""
     if len(ordered) < 2 * LEAST_ROWS:
         return []
     shrink = np.minimum(SHRINK * lines.height[ordered], 0.25 * (lines.right[ordered] - lines.left[ordered]))
@@ -60,11 +46,14 @@ def tall_gutters(lines: TextLines, ordered: Indices) -> list[Gutter]:
         first, last = _band(lines, ordered, run_first, run_last, before[place])
         sides = before[place, first:last]
         left, right = ordered[first:last][sides], ordered[first:last][~sides]
-        if min(len(left), len(right)) and min(lines.bottom[left].max(), lines.bottom[right].max()) > max(
-            lines.top[left].min(), lines.top[right].min()
-        ):
+        if min(len(left), len(right)) and _are_beside(lines, left, right):
             gutters.append(Gutter(left, right, first, last))
     return sorted(gutters, key=lambda gutter: -_height(lines, ordered[gutter.first : gutter.last]))[:MOST_GUTTERS]
+
+
+def _are_beside(lines: TextLines, left: Indices, right: Indices) -> bool:
+    lowest_top = max(lines.top[left].min(), lines.top[right].min())
+    return bool(min(lines.bottom[left].max(), lines.bottom[right].max()) > lowest_top)
 
 
 def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Flags) -> tuple[int, int]:
@@ -136,9 +125,7 @@ def _places(lefts: Numbers, rights: Numbers) -> Numbers:
 def _runs(middle: Numbers, before: Flags, behind: Flags) -> list[tuple[int, int, int]]:
     """(first, last, place) of the longest runs of lines, none of which crosses the place; each parting of lines once.
 
-    Args:
-        middle: (N,) heights of the lines, from top to bottom.
-        before, behind: (places, N) whether a line lies wholly left or right of a place.
+    The N lines have their middles at these heights; (places, N) say whether each lies wholly before or behind a place.
     """
     across = np.pad(~(before | behind), ((0, 0), (1, 1)), constant_values=True)
     place, at = np.nonzero(across)

@@ -27,10 +27,9 @@ GAIN = 1.25  # how much better edges must fall together before sides are taken t
 
 
 def level_quads(quads: NDArray[np.float32], others: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """(N, 4, 2) corners in pixels, clockwise from where reading starts, of lines that run from left to right.
+    """The corners on the level page of lines that run from left to right, (N, 4, 2) in pixels, the scale kept.
 
-    Returns the corners on the level page, in the same order; the scale is kept about the middle of the text. Behind
-    them come the corners (M, 4, 2) of others, which say nothing of how the page lies.
+    Behind them come the corners (M, 4, 2) of others, which say nothing of how the page lies.
     """
     count = len(quads)
     quads = quads if others is None else np.concatenate([quads, others])
@@ -44,13 +43,12 @@ def level_quads(quads: NDArray[np.float32], others: NDArray[np.float32] | None =
 
 def _turned(quads: Numbers, count: int) -> Numbers:
     """Undo the median slant of the longer half of the first `count` lines."""
-    every, quads = quads, quads[:count]
-    reading = quads[:, 1] - quads[:, 0]
+    reading = quads[:count, 1] - quads[:count, 0]
     lengths = np.hypot(reading[:, 0], reading[:, 1])
     slants = np.arctan2(reading[:, 1], reading[:, 0])
-    slant = float(np.median(slants[np.argsort(-lengths)[: max(1, len(quads) // 2)]]))
+    slant = float(np.median(slants[np.argsort(-lengths)[: max(1, count // 2)]]))
     cos, sin = np.cos(slant), np.sin(slant)
-    return cast(Numbers, every @ np.array([[cos, -sin], [sin, cos]]))
+    return cast(Numbers, quads @ np.array([[cos, -sin], [sin, cos]]))
 
 
 def _flattened(quads: Numbers, count: int) -> Numbers:
@@ -118,12 +116,9 @@ def _straightened(points: Numbers, shear: Numbers, fanning: Numbers) -> Numbers:
 
 
 def _togetherness(edges: Numbers, shears: Numbers, fannings: Numbers, size: float) -> Numbers:
-    """How well edges fall together for each leaning: sums of squares of a histogram in line heights.
+    """How well edges (2, N, 2) fall together for each of (M,) leanings: squares of a histogram in line heights.
 
-    Args:
-        edges: (2, N, 2) left and right edges, from -1 to 1.
-        shears, fannings: (M,) leanings.
-        size: Line height. Each place is shared between its two nearest bins.
+    Edges lie from -1 to 1; each is shared between its two nearest bins.
     """
     leaning = (..., *[None] * 2)
     x = _straightened(edges[None], shears[leaning], fannings[leaning])

@@ -1,14 +1,15 @@
-"""Rows of a table or a list, in which a cell of several lines is read whole."""
+"""Rows of a table or a list, in which a cell of several lines, and a block beside others, is read whole."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
 
 import numpy as np
 
-from ocrsvc.imaging.reading_order.blocks_beside import BLOCK_GAP, blocks_beside
 from ocrsvc.imaging.reading_order.text_rows import (
+    SAME_ROW,
     Indices,
     Numbers,
     TextLines,
@@ -18,6 +19,8 @@ from ocrsvc.imaging.reading_order.text_rows import (
     parts_between,
     rows_of,
     side_by_side,
+    stripes_of,
+    top_down,
     white_below,
 )
 
@@ -32,18 +35,25 @@ SAME_EDGE = 0.3  # line heights between left edges of lines of a column
 SAME_SIZE = 0.5  # difference of heights of boxes of lines of a cell, as a share
 MOST_SMALL = 0.6  # of the lines of a column begin with small letters; if more do, that says nothing
 WRAPPED_GAP = 0.4  # white, in line heights, between lines of a cell
+BLOCK_GAP = 0.9  # white stripe, in line heights, that ends a block
+BLOCK_GUTTER = 0.6  # white beside a block, in line heights
+BLOCK_ROWS = 3  # fewer rows say nothing of what is read first
+MOST_BLOCK_ROWS = 8  # more rows of as many lines in each block are a table
+BLOCK_STRIPE = 0.45  # white stripe, in line heights, below which something else may begin
+TIGHT_STRIPE = 0.35  # white between the rows of such a table; blocks are set more tightly
+SAME_STRIPE = 0.4  # difference, in line heights, of the white between the lines of two blocks
+MOST_NUMBERS = 0.5  # of the lines of a block; more make a column of a table
+MOST_LABELS = 0.33  # of the lines of a block that end with a colon; more make a form
+SAME_KINDS = 0.75  # of the rows of cards have words, or numbers, in all of them
+ENDS_TRIED = 2  # widest white stripes below which something else may begin
 
 Rows = list[list[int]]
-Place = Callable[[TextLines, Indices], float]
 Links = dict[int, int]
 """For some lines the line below that goes on with their text."""
 
 
 def rows_with_cells(lines: TextLines, here: Indices) -> Rows:
-    """Rows as `rows_of` gives them, but blocks beside each other, and cells of several lines, are each read whole.
-
-    Cells are found by `records_of`, or made of lines that go on with each other, as `_wrapped` says.
-    """
+    """Rows as `rows_of` gives them, but blocks beside each other, and cells of several lines, are each read whole."""
     ordered: Rows = []
     rows: Rows = []
     for cells, group in _groups(lines, here):
@@ -121,26 +131,19 @@ def _are_records(lines: TextLines, groups: list[list[Indices]]) -> bool:
         return False
     if any(_has_numbers(lines, cells) for cells in several):
         return False
-    level = [[_are_level(lines, cells, place) for cells in beside] for place in (_first, _middle)]
-    return max(map(sum, level)) >= MOST_LEVEL * len(beside)
+    level = np.sum([_are_level(lines, cells, CENTRED) for cells in beside], axis=0)
+    return bool(level.max() >= MOST_LEVEL * len(beside))
 
 
 def ruled_rows(lines: TextLines, parts: list[Indices]) -> list[list[Indices]]:
     """For each of the parts between rules the cells, if it is one row of a table with cells of several lines."""
     cells = [side_by_side(lines, part) for part in parts]
-    cells = [of_part if _is_row(lines, of_part) else [] for of_part in cells]
-    unequal = [len(set(map(len, of_part))) > 1 for of_part in cells]
-    single = [max(map(len, of_part), default=0) == 1 for of_part in cells]
-    are_rows = sum(unequal) + sum(single) >= max(TABLE_ROWS, len(parts) / 2)
+    for number, of_part in enumerate(cells):
+        if len(of_part) < 2 or _has_numbers(lines, of_part) or not any(_are_level(lines, of_part, SAME_RULED)):
+            cells[number] = []
+    counts = [set(map(len, of_part)) for of_part in cells]
+    are_rows = sum(len(count) > 1 or count == {1} for count in counts) >= max(TABLE_ROWS, len(parts) / 2)
     return cells if are_rows else [[] for _ in parts]
-
-
-def _is_row(lines: TextLines, cells: list[Indices]) -> bool:
-    return (
-        len(cells) > 1
-        and not _has_numbers(lines, cells)
-        and any(_are_level(lines, cells, place, SAME_RULED) for place in (_first, _middle))
-    )
 
 
 def _has_numbers(lines: TextLines, cells: list[Indices]) -> bool:
@@ -152,24 +155,19 @@ def _has_numbers(lines: TextLines, cells: list[Indices]) -> bool:
 def _centred_cells(lines: TextLines, group: Indices) -> list[Indices]:
     """The cells of a group that is one row, of which one is centred beside others of several lines."""
     cells = side_by_side(lines, group) if len(group) > 2 else []
-    if len(cells) < 2 or len(set(map(len, cells))) == 1 or _are_level(lines, cells, _first):
+    if len(cells) < 2 or len(set(map(len, cells))) == 1:
         return []
+    first, middle = _are_level(lines, cells, CENTRED)
     single = len(cells) > 2 or all(len(row) == 1 for row in rows_of(lines, group))
-    return cells if single and _are_level(lines, cells, _middle) else []
+    return cells if middle and not first and single else []
 
 
-def _middle(lines: TextLines, cell: Indices) -> float:
-    return float(lines.top[cell].min() + lines.bottom[cell].max()) / 2
-
-
-def _first(lines: TextLines, cell: Indices) -> float:
-    return float(lines.middle[cell].min())
-
-
-def _are_level(lines: TextLines, cells: list[Indices], place: Place, most: float = CENTRED) -> bool:
-    places = [place(lines, cell) for cell in cells]
-    size = median(np.concatenate([lines.height[cell] for cell in cells]))
-    return max(places) - min(places) <= most * size
+def _are_level(lines: TextLines, cells: list[Indices], most: float) -> tuple[bool, bool]:
+    """Whether the first lines of cells, and their middles, are at most so many line heights apart."""
+    most_px = most * median(lines.height[np.concatenate(cells)])
+    firsts = [float(lines.middle[cell].min()) for cell in cells]
+    middles = [float(lines.top[cell].min() + lines.bottom[cell].max()) / 2 for cell in cells]
+    return max(firsts) - min(firsts) <= most_px, max(middles) - min(middles) <= most_px
 
 
 def _with_wrapped_lines(lines: TextLines, rows: Rows) -> Rows:
@@ -189,15 +187,10 @@ def _with_wrapped_lines(lines: TextLines, rows: Rows) -> Rows:
         if _goes_on(lines, rows[low], rows[high], links):
             ends[low] = max(ends[low], high)
     ordered: Rows = []
-    first = 0
-    while first < len(rows):
-        last = at = first
-        while at <= last:
-            last = max(last, ends[at])
-            at += 1
-        row = rows[first : last + 1]
-        ordered += (_linked_cells(lines, row, links) if last > first else []) or row
-        first = last + 1
+    begins = [0, *(number + 1 for number, end in enumerate(accumulate(ends, max)) if end == number)]
+    for first, last in pairwise(begins):
+        row = rows[first:last]
+        ordered += (_linked_cells(lines, row, links) if len(row) > 1 else []) or row
     return ordered
 
 
@@ -254,13 +247,91 @@ def _linked_cells(lines: TextLines, rows: Rows, links: Links) -> Rows:
     cells: Rows = []
     open_cells: dict[int, list[int]] = {}
     for line in (line for row in rows for line in row):
-        cell = open_cells.pop(line, None)
-        if cell is None:
-            cell = []
-            cells.append(cell)
+        if line not in open_cells:
+            cells.append([])
+        cell = open_cells.pop(line, cells[-1])
         cell.append(line)
         open_cells[links.get(line, -1)] = cell
     cells.sort(key=lambda cell: float(lines.left[cell].min()))
     slack = CENTRED * median(lines.height[cells[0]])
     apart = all(lines.right[one].max() - slack <= lines.left[other].min() for one, other in pairwise(cells))
     return cells if apart else []
+
+
+def blocks_beside(lines: TextLines, part: Indices) -> list[Indices]:
+    """Blocks that begin at one height at the top of a part, in reading order, and before them a heading, if any."""
+    rows = rows_of(lines, part) if len(part) > BLOCK_ROWS else []
+    first = next((number for number, row in enumerate(rows) if len(row) > 1), len(rows))
+    for last in _ends(lines, rows, first):
+        heading = numbers_of(rows[:first])
+        blocks = side_by_side(lines, numbers_of(rows[first:last]), BLOCK_GUTTER)
+        if _are_blocks(lines, blocks, last - first) and not _is_in_block(lines, heading, blocks):
+            return [heading, *blocks] if first else blocks
+    return []
+
+
+def _ends(lines: TextLines, rows: list[list[int]], first: int) -> list[int]:
+    """Behind which rows blocks may end: before a line across, and where the white below them is widest."""
+    end = _before_line_across(lines, rows, first)
+    if end - first < BLOCK_ROWS:
+        return []
+    white = white_below(lines, rows[first:end])
+    widest = np.argsort(-white, kind="stable")[:ENDS_TRIED]
+    return [*(first + 1 + widest[white[widest] > BLOCK_STRIPE]).tolist(), end]
+
+
+def _before_line_across(lines: TextLines, rows: list[list[int]], first: int) -> int:
+    """The first row of which a line reaches over what is white between the lines above it."""
+    if first == len(rows):
+        return first
+    lefts, rights = (edges[rows[first]].tolist() for edges in (lines.left, lines.right))
+    for number, row in enumerate(rows[first + 1 :], first + 1):
+        for line in row:
+            left, right = float(lines.left[line]), float(lines.right[line])
+            place = max(0, bisect_right(lefts, right) - 1)
+            if place and left < rights[place - 1]:
+                return number
+            lefts[place], rights[place] = min(lefts[place], left), max(rights[place], right)
+    return len(rows)
+
+
+def _are_blocks(lines: TextLines, blocks: list[Indices], rows: int) -> bool:
+    several = [block for block in blocks if len(block) > 1]
+    if rows < BLOCK_ROWS or len(several) < 2:
+        return False
+    size = median(lines.height[np.concatenate(blocks)])
+    tops = [float(lines.top[block].min()) for block in blocks]
+    if max(tops) - min(tops) > SAME_ROW * size:
+        return False
+    kinds = _kinds(lines, blocks)
+    numbers = max(lines.is_number[block].mean() for block in several) >= MOST_NUMBERS
+    if (numbers and kinds < 2) or max(lines.is_label[block].mean() for block in several) > MOST_LABELS:
+        return False
+    pitches = [median(stripes_of(lines, block)[1]) for block in several]
+    if max(pitches) - min(pitches) > SAME_STRIPE:
+        return False
+    if len({len(block) for block in blocks}) == 1 and not kinds:
+        loose = median(np.concatenate([stripes_of(lines, block)[1] for block in blocks])) > TIGHT_STRIPE
+        if loose or rows > MOST_BLOCK_ROWS:
+            return False
+    return all(len(parts_between(lines, block, BLOCK_GAP)) == 1 for block in blocks)
+
+
+def _kinds(lines: TextLines, blocks: list[Indices]) -> int:
+    """How often words and numbers change from row to row, alike in all blocks; the columns of a table differ."""
+    if len({len(block) for block in blocks}) > 1:
+        return 0
+    kinds = np.array(
+        [np.where(lines.digits, lines.digits, 5 * lines.is_number)[top_down(lines, block)] for block in blocks]
+    )
+    same = (kinds == kinds[0]).all(axis=0)
+    return int(np.count_nonzero(np.diff(kinds[0, same]))) if same.mean() >= SAME_KINDS else 0
+
+
+def _is_in_block(lines: TextLines, heading: Indices, blocks: list[Indices]) -> bool:
+    """Whether what is above the blocks is above one of them alone, and not the first: the first line of that."""
+    if not len(heading):
+        return False
+    left, right = lines.left[heading[-1]], lines.right[heading[-1]]
+    over = [left < lines.right[block].max() and right > lines.left[block].min() for block in blocks]
+    return sum(over) == 1 and not over[0]

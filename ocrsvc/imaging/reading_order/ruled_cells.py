@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ocrsvc.imaging.reading_order.text_rows import Indices, Numbers, TextLines, median, top_down, with_lines
 
@@ -29,85 +28,108 @@ ALIKE = 0.1  # difference of the widths of two cards, as a share
 
 Frame = tuple[float, float, float, float]
 """Left, top, right and bottom in pixels."""
+Sides = tuple[int, int, int, int]
+"""Numbers of the rules left, above, right and below."""
+OrderOf = Callable[[TextLines, Indices], list[int]]
+"""Orders some lines, among which there are no rules."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class RuledCell:
-    """A cell: left, top, right, bottom in pixels, and the lines in it that are in no cell inside it."""
+    """A cell, and the lines in it that are in no cell inside it."""
 
     frame: Frame
     lines: Indices
 
+    @property
+    def area(self) -> float:
+        """In square pixels."""
+        left, top, right, bottom = self.frame
+        return (right - left) * (bottom - top)
+
 
 Block = list[RuledCell]
-"""Cells in reading order."""
-Order = list[list[int]]
-"""Groups of lines that are read without leaving them, in reading order."""
+"""Cells in reading order: a table, a row of cards, a frame."""
 
 
-def with_ruled_blocks(
-    lines: TextLines, blocks: Sequence[Block], order_of: Callable[[TextLines, Indices], Order]
-) -> Order:
-    """The order of all lines.
-
-    Args:
-        lines: All lines of the page.
-        blocks: Tables, cards and frames.
-        order_of: Orders some lines, among which there are no rules.
-    """
+def with_ruled_blocks(lines: TextLines, blocks: Sequence[Block], order_of: OrderOf) -> list[int]:
+    """The order of all lines, among which there is at least one block."""
     # From the innermost outwards: a frame may have a table in it.
-    cells = sorted((cell for block in blocks for cell in block), key=lambda cell: _area(cell.frame))
+    cells = sorted((cell for block in blocks for cell in block), key=lambda cell: cell.area)
     frames = np.array([cell.frame for cell in cells])
     inside: dict[int, list[Block]] = {}
     for block in blocks:
         inside.setdefault(_smallest_around(frames, _frame_of(block)), []).append(block)
-    orders: dict[int, Order] = {}
+    free = np.ones(len(lines.left), np.bool_)
+    orders: dict[int, list[int]] = {}
 
-    def ordered(here: Indices, around: int) -> Order:
-        tables = [
-            (_frame_of(block), [part for cell in block for part in orders[id(cell)]])
-            for block in inside.get(around, [])
-        ]
-        return _around_tables(lines, here, tables, order_of)
+    def ordered(here: Indices, around: int) -> list[int]:
+        tables = inside.get(around, [])
+        orders_of = [[line for cell in table for line in orders[id(cell)]] for table in tables]
+        return _around_tables(lines, here, list(map(_frame_of, tables)), orders_of, order_of)
 
     for number, cell in enumerate(cells):
+        free[cell.lines] = False
         orders[id(cell)] = ordered(cell.lines, number)
-    free = np.setdiff1d(np.arange(len(lines.left)), np.concatenate([cell.lines for cell in cells]))
-    return ordered(free, -1)
+    return ordered(np.flatnonzero(free), -1)
 
 
-def ruled_blocks(lines: TextLines, rules: NDArray[np.float32]) -> list[Block]:
-    """Tables, rows of cards and single frames.
-
-    Args:
-        lines: All lines of the page.
-        rules: (M, 4, 2) corners of rules, level.
-    """
-    size = median(lines.height)
-    starts, ends = rules[:, 0].astype(np.float64), rules[:, 2].astype(np.float64)
-    upright = np.abs(ends[:, 1] - starts[:, 1]) > np.abs(ends[:, 0] - starts[:, 0])
-    vertical = _joined(starts[upright], ends[upright], size)
-    horizontal = _joined(starts[~upright][:, ::-1], ends[~upright][:, ::-1], size)
-    vertical = _between(vertical, horizontal, NEAR * size)
-    if not len(vertical):
-        return []
-    vertical = _with_open_sides(vertical, horizontal, NEAR * size)
-    cells = _cells(lines, vertical, horizontal, NEAR * size)
-    tables = [_row_by_row(table, SAME_RULE * size) for table in _with_open_cells(lines, _tables(cells))]
-    return _rows_of_cards(lines, [_with_label(lines, table, size) for table in tables], size)
+def _smallest_around(frames: Numbers, frame: Frame) -> int:
+    """The first of the frames (N, 4), smallest first, that another lies in; -1 if none does."""
+    around = (frames[:, :2] < frame[:2]).all(axis=1) & (frames[:, 2:] > frame[2:]).all(axis=1)
+    return int(around.argmax()) if around.any() else -1
 
 
 def _frame_of(block: Block) -> Frame:
-    """Left, top, right and bottom of a block."""
     left, top, right, bottom = zip(*(cell.frame for cell in block), strict=True)
     return min(left), min(top), max(right), max(bottom)
 
 
-def _joined(starts: Numbers, ends: Numbers, size: float) -> Numbers:
-    """(N, 3) place, begin and end of vertical rules; pieces of one rule made one."""
-    pieces = np.column_stack(
-        [(starts[:, 0] + ends[:, 0]) / 2, np.minimum(starts[:, 1], ends[:, 1]), np.maximum(starts[:, 1], ends[:, 1])]
-    )
+def _around_tables(
+    lines: TextLines, here: Indices, frames: Sequence[Frame], orders: Sequence[list[int]], order_of: OrderOf
+) -> list[int]:
+    """The order of some lines and tables: a table counts as a paragraph that fills its frame."""
+    if not frames:
+        # Boxes beside each other may overlap a little.
+        if lines.left[here].max() + median(lines.height[here]) < lines.right[here].min():
+            return [int(line) for line in top_down(lines, here)]
+        return order_of(lines, here)
+    paragraphs = [_paragraph(frame, median(lines.height)) for frame in frames]
+    owners = np.repeat(np.arange(len(frames)), [len(paragraph) for paragraph in paragraphs]).tolist()
+    count, unread, ordered = len(lines.left), dict(enumerate(orders)), list[int]()
+    everything = np.concatenate([here, count + np.arange(len(owners))]).astype(np.intp)
+    for line in order_of(with_lines(lines, np.concatenate(paragraphs)), everything):
+        ordered += [line] if line < count else unread.pop(owners[line - count], [])
+    return ordered
+
+
+def _paragraph(frame: Frame, size: float) -> Numbers:
+    """(N, 4) frames of lines of text that fill a frame."""
+    left, top, right, bottom = frame
+    rows = max(1, int((bottom - top) / (PITCH * size)))
+    pitch = (bottom - top) / rows
+    tops = top + pitch * np.arange(rows)
+    height = LEADING * pitch if rows > 1 else pitch
+    return np.stack([np.full(rows, left), tops, np.full(rows, right), tops + height], axis=1)
+
+
+def ruled_blocks(lines: TextLines, vertical: Numbers) -> list[Block]:
+    """Tables, rows of cards and single frames, by the horizontal rules of the lines and these (M, 3) vertical ones."""
+    if not len(vertical):
+        return []
+    size = median(lines.height)
+    near = NEAR * size
+    horizontal = _joined(lines.rules, size)
+    vertical = _between(_joined(vertical, size), horizontal, near)
+    if not len(vertical):
+        return []
+    cells = _cells(lines, _with_open_sides(vertical, horizontal, near), horizontal, near)
+    tables = [_row_by_row(table, SAME_RULE * size) for table in _with_open_cells(lines, _tables(cells))]
+    return _rows_of_cards(lines, [_with_label(lines, table, size) for table in tables], size)
+
+
+def _joined(pieces: Numbers, size: float) -> Numbers:
+    """(N, 3) place, begin and end of rules; pieces of one rule made one."""
     joined: list[list[float]] = []
     for place, begin, end in pieces[np.argsort(pieces[:, 1], kind="stable")].tolist():
         for rule in joined:
@@ -133,58 +155,53 @@ def _between(vertical: Numbers, horizontal: Numbers, near: float) -> Numbers:
 def _with_open_sides(vertical: Numbers, horizontal: Numbers, near: float) -> Numbers:
     """The vertical rules and, where those across them begin or end at one place, the table's side there."""
     sides = []
-    for group in _same_extent(horizontal, near):
+    # Two or more horizontal rules that begin and end at the same places.
+    order = np.lexsort(np.rint(horizontal[:, 1:] / near).T)
+    is_other = (np.abs(np.diff(horizontal[order, 1:], axis=0)) > near).any(axis=1)
+    for group in np.split(order, np.flatnonzero(is_other) + 1):
         left, right = horizontal[group, 1].min(), horizontal[group, 2].max()
         top, bottom = horizontal[group, 0].min(), horizontal[group, 0].max()
         meets = (vertical[:, 1] < bottom) & (vertical[:, 2] > top)
         places = vertical[meets, 0]
-        if ((left < places) & (places < right)).any():
+        if len(group) > 1 and ((left < places) & (places < right)).any():
             sides += [[x, top, bottom] for x in (left, right) if not (np.abs(places - x) <= near).any()]
     return np.concatenate([vertical, np.array(sides).reshape(-1, 3)])
 
 
-def _same_extent(horizontal: Numbers, near: float) -> list[Indices]:
-    """Two or more horizontal rules that begin and end at the same places."""
-    order = np.lexsort(np.rint(horizontal[:, 1:] / near).T)
-    extents = horizontal[order, 1:]
-    groups = np.split(order, np.flatnonzero((np.abs(np.diff(extents, axis=0)) > near).any(axis=1)) + 1)
-    return [group for group in groups if len(group) > 1]
-
-
-def _cells(
-    lines: TextLines, vertical: Numbers, horizontal: Numbers, near: float
-) -> dict[tuple[int, int, int, int], RuledCell]:
-    """The smallest closed cells around lines, by the numbers of the rules left, above, right and below."""
-    middle = (lines.left + lines.right) / 2
-    offsets = vertical[:, 0] - middle[:, None]
+def _cells(lines: TextLines, vertical: Numbers, horizontal: Numbers, near: float) -> dict[Sides, RuledCell]:
+    """The smallest closed cells around lines."""
+    offsets = vertical[:, 0] - ((lines.left + lines.right) / 2)[:, None]
     beside = (vertical[:, 1] - near <= lines.middle[:, None]) & (lines.middle[:, None] <= vertical[:, 2] + near)
     # The nearest rules on each side, and infinity for those that are not beside the line.
     lefts, rights = (np.where(beside & (side > 0), side, np.inf) for side in (-offsets, offsets))
-    owners: dict[tuple[int, int, int, int], list[int]] = {}
+    owners: dict[Sides, list[int]] = {}
     for line in np.flatnonzero(np.isfinite(lefts.min(axis=1)) & np.isfinite(rights.min(axis=1))).tolist():
-        sides = [
-            [rule for rule in np.argsort(side[line], kind="stable")[:TRIES].tolist() if side[line, rule] < np.inf]
-            for side in (lefts, rights)
-        ]
-        cell = _closed_cell(vertical, horizontal, sides[0], sides[1], float(lines.middle[line]), near)
+        cell = _closed_cell(
+            vertical, horizontal, _nearest(lefts[line]), _nearest(rights[line]), lines.middle[line], near
+        )
         if cell:
             owners.setdefault(cell, []).append(line)
     cells = {}
-    for (left, top, right, bottom), inside in owners.items():
-        x0, y0, x1, y1 = map(float, (vertical[left, 0], horizontal[top, 0], vertical[right, 0], horizontal[bottom, 0]))
-        cells[left, top, right, bottom] = RuledCell((x0, y0, x1, y1), np.array(inside))
+    for sides, inside in owners.items():
+        left, top, right, bottom = (
+            float(rules[side, 0]) for side, rules in zip(sides, (vertical, horizontal) * 2, strict=True)
+        )
+        cells[sides] = RuledCell((left, top, right, bottom), np.array(inside))
     return cells
+
+
+def _nearest(distances: Numbers) -> list[int]:
+    """Numbers of the nearest few of the rules that are beside a line."""
+    return [rule for rule in np.argsort(distances, kind="stable")[:TRIES].tolist() if np.isfinite(distances[rule])]
 
 
 def _closed_cell(
     vertical: Numbers, horizontal: Numbers, lefts: Sequence[int], rights: Sequence[int], y: float, near: float
-) -> tuple[int, int, int, int] | None:
-    """The numbers of the rules left, above, right and below that close a cell around a place."""
+) -> Sides | None:
+    """The rules that close a cell around a place."""
     for left, right in product(lefts, rights):
-        begin, end = (
-            max(vertical[left, 1], vertical[right, 1]) - near,
-            min(vertical[left, 2], vertical[right, 2]) + near,
-        )
+        begin = max(vertical[left, 1], vertical[right, 1]) - near
+        end = min(vertical[left, 2], vertical[right, 2]) + near
         across = (horizontal[:, 1] - near <= vertical[left, 0]) & (horizontal[:, 2] + near >= vertical[right, 0])
         above = np.where(across & (horizontal[:, 0] <= y), horizontal[:, 0], -np.inf)
         below = np.where(across & (horizontal[:, 0] > y), horizontal[:, 0], np.inf)
@@ -194,8 +211,8 @@ def _closed_cell(
     return None
 
 
-def _tables(cells: dict[tuple[int, int, int, int], RuledCell]) -> list[Block]:
-    """Cells that share a vertical rule, in no particular order; by the numbers of their rules."""
+def _tables(cells: dict[Sides, RuledCell]) -> list[Block]:
+    """Cells that share a vertical rule, in no particular order."""
     groups: dict[int, list[RuledCell]] = {}
     owner: dict[int, int] = {}
 
@@ -263,77 +280,24 @@ def _row_by_row(cells: Block, same_row: float) -> Block:
 
 
 def _rows_of_cards(lines: TextLines, blocks: Sequence[Block], size: float) -> list[Block]:
-    """The blocks, single frames of one width beside each other made one where there is nothing else between them."""
-    middle = (lines.left + lines.right) / 2
+    """The blocks, those of single cards in a row made one."""
     rows: list[Block] = []
-    for block in sorted((block for block in blocks if len(block) == 1), key=lambda block: block[0].frame[:1]):
-        left, top, right, bottom = block[0].frame
-        for row in rows:
-            other = row[-1].frame
-            if (
-                min(abs(top - other[1]), abs(bottom - other[3])) <= SAME_RULE * size
-                and 0 < left - other[2] <= BESIDE * size
-                and abs((right - left) / (other[2] - other[0]) - 1) <= ALIKE
-            ):
-                within = (lines.middle > min(top, other[1])) & (lines.middle < max(bottom, other[3]))
-                within &= (middle > other[0]) & (middle < right)
-                if within.sum() == sum(
-                    (within & (middle > one[0]) & (middle < one[2]) & (lines.middle < one[3])).sum()
-                    for one in (other, block[0].frame)
-                ):
-                    row.append(block[0])
-                    break
-        else:
-            rows.append(list(block))
+    for block in sorted((block for block in blocks if len(block) == 1), key=lambda block: block[0].frame[0]):
+        row = next((row for row in rows if _is_next(lines, row[-1].frame, block[0].frame, size)), None)
+        if row is None:
+            rows.append(row := [])
+        row += block
     return [*(block for block in blocks if len(block) > 1), *rows]
 
 
-def _area(frame: Sequence[float]) -> float:
-    return (frame[2] - frame[0]) * (frame[3] - frame[1])
-
-
-def _smallest_around(frames: Numbers, frame: Sequence[float]) -> int:
-    """The first of the frames (N, 4), smallest first, that another lies in; -1 if none does."""
-    around = (frames[:, :2] < frame[:2]).all(axis=1) & (frames[:, 2:] > frame[2:]).all(axis=1)
-    return int(around.argmax()) if around.any() else -1
-
-
-def _around_tables(
-    lines: TextLines,
-    here: Indices,
-    tables: Sequence[tuple[Frame, Order]],
-    order_of: Callable[[TextLines, Indices], Order],
-) -> Order:
-    """The order of some lines and tables: a table counts as a paragraph that fills its frame."""
-    if not tables:
-        # Boxes beside each other may overlap a little.
-        if lines.left[here].max() + median(lines.height[here]) < lines.right[here].min():
-            return [top_down(lines, here).tolist()]
-        return order_of(lines, here)
-    paragraphs = [_paragraph(frame, median(lines.height)) for frame, _ in tables]
-    owners = np.repeat(np.arange(len(tables)), [len(paragraph) for paragraph in paragraphs]).tolist()
-    count, ordered, read = len(lines.left), [], set()
-    everything = with_lines(lines, np.concatenate(paragraphs))
-    for block in order_of(everything, np.concatenate([here, count + np.arange(len(owners))]).astype(np.intp)):
-        part: list[int] = []
-        for line in block:
-            if line < count:
-                part.append(line)
-                continue
-            owner = owners[line - count]
-            if owner not in read:
-                read.add(owner)
-                ordered += [part, *tables[owner][1]]
-                part = []
-        ordered.append(part)
-    return [part for part in ordered if part]
-
-
-def _paragraph(frame: Frame, size: float) -> Numbers:
-    """(N, 4) frames of lines of text that fill a frame."""
-    left, top, right, bottom = frame
-    rows = max(1, int((bottom - top) / (PITCH * size)))
-    pitch = (bottom - top) / rows
-    tops = top + pitch * np.arange(rows)
-    height = LEADING * pitch if rows > 1 else pitch
-    return np.stack([np.full(rows, left), tops, np.full(rows, right), tops + height], axis=1)
+def _is_next(lines: TextLines, one: Frame, other: Frame, size: float) -> bool:
+    """Whether two frames are cards of one width beside each other, with nothing else between them."""
+    if min(abs(one[1] - other[1]), abs(one[3] - other[3])) > SAME_RULE * size or not (
+        0 < other[0] - one[2] <= BESIDE * size and abs((other[2] - other[0]) / (one[2] - one[0]) - 1) <= ALIKE
+    ):
+        return False
+    middle = (lines.left + lines.right) / 2
+    within = (lines.middle > min(one[1], other[1])) & (lines.middle < max(one[3], other[3]))
+    within &= (middle > one[0]) & (middle < other[2])
+    in_cards = [within & (middle > card[0]) & (middle < card[2]) & (lines.middle < card[3]) for card in (one, other)]
+    return bool(within.sum() == np.sum(in_cards))

@@ -32,14 +32,10 @@ MOST_RULES = 400  # of each direction, the longest
 
 
 def find_rules(pixels: Pixels, quads: Quads) -> Quads:
-    """The rules of a page that has vertical ones; none of a page that has none.
+    """(M, 4, 2) corners of the rules of a page: each from one end to the other and back; in pixels.
 
-    Args:
-        pixels: (H, W) gray or (H, W, 3) BGR; level, or turned by a few degrees.
-        quads: (N, 4, 2) corners of the lines of text, in pixels; strokes of letters are no rules.
-
-    Returns:
-        (M, 4, 2) corners in pixels: each rule from one end to the other and back.
+    The page is (H, W) gray or (H, W, 3) BGR, level or turned by a few degrees, and `quads` (N, 4, 2) are the corners of
+    its lines of text, whose strokes are no rules.
     """
     if not len(quads):
         return np.empty((0, 4, 2), np.float32)
@@ -56,14 +52,9 @@ def _gray(pixels: Pixels) -> Pixels:
 
 
 def _runs(gray: Pixels, quads: Quads, step: int, line_height: float, least: float) -> NDArray[np.float32]:
-    """(N, 2, 2) upper and lower ends (x, y) of vertical rules.
+    """(N, 2, 2) upper and lower ends (x, y) of vertical rules that are `least` line heights tall at least.
 
-    Args:
-        gray: Every `step`-th row of the pixels.
-        quads: The lines of text, in pixels.
-        step: Rows from one to the next.
-        line_height: Pixels of a line of text.
-        least: Line heights of the shortest.
+    `gray` is every `step`-th row of the pixels.
     """
     reach = max(LEAST_THICK_PX, round(THICKEST * line_height))
     none = np.empty((0, 2, 2), np.float32)

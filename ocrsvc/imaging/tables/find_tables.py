@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.imaging.geometry import as_box
+from ocrsvc.imaging.tables.aligned_grids import complete, find_open_grids, find_stacked_grids
 from ocrsvc.imaging.tables.deskewed_coordinates import DeskewedCoordinates, deskewed_coordinates
-from ocrsvc.imaging.tables.open_grids import find_open_grids
-from ocrsvc.imaging.tables.partly_ruled import complete, find_stacked_grids
 from ocrsvc.imaging.tables.ruled_grids import Mask, RuledLines, find_ruled_grids, find_ruled_lines
 from ocrsvc.imaging.tables.text_grid import Frame, Grid, Interval, TextBlock, rows_of
 from ocrsvc.imaging.text_direction import runs_from_right_to_left

@@ -24,8 +24,6 @@ Rows = Sequence[Sequence[int]]
 """Lines of text in rows, from top to bottom, each from left to right."""
 
 LEAST_ROWS: Final = 3
-MOST_COLUMNS: Final = 128
-"""Of a table that is aligned alone; what has more is a pattern, and each line is compared with each gutter."""
 SAME_ROW: Final = 0.5  # how far apart the middles of one row's lines are, in heights of the smaller
 CROSSED: Final = 0.2  # of the rows may cross a gutter: headings over several columns
 LEAST_GUTTER: Final = 0.4  # in line heights

@@ -1,0 +1,311 @@
+"""Grids that the alignment of text shows: where there are no rules, and what rules leave open.
+
+Without rules, runs of rows that leave the same gutters free, as in T. Kieninger, "Table structure recognition based on
+robust block segmentation" (1998), from the boxes of lines. Where a gutter of a run divides the page rather than a
+table, for beside it is running text or another table, its sides are looked at apart. Tables that are ruled in part have
+columns that no rule divides, several rows between two rules, or only rules of one extent above each other.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, pairwise
+from statistics import median
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrsvc.imaging.tables.text_grid import (
+    LEAST_GUTTER,
+    LEAST_ROWS,
+    Grid,
+    Interval,
+    Rows,
+    Span,
+    TextBlock,
+    borders_between,
+    columns_of,
+    in_columns,
+    is_running_text,
+    join_continued,
+    page_gutters,
+    rows_of,
+    spans_of_rows,
+)
+from ocrsvc.records import Check
+
+MOST_COLUMNS: Final = 128
+"""Of a table that is aligned alone; what has more is a pattern, and each line is compared with each gutter."""
+DEEPEST: Final = 6
+ROW_GAP: Final = 2.5  # widest gap between two rows of a table, in line heights
+MOST_SINGLES: Final = 2  # rows of one piece that follow each other within a table
+ALIGNED: Final = 0.6  # of a column's pieces have their left, right or middle in one place
+ALIGNED_HEIGHTS: Final = 0.6  # how far from it, in line heights
+FILLED: Final = 0.4  # of a table's places have text
+SAME_EXTENT: Final = 1.0  # how far apart the ends of rules of one table are, in line heights
+LEAST_RULE: Final = 6.0  # length of a rule across a table, in line heights
+MOST_RULES: Final = 1000  # on a page, the longest first
+MOST_LOOKS: Final = 16
+"""Times the lines of a page that all stacks together are looked at: those of one extent seldom lie in many others."""
+FEW_BANDS: Final = 3  # heading, body and footer; between more rules is one row, unless it shows three
+SEVERAL: Final = 0.5  # of the rows between two rules of a table have several pieces
+FULL_COLUMNS: Final = 0.6  # of the columns in use are filled in a full row
+FULL_ROWS: Final = 0.6  # of the rows between two rules are full, if they are rows of the table
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of text, and where it leaves the paper blank, from minus to plus infinity."""
+
+    lines: Sequence[int]
+    blanks: Sequence[Interval]
+    top: float
+    bottom: float
+
+
+def find_open_grids(block: TextBlock, check: Check, deeper: int = DEEPEST) -> Iterator[Grid]:
+    """The grids among lines of text without rules."""
+    check()
+    rows = [_row(block, lines) for lines in rows_of(block.frames, block.lines)]
+    for begin, end in _find_runs(block, rows):
+        run = [row.lines for row in rows[begin:end]]
+        columns = columns_of(block, run)
+        check()
+        if len(columns) > MOST_COLUMNS:
+            continue
+        parts = _divided(block, run, columns)
+        if len(parts) > 1:
+            for part in parts if deeper else ():
+                yield from find_open_grids(block.part(part), check, deeper - 1)
+        elif _is_table(block, run, columns):
+            if begin and _are_near(block, *rows[begin - 1 : begin + 1]):
+                run = _with_heading(block, rows[begin - 1].lines, run, columns)
+            joined = join_continued(block, run, columns)
+            left, _, right, _ = block.frame([line for row in joined for line in row])
+            rules = block.frame(joined[0])[1], block.frame(joined[-1])[3]
+            yield _grid_of_rows(block, [joined], rules, columns, (left, right))
+
+
+def _find_runs(block: TextBlock, rows: Sequence[_Row]) -> Iterator[tuple[int, int]]:
+    """Begin and end of each run of rows, at least LEAST_ROWS of which have several pieces."""
+    begin = 0
+    while begin < len(rows):
+        end = _end_of_run(block, rows, begin)
+        if sum(len(row.lines) > 1 for row in rows[begin:end]) >= LEAST_ROWS:
+            yield begin, end
+            begin = end
+        else:
+            begin += 1
+
+
+def _row(block: TextBlock, lines: Sequence[int]) -> _Row:
+    rights = [-math.inf, *accumulate((block.frames[line][2] for line in lines), max)]
+    lefts = [*(block.frames[line][0] for line in lines), math.inf]
+    least = LEAST_GUTTER * block.line_height
+    blanks = [(right, left) for right, left in zip(rights, lefts, strict=True) if left - right >= least]
+    return _Row(lines, blanks, *block.frame(lines)[1::2])
+
+
+def _are_near(block: TextBlock, one: _Row, other: _Row) -> bool:
+    return other.top - one.bottom <= ROW_GAP * block.line_height
+
+
+def _end_of_run(block: TextBlock, rows: Sequence[_Row], begin: int) -> int:
+    """Behind the last row of the run that begins with this one; `begin` itself, if none does."""
+    if len(rows[begin].lines) < 2:
+        return begin
+    blanks, end, singles = rows[begin].blanks, begin + 1, 0
+    for number in range(begin + 1, len(rows)):
+        row = rows[number]
+        is_single = len(row.lines) == 1
+        singles = singles + 1 if is_single else 0
+        common = _common(block, blanks, row.blanks)
+        if singles > MOST_SINGLES or not _are_near(block, rows[number - 1], row):
+            break
+        if len(common) >= len(blanks):
+            blanks = common
+        elif not is_single:
+            break
+        if not is_single:
+            if number == begin + 1 and _begins_better(block, rows[number : number + 2], common):
+                break
+            end = number + 1
+    return end
+
+
+def _begins_better(block: TextBlock, rows: Sequence[_Row], common: Sequence[Interval]) -> bool:
+    """Whether the first row has more gutters in common with the second than with those before it."""
+    return len(rows) > 1 and len(_common(block, rows[0].blanks, rows[1].blanks)) > len(common)
+
+
+def _common(block: TextBlock, some: Sequence[Interval], others: Sequence[Interval]) -> list[Interval]:
+    """Where both leave the paper blank."""
+    found: list[Interval] = []
+    at = 0
+    for left, right in some:
+        while at < len(others) and others[at][1] <= left:
+            at += 1
+        for other in others[at:]:
+            if other[0] >= right:
+                break
+            both = max(left, other[0]), min(right, other[1])
+            if both[1] - both[0] >= LEAST_GUTTER * block.line_height:
+                found.append(both)
+    return found
+
+
+def _divided(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> list[list[int]]:
+    """The lines of a run of rows, divided where a gutter is one of the page."""
+    cuts = page_gutters(block, rows, columns)
+    parts: list[list[int]] = [[] for _ in range(len(cuts) + 1)]
+    for line in (line for row in rows for line in row):
+        left, _, right, _ = block.frames[line]
+        parts[sum(cut < (left + right) / 2 for cut in cuts)].append(line)
+    return parts
+
+
+def _is_table(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> bool:
+    """Whether a run of rows is a table: several columns, mostly filled, each aligned in itself."""
+    if len(columns) < 2 or sum(map(len, rows)) < FILLED * len(rows) * len(columns):
+        return False
+    return all(_is_aligned(block, lines) for lines in in_columns(block, rows, columns) if len(lines) >= LEAST_ROWS)
+
+
+def _is_aligned(block: TextBlock, lines: Sequence[int]) -> bool:
+    lefts, _, rights, _ = zip(*(block.frames[line] for line in lines), strict=True)
+    middles = [(left + right) / 2 for left, right in zip(lefts, rights, strict=True)]
+    for places in (lefts, rights, middles):
+        usual = median(places)
+        near = sum(abs(place - usual) <= ALIGNED_HEIGHTS * block.line_height for place in places)
+        if near >= ALIGNED * len(lines):
+            return True
+    return False
+
+
+def _with_heading(
+    block: TextBlock, above: Sequence[int], rows: list[Sequence[int]], columns: Sequence[Interval]
+) -> list[Sequence[int]]:
+    """Some rows, and the row above them if its pieces are headings: several, each over columns of its own."""
+    reached = [column for line in above for column in block.reached(columns, line)]
+    if not len(above) < len(reached) == len(set(reached)) or len(above) < 2:
+        return rows
+    left, _, right, _ = block.frame(above)
+    is_within = left > columns[0][0] - block.line_height and right < columns[-1][1] + block.line_height
+    return [above, *rows] if is_within else rows
+
+
+def find_stacked_grids(block: TextBlock, segments: NDArray[np.int32], check: Check) -> Iterator[Grid]:
+    """Grids, without cells, of horizontal rules of one extent above each other, with rows of a table between all.
+
+    `segments` are (N, 4) left, top, width, height of rules.
+    """
+    frames = np.array([block.frames[line] for line in block.lines]).reshape(-1, 4)
+    middles, left_looks = (frames[:, :2] + frames[:, 2:]) / 2, MOST_LOOKS * len(frames)
+    for left, right, places in _stacks(segments, block.line_height):
+        check()
+        inside = ((middles >= (left, places[0])) & (middles <= (right, places[-1]))).all(axis=1)
+        lines = np.asarray(block.lines)[inside].tolist()
+        left_looks -= len(lines)
+        if left_looks < 0:
+            return
+        bands = _bands(block.part(lines), left, right, places)
+        full = [sum(len(row) > 1 for row in band) >= max(1.0, SEVERAL * len(band)) for band in bands]
+        begin = 0
+        for end in range(len(bands) + 1):
+            is_heading = 0 < end < len(bands) - 1 and len(bands[end]) <= 1 and full[end - 1] and full[end + 1]
+            if end < len(bands) and (full[end] or is_heading):
+                continue
+            if end > begin:
+                yield Grid(tuple(places[begin : end + 1]), (left, right), ())
+            begin = end + 1
+
+
+def complete(block: TextBlock, grid: Grid) -> Grid | None:
+    """A grid of rules with the rows and columns that the text in it shows besides; None if these are too few."""
+    sides = grid.columns[0], grid.columns[-1]
+    bands = _bands(block, *sides, grid.rows)
+    if len(grid.columns) > 2:
+        parts = [_divided_rows(block, band, list(pairwise(grid.columns)), LEAST_ROWS) for band in bands]
+        return Grid(_row_borders(block, grid.rows, parts), grid.columns, _expanded(grid.cells, parts))
+    rows = [row for band in bands for row in band]
+    columns = columns_of(block, rows)
+    if not 2 <= len(columns) <= MOST_COLUMNS or page_gutters(block, rows, columns, rules_cross=True):
+        return None
+    least = 2 if len(bands) <= FEW_BANDS else LEAST_ROWS
+    parts = [_divided_rows(block, band, columns, least) for band in bands]
+    return _grid_of_rows(block, parts, grid.rows, columns, sides)
+
+
+def _grid_of_rows(
+    block: TextBlock, parts: Sequence[Rows], rules: Sequence[float], columns: Sequence[Interval], sides: Interval
+) -> Grid:
+    """The grid of columns between two sides, and of the rows that lie between each two of some rules."""
+    cells = spans_of_rows(block, [row for part in parts for row in part], columns)
+    return Grid(_row_borders(block, rules, parts), tuple(borders_between(columns, *sides)), cells)
+
+
+def _stacks(segments: NDArray[np.int32], line_height: float) -> Iterator[tuple[float, float, list[float]]]:
+    """Left, right and the places, from the top, of rules that begin and end at the same places."""
+    long = segments[segments[:, 2] >= LEAST_RULE * line_height]
+    long = long[np.argsort(-long[:, 2], kind="stable")[:MOST_RULES]].astype(np.float64)
+    near = SAME_EXTENT * line_height
+    stacks: list[tuple[float, float, list[float]]] = []
+    for left, top, width, height in long.tolist():
+        for one in stacks:
+            if abs(one[0] - left) <= near and abs(one[1] - left - width) <= near:
+                one[2].append(top + height / 2)
+                break
+        else:
+            stacks.append((left, left + width, [top + height / 2]))
+    for left, right, places in stacks:
+        apart = [place for before, place in pairwise([-np.inf, *sorted(places)]) if place - before > line_height / 2]
+        if len(apart) > 1:
+            yield left, right, apart
+
+
+def _bands(block: TextBlock, left: float, right: float, places: Sequence[float]) -> list[Rows]:
+    """The rows of text between each two of the places, from left to right."""
+    found: list[list[int]] = [[] for _ in range(len(places) - 1)]
+    for line in block.lines:
+        frame = block.frames[line]
+        band = bisect_left(places, (frame[1] + frame[3]) / 2) - 1
+        if 0 <= band < len(found) and left <= (frame[0] + frame[2]) / 2 <= right:
+            found[band].append(line)
+    return [rows_of(block.frames, lines) for lines in found]
+
+
+def _divided_rows(block: TextBlock, rows: Rows, columns: Sequence[Interval], least: int) -> Rows:
+    """The rows of the table between two rules: those of the text if enough of them fill most columns, else one."""
+    whole = [[line for row in rows for line in row]]
+    by_column = in_columns(block, rows, columns)
+    if len(rows) < least or any(map(partial(is_running_text, block), by_column, columns)):
+        return whole
+    used = sum(map(bool, by_column))
+    full = sum(sum(map(bool, in_columns(block, [row], columns))) >= FULL_COLUMNS * used for row in rows)
+    return join_continued(block, rows, columns) if used > 1 and full >= FULL_ROWS * len(rows) else whole
+
+
+def _row_borders(block: TextBlock, rules: Sequence[float], parts: Sequence[Rows]) -> tuple[float, ...]:
+    """The rules, and the borders between the rows that lie between two of them."""
+    borders = [rules[0]]
+    for (top, bottom), rows in zip(pairwise(rules), parts, strict=True):
+        borders += borders_between(block.heights([row for row in rows if row]), top, bottom)[1:]
+    return tuple(borders)
+
+
+def _expanded(cells: Sequence[Span], parts: Sequence[Rows]) -> tuple[Span, ...]:
+    """The cells, those that lie between two rules once for each of the rows there."""
+    firsts = [0, *accumulate(map(len, parts))]
+    expanded = []
+    for cell in cells:
+        first, last = firsts[cell.row], firsts[cell.row + cell.rows]
+        if cell.rows == 1:
+            expanded += [Span(row, cell.column, 1, cell.columns) for row in range(first, last)]
+        else:
+            expanded.append(Span(first, cell.column, last - first, cell.columns))
+    return tuple(sorted(expanded, key=lambda cell: (cell.row, cell.column)))
