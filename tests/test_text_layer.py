@@ -24,7 +24,7 @@ from ocrsvc.formats.page_serialization import pack_page, unpack_page
 from ocrsvc.formats.pdf.text_lines import text_of
 from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import open_document
-from ocrsvc.imaging.pdf.merging import merge_text
+from ocrsvc.imaging.pdf.merge_text import merge_text
 from ocrsvc.imaging.pdf.open_pdf import Pdf
 from ocrsvc.imaging.pdf.own_text import OwnPage
 from ocrsvc.pipeline.read import Reader

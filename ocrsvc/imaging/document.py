@@ -20,7 +20,7 @@ from ocrsvc.imaging.codecs.gif_and_tiff import open_tiff
 from ocrsvc.imaging.codecs.tiff_directories import begin_with, find_pages
 from ocrsvc.imaging.engine_input import clip_region
 from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
-from ocrsvc.imaging.pdf.copied_text import PageFrame
+from ocrsvc.imaging.pdf.characters import PageFrame
 from ocrsvc.imaging.pdf.open_pdf import DrawingLimits, Pdf
 from ocrsvc.imaging.pdf.own_text import CHARACTER_BYTES, MOST_CHARACTERS, OwnPage, own_text
 from ocrsvc.imaging.pdf.page_look import look_frame
@@ -38,16 +38,15 @@ _TIFF: Final = next(pattern for pattern, opener in FORMATS if opener is open_tif
 
 
 class Document:
-    """A file that is open, here an image that is one page; `close` it. For one thread.
+    """A file that is open, here an image or a TIFF of several pages; `close` it. For one thread.
 
-    `kind` is for people: PDF, TIFF or image; `count` are its pages, `file_bytes` what the whole file holds.
+    `kind` is for people: PDF, TIFF or image; `count` are its pages, `file_bytes` what the whole file holds. `pages` are
+    the places of a TIFF's directories.
     """
 
-    kind = "image"
-
-    def __init__(self, data: bytes, limits: PixelLimits, count: int = 1) -> None:
-        self._data, self._limits = data, limits
-        self.count, self.file_bytes = count, len(data)
+    def __init__(self, data: bytes, limits: PixelLimits, pages: Sequence[int] = ()) -> None:
+        self._data, self._limits, self._pages = data, limits, pages
+        self.kind, self.count, self.file_bytes = "TIFF" if pages else "image", len(pages) or 1, len(data)
 
     def open(
         self, number: int, *, gray: bool, check: Check, take: TakeMemory, to_read: bool = False
@@ -57,23 +56,29 @@ class Document:
         `take` is asked for the pixels that are drawn. With `to_read`, a page of a PDF that is one image is drawn at
         that image's own resolution: enlarged or shrunk, it reads worse. Raises as `codecs.decode`, `check`, `take` do.
         """
-        del number, gray, check, take, to_read
-        return open_encoded_image(self._data, self._limits)
+        del gray, take, to_read
+        if not self._pages:
+            return open_encoded_image(self._data, self._limits)
+        check()
+        encoded = open_tiff(self._data, self._pages[number - 1])
+        check_size(encoded, self._limits)
+        return encoded
 
     def file(self, number: int, take: TakeMemory) -> bytes | None:
-        """An image file whose first page it is, of whose bytes `take` is asked for what is copied; None of a PDF."""
-        del number, take
-        return self._data
+        """An image file whose first page it is, for whose copy `take` is asked; None of a PDF."""
+        if not self._pages:
+            return self._data
+        take(len(self._data))
+        return begin_with(self._data, self._pages[number - 1])
 
     def key(self, number: int) -> bytes:
         """The page's key in the result cache: bytes that are equal only for the same page."""
-        del number
-        return self._data
+        return b"tiff %d " % number + self._digest if self._pages else self._data
 
     def own_page(self, number: int, options: ReadOptions, check: Check, take: TakeMemory) -> OwnPage | None:
         """The text that a page of a PDF has itself, and how large the page is; None of an image.
 
-        `options.text_layer` is not "ignore". `take` is asked for what finding the text takes, and no longer. Raises as
+        `options.text_layer` is not "ignore". `take` is asked for the memory of the search, and no longer. Raises as
         `open` does, but for damage of the text alone only where no other is wanted: else the page has none. Raises
         BadOption for a region outside of the page, and for an image where no other text is wanted.
         """
@@ -127,14 +132,13 @@ def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check, take
             raise UnsupportedImage("This is a PDF, and this service reads none.", f"Send one of: {SUPPORTED}.")
         return _PdfDocument(data, limits, dpi, check, take)
     pages = find_pages(data) if may_have_pages(data) else []
-    return _TiffDocument(data, limits, pages) if len(pages) > 1 else Document(data, limits)
+    return Document(data, limits, pages if len(pages) > 1 else ())
 
 
 def chosen_pages(document: Document, ranges: Ranges, most: int, *, cut: bool) -> Sequence[int]:
     """The numbers of the pages that are to be read: `most` of them, if too many are to be cut.
 
-    Raises BadOption if it has none of them, else TooManyPages. How pages are chosen is another word in each API, so the
-    remedy names none.
+    Raises BadOption if it has none of them, else TooManyPages.
     """
     numbers = choose(ranges, document.count)
     if not numbers:
@@ -149,43 +153,18 @@ def chosen_pages(document: Document, ranges: Ranges, most: int, *, cut: bool) ->
     return numbers[:most]
 
 
-class _TiffDocument(Document):
-    """A TIFF of several pages."""
-
-    kind = "TIFF"
-
-    def __init__(self, data: bytes, limits: PixelLimits, pages: Sequence[int]) -> None:
-        super().__init__(data, limits, len(pages))
-        self._pages = pages
-
-    def open(self, number: int, *, gray: bool, check: Check, take: TakeMemory, to_read: bool = False) -> EncodedImage:
-        del gray, take, to_read
-        check()
-        encoded = open_tiff(self._data, self._pages[number - 1])
-        check_size(encoded, self._limits)
-        return encoded
-
-    def file(self, number: int, take: TakeMemory) -> bytes:
-        take(len(self._data))
-        return begin_with(self._data, self._pages[number - 1])
-
-    def key(self, number: int) -> bytes:
-        return b"tiff %d " % number + self._digest
-
-
 class _PdfDocument(Document):
     """A PDF."""
 
-    kind = "PDF"
-
     def __init__(self, data: bytes, limits: PixelLimits, dpi: int, check: Check, take: TakeMemory) -> None:
+        super().__init__(data, limits)
         self._take, self._canvas_bytes = take, 0
         # The child has the file in memory, too.
         take(len(data))
         most_pixels = min(limits.max_pixels, limits.by_format.get("pdf", limits.max_pixels))
         self._drawing = DrawingLimits(dpi, most_pixels, limits.max_side)
         self._pdf = Pdf(data, self._drawing, check)
-        super().__init__(data, limits, self._pdf.count)
+        self.kind, self.count = "PDF", self._pdf.count
 
     def open(self, number: int, *, gray: bool, check: Check, take: TakeMemory, to_read: bool = False) -> Image:
         check()
@@ -230,7 +209,7 @@ class _PdfDocument(Document):
                 "Send text_layer=ignore, which reads the page as it is drawn.",
             )
         take(CHARACTER_BYTES * count + frame.small_width * frame.small_height)
-        return own_text(self._pdf.characters(number, count, frame, check), options)
+        return own_text(*self._pdf.characters(number, count, frame, check), frame, options)
 
     def close(self) -> None:
         self._pdf.close()

@@ -13,7 +13,7 @@ from ocrsvc.errors import OcrsvcError
 from ocrsvc.imaging.codecs.decode import decode_pixels
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage
 from ocrsvc.imaging.engine_input import EngineInput
-from ocrsvc.imaging.pdf.merging import with_sources
+from ocrsvc.imaging.pdf.merge_text import with_sources
 from ocrsvc.models.loaded_models import Lease
 from ocrsvc.readings import Timing
 from ocrsvc.records import (

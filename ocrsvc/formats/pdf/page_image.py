@@ -11,11 +11,10 @@ import numpy as np
 
 from ocrsvc.errors import BrokenImage
 from ocrsvc.imaging.codecs.decode import PixelLimits, decode_pixels, open_encoded_image, open_without_pillow
-from ocrsvc.imaging.codecs.encoded_image import EncodedImage
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Resolution
 from ocrsvc.imaging.codecs.gif_and_tiff import open_tiff
 from ocrsvc.imaging.codecs.jpeg import read_colours
-from ocrsvc.imaging.codecs.png import PALETTE, RGB, PngSamples, read_samples
-from ocrsvc.imaging.codecs.tiff_directories import read_resolution
+from ocrsvc.imaging.codecs.png import PALETTE, RGB, Png, read_png
 from ocrsvc.records import Pixels
 
 _JPEG_COLOURS: Final = {1: b"/DeviceGray", 3: b"/DeviceRGB", 4: b"/DeviceCMYK"}
@@ -34,7 +33,7 @@ class PageImage:
     height: int
     orientation: int
     """EXIF's number from 1 to 8: how the samples are turned for display."""
-    dpi: tuple[float, float]
+    dpi: Resolution
     """Pixels an inch, across and down as displayed."""
     head: bytes
     """Entries of its dictionary that say how its samples are stored."""
@@ -56,14 +55,13 @@ def page_image(raw: bytes, limits: PixelLimits, directory: int | None = None, *,
     encoded = _open(raw, limits, directory) if decodes else open_without_pillow(raw, limits)
     if encoded is None:
         raise _undecoded()
-    dpi = _dpi_of(raw, directory, encoded.orientation)
-    if encoded.format == "jpeg":
-        head = _jpeg_head(raw)
-        if head is not None:
-            return PageImage(encoded.width, encoded.height, encoded.orientation, dpi, head, [raw])
-    samples = read_samples(raw) if encoded.format == "png" else None
-    if samples is not None:
-        return _of_samples(samples, encoded.orientation, dpi)
+    dpi = _dpi_of(encoded)
+    head = _jpeg_head(raw) if encoded.format == "jpeg" else None
+    if head is not None:
+        return PageImage(encoded.width, encoded.height, encoded.orientation, dpi, head, [raw])
+    png = read_png(raw) if encoded.format == "png" else None
+    if png is not None and not (png.is_transparent or png.has_alpha or png.is_interlaced):
+        return _of_png(png, raw, encoded.orientation, dpi)
     if not decodes:
         raise _undecoded()
     return _of_pixels(encoded, dpi)
@@ -88,21 +86,23 @@ def _jpeg_head(raw: bytes) -> bytes | None:
     return b"/ColorSpace %b /BitsPerComponent 8 /Filter /DCTDecode%b" % (space, inverted)
 
 
-def _of_samples(samples: PngSamples, orientation: int, dpi: tuple[float, float]) -> PageImage:
-    colours = 3 if samples.kind == RGB else 1
-    space = b"/DeviceRGB" if samples.kind == RGB else b"/DeviceGray"
-    if samples.kind == PALETTE:
-        last = len(samples.palette) // 3 - 1
-        space = b"[/Indexed /DeviceRGB %d <%b>]" % (last, samples.palette.hex().encode())
+def _of_png(png: Png, raw: bytes, orientation: int, dpi: Resolution) -> PageImage:
+    """Its samples as they are packed."""
+    colours = 3 if png.kind == RGB else 1
+    space = b"/DeviceRGB" if png.kind == RGB else b"/DeviceGray"
+    if png.kind == PALETTE:
+        last = len(png.palette) // 3 - 1
+        space = b"[/Indexed /DeviceRGB %d <%b>]" % (last, png.palette.hex().encode())
     head = (
         b"/ColorSpace %b /BitsPerComponent %d /Filter /FlateDecode "
         b"/DecodeParms << /Predictor 15 /Colors %d /BitsPerComponent %d /Columns %d >>"
-        % (space, samples.depth, colours, samples.depth, samples.width)
+        % (space, png.depth, colours, png.depth, png.width)
     )
-    return PageImage(samples.width, samples.height, orientation, dpi, head, samples.packed)
+    packed = [memoryview(raw)[part] for part in png.packed]
+    return PageImage(png.width, png.height, orientation, dpi, head, packed)
 
 
-def _of_pixels(encoded: EncodedImage, dpi: tuple[float, float]) -> PageImage:
+def _of_pixels(encoded: EncodedImage, dpi: Resolution) -> PageImage:
     """Of what PDF has no filter for: decoded, upright, and packed as a PNG is."""
     pixels = decode_pixels(encoded, gray=False).pixels
     how = [cv2.IMWRITE_PNG_COMPRESSION, _PACKING]
@@ -110,17 +110,17 @@ def _of_pixels(encoded: EncodedImage, dpi: tuple[float, float]) -> PageImage:
         how += [cv2.IMWRITE_PNG_BILEVEL, 1]
     done, packed = cv2.imencode(".png", pixels, how)
     assert done, "OpenCV writes a PNG of any pixels"
-    samples = read_samples(packed.tobytes())
-    assert samples is not None, "it is neither transparent nor interlaced"
-    return _of_samples(samples, 1, dpi)
+    file = packed.tobytes()
+    return _of_png(read_png(file), file, 1, dpi)
 
 
 def _is_bilevel(pixels: Pixels) -> bool:
     return pixels.ndim == 2 and not np.any((pixels != 0) & (pixels != 255))
 
 
-def _dpi_of(raw: bytes, directory: int | None, orientation: int) -> tuple[float, float]:
-    stated = read_resolution(raw, directory)
+def _dpi_of(encoded: EncodedImage) -> Resolution:
+    """What the file states, as displayed."""
+    stated = encoded.dpi
     if stated is None or not all(_LEAST_DPI <= dpi <= _MOST_DPI for dpi in stated):
         return _USUAL_DPI, _USUAL_DPI
-    return (stated[1], stated[0]) if orientation in _TURNED else stated
+    return (stated[1], stated[0]) if encoded.orientation in _TURNED else stated

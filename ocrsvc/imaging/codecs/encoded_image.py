@@ -16,6 +16,9 @@ from ocrsvc.records import Pixels
 Samples = NDArray[Any]
 """(H, W) gray, (H, W, 3) BGR or (H, W, 4) BGRA with straight alpha; uint8 or uint16, full range."""
 
+Resolution = tuple[float, float]
+"""Pixels an inch, across and down."""
+
 FLAT_LEVELS = 48
 """Gray levels between the darkest and the lightest pixel up to which a page counts as one flat colour."""
 
@@ -43,7 +46,7 @@ class EncodedImage:
     `read` decodes the pixels, given True perhaps without colour; raises BrokenImage. `orientation` is EXIF's and still
     to be applied; `gray` says that there is no colour. Decoding holds `bytes_per_pixel` at most, the flat image
     included, for a gray image and for one in colour (OpenCV's answer to Python is a copy: it holds all samples twice
-    for a moment), and `copied_bytes` of the file.
+    for a moment), and `copied_bytes` of the file. `dpi` is of the samples as stored, None where the file states none.
     """
 
     format: str
@@ -54,6 +57,7 @@ class EncodedImage:
     gray: bool = False
     bytes_per_pixel: tuple[int, int] = (2, 6)
     copied_bytes: int = 0
+    dpi: Resolution | None = None
 
     def flat_bytes(self, *, gray: bool) -> int:
         """What the image holds once it is decoded."""

@@ -19,7 +19,7 @@ from PIL.Image import Image as PillowImage
 from PIL.TiffImagePlugin import TiffImageFile
 
 from ocrsvc.errors import ImageTooLarge
-from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, bands, broken, stretch
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Resolution, Samples, bands, broken, stretch
 from ocrsvc.imaging.codecs.tiff_directories import begin_with
 
 PHOTOMETRIC, ORIENTATION, TILE_WIDTH, TILE_LENGTH = 262, 274, 322, 323
@@ -58,10 +58,18 @@ def open_tiff(raw: bytes, page: int | None = None) -> EncodedImage:
         tile_width, tile_length = image.tag_v2.get(TILE_WIDTH, 0), image.tag_v2.get(TILE_LENGTH, 0)
         # A decoder holds one whole tile, which may be declared larger than the image.
         width, height = max(image.width, int(tile_width)), max(image.height, int(tile_length))
-        need = _bytes_per_pixel(image)
+        need, dpi = _bytes_per_pixel(image), _resolution(image)
     # Once by the decoder, and once with the page's directory as the first.
     copied = len(raw) * (1 if page is None else 2)
-    return EncodedImage("tiff", width, height, read, bytes_per_pixel=(need, need), copied_bytes=copied)
+    return EncodedImage("tiff", width, height, read, bytes_per_pixel=(need, need), copied_bytes=copied, dpi=dpi)
+
+
+def _resolution(image: TiffImageFile) -> Resolution | None:
+    try:
+        across, down = map(float, image.info["dpi"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return across, down
 
 
 def _bytes_per_pixel(image: TiffImageFile) -> int:

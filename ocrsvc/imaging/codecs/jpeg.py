@@ -16,8 +16,9 @@ from ocrsvc.imaging.codecs.tiff_directories import read_orientation
 MAGIC = b"\xff\xd8"
 END_OF_IMAGE = b"\xff\xd9"
 START_OF_SCAN = 0xDA
-APP1 = 0xE1
-APP14 = 0xEE
+APP0, APP1, APP14 = 0xE0, 0xE1, 0xEE
+DENSITY = struct.Struct(">BHH")
+UNITS_IN_INCH = {1: 1.0, 2: 2.54}
 BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length behind them
 FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 PROGRESSIVE_MARKERS = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
@@ -40,6 +41,7 @@ class _Header:
     has_scans: bool = False
     coefficient_bytes: int = 0
     exif: bytes = b""
+    dpi: tuple[float, float] | None = None
     scan_offset: int = 0
     is_adobe: bool = False
 
@@ -55,7 +57,7 @@ def open_jpeg(raw: bytes) -> EncodedImage:
     # libjpeg holds all coefficients of a file of several scans until the last one.
     beside = header.coefficient_bytes if header.has_scans else 0
     need = (max(2, 1 + beside), max(6, 3 + beside))
-    return EncodedImage("jpeg", header.width, header.height, read, orientation, colourless, need)
+    return EncodedImage("jpeg", header.width, header.height, read, orientation, colourless, need, dpi=header.dpi)
 
 
 def read_colours(raw: bytes) -> tuple[int, bool]:
@@ -92,6 +94,10 @@ def _note_segment(header: _Header, marker: int, body: bytes) -> None:
         header.has_scans = header.has_scans or (bool(body) and body[0] < header.components)
     elif marker == APP1 and body.startswith(b"Exif\0\0") and not header.exif:
         header.exif = body
+    elif marker == APP0 and body.startswith(b"JFIF\0") and len(body) >= 7 + DENSITY.size:
+        unit, across, down = DENSITY.unpack_from(body, 7)
+        scale = UNITS_IN_INCH.get(unit, 0.0)
+        header.dpi = across * scale, down * scale
     elif marker == APP14 and body.startswith(b"Adobe"):
         header.is_adobe = True
 

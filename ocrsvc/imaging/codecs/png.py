@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 
 import cv2
 
-from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, broken, decode_with_opencv
+from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Resolution, Samples, broken, decode_with_opencv
 from ocrsvc.imaging.codecs.tiff_directories import read_orientation
 
 MAGIC = b"\x89PNG\r\n\x1a\n"
 IHDR = struct.Struct(">IIBBBBB")
+PHYS = struct.Struct(">IIB")
+METER, INCH_M = 1, 0.0254
 FRAME_BYTES = 12  # length, type and checksum around a chunk's body
 END_CHUNK = b"\0\0\0\0IEND\xaeB`\x82"
 CRITICAL_CHUNKS = frozenset({b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"})
@@ -27,24 +29,29 @@ DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), PALETTE: (1, 2, 4, 8), GRAY_ALPH
 
 
 @dataclass(slots=True)
-class _Png:
-    """A PNG's header, the byte ranges of its critical chunks, and what the other chunks say."""
+class Png:
+    """The header of a PNG and what its chunks say; nothing is inflated.
+
+    `kind` is GRAY to RGB_ALPHA, of `depth` bits a sample; the palette has red, green and blue of each colour. Of the
+    file, `packed` are the rows with their filters, packed by zlib, to be joined, and `critical` what OpenCV is given.
+    """
 
     width: int
     height: int
     depth: int
     kind: int
     is_interlaced: bool
-    ranges: list[tuple[int, int]]
     packed: list[slice] = field(default_factory=list)
+    critical: list[slice] = field(default_factory=lambda: [slice(0, len(MAGIC))])
     palette: bytes = b""
     exif: bytes = b""
+    phys: bytes = b""
     is_transparent: bool = False
     has_end: bool = False
 
     @property
     def has_alpha(self) -> bool:
-        """Whether pixels may be transparent."""
+        """Whether pixels may be transparent, other than by one transparent level of gray."""
         return self.kind in (GRAY_ALPHA, RGB_ALPHA) or (self.kind in (RGB, PALETTE) and self.is_transparent)
 
     @property
@@ -56,12 +63,12 @@ class _Png:
     @property
     def is_only_critical(self) -> bool:
         """Whether the file has no other chunks, and its end."""
-        return len(self.ranges) == 1 and self.has_end
+        return len(self.critical) == 1 and self.has_end
 
 
 def open_png(raw: bytes) -> EncodedImage:
-    """Read the header and list the chunks; nothing is inflated. Raises BrokenImage."""
-    png = _read_chunks(raw)
+    """Read the header and list the chunks. Raises BrokenImage."""
+    png = read_png(raw)
     if not png.packed:
         raise broken("PNG", "holds no pixels: its IDAT chunk is missing")
     if png.kind == PALETTE and not png.palette:
@@ -75,50 +82,26 @@ def open_png(raw: bytes) -> EncodedImage:
     samples = 2 * 4 * (2 if png.depth == 16 else 1)
     need = (samples, samples) if png.has_alpha else (2, 6)
     copied = 0 if png.is_only_critical else len(raw)
-    return EncodedImage("png", png.width, png.height, read, read_orientation(png.exif), png.is_gray, need, copied)
+    orientation, dpi = read_orientation(png.exif), _resolution(png.phys)
+    return EncodedImage("png", png.width, png.height, read, orientation, png.is_gray, need, copied, dpi)
 
 
-@dataclass(frozen=True, slots=True)
-class PngSamples:
-    """The samples of a PNG as they are packed in it: GRAY, RGB or PALETTE, of so many bits.
-
-    The palette has red, green and blue of each colour; the rows, with their filters, are packed by zlib, to be joined.
-    """
-
-    width: int
-    height: int
-    depth: int
-    kind: int
-    palette: bytes
-    packed: list[memoryview]
-
-
-def read_samples(raw: bytes) -> PngSamples | None:
-    """The samples of a PNG, not unpacked; None where it is transparent or interlaced. Raises BrokenImage."""
-    png = _read_chunks(raw)
-    if png.is_transparent or png.has_alpha or png.is_interlaced:
+def _resolution(phys: bytes) -> Resolution | None:
+    if len(phys) < PHYS.size:
         return None
-    packed = [memoryview(raw)[part] for part in png.packed]
-    return PngSamples(png.width, png.height, png.depth, png.kind, png.palette, packed)
+    across, down, unit = PHYS.unpack_from(phys)
+    return (across * INCH_M, down * INCH_M) if unit == METER else None
 
 
-def _read_header(raw: bytes) -> _Png:
-    if len(raw) < 33 or raw[8:16] != b"\0\0\0\rIHDR":
-        raise broken("PNG", "does not begin with a header")
-    width, height, depth, kind, *_, interlaced = IHDR.unpack_from(raw, 16)
-    if depth not in DEPTHS.get(kind, ()):
-        raise broken("PNG", f"declares colour type {kind} with {depth} bits, which does not exist")
-    return _Png(width, height, depth, kind, bool(interlaced), [(0, len(MAGIC))])
-
-
-def _read_chunks(raw: bytes) -> _Png:
+def read_png(raw: bytes) -> Png:
+    """The header and chunks of a PNG. Raises BrokenImage."""
     png = _read_header(raw)
     for name, start, stop in _walk(raw):
         body = slice(start + 8, stop - 4)
-        if name in CRITICAL_CHUNKS and png.ranges[-1][1] == start:
-            png.ranges[-1] = (png.ranges[-1][0], stop)
+        if name in CRITICAL_CHUNKS and png.critical[-1].stop == start:
+            png.critical[-1] = slice(png.critical[-1].start, stop)
         elif name in CRITICAL_CHUNKS:
-            png.ranges.append((start, stop))
+            png.critical.append(slice(start, stop))
         if name == b"IDAT":
             png.packed.append(body)
         elif name == b"PLTE":
@@ -127,9 +110,20 @@ def _read_chunks(raw: bytes) -> _Png:
             png.is_transparent = True
         elif name == b"eXIf" and not png.exif:
             png.exif = raw[body]
+        elif name == b"pHYs":
+            png.phys = raw[body]
         elif name == b"IEND":
             png.has_end = True
     return png
+
+
+def _read_header(raw: bytes) -> Png:
+    if len(raw) < 33 or raw[8:16] != b"\0\0\0\rIHDR":
+        raise broken("PNG", "does not begin with a header")
+    width, height, depth, kind, *_, interlaced = IHDR.unpack_from(raw, 16)
+    if depth not in DEPTHS.get(kind, ()):
+        raise broken("PNG", f"declares colour type {kind} with {depth} bits, which does not exist")
+    return Png(width, height, depth, kind, bool(interlaced))
 
 
 def _walk(raw: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -146,8 +140,8 @@ def _walk(raw: bytes) -> Iterator[tuple[bytes, int, int]]:
     raise broken("PNG", f"has more than {MAX_CHUNKS} chunks")
 
 
-def _critical_only(raw: bytes, png: _Png) -> bytes:
+def _critical_only(raw: bytes, png: Png) -> bytes:
     if png.is_only_critical:
         return raw
-    parts = [memoryview(raw)[start:stop] for start, stop in png.ranges]
-    return b"".join([*parts, b"" if png.has_end else END_CHUNK])
+    view = memoryview(raw)
+    return b"".join([*(view[part] for part in png.critical), b"" if png.has_end else END_CHUNK])

@@ -1,119 +1,138 @@
-"""Copies the characters of a PDF's page into memory that a parent reads: what they are, where they stand, how drawn.
-
-For the program `ocrsvc.imaging.pdf.child`, in which numpy is not loaded. The functions of pdfium are called with
-addresses, several times for each character: checked arguments take longer.
-"""
+"""The characters of a PDF's page as arrays, in pixels of the page as drawn."""
 
 from __future__ import annotations
 
-import ctypes
-from ctypes import c_int, c_uint, c_void_p
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final, cast
 
-from ocrsvc.imaging.pdf.page_objects import COVER_NUMBERS, MOST_COVERS, displayed, look_at_objects
+import numpy as np
+from numpy.typing import NDArray
 
-CHARACTER_NUMBERS: Final = 9
-"""Of a character, as doubles: left, right, bottom and top of its ink, and its origin, in the page's own points; its
-code point, the number of its text object, and flags."""
-OBJECT_NUMBERS: Final = 8
-"""Of a text object, as doubles: matrix a b c d, font size, font, render mode, place among what the page draws."""
-UNMAPPED, ADDED = 1, 2
-"""Flags of a character: its font has no Unicode for it; it is a blank that pdfium adds, for the white that is there."""
+from ocrsvc.imaging.pdf.child_text import ADDED, CHARACTER_NUMBERS, COVER_NUMBERS, OBJECT_NUMBERS, UNMAPPED
 
-_DOUBLE_BYTES: Final = 8
-_BLANK: Final = 0x20
-_DEVICE_SCALE: Final = 16
-_LONG_POINTS: Final = 1000.0
+Numbers = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Indices = NDArray[np.intp]
+Matrix = tuple[float, ...]
+"""a to f make pixels of points: x = a x + c y + e, y = b x + d y + f."""
 
+INVISIBLE_MODES: Final = (3, 7)
+"""Text render modes that draw nothing: invisible, and clipping alone (ISO 32000-1, table 106)."""
 
-def room_bytes(count: int) -> int:
-    """What so many characters take at most, with their objects and covers."""
-    return _DOUBLE_BYTES * ((CHARACTER_NUMBERS + OBJECT_NUMBERS) * count + COVER_NUMBERS * MOST_COVERS)
+_FURTHEST_PX: Final = 1e6
+_LEAST_EM_PX: Final = 1.0
+_LEAST_SHARE, _MOST_SHARE = 0.05, 6.0  # of the highest letter of a font in its size
+_EM_OF_INK: Final = 1.25
 
 
-class CharacterCopier:
-    """The text of one loaded page; `close` it before the page."""
+@dataclass(frozen=True, slots=True)
+class PageFrame:
+    """How large a page is drawn for an engine, and how large for a look at its ink; 0 x 0 without one. Pixels."""
 
-    def __init__(self, pdfium: Any, page: Any) -> None:
-        self._pdfium, self._page = pdfium, page
-        self._text = pdfium.FPDFText_LoadPage(page)
-        self.count: int = max(0, pdfium.FPDFText_CountChars(self._text)) if self._text else 0
-
-    def close(self) -> None:
-        """Give everything back."""
-        if self._text:
-            self._pdfium.FPDFText_ClosePage(self._text)
-
-    def copy(self, memory: Any) -> tuple[int, int]:
-        """Write the numbers of all characters, text objects and covers into memory of `room_bytes`.
-
-        Returns how many objects and covers there are.
-        """
-        places, covers = look_at_objects(self._pdfium, self._page)
-        numbers: Any = (ctypes.c_double * (room_bytes(self.count) // _DOUBLE_BYTES)).from_buffer(memory)
-        firsts = self._copy_characters(numbers)
-        rest = [self._numbers_of(pointer, first, places.get(pointer, -1)) for pointer, first in firsts.items()] + covers
-        flat = [number for several in rest for number in several]
-        begin = CHARACTER_NUMBERS * self.count
-        numbers[begin : begin + len(flat)] = flat
-        return len(firsts), len(covers)
-
-    def to_pixels(self, width: int, height: int) -> tuple[float, ...]:
-        """Six numbers that turn points into pixels of the page as it is drawn: x = a x + c y + e, y = b x + d y + f."""
-        points = ((0.0, 0.0), (_LONG_POINTS, 0.0), (0.0, _LONG_POINTS))
-        (x, y), *ends = (displayed(self._pdfium, self._page, (width, height), at, _DEVICE_SCALE) for at in points)
-        return (
-            *(side for right, down in ends for side in ((right - x) / _LONG_POINTS, (down - y) / _LONG_POINTS)),
-            x,
-            y,
-        )
-
-    def _copy_characters(self, numbers: Any) -> dict[int, int]:
-        """Copies all characters; the first one of each text object, by its address."""
-        unicode_of, object_of, box_of, origin_of, error_of, is_added = _functions(self._pdfium)
-        text, start = ctypes.cast(self._text, c_void_p).value, ctypes.addressof(numbers)
-        firsts, owners = dict[int, int](), dict[int, int]()
-        for index in range(self.count):
-            pointer = object_of(text, index) or 0
-            if pointer not in owners:
-                owners[pointer], firsts[pointer] = len(owners), index
-            code, at = unicode_of(text, index), CHARACTER_NUMBERS * index
-            flags = ADDED * (is_added(text, index) == 1) if code == _BLANK else UNMAPPED * (error_of(text, index) == 1)
-            place = start + _DOUBLE_BYTES * at
-            if not box_of(text, index, place, place + 8, place + 16, place + 24):
-                ctypes.memset(place, 0, 32)
-            origin_of(text, index, place + 32, place + 40)
-            numbers[at + 6], numbers[at + 7], numbers[at + 8] = code, owners[pointer], flags
-        return firsts
-
-    def _numbers_of(self, pointer: int, first: int, place: int) -> list[float]:
-        """See OBJECT_NUMBERS; zeros for what belongs to no object, such as blanks that pdfium adds."""
-        if not pointer:
-            return [0.0] * OBJECT_NUMBERS
-        pdfium = self._pdfium
-        item = ctypes.cast(pointer, pdfium.FPDF_PAGEOBJECT)
-        matrix = pdfium.FS_MATRIX()
-        pdfium.FPDFText_GetMatrix(self._text, first, matrix)
-        size, mode = pdfium.FPDFText_GetFontSize(self._text, first), pdfium.FPDFTextObj_GetTextRenderMode(item)
-        # An address: all that is asked of it is whether it is the same.
-        font = ctypes.cast(pdfium.FPDFTextObj_GetFont(item), c_void_p).value or 0
-        return [matrix.a, matrix.b, matrix.c, matrix.d, size, float(font), float(mode), float(place)]
+    width: int
+    height: int
+    small_width: int = 0
+    small_height: int = 0
 
 
-def _functions(pdfium: Any) -> tuple[Any, ...]:
-    """What is called for each character: code, text object, box, origin, whether it has no Unicode, or was added."""
-    return (
-        _unchecked(pdfium.FPDFText_GetUnicode, c_uint, c_void_p, c_int),
-        _unchecked(pdfium.FPDFText_GetTextObject, c_void_p, c_void_p, c_int),
-        _unchecked(pdfium.FPDFText_GetCharBox, c_int, c_void_p, c_int, *[c_void_p] * 4),
-        _unchecked(pdfium.FPDFText_GetCharOrigin, c_int, c_void_p, c_int, *[c_void_p] * 2),
-        _unchecked(pdfium.FPDFText_HasUnicodeMapError, c_int, c_void_p, c_int),
-        _unchecked(pdfium.FPDFText_IsGenerated, c_int, c_void_p, c_int),
-    )
+@dataclass(frozen=True, slots=True)
+class PageCharacters:
+    """N characters in the order of the file. Pixels of the page as drawn, origin top left, y downwards.
+
+    `ink` (N, 4) is left, top, right and bottom of what is drawn, without extent for blanks; `origin` (N, 2) where each
+    stands on its baseline; `em` the size of its font; `along` (N, 2) the unit vector in which its line runs; `font` and
+    `owner` its font and text object. It is unmapped if the font has no Unicode for it, added if it is a blank that is
+    not in the file, hidden if it is drawn invisibly, or an image or a rectangle was drawn over it.
+    """
+
+    codes: NDArray[np.uint32]
+    ink: Numbers
+    origin: Numbers
+    em: Numbers
+    along: Numbers
+    font: Numbers
+    owner: NDArray[np.uint32]
+    is_unmapped: Flags
+    is_added: Flags
+    is_hidden: Flags
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @property
+    def middle(self) -> Numbers:
+        """(N, 2) the middle of each character's ink."""
+        return (self.ink[:, :2] + self.ink[:, 2:]) / 2
+
+    def of(self, chosen: Flags | Indices) -> PageCharacters:
+        """These of them, in this order."""
+        values = {name: getattr(self, name)[chosen] for name in PageCharacters.__slots__}
+        return replace(self, **values)
 
 
-def _unchecked(function: Any, result: Any, *arguments: Any) -> Any:
-    """The same function, whose pointers are numbers."""
-    address = ctypes.cast(function, c_void_p).value
-    assert address is not None, "pdfium has it"
-    return ctypes.PYFUNCTYPE(result, *arguments)(address)
+def page_characters(numbers: Numbers, counts: tuple[int, int, int], matrix: Matrix) -> PageCharacters:
+    """What the child has copied, as `child_text` says; `counts` are those of characters, text objects and covers."""
+    numbers = np.nan_to_num(numbers, posinf=_FURTHEST_PX, neginf=-_FURTHEST_PX)
+    count, object_count, cover_count = counts
+    sizes = CHARACTER_NUMBERS * count, OBJECT_NUMBERS * object_count, COVER_NUMBERS * cover_count
+    flat = np.split(numbers, np.cumsum(sizes))
+    characters, objects = flat[0].reshape(-1, CHARACTER_NUMBERS), flat[1].reshape(-1, OBJECT_NUMBERS)
+    covers = flat[2].reshape(-1, COVER_NUMBERS)
+    codes, owners, flags = characters[:, 6:].T.astype(np.uint32)
+    owned = objects[owners] if object_count else np.zeros((count, OBJECT_NUMBERS))
+    corners = _clipped(_to_pixels(characters[:, :4].reshape(-1, 2, 2).transpose(0, 2, 1), matrix))
+    ink = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
+    hidden = np.isin(owned[:, 6], INVISIBLE_MODES) | _covered(corners.mean(axis=1), owned[:, 7], covers, matrix)
+    has_ink: Flags = np.any(ink[:, 2:] > ink[:, :2], axis=1)
+    em = _em_px(owned, matrix, ink[:, 3] - ink[:, 1], has_ink)
+    origin = _clipped(_to_pixels(characters[:, 4:6], matrix))
+    ink[~has_ink] = np.concatenate([origin, origin], axis=1)[~has_ink]
+    along, font = _directions(owned, matrix), owned[:, 5]
+    is_unmapped, is_added = flags & UNMAPPED != 0, flags & ADDED != 0
+    return PageCharacters(codes, ink, origin, em, along, font, owners, is_unmapped, is_added, hidden)
+
+
+def _to_pixels(points: Numbers, matrix: Matrix) -> Numbers:
+    return _turned(points, matrix) + matrix[4:]
+
+
+def _turned(vectors: Numbers, matrix: Matrix) -> Numbers:
+    a, b, c, d = matrix[:4]
+    return cast(Numbers, vectors @ np.array([[a, b], [c, d]]))
+
+
+def _clipped(points: Numbers) -> Numbers:
+    return np.clip(points, -_FURTHEST_PX, _FURTHEST_PX)
+
+
+def _covered(middle: Numbers, places: Numbers, covers: Numbers, matrix: Matrix) -> Flags:
+    """Which characters something was drawn over: by their middle, and their place among what the page draws."""
+    covered = np.zeros(len(middle), np.bool_)
+    corners = _to_pixels(covers[:, 1:].reshape(-1, 2, 2), matrix)
+    for place, (left, top), (right, bottom) in zip(covers[:, 0], corners.min(axis=1), corners.max(axis=1), strict=True):
+        x, y = middle.T
+        covered |= (places >= 0) & (places < place) & (left <= x) & (x <= right) & (top <= y) & (y <= bottom)
+    return covered
+
+
+def _directions(owned: Numbers, matrix: Matrix) -> Numbers:
+    """(N, 2) which way the text objects of the characters run on the page."""
+    along = _turned(owned[:, :2], matrix)
+    length = np.hypot(along[:, 0], along[:, 1])
+    known = length > 0
+    along[known] /= length[known, None]
+    along[~known] = (1.0, 0.0)
+    return along
+
+
+def _em_px(owned: Numbers, matrix: Matrix, heights: Numbers, has_ink: Flags) -> Numbers:
+    """The characters' font sizes, by the height of the ink where the file's number is implausible."""
+    up = _turned(owned[:, 2:4], matrix)
+    em = np.clip(np.abs(owned[:, 4]) * np.hypot(up[:, 0], up[:, 1]), _LEAST_EM_PX, _FURTHEST_PX)
+    # A font's highest letter that is so much lower or higher than its size makes that number implausible.
+    _, fonts = np.unique(owned[:, 5], return_inverse=True)
+    highest = np.zeros(fonts.max(initial=-1) + 1)
+    np.maximum.at(highest, fonts[has_ink], (heights / em)[has_ink])
+    shares = highest[fonts]
+    is_wrong = (shares > 0) & ((shares < _LEAST_SHARE) | (shares > _MOST_SHARE))
+    return cast(Numbers, np.maximum(np.where(is_wrong, _EM_OF_INK * shares * em, em), _LEAST_EM_PX))

@@ -2,18 +2,19 @@
 
     python -m ocrsvc.imaging.pdf.child PARENT MEMORY FILE_BYTES FILE CANVAS
 
-FILE and CANVAS are numbers of open files. It answers `open` with `pages COUNT`, `size NUMBER` with `points WIDTH
-HEIGHT`, and `draw NUMBER WIDTH HEIGHT MOST_PIXELS EXACT` with `drawn` when the page lies on the canvas, as rows of
-blue, green, red and an unused byte; EXACT is 1 where an image's pixels are to become pixels of the canvas.
+FILE and CANVAS are numbers of open files. Requests and answers; instead of each it may say what is wrong with the file:
 
-`image NUMBER DPI MOST_PIXELS` is answered by `image ACROSS DOWN`: of a page that is one image, how many of the image's
-pixels fit into the page's width and height; of any other, 0 0. An image with transparent parts, whose mask may be finer
-than the image itself, only counts from DPI pixels an inch on.
-
-`text NUMBER` opens the text of a page and answers `characters COUNT`. `copy WIDTH HEIGHT SMALL_WIDTH SMALL_HEIGHT
-MOST_PIXELS` answers `copied OBJECTS COVERS A B C D E F` when that text lies on the canvas as `pdf_characters.py` says,
-and behind it the page drawn in gray with the small sides, unless these are 0. A to F make pixels of points, for a page
-of WIDTH x HEIGHT. Instead of each it may say what is wrong with the file.
+- `open`: `pages COUNT`.
+- `size NUMBER`: `points WIDTH HEIGHT`.
+- `draw NUMBER WIDTH HEIGHT MOST_PIXELS EXACT`: `drawn` when the page lies on the canvas, as rows of blue, green, red
+  and an unused byte. EXACT is 1 where an image's pixels are to become pixels of the canvas.
+- `image NUMBER DPI MOST_PIXELS`: `image ACROSS DOWN`, how many pixels of the one image that the page is fit into its
+  width and height; 0 0 for any other page. An image with transparent parts, whose mask may be finer than the image
+  itself, only counts from DPI pixels an inch on.
+- `text NUMBER`: `characters COUNT`, of a page whose text stays open for `copy`.
+- `copy WIDTH HEIGHT SMALL_WIDTH SMALL_HEIGHT MOST_PIXELS`: `copied OBJECTS COVERS A B C D E F` when that text lies on
+  the canvas as `child_text.py` says, and behind it the page drawn in gray with the small sides, unless these are 0. A
+  to F make pixels of points, for a page of WIDTH x HEIGHT.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from ocrsvc.imaging.pdf.characters import CharacterCopier, room_bytes
-from ocrsvc.imaging.pdf.page_objects import displayed, objects_of
+from ocrsvc.imaging.pdf.child_text import PageText, displayed, objects_of, room_bytes
 from ocrsvc.system.child_program import RequestFailed, apply_limits, pack, serve
 
 _X11_FONTS: Final = "/usr/share/X11/fonts"
@@ -56,7 +56,7 @@ class _Drawer:
         self._handle: Any = None
         self._form: Any = None
         self._page: tuple[int, Any] | None = None
-        self._text: CharacterCopier | None = None
+        self._text: PageText | None = None
         self._opened = ExitStack()
 
     def open(self) -> str:
@@ -85,7 +85,7 @@ class _Drawer:
         return pack("points", width, height)
 
     def image(self, number: int, dpi: int, most_pixels: int) -> str:
-        """Width and height of a page in pixels of the one image that it is; 0 0 where it is something else."""
+        """Width and height of a page in pixels of the one image that it is; 0 0 for any other page."""
         page = self._load(number)
         self._check_images(page, most_pixels)
         across, down = self._size_in_image_pixels(page)
@@ -105,9 +105,9 @@ class _Drawer:
         return pack("drawn")
 
     def text(self, number: int) -> str:
-        """How many characters a page has; it stays open for `copy`, until the next one is."""
+        """How many characters a page has; it stays open for `copy` until the next one."""
         self._close_page()
-        self._text = CharacterCopier(self._pdfium, self._load(number))
+        self._text = PageText(self._pdfium, self._load(number))
         self._opened.callback(self._text.close)
         return pack("characters", self._text.count)
 
@@ -152,15 +152,13 @@ class _Drawer:
             pdfium.FPDF_ClosePage(page)
 
     def _only_image(self, page: Any) -> Any:
-        """The image that is all that a page shows; None for other pages. Text that is not shown is no matter."""
+        """The image that is all that a page shows; None for other pages. Invisible text does not count."""
         pdfium, only = self._pdfium, None
         for item, kind, depth, *_ in objects_of(pdfium, page):
+            mode = pdfium.FPDFTextObj_GetTextRenderMode(item) if kind == pdfium.FPDF_PAGEOBJ_TEXT else None
             if kind == pdfium.FPDF_PAGEOBJ_IMAGE and depth == 0 and only is None:
                 only = item
-            elif (
-                kind != pdfium.FPDF_PAGEOBJ_TEXT
-                or pdfium.FPDFTextObj_GetTextRenderMode(item) != pdfium.FPDF_TEXTRENDERMODE_INVISIBLE
-            ):
+            elif kind != pdfium.FPDF_PAGEOBJ_FORM and mode != pdfium.FPDF_TEXTRENDERMODE_INVISIBLE:
                 return None
         return only
 

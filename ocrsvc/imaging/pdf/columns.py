@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from ocrsvc.imaging.pdf.copied_text import Flags, Numbers
+from ocrsvc.imaging.pdf.characters import Flags, Indices, Numbers
 from ocrsvc.imaging.pdf.page_look import RuleFinder
-from ocrsvc.imaging.pdf.runs import AFTER_BLANK, AFTER_GUESS, AFTER_NOTHING, IN_OBJECT, Indices, Level
+from ocrsvc.imaging.pdf.runs import AFTER_BLANK, AFTER_GUESS, AFTER_NOTHING, IN_OBJECT, Level
 
 # In ems.
 _WORD: Final = 0.12  # the least white that may be a blank between words
@@ -50,9 +50,9 @@ class _Whites:
     """White between characters that stand beside each other in a row, by row and from left to right.
 
     It is between `before` and `after`, places in their level; `left`, `right` and the font's size are pixels; `line` is
-    that before it. It is parted if another line begins after it; it may part, standing between two columns, if it lines
-    up with other white; it is wide if it clearly is wider than others of its line, ruled if a rule stands in it. What
-    stands behind it, before the next white that may part, ends at `end`, and is a number if it is mostly digits.
+    that before it. It is parted if another line begins after it; it may part, as white between two columns, if it lines
+    up with other white; it is wide if it clearly is wider than others of its line, ruled if a rule stands in it. The
+    text behind it, up to the next white that may part, ends at `end`, and is a number if it is mostly digits.
     """
 
     before: Indices

@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ocrsvc.imaging.pdf.characters import Flags, Indices, PageCharacters
 from ocrsvc.imaging.pdf.columns import part_columns
-from ocrsvc.imaging.pdf.copied_text import Flags, PageCharacters
 from ocrsvc.imaging.pdf.page_look import RuleFinder
 from ocrsvc.imaging.pdf.runs import (
     AFTER_BLANK,
@@ -24,7 +24,6 @@ from ocrsvc.imaging.pdf.runs import (
     IN_STRING,
     LEFTWARDS_BLANK,
     WIDE_BLANK,
-    Indices,
     Level,
     Runs,
     find_runs,
@@ -40,7 +39,6 @@ BULLETS: Final = {0xF0B7: "•", 0xF0A7: "▪", 0xF076: "❖", 0xF0D8: "➢", 0x
 
 _PRESENTATION_FORMS: Final = (0xFB00, 0xFEFF)
 
-
 FindRules = Callable[[int], RuleFinder | None]
 
 
@@ -48,7 +46,7 @@ FindRules = Callable[[int], RuleFinder | None]
 class TextLine:
     """A line of the page's characters, in logical order, turned clockwise by so many degrees from left to right.
 
-    Each character says one code point at least; blanks tell whether white stands before it, never before the first.
+    Each character has a text of one code point or more; `blanks`: white stands before it, never before the first.
     """
 
     members: Indices
@@ -58,7 +56,7 @@ class TextLine:
 
     @property
     def text(self) -> str:
-        """What it says."""
+        """The whole text, with a blank for each white."""
         return "".join([" " + text if blank else text for text, blank in zip(self.texts, self.blanks, strict=True)])
 
 
@@ -198,7 +196,7 @@ def _turned(line: TextLine) -> TextLine:
 
 @cache
 def _text_of(code: int) -> str:
-    """What a code point says: ligatures and shapes of letters as the letters, hyphens as such."""
+    """The text of a code point: ligatures and shapes of letters as the letters, all hyphens as one sign."""
     if code in HYPHENS:
         return "-"
     if code in BULLETS:

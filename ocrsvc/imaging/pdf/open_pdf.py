@@ -21,8 +21,8 @@ import numpy as np
 
 from ocrsvc.errors import BrokenImage, EncryptedDocument, ImageTooLarge, OcrsvcError
 from ocrsvc.imaging.codecs.encoded_image import broken
-from ocrsvc.imaging.pdf.characters import room_bytes
-from ocrsvc.imaging.pdf.copied_text import CopiedText, PageFrame
+from ocrsvc.imaging.pdf.characters import PageCharacters, PageFrame, page_characters
+from ocrsvc.imaging.pdf.child_text import room_bytes
 from ocrsvc.records import Pixels
 from ocrsvc.system.child_process import Check, ChildFailed, ChildLate, ChildProcess, resources_exhausted
 from ocrsvc.system.shared_memory import READ_ONLY, open_memory
@@ -32,8 +32,8 @@ LEAST_DPI: Final = 72
 """Below this nothing small is legible; a page that does not fit its limits at this resolution is too large."""
 PAGE_LIMIT_S: Final = 10.0  # for opening the file, and for each page; a scan of 50 megapixels takes a second or two
 OWN_DPI: Final = 1.5
-"""Of the resolution at which pages are drawn, up to which a page that is one image has its own. That bounds what such a
-page takes: a scan of 600 dpi has nine times the pixels of one at 200."""
+"""How many times the resolution of other pages a page that is one image may have. That bounds its cost: a scan of 600
+dpi has nine times the pixels of one at 200."""
 _ALIKE: Final = 0.02  # by which an image's resolutions across and down may differ and each still be its own
 TEXT_LIMIT_S: Final = 5.0  # for finding a page's characters: a page of ten thousand takes some milliseconds
 # A scan of 50 megapixels needs less than half of it; what is drawn lies in the canvas, and is counted apart.
@@ -46,11 +46,15 @@ _MOST_PAGES: Final = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class DrawingLimits:
-    """At how many dots an inch pages are drawn, and what a page, and every image on it, may have of pixels."""
+    """The resolution at which pages are drawn, and the most pixels of a page, and of every image on it."""
 
     dpi: int
     most_pixels: int
     longest_side: int
+
+    def largest_scale(self, width: float, height: float) -> float:
+        """By which a page of these sides can be enlarged or must be shrunk to stay within the limits."""
+        return min(math.sqrt(self.most_pixels / width / height), self.longest_side / max(width, height))
 
 
 class Pdf:
@@ -85,14 +89,14 @@ class Pdf:
     def measure_image(self, number: int, check: Check) -> tuple[int, int] | None:
         """Width and height in pixels of a page that is one image, as its own pixels give them; None for other pages."""
         request = f"image {number} {self._limits.dpi} {self._limits.most_pixels}"
-        across, down = self._ask(request, f"Page {number} of the PDF", check, "image", 2)
+        across, down = self._ask(request, _page(number), check, "image", 2)
         if not (0 < across < math.inf and 0 < down < math.inf):
             return None
         return image_size_px(self._points(number, check), (across, down), self._limits)
 
     def _points(self, number: int, check: Check) -> tuple[float, float]:
         """Width and height of a page in points."""
-        width, height = self._ask(f"size {number}", f"Page {number} of the PDF", check, "points", 2)
+        width, height = self._ask(f"size {number}", _page(number), check, "points", 2)
         return width, height
 
     def draw(
@@ -103,7 +107,7 @@ class Pdf:
         size_bytes = width * height * _BYTES_PER_PIXEL
         self._grow_canvas(size_bytes)
         request = f"draw {number} {width} {height} {self._limits.most_pixels} {int(is_image)}"
-        self._ask(request, f"Page {number} of the PDF", check, "drawn", 0)
+        self._ask(request, _page(number), check, "drawn", 0)
         with resources_exhausted(), mmap.mmap(self._canvas, size_bytes, access=mmap.ACCESS_READ) as canvas:
             pixels = np.frombuffer(canvas, np.uint8).reshape(height, width, _BYTES_PER_PIXEL)
             drawn = cv2.cvtColor(pixels, cv2.COLOR_BGRA2GRAY if gray else cv2.COLOR_BGRA2BGR)
@@ -115,16 +119,18 @@ class Pdf:
         (count,) = self._ask(f"text {number}", f"The text of page {number}", check, "characters", 1, TEXT_LIMIT_S)
         return int(count)
 
-    def characters(self, number: int, count: int, frame: PageFrame, check: Check) -> CopiedText:
-        """The so many characters of the page that was asked for last, and a small drawing of it."""
-        text_bytes = room_bytes(count)
-        self._grow_canvas(text_bytes + frame.small_width * frame.small_height)
+    def characters(self, number: int, count: int, frame: PageFrame, check: Check) -> tuple[PageCharacters, Pixels]:
+        """The so many characters of the page that was asked for last, and that page in gray with its small sides."""
+        text_bytes, small_bytes = room_bytes(count), frame.small_width * frame.small_height
+        self._grow_canvas(text_bytes + small_bytes)
         sides = (frame.width, frame.height, frame.small_width, frame.small_height)
         request = " ".join(map(str, ("copy", *sides, self._limits.most_pixels)))
-        objects, covers, *matrix = self._ask(request, f"Page {number} of the PDF", check, "copied", 8)
+        objects, covers, *matrix = self._ask(request, _page(number), check, "copied", 8)
         with resources_exhausted():
-            data = os.pread(self._canvas, text_bytes + frame.small_width * frame.small_height, 0)
-        return CopiedText(data, count, int(objects), int(covers), tuple(matrix), frame)
+            data = os.pread(self._canvas, text_bytes + small_bytes, 0)
+        numbers = np.frombuffer(data, np.float64, text_bytes // 8)
+        drawing = np.frombuffer(data, np.uint8, small_bytes, text_bytes).reshape(sides[:1:-1])
+        return page_characters(numbers, (count, int(objects), int(covers)), tuple(matrix)), drawing
 
     def close(self) -> None:
         """End the child, and give everything back."""
@@ -144,9 +150,9 @@ class Pdf:
     def _ask(
         self, request: str, what: str, check: Check, word: str, count: int, limit_s: float | None = None
     ) -> Sequence[float]:
-        """The numbers of the child's answer to a request about `what`; a new child answers where the last has ended.
+        """The `count` numbers behind `word` in the child's answer, within PAGE_LIMIT_S by default.
 
-        The answer is expected to be `word` and `count` numbers, within PAGE_LIMIT_S if nothing else is said.
+        `what` names in messages what the request is about. A new child answers where the last has ended.
         """
         limit_s = PAGE_LIMIT_S if limit_s is None else limit_s
         if self._child is None or not self._child.is_open:
@@ -179,8 +185,7 @@ def size_px(width: float, height: float, limits: DrawingLimits) -> tuple[int, in
     """
     if not (0 < width < math.inf and 0 < height < math.inf):
         raise broken("PDF page", "has no size")
-    fitting = min(math.sqrt(limits.most_pixels / width / height), limits.longest_side / max(width, height))
-    scale = min(limits.dpi / POINTS_PER_INCH, fitting)
+    scale = min(limits.dpi / POINTS_PER_INCH, limits.largest_scale(width, height))
     if scale < LEAST_DPI / POINTS_PER_INCH:
         raise ImageTooLarge(
             f"This PDF page is {width:.0f} x {height:.0f} points: too large for {LEAST_DPI} dpi and "
@@ -193,9 +198,9 @@ def size_px(width: float, height: float, limits: DrawingLimits) -> tuple[int, in
 def image_size_px(
     points: tuple[float, float], own: tuple[float, float], limits: DrawingLimits
 ) -> tuple[int, int] | None:
-    """Width and height in pixels at which a page of so many points is drawn into which `own` pixels of an image fit.
+    """Width and height in pixels at which a page of these points is drawn whose image has `own` pixels on it.
 
-    None where that has no usual resolution.
+    None where the image has no usual resolution.
     """
     across, down = (pixels / side * POINTS_PER_INCH for pixels, side in zip(own, points, strict=True))
     finest = max(across, down)
@@ -205,13 +210,16 @@ def image_size_px(
         # That of a fax has half as many rows: they are drawn twice.
         across = down = finest
     width, height = (side * one / POINTS_PER_INCH for side, one in zip(points, (across, down), strict=True))
-    fitting = min(math.sqrt(limits.most_pixels / width / height), limits.longest_side / max(width, height))
-    scale = min(1.0, OWN_DPI * limits.dpi / finest, fitting)
+    scale = min(1.0, OWN_DPI * limits.dpi / finest, limits.largest_scale(width, height))
     if finest * scale < LEAST_DPI:
         return None
     # A whole number of the image's own pixels is that number but for a rounding error.
     rounded = round if scale == 1.0 else int
     return max(1, rounded(width * scale)), max(1, rounded(height * scale))
+
+
+def _page(number: int) -> str:
+    return f"Page {number} of the PDF"
 
 
 def _crash(what: str) -> BrokenImage:

@@ -17,11 +17,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.pdf.copied_text import CopiedText, Flags, PageCharacters, PageFrame, page_characters
+from ocrsvc.imaging.pdf.characters import Flags, PageCharacters, PageFrame
+from ocrsvc.imaging.pdf.line_boxes import PlacedLines, make_lines, page_angle, place_lines
 from ocrsvc.imaging.pdf.lines import BULLETS, HYPHENS, TextLine, find_lines, is_blank
-from ocrsvc.imaging.pdf.own_lines import PlacedLines, make_lines, order_of, page_angle, place_lines
+from ocrsvc.imaging.pdf.merge_text import order_of
 from ocrsvc.imaging.pdf.page_look import edges_of, find_seen, rest_share, rule_finder
-from ocrsvc.records import OwnText, ReadOptions, Rectangle
+from ocrsvc.records import OwnText, Pixels, ReadOptions, Rectangle
 
 MOST_REST: Final = {"auto": 0.005, "merge": 0.0}
 """The share of a page with own text that may be taken by something else, and yet nothing else is read."""
@@ -73,25 +74,24 @@ def needs_pixels(options: ReadOptions) -> bool:
     return bool(options.layout or options.tables or options.barcodes)
 
 
-def own_text(copied: CopiedText, options: ReadOptions) -> OwnText:
+def own_text(everything: PageCharacters, drawing: Pixels, frame: PageFrame, options: ReadOptions) -> OwnText:
     """What of a page's text is taken, by `text_layer` ("auto", "only" or "merge"), in the region of the options.
 
-    The characters come with a small drawing unless the option is "only".
+    The drawing is the page in gray with the small sides of the frame; with "only" it is empty.
     """
-    region, everything = options.region, page_characters(copied)
+    region = options.region
     if options.text_layer == "only":
-        characters = _once(_on_page(everything, copied.frame, region))
+        characters = _once(_on_page(everything, frame, region))
         placed = place_lines(characters, find_lines(characters))
         return _described(placed, range(len(placed.lines)), options, is_all=True)
     shown = everything.of(~everything.is_hidden | is_blank(everything.codes))
-    characters = _once(_on_page(shown, copied.frame, region))
+    characters = _once(_on_page(shown, frame, region))
     bad = _bad_characters(characters) | _wrong_fonts(characters)
-    drawing = copied.drawing()
-    lines = find_lines(characters, partial(rule_finder, drawing, copied.frame))
+    lines = find_lines(characters, partial(rule_finder, drawing, frame))
     placed = place_lines(characters, [line for line in lines if _is_sound(line, bad)])
     edges = edges_of(drawing)
-    seen = find_seen(edges, placed.quads, copied.frame)
-    share = rest_share(edges, placed.quads[seen], copied.frame, region)
+    seen = find_seen(edges, placed.quads, frame)
+    share = rest_share(edges, placed.quads[seen], frame, region)
     kept = np.flatnonzero(seen).tolist()
     return _described(placed, kept, options, is_all=share <= (MOST_REST[options.text_layer] if kept else 0.0))
 
@@ -133,7 +133,7 @@ def _described(placed: PlacedLines, kept: Sequence[int], options: ReadOptions, *
 
 
 def _different(placed: PlacedLines, kept: Sequence[int]) -> list[int]:
-    """Without lines that say the same in the same place as one before them."""
+    """Without lines that repeat the text of one before them in the same place."""
     frames = np.concatenate([placed.quads.min(axis=1), placed.quads.max(axis=1)], axis=1).tolist()
     by_text: dict[str, list[int]] = {}
     for one in kept:

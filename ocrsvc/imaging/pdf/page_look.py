@@ -1,4 +1,4 @@
-"""Looks at a small drawing of a page: which lines are to be seen, what stands besides them, where rules part cells."""
+"""Looks at a small drawing of a page: which lines are visible, what stands besides them, where rules part cells."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.pdf.copied_text import Flags, Numbers, PageFrame
+from ocrsvc.imaging.pdf.characters import Flags, Numbers, PageFrame
 from ocrsvc.records import Pixels, Rectangle
 
 LOOK_DPI: Final = 50  # at which a page is drawn for this look: text of 6 points is 4 pixels high
@@ -22,7 +22,6 @@ _JOINED_PX: Final = 7
 _LEAST_SIDES_PX: Final = (5, 4)
 """Text of 5 points has more; the ends of a bar of a chart are as thick as their outline."""
 _LEAST_SHARE: Final = 0.2  # ink in the frame of a piece of text or of a picture; curves and outlines have less
-
 
 _STEP: Final = 12  # the least difference of a rule from the ground, of 255: a hairline of light gray has it at 50 dpi
 _ABOVE, _BELOW = 0.85, 0.28  # ems of a rule above and below the baseline: more than any letter or bracket has
@@ -48,7 +47,7 @@ def edges_of(drawing: Pixels) -> Pixels:
 
 
 def find_seen(edges: Pixels, quads: NDArray[np.float32], frame: PageFrame) -> Flags:
-    """(L,) in which of the lines' boxes (L, 4, 2) something is drawn: text in the paper's colour is not to be seen."""
+    """(L,) in which of the lines' boxes (L, 4, 2) something is drawn: text in the paper's colour is invisible."""
     height, width = edges.shape
     frames = np.concatenate([quads.min(axis=1), quads.max(axis=1)], axis=1) * _scale(frame)[[0, 1, 0, 1]]
     seen = np.zeros(len(quads), np.bool_)
@@ -68,7 +67,7 @@ def rest_share(edges: Pixels, quads: NDArray[np.float32], frame: PageFrame, regi
         cv2.fillConvexPoly(covered, quad, 1)
     covered = np.asarray(cv2.dilate(covered, np.ones((5, 5), np.uint8)), np.uint8)
     share = _share_outside(ink, covered, frame, region)
-    # The boxes of a table's lines leave short pieces of its rules, which are rules before they are covered alone.
+    # The boxes of a table's lines leave short pieces of its rules: they are rules only before they are covered.
     return min(share, _share_outside(_without_rules(ink), covered, frame, region)) if share else share
 
 

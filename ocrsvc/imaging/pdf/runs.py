@@ -1,4 +1,4 @@
-"""Runs of characters that follow each other, in the file as on the page, and which of them stand beside each other."""
+"""Runs of characters that follow each other, in the file as on the page, and runs that stand beside each other."""
 
 from __future__ import annotations
 
@@ -9,22 +9,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.pdf.copied_text import Flags, Numbers, PageCharacters
-
-Indices = NDArray[np.intp]
+from ocrsvc.imaging.pdf.characters import Flags, Indices, Numbers, PageCharacters
 
 # All in ems.
 GAP: Final = 1.5  # the widest white within a line: beyond it stands another column, or a table's next cell
 _STRETCHED: Final = 4.0  # the same where the file has one blank there, amid a string
-SHIFT: Final = 0.5
-"""By how much a character may stand above or below its neighbour's baseline, as a footnote's number does."""
+SHIFT: Final = 0.5  # how far a character may stand above or below its neighbour's baseline, as a footnote's number does
 BLANK: Final = 0.15  # the narrowest white between words that stand apart in the file
 _OBJECTS_BLANK: Final = 0.25  # the same where one follows the other in the file
 LEFTWARDS_BLANK: Final = 0.28  # between Arabic letters, some of which join none
 WIDE_BLANK: Final = 0.5  # between Chinese characters
-_BACK: Final = 0.3  # two characters of a line may overlap by so much
+_BACK: Final = 0.3  # how far two characters of a line may overlap
 _SIDEWAYS: Final = 0.3  # the characters of a vertical line stand below each other
-_PITCH: Final = (0.7, 1.6)  # and so far from one to the next
+_PITCH: Final = (0.7, 1.6)  # and this far from one to the next
 _LARGER: Final = 2.5
 
 IN_STRING, AFTER_NOTHING, AFTER_GUESS, AFTER_BLANK, IN_OBJECT = range(5)
@@ -39,10 +36,10 @@ _RIGHT_TO_LEFT: Final = ((0x0590, 0x08FF), (0xFB1D, 0xFDFF), (0xFE70, 0xFEFF))
 class Level:
     """Characters of one direction, turned so that it is from left to right; pixels, y downwards.
 
-    `left` and `right` are of their ink, `start` is where they stand on the baseline `base`, `em` the size of the font.
-    What each takes ends at `taken`: its ink, but of Chinese its square, of which commas fill a corner. `is_letter` are
-    English; `blank` is white before it, if it follows the one before it in its line, too; `is_back`: it stands before
-    the one before it, in the direction of their script.
+    `left` and `right` are those of the ink, `start` is the place on the baseline `base`, `em` the size of the font. The
+    room of each ends at `taken`: its ink, but of Chinese its square, of which commas fill a corner. `is_letter`: an
+    English one; `blank`: white stands before it, if the one before it is in its line; `is_back`: it stands before the
+    one before it, in the direction of their script.
     """
 
     indices: Indices
@@ -95,8 +92,8 @@ def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, de
 class Runs:
     """Runs of characters that follow each other, in the file as on the page.
 
-    `begins` and `ends` are the first place of each in its `Level`, and the one after its last; `leftwards` counts those
-    of a script from right to left; in odd ones characters do not go where their script does.
+    `begins` and `ends` are the first place of each in its `Level`, and the one after its last; `leftwards` counts the
+    characters of a script from right to left; an odd run has characters that do not go where their script does.
     """
 
     begins: Sequence[int]
@@ -118,7 +115,7 @@ def find_runs(level: Level, cells: Indices | None = None) -> Runs:
     starts = np.flatnonzero(is_new)
     ends = np.append(starts[1:], len(is_new))
     lengths = ends - starts
-    # What stands before the first of a run says nothing of the run.
+    # The character before a run says nothing of the run.
     odd = np.logical_or.reduceat(level.is_back & ~is_new, starts)
     return Runs(
         starts.tolist(),
@@ -134,7 +131,7 @@ def find_runs(level: Level, cells: Indices | None = None) -> Runs:
 
 
 def _breaks(level: Level) -> tuple[Flags, Flags]:
-    """Which characters do not go on where the one before them ended; and which go on below it, as in vertical lines."""
+    """Which characters begin a run; and which stand below the one before them, as in vertical lines."""
     is_new, downwards = np.ones(len(level.left), np.bool_), np.zeros(len(level.left), np.bool_)
     em = np.maximum(level.em[1:], level.em[:-1])
     gap = np.maximum(level.left[1:] - level.right[:-1], level.left[:-1] - level.right[1:])
@@ -154,7 +151,7 @@ def _breaks(level: Level) -> tuple[Flags, Flags]:
 
 
 def join_runs(runs: Runs) -> list[list[int]]:
-    """The numbers of runs that stand beside each other on one baseline, in whatever order the file has them."""
+    """The numbers of runs that stand beside each other on one baseline, whatever their order in the file."""
     level = [number for number, is_vertical in enumerate(runs.is_vertical) if not is_vertical]
     step = max(1.0, SHIFT / 2 * float(np.median(runs.em)))
     open_lines: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Makes the lines of a page's own text: boxes, words and characters by the ink of the glyphs, in reading order."""
+"""Boxes of a page's own lines, their words and characters, by the ink of the glyphs."""
 
 from __future__ import annotations
 
@@ -8,24 +8,20 @@ from itertools import accumulate, pairwise
 from typing import Final, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ocrsvc.imaging.geometry import as_boxes, headings, turn_points, upright_boxes
-from ocrsvc.imaging.pdf.copied_text import Numbers, PageCharacters
+from ocrsvc.imaging.geometry import Quads, as_boxes, headings, upright_boxes
+from ocrsvc.imaging.pdf.characters import Indices, Numbers, PageCharacters
 from ocrsvc.imaging.pdf.lines import TextLine
-from ocrsvc.imaging.pdf.runs import Indices
-from ocrsvc.imaging.reading_order.blocks import reading_order
-from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.imaging.word_split import Segmenter, by_character, open_jieba, word_begins
 from ocrsvc.records import Box, Character, Line, ReadOptions, Word
-
-Quads = NDArray[np.float32]
 
 CONFIDENCE: Final = 1.0  # of text that is what its file says
 
 _MARGIN: Final = 0.06  # by how much a line's box is higher than its ink, above and below, in ems
 _ASCENT, _DESCENT, _WIDTH = 0.75, 0.2, 0.55
 """What a character takes where its ink is not known along its line, in ems."""
+_CORNERS: Final = [0, 1, 2, 1, 2, 3, 0, 3]
+"""Of left, top, right and bottom, clockwise from the top left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +42,9 @@ def place_lines(characters: PageCharacters, lines: Sequence[TextLine]) -> Placed
     """Where lines stand."""
     if not lines:
         return PlacedLines([], np.zeros((0, 4, 2), np.float32), np.zeros((0, 4)), np.zeros(0))
-    members = np.concatenate([line.members for line in lines])
     lengths = [len(line.members) for line in lines]
     turns = np.repeat(np.array([line.degrees for line in lines], np.float64), lengths)
-    some = characters.of(members)
+    some = characters.of(np.concatenate([line.members for line in lines]))
     spans = _spans(some, turns)
     starts = np.array([0, *accumulate(lengths[:-1])])
     margin = _MARGIN * np.maximum.reduceat(some.em, starts)
@@ -78,16 +73,10 @@ def page_angle(lines: Sequence[TextLine], quads: Quads) -> int:
     return int(-np.argmax(counts)) % 360
 
 
-def order_of(texts: Sequence[str], quads: Quads, angle: int) -> list[int]:
-    """Which line comes when, on a page that is upright when it is turned clockwise by so much."""
-    leftwards = sum(len(text) * (1 if runs_from_right_to_left(text) else -1) for text in texts)
-    return reading_order(turn_points(quads, angle, 0, 0), texts, from_right=leftwards > 0)
-
-
 def _spans(some: PageCharacters, turns: Numbers) -> Numbers:
     """(M, 4) left, top, right and bottom of each character, in its line's own directions."""
     across, down = _axes(turns)
-    corners = some.ink[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
+    corners = some.ink[:, _CORNERS].reshape(-1, 4, 2)
     x, y = np.einsum("mkj,mj->mk", corners, across), np.einsum("mkj,mj->mk", corners, down)
     spans = np.stack([x.min(axis=1), y.min(axis=1), x.max(axis=1), y.max(axis=1)], axis=1)
     start, base = np.einsum("mj,mj->m", some.origin, across), np.einsum("mj,mj->m", some.origin, down)
@@ -105,7 +94,7 @@ def _axes(turns: Numbers) -> tuple[Numbers, Numbers]:
 def _quads(spans: Numbers, turns: Numbers) -> Quads:
     """(N, 4, 2) corners on the page of spans along lines that are turned by so many degrees."""
     across, down = _axes(turns)
-    corners = spans[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
+    corners = spans[:, _CORNERS].reshape(-1, 4, 2)
     points = corners[..., :1] * across[:, None] + corners[..., 1:] * down[:, None]
     return points.astype(np.float32)
 
@@ -119,19 +108,16 @@ def _words_of(
     placed: PlacedLines, options: ReadOptions, segment: Segmenter, line: TextLine, start: int
 ) -> tuple[Word, ...]:
     """The words of a line whose characters begin with this one of all."""
-    offsets = list(
-        accumulate((len(text) + blank for text, blank in zip(line.texts, line.blanks, strict=True)), initial=0)
-    )
+    lengths = (len(text) + blank for text, blank in zip(line.texts, line.blanks, strict=True))
+    offsets = list(accumulate(lengths, initial=0))
     begins = np.unique(np.searchsorted(offsets, word_begins(line.text, segment), side="right") - 1)
-    spans = placed.spans[start : start + len(line.members)]
-    turns = placed.turns[start : start + len(line.members)]
+    own = slice(start, start + len(line.members))
+    spans, turns = placed.spans[own], placed.turns[own]
     boxes = _boxes(_join(spans, begins), turns[begins], options)
     letters: tuple[Character, ...] = ()
     if options.characters:
-        letters = tuple(
-            Character(text, CONFIDENCE, box)
-            for text, box in zip(line.texts, _boxes(spans, turns, options), strict=True)
-        )
+        placed_texts = zip(line.texts, _boxes(spans, turns, options), strict=True)
+        letters = tuple(Character(text, CONFIDENCE, box) for text, box in placed_texts)
     return tuple(
         Word("".join(line.texts[begin:end]), CONFIDENCE, box, letters[begin:end])
         for (begin, end), box in zip(pairwise([*begins.tolist(), len(line.texts)]), boxes, strict=True)

@@ -1,16 +1,18 @@
-"""Puts together what a page says itself and what the engine reads on the rest of it, no line twice."""
+"""Merges the text that a page has itself with what the engine reads on the rest of it, each line once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.imaging.pdf.own_lines import order_of
+from ocrsvc.imaging.geometry import Quads, turn_points
+from ocrsvc.imaging.reading_order.blocks import reading_order
+from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.records import Image, Line, OwnText, Page, Pixels
 
 _MOST_COVERED: Final = 0.4  # of a line that the engine has read, what may lie in boxes of own text
@@ -25,7 +27,7 @@ def without_text(image: Image, own: OwnText) -> Image:
         corners = np.round(box).astype(np.int32)
         colour = _colour_around(image.pixels, corners)
         cv2.fillConvexPoly(pixels, corners, colour)
-        # What of the outermost strokes is blurred lies outside.
+        # The blurred edge of the outermost strokes lies outside.
         cv2.polylines(pixels, [corners], isClosed=True, color=colour, thickness=2 * _BORDER_PX - 1)
     return Image(pixels, image.format)
 
@@ -39,8 +41,7 @@ def merge_text(page: Page, own: OwnText) -> Page:
     """The page that the engine has read without its own text, with it: in reading order."""
     if not own.lines:
         return page
-    read = _besides(page, own)
-    lines = [*own.lines, *read]
+    lines = [*own.lines, *_besides(page, own)]
     order = order_of([line.text for line in lines], _quads(lines), page.angle)
     return replace(page, lines=tuple(lines[one] for one in order))
 
@@ -52,28 +53,26 @@ def with_sources(page: Page) -> Page:
     return replace(page, lines=tuple(replace(line, source=line.source or "ocr") for line in page.lines))
 
 
+def order_of(texts: Sequence[str], quads: Quads, angle: int) -> list[int]:
+    """The reading order of lines, on a page that is upright when it is turned clockwise by this angle."""
+    leftwards = sum(len(text) * (1 if runs_from_right_to_left(text) else -1) for text in texts)
+    return reading_order(turn_points(quads, angle, 0, 0), texts, from_right=leftwards > 0)
+
+
 def _besides(page: Page, own: OwnText) -> list[Line]:
     """The engine's lines that do not lie in those of the page's own text."""
-    if not page.lines:
-        return []
-    shape = (page.height // _GRID_PX + 1, page.width // _GRID_PX + 1)
-    covered = np.zeros(shape, np.uint8)
+    covered = np.zeros((page.height // _GRID_PX + 1, page.width // _GRID_PX + 1), np.uint8)
     for quad in _quads(own.lines):
         cv2.fillConvexPoly(covered, np.round(quad / _GRID_PX).astype(np.int32), 1)
-    return [
-        replace(line, source="ocr")
-        for line, quad in zip(page.lines, _quads(page.lines), strict=True)
-        if _share_in(covered, quad) <= _MOST_COVERED
-    ]
+    rest = list[Line]()
+    for line, quad in zip(page.lines, _quads(page.lines), strict=True):
+        left, top, right, bottom = _frame(quad / _GRID_PX, covered.shape)
+        if covered[top : bottom + 1, left : right + 1].mean() <= _MOST_COVERED:
+            rest.append(replace(line, source="ocr"))
+    return rest
 
 
-def _share_in(covered: NDArray[np.uint8], quad: NDArray[np.float32]) -> float:
-    """Which share of a line's frame is covered."""
-    left, top, right, bottom = _frame(quad / _GRID_PX, covered.shape)
-    return float(covered[top : bottom + 1, left : right + 1].mean())
-
-
-def _frame(points: NDArray[Any], shape: Sequence[int], margin: int = 0) -> list[int]:
+def _frame(points: NDArray[np.generic], shape: Sequence[int], margin: int = 0) -> list[int]:
     """Left, top, right and bottom of pixels around some points, within an image of this shape."""
     ends = np.array([points.min(axis=0) - margin, points.max(axis=0) + margin])
     return [int(side) for side in np.clip(ends, 0, (shape[1] - 1, shape[0] - 1)).reshape(-1)]
@@ -87,5 +86,5 @@ def _colour_around(pixels: Pixels, corners: NDArray[np.int32]) -> Sequence[float
     return [float(value) for value in np.atleast_1d(np.median(np.concatenate(border), axis=0))]
 
 
-def _quads(lines: Sequence[Line]) -> NDArray[np.float32]:
+def _quads(lines: Sequence[Line]) -> Quads:
     return np.array([line.box for line in lines], np.float32).reshape(-1, 4, 2)
