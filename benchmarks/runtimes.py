@@ -52,12 +52,13 @@ def print_runs(cache: ModelCache) -> dict[str, dict[str, list[float]]]:
         runners = open_candidates(built_in_part(name), SessionConfig("cpu", 1), cache)
         pages = [np.random.default_rng(0).integers(0, 256, (*size, 3)).astype(np.uint8) for size in sizes]
         outputs = OUTPUTS if name == RECOGNITION else None
-        runs = {
-            runtime: [partial(runner.run, model_input(runner, page), outputs) for page in pages]
-            for runtime, runner in runners.items()
-        }
-        times_s = time_in_turn(runs, rounds=8, most_s=60.0)
-        found[name] = {str(runtime): [round(1000 * second, 2) for second in row] for runtime, row in times_s.items()}
+        times_s = [
+            time_in_turn(
+                {one: partial(runners[one].run, model_input(runners[one], page), outputs) for one in runners}, 9
+            )
+            for page in pages
+        ]
+        found[name] = {str(one): [round(1000 * times[one], 2) for times in times_s] for one in runners}
         print(f"{name}, ms at {', '.join(f'{height} x {width}' for height, width in sizes)}")
         for runtime, row in found[name].items():
             print(f"  {runtime:20} {'  '.join(f'{one:8.1f}' for one in row)}")

@@ -18,12 +18,12 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import device_for, set_library_environment
 
 if TYPE_CHECKING:
-    from ocrsvc.engines.ppocr.runtime.runtimes import Proof
-    from ocrsvc.engines.ppocr.runtime_comparison import PageSamples
+    from ocrsvc.engines.ppocr.runtime_proof import Proof
     from ocrsvc.imaging.codecs.decode import PixelLimits
+    from ocrsvc.records import Pixels
 
 _ENDINGS: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
-_LINES_PER_STEP: Final = 25
+FEWEST_CHARACTERS: Final = 500  # with fewer, the agreement says nothing
 
 
 @command("ocrsvc optimize --pages scans/", "ocrsvc optimize --pages a.png b.png c.png")
@@ -35,8 +35,9 @@ def optimize(pages: Sequence[Path], more: Sequence[Path], out: Path | None) -> N
     # Before the numeric libraries load, which read the environment once: so they are imported inside functions here.
     set_library_environment(os.environ)
     from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
+    from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
     from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-    from ocrsvc.engines.ppocr.runtime_comparison import PageSamples, table
+    from ocrsvc.engines.ppocr.runtime_proof import choose, prove_runtimes, store_choice
     from ocrsvc.imaging.codecs.decode import PixelLimits
 
     settings = read_settings()
@@ -44,11 +45,14 @@ def optimize(pages: Sequence[Path], more: Sequence[Path], out: Path | None) -> N
     folder = out or settings.model_cache or default_folder()
     if folder is None:
         raise OperatorError("There is no home to keep the choice in.", "Name a folder with --out.")
-    samples = PageSamples(SessionConfig("cpu", 1, provider=settings.provider), ModelCache(folder))
-    compared = _compare(samples, list(_files_in([*pages, *more])), PixelLimits(settings.max_pixels))
-    print("\n".join(table(compared)))
-    choice = samples.choose(compared)
-    if not samples.save(choice):
+    files, limits, cache = list(_files_in([*pages, *more])), PixelLimits(settings.max_pixels), ModelCache(folder)
+    parts = built_in_part(DETECTION), built_in_part(RECOGNITION)
+    config = SessionConfig("cpu", 1, provider=settings.provider)
+    proofs = prove_runtimes(parts, config, cache, _pixels_of(files, limits))
+    _check_count(proofs, len(files))
+    print(*proofs, sep="\n")
+    choice = choose(proofs, f"by `ocrsvc optimize` with {len(files)} files")
+    if not store_choice(cache, parts, settings.provider, choice):
         what = f"{folder} cannot be written to, so the choice is as it was."
         raise OperatorError(what, "Name another folder with --out.")
     print(
@@ -79,26 +83,24 @@ def _files_in(paths: Sequence[Path]) -> Iterator[Path]:
             yield path
 
 
-def _compare(samples: PageSamples, files: Sequence[Path], limits: PixelLimits) -> list[Proof]:
-    """Read the pages with each runtime. Raises NothingSent where too little text is on them."""
-    from ocrsvc.engines.ppocr.runtime_comparison import FEWEST_CHARACTERS
+def _pixels_of(files: Sequence[Path], limits: PixelLimits) -> Iterator[Pixels]:
+    """The pages that can be read, one after the other; what cannot is named."""
     from ocrsvc.imaging.codecs.decode import decode
 
     for number, file in enumerate(files):
         show_progress(number, len(files), f"reading {file.name}")
         try:
-            samples.collect(decode(file.read_bytes(), limits, gray=False))
+            yield decode(file.read_bytes(), limits, gray=False).pixels
         except (CallerError, OSError) as error:
             print(f"ocrsvc: {file} is left out: {error}", file=sys.stderr)
-    compared = samples.compare(_show_lines)
-    if (characters := samples.characters) < FEWEST_CHARACTERS:
+    show_progress(len(files), len(files), "read")
+
+
+def _check_count(proofs: Sequence[Proof], files: int) -> None:
+    """Raises NothingSent where too little text was read to compare two models."""
+    characters = max((proof.count for proof in proofs if proof.model == "recognition"), default=0)
+    if characters < FEWEST_CHARACTERS:
         raise NothingSent(
-            f"Only {characters} characters were read on {len(files)} files, too few to compare two models.",
+            f"Only {characters} characters were read on {files} files, too few to compare two models.",
             f"Name more pages with --pages, with {FEWEST_CHARACTERS} characters or more.",
         )
-    return compared
-
-
-def _show_lines(done: int, count: int) -> None:
-    if done % _LINES_PER_STEP == 0 or done == count:
-        show_progress(done, count, "comparing lines")

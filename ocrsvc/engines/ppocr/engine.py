@@ -29,10 +29,9 @@ from ocrsvc.engines.ppocr.runtime.models import read_dictionary
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.openvino_session import PROVIDER
 from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
-from ocrsvc.engines.ppocr.runtime.runtimes import Runtime, RuntimeChoice
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import LENDER, SharedThreads
-from ocrsvc.engines.ppocr.runtime_proof import choose_runtime
+from ocrsvc.engines.ppocr.runtime_proof import Runtime, RuntimeChoice, choose_runtime
 from ocrsvc.readings import EngineInfo
 from ocrsvc.records import Decoder
 from ocrsvc.serving.batcher import Limits
